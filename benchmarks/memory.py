@@ -1,7 +1,7 @@
 """Memory that one image adds to a training step: the formula against what the process takes.
 
 Measured as the growth of the process's peak memory between two batch sizes, each in a process of its own,
-on the CPU. A GPU's allocator and cuDNN's workspaces add to it: see docs/memory.md.
+on the CPU. A GPU's allocator and cuDNN's workspaces add to it: see docs/settings.md.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
 
 def _formula(name: str, depth: int, width: int) -> int:
     load_tensorflow()
-    from segmenter.model.receptive_field import training_bytes_per_image
+    from segmenter.model.size import training_bytes_per_image
 
     return training_bytes_per_image(measured_model(name, depth, width), SIDE, SIDE)
 

@@ -2,7 +2,8 @@
 
 Baseline of the times, in the same run: that U-Net. Measured is processor time, of a step (loss and gradients)
 and of a prediction, on tiles of 256 × 256; the median of some rounds. `--page` writes each row into the
-page's table as it is found, beside those that it has. Another model is one more entry of `models`.
+page's table as it is found, beside those that it has; `--short` writes the rows and columns that users choose
+by into another page. Another model is one more entry of `models`.
 
 The page has tiles a second of one core, and beside them the ratio to the baseline of the same run, which says
 more: what else the machine does changes it less. Each row says on which processor and day it was measured.
@@ -27,8 +28,8 @@ from segmenter.config.recipe import EncoderDecoderConfig, ModelConfig
 from segmenter.devices.setup import processor_model
 from segmenter.devices.strategy import load_tensorflow
 from segmenter.model.graph import Call, graph_of
-from segmenter.model.receptive_field import describe, training_bytes_per_image
-from segmenter.model.tensor_sizes import planes_of
+from segmenter.model.receptive_field import describe
+from segmenter.model.size import planes_of, training_bytes_per_image
 
 SIDE, BANDS, CLASSES, MIB = 256, 3, 6, 2**20
 BASELINE = "potsdam"
@@ -38,6 +39,11 @@ _HEAD = (
     *("model", "parameters", "FLOPs a tile", "stride", "radius", "MiB a tile, training"),
     *("MiB a tile, prediction", "training, tiles/s", "ratio", "prediction, tiles/s", "ratio", "measured"),
 )
+_SHORT_MARK = "<!-- table: python -m benchmarks.model_table --short -->"
+_SHORT_HEAD = ("model", "parameters", "FLOPs a tile", "radius", "MiB a tile", "training", "prediction")
+_SHORT_COLUMNS = (0, 1, 2, 4, 5, 8, 10)
+_ALL_DECODERS = ("efficientnet_lite0", "resnet50")
+"""Encoders of which the short table has each decoder."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ class Row:
     predicting: float
 
     def cells(self, baseline: Row, measured: str) -> list[str]:
-        """Of a row of docs/models.md; ratios are tiles a second over the baseline's."""
+        """Of a row of studies/models.md; ratios are tiles a second over the baseline's."""
         return [
             *(self.name, f"{self.parameters / 1e6:.1f} M", f"{self.flops / 1e9:.1f} G", str(self.stride)),
             "none: smooth" if self.radius is None else str(self.radius),
@@ -83,6 +89,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--page", type=Path, metavar="FILE", help="renew the rows of this page's table")
+    parser.add_argument("--short", type=Path, metavar="FILE", help="renew this page's table from --page's")
     options = parser.parse_args()
     found = models()
     if unknown := [name for name in options.models or () if name not in found]:
@@ -95,15 +102,30 @@ def main() -> None:
         rows.append(measured(name, found[name], options.rounds, options.batch))
         if options.page:
             _write(options.page, rows[-1].cells(rows[0], here), list(found))
+            if options.short:
+                renew(options.short, _SHORT_MARK, short_table(options.page))
     figures = [{**vars(row), "step_ratio": round(rows[0].step / row.step, 2)} for row in rows]
     print(json.dumps({"benchmark": "model_table", "models": figures}))
 
 
 def _write(page: Path, cells: list[str], order: list[str]) -> None:
     """The table with this model's row, new or in place of an older one."""
-    there = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows_of(page, _MARK)[2:]]
-    known = {row[0]: row for row in [*there, cells]}
+    known = {row[0]: row for row in [*_cells_of(page), cells]}
     renew(page, _MARK, table(_HEAD, [known[name] for name in order if name in known]))
+
+
+def _cells_of(page: Path) -> list[list[str]]:
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows_of(page, _MARK)[2:]]
+
+
+def short_table(page: Path) -> list[str]:
+    """The table's rows of each encoder with a U-Net's decoder, of some with all decoders; some columns."""
+    shown = [row for row in _cells_of(page) if row[0] == BASELINE or _is_short(*row[0].split())]
+    return table(_SHORT_HEAD, [[row[column] for column in _SHORT_COLUMNS] for row in shown])
+
+
+def _is_short(encoder: str, decoder: str = "", stride: str = "") -> bool:
+    return decoder == "unet" or (encoder in _ALL_DECODERS and decoder != "" and stride != "8")
 
 
 def models() -> dict[str, ModelConfig]:

@@ -41,7 +41,7 @@ from segmenter.base.errors import SegmenterError, run_script
 from segmenter.base.files import write_whole
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS, PAGE = Path("benchmarks/results/mutants.json"), Path("docs/mutants.md")
+RESULTS, PAGE = Path("benchmarks/results/mutants.json"), Path("studies/mutants.md")
 MARK = "<!-- table: python -m benchmarks.mutants --page -->"
 PACKAGES = {
     "sampling": "tests/sampling tests/laws/test_coverage.py",

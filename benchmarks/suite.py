@@ -20,11 +20,9 @@ from typing import Any
 DATA = "{data}"
 """In an argument: the folder of made Potsdam-like scenes."""
 LEFT_OUT = {
-    "what_lifts": "samplings and losses, run by run: hours",
     "export_table": "the table of docs/export.md: an hour or two",
     "encoder_equivalence": "every pair of encoder and decoder: an hour",
-    "model_table": "the table of docs/models.md",
-    "map_cluster": "maps by 1, 2 and 4 Dask workers: minutes for each",
+    "model_table": "the tables of studies/models.md and docs/models.md",
     "gpu": "on a GPU server",
     "mutants": "hours: `make mutants`",
 }
@@ -108,7 +106,6 @@ _TILES = ("--tiles", str(FED), "--batch", "16", "--rounds", "1")
 _MAPPED = ("free_model_over_rasterio", "free_model_Mpixel_s", "unet_over_compiled_model")
 
 ENTRIES = (
-    Entry("four_gpus", ("speedup", "images_per_second_four"), quick=(), case=("case",)),
     Entry(
         "collectives",
         ("collectives_before", "collectives_after", "time_after_of_before"),
@@ -137,7 +134,6 @@ ENTRIES = (
     Entry("overhead", ("ratio",), quick=("--steps", "8", "--rounds", "3"), rounds=2),
     Entry("augmentation", ()),
     Entry("memory", ("measured_MiB_per_image", "formula_MiB_per_image", "ratio"), quick=()),
-    Entry("determinism", ("time_deterministic_of_ours", "time_keras_norm_of_ours", "results_ours")),
     Entry("equivalence", ("loss", "gradients", "weights", "statistics"), worst=True),
     Entry("scaling", ("measured",), quick=()),
     Entry("planning", ("seconds", "ratio", "peak_bytes_per_tile"), case=("tiles", "classes")),

@@ -10,31 +10,30 @@ if TYPE_CHECKING:
     from segmenter.config.recipe import Recipe
     from segmenter.grid.scenes import Dataset, Layout
 
-__all__ = ["layout_of", "layouts", "load_dataset", "loaders"]
+__all__ = ["kinds", "layout_of", "load_dataset"]
 
 # Imports wait for the call: a script that is interrupted meanwhile ends with one line.
 
 
-def loaders() -> dict[str, Callable[[Any], Dataset]]:
-    """Kind → loader: takes the dataset section of its kind, reads no pixel, gives scenes and a class map."""
-    from .folder import load_folder
-    from .naic2020 import load_naic2020
-    from .potsdam import load_potsdam
+def kinds() -> dict[str, tuple[Callable[[Any], Dataset], Callable[[Any], Layout]]]:
+    """Return for each kind of dataset its loader and its layout; both take the dataset section of that kind.
 
-    return {"potsdam": load_potsdam, "naic2020": load_naic2020, "folder": load_folder}
+    A loader reads no pixel and gives scenes and a class map; a layout gives the names of files, and looks at
+    none.
+    """
+    from .folder import folder_layout, load_folder
+    from .naic2020 import load_naic2020, naic2020_layout
+    from .potsdam import load_potsdam, potsdam_layout
 
-
-def layouts() -> dict[str, Callable[[Any], Layout]]:
-    """Kind → names of files: takes the dataset section of its kind; no file is looked at."""
-    from .folder import folder_layout
-    from .naic2020 import naic2020_layout
-    from .potsdam import potsdam_layout
-
-    return {"potsdam": potsdam_layout, "naic2020": naic2020_layout, "folder": folder_layout}
+    return {
+        "potsdam": (load_potsdam, potsdam_layout),
+        "naic2020": (load_naic2020, naic2020_layout),
+        "folder": (load_folder, folder_layout),
+    }
 
 
 def load_dataset(recipe: Recipe) -> Dataset:
-    """The scenes and class map that a recipe's dataset section names.
+    """Return the scenes and class map that a recipe's dataset section names.
 
     Raises:
         ConfigError, DatasetError, LabelError: as the loader of that kind says; files that cannot be.
@@ -42,9 +41,10 @@ def load_dataset(recipe: Recipe) -> Dataset:
     from dataclasses import replace
 
     from .files import path_of
-    from .scale import with_scale
+    from .gsd import with_scale
 
-    dataset = with_scale(loaders()[recipe.dataset.kind](recipe.dataset), recipe.dataset.metres_per_pixel)
+    load, _ = kinds()[recipe.dataset.kind]
+    dataset = with_scale(load(recipe.dataset), recipe.dataset.metres_per_pixel)
     section = recipe.dataset
     limit = None if section.cache_limit is None else int(section.cache_limit * 2**30)
     classes = replace(dataset.classes, nodata=section.label_nodata)
@@ -69,9 +69,10 @@ def _has_to_be_made(section: FolderConfig) -> bool:
 
 
 def layout_of(recipe: Recipe) -> Layout:
-    """File names of a recipe's dataset, as its layout; no file is looked at.
+    """Return file names of a recipe's dataset, as its layout; no file is looked at.
 
     Raises:
         ConfigError: a pattern that cannot be meant.
     """
-    return layouts()[recipe.dataset.kind](recipe.dataset)
+    _, layout = kinds()[recipe.dataset.kind]
+    return layout(recipe.dataset)

@@ -64,7 +64,9 @@ def _parser() -> ToolParser:
     coverage.add_argument(
         "--all", action="store_true", help="also classes, scales, other samplings, what would help"
     )
-    coverage.add_argument("--split", choices=("train", "validation", "test"), default="train")
+    coverage.add_argument(
+        "--split", choices=("train", "validation", "test"), default="train", help="scenes to diagnose"
+    )
     coverage.add_argument(
         "--batch", metavar="N,N,…", help="global batch sizes (default: 16,32,64,128 and the recipe's own)"
     )
@@ -99,11 +101,11 @@ def _parser() -> ToolParser:
 
 
 def _add_files_commands(commands: Any) -> None:
-    """Those that need no recipe."""
+    """Add the commands that need no recipe."""
     make = commands.add_parser(
         "make", help="make imagery in the layout of a published dataset, to try things on"
     )
-    make.add_argument("kind", choices=("potsdam", "naic2020"))
+    make.add_argument("kind", choices=("potsdam", "naic2020"), help="layout of the files")
     make.add_argument("folder", type=Path, metavar="DIR", help="folder to write to")
     make.add_argument("--scenes", type=_positive, required=True, metavar="N", help="number of scenes")
     make.add_argument("--seed", type=int, default=0, metavar="S", help="the same seed gives the same files")
@@ -149,7 +151,7 @@ def _positive(text: str) -> int:
 
 
 def _recipe(args: argparse.Namespace) -> tuple[Recipe, ClusterOptions | None]:
-    """The recipe, and the cluster that is to work: its workers need paths that begin at the root."""
+    """Return the recipe, and the cluster that is to work: its workers need paths that begin at the root."""
     from segmenter.config.reading import load_recipe
 
     recipe, cluster = load_recipe(args.config, args.set), taken_from(args)
@@ -272,7 +274,7 @@ def _pack(args: argparse.Namespace) -> int:
 
 
 def _batches(text: str | None, own: int) -> list[int]:
-    """Batch sizes in order: those of a list with commas, else the usual ones and the recipe's own."""
+    """Return batch sizes in order: those of a list with commas, else the usual ones and the recipe's own."""
     if text is None:
         from segmenter.diagnosis import USUAL_BATCHES
 

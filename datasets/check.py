@@ -15,18 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import BandsError, SegmenterError, counted, grouped, plain
+from segmenter.base.terminal import aligned
 from segmenter.base.threads import Spread, in_threads
 from segmenter.grid.labels import IGNORE, UNKNOWN, Colour, class_pixels
 from segmenter.grid.scenes import SPLITS, Dataset, Scene
-from segmenter.raster import LabelRaster, RasterInfo, ask_for_bands, open_raster, raster_info
+from segmenter.raster import LabelRaster, RasterInfo, ask_for_bands, crs_title, open_raster, raster_info
 from segmenter.raster.alignment import alignment_errors
-from segmenter.raster.band_names import names_of, order_of, used_names
+from segmenter.raster.header import names_of, order_of, used_names
 
 from .files import few
-from .inventory import class_table, crs_name, image_lines
+from .gsd import contradictions, scale_line
 from .leaks import Seen, equal_scenes, find_leaks
 from .pixels import coarse_mask, digest_of, in_turn, pieces
-from .scale_lines import contradictions, scale_line
 
 _MOST_TIMES = 4
 """A label of more times its image's pixels is not read on: that it does not fit is all there is to say."""
@@ -85,11 +85,11 @@ class CheckReport:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if nothing is wrong."""
         return not self.findings
 
     def shares(self) -> NDArray[np.float64]:
-        """(K,) share of each class in the labelled pixels."""
+        """Return the (K,) share of each class in the labelled pixels."""
         return self.pixels_K / max(1, int(self.pixels_K.sum()))
 
     def text(self, *, everything: bool = False, fits: bool = True) -> str:
@@ -173,7 +173,7 @@ def _list(names: Sequence[str], everything: bool) -> str:
 
 
 def _values(findings: list[Finding], everything: bool) -> list[str]:
-    """A line for each unknown value, the most frequent first, with its pixels and files."""
+    """Return a line for each unknown value, the most frequent first, with its pixels and files."""
     pixels: Counter[str] = Counter()
     files: dict[str, list[str]] = {}
     for finding in findings:
@@ -269,14 +269,14 @@ class _Audit:
 
     @contextlib.contextmanager
     def noting(self, kind: str) -> Iterator[None]:
-        """A user's error becomes a finding."""
+        """Turn a user's error into a finding."""
         try:
             yield
         except SegmenterError as error:
             self.add("bands" if isinstance(error, BandsError) else kind, str(error))
 
     def seen(self, dataset: Dataset) -> Seen:
-        """Values that are compared to find leaks."""
+        """Return the facts of a scene that are compared to find leaks."""
         valid = functools.cache(lambda: coarse_mask(self.scene.image, dataset.bands)) if self.masked else None
         return Seen(self.scene, self.digest, self.info, valid)
 
@@ -324,7 +324,7 @@ def _look_at_label(dataset: Dataset, audit: _Audit, *, masked: bool) -> None:
 
 
 def _other_types(dataset: Dataset, audits: list[_Audit]) -> Iterator[Finding]:
-    """Images of another type or number of bands than most."""
+    """Yield images of another type or number of bands than most."""
     there = [(audit, (len(audit.bands), audit.info.dtype)) for audit in audits if audit.info is not None]
     kinds = Counter(image for _, image in there)
     for audit, image in there:
@@ -338,7 +338,7 @@ def _other_types(dataset: Dataset, audits: list[_Audit]) -> Iterator[Finding]:
 
 
 def _other_order(audits: list[_Audit]) -> Iterator[Finding]:
-    """Images whose named bands stand in another order than those of most."""
+    """Yield images whose named bands stand in another order than those of most."""
     known = [(audit, audit.info) for audit in audits if audit.info is not None]
     counts = Counter(filter(None, (used_names(info, audit.bands) for audit, info in known)))
     wanted = counts.most_common(1)[0][0] if counts else ()
@@ -350,7 +350,7 @@ def _other_order(audits: list[_Audit]) -> Iterator[Finding]:
 
 
 def _without_crs(audits: list[_Audit]) -> Iterator[Finding]:
-    """Images that do not say where they lie, beside others that do."""
+    """Yield images that do not say where they lie, beside others that do."""
     known = Counter(crs_name(audit.info) for audit in audits if audit.info is not None and audit.info.crs)
     for audit in audits:
         if known and audit.info is not None and audit.info.crs is None:
@@ -360,7 +360,7 @@ def _without_crs(audits: list[_Audit]) -> Iterator[Finding]:
 
 
 def _one_class(dataset: Dataset) -> Iterator[str]:
-    """A remark where nothing is to be told apart."""
+    """Yield a remark where there are no classes to tell apart."""
     if len(dataset.classes) == 1:
         name = dataset.classes.names[0]
         yield (
@@ -370,7 +370,7 @@ def _one_class(dataset: Dataset) -> Iterator[str]:
 
 
 def _equal_colours(dataset: Dataset) -> Iterator[Finding]:
-    """Classes that a map would show alike."""
+    """Yield classes that a map would show alike."""
     names: dict[Colour, list[str]] = {}
     for each in dataset.classes.classes:
         names.setdefault(each.colour, []).append(each.name)
@@ -381,10 +381,75 @@ def _equal_colours(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _missing_classes(dataset: Dataset, counts_SK: NDArray[np.int64]) -> Iterator[Finding]:
-    """Classes that nobody has, or that training would never see."""
+    """Yield classes that nobody has, or that training would never see."""
     trains = np.array([scene.split == "train" for scene in dataset.scenes], np.bool_)
     for i, name in enumerate(dataset.classes.names):
         if not counts_SK[:, i].any():
             yield Finding("class", f"{name}: no pixel in any scene")
         elif not counts_SK[trains, i].any():
             yield Finding("class", f"{name}: no pixel in any training scene")
+
+
+# ------------------------------------------------------------------------------------------------- inventory
+
+
+_KINDS_SHOWN = 8
+_UNEVEN = 4.0
+"""Ratio of a class's shares in two splits from which it is pointed out."""
+_COMMON = 0.01
+"""Share that a class must have in one of them for that: few pixels differ by chance."""
+
+
+def image_lines(images: Sequence[tuple[RasterInfo, tuple[int, ...]]]) -> Iterator[str]:
+    """Yield a line for each kind of image: bands used, type, pixel size, CRS and sizes."""
+    sizes: dict[str, list[RasterInfo]] = {}
+    for info, bands in images:
+        sizes.setdefault(_kind(info, bands), []).append(info)
+    kinds = sorted(sizes.items(), key=lambda item: -len(item[1]))
+    for kind, infos in kinds[:_KINDS_SHOWN]:
+        low, high = (pick(infos, key=lambda info: info.size.pixels).size for pick in (min, max))
+        extent = f"{low} pixels" if low == high else f"{low} to {high} pixels"
+        yield f"{len(infos)} of {kind}, {extent}"
+    if len(kinds) > _KINDS_SHOWN:
+        yield f"{sum(len(infos) for _, infos in kinds[_KINDS_SHOWN:])} of {len(kinds) - _SHOWN} further kinds"
+
+
+def _kind(info: RasterInfo, bands: tuple[int, ...]) -> str:
+    whole = bands == tuple(range(1, info.count + 1))
+    count = f"{info.count} band{'s' * (info.count > 1)}"
+    used = count if whole else f"bands {', '.join(map(str, bands))} of {info.count}"
+    metres = info.metres_per_pixel
+    if metres is not None:
+        place = f"{metres:.3g} m a pixel, {crs_name(info)}"
+    elif info.crs is not None:
+        place = crs_name(info)
+    else:
+        place = "no CRS" if info.georeferenced else "no georeference"
+    return f"{used}, {info.dtype}, {place}"
+
+
+def crs_name(info: RasterInfo) -> str:
+    """Return a short name of a raster's CRS; empty where it has none."""
+    return "" if info.crs is None else crs_title(info.crs)
+
+
+def class_table(
+    names: Sequence[str], pixels_PK: NDArray[np.int64], scenes_K: NDArray[np.int64]
+) -> Iterator[str]:
+    """Yield each class's pixels, share and scenes, by split, and where the splits differ widely."""
+    used = [(split, _shares(pixels)) for split, pixels in zip(SPLITS, pixels_PK, strict=True) if pixels.any()]
+    used = used if len(used) > 1 else []
+    total_K = pixels_PK.sum(axis=0)
+    rows = [
+        [name, f"{pixels:,}", f"{share:.4%}", f"{scenes_K[i]:,}", *(f"{shares[i]:.2%}" for _, shares in used)]
+        for i, (name, pixels, share) in enumerate(zip(names, total_K, _shares(total_K), strict=True))
+    ]
+    yield from aligned(["class", "pixels", "share", "scenes", *(split for split, _ in used)], rows)
+    for i, name in enumerate(names):
+        low, high = (pick(((s[i], split) for split, s in used), default=None) for pick in (min, max))
+        if low and high and high[0] >= max(_COMMON, _UNEVEN * low[0]):
+            yield f"uneven: {name} has {low[0]:.2%} of {low[1]}, {high[0]:.2%} of {high[1]}"
+
+
+def _shares(pixels_K: NDArray[np.int64]) -> NDArray[np.float64]:
+    return pixels_K / max(1, int(pixels_K.sum()))

@@ -17,7 +17,7 @@ BLACK = (0, 0, 0)
 
 
 def parse_colour(value: int | str, where: str) -> Colour:
-    """A colour of a recipe; `where` is named in errors.
+    """Return a colour of a recipe; `where` is named in errors.
 
     Raises:
         ConfigError: it is not of the form '#rrggbb'.
@@ -29,7 +29,7 @@ def parse_colour(value: int | str, where: str) -> Colour:
 
 
 def ignoring(classes: ClassMap, values: Iterable[int | Colour]) -> ClassMap:
-    """A class map that ignores further values of label files."""
+    """Return a class map that ignores further values of label files."""
     return replace(classes, ignored=(*classes.ignored, *values))
 
 
@@ -60,7 +60,7 @@ POTSDAM_TEST: tuple[str, ...] = (
 
 
 def potsdam_classes(labels: Literal["full", "eroded"], classes: Literal[6, 5]) -> ClassMap:
-    """Potsdam's class map for one protocol.
+    """Return Potsdam's class map for one protocol.
 
     Black marks the eroded border and is ignored in the eroded labels only: in the full labels it is an
     unknown colour. With 5 classes clutter is ignored, not merged into another class.
@@ -105,5 +105,5 @@ NAIC2020_ROUND2 = ClassMap(
         LandCoverClass("other", (120, 84, 150), 17),
     )
 )
-"""Of the official 17 classes the fifteen that have pixels: codes 1 … 4 and 7 … 17; 5 (train station) and 6
+"""Fifteen of the official 17 classes, those that have pixels: codes 1 … 4 and 7 … 17; 5 (train station) and 6
 (photovoltaic) have none. The colours are ours."""

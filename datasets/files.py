@@ -20,11 +20,11 @@ from segmenter.base.finding import walk_once
 from segmenter.grid.scenes import Split
 
 SHOWN = 5
-"""How many files an error names before it only counts."""
+"""Files that an error names before it only counts."""
 
 
 def data_root(text: str) -> Path:
-    """The folder or address that `dataset.root` names; a relative one starts from the current folder."""
+    """Return the folder or address of `dataset.root`; a relative one is below the current folder."""
     if is_address(text):
         return root_of(text)
     root = path_of(text, "dataset.root")
@@ -36,7 +36,7 @@ def data_root(text: str) -> Path:
 
 
 def root_of(text: str) -> Path:
-    """As `data_root`, without a look whether it is there."""
+    """Return `data_root` without checking that it exists."""
     if not is_address(text):
         return Path(text).expanduser()
     from segmenter.raster.remote.settings import RemotePath  # brings rasterio, which --help does without
@@ -45,7 +45,7 @@ def root_of(text: str) -> Path:
 
 
 def path_of(text: str, setting: str) -> Path:
-    """A path as the user wrote it; what no system takes for one is refused."""
+    """Return a path as the user wrote it; what no system takes for one is refused."""
     try:
         path = Path(text).expanduser()
         path.is_dir()
@@ -56,7 +56,7 @@ def path_of(text: str, setting: str) -> Path:
 
 
 def files_under(root: Path, files: str | None = None) -> list[str]:
-    """Relative posix paths of all files under `root`, sorted; links to folders are followed once.
+    """Return relative posix paths of all files under `root`, sorted; links to folders are followed once.
 
     Names that start with a dot are left out, as in shell patterns: caches, and what some systems put
     beside a file (`._image.tif`).
@@ -85,7 +85,7 @@ def _unreadable(error: OSError) -> None:
 
 
 def few(items: Iterable[str], shown: int = SHOWN) -> str:
-    """The first items, and how many more there are."""
+    """Return the first items, and how many more there are."""
     names = list(items)
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return ", ".join(names[:shown]) + more
@@ -110,7 +110,7 @@ class Candidates:
     labels: dict[str, list[str]] = field(default_factory=dict)
 
     def pairs(self, only: set[str] | None = None) -> dict[str, tuple[str, str]]:
-        """Scene name → (image, label), sorted; of the scenes `only`, where given.
+        """Return scene name → (image, label), sorted; of the scenes `only`, where given.
 
         Raises:
             DatasetError: for no files at all, two files for one scene, and files without a partner.
@@ -131,7 +131,7 @@ class Candidates:
         return {name: (images[name][0], labels[name][0]) for name in sorted(images)}
 
     def unused(self, names: Iterable[str], reason: str) -> tuple[tuple[Path, str], ...]:
-        """Files of scenes that are left out, the images where there are any, each with the reason."""
+        """Return files of scenes that are left out, the images where there are any, each with the reason."""
         found = (path for name in sorted(names) for path in self.images.get(name, self.labels.get(name, [])))
         return tuple((self.root / path, reason) for path in found)
 
@@ -166,7 +166,7 @@ class Named:
 def assign_splits(
     known: Mapping[str, Sequence[str]], groups: Mapping[str, str], named: Named
 ) -> dict[str, Split]:
-    """Scene name → split, for every scene that is used.
+    """Return scene name → split, for every scene that is used.
 
     Args:
         known: scene name → what it may be called by (name, group, path); entries of `named` are compared
@@ -204,7 +204,7 @@ def assign_splits(
 
 
 def matching(entries: Iterable[str], known: Mapping[str, Sequence[str]], setting: str) -> set[str]:
-    """Names of the scenes that a setting means by its entries; `known`: see `assign_splits`.
+    """Return names of the scenes that a setting means by its entries; `known`: see `assign_splits`.
 
     Raises:
         DatasetError: an entry matches nothing.
@@ -222,7 +222,7 @@ def _by_alias(known: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
 
 
 def _matching(entry: str, called: Mapping[str, list[str]], setting: str) -> list[str]:
-    """Scenes that are called `entry`, or else those that match it as a glob pattern."""
+    """Return scenes that are called `entry`, or else those that match it as a glob pattern."""
     by_pattern = (name for alias, names in called.items() if fnmatchcase(alias, entry) for name in names)
     found = called.get(entry) or list(dict.fromkeys(by_pattern))
     if not found:
@@ -234,7 +234,7 @@ def _matching(entry: str, called: Mapping[str, list[str]], setting: str) -> list
 
 
 def _meant(entry: str, called: Mapping[str, list[str]]) -> str:
-    """A hint: the pattern that an entry is short of, or a name that is spelt nearly so."""
+    """Return a hint: the pattern that an entry is short of, or a name that is spelt nearly so."""
     for pattern in (f"{entry}*", f"*{entry}*"):
         names = {name for alias, names in called.items() if fnmatchcase(alias, pattern) for name in names}
         if names:
@@ -265,7 +265,7 @@ def held_out(names: Iterable[str], share: float) -> tuple[str, ...]:
 
 
 def _unit_hash(name: str) -> float:
-    """A number in 0 … 1 that depends on the name alone (Python's own hash changes with each process)."""
+    """Return a number in 0 … 1 by the name alone (Python's own hash changes with each process)."""
     return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()[:8], "big") / 2**64
 
 

@@ -39,7 +39,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def load_folder(config: FolderConfig) -> Dataset:
-    """Scenes of a folder: image and label files whose paths agree in the `{names}` of the patterns.
+    """Return scenes of a folder: image and label files whose paths agree in the `{names}` of the patterns.
 
     A scene is called after the values of those names (`{tile}/images/{part}.jpg` gives `tile_1_part_2`),
     or after its file where the patterns have none.
@@ -77,7 +77,7 @@ def load_folder(config: FolderConfig) -> Dataset:
 
 
 def folder_layout(config: FolderConfig) -> Layout:
-    """The patterns of the recipe; its fields are their `{names}`."""
+    """Return the patterns of the recipe; its fields are their `{names}`."""
     images = image_regexes(config)
     labels = pattern_regex(config.labels, "dataset.labels")
     several = dict(zip(config.images, images, strict=True)) if len(images) > 1 else {}
@@ -97,7 +97,7 @@ def one_label(config: FolderConfig) -> bool:
 
 
 def pattern_regex(pattern: str, setting: str) -> re.Pattern[str]:
-    """A pattern as a regular expression on relative posix paths.
+    """Return a pattern as a regular expression on relative posix paths.
 
     `*` is any part of one name, `**/` any folders, `{name}` a part of one name that is kept; a name that
     occurs twice must have the same value. Everything else stands for itself.
@@ -150,7 +150,7 @@ def image_regexes(config: FolderConfig) -> tuple[re.Pattern[str], ...]:
 def _files(
     config: FolderConfig, root: Path, paths: Sequence[str], names: Sequence[str]
 ) -> dict[str, tuple[Path, ...]]:
-    """Scene name → its image files, where there are several or a driver is named; in the order of bands.
+    """Return scene name → image files in the order of bands; empty if one file opens by itself.
 
     Raises:
         DatasetError: a scene has not one file of each pattern, or a file belongs to no scene.
@@ -185,7 +185,7 @@ def _files(
 def _pairs(
     config: FolderConfig, root: Path, paths: Sequence[str]
 ) -> tuple[dict[str, tuple[str, str]], Unused]:
-    """Scene name → relative paths of image and label; and images that are skipped for want of a label."""
+    """Pair images and labels by scene name; also return images skipped for want of a label."""
     image_regex = image_regexes(config)[0]
     label_regex = pattern_regex(config.labels, "dataset.labels")
     named = set(image_regex.groupindex)
@@ -244,7 +244,7 @@ def _on_one_file(
     image_regex: re.Pattern[str],
     label_regex: re.Pattern[str],
 ) -> tuple[dict[str, tuple[str, str]], Unused]:
-    """As `_pairs`, of images that share one label file."""
+    """Pair images that share one label file, as `_pairs`."""
     labels = [path for path in paths if label_regex.fullmatch(path)]
     if len(labels) != 1:
         raise DatasetError(
@@ -281,7 +281,7 @@ def _braces(regex: re.Pattern[str]) -> str:
 
 
 def _groups(split: FolderSplit, images: Mapping[str, str]) -> dict[str, str]:
-    """The group of each image; without a `group` setting each scene is its own."""
+    """Return the group of each image; without a `group` setting each scene is its own."""
     if split.group is None:
         return {name: name for name in images}
     found = found_in_paths(split.group, list(images.values()))
@@ -354,7 +354,7 @@ def _group_regex(regex: re.Pattern[str], name: str, values: Mapping[str, str]) -
 
 
 def class_map(config: FolderConfig) -> ClassMap:
-    """The class map of a recipe; colours that it does not name are chosen well apart, for maps only."""
+    """Return a recipe's class map; missing colours are chosen well apart, for maps only."""
     classes = tuple(
         LandCoverClass(
             c.name,

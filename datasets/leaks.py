@@ -47,13 +47,13 @@ class Leak:
     how: str
 
     def text(self) -> str:
-        """One line."""
+        """Return the leak as one line."""
         named = " and ".join(f"{scene.image} ({scene.split})" for scene in (self.first, self.second))
         return f"{named} {self.how}; put them into one split, or leave one out"
 
 
 def equal_scenes(seen: Sequence[Seen]) -> list[list[Scene]]:
-    """Scenes of the same pixels, two or more, whatever their split and however they are stored."""
+    """Return scenes of the same pixels, two or more, whatever their split and however they are stored."""
     found: dict[bytes, list[Scene]] = defaultdict(list)
     for each in seen:
         if each.digest is not None:
@@ -62,7 +62,7 @@ def equal_scenes(seen: Sequence[Seen]) -> list[list[Scene]]:
 
 
 def find_leaks(seen: Sequence[Seen]) -> list[Leak]:
-    """Scenes of two splits with the same pixels, or on the same ground; each scene once at most."""
+    """Return scenes of two splits with the same pixels, or on the same ground; each scene once at most."""
     leaks: list[Leak] = []
     for scenes in equal_scenes(seen):
         first = scenes[0]
@@ -75,7 +75,7 @@ def find_leaks(seen: Sequence[Seen]) -> list[Leak]:
 
 
 def _overlaps(seen: Sequence[Seen]) -> Iterator[Leak]:
-    """The first scene of another split on each scene's ground, with how much they share."""
+    """Yield the first scene of another split on each scene's ground, with how much they share."""
     infos = [each.info for each in seen if each.info is not None]
     there = [each for each in seen if each.info is not None]
     lying = [
@@ -97,7 +97,7 @@ def _overlaps(seen: Sequence[Seen]) -> Iterator[Leak]:
 
 
 def _shared(a: Seen, ground_a: Points, b: Seen, ground_b: Points) -> float:
-    """Share of the smaller scene's area that two have in common; 0 where they only adjoin."""
+    """Return share of the smaller scene's area that two have in common; 0 where they only adjoin."""
     common = _clipped(ground_a, ground_b)
     if len(common) < 3:
         return 0.0
@@ -119,7 +119,7 @@ def _shared(a: Seen, ground_a: Points, b: Seen, ground_b: Points) -> float:
 
 
 def _clipped(subject: Points, clip: Points) -> Points:
-    """The common part of two convex polygons (Sutherland and Hodgman 1974)."""
+    """Return the common part of two convex polygons (Sutherland and Hodgman 1974)."""
     sign = np.sign(_signed_area(clip))
     points = list(subject)
     for start, end in zip(clip, np.roll(clip, -1, axis=0), strict=True):
@@ -146,7 +146,7 @@ def _area(polygon: Points) -> float:
 
 
 def _points_in(polygon: Points) -> Points:
-    """(N, 2) points of an even grid in a convex polygon."""
+    """Return (N, 2) points of an even grid in a convex polygon."""
     low, high = polygon.min(axis=0), polygon.max(axis=0)
     steps = (np.arange(_GRID) + 0.5) / _GRID
     x, y = np.meshgrid(*(low[i] + steps * (high[i] - low[i]) for i in (0, 1)))
@@ -159,7 +159,7 @@ def _points_in(polygon: Points) -> Points:
 
 
 def _has_data(seen: Seen, ground: Points, points_N2: Points) -> NDArray[np.bool_]:
-    """(N,) whether a scene has data at points on its ground."""
+    """Return (N,) whether a scene has data at points on its ground."""
     if seen.valid is None:
         return np.ones(len(points_N2), np.bool_)
     valid_HW = seen.valid()

@@ -56,7 +56,7 @@ class MadeFilesError(DatasetError):
         super().__init__(f"{first} ({len(faults)} of {scenes} scenes{more})")
 
     def text(self, *, everything: bool = False) -> str:
-        """For people: a line for each fault, or for the first of them."""
+        """Return a line for each fault, or for the first of them."""
         shown = self.lines if everything else grouped(self.lines)
         lines = [
             f"{self._what}: {len(self.lines)}",
@@ -87,7 +87,7 @@ def with_made_files(dataset: Dataset, section: FolderConfig) -> Dataset:
 
 
 def _with_images(dataset: Dataset, section: FolderConfig) -> Dataset:
-    """One raster for each scene of several files, or of a file that does not open by itself."""
+    """Return one raster for each scene of several files, or of a file that does not open by itself."""
     several = [
         scene
         for scene in dataset.scenes
@@ -122,7 +122,7 @@ def _with_images(dataset: Dataset, section: FolderConfig) -> Dataset:
 
 
 def _with_labels(dataset: Dataset, section: FolderConfig) -> Dataset:
-    """The dataset with a raster on the grid of its image in place of each label."""
+    """Return the dataset with a raster on the grid of its image in place of each label."""
     files = _label_files(dataset, section)
     shared = len({scene.label for scene in dataset.scenes}) == 1 and len(dataset.scenes) > 1
 
@@ -163,7 +163,7 @@ def _label_files(dataset: Dataset, section: FolderConfig) -> LabelFiles | Placed
 
 
 def _without_empty(dataset: Dataset, section: FolderConfig, found: Made) -> Dataset:
-    """The dataset with the labels that were found, without scenes that have none."""
+    """Return the dataset with the labels that were found, without scenes that have none."""
     total = len(dataset.scenes)
     empty = [scene for scene in dataset.scenes if found[scene.name] is None]
     if empty and section.unlabelled != "skip":
@@ -198,7 +198,7 @@ def _made(
     description: str,
     unit: str,
 ) -> Made:
-    """What is made for each scene, by several threads; a bar where it was not there before."""
+    """Make each scene's file, in several threads; show a bar for those that are not there yet."""
 
     def tried(scene: Scene) -> Path | SegmenterError | None:
         try:

@@ -22,7 +22,7 @@ from .files import (
 
 
 def load_naic2020(config: Naic2020Config) -> Dataset:
-    """Pairs `NAME.tif` and `NAME.png` in any subfolders of the root, by their stem.
+    """Return pairs `NAME.tif` and `NAME.png` in any subfolders of the root, by their stem.
 
     Validation scenes are held out by a hash of the stem, so that they stay the same when files are added.
     Labels hold codes, and every pixel must have one of the round's unless the recipe ignores it.
@@ -54,7 +54,7 @@ def load_naic2020(config: Naic2020Config) -> Dataset:
 
 
 def naic2020_layout(config: Naic2020Config) -> Layout:
-    """Files in any folder; the field is `{name}`, the stem."""
+    """Return files in any folder; the field is `{name}`, the stem."""
     images, labels = (
         re.compile(f"(?:.*/)?(?P<name>[^/]+){ending}", re.IGNORECASE) for ending in (r"\.tiff?", r"\.png")
     )

@@ -75,7 +75,7 @@ def _pack_elsewhere(
     spread: Spread,
     told: Callable[[Job, int], None],
 ) -> None:
-    """Each lot of files by one worker, into packs of its own; few lots, since each pack is a file to open."""
+    """Pack each lot of files by one worker, into its own packs; few lots, as each pack is a file to open."""
 
     def work(lot: Sequence[Job]) -> None:
         pack(dataset, folder, lot, progress=False, kept=_as_asked(dataset), workers=1)
@@ -94,7 +94,7 @@ def _pack_elsewhere(
 
 
 def _folder(dataset: Dataset, scenes: Sequence[Scene]) -> PackFolder:
-    """The packs that there are; those that stay are held, so that room is made of others."""
+    """Return the existing packs; those to keep are locked, so that only others are evicted."""
     folder = PackFolder(cache_folder(dataset), shared=dataset.cache is not None)
     tell_leftovers(folder)
     folder.look()
@@ -115,7 +115,7 @@ def _ratios(written: int, files: int, jobs: Sequence[Job]) -> str:
 
 
 def _jobs(dataset: Dataset, folder: PackFolder, scenes: Sequence[Scene], progress: bool) -> list[Job]:
-    """What is not packed yet, or by another codec; labels are checked against their images."""
+    """Return the jobs of what is not packed yet, or by another codec; check labels against images."""
 
     def missing(scene: Scene, kind: Kind) -> bool:
         key = key_of(dataset, scene, kind)
@@ -138,12 +138,12 @@ def _jobs(dataset: Dataset, folder: PackFolder, scenes: Sequence[Scene], progres
 
 
 def _as_asked(dataset: Dataset) -> Callable[[PackedArray], bool]:
-    """Whether something is packed as the recipe asks for."""
+    """Return whether something is packed as the recipe asks for."""
     return lambda array: array.content.codec == dataset.cache_codec
 
 
 def _counting(bar: tqdm[NoReturn], kind: Kind) -> Callable[[Job, int], None]:
-    """A bar's counter of the pixels of images, or of labels where no image is packed, for several threads."""
+    """Return a thread-safe counter of the images' pixels, or of labels' where no image is packed."""
     lock = threading.Lock()
 
     def told(job: Job, pixels: int) -> None:
@@ -155,6 +155,6 @@ def _counting(bar: tqdm[NoReturn], kind: Kind) -> Callable[[Job, int], None]:
 
 
 def _stored(jobs: Sequence[Job]) -> int:
-    """Bytes of the files that are packed."""
+    """Return bytes of the files that are packed."""
     paths = [job.scene.image if job.kind == "image" else job.scene.label for job in jobs]
     return sum(path.stat().st_size for path in paths if path is not None)

@@ -17,7 +17,7 @@ from segmenter.raster import Raster, open_raster
 from segmenter.tiles.pairs import row_strips
 
 _PIECE_BYTES = 1 << 24
-"""Of an image read at once: with what is made of it some 100 MiB a thread."""
+"""Bytes of an image read at once: with what is made of it some 100 MiB a thread."""
 _PIECE_PIXELS = 1 << 22
 _LARGE_PIXELS = 1 << 27
 """From there on a single block may have so many that one for each thread would fill the memory."""
@@ -26,7 +26,7 @@ _MASK_SIDE = 512
 
 
 def pieces(size: Size, bytes_per_pixel: int = 1) -> Iterator[Window]:
-    """Windows that cover a raster, of bounded bytes whatever its shape; of whole rows as far as they fit."""
+    """Yield windows of bounded bytes that cover a raster; of whole rows as far as they fit."""
     most = max(1, min(_PIECE_PIXELS, _PIECE_BYTES // bytes_per_pixel))
     for strip in row_strips(size, most):
         for col in range(0, size.width, most):
@@ -34,7 +34,7 @@ def pieces(size: Size, bytes_per_pixel: int = 1) -> Iterator[Window]:
 
 
 def in_turn(size: Size) -> contextlib.AbstractContextManager[object]:
-    """Held while a raster is read: of very large ones there is one at a time."""
+    """Return a lock to hold while a raster is read: very large ones are read one at a time."""
     return _LARGE if size.pixels > _LARGE_PIXELS else contextlib.nullcontext()
 
 
@@ -62,7 +62,7 @@ def digest_of(raster: Raster) -> tuple[bytes | None, bool]:
 
 
 def coarse_mask(path: Path, bands: tuple[int, ...] | None) -> NDArray[np.bool_]:
-    """(h, w) where an image has data, on a grid of at most 512 on a side."""
+    """Return (h, w) where an image has data, on a grid of at most 512 on a side."""
     with open_raster(path, bands) as raster:
         size = raster.info.size
         return raster.thinned(

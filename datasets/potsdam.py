@@ -19,7 +19,7 @@ _NAME = re.compile(r"(?:top_potsdam_)?(\d+)_(\d+)")
 
 
 def load_potsdam(config: PotsdamConfig) -> Dataset:
-    """Scenes of Potsdam, named `row_column` without padding (`2_10`), wherever they lie under the root.
+    """Load Potsdam's scenes, named `row_column` without padding, wherever they lie under the root.
 
     The published archives pad numbers differently (`02_10`, `2_10`): both are read as one scene, and two
     files of one kind for a scene are an error. The `standard` split trains on 24 scenes and tests on 14; it
@@ -60,7 +60,7 @@ def load_potsdam(config: PotsdamConfig) -> Dataset:
 
 
 def potsdam_layout(config: PotsdamConfig) -> Layout:
-    """Files by name in any folder; the fields are `{row}` and `{column}`, as the file writes them."""
+    """Return files by name in any folder; the fields are `{row}` and `{column}`, as the file writes them."""
     images, labels = (re.compile(f"(?:.*/)?{name.pattern}", name.flags) for name in (_IMAGE, _LABEL))
     form = f"top_potsdam_{{row}}_{{column}}_{config.images}.tif"
     return Layout(root_of(config.root), images, labels, form)
@@ -84,7 +84,7 @@ def _candidates(config: PotsdamConfig) -> Candidates:
 
 
 def _named(config: PotsdamConfig, present: set[str]) -> tuple[Named, tuple[str, ...]]:
-    """The split as unpadded names, and what is to be said of it."""
+    """Return the split as unpadded names, and what is to be said of it."""
     if config.split != "standard":
         return _by_names(config.split, present)
     standard = (*POTSDAM_TRAIN, *POTSDAM_TEST)
@@ -109,7 +109,7 @@ def _named(config: PotsdamConfig, present: set[str]) -> tuple[Named, tuple[str, 
 
 
 def _by_names(split: SplitByNames, present: set[str]) -> tuple[Named, tuple[str, ...]]:
-    """The scenes that a recipe names; published ones need not be there, as long as some validate."""
+    """Return the scenes that a recipe names; published ones need not be there, as long as some validate."""
     lacking: list[str] = []
 
     def there(part: str, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -133,7 +133,7 @@ def _scene(match: re.Match[str]) -> str:
 
 
 def _plain(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Names as scenes are called; what is no scene name stays, and then matches nothing."""
+    """Return names as scenes are called; others stay as they are, and match nothing."""
     matches = ((name, _NAME.fullmatch(name)) for name in names)
     return tuple(_scene(match) if match else name for name, match in matches)
 

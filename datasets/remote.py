@@ -12,13 +12,13 @@ from segmenter.raster.remote.buckets import Place, listing
 from segmenter.raster.remote.settings import RemotePath, note_state, open_bytes
 
 _MOST_BYTES = 1 << 28
-"""Of a list."""
+"""Most bytes of a list of files."""
 _ASKING_THREADS = 16
 """A request waits for the network, not for a processor."""
 
 
 def remote_files(root: Path, files: Path | None, *, progress: bool = True) -> list[str]:
-    """Relative posix paths of the files below an address, with what is known of each noted.
+    """Return relative posix paths of the files below an address, with what is known of each noted.
 
     Raises:
         SegmenterError: it cannot be listed, a line of the list is no path below it, or a file is not there.
@@ -42,7 +42,7 @@ def remote_files(root: Path, files: Path | None, *, progress: bool = True) -> li
 
 
 def _lines(root: RemotePath, source: Path) -> list[str]:
-    """Paths in a list, each once; whole addresses below the root too."""
+    """Return paths in a list, each once; whole addresses below the root too."""
     found: dict[str, None] = {}
     beginnings = [f"{text.rstrip('/')}/" for text in (root.address.partition("?")[0], str(root))]
     beginnings += [begin.removeprefix("/vsicurl/") for begin in beginnings if begin.startswith("/vsicurl/")]
@@ -79,7 +79,7 @@ def _text(source: Path) -> str:
 
 
 def _asked(root: RemotePath, names: list[str], files: Path, progress: bool) -> list[str]:
-    """The names, once the server has told size and time of each."""
+    """Return the names, once the server has told size and time of each."""
 
     def ask(name: str) -> None:
         path = root / name

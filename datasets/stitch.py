@@ -21,7 +21,7 @@ from segmenter.tiles.pairs import row_strips
 
 
 def find_parts(pattern: str) -> list[Path]:
-    """Files that match a glob pattern, numbers in names ordered as numbers: part_2 comes before part_10.
+    """Return files that match a glob pattern, in the order of the numbers: part_2 before part_10.
 
     Raises:
         DatasetError: there are none.
@@ -86,7 +86,7 @@ def _band_count(info: RasterInfo) -> int:
 
 
 def _windows(infos: Sequence[RasterInfo], columns: int) -> list[Window]:
-    """Window of each part in the whole."""
+    """Return the window of each part in the whole."""
     heights = [info.size.height for info in infos[::columns]]
     widths = [info.size.width for info in infos[:columns]]
     tops, lefts = ([0, *accumulate(lengths)] for lengths in (heights, widths))
@@ -119,7 +119,7 @@ def _same_kind(infos: Sequence[RasterInfo]) -> None:
 
 
 def _placed(infos: Sequence[RasterInfo], windows: Sequence[Window]) -> bool:
-    """Whether the parts are georeferenced; then they must lie where the grid puts them."""
+    """Return whether the parts are georeferenced; then they must lie where the grid puts them."""
     first = infos[0]
     for info, window in zip(infos, windows, strict=True):
         if info.georeferenced != first.georeferenced or not same_ground(info.crs, first.crs):
@@ -137,7 +137,7 @@ def _placed(infos: Sequence[RasterInfo], windows: Sequence[Window]) -> bool:
 
 
 def _pixels(info: RasterInfo, window: Window) -> NDArray[Any]:
-    """(H, W) of one band, or (H, W, bands); pixels without data hold the nodata value."""
+    """Return (H, W) of one band, or (H, W, bands); pixels without data hold the nodata value."""
     if info.has_palette:
         return read_label(info.path, window, expand_palette=True)
     with open_raster(info.path, tuple(range(1, info.count + 1))) as raster:

@@ -55,7 +55,7 @@ _HOMES = {
     "Scene": "grid.scenes",
     "SegmenterError": "base.errors",
 }
-"""Exported name → its module, in the order in which docs/api.md shows them."""
+"""Exported name → its module, in the order in which docs/python.md shows them."""
 
 __all__ = [
     "ClassMap",

@@ -2,8 +2,8 @@
 
 A caller deals pieces of a raster's rows to workers in order, three for each; a worker reads its piece from
 storage that all share, computes it, and its result waits until those before it came; then the caller writes
-it. The costs are those of `benchmarks.map_cluster` on the machine where it was run, but for what a GPU
-computes, which is an assumption, as are the links (`docs/map_cluster.md`).
+it. The costs are those of `studies.map_cluster` on the machine where it was run, but for what a GPU
+computes, which is an assumption, as are the links (`docs/machines.md`).
 """
 
 from __future__ import annotations

@@ -32,9 +32,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.coverage_table import MODES, Noise, gradient_noise, noise_lines, result_table, rounded
-from benchmarks.rare_tiles import RARE, RareTiles, rare_recipe, rare_tiles
-from benchmarks.short_training import loader_of, rows_of, train
+from studies.coverage_table import MODES, Noise, gradient_noise, noise_lines, result_table, rounded
+from studies.rare_tiles import RARE, RareTiles, rare_recipe, rare_tiles
+from studies.short_training import loader_of, rows_of, train
 from segmenter.config.recipe import Recipe
 from segmenter.devices.strategy import load_tensorflow
 from segmenter.evaluation.scores import Scores

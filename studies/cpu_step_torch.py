@@ -30,7 +30,7 @@ class Block(nn.Module):
 
 
 class UNet(nn.Module):
-    """As `segmenter.model.unet` with its defaults."""
+    """As the U-Net of `segmenter.model.building` with its defaults."""
 
     def __init__(self, depth: int, width: int, classes: int) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ import json
 from collections.abc import Collection
 from typing import Any
 
-from benchmarks.step_cost import MOVES_NOTHING, bytes_of, flops_of, needed, traced_step
+from studies.step_cost import MOVES_NOTHING, bytes_of, flops_of, needed, traced_step
 from segmenter.config.recipe import UNetConfig
 from segmenter.devices.strategy import load_tensorflow
 

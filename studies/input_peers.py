@@ -1,6 +1,6 @@
 """Cost of feeding a step: this project beside PyTorch's DataLoader, torchgeo, raster-vision and tf.data.
 
-    python -m studies.input_peers --peer-python ENV/bin/python [--folder DIR] [--page docs/input_peers.md]
+    python -m studies.input_peers --peer-python ENV/bin/python [--folder DIR] [--page studies/input_peers.md]
 
 Tile files of 256² with deflate are made once. Every arm reads the same files and applies the same transforms
 by the same library, with the same probabilities, in batches of 16: flips and quarter turns alone, and with

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [
     *(ROOT / name for name in ("README.md", "README.zh-CN.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "studies").glob("*.md")),
 ]
 NAMED = re.compile(
     r"(?<![\w./-])(?:segmenter|datasets|benchmarks|configs|docs|fuzz|studies|tests|website)/[\w/.-]*\w"
@@ -33,7 +36,7 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_and_images_resolve(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for link in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -45,7 +48,7 @@ def test_links_and_images_resolve(page: Path) -> None:
         assert not anchor or anchor in _anchors(target), link
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_and_modules_that_are_named_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     named = set(NAMED.findall(text)) - OF_THE_USER - {"fuzz/found"}
@@ -74,8 +77,8 @@ def test_the_recipe_of_the_first_page_is_one(tmp_path: Path) -> None:
 
 
 def test_the_patterns_of_the_data_page_pair_the_files_beside_them(tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "own_data.md").read_text(encoding="utf-8")
-    classes, split = (yaml.safe_load(part.partition("```")[0]) for part in page.split("```yaml\n")[3:5])
+    page = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
+    classes, split = (yaml.safe_load(part.partition("```")[0]) for part in page.split("```yaml\n")[1:3])
     config = FolderConfig.model_validate(
         {"kind": "folder", "root": "x", "images": "x", "labels": "y", **classes}
     )
@@ -92,3 +95,23 @@ def test_the_patterns_of_the_data_page_pair_the_files_beside_them(tmp_path: Path
         assert [scene.image, scene.label] == [tmp_path / str(number) / name for name in files]
     assert set(split["split"]) == {"group", "validation", "test"}
     FolderConfig.model_validate({**config.model_dump(), **split})
+
+
+def test_the_messages_of_the_page_on_troubles_are_those_of_the_code() -> None:
+    """Each part of a message between `…` stands in a text of the code, but for what C libraries print."""
+    page = (ROOT / "docs" / "troubles.md").read_text(encoding="utf-8")
+    cells = [line.split(" | ")[0] for line in page.splitlines() if line.startswith("| `")]
+    parts = [part for cell in cells for said in re.findall(r"`([^`]*)`", cell) for part in said.split("…")]
+    assert len(parts) > 80
+    texts = "\n".join(_texts())
+    wanted = [part.strip(" ,;:()") for part in parts]
+    assert [part for part in wanted if len(part) > 3 and part not in texts] == []
+
+
+def _texts() -> Iterator[str]:
+    """All texts of the code; what an f-string fills in is a line's end."""
+    files = [path for folder in ("segmenter", "datasets") for path in (ROOT / folder).rglob("*.py")]
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value

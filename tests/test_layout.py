@@ -69,16 +69,16 @@ MEASURES = ("benchmarks", "fuzz", "datasets.commands.gpu.")
 """Modules that measure: they make and read files as others do."""
 TENSORFLOW_ROOMS = {"model", "devices", "training"}
 TENSORFLOW_MODULES = {
-    *("inference.function", "inference.pixelwise", "inference.rescaling", "extras.tpu"),
+    *("inference.function", "inference.tensors", "extras.tpu"),
     *(f"extras.export.{name}" for name in ("graph", "plain_layers", "tensorflow_files")),
     *(f"extras.parameter_servers.{name}" for name in ("serving", "strategy", "trainer", "state", "step")),
     *(f"extras.unequal_cards.{name}" for name in ("shares", "measured")),
 }
 LIGHT_MODULES = {
-    *("model", "model.architectures", "model.receptive_field", "model.weight_shapes"),
+    *("model", "model.architectures", "model.receptive_field", "model.size"),
     *("model.stages", "devices", "training"),
     *("model.decoders", *(f"model.decoders.{name}" for name in ("unet", "fpn", "upernet", "deeplabv3plus"))),
-    *("model.graph", "model.layer_reach", "model.tensor_sizes", "model.model_memory"),
+    *("model.graph", "model.layer_reach"),
 }
 """In rooms of TensorFlow, but used where it is not loaded."""
 

@@ -114,7 +114,7 @@ def test_nothing_is_fetched_from_elsewhere(site: Path, pages: dict[Path, Page]) 
 
 
 def test_a_link_out_of_docs_leads_to_the_file(site: Path, pages: dict[Path, Page]) -> None:
-    assert "repository/configs/folder.yaml.html" in pages[site / "own_data.html"].values("href")
+    assert "repository/configs/folder.yaml.html" in pages[site / "data.html"].values("href")
     shown = (site / "repository/configs/folder.yaml.html").read_text(encoding="utf-8")
     assert "what pairs an image with its label" in shown
 
@@ -135,7 +135,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield chrome
 
 
-@pytest.mark.parametrize("name", ["index", "start", "training", "four_gpus", "repository/README.zh-CN"])
+@pytest.mark.parametrize("name", ["index", "start", "training", "recipe", "repository/README.zh-CN"])
 def test_pages_fit_a_phone_and_make_no_errors(site: Path, driver: Any, name: str) -> None:
     from tests.helpers.browser import PHONE, WIDE, resize
 
@@ -155,7 +155,7 @@ def test_the_search_finds_without_a_server(site: Path, driver: Any) -> None:
     field.click()
     field.send_keys("parameter server")
     found = "return [...document.querySelectorAll('.md-search-result__link')].map(a => a.href)"
-    assert wait_until(lambda: any("several_machines.html" in link for link in driver.execute_script(found)))
+    assert wait_until(lambda: any("machines.html" in link for link in driver.execute_script(found)))
     assert driver.get_log("browser") == []
 
 

@@ -33,6 +33,8 @@ LANGUAGES = {
     ".sh": "bash",
 }
 
+PICTURES = (".png", ".jpg")
+
 _LINK = re.compile(r"(?<=\]\()[^)\s]+(?=\))")
 _CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)")
 _FENCE = re.compile(r"^ *(```+|~~~+)")
@@ -102,7 +104,7 @@ def _uri(target: str, config: MkDocsConfig) -> str:
     if PurePosixPath(target).is_relative_to(docs):
         inside = PurePosixPath(target).relative_to(docs).as_posix()
         return f"{inside}.md" if inside.endswith(".ipynb") else inside
-    return f"{OUTSIDE}/{target}" + ("" if target.endswith(".md") else ".md")
+    return f"{OUTSIDE}/{target}" + ("" if target.endswith((".md", *PICTURES)) else ".md")
 
 
 def _source(uri: str, config: MkDocsConfig) -> str:
@@ -126,6 +128,9 @@ def _add(files: Files, source: str, config: MkDocsConfig) -> None:
     path = _root(config) / source
     if not path.is_file():
         return  # nav or a link names it: MkDocs says so
+    if path.suffix in PICTURES:
+        files.append(File.generated(config, _uri(source, config), content=path.read_bytes()))
+        return
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".md":
         text = f"# {source}\n\n{_fenced(text, LANGUAGES.get(path.suffix, ''))}\n"

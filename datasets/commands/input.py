@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from segmenter.base.terminal import enduring_output
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print what a tile costs and how many cards the input feeds; return the exit code."""
-    given = _parse(arguments)
+    given = _parser().parse_args(arguments)
 
     from segmenter.config.reading import load_recipe
     from segmenter.extras.strategies import cards_expected
@@ -36,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def _parser() -> ToolParser:
     parser = ToolParser(prog=invocation("input"), description=__doc__)
     parser.add_argument("recipe", type=Path, help=f"a YAML recipe; {recipes_hint()}")
     parser.add_argument(
@@ -54,7 +53,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="TILES_PER_S",
         help="of one card (default: what an RTX 2080 Ti takes of the recipe's model at most)",
     )
-    return parser.parse_args(arguments)
+    return parser
 
 
 def _positive(kind: type) -> Any:

@@ -47,7 +47,7 @@ def _copy(recipe: Path, target: Path) -> None:
 
 
 def _first_line(path: Path) -> str:
-    """What a recipe is for: the comment that it begins with, if it does."""
+    """Return a recipe's purpose: the comment that it begins with, or nothing."""
     first = path.read_text(encoding="utf-8").partition("\n")[0]
     return first.removeprefix("#").strip() if first.startswith("#") else ""
 

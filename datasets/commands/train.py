@@ -28,6 +28,14 @@ if TYPE_CHECKING:
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
+    parser = _parser()
+    parsed = parser.parse_args(arguments)
+    if parsed.init_from_partial and parsed.init_from is None:
+        parser.error("--init-from-partial says how to use --init-from RUN: it needs it")
+    return parsed
+
+
+def _parser() -> ToolParser:
     parser = ToolParser(
         prog=invocation("train").removeprefix("python "),
         description="Train a segmentation model on land-cover tiles.",
@@ -66,10 +74,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         help="print one JSON object of what was reached on stdout, and the usual lines on stderr",
     )
     _add_cluster_options(parser)
-    parsed = parser.parse_args(arguments)
-    if parsed.init_from_partial and parsed.init_from is None:
-        parser.error("--init-from-partial says how to use --init-from RUN: it needs it")
-    return parsed
+    return parser
 
 
 def _setting_names() -> Iterable[str]:
@@ -79,7 +84,7 @@ def _setting_names() -> Iterable[str]:
 
 
 def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
-    cluster = parser.add_argument_group("several machines (docs/several_machines.md)")
+    cluster = parser.add_argument_group("several machines (docs/machines.md)")
     cluster.add_argument(
         "--cluster",
         nargs="+",

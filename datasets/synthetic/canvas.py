@@ -18,9 +18,9 @@ Points = NDArray[np.float64]
 
 _SUBPIXEL_BITS = 4
 _SMALLEST_PX = 0.7
-"""What is smaller in both directions is not painted: a sensor would not show it."""
+"""Pixels; objects that are smaller in both directions are not painted: a sensor would not show it."""
 SKYLIGHT = np.array([0.36, 0.40, 0.48, 0.30], np.float32)
-"""What is left of the light in shadow: bluer, and poor in near infrared."""
+"""Light that is left in shadow: bluer, and poor in near infrared."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Sun:
 
     @classmethod
     def draw(cls, rng: np.random.Generator) -> Sun:
-        """A sun in the southern half of the sky, 42° to 63° high: flights are flown around noon."""
+        """Draw a sun in the southern half of the sky, 42° to 63° high: flights are flown around noon."""
         azimuth = rng.uniform(-1.1, 1.1)
         return cls(float(np.sin(azimuth)), float(-np.cos(azimuth)), float(rng.uniform(0.5, 1.1)))
 
@@ -51,7 +51,7 @@ class Surface:
     pattern: Pattern
 
     def shaded(self, factor: float) -> Surface:
-        """The same surface in other light, such as a roof's slope that faces away from the sun."""
+        """Return the same surface in other light, such as a roof's slope that faces away from the sun."""
         return Surface(self.colour * np.float32(factor), self.pattern)
 
 
@@ -74,7 +74,7 @@ class Canvas:
 
     @property
     def fine(self) -> bool:
-        """Whether things of half a metre can be seen, so that drawing them is worth the time."""
+        """True if things of half a metre can be seen, so that drawing them is worth the time."""
         return self.gsd < 1.0
 
     @property
@@ -83,7 +83,7 @@ class Canvas:
         return self.size.width * self.gsd, self.size.height * self.gsd
 
     def stencil(self, outline: Points) -> tuple[Window, NDArray[np.bool_]] | None:
-        """The pixels inside an outline: their window within the scene, and a mask of it; None if outside."""
+        """Return the window and mask of the pixels inside an outline; None if it is outside."""
         pixels = outline / self.gsd
         if np.ptp(pixels, axis=0).max() < _SMALLEST_PX:
             return None
@@ -143,7 +143,7 @@ class Canvas:
 
 
 def rectangle(x: float, y: float, length: float, width: float, angle: float) -> Points:
-    """Corners of a rectangle around (x, y), `length` along `angle` (radians), all in metres."""
+    """Return the corners of a rectangle around (x, y), `length` along `angle` (radians), in metres."""
     cos, sin = np.cos(angle), np.sin(angle)
     corners = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * (length / 2, width / 2)
     turned: Points = corners @ np.array([[cos, sin], [-sin, cos]]) + (x, y)

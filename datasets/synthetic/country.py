@@ -12,13 +12,11 @@ from numpy.typing import NDArray
 from .canvas import Canvas, Points, Surface
 from .cover import Cover, Season
 from .texture import Pattern
-from .things import Site, Tree, contrast
-from .town import PAINT, Town, draw_block, intervals, visible
+from .things import Site, contrast
+from .town import Town, draw_block, intervals, visible
 
 _STEP = 170.0
 """Metres from one corner of the pattern of land parcels to the next."""
-_FINEST_WOODS = 0.6
-"""Metres per pixel up to which single crowns of a wood are drawn; beyond, it is a texture."""
 
 _Draw = Callable[[Town, Points], None]
 
@@ -38,7 +36,7 @@ def draw_country(canvas: Canvas, season: Season, rng: np.random.Generator) -> No
 
 
 def _corners(canvas: Canvas, rng: np.random.Generator) -> Points:
-    """(rows, columns, 2) corners of the parcels: a grid that is moved, turned and shaken."""
+    """Return (rows, columns, 2) corners of the parcels: a grid that is moved, turned and shaken."""
     reach = float(np.hypot(*canvas.extent)) / 2
     steps = np.arange(-np.ceil(reach / _STEP) - 2, np.ceil(reach / _STEP) + 3) * _STEP
     turn, moved = rng.uniform(0, np.pi / 2), rng.uniform(-0.5, 0.5, 2) * _STEP
@@ -54,7 +52,7 @@ def _direction(parcel: Points) -> float:
 
 
 def _frame(parcel: Points) -> Site:
-    """A square around a parcel, along its first border."""
+    """Return a square around a parcel, along its first border."""
     middle = parcel.mean(0)
     side = 2 * float(np.linalg.norm(parcel - middle, axis=1).max())
     return Site(float(middle[0]), float(middle[1]), side, side, _direction(parcel))
@@ -65,7 +63,7 @@ def _fill(town: Town, parcel: Points, what: str, cover: Cover, pattern: Pattern)
 
 
 def _village(town: Town, parcel: Points) -> None:
-    """Blocks whose centres lie in the parcel, on common green."""
+    """Draw the blocks whose centres lie in the parcel, on common green."""
     _fill(town, parcel, "grass", Cover.LAWN, Pattern("grain", 0.4, contrast(town.rng), 0.0, 0.1))
     frame, outline = _frame(parcel), parcel.astype(np.float32)
     columns, rows = (intervals(frame.length / 2, *sides, town.rng) for sides in ((34, 52), (25, 31)))
@@ -77,7 +75,7 @@ def _village(town: Town, parcel: Points) -> None:
 
 
 def _crops(town: Town, parcel: Points) -> None:
-    """Two to four strips, each with its own crop in rows."""
+    """Draw two to four strips, each with its own crop in rows."""
     along, across = parcel[[0, 3]], parcel[[1, 2]]
     borders = np.linspace(0, 1, int(town.rng.integers(2, 5)) + 1)
     turn = _direction(parcel) + town.rng.choice([0.0, np.pi / 2])
@@ -93,35 +91,15 @@ def _meadow(town: Town, parcel: Points) -> None:
 
 
 def _wood(town: Town, parcel: Points) -> None:
-    """Crowns that touch, or from further away their texture."""
     _fill(town, parcel, "forest", Cover.FOREST, Pattern("cells", 5.0, 0.28, 0.0, 0.08))
-    if town.canvas.gsd > _FINEST_WOODS:
-        return
-    (width, height), (low, high) = town.canvas.extent, (parcel.min(0), parcel.max(0))
-    xs = np.arange(max(low[0], -5), min(high[0], width + 5), 4.2)
-    ys = np.arange(max(low[1], -5), min(high[1], height + 5), 4.2)
-    outline = parcel.astype(np.float32)
-    for x, y in product(xs, ys):
-        spot = float(x + town.rng.uniform(-1.4, 1.4)), float(y + town.rng.uniform(-1.4, 1.4))
-        if cv2.pointPolygonTest(outline, spot, False) > 0:
-            town.woods.append(Tree(*spot, float(town.rng.uniform(2.2, 3.6))))
 
 
 def _lake(town: Town, parcel: Points) -> None:
-    """Water with ripples in a bank of reeds."""
+    """Draw water with ripples in a bank of reeds."""
     _meadow(town, parcel)
     middle = parcel.mean(0)
     wave = Pattern("grain", 1.2, 0.06, 0.0, 0.06)
-    _fill(town, middle + (_rounded(parcel) - middle) * 0.95, "water", Cover.WATER, wave)
-
-
-def _rounded(parcel: Points) -> Points:
-    """The parcel with its corners cut twice (Chaikin's scheme)."""
-    points = parcel
-    for _ in range(3):
-        ahead = np.roll(points, -1, 0)
-        points = np.stack([0.8 * points + 0.2 * ahead, 0.2 * points + 0.8 * ahead], 1).reshape(-1, 2)
-    return points
+    _fill(town, middle + (parcel - middle) * 0.9, "water", Cover.WATER, wave)
 
 
 def _soil(town: Town, parcel: Points) -> None:
@@ -129,7 +107,7 @@ def _soil(town: Town, parcel: Points) -> None:
 
 
 def _earthworks(town: Town, parcel: Points) -> None:
-    """Bare ground with the tracks of machines."""
+    """Draw bare ground with the tracks of machines."""
     turn = town.rng.uniform(0, np.pi)
     _fill(town, parcel, "soil", Cover.EARTHWORKS, Pattern("seams", 2.4, contrast(town.rng), turn, 0.14))
 
@@ -139,35 +117,34 @@ def _greenhouses(town: Town, parcel: Points) -> None:
     frame = _frame(parcel)
     for along, across in product(np.arange(-36.0, 37, 24), np.arange(-36.0, 37, 12)):
         house = frame.part(float(along), float(across), 21.0, 9.0)
-        colour = np.array([0.66, 0.70, 0.72, 0.62], np.float32)
-        pattern = Pattern("seams", 1.5, 0.16, house.angle + np.pi / 2, 0.03)
-        town.canvas.paint(house.outline(), Surface(colour, pattern), Cover.GREENHOUSE, town.rng)
+        _built(town, house, _GLASS_HOUSE, Pattern("seams", 1.5, 0.16, house.angle + np.pi / 2, 0.03))
 
 
 def _sports(town: Town, parcel: Points) -> None:
-    """A red track around a field with white lines."""
+    """Draw a red track around a field."""
     _meadow(town, parcel)
     frame = _frame(parcel)
-    red, green = np.array([[0.50, 0.24, 0.20, 0.4], [0.22, 0.42, 0.18, 0.5]], np.float32)
-    for length, width, colour in ((86.0, 52.0, red), (66.0, 34.0, green)):
-        surface = Surface(colour, Pattern("rows", 6.0, 0.05, frame.angle + np.pi / 2))
-        town.canvas.paint(frame.part(0, 0, length, width).outline(), surface, Cover.SPORTS, town.rng)
-    for along in (-33.0, 0.0, 33.0):
-        town.canvas.tint(frame.part(along, 0, 0.3, 34.0).outline(), PAINT)
+    for length, width, kind in ((86.0, 52.0, _TRACK), (66.0, 34.0, _FIELD)):
+        _built(town, frame.part(0, 0, length, width), kind, Pattern("rows", 6.0, 0.05, frame.angle))
 
 
 def _airfield(town: Town, parcel: Points) -> None:
-    """The end of a runway with its threshold bars."""
+    """Draw the end of a runway."""
     _meadow(town, parcel)
     runway = _frame(parcel).part(0, 0, 95.0, 34.0)
-    colour = np.array([0.34, 0.34, 0.35, 0.36], np.float32)
-    town.canvas.paint(
-        runway.outline(), Surface(colour, Pattern("slabs", 5.0, 0.05, runway.angle)), Cover.AIRPORT, town.rng
-    )
-    for across in np.arange(-14.0, 15, 4):
-        town.canvas.tint(runway.part(-38, float(across), 12, 1.8).outline(), PAINT)
-    for along in np.arange(-24.0, 45, 12):
-        town.canvas.tint(runway.part(float(along), 0, 7, 0.9).outline(), PAINT)
+    _built(town, runway, _RUNWAY, Pattern("slabs", 5.0, 0.05, runway.angle))
+
+
+_Kind = tuple[Cover, tuple[float, float, float, float]]
+_GLASS_HOUSE: _Kind = (Cover.GREENHOUSE, (0.66, 0.70, 0.72, 0.62))
+_TRACK: _Kind = (Cover.SPORTS, (0.50, 0.24, 0.20, 0.4))
+_FIELD: _Kind = (Cover.SPORTS, (0.22, 0.42, 0.18, 0.5))
+_RUNWAY: _Kind = (Cover.AIRPORT, (0.34, 0.34, 0.35, 0.36))
+
+
+def _built(town: Town, site: Site, kind: _Kind, pattern: Pattern) -> None:
+    cover, colour = kind
+    town.canvas.paint(site.outline(), Surface(np.array(colour, np.float32), pattern), cover, town.rng)
 
 
 _USES: dict[str, tuple[float, _Draw]] = {
@@ -186,7 +163,7 @@ _USES: dict[str, tuple[float, _Draw]] = {
 
 
 def _roads(town: Town, corners: Points) -> None:
-    """Country roads along a third of the borders between parcels."""
+    """Draw country roads along a third of the borders between parcels."""
     surface = town.street()
     rows, cols = corners.shape[:2]
     borders = [(corners[r, c], corners[r, c + 1]) for r, c in product(range(rows), range(cols - 1))]
@@ -201,5 +178,3 @@ def _road(town: Town, start: NDArray[np.float64], stop: NDArray[np.float64], sur
     length, angle = float(np.hypot(*run)), float(np.arctan2(run[1], run[0]))
     road = Site(float(middle[0]), float(middle[1]), length + 6.0, 6.5, angle)
     town.canvas.paint(road.outline(), surface, Cover.ROAD, town.rng)
-    for along in np.arange(-length / 2, length / 2, 6.0):
-        town.canvas.tint(road.part(float(along), 0, 3.0, 0.16).outline(), PAINT)

@@ -59,7 +59,7 @@ MIXES: dict[str, dict[str, float]] = {
     "forest": {"green": 0.90, "tan": 0.05, "red": 0.05},
     "water": {"blue": 0.75, "dark": 0.25},
 }
-"""How often each thing has a colour of each family."""
+"""Frequency of each family's colours for each thing."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,13 @@ class Season:
 
     @classmethod
     def draw(cls, rng: np.random.Generator) -> Season:
-        """A season and a quarter of town: all mixes perturbed."""
+        """Draw the season of a scene: all mixes perturbed."""
         shares = {k: np.array([mix.get(f, 0.0) for f in FAMILIES]) for k, mix in MIXES.items()}
         leaning = {k: s * rng.lognormal(0.0, 0.35, s.size) for k, s in shares.items()}
         return cls({k: np.cumsum(s / s.sum()) for k, s in leaning.items()})
 
     def colour(self, what: str, rng: np.random.Generator) -> NDArray[np.float32]:
-        """(4,) reflectance of one object: a family's, lighter or darker, and slightly tinted."""
+        """Return (4,) reflectance of one object: a family's, lighter or darker, and slightly tinted."""
         family = _REFLECTANCES[min(int(np.searchsorted(self.mixes[what], rng.random())), len(FAMILIES) - 1)]
         tint = rng.lognormal(0.0, 0.15) * rng.lognormal(0.0, 0.05, 4)
         return np.clip(family * tint, 0.03, 0.95).astype(np.float32)

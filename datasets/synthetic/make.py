@@ -124,7 +124,7 @@ def make_potsdam(
 
 
 def potsdam_names(scenes: int) -> list[str]:
-    """The names of so many scenes: about five to train for each to test, at least one of each from two on.
+    """Return the names of so many scenes: about five to train for each to test; from two on, both.
 
     Each split is taken from its start, so that a larger number only adds scenes. From 30 on the 24 to
     train are used up, and all further ones test.
@@ -136,7 +136,7 @@ def potsdam_names(scenes: int) -> list[str]:
 
 
 def _potsdam_files(root: Path, name: str, padded: bool) -> dict[str, Path]:
-    """Folder → file of one scene."""
+    """Return folder → file of one scene."""
     row, col = name.split("_")
     stem = f"top_potsdam_{int(row):02d}_{int(col):02d}" if padded else f"top_potsdam_{name}"
     images = {folder: root / folder / f"{stem}_{kind}.tif" for folder, (kind, _) in _IMAGES.items()}
@@ -161,7 +161,7 @@ def _write_potsdam_scene(files: dict[str, Path], name: str, seed: int, size: Siz
 
 
 def potsdam_transform(name: str, size: Size) -> Affine:
-    """Pixel to EPSG:25833 metres: row and column of the name count scenes southwards and eastwards."""
+    """Return pixel to EPSG:25833 metres: row and column of the name count scenes southwards and eastwards."""
     row, col = map(int, name.split("_"))
     west = _EASTING + (col - 1) * size.width * METRES_PER_PIXEL
     north = _NORTHING - (row - 1) * size.height * METRES_PER_PIXEL
@@ -169,7 +169,7 @@ def potsdam_transform(name: str, size: Size) -> Affine:
 
 
 def class_borders(ids_HW: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """(H, W) whether another class lies within `BORDER` pixels, in a straight line: a disc, as published."""
+    """Return (H, W) whether another class lies within `BORDER` pixels: a disc, as published."""
     reach = np.arange(-BORDER, BORDER + 1)
     disc = (reach[:, None] ** 2 + reach[None] ** 2 <= BORDER**2).astype(np.uint8)
     edges: NDArray[np.bool_] = cv2.dilate(ids_HW, disc) != cv2.erode(ids_HW, disc)
@@ -216,13 +216,13 @@ def make_naic2020(root: Path, *, scenes: int, seed: int, round: int = 1, size: i
 
 
 def _generator(seed: int, dataset: str, *number: int) -> np.random.Generator:
-    """One scene's own randomness."""
+    """Return the random generator of one scene."""
     _in_range("seed", seed, 0, 2**63 - 1)
     return np.random.default_rng(np.random.SeedSequence([seed, zlib.crc32(dataset.encode()), *number]))
 
 
 def _class_ids(cover_HW: NDArray[np.uint8], classes: ClassMap, of: dict[Cover, str]) -> NDArray[np.uint8]:
-    """(H, W) ids; a cover that a dataset has no class for never occurs in its scenes, and would be seen."""
+    """Return (H, W) class ids; a cover without a class of the dataset is an error."""
     table = np.full(len(Cover), 255, np.uint8)
     for cover, name in of.items():
         table[cover] = classes.names.index(name)
@@ -237,7 +237,7 @@ def _in_range(what: str, value: int, least: int, most: int) -> None:
 
 
 def _refuse_to_overwrite(paths: Sequence[Path]) -> None:
-    """Real data may lie there: nothing is replaced."""
+    """Refuse to replace files: real data may lie there."""
     there = [path for path in paths if path.exists()]
     if there:
         raise DatasetError(
@@ -248,7 +248,7 @@ def _refuse_to_overwrite(paths: Sequence[Path]) -> None:
 
 @contextlib.contextmanager
 def _made_whole(root: Path) -> Iterator[Path]:
-    """Give a folder whose files move to the same places below `root` in the end; else none of them stays.
+    """Give a folder whose files move to the same places below `root` in the end, unless an error ends it.
 
     Its name is hidden, so that no dataset holds what a killed process left; the next one removes that.
     """
@@ -256,25 +256,12 @@ def _made_whole(root: Path) -> Iterator[Path]:
     shutil.rmtree(aside, ignore_errors=True)
     try:
         yield aside
-        _move(aside, root)
+        for file in sorted(path for path in aside.rglob("*") if path.is_file()):
+            place = root / file.relative_to(aside)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            file.rename(place)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
         if not was_there:
             with contextlib.suppress(OSError):  # it holds what was made
                 root.rmdir()
-
-
-def _move(aside: Path, root: Path) -> None:
-    moved: list[Path] = []
-    try:
-        for file in sorted(path for path in aside.rglob("*") if path.is_file()):
-            moved.append(root / file.relative_to(aside))
-            moved[-1].parent.mkdir(parents=True, exist_ok=True)
-            file.rename(moved[-1])
-    except BaseException:
-        for path in moved:
-            path.unlink(missing_ok=True)
-            for folder in (each for each in path.parents if root in each.parents):
-                with contextlib.suppress(OSError):  # the last of them empties it
-                    folder.rmdir()
-        raise

@@ -29,7 +29,7 @@ def _normal(field: NDArray[np.floating]) -> Field:
 
 
 def _seeds_nearest(rng: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
-    """Distance to, and number of, the nearest of many scattered seeds, on a field that wraps around."""
+    """Return distance to and number of the nearest of many seeds, on a field that wraps around."""
     count = int((_SIDE / _FEATURE) ** 2)
     seeds = np.zeros((_SIDE, _SIDE), np.int32)
     seeds[tuple(rng.integers(0, _SIDE, (2, count)))] = np.arange(1, count + 1)
@@ -41,7 +41,7 @@ def _seeds_nearest(rng: np.random.Generator) -> tuple[NDArray[np.float64], NDArr
 
 @cache
 def stored_field(kind: str) -> Field:
-    """(512, 512) field that wraps around: `grain` (soft noise), `domes` (heights) or `cells` (fragments).
+    """Return a (512, 512) field that wraps around: `grain` (noise), `domes` (heights) or `cells`.
 
     The same for all scenes, which is what makes thousands of small tiles affordable; each use takes its own
     place, turn and scale.
@@ -59,7 +59,7 @@ def stored_field(kind: str) -> Field:
 
 
 def sample_field(kind: str, size: Size, feature_px: float, rng: np.random.Generator) -> Field:
-    """(H, W) of a stored field, moved and turned at random, its features `feature_px` pixels across."""
+    """Return (H, W) of a stored field, moved and turned at random, features `feature_px` across."""
     scale = _FEATURE / feature_px
     turn = rng.uniform(0, 2 * np.pi)
     cos, sin = scale * np.cos(turn), scale * np.sin(turn)
@@ -90,7 +90,7 @@ class Pattern:
 
 
 def _across(window: Window, pattern: Pattern, gsd: float) -> tuple[Field, Field]:
-    """Position of each pixel along and across the pattern, in periods; broadcastable only when unturned."""
+    """Return each pixel's position along and across the pattern, in periods."""
     cols = (np.arange(window.width, dtype=np.float32) + window.col)[None] * np.float32(gsd / pattern.period)
     rows = (np.arange(window.height, dtype=np.float32) + window.row)[:, None] * np.float32(
         gsd / pattern.period
@@ -100,31 +100,31 @@ def _across(window: Window, pattern: Pattern, gsd: float) -> tuple[Field, Field]
 
 
 def _per_course(number: Field, rng: np.random.Generator) -> Field:
-    """A random value for each integer of `number`."""
+    """Return a random value for each integer of `number`."""
     values = rng.standard_normal(997).astype(np.float32)
     return values[number.astype(np.int32) % 997]
 
 
 def _rows(along: Field, across: Field, rng: np.random.Generator) -> Field:
-    """Courses of tiles or furrows: a saw of light and dark lines."""
+    """Return courses of tiles or furrows: a saw of light and dark lines."""
     return ((across % 1.0) - 0.5) * 3.4 + 0.15 * _per_course(np.floor(across), rng)
 
 
 def _slabs(along: Field, across: Field, rng: np.random.Generator) -> Field:
-    """A grid of slabs, each of its own lightness, with dark joints."""
+    """Return a grid of slabs, each of its own lightness, with dark joints."""
     joints = ((across % 1.0) < 0.2) | ((along % 1.0) < 0.2)
     slab = _per_course(np.floor(across) * 31 + np.floor(along), rng)
     return np.where(joints, np.float32(-1.5), 0.5 + 0.35 * slab).astype(np.float32)
 
 
 def _seams(along: Field, across: Field, rng: np.random.Generator) -> Field:
-    """Sheets of metal or felt with narrow light seams."""
+    """Return sheets of metal or felt with narrow light seams."""
     seam = (across % 1.0) < 0.25
     return np.where(seam, np.float32(1.7), -0.55).astype(np.float32)
 
 
 def _checks(along: Field, across: Field, rng: np.random.Generator) -> Field:
-    """A chequered cover."""
+    """Return a chequered cover."""
     return (2.0 * ((np.floor(across) + np.floor(along)) % 2) - 1.0).astype(np.float32)
 
 
@@ -137,7 +137,7 @@ _REGULAR: dict[str, Callable[[Field, Field, np.random.Generator], Field]] = {
 
 
 def relief(pattern: Pattern, window: Window, gsd: float, rng: np.random.Generator) -> Field:
-    """(H, W) factor around 1 that a surface's reflectance is multiplied with.
+    """Return (H, W) factor around 1 that a surface's reflectance is multiplied with.
 
     Args:
         window: the pixels of the scene to fill; regular patterns continue from one window to the next.

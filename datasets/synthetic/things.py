@@ -28,25 +28,25 @@ class Site:
     angle: float
 
     def place(self, along: float, across: float) -> tuple[float, float]:
-        """World position of a point given in metres along and across, from the centre."""
+        """Return the world position of a point given in metres along and across, from the centre."""
         cos, sin = np.cos(self.angle), np.sin(self.angle)
         return float(self.x + along * cos - across * sin), float(self.y + along * sin + across * cos)
 
     def corners(self, *points: tuple[float, float]) -> Points:
-        """World outline of points given in metres along and across."""
+        """Return the world outline of points given in metres along and across."""
         return np.array([self.place(along, across) for along, across in points])
 
     def part(self, along: float, across: float, length: float, width: float, turn: float = 0.0) -> Site:
-        """A smaller site within this one, turned by `turn` radians against it."""
+        """Return a smaller site within this one, turned by `turn` radians against it."""
         return Site(*self.place(along, across), length, width, self.angle + turn)
 
     def outline(self) -> Points:
-        """The four corners."""
+        """Return the four corners."""
         return rectangle(self.x, self.y, self.length, self.width, self.angle)
 
 
 def contrast(rng: np.random.Generator) -> float:
-    """Deviation of a surface's pattern: drawn alike for all classes, so that it gives none of them away."""
+    """Draw the deviation of a surface's pattern, alike for all classes: it gives none of them away."""
     return float(rng.uniform(0.13, 0.22))
 
 
@@ -63,14 +63,14 @@ class House:
 
 
 def paint_house(canvas: Canvas, house: House, season: Season, rng: np.random.Generator) -> None:
-    """Roof with its courses or seams, and what stands on it."""
+    """Paint a roof with its courses or seams, and what stands on it."""
     colour = season.colour("roof", rng)
     paint = _flat_roof if house.roof == "flat" else _pitched_roof
     paint(canvas, house, colour, rng)
 
 
 def _facing_sun(canvas: Canvas, angle: float, pitch: float) -> float:
-    """Light on a slope that falls towards `angle`, relative to level ground."""
+    """Return the light on a slope that falls towards `angle`, relative to level ground."""
     return 1.0 - pitch * float(np.cos(angle) * canvas.sun.x + np.sin(angle) * canvas.sun.y)
 
 
@@ -114,7 +114,7 @@ def _solar_panels(canvas: Canvas, site: Site) -> None:
 
 
 def _flat_roof(canvas: Canvas, house: House, colour: NDArray[np.float32], rng: np.random.Generator) -> None:
-    """Sheets with seams behind a light parapet, with ventilators and skylights."""
+    """Paint sheets with seams behind a light parapet, with ventilators and skylights."""
     site = house.site
     canvas.paint(
         site.outline(), Surface(np.minimum(colour * 1.45, 0.9), Pattern("plain", 1, 0)), Cover.BUILDING, rng
@@ -148,7 +148,7 @@ _LOBES = np.outer(_TURN, [2, 3, 5, 7])
 
 
 def crown_outline(tree: Tree, rng: np.random.Generator) -> Points:
-    """A lobed circle."""
+    """Return a lobed circle."""
     phases, weights = rng.uniform(0, 2 * np.pi, 4), rng.uniform(0.02, 0.07, 4)
     lobes = 1 + (weights * np.sin(_LOBES + phases)).sum(1)
     circle = _CIRCLE * (tree.radius * lobes)[:, None]
@@ -156,14 +156,8 @@ def crown_outline(tree: Tree, rng: np.random.Generator) -> Points:
     return outline
 
 
-def paint_tree(
-    canvas: Canvas,
-    tree: Tree,
-    colour: NDArray[np.float32],
-    rng: np.random.Generator,
-    cover: Cover = Cover.TREE,
-) -> None:
-    """A crown of lit clumps: light on the sunny side, dark on the other and between the clumps."""
+def paint_tree(canvas: Canvas, tree: Tree, colour: NDArray[np.float32], rng: np.random.Generator) -> None:
+    """Paint a crown of lit clumps: light on the sunny side, dark on the other and between the clumps."""
     stencil = canvas.stencil(crown_outline(tree, rng))
     if stencil is None:
         return
@@ -174,11 +168,11 @@ def paint_tree(
     across = -(x * canvas.sun.x + y * canvas.sun.y) / tree.radius
     fall = np.clip((x**2 + y**2) / tree.radius**2, 0, 1)
     factor = 0.95 + 0.38 * across - 0.25 * fall + _clumps(canvas, window.size, rng)
-    canvas.blend(window, mask, colour, np.clip(factor, 0.2, 2.0).astype(np.float32), cover)
+    canvas.blend(window, mask, colour, np.clip(factor, 0.2, 2.0).astype(np.float32), Cover.TREE)
 
 
 def _clumps(canvas: Canvas, size: Size, rng: np.random.Generator) -> NDArray[np.float32]:
-    """(H, W) light on the clumps of leaves, each a small dome lit from the sun's side."""
+    """Return (H, W) light on the clumps of leaves, each a small dome lit from the sun's side."""
     feature = rng.uniform(0.55, 0.85)
     pixels = feature / canvas.gsd
     if pixels < 1.5:
@@ -194,7 +188,7 @@ def _clumps(canvas: Canvas, size: Size, rng: np.random.Generator) -> NDArray[np.
 
 
 def paint_car(canvas: Canvas, site: Site, season: Season, rng: np.random.Generator) -> None:
-    """Body, windscreens and a lighter roof; `site.angle` is the way it points."""
+    """Paint body, windscreens and a lighter roof; `site.angle` is the way it points."""
     colour = season.colour("car", rng)
     a, b = site.length / 2, site.width / 2
     body = site.corners(
@@ -211,7 +205,7 @@ CLUTTER = ("heap", "heap", "tarpaulin", "container", "pool")
 
 
 def paint_clutter(canvas: Canvas, site: Site, what: str, season: Season, rng: np.random.Generator) -> None:
-    """A heap of rubble, a container, a chequered tarpaulin or a pool with its rim."""
+    """Paint a heap of rubble, a container, a chequered tarpaulin or a pool with its rim."""
     colour = season.colour("clutter", rng)
     if what == "heap":
         heap = crown_outline(Tree(site.x, site.y, (site.length + site.width) / 4), rng)

@@ -46,13 +46,12 @@ class Town:
     sites_share: float = 0.08
     houses: list[House] = field(default_factory=list)
     trees: list[Tree] = field(default_factory=list)
-    woods: list[Tree] = field(default_factory=list)
     cars: list[Site] = field(default_factory=list)
     clutter: list[tuple[Site, str]] = field(default_factory=list)
     streets: list[Surface] = field(default_factory=list)
 
     def street(self) -> Surface:
-        """The surface of a street: mostly the town's usual one."""
+        """Return the surface of a street: mostly the town's usual one."""
         if not self.streets or self.rng.random() < 0.15:
             self.streets.append(Surface(self.season.colour("street", self.rng), _asphalt(self.rng)))
         return self.streets[0 if self.rng.random() < 0.7 else -1]
@@ -63,12 +62,12 @@ class Town:
         self.canvas.paint(site.outline(), surface, cover, self.rng)
 
     def grass(self, site: Site, cover: Cover = Cover.LAWN) -> None:
-        """A lawn or a bed: soft tufts."""
+        """Paint a lawn or a bed: soft tufts."""
         period = self.rng.uniform(0.25, 0.4)
         self.ground(site, "grass", cover, Pattern("grain", period, contrast(self.rng), 0.0, 0.10))
 
     def slabs(self, site: Site, cover: Cover = Cover.PAVING) -> None:
-        """Paving with joints."""
+        """Paint paving with joints."""
         period = self.rng.uniform(0.4, 0.6)
         self.ground(site, "paving", cover, Pattern("slabs", period, contrast(self.rng), site.angle, 0.03))
 
@@ -88,20 +87,17 @@ class Town:
     def _high(self) -> None:
         for house in self.houses:
             self.canvas.cast(house.site.outline(), house.height)
-        for tree in self.trees + self.woods:
+        for tree in self.trees:
             self.canvas.cast(crown_outline(tree, self.rng), 1.3 * tree.radius)
         self.canvas.apply_shadows()
         for house in self.houses:
             paint_house(self.canvas, house, self.season, self.rng)
         for tree in self.trees:
             paint_tree(self.canvas, tree, self.season.colour("crown", self.rng), self.rng)
-        for tree in self.woods:
-            colour = self.season.colour("forest", self.rng)
-            paint_tree(self.canvas, tree, colour, self.rng, Cover.FOREST)
 
 
 def _asphalt(rng: np.random.Generator) -> Pattern:
-    """Fine grain with patches."""
+    """Return the pattern of asphalt: fine grain with patches."""
     return Pattern("grain", float(rng.uniform(0.12, 0.2)), 0.8 * contrast(rng), 0.0, 0.07)
 
 
@@ -129,7 +125,7 @@ def draw_town(canvas: Canvas, season: Season, rng: np.random.Generator) -> None:
 
 
 def intervals(reach: float, least: float, most: float, rng: np.random.Generator) -> list[tuple[float, float]]:
-    """Intervals of `least` to `most` metres that cover −reach … reach, with one border at 0."""
+    """Return intervals of `least` to `most` metres that cover −reach … reach, with one border at 0."""
     right = [0.0]
     while right[-1] < reach:
         right.append(right[-1] + float(rng.uniform(least, most)))
@@ -141,13 +137,13 @@ def intervals(reach: float, least: float, most: float, rng: np.random.Generator)
 
 
 def visible(canvas: Canvas, cell: Site) -> bool:
-    """Whether any of a block, or of the shadows it casts, can lie on the canvas."""
+    """Return whether any of a block, or of the shadows it casts, can lie on the canvas."""
     (width, height), radius = canvas.extent, np.hypot(cell.length, cell.width) / 2 + 6
     return bool(-radius < cell.x < width + radius and -radius < cell.y < height + radius)
 
 
 def draw_block(town: Town, cell: Site) -> None:
-    """A block from the middle of one street to the middle of the next: half the streets, then the lots."""
+    """Draw a block from mid-street to mid-street: half the streets, then the lots."""
     rng = town.rng
     carriageway, pavement = 2.2, 0.8
     town.canvas.paint(cell.outline(), town.street(), Cover.ROAD, rng)
@@ -162,7 +158,7 @@ def draw_block(town: Town, cell: Site) -> None:
 
 
 def _markings(town: Town, cell: Site) -> None:
-    """Half of the dashed centre lines, which the neighbouring block completes."""
+    """Paint half of the dashed centre lines, which the neighbouring block completes."""
     if not town.canvas.fine:
         return
     a, b = cell.length / 2, cell.width / 2
@@ -175,7 +171,7 @@ def _markings(town: Town, cell: Site) -> None:
 
 
 def _street_furniture(town: Town, cell: Site, carriageway: float) -> None:
-    """Cars parked at the kerb and trees on the pavement."""
+    """Add cars parked at the kerb and trees on the pavement."""
     rng = town.rng
     for side in (-1, 1):
         for along in np.arange(-cell.length / 2 + 6, cell.length / 2 - 6, 5.6):
@@ -190,7 +186,7 @@ def _street_furniture(town: Town, cell: Site, carriageway: float) -> None:
 
 
 def _lots(inner: Site, rng: np.random.Generator) -> Iterator[Site]:
-    """Two rows of lots, back to back; `width` runs from the street to the back."""
+    """Yield two rows of lots, back to back; `width` runs from the street to the back."""
     count = max(1, round(inner.length / rng.uniform(11.0, 15.0)))
     for side in (-1, 1):
         for number in range(count):
@@ -234,7 +230,7 @@ def _house_lot(town: Town, lot: Site) -> None:
 
 
 def _garden(town: Town, lot: Site, start: float) -> None:
-    """Behind the house, from `start` across the lot: a terrace, trees and what was put there."""
+    """Draw the garden behind the house, from `start` across the lot: a terrace, trees, clutter."""
     rng, depth = town.rng, lot.width / 2 - start
     town.slabs(lot.part(rng.uniform(-0.2, 0.2) * lot.length, start + 0.8, rng.uniform(2, 4), 1.6))
     places = rng.permutation(np.linspace(-0.4, 0.4, 4)) * lot.length
@@ -258,7 +254,7 @@ def _park(town: Town, lot: Site) -> None:
 
 
 def _car_park(town: Town, lot: Site) -> None:
-    """Bays in one row, with the lines between them."""
+    """Draw bays in one row, with the lines between them."""
     rng = town.rng
     town.ground(lot, "street", Cover.PARKING, _asphalt(rng))
     if not town.canvas.fine:
@@ -273,7 +269,7 @@ def _car_park(town: Town, lot: Site) -> None:
 
 
 def _building_site(town: Town, lot: Site) -> None:
-    """Rubble, containers and tarpaulins on trodden ground."""
+    """Draw rubble, containers and tarpaulins on trodden ground."""
     rng = town.rng
     town.grass(lot)
     for along in (-0.24, 0.24):

@@ -34,7 +34,7 @@ Paths = str | os.PathLike[str]
 
 _ONE_AT_A_TIME = threading.RLock()
 """Calls of several threads come one after the other: each uses all devices, and XLA's programs on a CPU must
-not run twice at once (`inference.pixelwise`)."""
+not run twice at once (`inference.tensors`)."""
 _NOWHERE = re.compile("(?!)")
 
 

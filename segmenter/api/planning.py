@@ -149,15 +149,15 @@ class RandomBatches:
     _forecast: Forecast = field(repr=False)
 
     def probability(self, batch: int) -> float:
-        """Probability, 0 to 1, that a random batch of so many tiles holds every class."""
+        """Return probability, 0 to 1, that a random batch of so many tiles holds every class."""
         return self._forecast.outlook([_at_least_one(batch)])[0].probability
 
     def expected_classes(self, batch: int) -> float:
-        """Mean number of classes that it holds."""
+        """Return mean number of classes that it holds."""
         return self._forecast.outlook([_at_least_one(batch)])[0].expected_classes
 
     def needed(self, share: float) -> int:
-        """Tiles in a batch for it to hold all classes with that probability, above 0 and up to 1."""
+        """Return tiles in a batch for it to hold all classes with that probability, above 0 and up to 1."""
         if not 0 < share <= 1:
             raise DatasetError(f"share: expected a probability above 0 and up to 1, got {share}")
         return self._forecast.needed(share)
@@ -203,7 +203,7 @@ def forecast(
 
 
 def _table(tiles: Tiles | ArrayLike, classes: Sequence[str]) -> tuple[NDArray[np.integer], tuple[str, ...]]:
-    """(tiles, classes) counts, and the classes' names."""
+    """Return (tiles, classes) counts, and the classes' names."""
     if isinstance(tiles, Tiles):
         if classes:
             raise DatasetError("classes: the tiles have names of their own; leave them out")

@@ -133,7 +133,7 @@ def index_tiles(
 
 
 def recipe_with(recipe: Paths | Recipe | None, **changes: Any) -> Recipe:
-    """A recipe, or the defaults, with other values for its settings; None changes nothing.
+    """Return a recipe, or the defaults, with other values for its settings; None changes nothing.
 
     Raises:
         ConfigError: a value that none can be.
@@ -162,7 +162,7 @@ _SETTINGS = {
 
 
 def class_map(classes: Classes) -> ClassMap:
-    """A class map of names and codes, in colours of our own.
+    """Return a class map of names and codes, in colours of our own.
 
     Raises:
         LabelError: two of one code, or a code that none can be.
@@ -201,7 +201,7 @@ def _dataset(scenes: Scenes, classes: Classes | None, split: Split) -> Dataset:
 
 
 def _told_apart(scenes: Sequence[Scene]) -> tuple[Scene, ...]:
-    """Scenes of one name called after their files."""
+    """Return scenes of one name called after their files."""
     names = Counter(scene.name for scene in scenes)
     return tuple(each if names[each.name] == 1 else replace(each, name=str(each.image)) for each in scenes)
 

@@ -13,28 +13,28 @@ _SAFE = "/%:@!$&'()*+,;=~"
 
 
 def is_address(text: str) -> bool:
-    """Whether a text is a URL or one of GDAL's own paths."""
+    """Return whether a text is a URL or one of GDAL's own paths."""
     return text.startswith("/vsi") or "://" in text
 
 
 def has_query(address: str) -> bool:
-    """Whether what follows a `?` is a query; in the key of an object it is part of the name."""
+    """Return whether what follows a `?` is a query; in the key of an object it is part of the name."""
     return address.startswith(("http://", "https://")) or "/vsicurl" in address
 
 
 def masked(address: str) -> str:
-    """An address without user, password and query: signatures and keys stand there."""
+    """Return an address without user, password and query: signatures and keys stand there."""
     shown = _USER.sub("", address)
     return _QUERY.sub("", shown) if has_query(shown) else shown
 
 
 def masked_text(text: str) -> str:
-    """A text of others, as an error message, with each address in it `masked`."""
+    """Return a text of others, as an error message, with each address in it `masked`."""
     return _IN_TEXT.sub(r"\1", _USER.sub("", text))
 
 
 def joined(address: str, name: str) -> str:
-    """The address of a relative posix path below another; a query (a signature) stays at its end."""
+    """Return the address of a relative posix path below another; a query (a signature) stays at its end."""
     if not has_query(address):
         return f"{address.rstrip('/')}/{name}"
     base, mark, query = address.partition("?")

@@ -34,13 +34,13 @@ class SegmenterError(Exception):
 
 
 def plain(text: str) -> str:
-    """A text on one line that any terminal takes: file names may hold line ends and worse."""
+    """Return a text on one line that any terminal takes: file names may hold line ends and worse."""
     shown = (c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
     return "".join(shown)
 
 
 def shortened(text: str, most: int = 300) -> str:
-    """The beginning and the end of a text that is quoted: what is foreign may be of any length."""
+    """Return the beginning and the end of a text that is quoted: what is foreign may be of any length."""
     return text if len(text) <= most else f"{text[: most * 2 // 3]} … {text[-most // 3 :]}"
 
 
@@ -50,7 +50,7 @@ def counted(count: int, one: str, many: str = "") -> str:
 
 
 def grouped(texts: Iterable[str], most: int = 3) -> list[str]:
-    """Lines of the form `FILE: what`; what is said of more than `most` files is one line with how many."""
+    """Group lines of the form `FILE: what`: of more than `most` files one line with their number."""
     files: dict[str, list[str]] = {}
     for text in texts:
         file, colon, what = text.partition(": ")
@@ -176,7 +176,7 @@ def run_script(main: Callable[[], int]) -> int:
 
 
 def run_tool(main: Callable[[], int]) -> int:
-    """`run_script`, where `kill` ends as Ctrl-C does: what is half-written is removed."""
+    """Return `run_script`, where `kill` ends as Ctrl-C does: what is half-written is removed."""
     before = signal.signal(signal.SIGTERM, _end_like_ctrl_c)
     try:
         return run_script(main)

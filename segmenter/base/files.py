@@ -11,6 +11,7 @@ import re
 import shutil
 import stat
 import tempfile
+import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,35 @@ _ASIDE = re.compile(r"\..+\.(npz|json|jsonl|yaml|png|html)\.[a-z0-9_]{8}")
 """What is written beside such files in folders of our own; elsewhere only what is `_of_killed` goes."""
 _LETTERS = re.compile(r"[a-z0-9_]{8}")
 """What `tempfile` puts behind a name."""
+_SETTLED_NS = 2_000_000_000
+"""Age of a change from which on another one shows: clocks of file systems tick in up to 2 s."""
+
+FileState = tuple[str, int, int]
+"""Name, bytes, and time of change in nanoseconds; -1 and -1 of a missing file."""
+
+
+def file_state(path: Path | str) -> FileState:
+    """Return the state of a file or folder: another one says that it has changed."""
+    try:
+        state = os.stat(path) if isinstance(path, str) else path.stat()  # a remote one asks its server
+    except (OSError, ValueError):
+        return os.path.basename(path), -1, -1
+    return os.path.basename(path), state.st_size, state.st_mtime_ns
+
+
+def has_settled(changed_ns: int, looked_ns: int | None = None) -> bool:
+    """Return whether a change after this look (None: now) would show in the time of change."""
+    return (time.time_ns() if looked_ns is None else looked_ns) - changed_ns > _SETTLED_NS
+
+
+def pieces(file: BinaryIO, size: int, count: int, length: int) -> Iterator[bytes]:
+    """Yield a file's content; if above `count * length` bytes, pieces at even distances with both ends."""
+    if size <= count * length:
+        yield file.read(count * length)
+        return
+    for piece in range(count):
+        file.seek((size - length) * piece // (count - 1))
+        yield file.read(length)
 
 
 def check_writable(path: Path) -> None:

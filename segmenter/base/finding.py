@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath
 
 VECTOR_ENDINGS = (".gpkg", ".geojson", ".shp", ".fgb", ".parquet")
-"""Of files of polygons."""
+"""Endings of files of polygons."""
 
 
 def walk_once(
     root: str | Path, onerror: Callable[[OSError], object] | None = None
 ) -> Iterator[tuple[str, list[str]]]:
-    """Each folder under `root`, itself among them, with the names of its files; sorted, hidden ones left out.
+    """Yield each folder under `root`, and `root`, with its files' names; sorted, without hidden ones.
 
     Links to folders are followed, but no folder is visited twice: two links to the folder that they lie in
     would otherwise give 2⁴⁰ paths.
@@ -31,7 +31,7 @@ def walk_once(
 
 
 def matches(pattern: str) -> list[str]:
-    """Paths that a glob pattern stands for, sorted; `**` is any folders, each visited once."""
+    """Return paths that a glob pattern stands for, sorted; `**` is any folders, each visited once."""
     return sorted(set(_matches(pattern)))
 
 
@@ -62,5 +62,5 @@ def _folders(pattern: str, *, from_root: bool) -> list[str]:
 
 
 def is_vector(name: str | PurePath) -> bool:
-    """Whether a file, or a pattern of files, is of polygons by its ending."""
+    """Return whether a file, or a pattern of files, is of polygons by its ending."""
     return PurePath(name).suffix.lower() in VECTOR_ENDINGS

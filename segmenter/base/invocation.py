@@ -34,7 +34,7 @@ _CLONE = Path(__file__).parents[2]
 
 
 def invocation(tool: str) -> str:
-    """What starts a tool, for usage lines and hints: in the same way as this process was started.
+    """Return what starts a tool, for usage lines and hints: as this process was started.
 
     `segmenter predict` below that command and wherever there is no clone; else `python predict.py`.
     """
@@ -42,12 +42,12 @@ def invocation(tool: str) -> str:
 
 
 def recipes_hint() -> str:
-    """Where ready-made recipes are, for hints."""
+    """Return where ready-made recipes are, for hints."""
     return "see configs/ for recipes" if _in_clone() else f"`{COMMAND} recipes` lists ready-made ones"
 
 
 def installation(extra: str) -> str:
-    """What installs an extra of ours: `make …` in a clone, else pip."""
+    """Return what installs an extra of ours: `make …` in a clone, else pip."""
     if _in_clone():
         return "make " + {"cpu": "setup", "gpu": "setup GPU=1", "report": "setup"}.get(extra, extra)
     # Two wheels of TensorFlow in one environment overwrite each other.
@@ -56,19 +56,19 @@ def installation(extra: str) -> str:
 
 
 def for_installed(text: str) -> str:
-    """A text for people, with all that is typed in a clone replaced by what an installed package takes."""
+    """Replace in a text what is typed in a clone by what an installed package takes."""
     for tool, typed in TOOLS.items():
         text = text.replace(typed, f"{COMMAND} {tool}")
     return text.replace("make pretrained", f"pip install '{_PACKAGE}[pretrained]'")
 
 
 def as_started(text: str) -> str:
-    """A text for people, with tools as this process was started: for descriptions in `--help`."""
+    """Return a text for people, with tools as this process was started: for descriptions in `--help`."""
     return text if _in_clone() else for_installed(text)
 
 
 def _in_clone() -> bool:
-    """Whether the tools are started from a clone; its own environment has the command `segmenter` too."""
+    """Return whether the tools run from a clone; its environment has the command `segmenter`, too."""
     return Path(sys.argv[0] if sys.argv else "").name != COMMAND and (_CLONE / "train.py").is_file()
 
 
@@ -127,7 +127,7 @@ class ToolParser(argparse.ArgumentParser):
             self.error(f"{option}: there is no such option{self._meant(option, given)}")
 
     def _meant(self, option: str, value: str) -> str:
-        """A hint: an option that is spelt nearly so, or the setting of a recipe that has the name."""
+        """Return a hint: an option that is spelt nearly so, or the setting of a recipe that has the name."""
         name = option.removeprefix("--").replace("-", "_")
         settings = {} if self.settings is None else {s.rpartition(".")[2]: s for s in self.settings()}
         settings |= {s: s for s in settings.values()}

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 _NONE_HERE = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL)
-"""How file systems without locks answer: Lustre mounted without them, some of FUSE, SMB and NFS."""
+"""Errors of file systems without locks: Lustre mounted without them, some of FUSE, SMB and NFS."""
 
 
 class FileLock:

@@ -17,19 +17,19 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 
 def machine_memory() -> int:
-    """Bytes of the machine, or of what this process's control groups may have."""
+    """Return bytes of the machine, or of what this process's control groups may have."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min((total, *(limit for limit, _ in _group_limits())))
 
 
 def free_memory() -> int:
-    """Bytes that can be taken without swapping: of the machine, or left of a control group's."""
+    """Return bytes that can be taken without swapping: of the machine, or left of a control group's."""
     known = _facts(_PROC / "meminfo").get("MemAvailable", machine_memory())
     return min((known, *(max(0, limit - taken) for limit, taken in _group_limits())))
 
 
 def usable_cores() -> int:
-    """Cores that this process may keep busy: by its affinity, and by its control groups' processor time.
+    """Return the cores that this process may use, by its affinity and its control groups' quota.
 
     A container's limit (`docker run --cpus 4`) is such a quota; part of a core counts as one.
     """
@@ -54,7 +54,7 @@ def keep_freed_memory() -> bool:
 
 
 def shortages(addresses: int, data: int, memory: int) -> Iterator[str]:
-    """In words, what a process lacks that is to take so many bytes more.
+    """Yield in words what a process lacks that is to take so many bytes more.
 
     Args:
         addresses: of address space (`ulimit -v`).
@@ -79,7 +79,7 @@ def shortages(addresses: int, data: int, memory: int) -> Iterator[str]:
 
 
 def _facts(path: Path) -> dict[str, int]:
-    """Bytes by name, of one of the kernel's files with a line `Name: 123 kB` for each."""
+    """Return bytes by name, of one of the kernel's files with a line `Name: 123 kB` for each."""
     try:
         rows = [line.split() for line in path.read_text(encoding="ascii", errors="replace").splitlines()]
     except OSError:
@@ -100,7 +100,7 @@ def _group_limits() -> Iterator[tuple[int, int]]:
 
 
 def _group_quotas() -> Iterator[float]:
-    """Cores' worth of processor time that each control group with such a limit may use."""
+    """Yield cores' worth of processor time that each control group with such a limit may use."""
     for group, unified in _groups("cpu"):
         files = ("cpu.max",) if unified else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
         try:
@@ -113,7 +113,7 @@ def _group_quotas() -> Iterator[float]:
 
 
 def _groups(controller: str) -> Iterator[tuple[Path, bool]]:
-    """Folders of the control groups that this process is in, and whether they are of the second version."""
+    """Yield the folders of this process's control groups, and whether they are of version 2."""
     try:
         rows = (_PROC / "self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

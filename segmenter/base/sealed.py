@@ -1,4 +1,4 @@
-"""Sealed JSON, in which damage is detected: the CRC-32 of an object's text is its own last entry.
+"""Sealed JSON, in which damage is detected: the CRC-32 of an object is its last entry; digests of JSON.
 
 `{"a": 1}` is written as `{"a": 1, "crc": "0123abcd"}`: any JSON reader takes it, in one line or indented. The
 checksum is over the bytes before it, so that nothing has to be brought into a canonical form; it tells
@@ -7,6 +7,7 @@ damage (a flipped bit, a torn line, an edit), not forgery.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import zlib
@@ -53,6 +54,16 @@ def json_object(text: bytes) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def digest(facts: object, digits: int = 32) -> str:
+    """Return a short name for plain JSON, the same in any order of its keys.
+
+    Args:
+        digits: hexadecimal ones, up to 64.
+    """
+    text = json.dumps(facts, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:digits]
 
 
 def other_format(expected: int, got: object) -> str:

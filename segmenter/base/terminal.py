@@ -19,12 +19,12 @@ _UNSAFE = re.compile(
 """Characters that move the cursor, change the terminal's state, turn the direction of a line around, or are
 none at all (surrogates). Not those that scripts need, as the joiners of Persian and Hindi."""
 _KEPT = re.compile(r"\n|\t|^\r|^(?:\x1b\[A)+$")
-"""Of these, what a program prints itself: ends of lines, and how progress bars go back to their place."""
+"""Unsafe characters that programs print themselves: ends of lines, and what moves progress bars back."""
 
 
 @dataclass
 class Said:
-    """What was said while somebody listened, instead of being printed.
+    """Messages that were collected instead of being printed.
 
     Attributes:
         lines: what a script prints on stdout.
@@ -56,7 +56,7 @@ def warn(text: str) -> None:
 
 @contextmanager
 def listening(*, bars: bool = False) -> Iterator[Said]:
-    """What is said inside, and in threads that are started there: a library prints nothing of its own.
+    """Collect what is said inside and in threads started there, instead of printing it.
 
     Args:
         bars: show progress bars all the same.
@@ -70,19 +70,19 @@ def listening(*, bars: bool = False) -> Iterator[Said]:
 
 
 def no_bar(by_default: bool | None = None) -> bool | None:
-    """tqdm's `disable`, which is `by_default` (None: where stderr is no terminal) unless somebody listens."""
+    """Return tqdm's `disable`: `by_default` (None: by the terminal) unless messages are collected."""
     listener = _LISTENER.get()
     return by_default if listener is None else by_default is True or not listener.bars
 
 
 def unsafe(text: str) -> str | None:
-    """The first character of a name that no name may have, escaped; None where there is none."""
+    """Return the first character of a name that no name may have, escaped; None where there is none."""
     found = _UNSAFE.search(text)
     return None if found is None else _escape(found)
 
 
 def escaped(text: str) -> str:
-    """Text for printing, with unsafe characters escaped: names of files hold anything."""
+    """Return text for printing, with unsafe characters escaped: names of files hold anything."""
     if _UNSAFE.search(text) is None:
         return text
     kept = {place for found in _KEPT.finditer(text) for place in range(*found.span())}
@@ -94,19 +94,19 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def terminal_width(text: str) -> int:
-    """Columns of a terminal that a text takes: Chinese characters take two, accents that are added none."""
+    """Return the columns of a terminal that a text takes: Chinese characters two, combining accents none."""
     return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
 
 
 def padded(text: str, width: int) -> str:
-    """A text with spaces behind it, up to so many columns."""
+    """Return a text with spaces behind it, up to so many columns."""
     return text + " " * (width - terminal_width(text))
 
 
 def aligned(
     head: Sequence[str], rows: Iterable[Sequence[str]], gap: str = "  ", *, left: int = 1
 ) -> list[str]:
-    """Lines of a table.
+    """Return lines of a table.
 
     Args:
         head: titles of the columns.
@@ -193,7 +193,7 @@ def words_aside(aside: bool) -> Iterator[TextIO]:
 
 @contextmanager
 def quiet(silent: bool) -> Iterator[None]:
-    """Where `silent`, print nothing on stdout: another process says the same. Errors stay on stderr."""
+    """Print nothing on stdout if `silent`: another process says the same. Errors stay on stderr."""
     if not silent:
         yield
         return

@@ -38,7 +38,7 @@ def in_threads(
     note: Callable[[Result], str] | None = None,
     at_end: Callable[[], None] = lambda: None,
 ) -> Iterator[Result]:
-    """`work` of each item, in the order of the items; the first error ends it and is raised here.
+    """Yield `work` of each item, in the order of the items; the first error ends it and is raised here.
 
     Args:
         description, unit: for the bar on stderr.

@@ -62,14 +62,14 @@ class ProbabilityConfig(Section):
 
     @property
     def colours_apart(self) -> bool:
-        """Whether changes of colour are drawn apart, each from a seed of its own.
+        """True if changes of colour are drawn apart, each from a seed of its own.
 
         Without a probability they share one, as they always did: existing recipes keep their bits.
         """
         return min(self.brightness_contrast, self.hue_saturation, self.noise) < 1
 
     def unused(self, asked: Any) -> tuple[str, str] | None:
-        """A probability of what the section does not ask for, and the settings that would; None: no such."""
+        """Return a probability without its settings, and their names; None if there is none."""
         for name, settings in _APPLIED.items():
             if getattr(self, name) < 1 and not any(getattr(asked, one) for one in settings):
                 return name, " or ".join(settings)
@@ -89,14 +89,14 @@ class CopyPasteConfig(Section):
 
 
 def as_mapping(data: Any) -> Any:
-    """Section `augmentation` written as a list: these transforms and nothing else."""
+    """Return section `augmentation` written as a list: these transforms and nothing else."""
     if not isinstance(data, (list, tuple)):
         return data
     return {**dict.fromkeys(SHORTHANDS, 0), "d4": False, "transforms": data}
 
 
 def in_words(section: Any) -> str:
-    """What section `augmentation` does to tiles, in a line; `(default)` is what the recipe did not name."""
+    """Describe section `augmentation` in a line; `(default)` marks what the recipe did not name."""
     on = []
     for name in (*SHORTHANDS, "scale_to", "mosaic"):
         value = getattr(section, name)

@@ -21,13 +21,12 @@ from segmenter.base.addresses import is_address, masked
 from segmenter.base.errors import shortened
 from segmenter.base.finding import is_vector
 from segmenter.config.sections import Section, kinds_of, setting
-from segmenter.config.vector_labels import VectorLabels
 
 CacheCodec = Literal["none", "lz4"]
 
 
 def _cache() -> str | None:
-    """The setting that all kinds of datasets have."""
+    """Declare the setting that all kinds of datasets have."""
     found: str | None = setting(
         None, "", "folder for the tile index and decoded scenes, some GB; default: .tile-index in root"
     )
@@ -35,7 +34,7 @@ def _cache() -> str | None:
 
 
 def _cache_limit() -> float | None:
-    """As `_cache`."""
+    """Declare a setting, as `_cache` does."""
     found: float | None = setting(
         None,
         "GiB",
@@ -46,7 +45,7 @@ def _cache_limit() -> float | None:
 
 
 def _cache_compression() -> CacheCodec:
-    """As `_cache`."""
+    """Declare a setting, as `_cache` does."""
     found: CacheCodec = setting(
         "none", "", "of decoded scenes; lz4 shrinks class maps to a few percent, aerial images hardly"
     )
@@ -54,7 +53,7 @@ def _cache_compression() -> CacheCodec:
 
 
 def _files() -> str | None:
-    """As `_cache`."""
+    """Declare a setting, as `_cache` does."""
     found: str | None = setting(
         None, "", "list of a remote root's files, a relative path a line, where it cannot be listed (https)"
     )
@@ -91,12 +90,12 @@ class Located(Section):
 
     @field_serializer("root", check_fields=False)
     def _without_secrets(self, root: str) -> str:
-        """What is written, into a run and elsewhere, holds no signature and no password."""
+        """Return the root without signature and password, as it is written into a run and elsewhere."""
         return masked(root) if is_address(root) else root
 
 
 def _one_group(value: str) -> str:
-    """A regular expression with one group.
+    """Check that a text is a regular expression with one group.
 
     Raises:
         PydanticCustomError: it is another text.
@@ -151,11 +150,11 @@ Scale = Annotated[
     | Annotated[PathScale, Tag("PathScale")],
     Discriminator(_form_of_scale),
 ]
-"""How a dataset says its scenes' scale; told apart by their form, so that a mistake is explained once."""
+"""Ground sampling distance of scenes, in three forms; told apart, so that a mistake is explained once."""
 
 
 def _scale() -> Scale:
-    """The setting that all kinds of datasets have."""
+    """Declare the setting that all kinds of datasets have."""
     found: Scale = setting(
         "georeference",
         "metres",
@@ -274,6 +273,59 @@ class FolderSplit(Section):
         return value if value is None else _one_group(value)
 
 
+IGNORE_WORD = "ignore"
+"""In place of a class: pixels that count nowhere."""
+
+
+def _as_text(value: object) -> object:
+    """Return a whole number as text: YAML reads `3` as a number, which an attribute's value may be, too."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Text = Annotated[str, BeforeValidator(_as_text)]
+
+
+class VectorLabels(Section):
+    """Rule by which polygons become labels."""
+
+    attribute: str = setting(
+        "class", "", "that holds the class of a polygon: its name, its code, or a value below"
+    )
+    values: dict[Text, Text] = setting(
+        {}, "", "value of the attribute: class, or ignore; without a value (null) a polygon is ignored"
+    )
+    order: tuple[Text, ...] = setting(
+        (), "", "classes from top to bottom where polygons overlap; those not named lie below, apart"
+    )
+    outside: Text = setting(IGNORE_WORD, "", "of pixels in no polygon: ignore, or a class")
+    all_touched: bool = setting(
+        False, "", "a pixel belongs to each polygon that touches it, not only to that of its centre"
+    )
+    layer: str | None = setting(None, "", "of the file; default: its only one")
+    crs: str | None = setting(None, "", "of files that do not say theirs, as EPSG:25832")
+
+    def check(self, classes: list[str]) -> None:
+        """Refuse a class that the dataset does not have.
+
+        Raises:
+            PydanticCustomError: naming the setting.
+        """
+        named = [("values", name) for name in self.values.values()]
+        named += [("order", name) for name in self.order] + [("outside", self.outside)]
+        for key, name in named:
+            if name not in (*classes, IGNORE_WORD):
+                raise PydanticCustomError(
+                    f"dataset.vector.{key}",
+                    "expected classes of dataset.classes, or ignore, got {name}; there are {known}",
+                    {"name": name, "known": ", ".join(classes)},
+                )
+        twice = [name for i, name in enumerate(self.order) if name in self.order[:i]]
+        if twice:
+            raise PydanticCustomError(
+                "dataset.vector.order", "expected each class once, got {name} twice", {"name": twice[0]}
+            )
+
+
 class FolderConfig(Located):
     """Any folder of image and label files that can be paired by a pattern."""
 
@@ -332,7 +384,7 @@ class FolderConfig(Located):
     @field_validator("classes", mode="before")
     @classmethod
     def _list_of_classes(cls, value: object) -> object:
-        """One mistake for the whole list, which shows how it is written; what is in a class is said of it."""
+        """Refuse what is no list of classes with one message, which shows how it is written."""
         if not isinstance(value, (list, tuple)) or not all(isinstance(c, (dict, FolderClass)) for c in value):
             raise PydanticCustomError(
                 "classes",
@@ -375,7 +427,7 @@ class FolderConfig(Located):
         return self
 
     def _polygons_fit(self) -> FolderConfig:
-        """Classes of polygons are told apart by their names, or by codes where there are any."""
+        """Check that polygons can be told apart: by the classes' names, or by codes where there are any."""
         if self.encoding == "colours":
             raise PydanticCustomError(
                 "dataset.encoding", "is for label rasters that hold colours; dataset.labels is of polygons"

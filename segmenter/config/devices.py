@@ -21,7 +21,7 @@ _LEAST_MEMORY = 64
 
 
 def _shares(value: object) -> object:
-    """One message, where a union's members would give one each."""
+    """Validate with one message, where a union's members would give one each."""
     if value is None or value == "auto":
         return value
     if isinstance(value, list | tuple) and len(value) > 1:
@@ -36,7 +36,7 @@ def _shares(value: object) -> object:
 
 
 def _memory_limits(value: object) -> object:
-    """MiB, or a share as in `50 %`; one for all cards, or a list with one for each."""
+    """Return MiB, or a share as in `50 %`; one for all cards, or a list with one for each."""
     if isinstance(value, list | tuple) and value:
         return tuple(_memory_limit(part) for part in value)
     return value if value is None else _memory_limit(value)
@@ -58,7 +58,7 @@ def _memory_limit(value: object) -> MemoryLimit:
 
 
 def share_of_card(limit: MemoryLimit) -> int | None:
-    """Percent of a card's memory that a limit is; None for one in MiB."""
+    """Return the percentage of a card's memory that a limit is; None for one in MiB."""
     return int(limit.rstrip(" %")) if isinstance(limit, str) else None
 
 
@@ -84,7 +84,7 @@ class DistributionConfig(Section):
         "auto",
         "",
         "auto: all GPUs if there are any, else all CPU devices, of all workers where a cluster is given "
-        "(--cluster, TF_CONFIG); docs/several_machines.md",
+        "(--cluster, TF_CONFIG); docs/machines.md",
     )
     devices: tuple[DeviceNumber, ...] | None = setting(
         None,
@@ -156,7 +156,7 @@ class DistributionConfig(Section):
         return self
 
     def _unserved(self) -> list[tuple[str, str]]:
-        """Settings that mean nothing with parameter servers."""
+        """Return the settings that mean nothing with parameter servers, each with its reason."""
         whys = {
             "devices": "each worker computes on one device",
             "shares": "each worker computes whole steps",
@@ -174,7 +174,7 @@ class DistributionConfig(Section):
         ]
 
     def _contradictions(self) -> list[tuple[str, str]]:
-        """(setting, what is wrong with it) for each pair of settings that cannot both hold."""
+        """Return (setting, what is wrong with it) for each pair of settings that cannot both hold."""
         found = self._unserved()
         numbers = self.devices
         if numbers is not None:
@@ -211,7 +211,7 @@ class DistributionConfig(Section):
         return found
 
     def _contradicting_strategy(self) -> list[tuple[str, str]]:
-        """The same, for settings that the strategy does not read."""
+        """Return the same for settings that the strategy does not read."""
         found = []
         if self.cross_device != "auto" and self.strategy == "one_device":
             found.append(("cross_device", f"one device has no other to add to, got {self.cross_device}"))
@@ -246,7 +246,7 @@ class DistributionConfig(Section):
     def misfits(
         self, planned_per_replica: bool, precision: str, xla: bool, per_call: bool
     ) -> Iterator[tuple[LiteralString, LiteralString]]:
-        """(setting, what is wrong with it) for those that do not go with other sections of a recipe.
+        """Yield (setting, what is wrong with it) for those that do not go with other sections of a recipe.
 
         Args:
             per_call: `training.steps_per_call` is not the default.
@@ -273,7 +273,7 @@ class DistributionConfig(Section):
 def _unserved_elsewhere(
     planned_per_replica: bool, xla: bool, per_call: bool
 ) -> Iterator[tuple[LiteralString, LiteralString]]:
-    """Settings of other sections that mean nothing where asynchronous workers compute a step each."""
+    """Yield settings of other sections that mean nothing where asynchronous workers compute a step each."""
     if xla:
         yield (
             "training.xla",

@@ -26,7 +26,7 @@ class UsedBy(tuple[str, ...]):
     """Marks a setting that nothing but these settings reads, where they are above 0."""
 
     def __new__(cls, *names: str) -> UsedBy:
-        """`names`: of the settings."""
+        """Make the mark; `names` are those of the settings."""
         return super().__new__(cls, names)
 
 
@@ -71,8 +71,8 @@ class LossConfig(Section):
     ] = setting(
         "none",
         "",
-        "weight of each class in cross-entropy and focal; inverse_sqrt: 1/sqrt(share), mean 1 over "
-        "pixels, without a ceiling: a class of a millionth of the pixels has 1000 times the commonest's",
+        "weight of each class in cross-entropy and focal; inverse_sqrt: 1/sqrt(share of the pixels), mean 1 "
+        "over pixels, without a ceiling",
     )
     label_smoothing: Annotated[float, _BY_PIXELS] = setting(
         0.0, "share", "of the target spread evenly over the classes, in cross-entropy and focal", ge=0, lt=1
@@ -94,8 +94,7 @@ class LossConfig(Section):
     logit_adjustment: Annotated[float, _BY_PIXELS] = setting(
         0.0,
         "factor",
-        "of log(share of the class), added to the logits in training, in cross-entropy and focal: tau of "
-        "arXiv:2007.07314, 1 there; 0: off",
+        "of log(share of the class), added to the logits in training; 1 in arXiv:2007.07314; 0: off",
         ge=0,
     )
     boundary: Annotated[float, _BY_PIXELS] = setting(
@@ -148,7 +147,7 @@ class LossConfig(Section):
 
     @model_validator(mode="after")
     def _no_smoothing_of_adjusted(self) -> LossConfig:
-        """Where softmax(z + log π) is to be flat, z is highest for the rarest class, whatever is there."""
+        """Refuse label smoothing with logit adjustment, which would favour the rarest class everywhere."""
         if self.label_smoothing and self.logit_adjustment:
             raise PydanticCustomError(
                 "loss.label_smoothing",
@@ -160,7 +159,7 @@ class LossConfig(Section):
 
     @model_validator(mode="after")
     def _nothing_unused(self) -> LossConfig:
-        """Settings that would do nothing: more likely a slip than meant."""
+        """Refuse settings that would do nothing: more likely a slip than meant."""
         for key, field in type(self).model_fields.items():
             for terms in (mark for mark in field.metadata if isinstance(mark, UsedBy)):
                 if getattr(self, key) != field.default and not any(getattr(self, term) for term in terms):

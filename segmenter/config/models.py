@@ -46,14 +46,14 @@ class UNetConfig(Section):
 
 
 def _channel(value: object) -> object:
-    """One message, where a union's members would give one each; `true` is no channel 1."""
+    """Validate with one message, where a union's members would give one each; `true` is no channel 1."""
     if value in (None, "red", "green", "blue") or (type(value) is int and value >= 1):
         return value
     raise PydanticCustomError("weight_band", "expected red, green, blue, null, or a channel's number from 1")
 
 
 WeightBand = Annotated[int | Literal["red", "green", "blue"] | None, BeforeValidator(_channel)]
-"""Of a band: the channel of pretrained weights that it takes, by colour or number; None: the mean of all."""
+"""Channel of pretrained weights for a band, by colour or number; None: the mean of all."""
 
 
 class EncoderDecoderConfig(Section):
@@ -112,7 +112,7 @@ class EncoderDecoderConfig(Section):
 
     @model_validator(mode="after")
     def _nothing_unused(self) -> EncoderDecoderConfig:
-        """Settings that would do nothing: more likely a slip than meant."""
+        """Refuse settings that would do nothing: more likely a slip than meant."""
         decoder, encoder = f"decoder: {self.decoder}", f"encoder: {self.encoder}"
         deeplab = self.decoder == "deeplabv3plus"
         useless = {

@@ -19,13 +19,13 @@ from segmenter.base.errors import ConfigError, shortened
 from segmenter.base.invocation import recipes_hint
 
 MAX_BYTES = 1 << 20
-"""Of a file: some 10,000 scenes by name; PyYAML takes seconds for that."""
+"""Most bytes of a file: some 10,000 scenes by name; PyYAML takes seconds for that."""
 _MAX_DEPTH = 20
 _MAX_NODES = 100_000
 _MAX_DIGITS = 40
-"""Of a number: more than any float has, and far below what Python takes long to convert."""
+"""Most digits of a number: more than any float has, and far below what Python takes long to convert."""
 _PLAIN = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float", "null"))
-"""What an unquoted text may be beside text."""
+"""Types of unquoted values beside text."""
 _QUOTED = re.compile(r'(?<!\\)"(?:[^"\\]|\\.)*+"|\'[^\']*+\'')
 """Quoted text; without the first condition one without an end would be tried anew at each of its quotes."""
 _BARE_COLOUR = re.compile(r"^[^#]*(?:[:-]\s+|[,\[{]\s*)#([0-9A-Fa-f]{6})(?![^\s,\]}])")
@@ -37,7 +37,7 @@ class _PlainLoader(yaml.SafeLoader):
     _depth = _nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """As `SafeLoader` does, without what grows when it is expanded."""
+        """Compose as `SafeLoader` does; refuse what grows when it is expanded."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise _wrong("expected a value, got an anchor or an alias", event.start_mark)
@@ -54,7 +54,7 @@ class _PlainLoader(yaml.SafeLoader):
         return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """As `SafeLoader` does, without merging, after a look for keys that occur twice."""
+        """Construct as `SafeLoader` does, without merging; refuse keys that occur twice."""
         found: dict[Hashable, Any] = {}
         for key_node, value in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
@@ -66,7 +66,7 @@ class _PlainLoader(yaml.SafeLoader):
         return found
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
-        """As `SafeLoader` does, for numbers of a sensible length and for text that can be written."""
+        """Construct as `SafeLoader` does; refuse very long numbers and text that cannot be written."""
         text = str(super().construct_scalar(node))
         if node.tag in _PLAIN and len(text) > _MAX_DIGITS:
             raise _wrong(f"expected a number of at most {_MAX_DIGITS} digits", node.start_mark)
@@ -82,7 +82,7 @@ _PlainLoader.yaml_implicit_resolvers = {
 
 
 def _number(plain: Callable[..., int | float]) -> Callable[..., Any]:
-    """A constructor of numbers that leaves 2_10 a text: to YAML it is 210, here the name of a scene."""
+    """Make a constructor of numbers that leaves 2_10 a text: for YAML 210, here the name of a scene."""
 
     def construct(loader: _PlainLoader, node: yaml.ScalarNode) -> Any:
         text = loader.construct_scalar(node)
@@ -96,7 +96,7 @@ _PlainLoader.add_constructor("tag:yaml.org,2002:float", _number(yaml.SafeLoader.
 
 
 def read_text(path: Path) -> str:
-    """The text of a small file; a pipe or device is not waited for.
+    """Return the text of a small file; do not wait for a pipe or device.
 
     Raises:
         ConfigError: it is no regular file, too large, not UTF-8 or cannot be read.
@@ -119,7 +119,7 @@ def read_text(path: Path) -> str:
 
 
 def parse(text: str, where: str) -> Any:
-    """Plain data from YAML.
+    """Return plain data parsed from YAML.
 
     Raises:
         ConfigError: naming `where`, line and column.
@@ -134,7 +134,7 @@ def parse(text: str, where: str) -> Any:
 
 
 def _refuse_bare_colours(text: str) -> None:
-    """A colour without quotes begins a comment: the setting would be empty, or the line not end."""
+    """Refuse a colour without quotes: it begins a comment, and the setting would be empty."""
     for number, line in enumerate(text.splitlines(), start=1):
         if "#" in line and (match := _BARE_COLOUR.match(_QUOTED.sub("''", line))):
             colour = match[1]

@@ -30,7 +30,7 @@ _SHOWN = 10
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """The recipe in a YAML file, with `section.key=value` overrides applied.
+    """Return the recipe in a YAML file, with `section.key=value` overrides applied.
 
     A recipe without a `name` is called after its file.
 
@@ -45,7 +45,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def default_recipe(overrides: Sequence[str] = ()) -> Recipe:
-    """Every setting's default, with overrides applied; its dataset is nowhere."""
+    """Return every setting's default, with overrides applied; its dataset is nowhere."""
     data = {"name": "defaults", "dataset": {"kind": "potsdam", "root": "nowhere"}}
     return _overridden(data, overrides, "the defaults")
 
@@ -57,12 +57,12 @@ def _overridden(data: dict[str, Any], overrides: Sequence[str], where: str) -> R
 
 
 def _name_of(path: Path) -> str:
-    """The name of a recipe that says none: its file's, without what no name may hold."""
+    """Return a name for a recipe that has none: its file's, without characters that no name may hold."""
     return re.sub(r"[^\w .-]|^\W+", "_", path.stem)[:MAX_NAME] or "recipe"
 
 
 def recipe_from(data: dict[str, Any], where: str) -> Recipe:
-    """A recipe from plain data; `where` is named in errors."""
+    """Return a recipe from plain data; `where` is named in errors."""
     try:
         return Recipe.model_validate(data)
     except ValidationError as error:
@@ -72,12 +72,12 @@ def recipe_from(data: dict[str, Any], where: str) -> Recipe:
 
 
 def dump_recipe(recipe: Recipe) -> str:
-    """The recipe as plain YAML that `load_recipe` reads."""
+    """Return the recipe as plain YAML that `load_recipe` reads."""
     return yaml.safe_dump(recipe.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
 def flat_settings(recipe: Recipe) -> dict[str, Any]:
-    """Settings of a recipe by their whole names, as in training.global_batch; lists are values."""
+    """Return settings of a recipe by their whole names, as in training.global_batch; lists are values."""
     return dict(_flat(recipe.model_dump(mode="json")))
 
 
@@ -90,7 +90,7 @@ def _flat(data: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def describe_recipe(recipe: Recipe) -> str:
-    """The resolved recipe as YAML, each setting with its unit and the reason for its default."""
+    """Return the resolved recipe as YAML, each setting with its unit and the reason for its default."""
     return "\n".join(_describe(recipe, 0)) + "\n"
 
 
@@ -146,7 +146,7 @@ def _is_long(value: Any) -> bool:
 
 
 def _section(location: Sequence[str]) -> Any:
-    """The section class at a location of an error; None where it cannot be told."""
+    """Return the section class at a location of an error; None where it cannot be told."""
     model: Any = Recipe
     for part in location:
         if part in _KINDS:
@@ -162,7 +162,7 @@ def _section(location: Sequence[str]) -> Any:
 
 
 def _without_none(annotation: Any) -> Any:
-    """The section of `Section | None`; anything else as it is."""
+    """Return the section of `Section | None`; anything else as it is."""
     parts = [part for part in get_args(annotation) if part is not type(None)]
     return parts[0] if len(parts) == 1 and hasattr(parts[0], "model_fields") else annotation
 

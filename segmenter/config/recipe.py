@@ -30,7 +30,7 @@ MAX_NAME = 60
 MOST_WORKERS = 256
 """Worker processes of a training: more than a machine has cores, and less than it takes to bring it down."""
 _STAGE = re.compile(r"encoder|decoder|head|bottleneck|stem|(encoder|decoder) stage \d+")
-"""What `training.rates` may name; whether a model has such a stage is known when its layers are."""
+"""Stages that `training.rates` may name; whether a model has such a stage is known when its layers are."""
 
 # --------------------------------------------------------------------------------- what is sampled
 
@@ -68,7 +68,7 @@ class AugmentationConfig(Section):
     d4: bool = setting(True, "", "the eight flips and quarter turns: land has no up from above")
     scale: float = setting(0.0, "share", "zoom in or out by up to this share", ge=0, lt=0.9)
     scale_to: tuple[Metres, Metres] | None = setting(
-        None, "metres", "a pixel, finest and coarsest: each tile is shown at one drawn between; docs/scale.md"
+        None, "metres", "a pixel, finest and coarsest: each tile is shown at one drawn between"
     )
     rotation: float = setting(
         0.0, "degrees", "rotate by up to this; uncovered corners are ignored", ge=0, le=180
@@ -83,7 +83,7 @@ class AugmentationConfig(Section):
         ProbabilityConfig(), "", "that each of the above is applied to a tile; 1: to each"
     )
     transforms: tuple[TransformConfig, ...] = setting(
-        (), "", "further ones, by albumentations' names, in this order: docs/augmentation.md"
+        (), "", "further ones, by albumentations' names, in this order: docs/training.md"
     )
     mosaic: float = setting(
         0.0,
@@ -132,7 +132,7 @@ class AugmentationConfig(Section):
 
 
 def _number_or_auto(value: object) -> object:
-    """One message, where a union's members would give one each."""
+    """Validate with one message, where a union's members would give one each."""
     if value == "auto" or (type(value) is int and 0 <= value <= MOST_WORKERS):
         return value
     raise PydanticCustomError(
@@ -141,7 +141,7 @@ def _number_or_auto(value: object) -> object:
 
 
 class TrainingConfig(Section):
-    """The one loop."""
+    """Length, optimiser, learning rate, precision, validation and checkpoints of a training."""
 
     global_batch: int = setting(
         64, "tiles", "of one optimiser step, over all replicas: 4 × 16", ge=1, le=65_536
@@ -215,7 +215,7 @@ class TrainingConfig(Section):
     input_workers: Annotated[int | Literal["auto"], BeforeValidator(_number_or_auto)] = setting(
         "auto",
         "processes",
-        "that make batches; 0: threads; auto: by cores and memory beside GPUs, 0 on CPUs: docs/input.md",
+        "that make batches; 0: threads; auto: by cores and memory beside GPUs, 0 on CPUs",
     )
     xla: Literal[False, True, "auto"] = setting(
         False,
@@ -226,8 +226,8 @@ class TrainingConfig(Section):
     best_by: str = setting(
         "miou",
         "",
-        "score that the best model is chosen by: miou, mf1, oa, fwiou, kappa, or iou:CLASS; one pixel "
-        "predicted as a class that no validation label shows is an IoU of 0 in miou, and so in mf1",
+        "score that chooses the best model: miou, mf1, oa, fwiou, kappa, iou:CLASS, f1:CLASS; in miou, mf1 "
+        "a class that is predicted and that no validation label shows counts as 0",
     )
     stop_after: Count = setting(
         0, "validations", "in a row without a gain in best_by, which end the training; 0: off", ge=0
@@ -239,7 +239,7 @@ class TrainingConfig(Section):
 
     @property
     def loss_scaled(self) -> bool:
-        """Whether the loss is scaled: float16 alone has too few exponents for gradients."""
+        """True if the loss is scaled: float16 alone has too few exponents for gradients."""
         return self.precision == "mixed_float16"
 
     @model_validator(mode="after")
@@ -275,7 +275,7 @@ class TrainingConfig(Section):
         return self
 
     def _unused(self) -> Iterator[tuple[str, str]]:
-        """Settings that would do nothing: more likely a slip than meant."""
+        """Yield settings that would do nothing: more likely a slip than meant."""
         defaults = type(self).model_fields
         users = dict.fromkeys(("decay_rate", "decay_steps", "staircase"), ("schedule", "exponential"))
         users |= dict.fromkeys(("boundaries", "values"), ("schedule", "piecewise"))

@@ -29,8 +29,7 @@ class SamplingConfig(Section):
     method: Method = setting(
         "plan",
         "",
-        "plan: see coverage; the others promise no class: shuffle, repeat_factor (LVIS, arXiv:1908.03195), "
-        "rare_class (DAFormer, arXiv:2111.14887), foreground (nnU-Net, doi:10.1038/s41592-020-01008-z)",
+        "plan holds every class in every step; the others promise no class: docs/coverage.md",
     )
     coverage: Literal["relaxed", "strict", "off"] = setting(
         "relaxed",
@@ -40,8 +39,7 @@ class SamplingConfig(Section):
     min_pixels: Count = setting(
         32,
         "pixels",
-        "a tile holds a class when it shows at least so many; fewer for small objects (a car at 0.5 m has "
-        "ten): then a few pixels keep a promise, which teach little, and rotation and zoom lose more often",
+        "of a class from which on a tile holds it; fewer for small objects: a car at 0.5 m has ten",
         ge=1,
     )
     max_repeats_per_tile: Count = setting(
@@ -50,20 +48,18 @@ class SamplingConfig(Section):
     repeat_threshold: float = setting(
         0.1,
         "share of the tiles",
-        "a class in a smaller share f of them has its tiles repeated sqrt(this / f) times; LVIS has 0.001 "
-        "for 1,200 classes, which would repeat nothing of a land-cover map",
+        "repeat_factor: tiles of a class in a smaller share f of them come sqrt(this / f) times as often",
         gt=0,
         le=1,
     )
     rare_temperature: float = setting(
         0.1,
         "share of the pixels",
-        "a class of share f is drawn in proportion to exp(-f / this); the paper's 0.01 is for 19 classes, "
-        "most under 1 %: with few and common ones it would draw the rarest alone",
+        "rare_class: a class of share f is drawn in proportion to exp(-f / this); the paper has 0.01",
         gt=0,
     )
     foreground_share: float = setting(
-        0.33, "share of the batch", "tiles that show a class drawn at random; nnU-Net's", gt=0, le=1
+        0.33, "share of the batch", "foreground: tiles that show a class drawn at random", gt=0, le=1
     )
     per_replica: Literal["best_effort", "off", "guarantee"] = setting(
         "best_effort",
@@ -78,12 +74,12 @@ class SamplingConfig(Section):
 
     @property
     def plans_classes(self) -> bool:
-        """Whether steps are promised their classes."""
+        """True if steps are promised their classes."""
         return self.method == "plan" and self.coverage != "off"
 
     @property
     def planned_per_replica(self) -> bool:
-        """Whether the plan depends on the number of replicas."""
+        """True if the plan depends on the number of replicas."""
         return self.per_replica == "guarantee" and self.plans_classes
 
     @field_validator("coverage", "per_replica", mode="before")
@@ -108,7 +104,7 @@ class SamplingConfig(Section):
 
     @model_validator(mode="after")
     def _nothing_unused(self) -> SamplingConfig:
-        """What the method would not do: a promise of classes, or settings of another method."""
+        """Refuse what the method would not do: a promise of classes, or settings of another method."""
         if self.method != "plan" and self.coverage == "strict":
             raise _refusal("coverage", "relaxed or off (no class is promised)", self.method, "strict")
         if self.method != "plan" and self.per_replica == "guarantee":

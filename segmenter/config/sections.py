@@ -16,7 +16,7 @@ Count = Annotated[int, Field(le=10**9)]
 
 
 def setting(default: Any, unit: str, why: str, **limits: Any) -> Any:
-    """A field of a section: default (`...` where there is none), unit (empty for a choice) and reason."""
+    """Declare a field: default (`...` for none), unit (empty for a choice) and reason."""
     return Field(default, description=why, json_schema_extra={"unit": unit}, **limits)
 
 
@@ -28,14 +28,14 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _units(cls, data: Any) -> Any:
-        """`256 px` is 256 where pixels are meant; a wrong unit is left as it is, and then no number."""
+        """Read `256 px` as 256 where pixels are meant; leave a wrong unit as it is, no number."""
         if not isinstance(data, dict):
             return data
         return {key: _plain_number(value, unit_of(cls, str(key))) for key, value in data.items()}
 
 
 def kinds_of(union: Any) -> dict[str, type[Section]]:
-    """Kind → section, of an annotated union of sections that each have a `kind` of one value."""
+    """Return kind → section, of an annotated union of sections that each have a `kind` of one value."""
     found = {}
     for part in get_args(get_args(union)[0]):
         section: type[Section] = part if isinstance(part, type) else get_args(part)[0]
@@ -45,14 +45,14 @@ def kinds_of(union: Any) -> dict[str, type[Section]]:
 
 
 def unit_of(section: Any, key: str) -> str:
-    """The unit of a section's field; empty for a choice and for what is no field."""
+    """Return the unit of a section's field; empty for a choice and for what is no field."""
     field = getattr(section, "model_fields", {}).get(key)
     extra = field.json_schema_extra if field is not None else None
     return str(extra.get("unit", "")) if isinstance(extra, dict) else ""
 
 
 def _plain_number(value: Any, unit: str) -> Any:
-    """`value` without its unit where that is the right one; what is no number of `unit` stays text."""
+    """Return `value` without its unit where that is the right one; what is no number of `unit` stays text."""
     if unit and isinstance(value, bool):
         return str(value)
     match = _NUMBER_WITH_UNIT.fullmatch(value) if unit and isinstance(value, str) else None

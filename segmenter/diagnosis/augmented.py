@@ -25,7 +25,7 @@ _SIDE = 2400
 
 
 def tiles_to_show(index: TileIndex, count: int) -> list[int]:
-    """Tiles that show most of a class, the rarest class first; each tile once."""
+    """Return the tiles that show most of a class, the rarest class first; each tile once."""
     rarest = [c for c in np.argsort(index.shares(), kind="stable") if index.counts_NK[:, c].any()]
     ranked_KN = [np.argsort(-index.counts_NK[:, c], kind="stable") for c in rarest]
     chosen = dict.fromkeys(int(tile) for place in np.stack(ranked_KN, axis=1) for tile in place)
@@ -51,7 +51,7 @@ def draw_augmented(
 
 
 def _pictures(row: Sequence[Tile], classes: ClassMap, step: int) -> list[NDArray[np.uint8]]:
-    """Image, label, image, label, …; one stretch for all, so that changed brightness shows."""
+    """Return image, label, image, label, …; one stretch for all, so that changed brightness shows."""
     every = slice(None, None, step)
     thin = [(image[every, every], valid[every, every], ids[every, every]) for image, valid, ids in row]
     images = stretched(_beside(thin, 0), _beside(thin, 1))
@@ -67,7 +67,7 @@ def _beside(tiles: Sequence[Sequence[NDArray[Any]]], part: int) -> NDArray[Any]:
 
 
 def _stacked(pictures: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    """One column, with white between the pictures."""
+    """Return the pictures as one column, with white between them."""
     gap = np.full((_GAP, *pictures[0].shape[1:]), 255, np.uint8)
     column = np.concatenate([part for picture in pictures for part in (picture, gap)][:-1])
     times = max(1, _LEAST // pictures[0].shape[0])

@@ -16,7 +16,7 @@ from segmenter.runs.coverage import RunFacts
 from segmenter.sampling.forecast import Outlook
 
 VERSION = 1
-"""Of the JSON's layout."""
+"""Version of the JSON's layout."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class PlanFacts:
         return self.plan
 
     def side(self, name: str) -> Side:
-        """The "shuffle" or the "plan"."""
+        """Return the "shuffle" or the "plan"."""
         return self.shuffle if name == "shuffle" else self.planned
 
 
@@ -232,14 +232,24 @@ class Diagnosis:
     scales: ScaleFacts | None = None
     samplings: list[SamplingFacts] = field(default_factory=list)
 
+    @property
+    def names(self) -> list[str]:
+        """Names of all classes, by id."""
+        return [one.name for one in self.classes]
+
+    @property
+    def rarest_first(self) -> list[int]:
+        """Ids of the classes that occur, those in the fewest tiles first: the order of all charts."""
+        return sorted((c.id for c in self.classes if c.tiles), key=lambda c: (self.classes[c].tiles, c))
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON: numbers, text, lists, dicts and None."""
+        """Return plain data for JSON: numbers, text, lists, dicts and None."""
         data: dict[str, Any] = _adapter().dump_python(self, mode="json", by_alias=True)
         return data
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Diagnosis:
-        """The diagnosis of which `to_dict` gave the data.
+        """Return the diagnosis of which `to_dict` gave the data.
 
         Raises:
             ValueError: another version, a missing key, a value of the wrong type.

@@ -7,7 +7,9 @@ Imports no TensorFlow.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,23 +17,27 @@ from tqdm import tqdm
 
 from segmenter.base.errors import DatasetError
 from segmenter.config.recipe import Recipe
+from segmenter.config.sampling import Method
 from segmenter.diagnosis.data import (
     VERSION,
     ClassFacts,
     Diagnosis,
     ForecastFacts,
     PlanFacts,
+    SamplingFacts,
+    ScaleFacts,
     Side,
 )
-from segmenter.diagnosis.gsd import class_scales, without_rounding
 from segmenter.diagnosis.limits import REPLICAS, limit, planned
-from segmenter.diagnosis.samplings import samplings
 from segmenter.diagnosis.scene_maps import class_maps
+from segmenter.grid.gsd import OCTAVES, scene_strata
 from segmenter.grid.scenes import Dataset
 from segmenter.runs.coverage import run_coverage
-from segmenter.sampling import order_for_replicas, part_title, plan
-from segmenter.sampling.forecast import ClassStatistics, Forecast, class_statistics, forecast, holds
+from segmenter.sampling import TileStrata, held_by_rows, order_for_replicas, part_title, plan
+from segmenter.sampling.forecast import ClassStatistics, Forecast, Outlook, class_statistics, forecast, holds
+from segmenter.sampling.strata import part_table
 from segmenter.tiles.index import TileIndex
+from segmenter.tiles.scene_gsd import scene_scales
 
 USUAL_BATCHES = (16, 32, 64, 128)
 """Sizes that are compared, beside the recipe's own."""
@@ -52,7 +58,7 @@ def diagnose(
     *,
     progress: bool = True,
 ) -> Diagnosis:
-    """All facts about the class coverage of one split.
+    """Return all facts about the class coverage of one split.
 
     Args:
         index: the tiles of the split.
@@ -135,7 +141,7 @@ def _forecast(outlook: Forecast, batches: Sequence[int]) -> ForecastFacts:
 
 
 def _curve_sizes() -> list[int]:
-    """Every size at first, then some 6 % apart: what a curve shows."""
+    """Return the sizes of the curve: every one at first, then some 6 % apart."""
     sizes = [*range(1, 17)]
     while sizes[-1] < _CURVE_END:
         sizes.append(min(_CURVE_END, sizes[-1] + max(1, sizes[-1] // 16)))
@@ -148,7 +154,7 @@ def _curve_sizes() -> list[int]:
 def _compared(
     recipe: Recipe, dataset: Dataset, index: TileIndex, holds_NK: Bools, occurring: Sequence[int], batch: int
 ) -> PlanFacts:
-    """One epoch of the plan, and one of a shuffle."""
+    """Return one epoch of the plan, and one of a shuffle."""
     off = recipe.sampling.model_copy(update={"method": "shuffle"})
     shuffle = plan(index.counts_NK[:, :1], batch, off, recipe.seed, 0)  # it looks at no class
     beside = _side(shuffle.rows_SB, holds_NK, occurring, ordered=False)
@@ -174,7 +180,7 @@ def _compared(
 
 
 def _side(rows_SB: NDArray[np.int64], holds_NK: Bools, occurring: Sequence[int], *, ordered: bool) -> Side:
-    """Coverage of the steps of an epoch; `ordered`: its rows are ordered for replicas, not only cut."""
+    """Return an epoch's coverage; `ordered`: its rows are ordered for replicas, not only cut."""
     held_SK: Bools = np.asarray(holds_NK[rows_SB].any(axis=1))
     gaps = [_gaps(held_S) for held_S in held_SK.T]
     return Side(
@@ -188,7 +194,7 @@ def _side(rows_SB: NDArray[np.int64], holds_NK: Bools, occurring: Sequence[int],
 
 
 def _gaps(held_S: Bools) -> NDArray[np.int64] | None:
-    """Steps from one sighting of a class to the next, 1 where it is in each step; None if never seen.
+    """Return steps from one sighting of a class to the next, 1 where it is in each step; None if never seen.
 
     The start and the end of the epoch count as sightings: a class that is seen once is not seen often.
     """
@@ -197,7 +203,7 @@ def _gaps(held_S: Bools) -> NDArray[np.int64] | None:
 
 
 def _per_replica(rows_SB: NDArray[np.int64], holds_NK: Bools, *, ordered: bool) -> float:
-    """Mean number of classes in a replica's block of a row, over rows spread evenly over the epoch."""
+    """Return the mean number of classes in a replica's block of a row, over rows spread over the epoch."""
     steps, batch = rows_SB.shape
     replicas = min(REPLICAS, batch)
     shares = [batch // replicas + (r < batch % replicas) for r in range(replicas)]
@@ -206,3 +212,92 @@ def _per_replica(rows_SB: NDArray[np.int64], holds_NK: Bools, *, ordered: bool) 
         some = np.stack([order_for_replicas(row_B, shares, holds_NK[row_B]) for row_B in some])
     blocks = np.split(holds_NK[some], np.cumsum(shares)[:-1], axis=1)
     return float(np.mean([block.any(axis=1).sum(axis=1) for block in blocks]))
+
+
+# ------------------------------------------------------------------------------- strata of the scenes' scale
+
+
+_PROBED = 32
+"""Scenes that are looked at to see whether any scale is known: a header takes a millisecond."""
+
+
+def class_scales(
+    recipe: Recipe, dataset: Dataset, index: TileIndex, batches: Sequence[int], *, progress: bool = True
+) -> ScaleFacts | None:
+    """Count tiles and pixels of each class in each stratum; None if there is one stratum or none known.
+
+    The strata are the recipe's, else octaves.
+
+    Raises:
+        RasterError: an image's header cannot be read.
+    """
+    step = -(-len(index.scenes) // _PROBED)
+    if not any(scene_scales(dataset, index.scenes[::step], progress=False)):
+        return None
+    boundaries = recipe.sampling.scale_strata
+    found = scene_strata(scene_scales(dataset, index.scenes, progress=progress), boundaries or OCTAVES)
+    if not found.differ:
+        return None
+    holds_NK = holds(index.counts_NK, recipe.sampling.min_pixels)
+    number_N = found.number_S[index.scene_N]
+    parts = part_table(index.counts_NK, TileStrata(number_N, found.titles), None)
+    outlook = forecast(holds(parts.counts_NP, recipe.sampling.min_pixels), seed=recipe.seed)
+    members = [number_N == t for t in range(len(found.titles))]
+    return ScaleFacts(
+        planned=bool(boundaries),
+        strata=list(found.titles),
+        scenes=np.bincount(found.number_S, minlength=len(found.titles)).tolist(),
+        tiles=[int(member_N.sum()) for member_N in members],
+        held=[holds_NK[member_N].sum(axis=0).tolist() for member_N in members],
+        pixels=[index.counts_NK[member_N].sum(axis=0).tolist() for member_N in members],
+        columns=len(outlook.classes),
+        random=[without_rounding(one) for one in outlook.outlook(list(batches))],
+    )
+
+
+def without_rounding(one: Outlook) -> Outlook:
+    """Return the outlook without the rounding errors of its sum."""
+    return replace(one, probability=round(one.probability, 12))
+
+
+# --------------------------------------------------------------------------------------- methods of sampling
+
+
+def samplings(
+    recipe: Recipe, dataset: Dataset, index: TileIndex, batches: Sequence[int], limiting: int | None
+) -> list[SamplingFacts]:
+    """Return the first epoch by each method, with the recipe's settings of it, at each batch size.
+
+    Args:
+        limiting: id of the class that limits coverage, if any.
+    """
+    return [
+        _one(recipe, dataset, index, batch, method, limiting)
+        for batch in batches
+        for method in get_args(Method)
+    ]
+
+
+def _one(
+    recipe: Recipe, dataset: Dataset, index: TileIndex, batch: int, method: Method, limiting: int | None
+) -> SamplingFacts:
+    rules, names = recipe.sampling, dataset.classes.names
+    if method != "plan" or not rules.plans_classes:
+        rules = rules.model_copy(update={"method": method, "coverage": "relaxed"})
+    try:
+        found = plan(index.counts_NK, batch, rules, recipe.seed, 0, names=names, replicas=REPLICAS)
+    except DatasetError as error:
+        return SamplingFacts(batch, method, str(error))
+    rows_SB = found.rows_SB
+    held_SK = held_by_rows(rows_SB, index.counts_NK, rules.min_pixels)
+    occurring_K = (index.counts_NK >= rules.min_pixels).any(axis=0)
+    uses_N = np.bincount(rows_SB.reshape(-1), minlength=len(index))
+    return SamplingFacts(
+        batch=batch,
+        method=method,
+        steps=len(rows_SB),
+        complete_steps=float(held_SK[:, occurring_K].all(axis=1).mean()),
+        limiting_steps=None if limiting is None else float(held_SK[:, limiting].mean()),
+        tiles_seen=float((uses_N > 0).mean()),
+        most_uses=int(uses_N.max()),
+    )

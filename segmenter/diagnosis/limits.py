@@ -63,7 +63,7 @@ class _Case:
 
 
 def planned(dataset: Dataset, index: TileIndex, recipe: Recipe, batch: int) -> Plan:
-    """The plan of the first epoch at a batch size; `relaxed` where the recipe plans nothing.
+    """Return the plan of the first epoch at a batch size; `relaxed` where the recipe plans nothing.
 
     Raises:
         DatasetError: where the recipe's rules refuse it.
@@ -79,7 +79,7 @@ def planned(dataset: Dataset, index: TileIndex, recipe: Recipe, batch: int) -> P
 
 
 def limit(recipe: Recipe, dataset: Dataset, index: TileIndex, statistics: ClassStatistics) -> Limit:
-    """The class held by the fewest tiles, why, and the levers.
+    """Return the class held by the fewest tiles, why, and the levers.
 
     A class that has pixels and yet is held by no tile comes before all others.
     """
@@ -152,7 +152,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _batch(case: _Case) -> str:
-    """The batch from which an epoch has no more steps than tiles that hold the class."""
+    """Return the batch from which an epoch has no more steps than tiles that hold the class."""
     if case.held == 0:
         return ""
     need = _four(-(-case.tiles // case.held))
@@ -173,7 +173,7 @@ def _batch(case: _Case) -> str:
 
 
 def _four(number: int) -> int:
-    """Up to a multiple of four: the same share for each of four replicas."""
+    """Round up to a multiple of four: the same share for each of four replicas."""
     return -(-number // 4) * 4
 
 
@@ -189,7 +189,7 @@ def _rest_of_the_plan(case: _Case, batch: int) -> str:
 
 
 def _promised_from(case: _Case) -> str:
-    """For a class that is best effort now: the batch from which it is promised, with repeats."""
+    """Return from which batch on a class that is best effort now is promised, with repeats."""
     relaxed = _relaxed(case.recipe)
     most = case.held * (1 + case.recipe.sampling.max_repeats_per_tile)
     enough = _four(-(-case.tiles // most))
@@ -209,7 +209,7 @@ def _relaxed(recipe: Recipe) -> Recipe:
 
 
 def _min_pixels(case: _Case) -> str:
-    """Effect of the lowest `min_pixels`; nothing where the recipe has it."""
+    """Return the effect of the lowest `min_pixels`; empty where the recipe has it."""
     pixels = case.recipe.sampling.min_pixels
     would = int(holds(case.index.counts_NK[:, case.id], _LEAST_PIXELS).sum())
     if would <= case.held:
@@ -221,7 +221,7 @@ def _min_pixels(case: _Case) -> str:
 
 
 def _tile_size(case: _Case) -> str:
-    """Effect of tiles of twice the side, made of neighbours; nothing where they are not needed."""
+    """Return the effect of tiles of twice the side, made of neighbours; empty where they are not needed."""
     if case.held >= case.steps:
         return ""
     side = case.index.tile.height
@@ -240,7 +240,7 @@ def _tile_size(case: _Case) -> str:
 
 
 def _joined(index: TileIndex) -> NDArray[np.int64]:
-    """(blocks, classes): counts of 2×2 neighbouring tiles taken together.
+    """Return (blocks, classes): counts of 2×2 neighbouring tiles taken together.
 
     Where tiles overlap, the largest count of the four: their sum would count pixels twice.
     """
@@ -255,7 +255,7 @@ def _joined(index: TileIndex) -> NDArray[np.int64]:
 
 
 def _label(case: _Case) -> str:
-    """Scenes where the class occurs most, and how many tiles are missing."""
+    """Return where the class occurs most, and how many tiles are missing."""
     index, c = case.index, case.id
     here_N = holds(index.counts_NK[:, c], case.recipe.sampling.min_pixels)
     tiles_S = np.bincount(index.scene_N[here_N], minlength=len(index.scenes))

@@ -59,7 +59,7 @@ class _Sheet:
 
 
 def class_maps(index: TileIndex, *, progress: bool = True) -> tuple[list[SceneMap], int]:
-    """Maps of the share of each class among the labelled pixels of coarse cells, and how many are left out.
+    """Return maps of each class's share of labelled pixels in coarse cells, and how many are left out.
 
     At most 24 maps of at most 40×40 cells, those of the most tiles. Left out are maps, and those scenes
     of a large georeferenced dataset whose headers would take too long to read.
@@ -88,7 +88,7 @@ class _Members:
         self._starts = np.searchsorted(index.scene_N[self._order], np.arange(len(index.scenes) + 1))
 
     def of(self, scenes: Sequence[int]) -> Tiles:
-        """Tiles of some scenes, scene by scene."""
+        """Return tiles of some scenes, scene by scene."""
         return np.concatenate([self._order[self._starts[s] : self._starts[s + 1]] for s in scenes])
 
 
@@ -98,7 +98,7 @@ class _Members:
 def _georeferences(
     index: TileIndex, shown: Tiles, progress: bool
 ) -> tuple[dict[int, RasterInfo], frozenset[int]]:
-    """Headers of the scenes that are georeferenced; the scenes of which that is not known."""
+    """Return headers of the scenes that are georeferenced; the scenes of which that is not known."""
     numbers = [int(s) for s in shown]
     if len(numbers) > _MOST_HEADERS:
         probed = numbers[:: len(numbers) // _PROBED]
@@ -115,13 +115,13 @@ def _headers(index: TileIndex, scenes: Sequence[int], progress: bool) -> list[Ra
 
 
 def _north_up(info: RasterInfo) -> bool:
-    """Whether rows run from north to south and columns from west to east."""
+    """Return whether rows run from north to south, and columns from west to east."""
     t = info.transform
     return t is not None and t.b == 0 and t.d == 0 and t.a > 0 and t.e < 0
 
 
 def _box(info: RasterInfo) -> tuple[float, float, float, float]:
-    """Left, bottom, right, top of a north-up raster."""
+    """Return left, bottom, right, top of a north-up raster."""
     assert info.transform is not None, "only north-up rasters have a box"
     left, top = info.transform @ (0, 0)
     right, bottom = info.transform @ (info.size.width, info.size.height)
@@ -129,7 +129,7 @@ def _box(info: RasterInfo) -> tuple[float, float, float, float]:
 
 
 def _adjoining(scenes: Sequence[int], infos: dict[int, RasterInfo]) -> list[list[int]]:
-    """The scenes in connected groups of one CRS, each in order; two are connected where they touch."""
+    """Return the scenes in connected groups of one CRS, each in order; two are connected where they touch."""
     boxes = np.array([_box(infos[s]) for s in scenes], np.float64)
     slack = _TOUCHING * np.minimum(boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1])
     known: dict[str | None, int] = {}
@@ -158,7 +158,7 @@ def _crs(info: RasterInfo) -> str | None:
 
 
 def _plane(index: TileIndex, members: _Members, scenes: list[int], infos: dict[int, RasterInfo]) -> _Sheet:
-    """One map of adjoining north-up scenes, in their CRS."""
+    """Return one map of adjoining north-up scenes, in their CRS."""
     boxes = np.array([_box(infos[s]) for s in scenes])
     left, bottom = boxes[:, :2].min(axis=0)
     right, top = boxes[:, 2:].max(axis=0)
@@ -192,7 +192,7 @@ def _plane(index: TileIndex, members: _Members, scenes: list[int], infos: dict[i
 
 
 def _alone(index: TileIndex, members: _Members, scene: int, info: RasterInfo) -> _Sheet:
-    """A scene that is rotated or has control points only: a map in its own rows and columns."""
+    """Return a scene that is rotated or has control points only: a map in its own rows and columns."""
     tiles, size = members.of([scene]), info.size
     row, col = _centres(index, tiles, size.height, size.width)
     rows, cols = _cells(size.height, index.tile.height), _cells(size.width, index.tile.width)
@@ -201,7 +201,7 @@ def _alone(index: TileIndex, members: _Members, scene: int, info: RasterInfo) ->
 
 
 def _without_place(index: TileIndex, members: _Members, scenes: list[int]) -> list[_Sheet]:
-    """A map for each group of scenes that are not georeferenced, and one for all the small ones of many."""
+    """Return a map for each group of scenes without georeference, and one for all small ones of many."""
     groups: dict[str, list[int]] = {}
     for s in scenes:
         groups.setdefault(index.scenes[s].group, []).append(s)
@@ -219,7 +219,7 @@ def _without_place(index: TileIndex, members: _Members, scenes: list[int]) -> li
 
 
 def _side_by_side(index: TileIndex, members: _Members, scenes: list[int], name: str) -> _Sheet:
-    """Scenes as equal blocks, row by row on a near-square; beyond 1600, several share a block."""
+    """Return scenes as equal blocks, row by row on a near-square; beyond 1600, several share a block."""
     tiles = members.of(scenes)
     rank = np.empty(len(index.scenes), np.int64)
     rank[scenes] = np.arange(len(scenes))
@@ -237,7 +237,7 @@ def _side_by_side(index: TileIndex, members: _Members, scenes: list[int], name: 
 
 
 def _extent(index: TileIndex, tiles: Tiles) -> tuple[Tiles, Tiles]:
-    """(N,) height and width of each tile's scene as far as tiles reach; only those of `tiles` are right."""
+    """Return (N,) height and width of each tile's scene as far as tiles reach; right for `tiles` only."""
     height, width = (np.zeros(len(index.scenes), np.int64) for _ in range(2))
     np.maximum.at(height, index.scene_N[tiles], index.row_N[tiles] + index.tile.height)
     np.maximum.at(width, index.scene_N[tiles], index.col_N[tiles] + index.tile.width)
@@ -245,7 +245,7 @@ def _extent(index: TileIndex, tiles: Tiles) -> tuple[Tiles, Tiles]:
 
 
 def _centres(index: TileIndex, tiles: Tiles, height: Any, width: Any) -> tuple[Floats, Floats]:
-    """Row and column, in pixels of the scene, of the centre of each tile's part inside its scene."""
+    """Return row and column, in pixels of the scene, of the centre of each tile's part inside its scene."""
     row, col = index.row_N[tiles], index.col_N[tiles]
     bottom = np.minimum(row + index.tile.height, height)
     right = np.minimum(col + index.tile.width, width)
@@ -253,7 +253,7 @@ def _centres(index: TileIndex, tiles: Tiles, height: Any, width: Any) -> tuple[F
 
 
 def _cells(length: float, tile: float, most: int = MOST_CELLS) -> int:
-    """Cells along a side: none smaller than a tile, so that no cell falls between the tiles' centres."""
+    """Return the cells along a side: none smaller than a tile, so that each has a tile's centre."""
     return max(1, min(most, int(length / tile + 1e-6)))
 
 
@@ -262,7 +262,7 @@ def _title(names: list[str]) -> str:
 
 
 def _drawn(sheet: _Sheet, counts_NK: NDArray[np.int64]) -> SceneMap:
-    """The sheet as a map of the diagnosis."""
+    """Return the sheet as a map of the diagnosis."""
     rows = np.clip(sheet.y_n.astype(np.int64), 0, sheet.rows - 1)
     cols = np.clip(sheet.x_n.astype(np.int64), 0, sheet.cols - 1)
     total = np.zeros((sheet.rows, sheet.cols, counts_NK.shape[1]), np.int64)

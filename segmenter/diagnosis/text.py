@@ -15,7 +15,7 @@ _WIDTH = 100
 
 
 def table(diagnosis: Diagnosis, *, everything: bool = True) -> str:
-    """The facts of a diagnosis as a compact text: classes, forecast, plan against shuffle, limits, run.
+    """Return a diagnosis as compact text: classes, forecast, plan against shuffle, limits, run.
 
     Args:
         everything: also classes, scales, other methods of sampling, and what could be done about the limit.
@@ -64,7 +64,7 @@ def _classes(diagnosis: Diagnosis) -> str:
 
 
 def _scales(diagnosis: Diagnosis, scales: ScaleFacts) -> str:
-    """Tiles that hold each class in each stratum, and their share of the stratum's."""
+    """Return tiles that hold each class in each stratum, and their share of the stratum's."""
     totals = [["scenes", *map(str, scales.scenes)], ["tiles", *map(str, scales.tiles)]]
     rows = [
         [_shown(c.name)]
@@ -174,7 +174,7 @@ def _run(diagnosis: Diagnosis, run: RunFacts) -> str:
 
 
 def _percent(share: float, digits: int) -> str:
-    """A share as a percentage that is 100 or 0 only where it is exactly that."""
+    """Return a share as a percentage that is 100 or 0 only where it is exactly that."""
     text, least = f"{share:.{digits}%}", 10.0**-digits
     if 0 < share < 1 and float(text[:-1]) in (0, 100):
         return f"<{least:.{digits}f}%" if share < 0.5 else f">{100 - least:.{digits}f}%"
@@ -197,5 +197,5 @@ def _names(diagnosis: Diagnosis, ids: Sequence[int]) -> str:
 
 
 def _shown(text: str) -> str:
-    """Names as they are, but for what would move a terminal's cursor."""
+    """Return names as they are, but for what would move a terminal's cursor."""
     return "".join(sign if sign.isprintable() else "?" for sign in text)

@@ -11,7 +11,7 @@ from segmenter.grid.gsd import OCTAVES, scene_strata
 from segmenter.grid.labels import ClassMap
 
 KEY = "per_scale"
-"""Of the block in a file of scores."""
+"""Key of the block in a file of scores."""
 
 
 class ScaleConfusions:
@@ -32,7 +32,7 @@ class ScaleConfusions:
     def scores(
         self, protocol: Callable[[Sequence[str]], Protocol], boundaries: Sequence[float] = ()
     ) -> dict[str, Scores]:
-        """Scores of each stratum by its title, finest first; empty where all scenes are of one.
+        """Return scores of each stratum by its title, finest first; empty where all scenes are of one.
 
         Args:
             protocol: of scenes of these names.
@@ -52,7 +52,7 @@ class ScaleConfusions:
 
 
 def scale_facts(scores: Mapping[str, Scores]) -> dict[str, Any]:
-    """The block of a file of scores: stratum → scenes, means, IoU of each class, pixels; empty for none."""
+    """Return the block of a file of scores, by stratum; empty where there is one stratum."""
     if not scores:
         return {}
     return {KEY: {title: _facts(each) for title, each in scores.items()}}
@@ -67,7 +67,7 @@ def _facts(scores: Scores) -> dict[str, Any]:
 
 
 def scale_table(scores: Mapping[str, Scores]) -> str:
-    """For a terminal: a line per stratum in percent."""
+    """Return a table for a terminal: a line per stratum in percent."""
     rows = [
         (
             title,

@@ -26,7 +26,7 @@ _DPI = 100
 
 
 def new_figure(width: int, height: int) -> Figure:
-    """An empty figure of so many pixels, drawn without a window."""
+    """Return an empty figure of so many pixels, drawn without a window."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -44,7 +44,7 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 
 def figure_pixels(figure: Figure) -> NDArray[np.uint8]:
-    """(H, W, 3) pixels of a figure that `new_figure` made."""
+    """Return (H, W, 3) pixels of a figure that `new_figure` made."""
     canvas: Any = figure.canvas
     with _any_script():
         canvas.draw()
@@ -57,7 +57,7 @@ def save_pixels(picture_HWC: NDArray[np.uint8], path: Path) -> None:
 
 
 def encoded(picture_HWC: NDArray[np.uint8], kind: Literal["png", "jpeg"]) -> bytes:
-    """An 8-bit RGB picture as the bytes of a file."""
+    """Return an 8-bit RGB picture as the bytes of a file."""
     from matplotlib.image import imsave
 
     buffer = io.BytesIO()
@@ -67,19 +67,19 @@ def encoded(picture_HWC: NDArray[np.uint8], kind: Literal["png", "jpeg"]) -> byt
 
 @contextmanager
 def _any_script() -> Iterator[None]:
-    """A class name in a script that the font lacks is drawn as boxes; that is no reason to stop."""
+    """Ignore scripts that the font lacks: their signs are drawn as boxes."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
         yield
 
 
 def one_line(text: str) -> str:
-    """One line without control characters."""
+    """Return one line without control characters."""
     return " ".join(str(text).split())
 
 
 def hex_colour(colour: Sequence[int]) -> str:
-    """As matplotlib takes it: `#rrggbb`."""
+    """Return a colour as matplotlib takes it: `#rrggbb`."""
     return "#{:02x}{:02x}{:02x}".format(*colour)
 
 

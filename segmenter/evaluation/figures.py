@@ -22,6 +22,11 @@ from segmenter.grid.labels import IGNORE, ClassMap
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+
+from dataclasses import dataclass
+
+from segmenter.evaluation.drawing import figure_pixels, save_pixels
+
 _MARGIN, _CAPTION, _TITLE, _LEGEND_ROW = 16, 26, 34, 24  # pixels
 _HATCH = ((0xD0, 0xD0, 0xD0), (0x98, 0x98, 0x98))
 _NO_CLASS = "ignored or no data"
@@ -40,7 +45,7 @@ def side_by_side(
     of: Size | None = None,
     side: int = 2000,
 ) -> None:
-    """Image, label (where there is one) and prediction next to each other, with a legend, as a PNG.
+    """Draw image, label (where there is one) and prediction side by side, with a legend, as a PNG.
 
     Args:
         image_HWC: any number type and band count; the first three bands (or the first, in grey) are
@@ -70,7 +75,7 @@ def scene_panels(
     of: Size | None = None,
     side: int = 2000,
 ) -> Figure:
-    """The figure that `side_by_side` saves."""
+    """Return the figure that `side_by_side` saves."""
     ids = {"label": label_HW, "prediction": prediction_HW}
     given = {name: array for name, array in ids.items() if array is not None}
     for name, array in given.items():
@@ -90,7 +95,7 @@ def scene_panels(
 def class_map_picture(
     ids_HW: NDArray[np.uint8], classes: ClassMap, path: Path, title: str = "", *, side: int = 2000
 ) -> None:
-    """One map of class ids in the classes' colours, with a legend, as a PNG."""
+    """Draw one map of class ids in the classes' colours, with a legend, as a PNG."""
     step = _step(ids_HW.shape, 1, side)
     thin = ids_HW[::step, ::step]
     title = _shrunk(title, ids_HW.shape, step)
@@ -99,7 +104,7 @@ def class_map_picture(
 
 
 def stretched(image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """(H, W, 3) 8-bit picture of an image: 2 % to 98 % of its valid pixels, band by band; invalid hatched."""
+    """Return an (H, W, 3) 8-bit picture, stretched band by band from 2 % to 98 %; invalid hatched."""
     bands = image_HWC[..., :3] if image_HWC.shape[2] >= 3 else image_HWC[..., :1].repeat(3, axis=2)
     bands = bands.astype(np.float32)
     valid = valid_HW & np.isfinite(bands).all(axis=2)
@@ -114,7 +119,7 @@ def stretched(image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_]) -> NDArray[n
 
 
 def confusion_figure(confusion: ConfusionMatrix | Scores, path: Path, title: str = "") -> None:
-    """The confusion matrix as a heat map, each row in percent of its true class, as a PNG.
+    """Draw the confusion matrix as a heat map, each row in percent of its true class, as a PNG.
 
     Scores give the classes that their protocol counts, under its text as the title; pixels that were
     predicted as a class that is not counted have a column of their own where there are any. A class that does
@@ -124,7 +129,7 @@ def confusion_figure(confusion: ConfusionMatrix | Scores, path: Path, title: str
 
 
 def confusion_panel(confusion: ConfusionMatrix | Scores, title: str = "") -> Figure:
-    """The figure that `confusion_figure` saves."""
+    """Return the figure that `confusion_figure` saves."""
     counts = confusion.matrix
     if isinstance(confusion, Scores):
         rows, title = list(confusion.protocol.classes), title or str(confusion.protocol)
@@ -144,14 +149,14 @@ def confusion_panel(confusion: ConfusionMatrix | Scores, title: str = "") -> Fig
 
 
 def _step(shape: Sequence[int], panels: int, side: int) -> int:
-    """Every how many pixels to draw, so that all panels together stay within `side`."""
+    """Return the step between drawn pixels, so that all panels together stay within `side`."""
     height, width = shape[:2]
     across, down = (width, height * panels) if _stacked(height, width) else (width * panels, height)
     return max(1, math.ceil(max(across, down) / side))
 
 
 def _stacked(height: int, width: int) -> bool:
-    """Wide strips go below each other."""
+    """Return whether the panels go below each other, as wide strips do."""
     return width > 2 * height
 
 
@@ -161,13 +166,13 @@ def _shrunk(title: str, shape: Sequence[int], step: int) -> str:
 
 
 def coloured(ids_HW: NDArray[np.uint8], classes: ClassMap) -> NDArray[np.uint8]:
-    """(H, W, 3) colours of class ids, `IGNORE` hatched."""
+    """Return (H, W, 3) colours of class ids, `IGNORE` hatched."""
     picture: NDArray[np.uint8] = classes.palette()[ids_HW]
     return np.where((ids_HW == IGNORE)[..., None], _hatching(ids_HW.shape), picture)
 
 
 def _hatching(shape: Sequence[int]) -> NDArray[np.uint8]:
-    """(H, W, 3) grey diagonal stripes: no class map has a colour that looks like it."""
+    """Return (H, W, 3) grey diagonal stripes: no class map has a colour that looks like it."""
     rows, cols = np.ogrid[: shape[0], : shape[1]]
     return np.array(_HATCH, np.uint8)[((rows + cols) // 4) % 2]
 
@@ -175,7 +180,7 @@ def _hatching(shape: Sequence[int]) -> NDArray[np.uint8]:
 def panels_figure(
     panels: Mapping[str, NDArray[np.uint8]], classes: ClassMap, hatched: bool, title: str, side: int
 ) -> Figure:
-    """Panels at whole multiples of their pixels, captions above, a legend of the classes below."""
+    """Return panels at whole multiples of their pixels, captions above, a legend of the classes below."""
     height, width = next(iter(panels.values())).shape[:2]
     stacked = _stacked(height, width)
     # Small rasters are enlarged, each pixel to a square, until captions and legend have room.
@@ -227,7 +232,7 @@ def _class_legend(figure: Figure, classes: ClassMap, hatched: bool, columns: int
 def _heat_map(
     percent: NDArray[np.float64], rows: Sequence[str], columns: Sequence[str], title: str
 ) -> Figure:
-    """Cells of one size whatever the number of classes; names get the room they need."""
+    """Draw cells of one size whatever the number of classes; names get the room they need."""
     cell, letter = 46, 7.2
     left, top = int(letter * max(map(len, rows))) + 60, int(0.72 * letter * max(map(len, columns))) + 66
     body_h, body_w = cell * len(rows), cell * len(columns)
@@ -255,10 +260,56 @@ def _heat_map(
 
 
 def _cell(percent: float) -> tuple[str, str]:
-    """Text and its colour; a class that is never confused is easier seen when its zeros stay quiet."""
+    """Return a cell's text and colour: zeros are pale, so that confusions stand out."""
     if math.isnan(percent):
         return "–", "0.4"
     if percent == 0:
         return "0", "0.75"
     text = "<0.1" if percent < 0.05 else f"{percent:.1f}" if percent < 99.95 else f"{percent:.0f}"
     return text, "white" if percent > 55 else "black"
+
+
+# ----------------------------------------------------------------------------------- summary of a validation
+
+
+_SIDE = 1600
+"""Pixels of the longer side of an example's row."""
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """A part of a scene.
+
+    Attributes:
+        title: says which, and why it is shown.
+        image_HWC, valid_HW: its pixels, and where they are valid.
+        label_HW, prediction_HW: class ids, or `IGNORE`.
+    """
+
+    title: str
+    image_HWC: NDArray[Any]
+    valid_HW: NDArray[np.bool_]
+    label_HW: NDArray[np.uint8]
+    prediction_HW: NDArray[np.uint8]
+
+
+def summary_figure(
+    confusion: ConfusionMatrix, examples: Sequence[Example], classes: ClassMap, path: Path, title: str = ""
+) -> None:
+    """Draw both into one PNG."""
+    figures = [confusion_panel(confusion, title)]
+    figures += [
+        scene_panels(
+            *(e.image_HWC, e.label_HW, e.prediction_HW, classes, e.title), valid_HW=e.valid_HW, side=_SIDE
+        )
+        for e in examples
+    ]
+    save_pixels(_below_each_other([figure_pixels(figure) for figure in figures]), path)
+
+
+def _below_each_other(pictures: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    """Return (H, W, 3) pictures from top to bottom, on white."""
+    width = max(picture.shape[1] for picture in pictures)
+    rooms = [((0, 0), (0, width - picture.shape[1]), (0, 0)) for picture in pictures]
+    padded = [np.pad(p, room, constant_values=255) for p, room in zip(pictures, rooms, strict=True)]
+    return np.concatenate(padded)

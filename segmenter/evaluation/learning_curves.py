@@ -23,7 +23,7 @@ _PALE = 0.7
 def learning_curves(
     records: Iterable[Mapping[str, Any]], path: Path, title: str = "", *, classes: ClassMap | None = None
 ) -> None:
-    """Loss, scores and learning rate over the steps, as a PNG.
+    """Draw loss, scores and learning rate over the steps, as a PNG.
 
     A class is drawn in its colour of the class map, a pale one with a dark outline.
 
@@ -56,7 +56,7 @@ def learning_curves(
 
 
 def _draw_loss(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
-    """Every logged loss, pale, and its running mean over a twentieth of the curve."""
+    """Draw every logged loss, pale, and its running mean over a twentieth of the curve."""
     steps, losses = _series(records, "loss")
     if not steps.size:
         return
@@ -73,7 +73,7 @@ def _draw_loss(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _draw_scores(axes: Axes, records: Sequence[Mapping[str, Any]], colours: Mapping[str, str]) -> None:
-    """mIoU in bold black and dashed, each class a thin line; the legend stands outside, best class first."""
+    """Draw mIoU bold, black and dashed, each class a thin line; the legend, best first, is outside."""
     names = list(dict.fromkeys(name for r in records for name in (r.get("iou") or {})))
     curves = {name: _series([{**r, **(r.get("iou") or {})} for r in records], name) for name in names}
     final = {name: values[np.isfinite(values)][-1:].sum() for name, (_, values) in curves.items()}
@@ -97,7 +97,7 @@ def _draw_scores(axes: Axes, records: Sequence[Mapping[str, Any]], colours: Mapp
 
 
 def _outline(colour: str) -> list[Any]:
-    """Darker outline that makes a pale line visible on white paper; none for other colours."""
+    """Return a dark outline that makes a pale line visible on white paper; none for other colours."""
     from matplotlib.colors import to_rgb
     from matplotlib.patheffects import withStroke
 
@@ -107,12 +107,12 @@ def _outline(colour: str) -> list[Any]:
 
 
 def _marker(steps: NDArray[Any]) -> str:
-    """Dots while there are too few points for a line to be seen."""
+    """Return the marker: dots while there are too few points for a line to be seen."""
     return "." if steps.size < 20 else ""
 
 
 def _series(records: Sequence[Mapping[str, Any]], key: str) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """Steps and values of the records that have `key`; null and infinite become NaN, a gap."""
+    """Return steps and values of the records that have `key`; null and infinite become NaN, a gap."""
     there = [r for r in records if key in r]
     values = np.array([math.nan if r[key] is None else float(r[key]) for r in there], np.float64)
     values[~np.isfinite(values)] = np.nan

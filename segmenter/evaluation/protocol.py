@@ -43,7 +43,7 @@ class Protocol:
     def published(
         cls, name: str, *, labels: LabelKind, split: str, tta: str = "none", scenes: Sequence[str] = ()
     ) -> Protocol:
-        """One of `PROTOCOLS` for the labels at hand.
+        """Return one of `PROTOCOLS` for the labels at hand.
 
         Raises:
             ScoreError: for an unknown name, or labels of the other kind.
@@ -59,7 +59,7 @@ class Protocol:
         return cls(wanted.classes, labels, split, tta, tuple(scenes), name)
 
     def differences(self, other: Protocol, *, scenes: bool = True) -> list[str]:
-        """Differences, one phrase each; empty where numbers of both may be compared."""
+        """Return differences, one phrase each; empty where numbers of both may be compared."""
         mine, theirs = asdict(self), asdict(other)
         left_out = {"name"} if scenes else {"name", "scenes"}
         return [
@@ -82,12 +82,12 @@ class Protocol:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data; `from_dict` is the inverse."""
+        """Return plain data; `from_dict` is the inverse."""
         return {**asdict(self), "classes": list(self.classes), "scenes": list(self.scenes)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Protocol:
-        """Inverse of `to_dict`, also of what earlier versions wrote."""
+        """Read what `to_dict` gave, also in earlier versions."""
         names = {key: tuple(data[key]) for key in ("classes", "scenes")}
         return cls(**{"without_data": "missed", **data, **names})
 
@@ -103,7 +103,7 @@ def of_one_rule(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]
 
 
 def _comparable(value: Any) -> Any:
-    """The order of classes and scenes changes no number."""
+    """Return a value for comparison: the order of classes and scenes changes no number."""
     return sorted(value) if isinstance(value, tuple) else value
 
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,16 +34,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import ScoreError
+from segmenter.base.errors import ConfigError, ScoreError
 from segmenter.base.files import write_whole
 from segmenter.base.sealed import other_format
 from segmenter.base.terminal import aligned
 from segmenter.evaluation.protocol import PROTOCOLS as PROTOCOLS
 from segmenter.evaluation.protocol import Protocol as Protocol
+from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap
 
 FORMAT = 1
-"""Of a file of scores."""
+"""Format of a file of scores."""
 MEANS = {"miou": "mIoU", "mf1": "mF1", "oa": "OA", "fwiou": "FWIoU", "kappa": "kappa"}
 """Keys of the scores over all classes, in the order of tables, with their titles there."""
 FIGURES = {**MEANS, "completeness": "completeness"}
@@ -56,32 +57,35 @@ class ConfusionMatrix:
     """Pixels by true class (rows) and predicted class (columns)."""
 
     def __init__(self, classes: ClassMap, counts: NDArray[np.int64] | None = None) -> None:
-        """`counts`, (K, K + 1): `matrix` and `without_data` of another process; none: nothing is counted."""
+        """Start from `counts`, (K, K + 1): `matrix` and `without_data` of another; None: from zero."""
         self.classes = classes
-        self._counts = np.zeros((len(classes), len(classes) + 1), np.int64)
-        self._counts += 0 if counts is None else counts
+        self.counts = np.zeros((len(classes), len(classes) + 1), np.int64)
+        self.counts += 0 if counts is None else counts
 
     @property
     def matrix(self) -> NDArray[np.int64]:
         """(K, K) pixels; rows are the truth."""
-        return self._counts[:, :-1]
+        return self.counts[:, :-1]
 
     @property
     def without_data(self) -> NDArray[np.int64]:
         """(K,) pixels of each true class that the image has no data for."""
-        return self._counts[:, -1]
+        return self.counts[:, -1]
 
     @property
     def pixels(self) -> int:
         """Labelled pixels with data counted so far."""
         return int(self.matrix.sum())
 
-    def add(self, truth: NDArray[np.uint8], predicted: NDArray[np.uint8]) -> None:
+    def add(
+        self, truth: NDArray[np.uint8], predicted: NDArray[np.uint8], window: Window | None = None
+    ) -> None:
         """Count two arrays of class ids of one shape.
 
         Args:
             truth: ids; pixels that are `IGNORE` are left out.
             predicted: ids; `IGNORE` where the image has no data, as maps have it there and nowhere else.
+            window: not needed; other tallies are told where the pixels lie.
 
         Raises:
             ValueError: for ids that are no class, or arrays that do not fit each other.
@@ -98,10 +102,10 @@ class ConfusionMatrix:
             # All 256 values on both axes: an id that is no class shows up instead of being folded away.
             key = rows[part].astype(np.uint16) << 8 | columns[part]
             pairs += np.bincount(key, minlength=1 << 16)
-        self._counts += self._checked(pairs.reshape(256, 256))
+        self.counts += self._checked(pairs.reshape(256, 256))
 
     def _checked(self, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(K, K + 1) counts out of (256, 256), refusing ids that are neither a class nor `IGNORE`."""
+        """Return (K, K + 1) counts out of (256, 256), refusing ids that are neither a class nor `IGNORE`."""
         known = [*range(len(self.classes)), IGNORE]
         if pairs[np.ix_(known, known)].sum() != pairs.sum():
             true, guess = (np.flatnonzero(pairs.sum(axis=axis)).tolist() for axis in (1, 0))
@@ -117,10 +121,14 @@ class ConfusionMatrix:
                 f"confusion matrices of different classes cannot be added: {self.classes.names} and "
                 f"{other.classes.names}"
             )
-        self._counts += other._counts
+        self.counts += other.counts
+
+    def facts(self, protocol: Protocol) -> dict[str, Any]:
+        """Return the scores as plain data."""
+        return self.scores(protocol).to_dict()
 
     def scores(self, protocol: Protocol) -> Scores:
-        """The scores of `protocol.classes`.
+        """Return the scores of `protocol.classes`.
 
         Pixels whose true class is not among them are left out of the truth; predictions of another class
         than these are misses.
@@ -132,7 +140,7 @@ class ConfusionMatrix:
                 f"only {', '.join(self.classes.names)}"
             )
         counted = [self.classes.names.index(name) for name in protocol.classes]
-        matrix, void = self._counts[np.ix_(counted, counted)], int(self.without_data[counted].sum())
+        matrix, void = self.counts[np.ix_(counted, counted)], int(self.without_data[counted].sum())
         return Scores(protocol, matrix, self.matrix[counted].sum(axis=1) - matrix.sum(axis=1), void)
 
 
@@ -148,6 +156,7 @@ class Scores:
         missed: (K,) pixels of each class predicted as a class that is not counted; where the protocol has
             pixels without data missed, these too.
         without_data: labelled pixels without data that were left out.
+        more: name → facts of further tallies (`evaluation.tallies`), written beside the scores.
         iou, f1, precision, recall: (K,) per class, NaN where undefined.
         miou, mf1, oa, fwiou, kappa: over all classes, NaN where undefined (nothing labelled).
         completeness: share of the labelled pixels that has data; NaN where it is not known.
@@ -157,6 +166,7 @@ class Scores:
     matrix: NDArray[np.int64]
     missed: NDArray[np.int64]
     without_data: int = 0
+    more: Mapping[str, Any] = field(default_factory=dict)
     iou: NDArray[np.float64] = field(init=False)
     f1: NDArray[np.float64] = field(init=False)
     precision: NDArray[np.float64] = field(init=False)
@@ -210,7 +220,7 @@ class Scores:
         return int(self.truth_pixels.sum())
 
     def merged(self, other: Scores) -> Scores:
-        """Scores over the scenes of both, from the sum of their matrices.
+        """Return scores over the scenes of both, from the sum of their matrices.
 
         Raises:
             ScoreError: where the protocols differ, or a scene would be counted twice.
@@ -225,7 +235,7 @@ class Scores:
         return Scores(protocol, matrix, self.missed + other.missed[order], void)
 
     def improvement_on(self, other: Scores) -> dict[str, float]:
-        """By how much each of `MEANS` is higher than that of `other`.
+        """Return by how much each of `MEANS` is higher than that of `other`.
 
         Raises:
             ScoreError: where the protocols differ.
@@ -234,7 +244,7 @@ class Scores:
         return {key: getattr(self, key) - getattr(other, key) for key in MEANS}
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data for JSON: fractions of 1, null where undefined; `from_dict` is the inverse."""
+        """Return plain data for JSON: fractions of 1, null where undefined; `from_dict` is the inverse."""
         names = self.protocol.classes
         per_class = {
             key: dict(zip(names, map(_plain, getattr(self, key).tolist()), strict=True))
@@ -248,11 +258,12 @@ class Scores:
             "protocol": self.protocol.to_dict(),
             "confusion": self.matrix.tolist(),
             "missed": self.missed.tolist(),
+            **self.more,
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Scores:
-        """Inverse of `to_dict`, also of what `write` wrote; all is computed anew from the confusion matrix.
+        """Read what `to_dict` or `write` gave; all is computed anew from the confusion matrix.
 
         Raises:
             ScoreError: they are of another format.
@@ -271,7 +282,7 @@ class Scores:
         write_whole(path, (text + "\n").encode())
 
     def table(self) -> str:
-        """For a terminal: a line per class in percent (– where undefined), the means, and the protocol."""
+        """Return a table for a terminal: a line per class in percent (– where undefined), and the means."""
         shares = _ratio(self.truth_pixels, self.pixels)
         columns = (self.iou, self.f1, self.precision, self.recall, shares)
         cells = (map(percent, column) for column in columns)
@@ -295,13 +306,13 @@ class Scores:
 
 
 def _ratio(part: Any, whole: Any) -> NDArray[np.float64]:
-    """part / whole, NaN where whole is 0."""
+    """Return part / whole, NaN where whole is 0."""
     part, whole = np.asarray(part, np.float64), np.asarray(whole, np.float64)
     return np.divide(part, whole, out=np.full(np.broadcast(part, whole).shape, np.nan), where=whole != 0)
 
 
 def _mean(values: NDArray[np.float64]) -> float:
-    """Mean of what is not NaN; NaN of nothing."""
+    """Return the mean of the values that are not NaN; NaN of none."""
     there = values[~np.isnan(values)]
     return float(there.mean()) if there.size else math.nan
 
@@ -311,5 +322,39 @@ def _plain(value: float) -> float | None:
 
 
 def percent(value: float) -> str:
-    """For tables: two digits, – for NaN."""
+    """Return a percentage for tables: two digits, – for NaN."""
     return "–" if math.isnan(value) else f"{100 * value:.2f}"
+
+
+# -------------------------------------------------------------------------------------------- scores by name
+
+
+OF_CLASS = {"iou": "IoU", "f1": "F1", "precision": "precision", "recall": "recall"}
+"""Scores that each class has, with their titles."""
+
+
+def check_name(name: str, classes: Sequence[str], where: str) -> None:
+    """Refuse a name that no score of these classes has; `where` is the setting that says it.
+
+    Raises:
+        ConfigError: naming the scores or the classes that there are.
+    """
+    key, colon, of = name.partition(":")
+    if not (name in MEANS or (colon and key in OF_CLASS)):
+        known = ", ".join([*MEANS, *(f"{key}:CLASS" for key in OF_CLASS)])
+        raise ConfigError(f"{where}: expected a score of a validation ({known}), got {name}")
+    if colon and of not in classes:
+        raise ConfigError(f"{where}: expected a class of the dataset ({', '.join(classes)}), got {of!r}")
+
+
+def score_of(scores: Scores, name: str) -> float:
+    """Return the score of a name that `check_name` knows, a fraction of 1; NaN where undefined."""
+    key, colon, of = name.partition(":")
+    value = getattr(scores, key)
+    return float(value[scores.protocol.classes.index(of)] if colon else value)
+
+
+def title_of(name: str) -> str:
+    """Return the name as people read it: `mIoU`, `IoU of building`."""
+    key, colon, of = name.partition(":")
+    return f"{OF_CLASS[key]} of {of}" if colon else FIGURES[key]

@@ -23,7 +23,7 @@ class Size:
         return self.height * self.width
 
     def round_up(self, multiple: int) -> Size:
-        """The smallest size of at least this one whose sides are multiples of `multiple`."""
+        """Return the smallest size of at least this one whose sides are multiples of `multiple`."""
         return Size(-(-self.height // multiple) * multiple, -(-self.width // multiple) * multiple)
 
     def __str__(self) -> str:
@@ -45,12 +45,12 @@ class Window:
 
     @classmethod
     def of(cls, size: Size) -> Window:
-        """The window that covers a whole raster of `size`."""
+        """Return the window that covers a whole raster of `size`."""
         return cls(0, 0, size.height, size.width)
 
     @classmethod
     def around(cls, windows: Iterable[Window]) -> Window:
-        """The smallest that contains all of them, at least one."""
+        """Return the smallest window that contains all of them, at least one."""
         edges = [(w.row, w.col, w.row_stop, w.col_stop) for w in windows]
         row, col = (min(edge[i] for edge in edges) for i in (0, 1))
         return cls(row, col, max(e[2] for e in edges) - row, max(e[3] for e in edges) - col)
@@ -71,26 +71,26 @@ class Window:
         return self.col + self.width
 
     def slices(self) -> tuple[slice, slice]:
-        """Row and column slices into an array whose origin is the raster's."""
+        """Return row and column slices into an array whose origin is the raster's."""
         return slice(self.row, self.row_stop), slice(self.col, self.col_stop)
 
     def shifted(self, rows: int, cols: int) -> Window:
-        """The same extent, moved down by `rows` and right by `cols`."""
+        """Return the same extent, moved down by `rows` and right by `cols`."""
         return Window(self.row + rows, self.col + cols, self.height, self.width)
 
     def relative_to(self, other: Window) -> Window:
-        """This window in the coordinates of an array that holds `other`."""
+        """Return this window in the coordinates of an array that holds `other`."""
         return self.shifted(-other.row, -other.col)
 
     def intersection(self, other: Window) -> Window:
-        """The common part; of height or width 0 where there is none."""
+        """Return the common part; of height or width 0 where there is none."""
         row, col = max(self.row, other.row), max(self.col, other.col)
         height = max(0, min(self.row_stop, other.row_stop) - row)
         width = max(0, min(self.col_stop, other.col_stop) - col)
         return Window(row, col, height, width)
 
     def contains(self, other: Window) -> bool:
-        """Whether every pixel of `other` lies in this window."""
+        """Return whether every pixel of `other` lies in this window."""
         return self.intersection(other) == other
 
     def __str__(self) -> str:

@@ -16,7 +16,7 @@ Halfway between the powers of two, so that the usual scales (0.1, 0.25, 0.5, 1, 
 """
 UNKNOWN = "unknown scale"
 _DIGITS, _ALL_DIGITS = 3, 17
-"""Of a bound in a title: as a rule, and those that tell any two numbers apart."""
+"""Digits of a bound in a title: as a rule, and those that tell any two numbers apart."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class SceneStrata:
 
     @property
     def differ(self) -> bool:
-        """Whether there are scenes of two known strata."""
+        """True if there are scenes of two known strata."""
         return len([title for title in self.titles if title != UNKNOWN]) > 1
 
 
 def scene_strata(metres_S: Sequence[float | None], boundaries: Sequence[float] = OCTAVES) -> SceneStrata:
-    """Scenes of so many metres a pixel, None where unknown, by strata; a scale on a boundary is in the upper.
+    """Group scenes by strata of their metres a pixel (None: unknown); a boundary is in the upper one.
 
     Args:
         boundaries: rising, in metres a pixel.
@@ -56,7 +56,7 @@ def scene_strata(metres_S: Sequence[float | None], boundaries: Sequence[float] =
 
 
 def _titles(ranges: Sequence[tuple[float, float]]) -> list[str]:
-    """A title for each range, no two of them alike: with as many digits as that takes."""
+    """Return a title for each range, no two of them alike: with as many digits as that takes."""
     found: list[str] = []
     for digits in range(_DIGITS, _ALL_DIGITS + 1):
         found = [range_text(low, high, digits) for low, high in ranges]
@@ -66,6 +66,6 @@ def _titles(ranges: Sequence[tuple[float, float]]) -> list[str]:
 
 
 def range_text(low: float, high: float, digits: int = _DIGITS) -> str:
-    """`0.05–0.3 m`; one number where both read alike."""
+    """Return `0.05–0.3 m`; one number where both read alike."""
     ends = dict.fromkeys(f"{end:.{digits}g}" for end in (low, high))
     return f"{'–'.join(ends)} m"

@@ -24,7 +24,7 @@ MAX_CLASSES = 254
 _OTHER, _OTHER_IGNORED = 1 << 16, (1 << 16) + 1
 """Keys of codes that are none of 16 bits."""
 UNKNOWN = 254
-"""What `decode_known` gives for a value that the class map does not know."""
+"""Id that `decode_known` gives for a value that the class map does not know."""
 
 Colour = tuple[int, int, int]
 Encoding = Literal["codes", "colours"]
@@ -127,7 +127,7 @@ class ClassMap:
         return table
 
     def _packed(self, raw: NDArray[Any], where: str) -> NDArray[Any]:
-        """(H, W) or (H, W, 1) codes, or (H, W, 3+) colours, as one unsigned integer per pixel."""
+        """Return (H, W) or (H, W, 1) codes, or (H, W, 3+) colours, as one unsigned integer per pixel."""
         bands = 1 if raw.ndim == 2 else raw.shape[2]
         if self.encoding == "colours":
             if bands < 3 or raw.dtype != np.uint8:
@@ -187,7 +187,7 @@ class ClassMap:
     def decode_known(
         self, raw: NDArray[Any], where: str = "label", void: NDArray[np.bool_] | None = None
     ) -> NDArray[np.uint8]:
-        """As `decode`, with `UNKNOWN` where a value is not known: for audits, which count and go on."""
+        """Decode with `UNKNOWN` where a value is not known: for audits, which count and go on."""
         # No key lies beyond the table; told so, NumPy looks up eight times as fast as by indexing.
         ids: NDArray[np.uint8] = np.take(self._table, self._packed(raw, where), mode="wrap")
         if void is not None:
@@ -209,17 +209,17 @@ class ClassMap:
         return {f"#{int(v):06x}": int(n) for v, n in zip(values, counts, strict=True)}
 
     def codes(self) -> NDArray[np.uint16]:
-        """(K,) codes in the order of the ids: `codes()[ids]` gives a result in the data's own codes."""
+        """Return the (K,) codes in the order of the ids: `codes()[ids]` gives the data's own codes."""
         return np.array([c.code for c in self.classes], np.uint16)
 
     def palette(self) -> NDArray[np.uint8]:
-        """(256, 3) colours by id; black where there is no class."""
+        """Return (256, 3) colours by id; black where there is no class."""
         table = np.zeros((256, 3), np.uint8)
         table[: len(self.classes)] = [c.colour for c in self.classes]
         return table
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for a run directory; `from_dict` is the inverse."""
+        """Return plain data for a run directory; `from_dict` is the inverse."""
         classes = [{"name": c.name, "colour": list(c.colour), "code": c.code} for c in self.classes]
         ignored = [v if isinstance(v, int) else list(v) for v in self.ignored]
         settled = {} if self.nodata == "ask" else {"nodata": self.nodata}
@@ -227,7 +227,7 @@ class ClassMap:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ClassMap:
-        """Inverse of `to_dict`."""
+        """Read what `to_dict` gave."""
         classes = tuple(
             LandCoverClass(c["name"], _colour(c["colour"]), int(c["code"])) for c in data["classes"]
         )
@@ -241,18 +241,18 @@ def _colour(values: Any) -> Colour:
 
 
 def own_colour(index: int) -> Colour:
-    """A class's colour where nobody chose one: hues a golden ratio apart: neighbours are never alike."""
+    """Return the colour of a class without one: hues a golden ratio apart, so that neighbours differ."""
     r, g, b = colorsys.hsv_to_rgb(index * 0.618034 % 1, 0.65, 0.9 - 0.25 * (index % 2))
     return round(255 * r), round(255 * g), round(255 * b)
 
 
 def class_pixels(ids: NDArray[np.uint8], classes: int) -> NDArray[np.int64]:
-    """(classes,) pixels of each class in an array of ids; `IGNORE` is left out."""
+    """Return (classes,) pixels of each class in an array of ids; `IGNORE` is left out."""
     return np.bincount(ids.reshape(-1), minlength=256)[:classes].astype(np.int64)
 
 
 def rasterised_classes(classes: ClassMap) -> ClassMap:
-    """The class map of labels that are rasterised polygons: codes, and one of them for pixels to ignore."""
+    """Return the class map of rasterised polygons: codes, and one of them for pixels to ignore."""
     taken = {each.code for each in classes.classes}
     none = next(code for code in (IGNORE, 0, *range(0xFFFE, 0, -1)) if code not in taken)
     return ClassMap(classes.classes, "codes", (none,))

@@ -23,7 +23,7 @@ _DENOMINATOR = 1000
 
 
 def step_of(ratio: float) -> Fraction:
-    """The step next to a ratio of two pixels' sides."""
+    """Return the step next to a ratio of two pixels' sides."""
     if ratio < 1:
         return 1 / Fraction(1 / ratio).limit_denominator(_DENOMINATOR)
     return Fraction(ratio).limit_denominator(_DENOMINATOR)
@@ -48,17 +48,17 @@ class Taps:
         return int(used.min()), int(used.max()) + 1
 
     def shifted(self, by: int, length: int) -> Taps:
-        """The same over a part of the source, of `length` pixels, that holds all of `span`."""
+        """Return the same over a part of the source, of `length` pixels, that holds all of `span`."""
         return Taps(np.clip(self.index + by, 0, length - 1), self.weight)
 
 
 def count_of(length: int, step: Fraction) -> int:
-    """Target pixels that cover so many source pixels; the last may reach beyond."""
+    """Return target pixels that cover so many source pixels; the last may reach beyond."""
     return -(-length * step.denominator // step.numerator)
 
 
 def taps(first: int, stop: int, length: int, step: Fraction) -> Taps:
-    """Of the target pixels first … stop − 1, over a source of `length` pixels."""
+    """Return the taps of target pixels first … stop − 1, over a source of `length` pixels."""
     p, q, target = step.numerator, step.denominator, np.arange(first, stop, dtype=np.int64)[:, None]
     if step >= 1:  # in parts of 1/q of a source pixel
         begin, end = target * p, np.minimum((target + 1) * p, length * q)
@@ -73,7 +73,7 @@ def taps(first: int, stop: int, length: int, step: Fraction) -> Taps:
 
 
 def sources(first: int, stop: int, length: int, step: Fraction) -> tuple[int, int]:
-    """The source pixels that target pixels depend on: the first, and the one after the last."""
+    """Return the source pixels that target pixels depend on: the first, and the one after the last."""
     low = taps(first, first + 1, length, step).span
     high = taps(stop - 1, stop, length, step).span
     return low[0], high[1]
@@ -82,7 +82,7 @@ def sources(first: int, stop: int, length: int, step: Fraction) -> tuple[int, in
 def resampled(
     image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_], rows: Taps, cols: Taps
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Values at the target pixels, as floats, and where there are any.
+    """Return values at the target pixels, as floats, and where there are any.
 
     Args:
         image_HWC: 0 where invalid. Its rows and columns are numbered as those of the taps.
@@ -134,7 +134,7 @@ def _along_cols(image_HWC: NDArray[Any], taps: Taps) -> NDArray[Any]:
 
 
 def as_type(values: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Rounded to the whole numbers of a type, or floats of it."""
+    """Return values rounded to the whole numbers of a type, or as floats of it."""
     kind = np.dtype(dtype)
     if kind.kind not in "iu":
         return values.astype(kind, copy=False)

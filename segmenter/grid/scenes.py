@@ -76,11 +76,11 @@ class Dataset:
     usual_metres: float | None = None
 
     def of(self, split: Split) -> tuple[Scene, ...]:
-        """The scenes of one split."""
+        """Return the scenes of one split."""
         return tuple(scene for scene in self.scenes if scene.split == split)
 
     def scale_of(self, scene: Scene, georeference: float | None) -> float | None:
-        """Metres a pixel of a scene whose image's georeference tells so many; None where nothing does."""
+        """Return a scene's metres a pixel: the recipe's, else its georeference's; None if neither says."""
         return scene.metres_per_pixel or georeference or self.usual_metres
 
 
@@ -113,7 +113,7 @@ class Layout:
         return tuple(self.images.groupindex)
 
     def fields(self, image: Path) -> dict[str, str] | None:
-        """The fields of an image, below the root or in other folders of that form; None: it has another."""
+        """Return the fields of an image, by its path below the root or another folder; None if none fits."""
         below = self._below(image)
         match = None if below is None else self.images.fullmatch(below)
         if match is None:
@@ -121,11 +121,11 @@ class Layout:
         return None if match is None else match.groupdict()
 
     def covers(self, folder: Path) -> bool:
-        """Whether a folder is the root or lies below it."""
+        """Return whether a folder is the root or lies below it."""
         return self._below(folder) is not None
 
     def holds(self, path: Path) -> bool:
-        """Whether a file of that name would be taken for an image or label of the dataset."""
+        """Return whether a file of that name would be taken for an image or label of the dataset."""
         below = self._below(path)
         regexes = self.images, self.labels, *self.bands.values()
         return below is not None and any(regex.fullmatch(below) for regex in regexes)

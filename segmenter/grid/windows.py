@@ -49,7 +49,7 @@ class Columns:
         return min(self.width, max(1, round_up(-(-self.part.width // count), math.gcd(self.width, _ALIGNED))))
 
     def left(self, done_rows: int) -> Iterator[Window]:
-        """Columns that are left after so many rows."""
+        """Yield the columns that are left after so many rows."""
         if not self.part.size.pixels:
             return
         index, rows = divmod(done_rows, self.part.height)
@@ -59,7 +59,7 @@ class Columns:
             rows = 0
 
     def pixels(self, done_rows: int) -> int:
-        """Pixels in the first so many rows."""
+        """Return pixels in the first so many rows."""
         if not self.part.height:
             return 0
         index, rows = divmod(done_rows, self.part.height)
@@ -68,7 +68,7 @@ class Columns:
 
 
 def _axis(length: int, window: int, step: int) -> Iterator[tuple[int, int, int]]:
-    """(start, first kept, after last kept) along one axis of `length`, windows clipped to it.
+    """Yield (start, first kept, after last kept) along one axis of `length`, windows clipped to it.
 
     Windows lie `step` apart; the last is moved back to end at the border, so that none is smaller than
     the others. Where two overlap, the border between their kept parts lies in the middle of the overlap.
@@ -85,7 +85,7 @@ def _axis(length: int, window: int, step: int) -> Iterator[tuple[int, int, int]]
 
 
 def grid(size: Size, tile: Size, overlap: int = 0) -> Iterator[Placement]:
-    """Tiles of `tile` pixels that cover a scene of `size`, neighbours sharing at least `overlap` pixels.
+    """Yield tiles that cover a scene of `size`, neighbours sharing at least `overlap` pixels.
 
     A scene smaller than the tile gives one window of the tile's size that reaches beyond the scene; its
     `keep` is the scene. Order: row by row.
@@ -101,7 +101,7 @@ def grid(size: Size, tile: Size, overlap: int = 0) -> Iterator[Placement]:
 def halo_windows(
     area: Size | Window, window: Size, halo: int, stride: int, part: Window | None = None
 ) -> Iterator[Placement]:
-    """Windows for exact tiled prediction: law 4, *tiles disappear*.
+    """Yield windows for exact tiled prediction: law 4, *tiles disappear*.
 
     Args:
         area: the raster in pixels; it is thought of as padded below and right to a multiple of `stride`. Of
@@ -139,7 +139,7 @@ def halo_windows(
 def _halo_axis(
     padded: int, wanted: tuple[int, int], window: int, halo: int, stride: int
 ) -> Iterator[tuple[int, int, int, int]]:
-    """(start, stop, first kept, after last kept) along one axis, windows inside 0 … `padded`."""
+    """Yield (start, stop, first kept, after last kept) along one axis, windows inside 0 … `padded`."""
     first = max(0, wanted[0] // stride * stride - halo)
     last = min(padded, round_up(wanted[1], stride) + halo)
     side = least_window(last - first, window, halo, stride)
@@ -148,7 +148,7 @@ def _halo_axis(
 
 
 def least_window(length: int, window: int, halo: int, stride: int) -> int:
-    """The smallest side with which `length` pixels take no more windows than with `window`.
+    """Return the smallest side with which `length` pixels take no more windows than with `window`.
 
     Of n windows that share 2 · halo with each neighbour, n · (side − 2 halo) + 2 halo pixels are covered.
     """
@@ -159,12 +159,12 @@ def least_window(length: int, window: int, halo: int, stride: int) -> int:
 
 
 def round_up(value: int, multiple: int) -> int:
-    """The smallest multiple that is not below."""
+    """Return the smallest multiple that is not below."""
     return -(-value // multiple) * multiple
 
 
 def window_for(size: int, radius: int, stride: int) -> Size:
-    """A square window of `size` pixels, or larger where less than half of its side would be kept."""
+    """Return a square window of `size` pixels, or larger where less than half of its side would be kept."""
     halo = -(-radius // stride) * stride
     side = size if size > 2 * halo else 4 * halo
     return Size(side, side).round_up(stride)

@@ -32,7 +32,7 @@ WEIGHTS: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
 
 @dataclass(frozen=True)
 class Blend:
-    """How windows are blended.
+    """Blending of windows.
 
     Attributes:
         overlap: of neighbouring windows, in percent of their side.
@@ -47,17 +47,17 @@ class Blend:
             raise ConfigError(f"--overlap: expected 0 … 95 percent of a window, got {self.overlap:g}")
 
     def step(self, side: int, stride: int) -> int:
-        """Pixels from one window to the next, on the grid of the stride."""
+        """Return pixels from one window to the next, on the grid of the stride."""
         return max(stride, int(side * (100 - self.overlap) / 100) // stride * stride)
 
 
 def window_weights(kind: str, side: int) -> NDArray[np.float64]:
-    """Weights along one side of a window, symmetric, largest in the middle, never zero."""
+    """Return weights along one side of a window, symmetric, largest in the middle, never zero."""
     return WEIGHTS[kind]((2 * np.arange(side) + 1 - side) / side)
 
 
 def blend_windows(area: Window, window: Size, blend: Blend, stride: int, part: Window) -> Iterator[Weighted]:
-    """The windows over an area that touch a part of it, row by row.
+    """Yield the windows over an area that touch a part of it, row by row.
 
     They are those of the whole area, which is thought of as padded below and right to a multiple of
     `stride`, and lie on its grid; no window reaches beyond it. `keep` is what a window shares with the part.
@@ -77,7 +77,7 @@ def blend_windows(area: Window, window: Size, blend: Blend, stride: int, part: W
 def _axis(
     length: int, window: int, blend: Blend, stride: int, first: int, last: int
 ) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """(start, weights) of the windows along one axis that touch first … last; the weights sum to 1."""
+    """Yield (start, weights) of the windows along one axis that touch first … last; the weights sum to 1."""
     side = min(window, length)
     step = blend.step(side, stride)
     count = -(-(length - side) // step) + 1
@@ -151,7 +151,7 @@ class _Band:
             self._sums[into] += weighted_HWK[piece.within.slices()]
 
     def give(self, row: int, wanted: ExtraOutputs) -> Iterator[tuple[Window, Prediction]]:
-        """The rows above `row`, which no further window will reach."""
+        """Yield the rows above `row`, which no further window will reach."""
         done = min(row, self.part.row_stop) - self._top
         if done <= 0:
             return

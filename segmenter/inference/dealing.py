@@ -29,14 +29,14 @@ _WAITING = 2
 
 
 def places(predict: Predictor) -> int:
-    """How many batches a predictor takes at once, over all of its devices."""
+    """Return the number of batches that a predictor takes at once, over all of its devices."""
     return sum(worker.at_once for worker in predict.workers)
 
 
 def compute_all(
     batches: Iterable[Batch[J]], predict: Predictor, *, blended: bool
 ) -> Iterator[tuple[Batch[J], Iterator[Any]]]:
-    """Each batch with what is computed of its pieces, in order.
+    """Yield each batch with what is computed of its pieces, in order.
 
     Raises:
         DeviceError: a single window does not fit into a device's memory; a batch that does not is halved.
@@ -56,7 +56,7 @@ def compute_all(
 def _deal(
     batches: Iterable[Batch[J]], workers: Sequence[Worker], pool: ThreadPoolExecutor, blended: bool
 ) -> Iterator[tuple[Batch[J], Future[Iterator[Any]]]]:
-    """Each batch with its result to come, in order, once a device has a place for it."""
+    """Yield each batch with its result to come, in order, once a device has a place for it."""
     devices = [_Device(worker, blended) for worker in workers]
     free: queue.SimpleQueue[_Device] = queue.SimpleQueue()
     for turn in range(max(worker.at_once for worker in workers)):  # each device has one before any has two
@@ -88,7 +88,7 @@ class _Device:
         self._most: dict[tuple[int, ...], int] = {}
 
     def compute(self, batch: Batch[Any]) -> Iterator[Any]:
-        """Of each piece that has data: the prediction of its kept part, or its weighted probabilities."""
+        """Compute each piece that has data: the prediction of its kept part, or weighted probabilities."""
         if batch.image is None:
             return iter(())
         pieces = [entry for entry in batch.entries if isinstance(entry, Piece) and entry.computed]

@@ -14,17 +14,17 @@ from segmenter.base.errors import SegmenterError
 from segmenter.grid.geometry import Window
 from segmenter.grid.windows import Placement
 from segmenter.inference.prediction import Prediction
-from segmenter.raster.readable import Readable as Readable
+from segmenter.raster.header import Readable as Readable
 
 
 class Strips(Protocol):
     """Columns of a raster that are computed one after the other, each from top to bottom."""
 
     def left(self, done_rows: int) -> Iterator[Window]:
-        """Those that are left after so many rows, counted through all of them."""
+        """Yield the columns that are left after so many rows, counted through all of them."""
 
     def pixels(self, done_rows: int) -> int:
-        """Pixels in the first so many rows."""
+        """Return pixels in the first so many rows."""
 
 
 class Job(Protocol):
@@ -32,7 +32,7 @@ class Job(Protocol):
 
     @property
     def part(self) -> Window | None:
-        """What to map; None for the whole raster."""
+        """Part to map; None for the whole raster."""
 
     @property
     def columns(self) -> Strips | None:
@@ -44,7 +44,7 @@ class Job(Protocol):
 
     @property
     def abandoned(self) -> bool:
-        """Whether the rest of it is no longer wanted (its output failed)."""
+        """True if the rest of it is no longer wanted (its output failed)."""
 
     def open(self) -> contextlib.AbstractContextManager[Readable]:
         """Open the raster; called and used in the reading thread."""
@@ -90,7 +90,7 @@ class Piece(Generic[J]):
 
     @property
     def weights(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Of its rows and columns.
+        """Weights of its rows and columns.
 
         Raises:
             TypeError: windows are not blended.
@@ -130,10 +130,10 @@ class Mapped(Generic[J]):
 
 
 Entry = Piece[J] | Finished[J] | Failed[J]
-"""What the reading thread gives."""
+"""Events that the reading thread gives."""
 
 Event = Mapped[J] | Finished[J] | Failed[J]
-"""What prediction gives."""
+"""Events that prediction gives."""
 
 
 @dataclass(frozen=True, eq=False)

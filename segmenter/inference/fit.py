@@ -20,8 +20,7 @@ from segmenter.base.errors import RasterError, SegmenterError
 from segmenter.grid.geometry import Window
 from segmenter.model.normalisation import Normalisation
 from segmenter.raster import RasterInfo
-from segmenter.raster.band_names import names_of, order_of
-from segmenter.raster.readable import Readable
+from segmenter.raster.header import Readable, names_of, order_of
 from segmenter.runs.ensemble import AnyRun, members
 
 _INSIST = "to take it all the same: --insist, in Python insist=True"
@@ -39,7 +38,7 @@ _FACTOR, _NOTABLE_FACTOR = 6.0, 3.0
 _ALIKE = 4.0
 """Ratio of the largest to the smallest of the bands' factors up to which they are one."""
 _OFFSETS = (1000.0, 0.1)
-"""Of reflectances since processing baseline 04.00 of Sentinel-2, times 10,000 and as they are."""
+"""Offsets of reflectances since processing baseline 04.00 of Sentinel-2, times 10,000 and as they are."""
 
 
 @dataclass(frozen=True)

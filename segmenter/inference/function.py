@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 from segmenter.devices.exhausted import memory_errors
 from segmenter.devices.strategy import Devices
 from segmenter.grid.geometry import Size, Window
-from segmenter.inference.pixelwise import fused, per_pixel
 from segmenter.inference.prediction import ExtraOutputs, Prediction, Predictor
-from segmenter.inference.rescaling import rescaled
+from segmenter.inference.tensors import fused, per_pixel, rescaled
 from segmenter.inference.tta import SYMMETRIES, Tta, parse_tta
 from segmenter.model.normalisation import Normalisation
-from segmenter.model.receptive_field import inference_bytes_per_pixel
+from segmenter.model.size import inference_bytes_per_pixel
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +98,7 @@ class PredictFunction:
         return self.part(image_BHWC, valid_BHW, Window.of(Size(*valid_BHW.shape[1:])))
 
     def part(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_], box: Window) -> Prediction:
-        """Of the same part of each window only: what lies around it is computed, but no classes chosen."""
+        """Predict one part of each window: what lies around it is computed, but no classes chosen."""
         edges = np.array([box.row, box.row_stop, box.col, box.col_stop], np.int32)
         with memory_errors(_doing(valid_BHW), _REMEDY), self._placed():
             outputs = self._plain(image_BHWC, valid_BHW, _whole(valid_BHW), edges)
@@ -121,7 +120,7 @@ class PredictFunction:
         rows_BH: NDArray[np.float32],
         cols_BW: NDArray[np.float32],
     ) -> NDArray[np.float32]:
-        """(B, H, W, K) probabilities × the weights of each window's rows and columns."""
+        """Return (B, H, W, K) probabilities × the weights of each window's rows and columns."""
         with memory_errors(_doing(valid_BHW), _REMEDY), self._placed():
             found = self._weighted(image_BHWC, valid_BHW, _whole(valid_BHW), rows_BH, cols_BW)
             result: NDArray[np.float32] = np.asarray(found)  # not .numpy(), which copies
@@ -137,14 +136,14 @@ class OnSeveralDevices:
         self.bytes_per_pixel = workers[0].bytes_per_pixel
 
     def __call__(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_]) -> Prediction:
-        """On the first of them."""
+        """Predict on the first device."""
         return self.workers[0](image_BHWC, valid_BHW)
 
 
 def on_all_gpus(
     build: Callable[[], PredictFunction], devices: Sequence[str] | None = None
 ) -> PredictFunction | OnSeveralDevices:
-    """A function on every GPU that TensorFlow sees, each with a model of its own; without any, on the CPU.
+    """Return a function on every visible GPU, each with a model of its own, or on the CPU.
 
     Args:
         build: makes a model and its function, on the device that is in force.
@@ -163,7 +162,7 @@ def on_all_gpus(
 
 
 def on_replicas(model: Any, normalisation: Normalisation, devices: Devices) -> Predictor:
-    """A model that is in training, on each device of this worker, with that device's copy of the weights.
+    """Return a model in training on each device of this worker, with that device's weights.
 
     Nothing is copied: what it predicts is what the model has learned when it is called. Where the devices
     leave it to the host, the model has to lie there.
@@ -191,7 +190,7 @@ class _Graphs:
 
     One graph for all shapes is less waiting, and a window goes through the same operations as a whole
     raster does. They are started one by one: the memory of two at once is not there, and on a CPU XLA's
-    programs must not run twice at once (`pixelwise`).
+    programs must not run twice at once (`tensors`).
     """
 
     def __init__(self, function: Any, one_by_one: threading.Lock) -> None:
@@ -223,7 +222,7 @@ def _doing(valid_BHW: NDArray[np.bool_]) -> str:
 def predict_function(
     model: Any, normalisation: Normalisation, wanted: ExtraOutputs | None = None, tta: str = "none"
 ) -> PredictFunction:
-    """A Keras model that gives logits, as what `predictor` takes.
+    """Return a Keras model that gives logits, as what `predictor` takes.
 
     Args:
         tta: what is averaged, see `tta.parse_tta`.
@@ -234,19 +233,19 @@ def predict_function(
 def ensemble_function(
     members: Sequence[Member], wanted: ExtraOutputs | None = None, tta: str = "none"
 ) -> PredictFunction:
-    """Several models as one: the mean of their probabilities, each with the same weight."""
+    """Return several models as one: the mean of their probabilities, each with the same weight."""
     return PredictFunction(members, wanted or ExtraOutputs(), parse_tta(tta))
 
 
 def _measures(model: Any) -> tuple[int, float]:
-    """(classes, bytes per pixel) of a Keras model; 0 where a plain function stands in for one."""
+    """Return (classes, bytes per pixel) of a Keras model; 0 where a plain function stands in for one."""
     if not hasattr(model, "outputs"):
         return 0, 0.0
     return int(model.outputs[0].shape[-1]), inference_bytes_per_pixel(model)
 
 
 def _whole(valid_BHW: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """1 where all pixels have data, as a scalar of the one type that TensorFlow keeps in the host's memory.
+    """Return 1 if all pixels have data, in the type that TensorFlow keeps in the host's memory.
 
     A GPU that found it out itself would have to be waited for before the rest of the graph is started.
     """
@@ -262,7 +261,7 @@ class _Pixels:
     whole: Any
 
     def normalised(self, member: Member, *, after: Any = None) -> Any:
-        """As a member's model takes them, once `after` is computed."""
+        """Return images as a member's model takes them, once `after` is computed."""
         with _after(after):
             image = self.image if after is None else tf.identity(self.image)
         return tf.cond(
@@ -273,7 +272,7 @@ class _Pixels:
 
 
 def _average(members: Sequence[Member], pixels: _Pixels, tta: Tta) -> Any:
-    """Mean probabilities over models, scales and symmetries: one by one, with memory for one at a time."""
+    """Return mean probabilities over models, scales and symmetries, with memory for one at a time."""
     total: Any = None
     softmax = fused(tf.nn.softmax)  # one for all: they come one after the other
     for member in members:
@@ -288,7 +287,7 @@ def _average(members: Sequence[Member], pixels: _Pixels, tta: Tta) -> Any:
 
 
 def _over_symmetries(model: Any, softmax: Any, pixels_BHWC: Any, symmetries: str, before: Any) -> Any:
-    """The sum of probabilities over symmetries."""
+    """Return the sum of probabilities over symmetries."""
     total: Any = None
     for symmetry in SYMMETRIES[symmetries]:
         with _after(before if total is None else total):
@@ -304,7 +303,7 @@ def _after(total: Any) -> Any:
 
 
 def _outputs(scores: Any, box_4: Any, wanted: ExtraOutputs, *, are_logits: bool) -> dict[str, Any]:
-    """The parts of a `Prediction` of a box from logits or probabilities, as tensors."""
+    """Return the parts of a `Prediction` of a box from logits or probabilities, as tensors."""
     box = (slice(None), slice(box_4[0], box_4[1]), slice(box_4[2], box_4[3]))
     # Cut out afterwards: the class of a pixel costs less than a copy of its scores.
     outputs = {"ids": per_pixel(_largest, scores)[box]}
@@ -313,7 +312,7 @@ def _outputs(scores: Any, box_4: Any, wanted: ExtraOutputs, *, are_logits: bool)
     # Fused for the bits, too: TensorFlow's own softmax has others at the end of an array than in its middle.
     share, found = (tf.nn.softmax if are_logits else tf.identity), scores[box]
     if wanted.confidence:
-        with tf.control_dependencies(list(outputs.values())):  # XLA's programs not at once, see `pixelwise`
+        with tf.control_dependencies(list(outputs.values())):  # XLA's programs not at once, see `tensors`
             outputs["confidence"] = per_pixel(lambda x: _as_byte(tf.reduce_max(share(x), axis=-1)), found)
     with tf.control_dependencies(list(outputs.values())):
         if wanted.probabilities == "uint8":
@@ -324,17 +323,17 @@ def _outputs(scores: Any, box_4: Any, wanted: ExtraOutputs, *, are_logits: bool)
 
 
 def _largest(scores: Any) -> Any:
-    """(..., K) → (...,): the index of the largest, the first of several, as uint8."""
+    """Return the index of the largest along the last axis, the first of several, as uint8."""
     return tf.cast(tf.argmax(scores, axis=-1, output_type=tf.int32), tf.uint8)
 
 
 def _weigh(probabilities: Any, weights: Any) -> Any:
-    """(..., K) and (...,) → (..., K)."""
+    """Return the probabilities or logits of each class, with none where a pixel has no data."""
     return probabilities * weights[..., tf.newaxis]
 
 
 def _weigh_logits(scores: Any, weights: Any) -> Any:
-    """The same from logits."""
+    """Return the prediction of logits."""
     return _weigh(tf.nn.softmax(scores), weights)
 
 

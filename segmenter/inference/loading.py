@@ -9,10 +9,11 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from segmenter.base.errors import CheckpointError
+from segmenter.base.files import file_state
 from segmenter.devices.setup import computing_on, overlooked_gpus, smallest_card
 from segmenter.inference.prediction import ExtraOutputs, Predictor
 from segmenter.model.receptive_field import NetworkGeometry
-from segmenter.model.weight_shapes import check_learned, check_weights, is_described
+from segmenter.model.size import check_learned, check_weights, is_described
 from segmenter.runs.ensemble import AnyRun, members
 from segmenter.runs.run import RUN_FILE, Run
 from segmenter.runs.weights import assign_weights, learned_weights
@@ -35,7 +36,7 @@ class KeptModels:
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """Inside, `load_predictor` takes and leaves its models here."""
+        """Let `load_predictor` take models from here, and leave them here."""
         token = _KEPT.set(self)
         try:
             yield
@@ -43,7 +44,7 @@ class KeptModels:
             _KEPT.reset(token)
 
     def get(self, key: Any, weights: Any, load: Callable[[], Predictor]) -> Predictor:
-        """The model of a key, loaded where there is none with these weights."""
+        """Return the model of a key; load it where there is none with these weights."""
         with self._lock:
             if key not in self._found or self._found[key][0] != weights:
                 self._found.pop(key, None)  # before the next takes memory
@@ -57,7 +58,7 @@ def load_predictor(
     tta: str = "none",
     precision: Sequence[str] | None = None,
 ) -> Predictor:
-    """The compiled model of a run, or those of an ensemble, on every GPU that TensorFlow sees, or on the CPU.
+    """Return the compiled model of a run or ensemble, on every visible GPU, or on the CPU.
 
     Within `KeptModels.used`, one that was loaded before.
 
@@ -75,7 +76,7 @@ def load_predictor(
     if kept is None:
         return _load(run, wanted, tta, policies)
     files = [member.weights_file().resolve() for member in members(run)]
-    stamps = [(file, file.stat().st_mtime_ns, file.stat().st_size) for file in files]
+    stamps = [(file, file_state(file)) for file in files]
     return kept.get((wanted, tta, policies), stamps, lambda: _load(run, wanted, tta, policies))
 
 
@@ -97,7 +98,7 @@ def _load(run: AnyRun, wanted: ExtraOutputs, tta: str, policies: Sequence[str]) 
 
 
 def _weights(run: Run) -> Arrays:
-    """Those that predict; refused before TensorFlow is imported, where the kind of model lets one tell."""
+    """Return the weights that predict; refuse misfits before TensorFlow is imported, where possible."""
     arrays = learned_weights(run.weights())
     if is_described(run.recipe.model):
         check_learned(arrays, run.recipe.model, run.band_count, len(run.classes), run.weights_file())
@@ -105,7 +106,7 @@ def _weights(run: Run) -> Arrays:
 
 
 def _member(run: Run, arrays: Arrays, precision: str) -> Member:
-    """A run's model, on the device that is in force."""
+    """Return a run's model, on the device that is in force."""
     from segmenter.inference.function import Member
     from segmenter.model.building import build_model, network_geometry, shapes_of
 
@@ -128,7 +129,7 @@ def _check_geometry(run: Run, found: NetworkGeometry) -> None:
 
 
 def load_member(run: Run, precision: str = "float32") -> Member:
-    """A run's model with its normalisation, where TensorFlow puts it: one GPU, or the CPU.
+    """Return a run's model with its normalisation, where TensorFlow puts it: one GPU, or the CPU.
 
     Args:
         precision: a Keras dtype policy.

@@ -43,22 +43,22 @@ from segmenter.raster.write import BLOCK
 
 BASE_BYTES = 1 << 30
 SHARE_OF_MACHINE = 0.5
-"""Of all its memory, in use or not: the same call is to give the same windows."""
+"""Share of all memory, in use or not: the same call is to give the same windows."""
 _SHARE_OF_CARD = 0.8
 _GOOD_ENOUGH = 1.03
-"""Of two window sizes the smaller, where it computes at most so much more: memory is worth something."""
+"""Extra computing up to which the smaller of two window sizes is chosen, for its memory."""
 _LARGEST = 8192
 USUAL, _LARGE = 512, 1024
 """Sides of windows where a recipe names none: blended, and for validation where the memory allows it."""
 _LEAST_COLUMN, _WINDOWS_ACROSS = 8 * BLOCK, 8
-"""Of a column, in pixels and in windows: what it shares with the next is computed twice, or discarded."""
+"""Least width of a column, in pixels and in windows: pixels that columns share are computed twice."""
 _MOST_AT_ONCE = 64
 _READ, _GIVEN = 5, 3
 """Batches under way: being read, stacked, waiting, computed; computed, waiting, being written."""
 _GPU_READ, _GPU_GIVEN = 3, 4
 """More for each GPU: in its reader's hands, two in its own (`dealing`); results that wait for them."""
 _HELD_ROWS = 1024
-"""Of a raster's validity: those of a block, which has fewer as a rule, and what is left of those above."""
+"""Rows of a raster's validity in memory: those of a block, rarely as many, and the rest of the one above."""
 _AMOUNT = re.compile(r"\s*\d+(\.\d+)?\s*[a-z]+\s*", re.IGNORECASE)
 """A number and a unit, and nothing else: `ByteSize` takes a number alone as bytes, and any text behind it."""
 
@@ -84,7 +84,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class OwnNeeds:
-    """What predictions take that are brought back from a grid onto the rasters' own pixels.
+    """Memory of predictions that are brought back from a grid onto the rasters' own pixels.
 
     Attributes:
         width: of the widest raster, in its own pixels.
@@ -103,7 +103,7 @@ class OwnNeeds:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a prediction takes and gives.
+    """Memory that a prediction takes, and what it gives.
 
     Attributes:
         network: stride, radius and memory of the model.
@@ -131,7 +131,7 @@ class Needs:
         return self.wanted.pixel_bytes(self.classes)
 
     def total(self, window: Size, batch: int, column: int, *, blended: bool) -> float:
-        """Bytes of a prediction without the model's part: see the head of this module."""
+        """Return the bytes of a prediction without the model's part: see the head of this module."""
         pixels, out = batch * window.pixels, self.out_bytes
         read, given = _READ + _GPU_READ * self.gpus, _GIVEN + _GPU_GIVEN * self.gpus
         under_way = read * (self.pixel_bytes + 1) + given * (out + 4 * self.classes * blended)
@@ -142,11 +142,11 @@ class Needs:
         return BASE_BYTES + pixels * under_way + self.column(column) * rows
 
     def column(self, width: int) -> int:
-        """Pixels of a column that is asked to be of a width: on a grid it may be wider."""
+        """Return pixels of a column that is asked to be of a width: on a grid it may be wider."""
         return width if self.own is None else max(width, self.own.narrowest)
 
     def own_rows(self, column: int) -> float:
-        """Bytes of rows in the rasters' own pixels that wait to be written, and of where they have data."""
+        """Return the bytes of rows in the rasters' own pixels that wait to be written, with their masks."""
         if self.own is None:
             return 0.0
         width = min(self.own.width, max(BLOCK, int(column * self.own.share)))
@@ -154,12 +154,12 @@ class Needs:
         return float(width * written + min(HELD_BYTES, width * _HELD_ROWS))
 
     def model(self, window: Size, batch: int) -> float:
-        """Bytes that the model takes for a batch."""
+        """Return bytes that the model takes for a batch."""
         return batch * window.pixels * self.network.bytes_per_pixel + self.weights
 
 
 def usual_tiling(network: NetworkGeometry, window: int | None, batch: int | None, devices: int = 1) -> Tiling:
-    """The windows that a recipe asks for, as validation takes them.
+    """Return the windows that a recipe asks for, as validation takes them.
 
     By default they are large, since the model's radius around each is discarded: of 107 pixels, windows of
     512 compute 3.2 pixels for each that is kept, those of 1024 1.6. At once, they have as many pixels as one
@@ -185,7 +185,7 @@ def usual_tiling(network: NetworkGeometry, window: int | None, batch: int | None
 
 
 def _model_room(devices: int) -> float:
-    """Bytes that a model may take on each of so many devices."""
+    """Return bytes that a model may take on each of so many devices."""
     card = smallest_card()
     if card is not None:
         return card * _SHARE_OF_CARD
@@ -193,7 +193,7 @@ def _model_room(devices: int) -> float:
 
 
 def plan_tiling(sizes: Iterable[Size], needs: Needs, choice: Choice) -> tuple[Tiling, list[str]]:
-    """The tiling for rasters of these sizes, and what is to be said about it.
+    """Return the tiling for rasters of these sizes, and what is to be said about it.
 
     Exact is the default. Windows are blended where the model looks at the whole image, and where exact
     windows within the memory would discard more than half of what they compute.
@@ -221,7 +221,7 @@ def plan_tiling(sizes: Iterable[Size], needs: Needs, choice: Choice) -> tuple[Ti
 def share_of(
     tiling: Tiling, sizes: Iterable[Size], needs: Needs, memory: int, batch: int | None
 ) -> tuple[Tiling, int]:
-    """A tiling for a process with less memory: the same windows, in smaller batches and columns.
+    """Return a tiling for a process with less memory: the same windows, in smaller batches and columns.
 
     Args:
         batch: windows computed at once, where they are not chosen.
@@ -236,7 +236,7 @@ def share_of(
 
 
 def useful_share(tiling: Tiling, counts: Counter[Size]) -> float:
-    """Pixels that are kept, of those that are computed; the padding to the stride is nobody's waste."""
+    """Return kept pixels over computed ones; padding to the stride is not counted as waste."""
     kept = sum(size.round_up(tiling.stride).pixels * count for size, count in counts.items())
     return kept / max(1, _computed(tiling.window.height, tiling, counts))
 
@@ -277,7 +277,7 @@ def _exact(counts: Counter[Size], needs: Needs, choice: Choice) -> Tiling:
 
 
 def _smooth(counts: Counter[Size], needs: Needs, choice: Choice, *notes: str) -> tuple[Tiling, list[str]]:
-    """Windows of the recipe's size, which the model knows; down to half of it where the memory is less.
+    """Return windows of the recipe's size; down to half of it where the memory is less.
 
     Not smaller: a model that sees but a few pixels of a scene at a time maps it wrongly.
     """
@@ -294,7 +294,7 @@ def _smooth(counts: Counter[Size], needs: Needs, choice: Choice, *notes: str) ->
 def _refuse_to_exceed(
     side: int, counts: Counter[Size], needs: Needs, choice: Choice, *, blended: bool = False
 ) -> None:
-    """An amount that was asked for is kept or refused; a small machine does what it can."""
+    """Refuse windows that exceed an amount that was asked for; a small machine does what it can."""
     if choice.memory is None:
         return
     needed = _needed(side, 1, counts, needs, blended=blended)[1]
@@ -324,7 +324,7 @@ def refuse_beyond_the_machine(tiling: Tiling, sizes: Iterable[Size], needs: Need
 def _tiling(
     window: Size, halo: int, needs: Needs, choice: Choice, counts: Counter[Size], blend: Blend | None = None
 ) -> Tiling:
-    """In columns as wide as fit, then with as many windows at once as fit."""
+    """Return a tiling in columns as wide as fit, then with as many windows at once as fit."""
     blended, side = blend is not None, window.height
     column = _least_column(side)
     while column < COLUMN and _fits(
@@ -345,7 +345,7 @@ def _tiling(
 
 
 def _least_column(side: int) -> int:
-    """The narrowest column for windows of a side: a power of two, as whole blocks are."""
+    """Return the narrowest column for windows of a side: a power of two, as whole blocks are."""
     return max(_LEAST_COLUMN, 1 << (_WINDOWS_ACROSS * side - 1).bit_length())
 
 
@@ -370,7 +370,7 @@ def _fits(
 def _needed(
     side: int, batch: int, counts: Counter[Size], needs: Needs, *, blended: bool, column: int = 0
 ) -> tuple[float, float]:
-    """Bytes of the model's part, and of all that is in the machine's memory; in the narrowest columns."""
+    """Return the bytes of the model, and of all in the machine's memory, for the narrowest columns."""
     window, widest = Size(side, side), max((size.width for size in counts), default=side)
     column = column or _least_column(side)
     model = needs.model(window, batch)
@@ -379,7 +379,7 @@ def _needed(
 
 
 def parse_memory(text: str) -> int:
-    """Bytes from a number with a unit: 8GB, 500M, 2.5GiB.
+    """Return bytes from a number with a unit: 8GB, 500M, 2.5GiB.
 
     Raises:
         ValueError: it is none.

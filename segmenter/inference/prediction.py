@@ -17,7 +17,7 @@ _PIXELS_AT_ONCE = 1 << 15
 
 @dataclass(frozen=True)
 class ExtraOutputs:
-    """What is wanted of the model beside class ids.
+    """Outputs of the model that are wanted beside class ids.
 
     Attributes:
         confidence: the largest probability.
@@ -28,7 +28,7 @@ class ExtraOutputs:
     probabilities: Literal["uint8", "float16"] | None = None
 
     def pixel_bytes(self, classes: int) -> int:
-        """Bytes of a pixel's prediction, its class id among them."""
+        """Return bytes of a pixel's prediction, its class id among them."""
         each = {None: 0, "uint8": 1, "float16": 2}[self.probabilities]
         return 1 + self.confidence + each * classes
 
@@ -49,14 +49,14 @@ class Prediction:
     probabilities: NDArray[Any] | None = None
 
     def __getitem__(self, where: Any) -> Prediction:
-        """The same part of all of its arrays; `where` indexes the axes before K."""
+        """Return the same part of all of its arrays; `where` indexes the axes before K."""
         confidence = None if self.confidence is None else self.confidence[where]
         probabilities = None if self.probabilities is None else self.probabilities[where]
         return Prediction(self.ids[where], confidence, probabilities)
 
     @classmethod
     def blank(cls, size: Size, wanted: ExtraOutputs, classes: int) -> Prediction:
-        """Of a window without data."""
+        """Return the prediction of a window without data."""
         shape = (size.height, size.width)
         confidence = np.zeros(shape, np.uint8) if wanted.confidence else None
         kind = wanted.probabilities
@@ -64,7 +64,7 @@ class Prediction:
         return cls(np.full(shape, IGNORE, np.uint8), confidence, probabilities)
 
     def masked(self, valid: NDArray[np.bool_]) -> Prediction:
-        """Without what it says where there is no data."""
+        """Return the prediction without values where there is no data."""
         if valid.all():
             return self
         confidence, probabilities = self.confidence, self.probabilities
@@ -78,7 +78,7 @@ class Prediction:
 
     @classmethod
     def of_probabilities(cls, probabilities_HWK: NDArray[np.float32], wanted: ExtraOutputs) -> Prediction:
-        """From probabilities: the class of the largest, and what is wanted of the rest."""
+        """Make a prediction of probabilities: the class of the largest, and what is wanted of the rest."""
         ids_HW, largest_HW = _largest(probabilities_HWK)
         confidence_HW = as_bytes(largest_HW) if wanted.confidence else None
         if wanted.probabilities is None:
@@ -112,7 +112,7 @@ def _largest(values_HWK: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArra
 
 
 def as_bytes(probability: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Probability × 255, rounded; weights that sum to 1 up to rounding may have made it larger than 1."""
+    """Return probability × 255, rounded; at most 255, though rounding may bring a sum above 1."""
     scaled = np.rint(probability * np.float32(255))
     return np.minimum(scaled, 255, out=scaled).astype(np.uint8)
 
@@ -125,7 +125,7 @@ class Worker(Protocol):
         """Batches that it takes at once, from as many threads: what is copied overlaps what is computed."""
 
     def part(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_], box: Window) -> Prediction:
-        """The prediction of the same part of each window only, (B, box height, box width).
+        """Return the prediction of the same part of each window only, (B, box height, box width).
 
         Args:
             image_BHWC: pixels in the raster's own type.
@@ -139,7 +139,7 @@ class Worker(Protocol):
         rows_BH: NDArray[np.float32],
         cols_BW: NDArray[np.float32],
     ) -> NDArray[np.float32]:
-        """(B, H, W, K) probabilities × the weights of each window's rows and columns."""
+        """Return (B, H, W, K) probabilities × the weights of each window's rows and columns."""
 
 
 class Predictor(Protocol):
@@ -147,7 +147,7 @@ class Predictor(Protocol):
 
     @property
     def wanted(self) -> ExtraOutputs:
-        """What it gives beside class ids."""
+        """Outputs beside class ids."""
 
     @property
     def classes(self) -> int:
@@ -158,7 +158,7 @@ class Predictor(Protocol):
         """One for each device; batches go to all of them at once."""
 
     def __call__(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_]) -> Prediction:
-        """The prediction of whole windows."""
+        """Return the prediction of whole windows."""
 
 
 PredictBatch = Callable[[NDArray[Any], NDArray[np.bool_]], Prediction]
@@ -195,7 +195,7 @@ class FunctionPredictor:
         return self.function(image_BHWC, valid_BHW)
 
     def part(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_], box: Window) -> Prediction:
-        """As `Worker.part`; the function computes all of each window.
+        """Predict as `Worker.part`; the function computes all of each window.
 
         Raises:
             ValueError: it gave ids of another shape or type.
@@ -209,7 +209,7 @@ class FunctionPredictor:
         rows_BH: NDArray[np.float32],
         cols_BW: NDArray[np.float32],
     ) -> NDArray[np.float32]:
-        """As `Worker.weighted`.
+        """Predict as `Worker.weighted`.
 
         Raises:
             ValueError: there is no function for it.
@@ -220,7 +220,7 @@ class FunctionPredictor:
 
 
 def checked(found: Prediction, expected: tuple[int, ...]) -> Prediction:
-    """A prediction of windows, if its ids have the shape and type that are expected.
+    """Return a prediction of windows, if its ids have the shape and type that are expected.
 
     Raises:
         ValueError: they have not.

@@ -53,7 +53,7 @@ _READ_AHEAD, _COMPUTED_AHEAD = 1, 1
 def classify_all(
     jobs: Iterable[J], tiling: Tiling, predict: Predictor, readers: int | None = None
 ) -> Generator[Event[J], None, None]:
-    """Predictions for many rasters, as they are computed.
+    """Yield predictions for many rasters, as they are computed.
 
     The windows of a job come row by row (each row of windows complete before the next begins; blended, a
     window is some complete rows), of wide ones column by column, then its `Finished`, or its `Failed` at any
@@ -89,7 +89,7 @@ def classify_all(
 def classify(
     raster: Readable, part: Window, tiling: Tiling, predict: Predictor
 ) -> Iterator[tuple[Window, NDArray[np.uint8]]]:
-    """Class ids of a part of one open raster: windows in its coordinates, row by row.
+    """Yield class ids of a part of one open raster: windows in its coordinates, row by row.
 
     The raster is read in another thread: do not use it until the last window came.
 

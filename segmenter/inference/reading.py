@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,18 +17,17 @@ from segmenter.grid.geometry import Size, Window
 from segmenter.grid.windows import COLUMN, Columns, Placement, halo_windows, round_up
 from segmenter.inference.blending import Blend, blend_windows
 from segmenter.inference.events import Batch, Entry, Failed, Finished, J, Job, Piece, Readable
-from segmenter.inference.parallel_reading import read_apart
 
 _MOST_AT_ONCE = 256
 """Windows of a batch, however small."""
 _JOINED_PIXELS = 1 << 18
-"""Of windows without data that are given as one, at most."""
+"""Most pixels of windows without data that are given as one."""
 _NO_DATA = np.zeros((), np.bool_)
 
 
 @dataclass(frozen=True)
 class Tiling:
-    """How a raster is cut for the model.
+    """Cutting of a raster into windows for the model.
 
     Attributes:
         window: what the model sees at once, in pixels, halo included; rounded up to the stride.
@@ -63,7 +65,7 @@ class Tiling:
         return height - 2 * round_up(self.halo, self.stride)
 
     def placements(self, extent: Window, part: Window) -> Iterator[Placement]:
-        """Windows over the `part` of a raster of that `extent`, row by row.
+        """Yield windows over the `part` of a raster of that `extent`, row by row.
 
         Blended windows are those of the whole raster, so that a part's map is that part of the whole's;
         exact ones give the same map wherever they lie.
@@ -73,7 +75,7 @@ class Tiling:
         return halo_windows(extent, self.window, self.halo, self.stride, part)
 
     def at_once(self, read: Size) -> int:
-        """How many windows of that size are computed at once."""
+        """Return the number of windows of that size that are computed at once."""
         return max(self.batch, min(self.pixels // max(read.pixels, 1), _MOST_AT_ONCE))
 
 
@@ -98,7 +100,7 @@ class _Group(Generic[J]):
 
 
 def read_batches(jobs: Iterable[J], tiling: Tiling, readers: int = 1) -> Iterator[Batch[J]]:
-    """Windows of all jobs, batched by shape, type and bands.
+    """Yield windows of all jobs, batched by shape, type and bands.
 
     Entries of one job come in order; `4 * batch + 64` of them wait at most.
 
@@ -163,7 +165,7 @@ def _read_column(
 
 
 def _joined(windows: Iterable[Read], tiling: Tiling) -> Iterator[Read]:
-    """Exact windows that are known to hold no data, one below the other, as one: a sparse file has many."""
+    """Yield exact windows without data, one below the other, as one: a sparse file has many."""
     waiting: Read | None = None
     for read in windows:
         if waiting is not None:
@@ -184,7 +186,7 @@ def _joined(windows: Iterable[Read], tiling: Tiling) -> Iterator[Read]:
 
 
 def _without_data(places: Sequence[Placement]) -> Read:
-    """Windows that adjoin as one that need not be computed."""
+    """Return windows that adjoin as one that need not be computed."""
     place = Placement(
         *(Window.around(windows) for windows in zip(*((p.read, p.keep) for p in places), strict=True))
     )
@@ -192,7 +194,7 @@ def _without_data(places: Sequence[Placement]) -> Read:
 
 
 def _read_run(raster: Readable, run: Sequence[Placement]) -> Iterator[Read]:
-    """The windows of a run, read at once; where that fails, one by one, so that the damaged one is named.
+    """Yield a run's windows, read at once; if that fails one by one, so that the damaged one is named.
 
     One without pixels where it is known that they hold no data.
     """
@@ -217,7 +219,7 @@ def _read_run(raster: Readable, run: Sequence[Placement]) -> Iterator[Read]:
 
 
 def _runs(places: Iterable[Placement], tiling: Tiling, most: int | None = None) -> Iterator[list[Placement]]:
-    """Windows side by side that are read at once, so that what they share is read once: at most a batch."""
+    """Yield windows side by side, at most a batch, that are read at once: shared pixels are read once."""
     run: list[Placement] = []
     for place in places:
         first, read = (run or [place])[0].read, place.read
@@ -247,3 +249,57 @@ def _add(
         yield groups.pop(key).batch()
     elif sum(len(g.entries) for g in groups.values()) >= 4 * tiling.at_once(key[0]) + 64:
         yield groups.pop(next(iter(groups))).batch()
+
+
+# ------------------------------------------------------------------------------------------- several readers
+
+
+T = TypeVar("T")
+
+
+def read_apart(
+    job: Job,
+    raster: Readable,
+    runs: Iterable[Sequence[Placement]],
+    readers: int,
+    read: Callable[[Readable, Sequence[Placement]], Iterable[T]],
+) -> Iterator[list[T]]:
+    """Yield what is read of each run, in order; as many runs as readers are under way.
+
+    Args:
+        raster: the job's, for the first reader; those for the others are opened here, and closed.
+        runs: windows side by side, row by row.
+        read: what is called with a handle and a run.
+    """
+    handles: dict[int, Readable] = {0: raster}
+    under_way: deque[Future[list[T]]] = deque()
+    with ExitStack() as opened, ExitStack() as threads:  # these end first
+        pools = [threads.enter_context(ThreadPoolExecutor(1, "raster reader")) for _ in range(readers)]
+
+        def read_run(number: int, run: Sequence[Placement]) -> list[T]:
+            if number not in handles:
+                handles[number] = opened.enter_context(job.open())
+            return list(read(handles[number], run))
+
+        try:
+            for number, run in _numbered(runs):
+                if job.abandoned:
+                    return
+                if len(under_way) == readers:
+                    yield under_way.popleft().result()
+                turn = number % readers
+                under_way.append(pools[turn].submit(read_run, turn, run))
+            while under_way:
+                yield under_way.popleft().result()
+        finally:
+            for future in under_way:
+                future.cancel()
+
+
+def _numbered(runs: Iterable[Sequence[Placement]]) -> Iterator[tuple[int, Sequence[Placement]]]:
+    """Yield each run with its number in its row."""
+    row, number = None, 0
+    for run in runs:
+        number = number + 1 if run[0].read.row == row else 0
+        row = run[0].read.row
+        yield number, run

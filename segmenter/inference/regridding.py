@@ -25,7 +25,7 @@ from segmenter.inference.prediction import ExtraOutputs, Prediction
 from segmenter.raster.resampled import GridColumns
 
 ON_THE_GRID = ExtraOutputs(probabilities="float16")
-"""What is asked of the model: two bytes a class, for each pixel of the grid."""
+"""Outputs asked of the model: two bytes a class, for each pixel of the grid."""
 _VALUES_AT_ONCE = 1 << 22
 """Probabilities on the raster's pixels, or on the grid's where that is finer, that are made at once by all
 threads."""
@@ -89,7 +89,7 @@ class Regridder:
             self._next_column()
 
     def _complete(self, bottom: int) -> Iterator[tuple[Window, Prediction]]:
-        """The raster's rows that depend on no row of the grid from `bottom` on."""
+        """Yield the raster's rows that depend on no row of the grid from `bottom` on."""
         stop, threads = self._ready(bottom), min(_THREADS, usable_cores())
         waiting: deque[tuple[Window, Future[Prediction]]] = deque()
         with ThreadPoolExecutor(threads) as pool:
@@ -113,13 +113,13 @@ class Regridder:
             self._top = first
 
     def _pieces(self, stop: int) -> Iterator[Window]:
-        """Rows that are made at once, up to one."""
+        """Yield rows that are made at once, up to one."""
         step = max(1, _VALUES_AT_ONCE // self._values(Window(0, 0, 1, self._column.width)))
         for row in range(self._row, stop, step):
             yield Window(row, self._column.col, min(step, stop - row), self._column.width)
 
     def _values(self, rows: Window) -> int:
-        """Probabilities in rows of a column: on the raster's pixels, or on the grid's where that is finer."""
+        """Return the number of probabilities in rows of a column, on the finer of raster and grid."""
         wide = max(self._column.width, self._under.width)
         return math.ceil(max(Fraction(1), 1 / self._grid.rows) * rows.height) * wide * self._classes
 
@@ -128,7 +128,7 @@ class Regridder:
         return sources(own, own + 1, self._grid.size.height, 1 / self._grid.rows)
 
     def _ready(self, bottom: int) -> int:
-        """The first row of the raster that is not ready, by halving: later rows need later ones."""
+        """Return the first row of the raster that is not ready, by halving: later rows need later ones."""
         low, high = self._row, self._column.row_stop
         if bottom >= self._under.row_stop:
             return high
@@ -154,7 +154,7 @@ class Regridder:
 
 
 def _across(rows: Window, parts: int) -> Iterator[Window]:
-    """Rows cut from top to bottom: what is computed once for a part's columns serves all of its rows."""
+    """Yield rows cut from top to bottom: what is computed for a part's columns serves all of its rows."""
     wide = -(-rows.width // parts)
     for col in range(rows.col, rows.col_stop, wide):
         yield Window(rows.row, col, rows.height, min(wide, rows.col_stop - col))

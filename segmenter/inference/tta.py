@@ -32,13 +32,13 @@ class Symmetry:
     reverse_cols: bool = False
 
     def apply(self, array_BHWC: Any, transpose: Transpose) -> Any:
-        """To NumPy arrays with `np.transpose`, to tensors with `tf.transpose`."""
+        """Apply it to NumPy arrays with `np.transpose`, to tensors with `tf.transpose`."""
         if self.transpose:
             array_BHWC = transpose(array_BHWC, [0, 2, 1, 3])
         return self._reversed(array_BHWC)
 
     def undo(self, array_BHWC: Any, transpose: Transpose) -> Any:
-        """The inverse of `apply`."""
+        """Return the inverse of `apply`."""
         array_BHWC = self._reversed(array_BHWC)
         return transpose(array_BHWC, [0, 2, 1, 3]) if self.transpose else array_BHWC
 
@@ -58,13 +58,13 @@ _ONE = Fraction(1)
 _LONGEST = 20  # characters of a scale
 _SCALES = (Fraction(3, 4), _ONE, Fraction(5, 4))
 _SMALLEST, _LARGEST, _DENOMINATOR = Fraction(1, 4), Fraction(4), 16
-"""Of a scale; windows lie on multiples of its denominator times the stride."""
+"""Bounds of a scale and of its denominator; windows lie on multiples of its denominator times the stride."""
 EXPECTED = "none, flips or all, with or without scales (0.75,1,1.25) or numbers, as flips,scales or 0.5,1"
 
 
 @dataclass(frozen=True)
 class Tta:
-    """What is averaged: every symmetry at every scale, each with the same weight.
+    """Test-time augmentation: every symmetry at every scale, each with the same weight.
 
     Attributes:
         symmetries: one of `SYMMETRIES`.
@@ -80,7 +80,7 @@ class Tta:
         return len(SYMMETRIES[self.symmetries]) * len(self.scales)
 
     def __str__(self) -> str:
-        """As it is written in a call; one text for one meaning."""
+        """Return it as it is written in a call; one text for one meaning."""
         if self.scales == (_ONE,):
             return self.symmetries
         numbers = [_number(scale) for scale in self.scales]
@@ -88,7 +88,7 @@ class Tta:
 
 
 def parse_tta(text: str) -> Tta:
-    """What `--tta` says: none, flips, all, scales, numbers, between commas.
+    """Parse `--tta`: none, flips, all, scales, numbers, between commas.
 
     Raises:
         ConfigError: it says nothing that can be averaged.
@@ -105,7 +105,7 @@ def parse_tta(text: str) -> Tta:
 
 
 def _number(scale: Fraction) -> str:
-    """A decimal where it ends, as 0.75, else the fraction, as 2/3."""
+    """Return a decimal where it ends, as 0.75, else the fraction, as 2/3."""
     decimal = f"{float(scale):.15g}"
     return decimal if Fraction(decimal) == scale else str(scale)
 
@@ -126,7 +126,7 @@ def _scale(word: str, text: str) -> Fraction:
 
 
 def seen_by(network: NetworkGeometry, tta: Tta, classes: int) -> NetworkGeometry:
-    """Geometry of a model whose predictions are averaged over scales, in pixels of the input.
+    """Return geometry of a model whose predictions are averaged over scales, in pixels of the input.
 
     At scale a/b, b/a = t pixels of the input are one of the model's. Its grid of stride s begins again where
     a pixel's number is a multiple of s b / gcd(s b, a). A pixel depends on those within (radius + 2) t + 2:

@@ -18,8 +18,8 @@ from segmenter.mapping.outputs.finished import MapStyle
 from segmenter.mapping.request.inputs import Inputs
 from segmenter.mapping.request.truth import Truth
 from segmenter.raster.alignment import check_label
+from segmenter.raster.header import Readable
 from segmenter.raster.mosaic import Mosaic
-from segmenter.raster.readable import Readable
 from segmenter.runs.ensemble import members
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from segmenter.base.errors import SegmenterError, plain
 from segmenter.base.terminal import aligned
 from segmenter.evaluation.by_gsd import ScaleConfusions, scale_facts, scale_table
 from segmenter.evaluation.scores import FIGURES, ConfusionMatrix, Protocol, Scores, percent
+from segmenter.evaluation.tallies import Tallies
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import ClassMap
 from segmenter.grid.windows import COLUMN, grid
@@ -38,7 +39,7 @@ class Scorer:
 
     def __init__(self, job: MapJob, classes: ClassMap) -> None:
         self._label = job.truth(classes)
-        self.confusion = ConfusionMatrix(classes)
+        self.tallies = Tallies(classes)
         self.error: SegmenterError | None = None
 
     def add(self, window: Window, ids: NDArray[np.uint8]) -> None:
@@ -46,7 +47,7 @@ class Scorer:
         if self._label is None or self.error is not None:
             return
         try:
-            self.confusion.add(self._label.read(window), ids)
+            self.tallies.add(self._label.read(window), ids, window)
         except SegmenterError as error:
             self.error = error
 
@@ -61,8 +62,8 @@ class Outcome:
     """What came of the jobs.
 
     Attributes:
-        confusion: of all maps that have a label.
-        each: the maps whose label was counted, with the confusion matrix of each.
+        tallies: of all maps that have a label.
+        each: the maps whose label was counted, with the tallies of each.
         written: maps made by this call.
         kept: maps that were there, finished by an earlier call or by another process.
         failed: jobs with no (new) map.
@@ -71,18 +72,18 @@ class Outcome:
         stopped: what ended it before the last job; those that are in none of the lists were not finished.
     """
 
-    confusion: ConfusionMatrix
+    tallies: Tallies
     written: list[MapJob] = field(default_factory=list)
     kept: list[MapJob] = field(default_factory=list)
     failed: list[tuple[MapJob, SegmenterError]] = field(default_factory=list)
-    each: list[tuple[MapJob, ConfusionMatrix]] = field(default_factory=list)
+    each: list[tuple[MapJob, Tallies]] = field(default_factory=list)
     unscored: list[tuple[MapJob, SegmenterError]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     stopped: SegmenterError | None = None
 
     def merge(self, other: Outcome) -> None:
         """Add what came of further jobs."""
-        self.confusion.merge(other.confusion)
+        self.tallies.merge(other.tallies)
         for name in ("written", "kept", "failed", "each", "unscored", "warnings"):
             getattr(self, name).extend(getattr(other, name))
         self.stopped = self.stopped or other.stopped
@@ -93,8 +94,8 @@ class Outcome:
         if scorer.error is not None:
             self.unscored.append((job, scorer.error))
         elif job.label is not None:
-            self.each.append((job, scorer.confusion))
-            self.confusion.merge(scorer.confusion)
+            self.each.append((job, scorer.tallies))
+            self.tallies.merge(scorer.tallies)
 
 
 def score_kept(outcome: Outcome, style: MapStyle) -> None:
@@ -162,11 +163,11 @@ def write_scores(outcome: Outcome, scoring: Scoring, folder: Path, title: str) -
     from segmenter.evaluation.figures import confusion_figure  # brings matplotlib
 
     # By name: the same file whether the maps were made by this call or by earlier ones.
-    each = {_scene(job): (job, confusion) for job, confusion in outcome.each}
+    each = {_scene(job): (job, tallies) for job, tallies in outcome.each}
     scenes = {name: each[name] for name in sorted(each)}
     protocol = scoring.of(list(scenes))
-    scores = outcome.confusion.scores(protocol)
-    alone = {name: confusion.scores(scoring.of([name])) for name, (_, confusion) in scenes.items()}
+    scores = outcome.tallies.scores(protocol)
+    alone = {name: tallies.scores(scoring.of([name])) for name, (_, tallies) in scenes.items()}
     per_scene = {name: _facts(scenes[name][0], found) for name, found in alone.items()}
     by_scale = _by_scale(scenes, scoring)
     scores.write(folder / "scores.json", {"per_scene": per_scene, **scale_facts(by_scale)})
@@ -175,12 +176,12 @@ def write_scores(outcome: Outcome, scoring: Scoring, folder: Path, title: str) -
     return "\n\n".join([*tables, *([scale_table(by_scale)] if by_scale else []), scores.table()])
 
 
-def _by_scale(scenes: Mapping[str, tuple[MapJob, ConfusionMatrix]], scoring: Scoring) -> dict[str, Scores]:
+def _by_scale(scenes: Mapping[str, tuple[MapJob, Tallies]], scoring: Scoring) -> dict[str, Scores]:
     """Scores of each stratum of the scenes' scale; empty where it is one."""
     scales = ScaleConfusions(scoring.classes)
-    for name, (job, confusion) in scenes.items():
+    for name, (job, tallies) in scenes.items():
         metres = scoring.scale_of(job.info.path, job.info.metres_per_pixel)
-        scales.add(name, metres, confusion)
+        scales.add(name, metres, tallies.confusion)
     return scales.scores(scoring.of, scoring.strata)
 
 
@@ -190,7 +191,7 @@ def _scene(job: MapJob) -> str:
 
 def _facts(job: MapJob, scores: Scores) -> dict[str, Any]:
     found = scores.to_dict()
-    return {"map": job.output.name, **{key: found[key] for key in (*FIGURES, "iou", "pixels")}}
+    return {"map": job.output.name, **{key: found[key] for key in (*FIGURES, "iou", "pixels", *scores.more)}}
 
 
 def scene_table(scores: Mapping[str, Scores]) -> str:

@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from segmenter.base.errors import EXIT_SOME_FAILED, DatasetError, SegmenterError, counted, plain
 from segmenter.base.terminal import no_bar, say, warn
-from segmenter.evaluation.scores import ConfusionMatrix
+from segmenter.evaluation.tallies import Tallies
 from segmenter.extras.dask.windows import Workers, computing, warn_above_bar, workers_of
 from segmenter.extras.gis.style_files import restore
 from segmenter.extras.upload import SCORE_FILES, Uploads, uploading
@@ -103,7 +103,7 @@ def map_rasters(request: MapRequest, run: AnyRun | None = None, images: Images |
         scoring = None if images.truth is None else Scoring.asked_for(request, run, images.truth)
         jobs, failures = _plan(request, run, images, style)
         if not jobs or (failures and request.fail_fast):
-            return Mapped(Outcome(ConfusionMatrix(run.classes)), tuple(failures))
+            return Mapped(Outcome(Tallies(run.classes)), tuple(failures))
         polygons = None if request.vectors is None else PolygonFile(request, run.classes, jobs)
         with uploading(request, style, jobs) as uploads, workers_of(request) as workers:
             outcome = _make_maps(request, run, style, jobs, failures, _Helpers(workers, uploads))
@@ -239,7 +239,7 @@ def _make_maps(
     helpers: _Helpers,
 ) -> Outcome:
     """Make the maps that are not finished; adds what fails to `failures`."""
-    journal, outcome = Journal(request.output), Outcome(ConfusionMatrix(run.classes))
+    journal, outcome = Journal(request.output), Outcome(Tallies(run.classes))
     precision = settled_precision(request, run, journal)
     for together in groups(jobs):
         outcome.merge(_make_group(request, run, style, together, failures, journal, precision, helpers))
@@ -265,7 +265,7 @@ def _make_group(
         tiling = helpers.workers.tiling(request, run, wanted, jobs, tiling)
     folder_state = _folder_state(request, run, style, tiling, journal, precision, helpers.uploads)
     kept, waiting = _sort(folder_state, jobs, failures)
-    outcome = Outcome(ConfusionMatrix(run.classes))
+    outcome = Outcome(Tallies(run.classes))
     if waiting:
         outcome = _write(
             request, run, style, tiling, folder_state, waiting, _pixels(kept), precision, helpers.workers

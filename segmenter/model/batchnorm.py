@@ -6,7 +6,7 @@ float32 has no correct digit left where the mean is some thousand deviations. He
 of its own pixels and M2, the sum of squares about that mean; the replicas' count, mean and M2 go into one
 tensor, and are merged by the pairwise formula of Chan, Golub & LeVeque (Updating formulae and a pairwise
 algorithm for computing sample variances, Stanford STAN-CS-79-773, 1979), which subtracts nothing large.
-What that saves: docs/collectives.md.
+What that saves: docs/internals.md.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class Layers:
 class Share(keras.layers.Layer):
     """The input, for two more users of a tensor that has another one.
 
-    TensorFlow sums the gradients of three users in whatever order they come (docs/repeatability.md), and
+    TensorFlow sums the gradients of three users in whatever order they come (docs/internals.md), and
     merges a sum of sums into one; the copy of the gradient keeps the two apart.
     """
 

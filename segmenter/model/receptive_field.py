@@ -13,9 +13,7 @@ from typing import Any
 from segmenter.model.graph import Call, Graph, graph_of
 from segmenter.model.layer_reach import Extent, Interval, Reach, reach
 from segmenter.model.layer_reach import GlobalLayerError as GlobalLayerError
-from segmenter.model.model_memory import inference_bytes_per_pixel as inference_bytes_per_pixel
-from segmenter.model.model_memory import training_bytes_per_image as training_bytes_per_image
-from segmenter.model.tensor_sizes import AXES, Plane, planes_of
+from segmenter.model.size import AXES, Plane, inference_bytes_per_pixel, planes_of
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from segmenter.base.errors import ConfigError
 from segmenter.config.models import NOTHING_AT_STRIDE_2, ModelConfig, UNetConfig
 from segmenter.config.recipe import TrainingConfig
 from segmenter.model.decoders import DECODERS
-from segmenter.model.weight_shapes import stage_of, weight_shapes
+from segmenter.model.size import stage_of, weight_shapes
 
 _DECODER = re.compile(r"decoder_|(up|enlarge)\d")
 

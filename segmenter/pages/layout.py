@@ -37,7 +37,7 @@ def percent_axis(title: str, top: float = 100, **more: Any) -> Data:
 
 
 def names_axis(texts: Sequence[str]) -> Data:
-    """Rows with names, the first on top; by position, since names need not differ after cutting."""
+    """Return rows with names, the first on top; by position, since names need not differ after cutting."""
     places = {"tickmode": "array", "tickvals": list(range(len(texts))), "ticktext": [short(t) for t in texts]}
     return {**axis("", showgrid=False, range=[len(texts) - 0.4, -0.6]), "title": {"text": ""}, **places}
 
@@ -61,14 +61,14 @@ def layout(height: int, xaxis: Data, yaxis: Data, **more: Any) -> Data:
 
 
 def bars(values: Sequence[float], texts: Sequence[str], hovers: Iterable[str], **more: Any) -> Data:
-    """Bars with their numbers at the end."""
+    """Return bars with their numbers at the end."""
     bar = {"type": "bar", "text": [label(t) for t in texts], "textposition": "outside", "cliponaxis": False}
     look = {"textfont": {"size": 12}, "hovertemplate": HOVER, "customdata": list(hovers)}
     return {**bar, **look, "marker": {"color": BAR}, **more}
 
 
 def heat(share: Sequence[Sequence[float | None]], hovers: Sequence[Sequence[str]], *, numbered: bool) -> Data:
-    """A heat map of shares, by row and column; `numbered`: with its percentages instead of a colour bar."""
+    """Return a heat map of shares; `numbered`: with percentages instead of a colour bar."""
     texts = [["" if x is None else label(percent(x).removesuffix(" %")) for x in row] for row in share]
     return {
         "type": "heatmap",
@@ -93,7 +93,7 @@ def square(
     hovers: Sequence[Sequence[str]],
     across: str,
 ) -> tuple[Data, int]:
-    """A heat map of classes by classes: the figure, and the width that it needs (0: any).
+    """Return a heat map of classes by classes: the figure, and the width that it needs (0: any).
 
     Args:
         across: title of the columns.

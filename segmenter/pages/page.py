@@ -10,25 +10,49 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup, escape
+from segmenter.base.errors import SegmenterError
+from segmenter.base.invocation import installation
+from segmenter.pages.parts import Chart, Charts, Head, Section, colour, drawn, plain
 
-from segmenter.pages.parts import Head, Section, colour, plain
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
 
 
-def page(head: Head, sections: Sequence[Section], data: Mapping[str, Any]) -> str:
-    """The whole page, from `page.html`.
+def html_page(head: Head, sections: Sequence[Section], maps: Mapping[str, Any] | None = None) -> str:
+    """Return one self-contained HTML page, UTF-8.
 
     Args:
-        data: what its script draws; the scripts are the page's own and the only ones.
+        sections: those without a block are left out.
+        maps: what the page's script draws small maps from; None: there are none.
 
     Raises:
-        ImportError: a package of the extra `report` is not installed.
+        SegmenterError: a package of the extra `report` is not installed.
     """
+    data = {"charts": drawn(_charts(sections)), "maps": maps}
+    try:
+        return _page(head, sections, data)
+    except ImportError as error:
+        raise SegmenterError(
+            f"the HTML report needs the package {error.name}: {installation('report')}"
+        ) from None
+
+
+def _charts(sections: Sequence[Section]) -> Iterator[Chart]:
+    for section in sections:
+        for block in section.blocks:
+            if isinstance(block, Charts):
+                yield from block.charts
+
+
+def _page(head: Head, sections: Sequence[Section], data: Mapping[str, Any]) -> str:
+    """Render `page.html`; `data` is what its script draws."""
+    from markupsafe import Markup
+
     own = resources.files("segmenter.pages")
     script, style, template = (
         (own / name).read_text(encoding="utf-8") for name in ("page.js", "page.css", "page.html")
@@ -51,7 +75,9 @@ def page(head: Head, sections: Sequence[Section], data: Mapping[str, Any]) -> st
 
 
 def _environment() -> Environment:
-    """Jinja, such that every text that a template prints is one line and escaped."""
+    """Return an environment of Jinja in which every printed text is one line and escaped."""
+    from jinja2 import Environment, StrictUndefined
+
     environment = Environment(
         autoescape=True,
         undefined=StrictUndefined,
@@ -66,7 +92,7 @@ def _environment() -> Environment:
 
 
 def _plotly_js() -> str:
-    """Plotly's JavaScript, out of its Python package: the page needs no network."""
+    """Return Plotly's JavaScript, out of its Python package: the page needs no network."""
     from plotly.offline import get_plotlyjs
 
     return str(get_plotlyjs())
@@ -77,5 +103,7 @@ def _sha256(text: str) -> str:
 
 
 def escaped(text: str) -> Markup:
-    """Text for HTML, on one line, also within quotes; markup stays as it is."""
+    """Return text for HTML, on one line, also within quotes; markup stays as it is."""
+    from markupsafe import Markup, escape
+
     return text if isinstance(text, Markup) else escape(plain(text))

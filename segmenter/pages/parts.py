@@ -138,15 +138,7 @@ class Pictures:
     legend: Sequence[Named]
 
 
-@dataclass(frozen=True)
-class Fold:
-    """Something long, behind a line that opens it."""
-
-    summary: str
-    block: Paragraph | Table | Points | Charts | Pictures
-
-
-Block = Paragraph | Table | Points | Charts | Maps | Pictures | Fold
+Block = Paragraph | Table | Points | Charts | Maps | Pictures
 
 
 @dataclass(frozen=True)
@@ -176,7 +168,7 @@ class Head:
 
 
 def plain(text: str) -> str:
-    """One line without control characters, and nothing that changes the direction of what follows."""
+    """Return one line without control characters, and nothing that changes the direction of what follows."""
     line = " ".join(text.split())
     return "".join(
         "\ufffd" if unicodedata.category(c) in _INVISIBLE or ord(c) in _REVERSING else c for c in line
@@ -184,7 +176,7 @@ def plain(text: str) -> str:
 
 
 def label(text: str, longest: int = 0) -> str:
-    """Text for a chart: Plotly reads tags, entities, `%{templates}` and `$formulas$` in its labels.
+    """Return text for a chart: Plotly reads tags, entities, `%{templates}` and `$formulas$` in its labels.
 
     All characters that could begin one are written as entities, which Plotly turns back last of all.
 
@@ -199,17 +191,17 @@ def label(text: str, longest: int = 0) -> str:
 
 
 def short(text: str) -> str:
-    """A label that leaves a phone room for the chart; hover and table have the whole name."""
+    """Return a label that leaves a phone room for the chart; hover and table have the whole name."""
     return label(text, _LONGEST_LABEL)
 
 
 def lines(*texts: str) -> str:
-    """Lines of text for a chart's hover."""
+    """Return lines of text for a chart's hover."""
     return "<br>".join(map(label, texts))
 
 
 def percent(share: float | None) -> str:
-    """`74 %`; neither 0 % nor 100 % is said of what only comes near it."""
+    """Return a share as `74 %`; 0 % and 100 % only where it is exactly that."""
     if share is None:
         return "–"
     hundred = 100 * share
@@ -228,12 +220,12 @@ def percent(share: float | None) -> str:
 
 
 def number(value: float | None, digits: int = 0) -> str:
-    """`12,345`; an en dash for nothing."""
+    """Return `12,345`; an en dash for nothing."""
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
 def listed(names: Iterable[str], longest: int = 6) -> str:
-    """`a, b and c`; of many, the first and how many more."""
+    """Return `a, b and c`; of many, the first and how many more."""
     names = [plain(name) for name in names]
     if len(names) > longest:
         return ", ".join(names[:longest]) + f" and {len(names) - longest} more"
@@ -241,12 +233,12 @@ def listed(names: Iterable[str], longest: int = 6) -> str:
 
 
 def colour(text: str) -> str:
-    """A colour `#rrggbb`, or grey: nothing else gets into a style."""
+    """Return a colour `#rrggbb`, or grey: nothing else gets into a style."""
     return text if re.fullmatch(r"#[0-9a-fA-F]{6}", text) else NO_COLOUR
 
 
 def drawn(charts: Iterable[Chart]) -> dict[str, Any]:
-    """Data that the page's script needs of the charts."""
+    """Return data that the page's script needs of the charts."""
     return {
         chart.name: {
             "figures": list(chart.figures.values()),

@@ -6,10 +6,9 @@ and the window.
 """
 
 from segmenter.raster.alpha import ask_for_bands
-from segmenter.raster.distances import crs_title, length, metres_apart
 from segmenter.raster.gdal.private import quiet_libtiff
 from segmenter.raster.gdal.settings import quiet_gdal
-from segmenter.raster.ground import extent_text, outlines, pixel_sides
+from segmenter.raster.ground import crs_title, extent_text, length, metres_apart, outlines, pixel_sides
 from segmenter.raster.header import RasterInfo, keeps_crs
 from segmenter.raster.label import LabelIds, LabelRaster, read_label
 from segmenter.raster.opening import check_drivers
@@ -20,8 +19,8 @@ from segmenter.raster.reading import (
     raster_info,
 )
 from segmenter.raster.reopened import KnownRasters
-from segmenter.raster.spec import RasterSpec
 from segmenter.raster.write import (
+    RasterSpec,
     RasterWriter,
     leftovers,
     remove_leftovers,

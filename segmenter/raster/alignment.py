@@ -9,7 +9,7 @@ import numpy as np
 
 from segmenter.base.errors import DatasetError
 from segmenter.raster.crs_units import same_ground
-from segmenter.raster.distances import crs_title, length, metres_apart
+from segmenter.raster.ground import crs_title, length, metres_apart
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.reading import raster_info
 

@@ -1,4 +1,4 @@
-"""Rasters on the ground: their outlines in one coordinate reference system, the sides of their pixels."""
+"""Rasters on the ground: outlines in one coordinate reference system, sides of pixels, distances."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import rasterio
 from affine import Affine
 from numpy.typing import NDArray
 from rasterio.crs import CRS
@@ -18,6 +19,8 @@ from segmenter.raster.header import RasterInfo
 
 _HALF_WAY_ROUND = 17_000_000.0
 """Metres: what is wider lies across the 180th meridian, where coordinates jump."""
+_EARTH_RADIUS = 6_371_000.0
+_LONGEST_NAME = 40
 
 
 def outlines(infos: Sequence[RasterInfo]) -> list[NDArray[np.float64] | None]:
@@ -104,3 +107,45 @@ def pixel_sides(info: RasterInfo) -> tuple[float, float] | None:
     across, along = metres
     sides = math.hypot(move.b * across, move.e * along), math.hypot(move.a * across, move.d * along)
     return sides if min(sides) > 0 else None
+
+
+# -------------------------------------------------------------------------------------------------- distances
+
+
+def crs_title(crs: CRS) -> str:
+    """A CRS in a few words: `EPSG:25833`, or the name in its WKT where it has no short code."""
+    text = str(crs.to_string())
+    return text if len(text) <= _LONGEST_NAME else crs.to_wkt().partition('"')[2].partition('"')[0]
+
+
+def metres_apart(one: RasterInfo, other: RasterInfo) -> float | None:
+    """Great-circle distance between the centres of two rasters in any CRSs; None where it cannot be told."""
+    places = [_longitude_latitude(info) for info in (one, other)]
+    if None in places:
+        return None
+    (x1, y1), (x2, y2) = (map(math.radians, place) for place in places if place is not None)
+    part = math.sin((y2 - y1) / 2) ** 2 + math.cos(y1) * math.cos(y2) * math.sin((x2 - x1) / 2) ** 2
+    return 2 * _EARTH_RADIUS * math.asin(math.sqrt(min(1.0, max(0.0, part))))
+
+
+def _longitude_latitude(info: RasterInfo) -> tuple[float, float] | None:
+    """Of a raster's centre, in degrees."""
+    from rasterio.warp import transform
+
+    if info.crs is None or info.transform is None:
+        return None
+    x, y = info.transform @ (info.size.width / 2, info.size.height / 2)
+    try:
+        with rasterio.Env():
+            (longitude,), (latitude,) = transform(info.crs, CRS.from_epsg(4326), [x], [y])
+    except FAULTS:
+        return None
+    there = math.isfinite(longitude) and math.isfinite(latitude)
+    return (longitude, latitude) if there else None
+
+
+def length(metres: float) -> str:
+    """A distance for people: `0.4 m`, `20 m`, `2.0 km`."""
+    if metres >= 1000:
+        return f"{metres / 1000:,.1f} km"
+    return f"{metres:.0f} m" if metres >= 10 else f"{metres:.2g} m"

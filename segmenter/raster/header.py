@@ -1,15 +1,18 @@
-"""Passport of a raster: all that its file, and those beside it, say about its pixels."""
+"""Passport of a raster: all that its file, and those beside it, say about its pixels and bands."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import rasterio
+from numpy.typing import NDArray
 from rasterio.control import GroundControlPoint
 from rasterio.crs import CRS
 from rasterio.enums import ColorInterp, MaskFlags
@@ -24,6 +27,10 @@ from segmenter.raster.opening import Opened
 from segmenter.raster.stamps import Stamp
 
 _INDICES = "values are indices of a palette, not of light"
+_NO_NAMES = {"gray", "grey", "undefined", "palette", "alpha", ""}
+"""Interpretations that tell no band from another."""
+
+Names = tuple[str | None, ...]
 
 
 @dataclass(frozen=True)
@@ -220,3 +227,72 @@ def keeps_crs(wkt: str) -> bool:
 
 def _crs_name(crs: CRS) -> str:
     return crs.to_wkt().partition('"')[2].partition('"')[0]
+
+
+class Readable(Protocol):
+    """A `raster.Raster`, a `raster.mosaic.MosaicView`, or a `raster.resampled.ResampledRaster`."""
+
+    info: RasterInfo
+    bands: tuple[int, ...]
+
+    @property
+    def extent(self) -> Window:
+        """The pixels that can be read: of a mosaic seen from one of its files, more than that file has."""
+
+    def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """(H, W, C) pixels of a window, 0 where invalid, and (H, W) where they are valid."""
+
+    def empty(self, window: Window) -> bool:
+        """Whether a window is known to hold no data without being read."""
+
+    @property
+    def apart(self) -> bool:
+        """Whether several handles may each read some of its columns, at no more than the cost of one handle.
+
+        Not of strips, which are decoded whole, nor where a handle counts what it has read in order.
+        """
+
+
+# --------------------------------------------------------------------------------------------- names of bands
+
+
+def names_of(info: RasterInfo) -> Names:
+    """Return the name of each band of a file, in small letters; None of one without, or with another's name.
+
+    A description goes first. Where no band has one, it is the colour that the file gives it.
+    """
+    texts = [" ".join((text or "").split()).casefold() for text in info.descriptions]
+    if not any(texts):
+        texts = ["" if each.casefold() in _NO_NAMES else each.casefold() for each in info.interpretations]
+    counts = Counter(texts)
+    return tuple(text if text and counts[text] == 1 else None for text in texts)
+
+
+def used_names(info: RasterInfo, bands: Sequence[int]) -> Names:
+    """Return the names of the bands that are read, in that order; empty where none has one."""
+    names = names_of(info)
+    used = tuple(names[band - 1] for band in bands)
+    return used if any(used) else ()
+
+
+def order_of(wanted: Names, names: Names, bands: Sequence[int]) -> tuple[int, ...] | None:
+    """Return the bands of a file, from 1, that have the wanted names, where `bands` are others.
+
+    Args:
+        wanted: name of each band that a model takes; empty where none is known.
+        names: of all bands of the file.
+        bands: that are read, from 1.
+
+    Returns:
+        None where no name contradicts: all fit, or the names wanted are nowhere in the file. () where one
+        does, and not all names wanted are there.
+    """
+    if len(wanted) != len(bands):
+        return None
+    taken = [names[band - 1] for band in bands]
+    elsewhere = [want for want, got in zip(wanted, taken, strict=True) if want != got and want in names]
+    if not [want for want in elsewhere if want is not None]:
+        return None
+    if None in wanted or not set(wanted) <= set(names):
+        return ()
+    return tuple(names.index(want) + 1 for want in wanted)

@@ -8,8 +8,6 @@ is whole. Where nothing comes of the sources, an empty file says that.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import re
 import threading
 import time
@@ -21,11 +19,11 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError
 from segmenter.base.files import make_folder, write_whole
+from segmenter.base.sealed import digest
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.raster.header import RasterInfo
-from segmenter.raster.spec import RasterSpec
 from segmenter.raster.stamps import stamp_of
-from segmenter.raster.write import remove_leftovers
+from segmenter.raster.write import RasterSpec, remove_leftovers
 
 _OUTDATED_SECONDS = 30 * 86_400.0
 """Age from which on a file goes whose sources have changed since; a training may be at work with it."""
@@ -100,8 +98,8 @@ class MadeRasters:
         """Return the beginning of the names of one raster's states, and the file of this one."""
         names = [source.name for source in sources]
         plain = re.sub(r"[^\w.-]", "_", Path(name).name)[:_LONGEST]
-        start = f"{plain}-{_digest(json.dumps([name, names[-1], self._rule]))}-"
-        return start, self.folder / f"{start}{_digest(json.dumps([names, before]))}.tif"
+        start = f"{plain}-{digest([name, names[-1], self._rule], 12)}-"
+        return start, self.folder / f"{start}{digest([names, before], 12)}.tif"
 
     def _begin(self) -> None:
         with self._lock:
@@ -120,10 +118,6 @@ class MadeRasters:
 
 def _states(files: Sequence[Path]) -> list[str]:
     return [stamp_of(file).key for file in files]
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 
 # ---------------------------------------------------------------------------------------------- labels

@@ -1,12 +1,14 @@
-"""Opening of rasters: which files, by which of GDAL's drivers, and GDAL's messages about them."""
+"""Opening of rasters: which files, which page, by which of GDAL's drivers, and GDAL's messages about them."""
 
 from __future__ import annotations
 
 import contextlib
 import re
+import struct
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import rasterio
 from rasterio.enums import MaskFlags
@@ -17,9 +19,7 @@ from segmenter.raster.gdal.files import own_env
 from segmenter.raster.gdal.png import check_png
 from segmenter.raster.gdal.private import messages
 from segmenter.raster.gdal.settings import MEANING, set_up_gdal
-from segmenter.raster.gdal.sidecars import TIFF_SIGNATURES, check_beside, check_overviews
-from segmenter.raster.orientation import check_orientation
-from segmenter.raster.pages import full_page
+from segmenter.raster.gdal.sidecars import TIFF_SIGNATURES, check_beside, check_overviews, tiff_fields
 from segmenter.raster.remote.patience import patiently
 from segmenter.raster.remote.settings import RemotePath, as_gdal_takes, open_bytes
 from segmenter.raster.stamps import Stamp, stamp_of
@@ -40,6 +40,10 @@ _PADDED = "contains null byte"
 """Said of a text that ends in two of them, too, of which nothing is lost."""
 _NAMES = re.compile(r"^[,: ]*(band \d+: )?")
 """The rest of a file's name at the beginning of a message."""
+_PAGE = re.compile(r"Page (\d+) \((\d+)P x (\d+)L x")
+_SHOWN = 3
+_ORIENTATION = 274
+_TURNED = range(2, 9)
 
 
 @contextlib.contextmanager
@@ -208,3 +212,118 @@ def check_drivers(names: Sequence[str], asked: str = "--drivers") -> None:
     with rasterio.Env() as env:
         if unknown := sorted(set(names) - env.drivers().keys()):
             raise RasterError(f"{asked}: GDAL has no driver {unknown[0]}; `gdalinfo --formats` lists them")
+
+
+# ------------------------------------------------------------------------------------------------------ pages
+
+
+def full_page(path: Path, dataset: Any, stamp: Stamp) -> str | None:
+    """Return GDAL's name of the one page that is larger than all others; None where that is the first.
+
+    Smaller pages are previews of it. Masks and overviews are no pages.
+
+    Raises:
+        RasterError: several pages are of that size, none can be told from the others, or the file has
+            only subdatasets.
+    """
+    if not dataset.count:
+        parts = ", ".join(dataset.subdatasets[:_SHOWN]) or "none"
+        raise RasterError(
+            f"{path}: expected a raster with bands, it has only subdatasets: {parts}; write the one that is "
+            "meant to a GeoTIFF: gdal_translate SUBDATASET FILE.tif"
+        )
+    if dataset.driver != "GTiff" or len(dataset.subdatasets) < 2:
+        return None
+    said = dataset.tags(ns="SUBDATASETS")
+    pages = [_PAGE.match(text) for name, text in said.items() if name.endswith("_DESC")]
+    sizes = {int(page[1]): (int(page[3]), int(page[2])) for page in pages if page is not None}
+    largest = max(sizes.values(), key=lambda size: size[0] * size[1])
+    full = [number for number, size in sizes.items() if size == largest]
+    name = as_gdal_takes(path)
+    if len(full) > 1 or (full[0] != 1 and stamp.beside):
+        height, width = largest
+        raise RasterError(
+            f"{path}: expected one page, got {len(sizes)}, {len(full)} of them of {height}×{width} pixels; "
+            f"write the one that is meant: gdal_translate GTIFF_DIR:{full[0]}:{name} PAGE.tif - or, where "
+            "each is a band, such a file of each, and then one of all: gdal_merge.py -separate"
+        )
+    return None if full[0] == 1 else f"GTIFF_DIR:{full[0]}:{name}"
+
+
+# ------------------------------------------------------------------------------------------------ orientation
+
+
+def check_orientation(path: Path, stamp: Stamp) -> None:
+    """Refuse a TIFF, JPEG, PNG or WebP whose header says that its pixels are to be shown turned or mirrored.
+
+    Raises:
+        RasterError: naming the file, its tag and what to do.
+        OSError: the file cannot be read.
+    """
+    if (tag := _orientation(path, stamp)) in _TURNED:
+        raise RasterError(
+            f"{path}: expected pixels stored as they are shown, its orientation tag ({tag}) turns or mirrors "
+            f"them; turn the pixels: mogrify -auto-orient {path.name} - or, where they are right as they are "
+            f"stored, remove the tag: exiftool -Orientation= {path.name}"
+        )
+
+
+@lru_cache(maxsize=1 << 20)
+def _orientation(path: Path, stamp: Stamp) -> int:
+    """Return the tag of a file in the state of `stamp`; 1 where it has none."""
+    with open_bytes(path) as file:
+        start = file.read(12)
+        if start[:4] in TIFF_SIGNATURES:
+            return _tag(file, 0)
+        if start[:3] == b"\xff\xd8\xff":
+            return _first(file, _jpeg_headers(file))
+        if start[:4] == b"\x89PNG":
+            return _first(file, _chunks(file, 8, ">I4s", 4, b"eXIf"))
+        if start[:4] == b"RIFF" and start[8:] == b"WEBP":
+            return _first(file, _chunks(file, 12, "<4sI", 0, b"EXIF"))
+    return 1
+
+
+def _first(file: BinaryIO, headers: Iterator[int]) -> int:
+    return next((_tag(file, at) for at in headers), 1)
+
+
+def _tag(file: BinaryIO, base: int) -> int:
+    """Return the orientation in the TIFF structure that begins at byte `base`."""
+    for order, value in tiff_fields(file, (_ORIENTATION,), base):
+        return int(struct.unpack_from(order + "H", value)[0]) if len(value) >= 2 else 1
+    return 1
+
+
+def _jpeg_headers(file: BinaryIO) -> Iterator[int]:
+    """Yield where Exif structures begin in the segments before a JPEG's first scan."""
+    file.seek(at := 2)
+    while len(head := file.read(10)) >= 4 and head[0] == 0xFF and head[1] != 0xDA:
+        if head[1] == 0xFF:  # fill bytes may stand before a marker
+            at += 1
+        else:
+            if head[1] == 0xE1 and head[4:10] == b"Exif\0\0":
+                yield at + 10
+            at += 2 + int(struct.unpack(">H", head[2:4])[0])
+        file.seek(at)
+
+
+def _chunks(file: BinaryIO, at: int, head: str, checksum: int, wanted: bytes) -> Iterator[int]:
+    """Yield where the contents of chunks of one name begin, in a PNG or a RIFF file."""
+    size = struct.calcsize(head)
+    file.seek(at)
+    while len(data := file.read(size)) == size:
+        fields = struct.unpack(head, data)
+        length, name = (fields[0], fields[1]) if head[0] == ">" else (fields[1], fields[0])
+        if name == wanted:
+            skip = 6 if _exif_prefix(file, at + size) else 0  # some writers put JPEG's prefix there too
+            yield at + size + skip
+        if name == b"IEND":
+            return
+        at += size + length + checksum + (0 if head[0] == ">" else length % 2)
+        file.seek(at)
+
+
+def _exif_prefix(file: BinaryIO, at: int) -> bool:
+    file.seek(at)
+    return file.read(6) == b"Exif\0\0"

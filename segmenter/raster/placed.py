@@ -8,8 +8,6 @@ its centre. Values are never mixed. What the label raster does not reach, is ign
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -24,16 +22,16 @@ from rasterio.transform import Affine
 from rasterio.warp import reproject
 
 from segmenter.base.errors import DatasetError, LabelError, RasterError
+from segmenter.base.sealed import digest
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, UNKNOWN, ClassMap, rasterised_classes
-from segmenter.raster.burned import between, box_around, to_pixels
-from segmenter.raster.distances import crs_title, length, metres_apart
 from segmenter.raster.gdal.faults import naming
-from segmenter.raster.ground import extent_text
+from segmenter.raster.ground import crs_title, extent_text, length, metres_apart
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.label import LabelRaster
 from segmenter.raster.made import MadeRasters, label_spec, stored_values
 from segmenter.raster.opening import files_behind
+from segmenter.raster.polygons import between, box_around, to_pixels
 from segmenter.raster.reading import raster_info
 from segmenter.raster.write import RasterWriter
 
@@ -65,8 +63,8 @@ class PlacedLabels:
         """Args: `classes`: of the label rasters; `drivers`: see `open_raster`."""
         self.folder, self._theirs, self._drivers = folder, classes, tuple(drivers)
         self.classes = rasterised_classes(classes)
-        rule = json.dumps([_VERSION, classes.to_dict()], sort_keys=True)
-        self._cache = MadeRasters(folder, hashlib.sha256(rule.encode()).hexdigest())
+        rule = [_VERSION, classes.to_dict()]
+        self._cache = MadeRasters(folder, digest(rule, 64))
         self._behind: dict[Path, list[Path]] = {}
 
     def label(self, name: str, image: Path, label: Path, *, shared: bool) -> Path | None:

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from rasterio.enums import MaskFlags
 
 from segmenter.base.errors import BandsError, RasterError
 from segmenter.grid.geometry import Size, Window
 from segmenter.raster.alpha import ask_for_bands, measured, refuse
 from segmenter.raster.gdal.faults import gdal_window, naming
-from segmenter.raster.gdal.sparse import Blocks
 from segmenter.raster.header import RasterInfo, read_header
 from segmenter.raster.opening import check_pixels, open_dataset, raising_damage
 from segmenter.raster.remote.patience import patiently
@@ -307,3 +307,43 @@ def check_size(info: RasterInfo, dataset: Any, max_pixels: int | None = None) ->
             f"{info.path}: is stored in blocks of {width}×{height} pixels ({block >> 20} MiB), which "
             "cannot be read piece by piece; rewrite it with gdal_translate -co TILED=YES"
         )
+
+
+# ----------------------------------------------------------------------------------------------- sparse files
+
+
+class Blocks:
+    """The blocks of an open dataset.
+
+    Attributes:
+        known: whether it can be told of each whether the file has it. Not of other formats, nor where a mask
+            of its own says which pixels have data, nor of rows of a file that is not compressed: GDAL may
+            give them as blocks though the file has larger ones.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self._height, self._width = dataset.block_shapes[0]
+        rows = (
+            dataset.compression is None
+            and self._width == dataset.width
+            and 1 == self._height < dataset.height
+        )
+        masked = any(
+            MaskFlags.per_dataset in flags and MaskFlags.alpha not in flags
+            for flags in dataset.mask_flag_enums
+        )
+        self.known = dataset.driver == "GTiff" and not rows and not masked
+        separate = dataset.interleaving is not None and dataset.interleaving.name == "band"
+        self._bands = range(1, dataset.count + 1) if separate else range(1, 2)
+
+    def missing(self, window: Window) -> bool:
+        """Whether the file has no block under a window, which lies inside the raster."""
+        if not self.known:
+            return False
+        for row in range(window.row // self._height, -(-window.row_stop // self._height)):
+            for col in range(window.col // self._width, -(-window.col_stop // self._width)):
+                name = f"BLOCK_OFFSET_{col}_{row}"
+                if any(self._dataset.get_tag_item(name, "TIFF", bidx=band) for band in self._bands):
+                    return False
+        return True

@@ -7,7 +7,6 @@ is opened by its driver alone, and without its georeference, which no pixel depe
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -25,8 +24,6 @@ from segmenter.raster.remote.patience import patiently
 from segmenter.raster.remote.settings import RemotePath, as_gdal_takes
 from segmenter.raster.stamps import Stamp, stamp_of
 
-_SETTLED_NS = 2_000_000_000
-"""Age of a file from which on another change shows: clocks of file systems tick in up to 2 s."""
 _MOST = 1 << 20
 _Key = tuple[Path, tuple[int, ...] | Literal["label"] | None]
 _PIXELS_ALONE = MEANING | {"GDAL_GEOREF_SOURCES": "NONE", "GDAL_DISABLE_READDIR_ON_OPEN": "EMPTY_DIR"}
@@ -87,7 +84,7 @@ def _stamp(path: Path) -> Stamp | None:
     if isinstance(path, RemotePath):
         return stamp_of(path) if path.known_state() is not None else None
     stamp = stamp_of(path)
-    return stamp if time.time_ns() - stamp.file[2] > _SETTLED_NS else None
+    return stamp if stamp.is_settled else None
 
 
 def _opened(path: Path, found: _Found) -> Any:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.resampling import as_type, count_of, resampled, sources, taps
 from segmenter.grid.windows import Columns
-from segmenter.raster.readable import Readable
+from segmenter.raster.header import Readable
 
 _VALUES_AT_ONCE = 1 << 22
 """Of the raster, or of the grid where that is finer: what is resampled at once."""

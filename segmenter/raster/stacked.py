@@ -9,8 +9,6 @@ within a pixel of the coarser one.
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import math
 import os
 import re
@@ -24,17 +22,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError, RasterError
+from segmenter.base.sealed import digest
 from segmenter.grid.geometry import Window
 from segmenter.grid.resampling import Taps, as_type, resampled
 from segmenter.raster.crs_units import same_ground
-from segmenter.raster.distances import crs_title
+from segmenter.raster.ground import crs_title
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.made import MadeRasters
 from segmenter.raster.opening import files_behind
 from segmenter.raster.reading import Raster, open_raster
-from segmenter.raster.spec import RasterSpec
 from segmenter.raster.validity import usable
-from segmenter.raster.write import BLOCK, RasterWriter
+from segmenter.raster.write import BLOCK, RasterSpec, RasterWriter
 
 _VERSION = 1
 """Of the rules that decide what is stacked; it is part of the name."""
@@ -54,8 +52,8 @@ class StackedImages:
     def __init__(self, folder: Path, grid: int | None = None, drivers: Sequence[str] = ()) -> None:
         """Args: `grid`: which of a scene's files has it; None: the finest. `drivers`: see `open_raster`."""
         self.folder, self._grid, self._drivers = folder, grid, tuple(drivers)
-        rule = json.dumps([_VERSION, grid])
-        self._cache = MadeRasters(folder, hashlib.sha256(rule.encode()).hexdigest())
+        rule = [_VERSION, grid]
+        self._cache = MadeRasters(folder, digest(rule, 64))
 
     def image(self, name: str, files: Sequence[Path]) -> Path:
         """Return the raster of a scene, whose bands are those of its files, in their order.

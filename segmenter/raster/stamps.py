@@ -8,8 +8,6 @@ change; of an .aux.xml its text, but for the statistics that viewers write into 
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 import os
 import re
 import time
@@ -19,12 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from segmenter.base.errors import SegmenterError
-from segmenter.base.files import read_regular
+from segmenter.base.files import FileState, file_state, has_settled, read_regular
+from segmenter.base.sealed import digest
 from segmenter.raster.gdal.sidecars import names_beside
 from segmenter.raster.remote.settings import RemotePath
 
-_SETTLED_NS = 2_000_000_000
-"""Age of a folder's last change from which on another one shows: clocks of file systems tick in up to 2 s."""
 _ENDINGS = re.compile(r"\.(msk|aux|xml|txt|tab|imd|rpb|pvl|rpc|pass|wld|dim|\w{1,4}w)$", re.IGNORECASE)
 """Of all that `names_beside` gives: most folders have no such file."""
 _STATISTICS = re.compile(rb'<Histograms>.*?</Histograms>|<MDI key="STATISTICS_[^<]*</MDI>|<Metadata/>', re.S)
@@ -33,9 +30,6 @@ _MOST_LISTED = 1 << 12
 
 _listed: dict[str, tuple[int, int, frozenset[str]]] = {}
 """Folder → its time of change, when it was listed, and those of its files that may have a say."""
-
-FileState = tuple[str, int, int]
-"""Name, bytes, and time of change in nanoseconds; -1 and -1 where a file is not there."""
 
 
 @dataclass(frozen=True)
@@ -53,34 +47,31 @@ class Stamp:
     @functools.cached_property
     def key(self) -> str:
         """24 hexadecimal digits that name this state, wherever the folder lies."""
-        text = json.dumps([self.file, *self.beside])
-        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+        return digest([self.file, *self.beside], 24)
+
+    @property
+    def is_settled(self) -> bool:
+        """True if a further change of the file would show."""
+        return has_settled(self.file[2])
 
 
 def stamp_of(path: Path) -> Stamp:
     """Return the state of a raster and its side files; beside a remote one GDAL looks for none."""
     if isinstance(path, RemotePath):
-        return Stamp(_state(path, path.name))
+        return Stamp(file_state(path))
     folder, name = os.path.split(os.path.abspath(path))
+    state = file_state(str(path))
     if not (sides := _sides(folder)):
-        return Stamp(_state(path, name))
-    return Stamp(_state(path, name), tuple(_beside(folder, sorted(sides.intersection(names_beside(name))))))
+        return Stamp(state)
+    return Stamp(state, tuple(_beside(folder, sorted(sides.intersection(names_beside(name))))))
 
 
 def _beside(folder: str, names: list[str]) -> Iterator[FileState]:
     for name in names:
         path = os.path.join(folder, name)
-        state = _text_state(path, name) if name.lower().endswith(".aux.xml") else _state(path, name)
+        state = _text_state(path, name) if name.lower().endswith(".aux.xml") else file_state(path)
         if state is not None:
             yield state
-
-
-def _state(path: Path | str, name: str) -> FileState:
-    try:
-        state = path.stat() if isinstance(path, RemotePath) else os.stat(path)
-    except (OSError, ValueError):
-        return name, -1, -1
-    return name, state.st_size, state.st_mtime_ns
 
 
 def _text_state(path: str, name: str) -> FileState | None:
@@ -88,7 +79,7 @@ def _text_state(path: str, name: str) -> FileState | None:
     try:
         text = _STATISTICS.sub(b"", read_regular(Path(path)))
     except SegmenterError:  # what is wrong with it is said when the raster is opened
-        return _state(path, name)
+        return file_state(path)
     return (name, len(text), zlib.crc32(text)) if _FRAME.sub(b"", text) else None
 
 
@@ -97,7 +88,7 @@ def _sides(folder: str) -> frozenset[str]:
     try:
         changed, now = os.stat(folder).st_mtime_ns, time.time_ns()
         at, listed, names = _listed.get(folder, (-1, 0, frozenset[str]()))
-        if at == changed and (listed - changed > _SETTLED_NS or now - listed < _SETTLED_NS):
+        if at == changed and (has_settled(changed, listed) or not has_settled(listed, now)):
             return names
         with os.scandir(folder) as entries:
             names = frozenset(entry.name for entry in entries if _ENDINGS.search(entry.name))

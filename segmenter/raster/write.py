@@ -13,25 +13,27 @@ import itertools
 import os
 import time
 import zlib
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import rasterio
+import rasterio.shutil
 from numpy.typing import NDArray
+from rasterio.control import GroundControlPoint
 from rasterio.crs import CRS
 from rasterio.enums import ColorInterp
+from rasterio.rpc import RPC
+from rasterio.transform import Affine
 
 from segmenter.base.files import sync
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.windows import COLUMN, Columns, round_up
-from segmenter.raster.gdal.cog import COG_ENDING, COG_LEFTOVERS, cloud_optimised
 from segmenter.raster.gdal.faults import FAULTS, gdal_window, naming
 from segmenter.raster.gdal.settings import set_up_gdal
-from segmenter.raster.spec import RasterSpec
 
 BLOCK = 512
 """Side in pixels of the blocks of a GeoTIFF; smaller rasters have one block of their own size."""
@@ -42,6 +44,55 @@ _CONVERTED = 1 << 22
 _ZLEVEL = 1
 """Of DEFLATE: a map of 16.8 Mpixel is written at 214 Mpixel/s and has 4.4 MB; with 6, at 22 and 3.8 MB."""
 _LEFTOVER_SECONDS = 3600.0
+COG_ENDING = ".cog"
+COG_LEFTOVERS = (".ovr.tmp", ".ovr.tmp.aux.xml", ".msk.ovr.tmp", ".aux.xml")
+"""What GDAL's driver has beside its file while it works."""
+_BLOCK = 512
+
+
+@dataclass(frozen=True, eq=False)
+class RasterSpec:
+    """A raster's format, pixel type and metadata: all but its path, size and pixels.
+
+    Attributes:
+        dtype: of the pixels; float16 is kept in 16 bits, and read back as float32 for want of such a type.
+        bands: their number; one band takes (H, W) arrays, more take (H, W, bands).
+        crs: coordinate reference system; that of the `gcps` where these are given.
+        transform: pixel to CRS coordinates; None where the raster is not georeferenced.
+        gcps: ground control points, instead of a transform.
+        rpcs: rational polynomial coefficients, also beside a transform.
+        nodata: value of pixels without data, in every band.
+        descriptions: of the bands.
+        colour_table: (256, 3) uint8; `nodata` is drawn transparent.
+        tags: metadata of the file, as `CLASS_0: water`.
+        driver: GTiff, PNG or JPEG.
+        scale: what a value is to be multiplied with, told to those who read the file; every band's.
+        overviews: make it a cloud-optimised GeoTIFF with overviews by this resampling; None: a plain one.
+
+    Raises:
+        ValueError: the driver's files cannot hold all of it.
+    """
+
+    dtype: str = "uint8"
+    bands: int = 1
+    crs: CRS | None = None
+    transform: Affine | None = None
+    gcps: Sequence[GroundControlPoint] = ()
+    rpcs: RPC | None = None
+    nodata: float | None = None
+    descriptions: Sequence[str | None] = ()
+    colour_table: NDArray[np.uint8] | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
+    driver: str = "GTiff"
+    scale: float | None = None
+    overviews: Literal["mode", "nearest"] | None = None
+
+    def __post_init__(self) -> None:
+        placed = self.crs or self.transform or self.gcps or self.rpcs
+        if self.driver != "GTiff" and (placed or self.tags or any(self.descriptions)):
+            raise ValueError(f"{self.driver} holds neither georeference nor tags; write a GTiff")
+
+
 _PLAIN = RasterSpec()
 
 
@@ -329,3 +380,23 @@ def _interpretation(bands: int) -> list[ColorInterp]:
     """Red, green, blue, and no guess about the rest: GDAL would call a fourth band alpha."""
     colours = [ColorInterp.red, ColorInterp.green, ColorInterp.blue]
     return [*(colours if bands >= 3 else [ColorInterp.gray]), *[ColorInterp.undefined] * bands][:bands]
+
+
+# -------------------------------------------------------------------------------------------- cloud-optimised
+
+
+def cloud_optimised(path: Path, overviews: Literal["mode", "nearest"]) -> None:
+    """Replace a GeoTIFF by a cloud-optimised one of the same pixels, colour table, tags and georeference.
+
+    GDAL can only copy into one. Overviews are never averaged: the mean of classes 1 and 3 is not class 2.
+    For float16 the overviews are of the same 16 bits.
+
+    Raises:
+        rasterio's and the system's errors; a full disk may raise none, so the file is to be read back.
+    """
+    aside = path.with_name(path.name + COG_ENDING)
+    aside.unlink(missing_ok=True)
+    with rasterio.open(path, sharing=False) as source:
+        options = {"compress": "deflate", "level": 1, "blocksize": _BLOCK, "bigtiff": "IF_SAFER"}
+        rasterio.shutil.copy(source, aside, driver="COG", overview_resampling=overviews.upper(), **options)
+    os.replace(aside, path)

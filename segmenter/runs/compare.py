@@ -1,21 +1,33 @@
-"""Compare runs: what they reached, class by class, how fast, and in which settings they differ."""
+"""Compare runs: what they reached, class by class, how fast, and in which settings they differ.
+
+As all scores: numbers of different protocols are not put together. A ranking has runs of one protocol only,
+and of the same labels: these have the same pixels of each class, whatever a run made of them.
+"""
 
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from segmenter.base.errors import SegmenterError
-from segmenter.base.files import check_writable, write_whole
 from segmenter.base.terminal import aligned
+from segmenter.config.reading import flat_settings
+from segmenter.evaluation.scores import FIGURES, Protocol, Scores, score_of, title_of
+from segmenter.pages.parts import Table, number, percent, plain
 from segmenter.runs.copies import RUN_FILE, runs_in
-from segmenter.runs.report.compared import Compared, compare_page, comparison
-from segmenter.runs.report.run_record import read_story
+from segmenter.runs.report.run_record import Story, read_story
 
 HELP = "what runs reached, and in which settings they differ"
 _WIDEST = 36
-"""Characters of a cell in the terminal; the page has all of them."""
+"""Characters of a cell in the terminal."""
+_IDENTITY = {"name"}
+"""Settings that differ between runs of one kind."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,19 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "runs", type=Path, nargs="+", metavar="RUN", help="two run directories or more, or a folder of them"
     )
-    parser.add_argument("--output", type=Path, metavar="FILE.html", help="also write a page with the curves")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the tables, and write the page if it is asked for."""
+    """Print the tables."""
     paths = _checked([run for path in arguments.runs for run in _meant(path)])
-    compared = comparison([read_story(path) for path in paths])
-    if arguments.output is not None:  # which may be refused: before anything is said
-        check_writable(arguments.output)
-        write_whole(arguments.output, compare_page(compared).encode())
-    print(as_text(compared))
-    if arguments.output is not None:
-        print(f"\npage: {arguments.output}")
+    print(as_text(comparison([read_story(path) for path in paths])))
     return 0
 
 
@@ -57,6 +62,195 @@ def _checked(paths: Sequence[Path]) -> list[Path]:
                 f"compare: expected each run once, got {first} and {path}, which are the same"
             )
     return list(paths)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs whose scores may be compared, the best first.
+
+    Attributes:
+        title: the protocol, and the score of the ranking.
+        members: numbers of the runs.
+    """
+
+    title: str
+    members: Sequence[int]
+    ranking: Table
+    classes: Table
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Runs beside each other.
+
+    Attributes:
+        names: of the runs, each unlike the others.
+        apart: why runs are not in one ranking, a line each.
+        unscored: runs without scores.
+    """
+
+    stories: Sequence[Story]
+    names: Sequence[str]
+    groups: Sequence[Group]
+    apart: Sequence[str]
+    unscored: Table
+    speed: Table
+    settings: Table
+
+
+def comparison(stories: Sequence[Story]) -> Compared:
+    """The tables of a comparison."""
+    names = _names(stories)
+    with_scores = [(i, story.best.scores) for i, story in enumerate(stories) if story.best is not None]
+    groups: list[list[tuple[int, Scores]]] = []
+    for one in with_scores:
+        alike = (g for g in groups if not _differences(one[1], g[0][1]))
+        group = next(alike, None)
+        if group is None:
+            groups.append([one])
+        else:
+            group.append(one)
+    groups.sort(key=len, reverse=True)  # the largest first
+    without = [i for i, story in enumerate(stories) if story.best is None]
+    return Compared(
+        stories,
+        names,
+        [_group(stories, names, group) for group in groups],
+        _apart(names, groups),
+        Table("Without scores", ["Run", "Why"], [[names[i], _why_none(stories[i])] for i in without]),
+        _speed(stories, names),
+        _settings(stories, names),
+    )
+
+
+def _names(stories: Sequence[Story]) -> list[str]:
+    """The last parts of the runs' paths, as many as it takes to tell them apart."""
+    paths = [story.run.path.absolute().parts for story in stories]
+    for count in range(1, max(map(len, paths)) + 1):
+        names = ["/".join(parts[-count:]).replace("//", "/") for parts in paths]
+        if len(set(names)) == len(names):
+            return names
+    return [str(story.run.path) for story in stories]
+
+
+def _why_none(story: Story) -> str:
+    return "no validation was done" if not story.validations else "the file of its best scores is not there"
+
+
+def _apart(names: Sequence[str], groups: Sequence[Sequence[tuple[int, Scores]]]) -> list[str]:
+    """Why each group is not with the first."""
+    if len(groups) < 2:
+        return []
+    first = groups[0][0]
+    lines = []
+    for other in groups[1:]:
+        differences = _differences(first[1], other[0][1])
+        lines.append(f"{names[first[0]]} and {names[other[0][0]]}: {'; '.join(map(_short, differences))}")
+    return lines
+
+
+def _differences(one: Scores, other: Scores) -> list[str]:
+    """Why two scores are not put together."""
+    found = one.protocol.differences(other.protocol)
+    if found or np.array_equal(one.truth_pixels, other.truth_pixels):
+        return found
+    differing = int(np.flatnonzero(one.truth_pixels != other.truth_pixels)[0])
+    name, pixels = one.protocol.classes[differing], [s.truth_pixels[differing] for s in (one, other)]
+    return [f"labels that differ: {pixels[0]:,} and {pixels[1]:,} pixels of {plain(name)}"]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 120 else f"{text[:70]} … {text[-48:]}"
+
+
+# ---------------------------------------------------------------------------------------- rankings
+
+
+def _group(stories: Sequence[Story], names: Sequence[str], group: Sequence[tuple[int, Scores]]) -> Group:
+    name = _ranked_by([stories[i] for i, _ in group], group[0][1].protocol)
+    ranked = sorted(group, key=lambda one: _down(score_of(one[1], name)))
+    columns = list(dict.fromkeys([name, *FIGURES]))
+    header = ["Run", *map(title_of, columns), "best epoch", "of", "steps"]
+    rows = []
+    for i, scores in ranked:
+        story = stories[i]
+        best = story.best
+        cells = [_two(score_of(scores, column)) for column in columns]
+        epochs = str(story.run.recipe.training.epochs)
+        rows.append([names[i], *cells, "–" if best is None else str(best.epoch), epochs, number(story.steps)])
+    title = f"{plain(str(group[0][1].protocol))}; by {title_of(name)}, in percent"
+    return Group(title, [i for i, _ in ranked], Table(title, header, rows), _class_table(names, ranked))
+
+
+def _ranked_by(stories: Sequence[Story], protocol: Protocol) -> str:
+    """The score that all choose their best by, or mIoU."""
+    chosen = {story.run.recipe.training.best_by for story in stories}
+    name = next(iter(chosen)) if len(chosen) == 1 else "miou"
+    of = name.partition(":")[2]
+    return name if not of or of in protocol.classes else "miou"
+
+
+def _class_table(names: Sequence[str], ranked: Sequence[tuple[int, Scores]]) -> Table:
+    rows = []
+    for name in ranked[0][1].protocol.classes:
+        values = [float(s.iou[s.protocol.classes.index(name)]) for _, s in ranked]
+        there = [value for value in values if not math.isnan(value)]
+        top = max(there, default=math.inf)
+        several = len(there) > 1
+        rows.append([name, *(("*" if several and v == top else "") + _two(v) for v in values)])
+    header = ["Class", *(names[i] for i, _ in ranked)]
+    return Table("IoU of each class at the best validation, in percent; *: the highest", header, rows)
+
+
+def _down(value: float) -> float:
+    return math.inf if math.isnan(value) else -value
+
+
+def _two(value: float) -> str:
+    return "–" if math.isnan(value) else f"{100 * value:.2f}"
+
+
+# ------------------------------------------------------------------------------- speed and settings
+
+
+def _speed(stories: Sequence[Story], names: Sequence[str]) -> Table:
+    rows = []
+    for story, name in zip(stories, names, strict=True):
+        speeds = story.speeds
+        rate = f"{sorted(s.rate for s in speeds)[len(speeds) // 2]:,.1f}" if speeds else "–"
+        times = [s.seconds for s in speeds if s.seconds is not None]
+        time = duration(sum(times)) if times else "–"
+        devices = "–" if story.facts is None else str(story.facts.replicas)
+        rows.append([name, rate, percent(story.waiting), time, devices, story.status])
+    header = ["Run", "images/s", "waiting", "time of steps", "devices", "how far"]
+    return Table("Speed; waiting: for data, share of the time", header, rows)
+
+
+def _settings(stories: Sequence[Story], names: Sequence[str]) -> Table:
+    known = [flat_settings(story.run.recipe) for story in stories]
+    keys = dict.fromkeys(key for settings in known for key in settings)
+    rows = []
+    for key in keys:
+        values = [shown(settings[key]) if key in settings else "–" for settings in known]
+        if len({repr(settings.get(key)) for settings in known}) > 1 and key not in _IDENTITY:
+            rows.append([key, *values])
+    return Table("Settings in which they differ", ["Setting", *names], rows, True)
+
+
+def shown(value: Any) -> str:
+    """Return a setting's value as text."""
+    return "–" if value is None else ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def duration(seconds: float) -> str:
+    """Return `45 s`, `12 min` or `3 h 5 min`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+# ------------------------------------------------------------------------------------------- text
 
 
 def as_text(compared: Compared) -> str:

@@ -38,7 +38,7 @@ from segmenter.runs.copies import RUN_FILE as RUN_FILE
 from segmenter.runs.copies import how_to_put_back, put_back
 from segmenter.runs.run_file import read_run_file, run_file_text
 
-_RECIPE = "recipe.yaml"
+RECIPE_FILE = "recipe.yaml"
 _PLAIN = (
     "bands",
     "band_count",
@@ -139,17 +139,17 @@ class Run:
             CheckpointError: a value that `load_run` would refuse.
         """
         make_run_folder(self.path)
-        texts, recipe = self.texts(), self.path / _RECIPE
-        old = read_regular(recipe) if recipe.is_file() else texts[_RECIPE]
-        if old != texts[_RECIPE] and (self.path / RUN_FILE).is_file():
-            write_whole(self.path / RUN_FILE, self._run_text(texts[_RECIPE], old))
+        texts, recipe = self.texts(), self.path / RECIPE_FILE
+        old = read_regular(recipe) if recipe.is_file() else texts[RECIPE_FILE]
+        if old != texts[RECIPE_FILE] and (self.path / RUN_FILE).is_file():
+            write_whole(self.path / RUN_FILE, self._run_text(texts[RECIPE_FILE], old))
         for name, text in texts.items():
             write_whole(self.path / name, text)
 
     def texts(self) -> dict[str, bytes]:
         """Name → content of the files that `save` writes."""
         recipe = dump_recipe(self.recipe).encode()
-        return {_RECIPE: recipe, RUN_FILE: self._run_text(recipe)}
+        return {RECIPE_FILE: recipe, RUN_FILE: self._run_text(recipe)}
 
     def text_arrays(self) -> Arrays:
         """Copies of both files for a checkpoint, by the name of each."""
@@ -234,7 +234,7 @@ def load_run(path: Path) -> Run:
     """
     if os.path.isfile(path):  # Path.is_file raises where one may not look
         raise CheckpointError(f"{path}: expected a run directory, got a file; {_run_of(path)}")
-    for name in (RUN_FILE, _RECIPE):
+    for name in (RUN_FILE, RECIPE_FILE):
         if not _is_there(path / name):
             put_back(path / name, _weights_files(path))
     file = path / RUN_FILE
@@ -242,12 +242,12 @@ def load_run(path: Path) -> Run:
         found = read_run_file(read_regular(file), str(file))
     except CheckpointError as error:
         raise CheckpointError(f"{error}; {how_to_put_back(file, _weights_files(path))}") from None
-    recipe = read_regular(path / _RECIPE)
+    recipe = read_regular(path / RECIPE_FILE)
     if found.recipe and hashlib.sha256(recipe).hexdigest() not in found.recipe:
         raise CheckpointError(
-            f"{path / _RECIPE}: edited or damaged: it is not what this run was trained with; "
-            f"{how_to_put_back(path / _RECIPE, _weights_files(path))}; to train with other settings, start a "
-            f"new run with --init-from {path}"
+            f"{path / RECIPE_FILE}: edited or damaged: it is not what this run was trained with; "
+            f"{how_to_put_back(path / RECIPE_FILE, _weights_files(path))}; "
+            f"to train with other settings, start a new run with --init-from {path}"
         )
     data = found.model_dump()
     try:
@@ -256,7 +256,7 @@ def load_run(path: Path) -> Run:
         raise CheckpointError(f"{file}: damaged or edited: {error}") from None
     return Run(
         path=path,
-        recipe=load_recipe(path / _RECIPE),
+        recipe=load_recipe(path / RECIPE_FILE),
         classes=classes,
         normalisation=Normalisation.from_dict(data["normalisation"]),
         scenes=Normalisation.from_dict(data["scenes"]) if data["scenes"] else None,

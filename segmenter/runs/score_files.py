@@ -11,8 +11,7 @@ import numpy as np
 from segmenter.base.errors import ScoreError
 from segmenter.base.files import write_whole
 from segmenter.base.sealed import json_object
-from segmenter.evaluation.named import score_of, title_of
-from segmenter.evaluation.scores import FORMAT, Scores
+from segmenter.evaluation.scores import FORMAT, Scores, score_of, title_of
 from segmenter.runs.checkpoints import BEST
 
 BEST_FILES = ("scores.json", "confusion.png")

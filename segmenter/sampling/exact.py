@@ -30,7 +30,7 @@ def exact_rows(
     most: int,
     rng: np.random.Generator,
 ) -> tuple[int, list[tuple[int, ...]]] | None:
-    """Fewest steps between `fewest` and `most`, then fewest repeats: (steps, the kinds each row needs).
+    """Return the fewest steps, then fewest repeats: (steps, the kinds that each row needs).
 
     None where the table is too large to search. Of several best plans, one at random.
 
@@ -52,7 +52,7 @@ def exact_rows(
 
 
 def _minimal_sets(kinds: Kinds, batch: int) -> list[tuple[int, ...]] | None:
-    """All sets of at most `batch` kinds that hold all classes and of which none can be left out.
+    """Return all sets of at most `batch` kinds that hold all classes and of which none can be left out.
 
     None where there are too many to look at.
     """
@@ -78,7 +78,7 @@ def _union(codes: list[int], chosen: Iterable[int]) -> int:
 
 
 def _each_needed(codes: list[int], chosen: tuple[int, ...]) -> bool:
-    """Whether each kind has a class that no other of them has; what it has not here it never will have."""
+    """Return whether each kind has a class that no other of them has; later ones cannot give it one."""
     return all(codes[t] & ~_union(codes, (u for u in chosen if u != t)) for t in chosen)
 
 
@@ -86,7 +86,7 @@ class _Search:
     """Tables over how many uses of each kind are left."""
 
     def __init__(self, kinds: Kinds, max_repeats: int | None, most: int) -> None:
-        """`most` rows use each kind at most so often."""
+        """Take the kinds and how often `most` rows may use each."""
         self._paid: list[int] = []
         shape = []
         for code, tiles in zip(kinds.codes_T.tolist(), kinds.tiles_T.tolist(), strict=True):
@@ -111,7 +111,7 @@ class _Search:
         return best
 
     def _after(self, table: NDArray[np.int32], sets: list[tuple[int, ...]]) -> Iterator[NDArray[np.int32]]:
-        """For each set, the repeats in all if the next row takes it; shared beginnings are done once."""
+        """Yield for each set the repeats in all if the next row takes it; shared beginnings are done once."""
         stack: list[tuple[int, NDArray[np.int32]]] = []
         before: tuple[int, ...] = ()
         for chosen in sets:
@@ -125,7 +125,7 @@ class _Search:
             yield stack[-1][1] if stack else table
 
     def _use(self, table: NDArray[np.int32], axis: int) -> NDArray[np.int32]:
-        """Repeats in all after one more use of a kind."""
+        """Return repeats in all after one more use of a kind."""
         moved = np.moveaxis(table, axis, 0)
         used = np.empty_like(moved)
         used[1:] = moved[:-1]
@@ -140,7 +140,7 @@ class _Search:
     def trace(
         self, tables: list[NDArray[np.int32]], sets: list[tuple[int, ...]], rng: np.random.Generator
     ) -> list[tuple[int, ...]]:
-        """The sets of the rows of a best plan."""
+        """Return the sets of the rows of a best plan."""
         left, rows = list(self.start), []
         for table in reversed(tables[:-1]):
             results = [self._step(table, left, chosen) for chosen in sets]

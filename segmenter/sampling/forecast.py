@@ -34,7 +34,7 @@ Wide = NDArray[np.longdouble]
 
 
 def holds(counts_NK: NDArray[np.integer], min_pixels: int) -> NDArray[np.bool_]:
-    """(tiles, classes): whether a tile alone shows at least `min_pixels` pixels of a class."""
+    """Return (tiles, classes): whether a tile alone shows at least `min_pixels` pixels of a class."""
     return np.asarray(counts_NK >= min_pixels)
 
 
@@ -63,7 +63,7 @@ class ClassStatistics:
 def class_statistics(
     counts_NK: NDArray[np.int64], scene_N: NDArray[np.integer], min_pixels: int
 ) -> ClassStatistics:
-    """Tiles, pixels and scenes of each class, from (tiles, classes) pixels and the scene of each tile."""
+    """Count tiles, pixels and scenes of each class, from (tiles, classes) pixels and tiles' scenes."""
     classes = counts_NK.shape[1]
     holds_NK = holds(counts_NK, min_pixels)
     together_KK = np.zeros((classes, classes), np.int64)
@@ -83,7 +83,7 @@ def class_statistics(
 def scene_pixels(
     counts_NK: NDArray[np.int64], scene_N: NDArray[np.integer], scenes: int
 ) -> NDArray[np.int64]:
-    """(scenes, classes) sums of the tiles' counts."""
+    """Return (scenes, classes) sums of the tiles' counts."""
     total = np.zeros((scenes, counts_NK.shape[1]), np.int64)
     np.add.at(total, scene_N, counts_NK)
     return total
@@ -125,7 +125,7 @@ class Forecast:
     _law: _Law
 
     def outlook(self, batches: Sequence[int]) -> list[Outlook]:
-        """The outlook for each batch size; a batch of more tiles than there are holds all of them.
+        """Return the outlook for each batch size; a batch of more tiles than there are holds all of them.
 
         Expected classes: the sum over the classes of 1 − C(N − n, B) / C(N, B), where n of N tiles hold it.
         """
@@ -138,7 +138,7 @@ class Forecast:
         ]
 
     def needed(self, share: float) -> int:
-        """The smallest batch that holds all classes with a probability of at least `share` (0 … 1)."""
+        """Return the smallest batch that holds all classes with a probability of at least `share` (0 … 1)."""
         return self._law.needed(share)
 
 
@@ -168,10 +168,10 @@ class _Law(Protocol):
     """Probability that a random batch holds all classes."""
 
     def chances(self, sizes: Sequence[int]) -> list[tuple[float, float]]:
-        """Probability and its standard error, for each size of 1 … tiles."""
+        """Return the probability and its standard error for each size of 1 … tiles."""
 
     def needed(self, share: float) -> int:
-        """The smallest size with at least that probability."""
+        """Return the smallest size with at least that probability."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +225,7 @@ def _exact(there_NC: NDArray[np.bool_]) -> _Exact:
 
 
 def _avoided(avoid_M: NDArray[np.int64], tiles: int, sizes: Sequence[int]) -> Wide:
-    """(sizes, M): C(M, B) / C(N, B), the probability that B of N tiles are all among M given ones."""
+    """Return (sizes, M): C(M, B) / C(N, B), the probability that B of N tiles are all among M given ones."""
     found: dict[int, Wide] = {}
     steps = sorted({size for size in sizes if size <= _LONGEST_PRODUCT})
     for size, ratios in zip(steps, _products(avoid_M, tiles, steps), strict=True):
@@ -237,7 +237,7 @@ def _avoided(avoid_M: NDArray[np.int64], tiles: int, sizes: Sequence[int]) -> Wi
 
 
 def _products(avoid_M: NDArray[np.int64], tiles: int, sizes: Sequence[int]) -> Iterator[Wide]:
-    """The ratios for increasing sizes, as the product over i < B of (M − i) / (N − i)."""
+    """Yield the ratios for increasing sizes, as the product over i < B of (M − i) / (N − i)."""
     ratios, done = np.ones(len(avoid_M), np.longdouble), 0
     for size in sizes:
         for i in range(done, size):
@@ -256,7 +256,7 @@ class _LogFactorials:
         np.cumsum(np.log(np.arange(1, tiles + 1, dtype=np.longdouble)), out=self._table[1:])
 
     def ratios(self, avoid_M: NDArray[np.int64], size: int) -> Wide:
-        """C(M, B) / C(N, B); 0 where M < B."""
+        """Return C(M, B) / C(N, B); 0 where M < B."""
         table, rest = self._table, np.maximum(avoid_M - size, 0)
         logs = (table[avoid_M] - table[rest]) - (table[self._tiles] - table[self._tiles - size])
         return np.where(avoid_M >= size, np.exp(logs), 0)
@@ -282,7 +282,7 @@ class _Simulated:
 
 
 def _cover_times(there_NC: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.int64]:
-    """(orders,) tiles until all classes are seen, each for one random order of the tiles."""
+    """Return (orders,) tiles until all classes are seen, each for one random order of the tiles."""
     tiles = len(there_NC)
     words_NW = _packed(there_NC)
     full_W = np.bitwise_or.reduce(words_NW, axis=0)
@@ -318,7 +318,7 @@ def _cover_time(
 
 
 def _packed(there_NC: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """Classes that each tile holds, as bits of 64-bit words."""
+    """Return classes that each tile holds, as bits of 64-bit words."""
     bytes_NB = np.packbits(there_NC, axis=1)
     spare = -bytes_NB.shape[1] % 8
     return np.ascontiguousarray(np.pad(bytes_NB, ((0, 0), (0, spare)))).view(np.uint64)

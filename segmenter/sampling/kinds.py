@@ -56,13 +56,13 @@ class Kinds:
         return int(self.holders_K.min()) if self.classes else self.tiles
 
     def together(self, a: int, b: int) -> bool:
-        """Whether some kind holds both classes."""
+        """Return whether some kind holds both classes."""
         both = (1 << a) | (1 << b)
         return bool(((self.codes_T & both) == both).any())
 
 
 def class_codes(counts_NK: NDArray[np.integer], min_pixels: int) -> Ints | NDArray[np.uint16]:
-    """(N,) the classes that each tile holds, as bits; uint16 for up to 16 classes.
+    """Return (N,) the classes that each tile holds, as bits; uint16 for up to 16 classes.
 
     Raises:
         ValueError: there are more than 62 classes.
@@ -80,7 +80,7 @@ def class_codes(counts_NK: NDArray[np.integer], min_pixels: int) -> Ints | NDArr
 
 
 def numbered(codes_N: NDArray[np.integer]) -> tuple[Ints, NDArray[np.integer], Ints]:
-    """(codes of the kinds, the kind of each tile, tiles of each kind)."""
+    """Return (codes of the kinds, the kind of each tile, tiles of each kind)."""
     if codes_N.dtype != np.uint16:
         codes_T, kind_N, tiles_T = np.unique(codes_N, return_inverse=True, return_counts=True)
         return codes_T.astype(np.int64), kind_N.reshape(-1), tiles_T.astype(np.int64)
@@ -94,7 +94,7 @@ def numbered(codes_N: NDArray[np.integer]) -> tuple[Ints, NDArray[np.integer], I
 
 
 def projected(codes_T: Ints, tiles_T: Ints, classes: list[int]) -> tuple[Kinds, Ints]:
-    """The kinds as far as `classes` go, in which these are bits 0, 1, …; and the new kind of each old one."""
+    """Return the kinds restricted to `classes` (bits 0, 1, …), and the new kind of each old one."""
     codes = np.zeros(len(codes_T), np.int64)
     for bit, c in enumerate(classes):
         codes |= ((codes_T >> c) & 1) << bit
@@ -105,7 +105,7 @@ def projected(codes_T: Ints, tiles_T: Ints, classes: list[int]) -> tuple[Kinds, 
 
 
 def cover_sizes(kinds: Kinds) -> NDArray[np.int8]:
-    """(2**K,) for each set of classes, the fewest tiles that together hold it: an exact set cover.
+    """Return (2**K,) for each set of classes, the fewest tiles that together hold it: an exact set cover.
 
     Raises:
         ValueError: there are more than 20 classes.
@@ -131,7 +131,7 @@ def cover_sizes(kinds: Kinds) -> NDArray[np.int8]:
 
 
 def _maximal(codes_T: Ints, classes: int) -> Ints:
-    """The kinds that no other kind contains."""
+    """Return the kinds that no other kind contains."""
     supersets = np.zeros(1 << classes, np.int32)
     supersets[codes_T] = 1
     for k in range(classes):
@@ -141,7 +141,7 @@ def _maximal(codes_T: Ints, classes: int) -> Ints:
 
 
 def smallest_batch(kinds: Kinds) -> int:
-    """The fewest places of a row with which every tile can stand in a row that holds all classes.
+    """Return the fewest places of a row with which every tile can stand in a row that holds all classes.
 
     With more than 20 classes that some tile lacks this is not searched for: one place more than classes
     is always enough.
@@ -153,7 +153,7 @@ def smallest_batch(kinds: Kinds) -> int:
 
 
 def pick(kinds: Ints, tiles: Ints, number: int, rng: np.random.Generator) -> Ints:
-    """The kinds of `number` tiles drawn at random, without replacement, from kinds with so many tiles."""
+    """Draw the kinds of `number` tiles at random, without replacement."""
     ends = np.cumsum(tiles)
     if number == ends[-1]:
         return rng.permutation(np.repeat(kinds, tiles))

@@ -40,7 +40,7 @@ class Drawn:
 def drawn_epoch(
     counts_NK: NDArray[np.integer], global_batch: int, config: SamplingConfig, seed: int, epoch: int
 ) -> Drawn:
-    """An epoch by `config.method`; a plan without coverage is a shuffle.
+    """Draw an epoch by `config.method`; a plan without coverage is a shuffle.
 
     Raises:
         DatasetError: no tile holds any class, or the batch is too small for one tile of foreground.
@@ -60,7 +60,7 @@ def drawn_epoch(
 
 
 def repeat_factors(counts_NK: NDArray[np.integer], min_pixels: int, threshold: float) -> NDArray[np.float64]:
-    """(N,) mean uses of each tile in an epoch: max over its classes of max(1, √(t / f_c)).
+    """Return (N,) mean uses of each tile in an epoch: max over its classes of max(1, √(t / f_c)).
 
     With f_c the share of the tiles that hold class c (Gupta et al. 2019, arXiv:1908.03195).
     """
@@ -73,7 +73,7 @@ def repeat_factors(counts_NK: NDArray[np.integer], min_pixels: int, threshold: f
 def _repeated(
     counts_NK: NDArray[np.integer], batch: int, config: SamplingConfig, rng: np.random.Generator
 ) -> Drawn:
-    """Each tile ⌊r⌋ or ⌈r⌉ times, r on average; all in random order.
+    """Draw each tile ⌊r⌋ or ⌈r⌉ times, r on average; all in random order.
 
     Rounded by systematic sampling over the tiles in random order (Madow 1949): of each tile as in the paper,
     but the sum of all is the same to one use, and with it the number of steps.
@@ -97,7 +97,7 @@ def _repeated(
 def rare_class_odds(
     counts_NK: NDArray[np.integer], min_pixels: int, temperature: float
 ) -> NDArray[np.float64]:
-    """(K,) how likely a tile is drawn for each class: softmax of (1 − f_c) / T; 0 where no tile holds it.
+    """Return the (K,) odds to draw for each class: softmax of (1 − f_c) / T; 0 where no tile holds it.
 
     With f_c the class's share of the pixels (Hoyer et al. 2022, arXiv:2111.14887).
     """
@@ -113,7 +113,7 @@ def rare_class_odds(
 def _rare_class(
     counts_NK: NDArray[np.integer], batch: int, config: SamplingConfig, rng: np.random.Generator
 ) -> Drawn:
-    """A class for each place, then a tile that holds it: all of a class before any of them comes again."""
+    """Draw a class for each place, then a tile that holds it: all of a class before any comes again."""
     _check_held(counts_NK, config)
     odds_K = rare_class_odds(counts_NK, config.min_pixels, config.rare_temperature)
     shape = (-(-len(counts_NK) // batch), batch)
@@ -133,7 +133,7 @@ def _foreground(
     rng: np.random.Generator,
     key: tuple[int, int],
 ) -> Drawn:
-    """Of each batch a share shows a class drawn at random, at one of its pixels; the rest is shuffled.
+    """Draw batches of which a share shows a class drawn at random; the rest is shuffled.
 
     nnU-Net (Isensee et al. 2021, doi:10.1038/s41592-020-01008-z): B − round(B · (1 − share)) of the batch. It
     draws a case, a class of it, and a pixel of that; a tile is too small a case for that, so here the class
@@ -161,7 +161,7 @@ def _foreground(
 
 
 def foreground_places(config: SamplingConfig, batch: int) -> int:
-    """Tiles of a batch that show a class drawn at random.
+    """Return tiles of a batch that show a class drawn at random.
 
     Raises:
         DatasetError: the share of the batch is none.
@@ -175,7 +175,7 @@ def foreground_places(config: SamplingConfig, batch: int) -> int:
 
 
 def _endless(tiles: int, seed: int, first: int, number: int) -> Tiles:
-    """Places `first` … of an endless row of permutations of all tiles, `number` of them."""
+    """Return places `first` … of an endless row of permutations of all tiles, `number` of them."""
     turns: Sequence[int] = range(first // tiles, (first + number) // tiles + 1)
     rows = [_turn(tiles, seed, turn) for turn in turns]
     start = first - turns[0] * tiles

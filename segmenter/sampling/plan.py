@@ -62,7 +62,7 @@ class Plan:
 
     @property
     def promises(self) -> tuple[Part, ...]:
-        """What every row holds: classes, or classes at a scale."""
+        """Classes, or classes at a scale, that every row holds."""
         return self.parts or tuple(map(Part, self.promised))
 
     @property
@@ -89,7 +89,7 @@ def plan_epoch(
     seed: int = 0,
     epoch: int = 0,
 ) -> Tiles:
-    """An epoch of global batches, each of which holds every class.
+    """Return an epoch of global batches, each of which holds every class.
 
     The law. A tile *holds* a class when it shows at least `min_pixels` pixels of it. Each class that some
     tile holds, and that `max_repeats` allows, is held by at least one tile of every row. Every tile is in
@@ -131,7 +131,7 @@ def planned_epoch(
     epoch: int,
     names: Sequence[str] | None = None,
 ) -> Plan:
-    """`plan_epoch` with what is to be known of it.
+    """Plan an epoch, with the facts that `Plan` records.
 
     Args:
         names: of the classes, for what is said of them.
@@ -159,7 +159,7 @@ def plan(
     replicas: int = 1,
     strata: TileStrata | None = None,
 ) -> Plan:
-    """The plan of an epoch under the recipe's sampling rules; see `plan_epoch` for the law.
+    """Return the plan of an epoch under the recipe's sampling rules; see `plan_epoch` for the law.
 
     Other methods than `plan`, and coverage that is off, promise no class (`sampling.methods`).
 
@@ -201,7 +201,7 @@ def plan(
 
 
 def _of_classes(result: Plan, table: PartTable) -> Plan:
-    """A plan for the columns of a table, told of its classes."""
+    """Return a plan for the columns of a table, told of its classes."""
     held = tuple(table.parts[p] for p in result.promised)
     promised = sorted({part.class_id for part in held})
     rare = [table.parts[p] for p in result.best_effort]
@@ -215,7 +215,7 @@ def _of_classes(result: Plan, table: PartTable) -> Plan:
 
 
 def held_by_rows(rows_SB: Tiles, counts_NK: NDArray[np.integer], min_pixels: int) -> NDArray[np.bool_]:
-    """(steps, classes): whether a row has a tile that alone shows at least `min_pixels` of the class."""
+    """Return (steps, classes) whether a tile of the row alone shows at least `min_pixels` of the class."""
     return np.asarray((counts_NK >= min_pixels)[rows_SB].any(axis=1))
 
 
@@ -290,7 +290,7 @@ def _promise_of_all(
     names: tuple[str, ...],
     seed: int,
 ) -> tuple[list[int], Kinds, Tiles, Cover]:
-    """What all epochs of a seed share, searched for once; see `_promise`. Nobody may change what it gives."""
+    """Search once for what all epochs of a seed share; see `_promise`. The result must not be changed."""
     codes_T, tiles_T = (np.frombuffer(each, np.int64) for each in (codes, tiles))
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=_EVERY_EPOCH))
     held_K = Kinds(codes_T, tiles_T, classes).holders_K
@@ -307,7 +307,7 @@ def _promise(
     names: Sequence[str] | None,
     rng: np.random.Generator,
 ) -> tuple[list[int], Kinds, Tiles, Cover]:
-    """The classes that can be promised, the kinds as far as these go, and what the rows need of them.
+    """Return the classes that can be promised, the kinds as far as these go, and what the rows need of them.
 
     As long as some class cannot be held within the limit of repeats, the rarest of these is given up.
     """
@@ -336,7 +336,7 @@ def _promise(
 def _another(
     found: Cover, kinds: Kinds, batch: int, max_repeats: int | None, blocks: int, rng: np.random.Generator
 ) -> Cover:
-    """Another cover of as many steps, so that epochs differ in it too; `found` where none as good is met."""
+    """Return another cover of as many steps, so that epochs differ; `found` if none is as good."""
     try:
         other = cover(kinds, batch, max_repeats, blocks, rng)
     except TooRareError:
@@ -381,7 +381,7 @@ def _strict_refusal(
 
 
 def batch_without_repeats(counts_NK: NDArray[np.integer], min_pixels: int, blocks: int = 1) -> int:
-    """The least global batch found with which every row holds each class that tiles hold, without repeats.
+    """Return the smallest global batch found that holds every class in every row without repeats.
 
     It starts from tiles ÷ tiles of the scarcest class, below which there are too many steps.
     """

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 def order_for_replicas(
     row: NDArray[np.int64], shares: Sequence[int], holds: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """The tiles of a row in another order, for replicas that take contiguous blocks of it.
+    """Return the tiles of a row in another order, for replicas that take contiguous blocks of it.
 
     Only the order changes, so the step as a whole is what it was. The same input gives the same order.
 
@@ -36,13 +36,13 @@ def order_for_replicas(
 
 
 def classes_seen(shares: Sequence[int], holds: NDArray[np.bool_]) -> int:
-    """Pairs of a replica and a class that it sees, of a row (B, K) in the order of its replicas."""
+    """Return pairs of a replica and a class that it sees, of a row (B, K) in the order of its replicas."""
     blocks = np.split(holds, np.cumsum(shares)[:-1])
     return sum(int(block.any(axis=0).sum()) for block in blocks)
 
 
 def _scarce_first(holds: NDArray[np.bool_], shares: Sequence[int]) -> NDArray[np.int64]:
-    """(B,) the block of each tile: the class with fewest tiles is spread first."""
+    """Return (B,) the block of each tile: the class with fewest tiles is spread first."""
     block_B = np.full(len(holds), -1)
     seen_RK = np.zeros((len(shares), holds.shape[1]), bool)
     room_R = np.array(shares)

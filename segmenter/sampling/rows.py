@@ -19,7 +19,7 @@ _FILL_ROUNDS = 64
 
 
 def shuffled(tiles: int, batch: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """(steps, batch) all tiles at random; the last row is completed with others."""
+    """Return (steps, batch) all tiles at random; the last row is completed with others."""
     rows = -(-tiles // batch)
     order = np.concatenate(
         [rng.permutation(tiles), evenly_drawn(np.arange(tiles), rows * batch - tiles, rng)]
@@ -35,7 +35,7 @@ def lay_out(
     batch: int,
     rng: np.random.Generator,
 ) -> NDArray[np.int64]:
-    """(steps, batch) tile indices.
+    """Return (steps, batch) tile indices.
 
     Args:
         needed: the kinds that each row must have.
@@ -64,7 +64,7 @@ def _unsigned(classes: int) -> type[np.unsignedinteger]:
 
 
 def _chosen(needed: Cover, kinds: Kinds, kind_of: NDArray[np.integer]) -> tuple[Tiles, NDArray[np.bool_]]:
-    """(place in the random order of each entry's tile, which places no entry uses).
+    """Return (place in the random order of each entry's tile, which places no entry uses).
 
     The first entries of a kind take its tiles one by one, further ones start again with the first.
     """
@@ -88,7 +88,7 @@ def _chosen(needed: Cover, kinds: Kinds, kind_of: NDArray[np.integer]) -> tuple[
 def _grid(
     needed: Cover, tile_P: Tiles, rest: Tiles, batch: int, rng: np.random.Generator
 ) -> tuple[Tiles, NDArray[np.bool_]]:
-    """(tiles (S, B), whether a place is taken by a tile that stands in several rows (S, B))."""
+    """Return (tiles (S, B), whether a place is taken by a tile that stands in several rows (S, B))."""
     order = np.argsort(needed.row_P, kind="stable")
     uses_S = np.bincount(needed.row_P, minlength=needed.steps)
     row = needed.row_P[order]
@@ -110,7 +110,7 @@ def _grid(
 
 
 def _fill(grid_SB: Tiles, several_N: NDArray[np.bool_], places: Tiles, rng: np.random.Generator) -> None:
-    """Fillers for the last open places: tiles that are in the plan once, and not in that row.
+    """Fill the last open places with tiles that are in the plan once, and not in that row.
 
     Where there are too few of these, any tiles, none much more often than another.
     """
@@ -136,7 +136,7 @@ def _fill(grid_SB: Tiles, several_N: NDArray[np.bool_], places: Tiles, rng: np.r
 
 
 def evenly_drawn(pool: Tiles, number: int, rng: np.random.Generator) -> Tiles:
-    """`number` tiles of a pool, none more than once more often than another."""
+    """Return `number` tiles of a pool, none more than once more often than another."""
     rounds = [rng.permutation(pool)[: number - i] for i in range(0, number, max(1, len(pool)))]
     return np.concatenate(rounds) if rounds else np.empty(0, np.int64)
 

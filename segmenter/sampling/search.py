@@ -63,7 +63,7 @@ class TooRareError(Exception):
 def cover(
     kinds: Kinds, batch: int, max_repeats: int | None, multiple: int, rng: np.random.Generator
 ) -> Cover:
-    """The fewest rows of `batch` tiles, then the fewest repeats, that hold every class in every row.
+    """Return the fewest rows of `batch` tiles, then the fewest repeats, that hold every class in every row.
 
     A tile may stand in at most 1 + `max_repeats` rows for coverage; None: in any number. The number of
     rows is a multiple of `multiple`.
@@ -86,7 +86,7 @@ def cover(
 
 
 def _beyond_first(kind_P: Ints, tiles_T: Ints) -> NDArray[np.bool_]:
-    """Whether an entry comes after all tiles of its kind have been used."""
+    """Return whether an entry comes after all tiles of its kind have been used."""
     order = np.argsort(kind_P, kind="stable")
     uses_T = np.bincount(kind_P, minlength=len(tiles_T))
     number = np.arange(len(kind_P)) - np.repeat(np.cumsum(uses_T) - uses_T, uses_T)
@@ -100,7 +100,7 @@ def _bound(kinds: Kinds, steps: int) -> int:
 
 
 def _fewest_steps(kinds: Kinds, batch: int, multiple: int) -> int:
-    """The least number of rows with room for all tiles and for the bound's repeats."""
+    """Return the least number of rows with room for all tiles and for the bound's repeats."""
     tiles = kinds.tiles
     steps = -(-tiles // batch)
     if batch > 1 and kinds.scarcest < steps:
@@ -111,7 +111,7 @@ def _fewest_steps(kinds: Kinds, batch: int, multiple: int) -> int:
 def _greedy_cover(
     kinds: Kinds, batch: int, max_repeats: int | None, multiple: int, steps: int, rng: np.random.Generator
 ) -> Cover:
-    """A cover of few rows and repeats: the best of some greedy runs."""
+    """Return a cover of few rows and repeats: the best of several greedy runs."""
     sizes = _sizes(kinds, batch)
     while True:
         best: Cover | None = None
@@ -136,7 +136,7 @@ def _greedy_cover(
 
 
 def _trimmed(found: Cover, kinds: Kinds, batch: int, multiple: int) -> Cover:
-    """Without rows that the tiles do not fill: those with most repeats go, their other tiles fill places."""
+    """Drop rows that the tiles do not fill, those with most repeats; their other tiles fill places."""
     while (steps := -(-(kinds.tiles + found.repeats) // (batch * multiple)) * multiple) < found.steps:
         again_S = np.bincount(found.row_P, weights=found.repeat_P, minlength=found.steps)
         kept_S = np.zeros(found.steps, bool)
@@ -149,7 +149,7 @@ def _trimmed(found: Cover, kinds: Kinds, batch: int, multiple: int) -> Cover:
 
 
 def _sizes(kinds: Kinds, batch: int) -> NDArray[np.int8] | None:
-    """For each set of classes, the fewest tiles that hold it; None where it is not worth its price."""
+    """Return for each set of classes the fewest tiles that hold it; None if that costs too much."""
     crowded = batch < kinds.classes
     return cover_sizes(kinds) if crowded or kinds.classes <= _EXACT_REPEATS else None
 
@@ -179,7 +179,7 @@ class _Greedy:
         self._entries: list[tuple[Ints, Ints, bool]] = []
 
     def cover(self, *, early: bool) -> Cover:
-        """The rows' needs; `early`: repeats of a class as soon as its tiles are used up.
+        """Return the rows' needs; `early`: repeats of a class as soon as its tiles are used up.
 
         Early repeats may bring the next scarce classes along, which then need to be in fewer rows; late
         ones serve what is left over together. Which needs fewer depends on the table.
@@ -198,7 +198,7 @@ class _Greedy:
         return Cover(self._steps, row_P, kind_P, repeat_P, _bound(self._kinds, self._steps), proven=False)
 
     def _put(self, rows: Ints, kinds: Ints, *, again: bool) -> None:
-        """One tile of each kind into the row beside it; the rows differ."""
+        """Put one tile of each kind into the row beside it; the rows differ."""
         self._entries.append((rows, kinds, again))
         counter = self._again_T if again else self._free_T
         counter += np.bincount(kinds, minlength=len(counter)) * (1 if again else -1)
@@ -228,12 +228,12 @@ class _Greedy:
             self._put(chosen, picked, again=False)
 
     def _row_key(self, rows: Ints, mask: int) -> Ints:
-        """Differences between rows: the classes they lack and, where places are short, those they have."""
+        """Return a key for each row: the classes that it lacks and, where places are short, those it has."""
         key = self._lack_S[rows] & mask
         return key * (self._batch + 1) + self._used_S[rows] if self._crowded else key
 
     def _mask(self, c: int, kinds: Ints, rows: Ints) -> int:
-        """The classes, as bits, that are looked at when rows and kinds are matched."""
+        """Return the classes, as bits, that count when rows and kinds are matched."""
         if self._crowded:
             return self._kinds.everything
         scarce = [int(k) for k in np.argsort(self._kinds.holders_K) if self._weight_K[k] > 0 and k != c]
@@ -246,7 +246,7 @@ class _Greedy:
         return 0
 
     def _scores(self, c: int, row_keys: Ints, kind_keys: Ints) -> NDArray[np.float64]:
-        """(row states, kinds): what a row gains of scarce classes, less what it has already of the kind's.
+        """Return (row states, kinds) what a row gains in scarce classes, less what it already has of them.
 
         Rows that lack a scarcer class which has run out come last: the repeat that brings them that class
         may bring this one too.
@@ -287,7 +287,7 @@ class _Greedy:
                 self._repeat(int(states[g]), left, kinds)
 
     def _early_repeats(self, c: int) -> None:
-        """Rows that still lack class `c` get it from kinds that bring most of the other scarce classes."""
+        """Give class `c` to rows that lack it, by kinds that bring most of the other scarce classes."""
         rows = self._rng.permutation(np.flatnonzero(self._lack_S & (1 << c)))
         if not len(rows):
             return
@@ -322,14 +322,14 @@ class _Greedy:
         self._put(rows, self._spread(len(rows), kinds), again=True)
 
     def _spread(self, number: int, kinds: Ints) -> Ints:
-        """Kinds for `number` repeats, so that their tiles are repeated as evenly as can be."""
+        """Return kinds for `number` repeats, so that their tiles are repeated as evenly as can be."""
         number_T = water_fill(
             number, self._kinds.tiles_T[kinds], self._again_T[kinds], self._limit_T[kinds], self._rng
         )
         return self._rng.permutation(np.repeat(kinds, number_T))
 
     def _useful(self, state: int) -> Ints:
-        """The kinds after which a row with this lack needs fewest further tiles."""
+        """Return the kinds after which a row with this lack needs fewest further tiles."""
         codes = self._kinds.codes_T
         if self._sizes is not None:
             return np.flatnonzero(self._sizes[state & ~codes] == self._sizes[state] - 1)
@@ -338,7 +338,7 @@ class _Greedy:
 
 
 def _members(values: Ints, group: Ints, groups: int) -> list[Ints]:
-    """The values of each group, in their order."""
+    """Return the values of each group, in their order."""
     order = np.argsort(group.reshape(-1), kind="stable")
     ends = np.cumsum(np.bincount(group.reshape(-1), minlength=groups))
     return np.split(values[order], ends[:-1])
@@ -347,7 +347,7 @@ def _members(values: Ints, group: Ints, groups: int) -> list[Ints]:
 def _matches(
     score: NDArray[np.float64], rows: list[int], tiles: list[int], rng: np.random.Generator
 ) -> Iterator[tuple[int, int, int]]:
-    """(row state, kind, number) by falling score, ties at random, until rows or tiles are used up."""
+    """Yield (row state, kind, number) by falling score, ties at random, until rows or tiles are used up."""
     noise = rng.random(score.shape) * 1e-6
     order = np.argsort(-(score + noise), axis=None)
     rows_left, tiles_left = list(rows), list(tiles)

@@ -75,7 +75,7 @@ class PartTable:
             )
 
     def with_whole(self, promised: Sequence[int]) -> PartTable:
-        """Also with the whole of each class that has parts and none of them among the promised columns.
+        """Add the whole of each class that has parts of which none is among the promised columns.
 
         Too rare at each scale, a class may still be common enough for every row.
         """
@@ -88,7 +88,7 @@ class PartTable:
 def part_table(
     counts_NK: NDArray[np.integer], strata: TileStrata | None, names: Sequence[str] | None
 ) -> PartTable:
-    """The table to plan for: without strata the classes, else each class in each stratum that shows it.
+    """Return the table to plan for: the classes, or each class in each stratum that shows it.
 
     A class that one stratum alone shows is one column.
     """
@@ -104,12 +104,12 @@ def part_table(
 
 
 def tiles_of_parts(parts: Sequence[Part], number_N: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """(tiles, parts): whether a tile's stratum is the part's."""
+    """Return (tiles, parts): whether a tile's stratum is the part's."""
     wanted_P = np.array([-1 if part.stratum is None else part.stratum for part in parts], np.int64)
     return np.asarray((wanted_P < 0) | (wanted_P == number_N[:, None]))
 
 
 def part_title(part: Part, names: Sequence[str] | None, strata: TileStrata | None) -> str:
-    """`water at 0.3–1 m`, or the class alone."""
+    """Return `water at 0.3–1 m`, or the class alone."""
     name = names[part.class_id] if names else f"class {part.class_id}"
     return name if part.stratum is None or strata is None else f"{name} at {strata.titles[part.stratum]}"

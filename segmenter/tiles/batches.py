@@ -18,12 +18,12 @@ from segmenter.base.errors import DatasetError
 from segmenter.config.recipe import Recipe
 from segmenter.grid.geometry import Window
 from segmenter.sampling import Plan, order_for_replicas
+from segmenter.sampling.strata import tiles_of_parts
 from segmenter.tiles.augment import Augmenter
 from segmenter.tiles.augmented_gsd import GroundScale, resampled
 from segmenter.tiles.index import TileIndex
 from segmenter.tiles.kernels import counted
 from segmenter.tiles.pasting import Paster
-from segmenter.tiles.promises import Promises
 from segmenter.tiles.statistics import BandStatistics
 from segmenter.tiles.store import SceneStore, Tile
 
@@ -32,6 +32,7 @@ _REDRAWS = 6
 
 Batch = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
 """Images (B, S, S, C), valid and class ids (B, S, S), slots (B,) of the tiles in the plan's row, int64."""
+Bools = NDArray[np.bool_]
 
 
 @dataclass
@@ -397,3 +398,33 @@ def _shown(mask_HW: NDArray[np.bool_], side: int, inset: int) -> NDArray[np.int3
     return (
         corner[inner:, inner:] - corner[:-inner, inner:] - corner[inner:, :-inner] + corner[:-inner, :-inner]
     )
+
+
+class Promises:
+    """What a block of a batch has to hold, numbered 0 … P − 1; a tile holds a class at its scene's scale."""
+
+    def __init__(self, plan: Plan, index: TileIndex) -> None:
+        self._parts, self._index = plan.promises, index
+        self.class_P = [part.class_id for part in self._parts]
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def kept(self, held_BK: Bools, row_B: NDArray[np.int64]) -> Bools:
+        """(B, P): which tile of a block keeps which promise; `held_BK`: the classes that each holds."""
+        return np.asarray(held_BK[:, self.class_P] & self._may(row_B))
+
+    def broken(self, held_BK: Bools, row_B: NDArray[np.int64]) -> list[int]:
+        """Promises that no tile of a block keeps."""
+        return [int(p) for p in np.flatnonzero(~self.kept(held_BK, row_B).any(axis=0))]
+
+    def place_for(self, promise: int, row_B: NDArray[np.int64]) -> int:
+        """The place of the tile that shows most of what is promised: the likeliest to keep it."""
+        counts_B = self._index.counts_NK[row_B, self.class_P[promise]]
+        return int(np.argmax(np.where(self._may(row_B)[:, promise], counts_B, -1)))
+
+    def _may(self, row_B: NDArray[np.int64]) -> Bools:
+        """(B, P): whether a tile's scale is the promised one."""
+        if self._index.strata is None:
+            return np.ones((len(row_B), len(self._parts)), bool)
+        return tiles_of_parts(self._parts, self._index.strata.number_N[row_B])

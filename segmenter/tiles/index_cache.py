@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import SegmenterError, plain, shortened
 from segmenter.base.files import caches, write_whole
+from segmenter.base.sealed import digest
 from segmenter.base.terminal import say
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster.remote.settings import RemotePath
@@ -105,9 +106,8 @@ def keys_of(image: Path, label: Path) -> Keys:
 
 
 def key_of(what: Mapping[str, Any]) -> str:
-    """A short name for all that the content of a cached file depends on."""
-    text = json.dumps({"version": _VERSION, **what}, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    """Return a short name for all that the content of a cached file depends on."""
+    return digest({"version": _VERSION, **what}, 16)
 
 
 def load_entries(path: Path, classes: int) -> Entries:

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from segmenter.base.errors import DatasetError, SegmenterError
-from segmenter.base.files import read_regular, write_whole
+from segmenter.base.files import pieces, read_regular, write_whole
 from segmenter.base.sealed import sealed, unsealed
 from segmenter.base.threads import in_threads
 from segmenter.grid.scenes import Scene
@@ -43,12 +43,8 @@ def file_digest(path: Path) -> str:
             remote = isinstance(path, RemotePath)
             size = (path.stat() if remote else os.fstat(file.fileno())).st_size
             content = hashlib.sha256(str(size).encode())
-            if size <= PIECES * PIECE_BYTES:
-                content.update(file.read(PIECES * PIECE_BYTES))
-            else:
-                for piece in range(PIECES):
-                    file.seek((size - PIECE_BYTES) * piece // (PIECES - 1))
-                    content.update(file.read(PIECE_BYTES))
+            for piece in pieces(file, size, PIECES, PIECE_BYTES):
+                content.update(piece)
     except OSError as error:
         raise DatasetError(f"{path}: cannot read it: {error.strerror}") from None
     return content.hexdigest()[:16]

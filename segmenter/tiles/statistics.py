@@ -25,7 +25,7 @@ from segmenter.grid.geometry import Size, Window
 from segmenter.grid.scenes import Dataset, Scene, Split
 from segmenter.grid.windows import grid
 from segmenter.raster import RasterInfo, ask_for_bands, open_raster, raster_info
-from segmenter.raster.band_names import Names, names_of, order_of, used_names
+from segmenter.raster.header import Names, names_of, order_of, used_names
 from segmenter.raster.stamps import stamp_of
 from segmenter.raster.validity import void_in_bands
 from segmenter.tiles.index_cache import cache_folder, key_of, relative_paths

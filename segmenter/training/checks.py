@@ -19,7 +19,7 @@ from segmenter.training.prepare import Tiles, changed_data, epoch_plan
 _BYTES_PER_PARAMETER = 16
 """Weight, gradient and the optimiser's two moments, in float32."""
 _SURELY = 2 / 3
-"""Share of the counted bytes that is taken at the least: measured 0.67 to 0.83 (docs/memory.md)."""
+"""Share of the counted bytes that is taken at the least: measured 0.67 to 0.83 (benchmarks.memory)."""
 
 
 def check_devices(recipe: Recipe, devices: Devices, *, profile: bool = False) -> None:

@@ -13,8 +13,7 @@ import numpy as np
 from segmenter.base.errors import OutputError, SegmenterError
 from segmenter.base.invocation import invocation
 from segmenter.base.terminal import aligned, say, warn
-from segmenter.evaluation.named import title_of
-from segmenter.evaluation.scores import Scores, percent
+from segmenter.evaluation.scores import Scores, percent, title_of
 from segmenter.runs.report.sections import write_report
 from segmenter.runs.score_files import BEST_FILES, SUMMARY, Scored, describe_scores, scored
 from segmenter.training.signals import StoppedError

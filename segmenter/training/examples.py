@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.evaluation.drawing import encoded
-from segmenter.evaluation.figures import coloured, stretched
+from segmenter.evaluation.figures import Example, coloured, stretched, summary_figure
 from segmenter.evaluation.scores import ConfusionMatrix
-from segmenter.evaluation.summary_figure import Example, summary_figure
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.scenes import Dataset, Scene

@@ -27,7 +27,7 @@ from segmenter.training.prepare import Tiles, epoch_plan
 _COST_SECONDS = 3.0
 """Processor time for the cost of a tile: some thousand tiles."""
 _REACHED, _REACHED_HALF = 13.4e12 * 0.6, 53.8e12 * 0.4
-"""FLOP/s of an RTX 2080 Ti's convolutions in float32 and by tensor cores: docs/four_gpus.md's assumptions."""
+"""FLOP/s of an RTX 2080 Ti's convolutions in float32 and by tensor cores, assumed: studies/four_gpus.md."""
 _MEND = {
     READING: "a packed store, or tiled GeoTIFFs in blocks of about a tile, are read faster",
     WAITING: "the disk, or the network to it, gives no more: a copy on a local disk would",
@@ -97,7 +97,7 @@ def _need_of_a_card(recipe: Recipe, bands: int, classes: int) -> tuple[float, st
     """Return the tiles a second that a card takes at most, and the source of that number."""
     from segmenter.devices.setup import load_tensorflow
     from segmenter.model.building import build_model
-    from segmenter.model.flops import convolution_flops
+    from segmenter.model.size import convolution_flops
 
     load_tensorflow()
     side, precision = recipe.tiles.size, recipe.training.precision
@@ -105,6 +105,6 @@ def _need_of_a_card(recipe: Recipe, bands: int, classes: int) -> tuple[float, st
     reached = _REACHED if precision == "float32" else _REACHED_HALF
     why = (
         f" at most (RTX 2080 Ti, {precision}: {flops / 1e9:.3g} GFLOP of convolutions a tile at "
-        f"{reached / 1e12:.1f} TFLOP/s, docs/four_gpus.md)"
+        f"{reached / 1e12:.1f} TFLOP/s, studies/four_gpus.md)"
     )
     return reached / flops, why

@@ -12,13 +12,12 @@ from segmenter.base.terminal import quiet, say, warn
 from segmenter.config.recipe import Recipe
 from segmenter.devices.machines.workers import Workers
 from segmenter.devices.strategy import Devices
-from segmenter.evaluation.named import title_of
-from segmenter.evaluation.scores import percent
+from segmenter.evaluation.scores import percent, title_of
 from segmenter.grid.scenes import Dataset
 from segmenter.model.building import build_model, network_geometry, shapes_of, stages_of
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.pretrained.encoder_weights import EncoderWeights
-from segmenter.model.receptive_field import training_bytes_per_image
+from segmenter.model.size import training_bytes_per_image
 from segmenter.model.stages import pace_of, part_of
 from segmenter.runs.checkpoints import BEST
 from segmenter.runs.extending import with_extension

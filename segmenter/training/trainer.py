@@ -17,8 +17,7 @@ from segmenter.base.threads import Prefetch
 from segmenter.devices.machines.workers import BATCHES, SHARE, STEP, Workers
 from segmenter.devices.strategy import Devices
 from segmenter.evaluation.by_gsd import ScaleConfusions, scale_table
-from segmenter.evaluation.named import score_of, title_of
-from segmenter.evaluation.scores import percent
+from segmenter.evaluation.scores import percent, score_of, title_of
 from segmenter.grid.scenes import Dataset
 from segmenter.inference.function import on_replicas
 from segmenter.inference.prediction import Predictor
@@ -369,13 +368,13 @@ class Trainer:
         scales, examples = ScaleConfusions(self.run.classes), Examples()
         parts = (self.run, self._predictor(), self.dataset, examples, scales)
         if self._workers.count == 1:
-            confusion = validate(*parts, going=self.feed.check)
+            tallies = validate(*parts, going=self.feed.check)
         else:
-            confusion, heard = validate_together(self.devices, *parts, stop.said(), self.feed.check)
+            tallies, heard = validate_together(self.devices, *parts, stop.said(), self.feed.check)
             stop.take(heard)
         protocol, strata = validation_protocol(self.dataset), self.run.recipe.sampling.scale_strata
         by_scale = scales.scores(lambda names: replace(protocol, scenes=tuple(names)), strata)
-        scores = confusion.scores(protocol)
+        scores, confusion = tallies.scores(protocol), tallies.confusion
         if self._log is not None:
             self._log.validated(self.position.done, self.position.epoch, scores, confusion, by_scale)
         tables = [scores.table(), *([scale_table(by_scale)] if by_scale else [])]

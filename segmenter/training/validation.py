@@ -15,7 +15,8 @@ from segmenter.base.errors import DatasetError
 from segmenter.devices.machines.workers import SHARE
 from segmenter.devices.strategy import Devices
 from segmenter.evaluation.by_gsd import ScaleConfusions
-from segmenter.evaluation.scores import ConfusionMatrix, Protocol
+from segmenter.evaluation.scores import Protocol
+from segmenter.evaluation.tallies import TALLIES, Tallies
 from segmenter.grid.geometry import Window
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.inference.memory import usual_tiling
@@ -39,7 +40,7 @@ class _SceneJob:
     abandoned: bool = False
     label: LabelIds | None = None
     metres: float | None = None
-    confusion: ConfusionMatrix | None = None
+    tallies: Tallies | None = None
 
     def open(self) -> AbstractContextManager[Raster]:
         raster = open_raster(self.scene.image, self.dataset.bands)
@@ -75,7 +76,7 @@ def validate_together(
     scales: ScaleConfusions,
     heard: int = 0,
     going: Callable[[], None] = lambda: None,
-) -> tuple[ConfusionMatrix, list[int]]:
+) -> tuple[Tallies, list[int]]:
     """Validate by all workers, each its share of the scenes; return the sum, the same on all.
 
     The examples are of this worker's own scenes.
@@ -85,10 +86,10 @@ def validate_together(
         going: as of `validate`.
 
     Returns:
-        The confusion matrix over all scenes, and what each worker has heard.
+        The tallies over all scenes, and what each worker has heard.
     """
     workers, scenes = devices.workers, dataset.of("validation")
-    found: list[tuple[str, float | None, ConfusionMatrix]] = []
+    found: list[tuple[str, float | None, Tallies]] = []
 
     def still() -> None:
         workers.mark(SHARE)
@@ -102,28 +103,29 @@ def validate_together(
     )
     texts = workers.exchange(_told(found, heard))
     said = [json.loads(text) for text in texts]
-    by_name = {name: (metres, matrix) for one in said for name, metres, matrix in _scenes_of(one)}
-    confusion = ConfusionMatrix(run.classes)
+    by_name = {name: (metres, counts) for one in said for name, metres, counts in _scenes_of(one)}
+    tallies = Tallies(run.classes)
     for scene in scenes:
         if scene.name in by_name:
             metres, counts = by_name[scene.name]
-            own = ConfusionMatrix(run.classes, counts)
-            confusion.merge(own)
-            scales.add(scene.name, metres, own)
-    return confusion, [one["heard"] for one in said]
+            own = Tallies(run.classes, counts)
+            tallies.merge(own)
+            scales.add(scene.name, metres, own.confusion)
+    return tallies, [one["heard"] for one in said]
 
 
-def _told(found: Sequence[tuple[str, float | None, ConfusionMatrix]], heard: int) -> str:
+def _told(found: Sequence[tuple[str, float | None, Tallies]], heard: int) -> str:
     """Encode a worker's scenes as text: names, metres a pixel, counts."""
-    pixels = [np.column_stack([one.matrix, one.without_data]) for _, _, one in found]
-    counts = packed({"counts": np.stack(pixels)}) if pixels else ""
+    each = [tallies.counts for _, _, tallies in found]
+    counts = packed({key: np.stack([one[key] for one in each]) for key in TALLIES}) if each else ""
     scenes = [[name, metres] for name, metres, _ in found]
     return json.dumps({"heard": heard, "scenes": scenes, "counts": counts})
 
 
 def _scenes_of(said: Any) -> list[tuple[str, float | None, Any]]:
-    counts: Any = unpacked(said["counts"])["counts"] if said["scenes"] else []
-    return [(name, metres, own) for (name, metres), own in zip(said["scenes"], counts, strict=True)]
+    counts = unpacked(said["counts"]) if said["scenes"] else {}
+    own = ({key: counts[key][number] for key in counts} for number in range(len(said["scenes"])))
+    return [(name, metres, each) for (name, metres), each in zip(said["scenes"], own, strict=True)]
 
 
 def validate(
@@ -134,23 +136,23 @@ def validate(
     scales: ScaleConfusions | None = None,
     *,
     scenes: Sequence[Scene] | None = None,
-    finished: Callable[[str, float | None, ConfusionMatrix], None] | None = None,
+    finished: Callable[[str, float | None, Tallies], None] | None = None,
     going: Callable[[], None] = lambda: None,
-) -> ConfusionMatrix:
-    """Return the confusion matrix over all pixels of the validation scenes, by all devices of the predictor.
+) -> Tallies:
+    """Return the tallies over all pixels of the validation scenes, by all devices of the predictor.
 
     Windows are given in the order in which they are read, so that nothing depends on the number of devices.
 
     Args:
         scales: takes that of each scene with its scale.
         scenes: these of them; None: all.
-        finished: takes name, metres a pixel and confusion matrix of each scene.
+        finished: takes name, metres a pixel and tallies of each scene.
         going: called at each window; what it raises ends the validation.
 
     Raises:
         RasterError, LabelError: a scene cannot be read; nothing is skipped.
     """
-    confusion = ConfusionMatrix(run.classes)
+    tallies = Tallies(run.classes)
     chosen = dataset.of("validation") if scenes is None else scenes
     jobs: Iterator[_SceneJob] = (_SceneJob(scene, dataset, run.mean_C) for scene in chosen)
     for event in classify_all(jobs, tiling_of(run, len(predict.workers)), predict):
@@ -160,19 +162,19 @@ def validate(
         if isinstance(event, Finished):
             job = event.job
             job.finished()
-            if job.confusion is not None:
-                confusion.merge(job.confusion)
+            if job.tallies is not None:
+                tallies.merge(job.tallies)
                 if finished is not None:
-                    finished(job.scene.name, job.metres, job.confusion)
+                    finished(job.scene.name, job.metres, job.tallies)
                 if scales is not None:
-                    scales.add(job.scene.name, job.metres, job.confusion)
-                job.confusion = None
+                    scales.add(job.scene.name, job.metres, job.tallies.confusion)
+                job.tallies = None
         elif isinstance(event, Mapped):
             label_HW = event.job.truth(event.window)
-            event.job.confusion = event.job.confusion or ConfusionMatrix(run.classes)
-            event.job.confusion.add(label_HW, event.ids)
+            event.job.tallies = event.job.tallies or Tallies(run.classes)
+            event.job.tallies.add(label_HW, event.ids, event.window)
             examples.consider(event.job.scene, event.window, label_HW, event.ids)
-    return confusion
+    return tallies
 
 
 def validation_protocol(dataset: Dataset) -> Protocol:

@@ -1,4 +1,4 @@
-"""Examples: docstrings of what `segmenter` exports, the guide, the API page and the notebook."""
+"""Examples: docstrings of what `segmenter` exports, the guide with its reference, and the notebook."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_guide_shows_what_happens(here: Path, run: OpenRun) -> None:
     assert _held(test) > 15
 
 
-def test_the_api_page_is_of_these_docstrings() -> None:
+def test_the_reference_is_of_these_docstrings() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m tests.helpers.api_page"
 
 

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -24,7 +24,6 @@ from datasets.commands.gpu import (
     memory,
     page,
     resume,
-    running,
     sections,
     step,
 )
@@ -44,10 +43,9 @@ SLOW = Figure("speed-up", 2.1, "×", "≥ 3.4", False)
 @pytest.mark.parametrize("name", ["facts", "collectives", "input", "prediction"])
 def test_a_section_finds_something(tensorflow: ModuleType, tmp_path: Path, name: str) -> None:
     known: dict[str, Any] = {step.RATE.format(step.Case("mixed_float16", 2).name): 100.0}
-    found = list(sections.found(name, "logical", 4, True, tmp_path, known))
+    found = list(sections.found(name, Bench("logical", 4, TINY, tmp_path, known)))
     assert found
     assert [figure.name for figure in found if figure.value is None] == []
-    assert set(known) >= {figure.name for figure in found}
 
 
 @pytest.mark.slow
@@ -117,18 +115,17 @@ def test_the_exit_code_is_that_of_the_laws(
 ) -> None:
     written = []
 
-    def run(task: running.Task, known: Mapping[str, Any]) -> Any:
-        for name in task.names:
-            late = name == "resume"
-            figures = [BROKEN if name == "equivalence" else SLOW]
-            yield Section(name, 1, figures=figures, cut_off=late, fault="late" * late, is_law=late)
-            written.append(len(json.loads((tmp_path / page.JSON).read_text())["sections"]))
+    def run(task: sections.Task, known: Mapping[str, Any]) -> Any:
+        written.append(len(json.loads((tmp_path / page.JSON).read_text())["sections"]) if known else 0)
+        late = task.name == "resume"
+        figures = [BROKEN if task.name == "equivalence" else SLOW]
+        return Section(task.name, 1, figures=figures, cut_off=late, fault="late" * late, is_law=late)
 
-    monkeypatch.setattr(running, "run", run)
+    monkeypatch.setattr(sections, "run_here", run)
     call = ["--tiny", "--output", str(tmp_path), "--only"]
     assert command.main([*call, "facts", "step"]) == 0
     assert command.main([*call, "facts", "equivalence"]) == 1
-    assert written == [1, 2] * 2, "written after each section"
+    assert written == [0, 1] * 2, "written after each section"
     assert "a law does not hold, or a section could not be run: equivalence" in capsys.readouterr().err
     assert "| weights, 4 replicas | 0.001 | ≤ 1e-10 | no (law) |  |" in (tmp_path / page.PAGE).read_text()
     assert command.main([*call, "resume"]) == 3
@@ -148,17 +145,16 @@ def test_without_a_gpu_one_line_says_so(monkeypatch: pytest.MonkeyPatch, tensorf
 SAYS = """
 import subprocess, sys, time
 from datasets.commands.gpu.figures import Figure, line_of
-def say(name, what): print(line_of(name, what), flush=True)
-for name in sys.argv[1:]:
-    say(name, "begun")
-    say(name, Figure(f"first of {name}", 1.0))
-    if name == "memory":
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-        say(name, Figure("child", float(child.pid)))
-        time.sleep(600)
-    if name == "step":
-        sys.exit("out of everything")
-    say(name, "failed: no such card" if name == "input" else "done")
+def say(figure): print(line_of(figure), flush=True)
+name = sys.argv[1]
+print("a line of a library's")
+say(Figure(f"first of {name}", 1.0))
+if name == "memory":
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    say(Figure("child", float(child.pid)))
+    time.sleep(600)
+if name == "step":
+    sys.exit("out of everything")
 """
 
 
@@ -170,43 +166,35 @@ def alive(process: int) -> bool:
         return False
 
 
-def test_a_section_is_ended_at_its_limit_with_its_children_and_the_others_go_on(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("name", "verdict", "fault"),
+    [
+        ("facts", "measured", ""),
+        ("memory", "cut off", "not done within 8 s"),
+        ("step", "failed", "its process ended with exit code 1: out of everything"),
+    ],
+)
+def test_a_section_is_ended_at_its_limit_with_its_children(
+    monkeypatch: pytest.MonkeyPatch, name: str, verdict: str, fault: str
 ) -> None:
-    """Also one that ends its process; what was found until then stays."""
-    begun: list[Sequence[str]] = []
-
-    def call(names: Sequence[str], *_: Any) -> list[str]:
-        begun.append(names)
-        return [sys.executable, "-c", SAYS, *names]
-
-    monkeypatch.setattr(running, "command", call)
-    names = ["facts", "memory", "step", "input", "resume"]
-    limits = dict.fromkeys(names, 120.0) | {"memory": 8.0}
-    known: dict[str, Any] = {}
-    found = {s.name: s for s in running.run(running.Task(names, "logical", 4, True, limits), known)}
-    assert list(found) == names
-    assert begun == [tuple(names), ("step", "input", "resume"), ("input", "resume")]
-    assert {name: s.verdict for name, s in found.items()} == {
-        "facts": "measured", "memory": "cut off", "step": "failed", "input": "failed", "resume": "measured",
-    }  # fmt: skip
-    assert found["memory"].fault == "not done within 8 s"
-    assert found["step"].fault == "its process ended with exit code 1: out of everything"
-    assert found["input"].fault == "no such card"
-    assert known["first of memory"] == 1
-    child = int(known["child"])
+    """What was found until then stays, also of one that ends its process."""
+    monkeypatch.setattr(sections, "command", lambda task, *_: [sys.executable, "-c", SAYS, task.name])
+    section = sections.run(sections.Task(name, "logical", 4, 8.0 if name == "memory" else 120.0), {})
+    assert (section.verdict, section.fault) == (verdict, fault)
+    figures = {figure.name: figure.value for figure in section.figures}
+    assert figures[f"first of {name}"] == 1
+    child = int(figures.get("child", 0))
     for _ in range(600):  # the kernel takes it away when it comes to it
-        if not alive(child):
+        if not child or not alive(child):
             break
         time.sleep(0.1)
-    assert not alive(child)
+    assert not child or not alive(child)
 
 
 def test_a_line_comes_back_as_it_was_and_noise_is_no_line() -> None:
-    assert read_line(line_of("step", BROKEN)) == ("step", BROKEN)
-    assert read_line(line_of("step", "done") + "\n") == ("step", "done")
+    assert read_line(line_of(BROKEN) + "\n") == BROKEN
     assert read_line("2026-11-22 I tensorflow: hello") is None
-    assert read_line(line_of("step", BROKEN)[:-9]) is None
+    assert read_line(line_of(BROKEN)[:-9]) is None
 
 
 # ------------------------------------------------------------------------------------- on GPUs
@@ -218,17 +206,15 @@ def test_a_line_comes_back_as_it_was_and_noise_is_no_line() -> None:
 def test_laws_are_shown_on_cards_or_on_parts_of_one(cards: int, expected: list[str]) -> None:
     assert command.places("equivalence", cards) == expected
     assert command.places("step", cards) == ["cards"]
-    tasks = command.tasks(list(sections.SECTIONS), cards, 10, tiny=False)
-    assert all(len(task.names) == 1 for task in tasks), "a process each"
-    limits = {task.names[0]: task.limits[task.names[0]] for task in tasks}
+    limits = {task.name: task.limit for task in command.tasks(list(sections.SECTIONS), cards, 10)}
     assert limits["equivalence"] == limits["resume"] == 600, "laws take what they need"
     assert sum(limit for name, limit in limits.items() if not sections.SECTIONS[name].is_law) < 600
 
 
 def test_on_logical_devices_every_section_has_its_full_size_there() -> None:
     tasks = command.tasks(list(sections.SECTIONS), 4, 10, logical=True)
-    assert [task.names[0] for task in tasks] == list(sections.SECTIONS)
-    assert {(task.place, task.cards, task.tiny) for task in tasks} == {("logical", 4, False)}
+    assert [task.name for task in tasks] == list(sections.SECTIONS)
+    assert {(task.place, task.cards) for task in tasks} == {("logical", 4)}
 
 
 @pytest.mark.parametrize(("draws_off", "holds"), [(0, True), (1, True), (2, False)])
@@ -307,11 +293,6 @@ def test_the_input_is_judged_once(
 
 
 def test_four_cards_are_compared_with_the_page(tensorflow: ModuleType, tmp_path: Path) -> None:
-    known: dict[str, Any] = {
-        "latency of a small sum, 4 replicas": 130.0, "bandwidth of the large sum, 4 replicas": 5.0,
-    }  # fmt: skip
-    bench = Bench("cards", 4, Sizes(), tmp_path, known)
-    found = step.speedup(bench, step.Case("float32", 4), 3.2)
+    found = step.speedup(Bench("cards", 4, Sizes(), tmp_path), step.Case("float32", 4), 3.2)
     assert (found.holds, found.law) == (False, False)
-    assert found.expected.startswith("≥ 3.4; ")
-    assert "the formula with the sums as measured here: " in found.note
+    assert found.expected == "≥ 3.4; 3.60 … 3.86 ×"

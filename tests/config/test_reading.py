@@ -345,8 +345,8 @@ def test_the_projects_recipes_load(path: Path) -> None:
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_the_projects_recipes_do_as_the_comparison_of_samplings_recommends(path: Path) -> None:
-    """docs/what_lifts.md, "Recommendation"; the demo too, though its imagery is made."""
-    page = (ROOT / "docs" / "what_lifts.md").read_text(encoding="utf-8")
+    """studies/what_lifts.md, "Recommendation"; the demo too, though its imagery is made."""
+    page = (ROOT / "studies" / "what_lifts.md").read_text(encoding="utf-8")
     assert "**The plan with `class_weights: inverse_sqrt`**, which the recipes in `configs/` have." in page
     recipe = load_recipe(path)
     assert recipe.sampling.plans_classes

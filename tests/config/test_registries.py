@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pydantic import Field
 
-from datasets import layouts, loaders
+from datasets import kinds
 from segmenter.config import datasets as sections
 from segmenter.config.datasets import DATASET_KINDS, Located
 from segmenter.config.losses import LossConfig, Term, UsedBy
@@ -33,7 +33,7 @@ def test_encoders_and_decoders_of_recipes_are_those_that_are_built(tensorflow: M
 
 
 def test_kinds_of_datasets_are_those_that_are_loaded_and_have_a_title() -> None:
-    assert set(loaders()) == set(layouts()) == set(DATASET_KINDS)
+    assert set(kinds()) == set(DATASET_KINDS)
     assert all(issubclass(kind, Located) and kind.title for kind in DATASET_KINDS.values())
     assert all(isinstance(kind, type) for kind in MODEL_KINDS.values())
 

@@ -220,7 +220,7 @@ def test_a_vrt_is_opened_where_its_driver_is_named_and_changes_with_its_sources(
 
 def test_the_page_leads_from_products_to_a_map(tmp_path: Path) -> None:
     """Its recipe and its commands, as they stand there, on made files of that layout."""
-    page = (ROOT / "docs" / "sentinel2.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "start_sentinel2.md").read_text(encoding="utf-8")
     data = tmp_path / "data"
     for i, tile in enumerate(("T33UVR", "T33UVS", "T33UWR")):
         product(data / "s2", tile, 500_000 + 1280 * i, 5_600_000, 128, i)

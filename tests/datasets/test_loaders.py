@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from datasets import load_dataset, loaders
+from datasets import kinds, load_dataset
 from datasets.classes import NAIC2020_ROUND1, NAIC2020_ROUND2, POTSDAM_TEST, POTSDAM_TRAIN, potsdam_classes
 from datasets.files import files_under
 from datasets.folder import pattern_regex
@@ -355,7 +355,7 @@ def test_patterns(pattern: str, path: str, fits: bool) -> None:
 
 
 def test_a_root_that_is_no_folder(tmp_path: Path) -> None:
-    for kind in loaders():
+    for kind in kinds():
         with pytest.raises(DatasetError, match=r"dataset.root: expected a folder, .*none is none"):
             load(tmp_path / "none", kind, **(CODES if kind == "folder" else {}))
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from segmenter.base.errors import SegmenterError
 from segmenter.evaluation.drawing import figure_pixels
 from segmenter.evaluation.figures import (
+    _below_each_other,
     class_map_picture,
     confusion_figure,
     confusion_panel,
@@ -26,7 +27,6 @@ from segmenter.evaluation.figures import (
 )
 from segmenter.evaluation.learning_curves import learning_curves
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
-from segmenter.evaluation.summary_figure import _below_each_other
 from segmenter.grid.labels import IGNORE, ClassMap, LandCoverClass
 
 ODD_NAMES = ("land $x$ and $y^2", "<b>road</b> & more", "_hidden", "水域", "two  spaces", "50 % \\frac{1}{2}")

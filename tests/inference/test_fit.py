@@ -16,7 +16,7 @@ from segmenter.grid.geometry import Window
 from segmenter.inference.fit import Sample, check_fit
 from segmenter.model.normalisation import Normalisation
 from segmenter.raster import open_raster
-from segmenter.raster.band_names import order_of
+from segmenter.raster.header import order_of
 from segmenter.raster.in_memory import ArrayRaster
 
 Make = Callable[..., Path]

@@ -1,4 +1,4 @@
-"""The two-terminal recipe of docs/several_machines.md, run as written; a worker lost, and the run resumed."""
+"""The two-terminal recipe of docs/machines.md, run as written; a worker lost, and the run resumed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.helpers.several_workers import ROOT, ended_with, free_ports
 from tests.helpers.small_training import difference
 from tests.helpers.time_limits import wait_until
 
-PAGE = ROOT / "docs" / "several_machines.md"
+PAGE = ROOT / "docs" / "machines.md"
 CHANGED = ("distribution.heartbeat_timeout=20", "training.epochs=2", "training.precision=float64")
 QUICK = [word for change in CHANGED for word in ("--set", change)]
 

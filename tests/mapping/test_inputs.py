@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from datasets import layouts
+from datasets import kinds
 from segmenter.base.errors import DatasetError
 from segmenter.config.datasets import DatasetConfig, Naic2020Config
 from segmenter.grid.scenes import Layout
@@ -93,7 +93,7 @@ def test_a_pattern_has_known_fields() -> None:
 def test_a_pattern_knows_the_fields_of_the_recipe(tmp_path: Path) -> None:
     def layout(kind: str, **section: str) -> Layout:
         data = {"kind": kind, "root": f"{tmp_path}/data", **section}
-        return layouts()[kind](TypeAdapter(DatasetConfig).validate_python(data))
+        return kinds()[kind][1](TypeAdapter(DatasetConfig).validate_python(data))
 
     paths = {"images": "tile_{tile}/images/{part}.jpg", "labels": "tile_{tile}/masks/{part}.png"}
     tiles = layout("folder", **paths, classes=[{"name": "a", "code": 0}])
@@ -131,7 +131,7 @@ def test_a_pattern_knows_the_fields_of_the_recipe(tmp_path: Path) -> None:
 
 
 def test_outputs_that_a_loader_would_find_are_known(tmp_path: Path) -> None:
-    form = layouts()["naic2020"](Naic2020Config(kind="naic2020", root=str(tmp_path)))
+    form = kinds()["naic2020"][1](Naic2020Config(kind="naic2020", root=str(tmp_path)))
     assert form.covers(tmp_path / "maps")
     assert form.holds(tmp_path / "maps" / "a.png")
     assert not form.holds(tmp_path / "scores.json")

@@ -317,7 +317,7 @@ def test_prediction_is_the_same_graph(tensorflow: ModuleType) -> None:
 
 
 def test_memory_of_mixed_precision(tensorflow: ModuleType) -> None:
-    from segmenter.model.receptive_field import training_bytes_per_image
+    from segmenter.model.size import training_bytes_per_image
 
     keras, ours = (training_bytes_per_image(model, 64, 64, mixed=True) for model in models("mixed_float16"))
     assert 0.6 * keras < ours < 0.85 * keras  # measured: 0.83 of Keras' (CPU, depth 2, width 16)

@@ -230,7 +230,7 @@ def test_four_replicas_learn_with_dropout_what_one_does(monkeypatch: pytest.Monk
     one, four = trained(1), trained(4)
     assert {kind: d for kind in one if not (d := difference(four, one, kind)) <= 1e-10} == {}
     keras_dropout = lambda rate, **options: keras.layers.Dropout(rate, seed=1, **options)  # noqa: E731
-    monkeypatch.setattr("segmenter.model.unet.GlobalDropout", keras_dropout)
+    monkeypatch.setattr("segmenter.model.building.GlobalDropout", keras_dropout)
     naive_one, naive_four = trained(1), trained(4)
     assert max(difference(naive_four, naive_one, kind) for kind in one) > 1e-4
 

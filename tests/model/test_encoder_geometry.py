@@ -9,7 +9,7 @@ import pytest
 
 from segmenter.model.graph import graph_of
 from segmenter.model.receptive_field import describe, geometry_of
-from segmenter.model.tensor_sizes import planes_of, shape_for
+from segmenter.model.size import planes_of, shape_for
 
 
 def _encoder(name: str) -> Any:

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from segmenter.config.recipe import UNetConfig
-from segmenter.model.receptive_field import GlobalLayerError, describe, geometry_of, training_bytes_per_image
+from segmenter.model.receptive_field import GlobalLayerError, describe, geometry_of
+from segmenter.model.size import training_bytes_per_image
 from tests.helpers.perturbation import make_all_contributions_count, moved_along
 
 

@@ -1,4 +1,4 @@
-"""What the recipes for four cards say of their memory is what the formula gives (docs/memory.md)."""
+"""What the recipes for four cards say of their memory is what the formula gives (docs/settings.md)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLASSES = {
 )
 def test_the_memory_that_a_recipe_names_is_the_formulas(tensorflow: ModuleType, name: str) -> None:
     from segmenter.model.building import build_model
-    from segmenter.model.model_memory import training_bytes_per_image
+    from segmenter.model.size import training_bytes_per_image
 
     recipe = load_recipe(Path(__file__).parents[2] / "configs" / f"{name}.yaml")
     precision, side = recipe.training.precision, recipe.tiles.size
@@ -48,7 +48,7 @@ def test_the_memory_that_a_recipe_names_is_the_formulas(tensorflow: ModuleType, 
 
 def test_the_template_fits_a_small_machine_and_says_how_much_it_takes(tensorflow: ModuleType) -> None:
     from segmenter.model.building import build_model
-    from segmenter.model.model_memory import training_bytes_per_image
+    from segmenter.model.size import training_bytes_per_image
 
     path = Path(__file__).parents[2] / "configs" / "folder.yaml"
     recipe = load_recipe(path)

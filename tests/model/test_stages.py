@@ -10,8 +10,8 @@ import pytest
 from segmenter.base.errors import ConfigError
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import ModelConfig, TrainingConfig, UNetConfig
+from segmenter.model.size import stage_of, weight_shapes
 from segmenter.model.stages import Pace, is_decayed, pace_of, part_of, stages_told
-from segmenter.model.weight_shapes import stage_of, weight_shapes
 from tests.helpers.encoder_pairs import DECODERS, pair
 from tests.helpers.small_encoders import SMALL, narrow, small_encoder, smallest_of_keras
 

@@ -6,7 +6,6 @@ import html
 import re
 import shutil
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from segmenter.runs.__main__ import main
 from segmenter.runs.log import RunLog
 from segmenter.runs.report.run_record import finite, read_story
 from segmenter.runs.report.sections import REPORT, write_report
-from segmenter.runs.report.speed import duration, limit_text
 from segmenter.runs.run import Extension
 from segmenter.runs.score_files import BEST_FILES
 from segmenter.runs.windows_file import WINDOWS, load_windows
@@ -104,8 +102,8 @@ def test_its_curves_are_those_of_the_log(made: Any) -> None:
     for name in ("water", "forest", "road"):
         expected = [100 * record["iou"][name] for record in validated]
         assert curves[name]["y"] == pytest.approx(expected, rel=1e-4)
-    speed = page.figure("speed")["data"][0]
-    assert (speed["x"], speed["y"]) == (list(range(1, 7)), [100.0 + epoch for epoch in range(1, 7)])
+    speeds = [(speed.epoch, speed.rate) for speed in read_story(run).speeds]
+    assert speeds == [(epoch, 100.0 + epoch) for epoch in range(1, 7)]
 
 
 def test_its_classes_and_confusions_are_those_of_the_best_scores(made: Any) -> None:
@@ -133,13 +131,11 @@ def test_its_classes_and_confusions_are_those_of_the_best_scores(made: Any) -> N
         ("a class without scores", "In neither truth nor prediction, and in no mean: forest."),
         ("no class has a score", "mIoU not defined after epoch 6"),
         ("an older version", "The log does not say which classes the steps held."),
-        ("an older version", "The speed is not known"),
         ("an older version", "There is no window to show: this run has no pictures of its windows."),
         ("without a checkpoint", "Stands at step 300, without a checkpoint."),
-        ("without a checkpoint", "not known"),
         ("handed over", "Finished, 6 epochs."),
         ("one epoch", "The only validation has an mIoU of"),
-        ("whole", "The step limited it, not the input: the devices waited for data for 3 % of the time."),
+        ("whole", "Waiting for data 3 %"),
         ("whole", "At best effort, without a promise: road."),
         ("all classes", "Of 254 classes, the 40 with the lowest IoU."),
         ("all classes", "Of 254 classes, the 40 with the most pixels."),
@@ -300,22 +296,6 @@ def test_without_its_packages_one_line_says_so_and_the_training_is_done_all_the_
     assert said.err.endswith(f"; to write it later: python -m segmenter.runs report {run}\n")
     assert said.err.count("\n") == 1
     assert not (run / REPORT).exists()
-
-
-# ----------------------------------------------------------------------------------------- numbers
-
-
-@pytest.mark.parametrize(
-    ("waiting", "says"),
-    [(0.1, "The input limited it"), (0.0999, "The step limited it"), (None, "is not known")],
-)
-def test_what_limited_the_speed_is_said_by_the_share_of_waiting(waiting: float | None, says: str) -> None:
-    assert says in limit_text(waiting)
-
-
-def test_durations_as_people_write_them() -> None:
-    seconds: Sequence[float] = (0.4, 89, 91, 3600, 5399, 11100)
-    assert [duration(s) for s in seconds] == ["0 s", "89 s", "2 min", "60 min", "1 h 30 min", "3 h 5 min"]
 
 
 def test_scores_of_a_file_that_is_none_are_none(tmp_path: Path) -> None:

@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 
-from segmenter.base.files import write_whole
-from segmenter.runs.report.compared import compare_page, comparison
-from segmenter.runs.report.run_record import read_story
 from segmenter.runs.report.sections import write_report
 from tests.helpers.browser import (
     PAPER,
@@ -45,20 +42,14 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
 
 @pytest.fixture(scope="module")
 def show(driver: Driver, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], None]:
-    """`show("whole", 390)`: opens a case's page at a window's width; "compared" is that of two runs."""
+    """`show("whole", 390)`: opens a case's page at a window's width."""
     folder = tmp_path_factory.mktemp("pages")
     made: dict[str, Path] = {}
 
     def make(case: str) -> Path:
         run = folder / case
-        if case != "compared":
-            trained_run(run, **CASES[case])
-            return write_report(run)
-        for name, quality in (("one", 0.5), ("<b>two</b>", 0.8)):
-            trained_run(run / name.replace("/", ""), HOSTILE, quality=quality)
-        stories = [read_story(path) for path in sorted(run.iterdir())]
-        write_whole(folder / "compared.html", compare_page(comparison(stories)).encode())
-        return folder / "compared.html"
+        trained_run(run, **CASES[case])
+        return write_report(run)
 
     def open_case(case: str, width: int) -> None:
         if case not in made:
@@ -73,7 +64,7 @@ def show(driver: Driver, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
     [
         ("whole", PHONE),
         ("without a validation", PHONE),
-        *product(("forty", "hostile", "compared"), (WIDE, PHONE)),
+        *product(("forty", "hostile"), (WIDE, PHONE)),
     ],
 )
 def test_opens_without_errors_or_network_and_draws_everything(
@@ -85,7 +76,7 @@ def test_opens_without_errors_or_network_and_draws_everything(
     shown = driver.execute_script(
         "return [...document.images].map(i => i.complete && i.naturalWidth > 0 && i.clientWidth > 40)"
     )
-    assert shown == [True] * (12 if CASES.get(case, {}).get("windows", case != "compared") else 0)
+    assert shown == [True] * (12 if CASES[case].get("windows", True) else 0)
     # Image, label and map stand beside each other, to be compared.
     rows = driver.execute_script(
         "return [...document.querySelectorAll('.pictures')].map(row => "
@@ -95,12 +86,10 @@ def test_opens_without_errors_or_network_and_draws_everything(
 
 
 def test_names_with_markup_stay_text(show: Callable[[str, int], None], driver: Driver) -> None:
-    for case in ("hostile", "compared"):
-        show(case, WIDE)
-        count = "return document.querySelectorAll(arguments[0]).length"
-        assert driver.execute_script(count, "iframe, object, embed, b, i, svg a, math, .MathJax") == 0
-        assert driver.execute_script(count, "script") == 3
     show("hostile", WIDE)
+    count = "return document.querySelectorAll(arguments[0]).length"
+    assert driver.execute_script(count, "iframe, object, embed, b, i, svg a, math, .MathJax") == 0
+    assert driver.execute_script(count, "script") == 3
     ticks = driver.execute_script(
         "return [...document.querySelectorAll('#classes-iou .ytick text')].map(t => t.textContent)"
     )

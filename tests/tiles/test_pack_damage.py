@@ -191,7 +191,8 @@ def test_one_process_is_killed_while_several_pack_and_the_others_are_whole(
     """A real kill, between two strips of a scene that another process packs as well."""
     begun = dataset.root / "begun"
     code = (
-        "import sys, pickle, time; from pathlib import Path; from segmenter.tiles import packing\n"
+        "import sys, pickle, time\nfrom pathlib import Path\n"
+        "from segmenter.tiles.cache import keys as packing\n"
         "rows_of, begun = packing.rows_of, Path(sys.argv[1])\n"
         "def slow(*args):\n"
         "    for rows in rows_of(*args):\n"

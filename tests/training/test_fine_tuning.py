@@ -20,7 +20,7 @@ from segmenter.config.recipe import ModelConfig, UNetConfig
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
-from segmenter.model.weight_shapes import stage_of, weight_shapes
+from segmenter.model.size import stage_of, weight_shapes
 from segmenter.runs.checkpoints import save_checkpoint
 from segmenter.runs.run import Run, load_run
 from segmenter.training import prepare
@@ -80,7 +80,7 @@ def test_the_shapes_told_are_those_of_the_model_that_is_built(
     tensorflow: ModuleType, config: ModelConfig
 ) -> None:
     from segmenter.model.building import BUILDERS, build_model
-    from segmenter.model.weight_shapes import _SHAPES
+    from segmenter.model.size import _SHAPES
 
     model = build_model(config, 5, 4, synchronised=True)
     built = {v.path: tuple(v.shape) for v in model.variables if not v.path.endswith("/masks")}

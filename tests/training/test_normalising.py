@@ -19,8 +19,8 @@ from segmenter.devices import strategy
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
+from segmenter.model.size import weight_shapes
 from segmenter.model.stages import pace_of
-from segmenter.model.weight_shapes import weight_shapes
 from segmenter.runs.run import Run, load_run
 from segmenter.tiles.statistics import BandStatistics
 from segmenter.training.beginning.fine_tuning import Source

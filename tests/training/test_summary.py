@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from segmenter.evaluation.figures import summary_figure
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
-from segmenter.evaluation.summary_figure import summary_figure
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap, LandCoverClass
 from segmenter.runs.score_files import BEST_FILES, LAST_FILES, SUMMARY

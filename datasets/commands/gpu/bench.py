@@ -1,4 +1,4 @@
-"""What every section is given: where replicas compute, and how large the work is."""
+"""Conditions of every section: where replicas compute, and how large the work is."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Place = Literal["cards", "parts", "logical"]
 """Replicas on cards, on parts of the first card, or on logical CPU devices."""
 PARTS = 4
 _SHARE = 0.85
-"""Of a card's memory that its parts get together: the rest is CUDA's, cuDNN's and the screen's."""
+"""Share of a card's memory for all of its parts: the rest is CUDA's, cuDNN's and the screen's."""
 
 _FIRST = 1000
 """Numbers of these strategies' collectives begin beyond those of tests in the same process."""
@@ -29,7 +29,7 @@ _FIRST = 1000
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much a section computes; the defaults are those of docs/four_gpus.md.
+    """Sizes of what a section computes; the defaults are those of studies/four_gpus.md.
 
     Attributes:
         images: of a step on each device, side × side pixels.
@@ -103,7 +103,7 @@ class Bench:
         ]
 
     def devices(self, number: int) -> Devices:
-        """The first so many, with their strategy: one for each number and process."""
+        """Return the first `number` devices with their strategy: one for each number and process."""
         if number > self.most:
             raise DeviceError(f"segmenter gpu: expected at most {self.most} devices, got {number}")
         self.start()
@@ -121,7 +121,7 @@ class Bench:
 
 
 def distribution(place: Place, number: int) -> DistributionConfig:
-    """The recipe's section `distribution` for the first so many devices."""
+    """Return the recipe's section `distribution` for the first so many devices."""
     strategy: Literal["one_device", "mirrored"] = "one_device" if number == 1 else "mirrored"
     chosen: dict[str, Any] = {"strategy": strategy, "devices": tuple(range(number))}
     if place == "parts":
@@ -137,6 +137,6 @@ def _logical(place: Place, cards: int) -> int | None:
 
 @cache
 def _devices(place: Place, cards: int, number: int) -> Devices:
-    """One strategy for each number of devices and process."""
+    """Return one strategy for each number of devices and process."""
     with collectives_apart(_FIRST + number):
         return make_devices(distribution(place, number), _logical(place, cards))

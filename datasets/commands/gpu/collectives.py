@@ -1,6 +1,6 @@
 """Collectives: latency of a small sum in a chain, as BatchNorm's are, and bandwidth of the gradients' sum.
 
-They take the place of the assumptions α and β of docs/four_gpus.md: a collective takes
+They take the place of the assumptions α and β of studies/four_gpus.md: a collective takes
 α + 2 (R − 1) / R · bytes / β (the bus bandwidth of NCCL's tests).
 """
 
@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from statistics import median
 from typing import Any
 
 from . import expected
 from .bench import Bench
-from .figures import Figure, middle, spread
+from .figures import Figure, spread
 
 SMALL = 1024
 """float32 numbers: what a BatchNorm layer of 512 channels sends."""
@@ -22,7 +23,7 @@ LATENCY, BUS = "latency of a small sum, {} replicas", "bandwidth of the large su
 
 
 def figures(bench: Bench) -> Iterator[Figure]:
-    """For 2 and 4 replicas, and as many as there are."""
+    """Yield latency and bandwidth for 2 and 4 replicas, and for as many as there are."""
     if bench.most < 2:
         yield Figure("sums over replicas", None, note="one device only; parts of it say nothing of a bus")
         return
@@ -34,22 +35,22 @@ def figures(bench: Bench) -> Iterator[Figure]:
         latencies = [a / sizes.chain for a, _ in timed]
         buses = [_bus(4 * sizes.gradients, b / 2, a / sizes.chain, replicas) for a, b in timed]
         yield Figure(
-            LATENCY.format(replicas), 1e6 * middle(latencies), "µs", expected.LATENCY,
+            LATENCY.format(replicas), 1e6 * median(latencies), "µs", expected.LATENCY,
             note=f"{spread([1e6 * s for s in latencies], 'µs')}; {kinds}",
         )  # fmt: skip
         yield Figure(
-            BUS.format(replicas), middle(buses) / 1e9, "GB/s", expected.BUS,
+            BUS.format(replicas), median(buses) / 1e9, "GB/s", expected.BUS,
             note=f"{spread([b / 1e9 for b in buses], 'GB/s')}; {4 * sizes.gradients / 1e6:.1f} MB",
         )  # fmt: skip
 
 
 def _bus(size: int, seconds: float, latency: float, replicas: int) -> float:
-    """Bytes a second: β of the formula, solved for."""
+    """Return bytes a second: β of the formula, solved for."""
     return 2 * (replicas - 1) / replicas * size / max(seconds - latency, 1e-9)
 
 
 def chain(devices: Any, size: int, length: int) -> tuple[Callable[[], float], str]:
-    """A function that gives the seconds of so many sums, one of the other's result; and their kinds."""
+    """Return a function that times `length` sums, one of the other's result, and the sums' kinds."""
     import tensorflow as tf
 
     strategy = devices.strategy
@@ -79,7 +80,7 @@ def chain(devices: Any, size: int, length: int) -> tuple[Callable[[], float], st
 
 
 def collective_nodes(function: Any) -> Counter[str]:
-    """How many collectives of each kind a concrete function has, with what they are made by, as NCCL."""
+    """Count the collectives of each kind in a concrete function, with what they are made by, as NCCL."""
     return Counter(
         f"{node.op} {node.attr['communication_hint'].s.decode()}".strip()
         for node in nodes_of(function)

@@ -2,8 +2,8 @@
 
 Facts, collectives, equivalence (law 2), memory, the training step, the input against its need, prediction
 and resume (law 3). Each section is a process with a limit in time; a page, gpu.md, and gpu.json are written
-after each, with every figure beside what docs/four_gpus.md expects. Exit code 1 where a law does not hold, 3
-where one was not shown.
+after each, with every figure beside what studies/four_gpus.md expects. Exit code 1 where a law does not hold,
+3 where one was not shown.
 """
 
 from __future__ import annotations
@@ -20,13 +20,11 @@ from segmenter.base.errors import DeviceError, OutputError
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.devices.setup import cards_listed, load_tensorflow, overlooked_gpus
 
-from . import page, running
+from . import page, sections
 from .bench import Place
 from .figures import Section, Value
-from .sections import SECTIONS
+from .sections import SECTIONS, Task
 
-_TINY_LIMIT = 600.0
-"""Seconds of a section with --tiny: for a machine with other work, not for the section."""
 LOGICAL = 4
 
 
@@ -54,42 +52,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     }
     done: list[Section] = []
     known: dict[str, Value] = {}
-    for task in tasks(names, cards, given.minutes, logical=bool(logical), tiny=given.tiny):
-        for section in running.run(task, known):
-            done.append(section)
-            page.write(given.output, head, done)
-            print(page.line(section), flush=True)
+    run = sections.run_here if given.tiny else sections.run
+    for task in tasks(names, cards, given.minutes, logical=bool(logical)):
+        done.append(run(task, known))
+        known |= {figure.name: figure.value for figure in done[-1].figures}
+        page.write(given.output, head, done)
+        print(page.line(done[-1]), flush=True)
     print(
-        f"{given.output / page.PAGE}: all figures, beside what docs/four_gpus.md expects; in {page.JSON} too"
+        f"{given.output / page.PAGE}: all figures, beside those of studies/four_gpus.md; in {page.JSON} too"
     )
-    for code, said, sections in (
+    for code, said, which in (
         (1, "a law does not hold, or a section could not be run", [s for s in done if s.fails]),
         (3, "a law was not shown", [s for s in done if s.not_shown]),
     ):
-        if sections:
-            print(f"{said}: {', '.join(section.name for section in sections)}", file=sys.stderr)
+        if which:
+            print(f"{said}: {', '.join(section.name for section in which)}", file=sys.stderr)
             return code
     return 0
 
 
-def tasks(
-    names: Sequence[str], cards: int, minutes: float, *, logical: bool = False, tiny: bool = False
-) -> list[running.Task]:
-    """A process for each section; with `tiny`, one for all, as importing TensorFlow would take most of it.
+def tasks(names: Sequence[str], cards: int, minutes: float, *, logical: bool = False) -> list[Task]:
+    """Return the sections to run, each where it computes.
 
     On one card, the laws are shown on parts of it; on two or three, which are too few for four replicas, on
     both.
     """
-    if tiny:
-        return [running.Task(names, "logical", cards, True, dict.fromkeys(names, _TINY_LIMIT))]
     whole = sum(entry.share * len(places(name, cards)) for name, entry in SECTIONS.items())
-    limits = {name: entry.limit(minutes, whole) for name, entry in SECTIONS.items()}
     where: dict[str, list[Place]] = {n: ["logical"] if logical else places(n, cards) for n in names}
-    return [running.Task([n], place, cards, False, limits) for n in names for place in where[n]]
+    return [Task(n, place, cards, SECTIONS[n].limit(minutes, whole)) for n in names for place in where[n]]
 
 
 def places(name: str, cards: int) -> list[Place]:
-    """Where a section computes."""
+    """Return where a section computes."""
     if name not in ("collectives", "equivalence", "resume") or cards >= LOGICAL:
         return ["cards"]
     if name == "collectives":
@@ -98,6 +92,14 @@ def places(name: str, cards: int) -> list[Place]:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if not 0 < given.minutes < 24 * 60:
+        parser.error(f"--minutes: expected more than 0 and less than a day, got {given.minutes:g}")
+    return given
+
+
+def _parser() -> ToolParser:
     parser = ToolParser(
         prog=invocation("gpu"),
         description=__doc__,
@@ -123,14 +125,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="N",
         help="all sizes on N devices of the CPU: shows the laws; speeds mean nothing, and take long",
     )
-    given = parser.parse_args(arguments)
-    if not 0 < given.minutes < 24 * 60:
-        parser.error(f"--minutes: expected more than 0 and less than a day, got {given.minutes:g}")
-    return given
+    return parser
 
 
 def _cards() -> int:
-    """GPUs that TensorFlow finds.
+    """Return GPUs that TensorFlow finds.
 
     Raises:
         DeviceError: there is none.

@@ -18,11 +18,11 @@ _QUERY = (
     *("pcie.link.width.current", "pcie.link.width.max", "clocks.max.sm", "power.limit"),
 )
 _SHARED_BYTES = 2**30
-"""Of /dev/shm: NCCL passes sums of cards without peer-to-peer through it, worker processes their batches."""
+"""Least bytes of /dev/shm, through which pass NCCL's sums and the batches of worker processes."""
 
 
 def figures(bench: Bench) -> Iterator[Figure]:
-    """In words; whether TensorFlow has code for the card, and whether shared memory is large enough."""
+    """Yield facts in words, and whether TensorFlow has code for the card and shared memory suffices."""
     devices = bench.devices(bench.numbers[-1])
     import keras
     import tensorflow as tf
@@ -58,7 +58,7 @@ def _card(number: int, details: dict[str, Any], build: dict[str, Any]) -> Iterat
 
 
 def has_code(capability: tuple[int, ...], code: Any) -> bool:
-    """Whether machine code of the same generation, or intermediate code of an older one, is in the build.
+    """Return whether a build has machine code of a card's generation, or older intermediate code.
 
     `sm_70` runs on 7.x from 7.0 on; `compute_90` is compiled by the driver for all cards from 9.0 on.
     """
@@ -88,7 +88,7 @@ def _host() -> Iterator[Figure]:
 
 
 def ask(*command: str) -> list[str]:
-    """Lines that a tool prints; none where it is not there, fails, or does not answer."""
+    """Return the lines that a tool prints; none where it is missing, fails, or does not answer."""
     if shutil.which(command[0]) is None:
         return []
     try:

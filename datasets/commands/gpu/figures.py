@@ -1,11 +1,10 @@
-"""Figures of a section, each beside what docs/four_gpus.md expects, and the verdict on a section."""
+"""Figures of a section, each beside what studies/four_gpus.md expects, and the verdict on a section."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from statistics import median
 from typing import Any, Literal
 
 MARK = "segmenter gpu: "
@@ -19,7 +18,7 @@ class Figure:
 
     Attributes:
         value: None where it could not be had; `note` then says why.
-        expected: what docs/four_gpus.md computes for four RTX 2080 Ti, or a limit, in words.
+        expected: what studies/four_gpus.md computes for four RTX 2080 Ti, or a limit, in words.
         holds: whether the value is as expected; None where nothing is promised.
         law: a law of the program: where it does not hold, the command fails.
     """
@@ -43,7 +42,7 @@ class Figure:
 
 @dataclass
 class Section:
-    """What a section found.
+    """Result of a section.
 
     Attributes:
         limit: seconds that it could have.
@@ -82,7 +81,7 @@ class Section:
         return self.is_law and self.cut_off
 
     def as_line(self) -> dict[str, Any]:
-        """For gpu.json."""
+        """Return the section for gpu.json."""
         return {
             "section": self.name,
             "verdict": self.verdict,
@@ -95,34 +94,21 @@ class Section:
         }
 
 
-def line_of(name: str, what: Figure | str) -> str:
-    """A message of a section's process: a figure, or one of `begun`, `done`."""
-    content = what if isinstance(what, str) else asdict(what)
-    return MARK + json.dumps({"section": name, "content": content})
+def line_of(figure: Figure) -> str:
+    """Return a figure as a line that a section's process prints."""
+    return MARK + json.dumps(asdict(figure))
 
 
-def read_line(line: str) -> tuple[str, Figure | str] | None:
-    """Inverse of `line_of`; None for anything else, as for a line that was cut in the middle."""
+def read_line(line: str) -> Figure | None:
+    """Read what `line_of` gave; None for any other line, as for one that was cut in the middle."""
     if not line.startswith(MARK):
         return None
     try:
-        found = json.loads(line.removeprefix(MARK))
+        return Figure(**json.loads(line.removeprefix(MARK)))
     except ValueError:
         return None
-    content = found["content"]
-    return found["section"], content if isinstance(content, str) else Figure(**content)
 
 
 def spread(values: Sequence[float], unit: str = "") -> str:
-    """Smallest and largest of repetitions, for a note."""
+    """Return the smallest and largest of repetitions, for a note."""
     return f"{min(values):.4g} … {max(values):.4g} {unit}".strip() + f" in {len(values)}"
-
-
-def middle(values: Sequence[float]) -> float:
-    """The median."""
-    return float(median(values))
-
-
-def known(sections: Sequence[Mapping[str, Any]]) -> dict[str, Value]:
-    """Figure → value of the sections so far, from gpu.json; those of one name: the last."""
-    return {figure["name"]: figure["value"] for line in sections for figure in line["figures"]}

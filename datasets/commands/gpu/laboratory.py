@@ -91,14 +91,14 @@ class Laboratory:
         return self._result(name, Setting(replicas, row.clip, depth=row.depth, paced=row.paced), rounded)
 
     def naive(self, name: str, replicas: int) -> Result:
-        """A row with the mistake that it guards against."""
+        """Compute a row with the mistake that it guards against."""
         row = self._rows[name]
         return self._result(name, Setting(replicas, row.clip, row.naive, row.depth, row.paced))
 
     def differences(
         self, name: str, replicas: int, *, naive: bool = False, rounded: int = 0
     ) -> dict[str, float]:
-        """Kind → the difference from one device, which is never naive."""
+        """Return kind → the difference from one device, which is never naive."""
         many = self.naive(name, replicas) if naive else self.exact(name, replicas, rounded)
         one = self.exact(name, 1, rounded)
         return {kind: difference(many, one, kind) for kind in KINDS}
@@ -109,7 +109,7 @@ class Laboratory:
         return {kind: max(difference(other, one, kind) for other in drawn) for kind in KINDS}
 
     def unequal_copies(self) -> int:
-        """Variables, of all that was trained, that are not the same to the bit on all of its replicas."""
+        """Count the trained variables that are not the same to the bit on all of their replicas."""
         return sum(trainer.unequal_copies() for trainer in self._trainers.values())
 
     def _result(self, name: str, setting: Setting, rounded: int = 0) -> Result:
@@ -186,7 +186,7 @@ class _Trainer:
         return [v.numpy() for v in self._model.trainable_variables]
 
     def _dealt(self, content: Sequence[NDArray[Any]]) -> Any:
-        """Each replica's contiguous block, as tf.distribute deals a batch: the last ones may get nothing."""
+        """Deal each replica its contiguous block, as tf.distribute does: the last ones may get nothing."""
         import tensorflow as tf
 
         if self._setting.replicas == 1:
@@ -200,7 +200,7 @@ class _Trainer:
         return self._strategy.experimental_distribute_values_from_function(own)
 
     def _any_size(self) -> Any:
-        """The type of a dealt batch with any number of images on each replica."""
+        """Return the type of a dealt batch with any number of images on each replica."""
         import tensorflow as tf
 
         full, short = (self._dealt(batch(Row(images=images))) for images in (BATCH, 1))
@@ -219,7 +219,7 @@ def _model(depth: int, synchronised: bool, dtype: str = "float64") -> Any:
 
 @functools.cache
 def _initial_weights(depth: int) -> list[NDArray[Any]]:
-    """Drawn once: setting the seed makes TensorFlow compile anew all that it has compiled."""
+    """Draw the weights once: setting the seed makes TensorFlow compile anew all that it has compiled."""
     import keras
 
     keras.utils.set_random_seed(1)
@@ -236,7 +236,7 @@ def _term(row: Row) -> _Term:
 def _switchable(
     rows: Sequence[Row], dtype: str, traps: Traps | None
 ) -> tuple[dict[_Term, Any], Callable[[Any, Any], Any]]:
-    """A factor for each different loss of the rows, and the sum of all, each times its factor."""
+    """Return a factor for each different loss of the rows, and the sum of all, each times its factor."""
     import tensorflow as tf
 
     from segmenter.training.losses import segmentation_loss
@@ -271,7 +271,7 @@ def _optimiser(setting: Setting, model: Any, traps: Traps | None) -> Any:
 
 
 def _pace(model: Any, setting: Setting) -> Pace | None:
-    """The encoder waits for the second epoch."""
+    """Return the pace by which the encoder waits for the second epoch."""
     if not setting.paced:
         return None
     from segmenter.model.building import stages_of

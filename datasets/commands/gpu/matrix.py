@@ -77,12 +77,12 @@ class Row:
 
     @property
     def global_batch(self) -> int | None:
-        """As the loss gets it: None where a batch may be short."""
+        """Global batch as the loss gets it: None where a batch may be short."""
         return BATCH if self.images == BATCH else None
 
 
 def only(term: str, **options: Any) -> LossConfig:
-    """One term."""
+    """Return the loss of one term."""
     return LossConfig(**{"cross_entropy": 0.0, term: 1.0, **options})
 
 
@@ -134,7 +134,7 @@ ROWS = {
 
 
 def batch(row: Row) -> tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]:
-    """Image, valid and label of a row's global batch."""
+    """Return image, valid and label of a row's global batch."""
     rng = np.random.default_rng(7)
     image = rng.integers(0, 256, (BATCH, SIDE, SIDE, BANDS), np.uint8)
     valid = rng.random((BATCH, SIDE, SIDE)) > 0.1
@@ -148,6 +148,6 @@ def batch(row: Row) -> tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]
 
 
 def difference(a: Result, b: Result, kind: str) -> float:
-    """Largest |a − b| over all tensors of a kind, relative to the largest |b|; NaN if any is."""
+    """Return largest |a − b| over all tensors of a kind, relative to the largest |b|; NaN if any is."""
     largest = np.max([np.abs(x).max() for x in b[kind]])
     return float(np.max([np.abs(x - y).max() for x, y in zip(a[kind], b[kind], strict=True)]) / largest)

@@ -18,7 +18,7 @@ PRECISIONS = ("float32", "mixed_float16")
 
 
 def figures(bench: Bench) -> Iterator[Figure]:
-    """Of each precision: bytes an image adds, beside the formula, and the peak of a whole step."""
+    """Yield for each precision the bytes that an image adds, the formula's, and a step's peak."""
     devices, sizes = bench.devices(1), bench.sizes
     batches = (max(1, sizes.images // 2), sizes.images)
     for precision in PRECISIONS[1:] if sizes.tiny else PRECISIONS:
@@ -30,7 +30,7 @@ def figures(bench: Bench) -> Iterator[Figure]:
 def compared(
     precision: str, batches: tuple[int, int], peaks: list[int | None], formula: int
 ) -> Iterator[Figure]:
-    """What the peaks of two batch sizes say of the formula's bytes an image."""
+    """Yield the formula's bytes an image against the peaks of two batch sizes."""
     name, unit, expected = f"memory of an image, {precision}", "MiB", f"{formula / 2**20:.4g} MiB"
     low, high = peaks
     if low is None or high is None:
@@ -45,7 +45,7 @@ def compared(
 
 
 def peak(devices: Any, bench: Bench, precision: str, images: int) -> int | None:
-    """Bytes of the allocator at a step's fullest; None on a CPU."""
+    """Return bytes of the allocator at a step's fullest; None on a CPU."""
     import tensorflow as tf
 
     training = TrainingConfig(precision=precision, global_batch=images, steps_per_call=1)
@@ -64,9 +64,9 @@ def peak(devices: Any, bench: Bench, precision: str, images: int) -> int | None:
 
 
 def per_image(bench: Bench, precision: str) -> int:
-    """Bytes by the formula."""
+    """Return bytes by the formula."""
     from segmenter.model.building import build_model
-    from segmenter.model.model_memory import training_bytes_per_image
+    from segmenter.model.size import training_bytes_per_image
 
     side, mixed = bench.sizes.side, precision != "float32"
     model = build_model(bench.sizes.model, BANDS, CLASSES, dtype=precision, synchronised=True)

@@ -16,7 +16,7 @@ _WORDS = {True: "yes", False: "no", None: ""}
 
 
 def write(folder: Path, head: Mapping[str, Any], sections: Sequence[Section]) -> None:
-    """Both files, whole: a crash later leaves what was found until now."""
+    """Write both files, whole: a crash later leaves what was found until now."""
     content = {**head, "sections": [section.as_line() for section in sections]}
     for name, text in (
         (JSON, json.dumps(content, indent=1) + "\n"),
@@ -26,7 +26,7 @@ def write(folder: Path, head: Mapping[str, Any], sections: Sequence[Section]) ->
 
 
 def lines(head: Mapping[str, Any], sections: Sequence[Section]) -> Iterator[str]:
-    """The page."""
+    """Yield the page."""
     yield "# Measured on this machine"
     yield ""
     yield "; ".join(f"{key}: {value}" for key, value in head.items())
@@ -37,7 +37,7 @@ def lines(head: Mapping[str, Any], sections: Sequence[Section]) -> Iterator[str]
     elif "logical" in head["devices"]:
         yield "**Logical CPU devices: laws hold or do not; no speed means anything.**"
         yield ""
-    yield "*Expected* is what docs/four_gpus.md computes for four RTX 2080 Ti, or a limit. A law that does"
+    yield "*Expected* is what studies/four_gpus.md computes for four RTX 2080 Ti, or a limit. A law that does"
     yield "not hold ends the command with exit code 1, one that was not shown with 3; other figures do not."
     yield ""
     rows = [[s.name, s.verdict, f"{s.seconds:.0f}", f"{s.limit:.0f}", cell(s.fault)] for s in sections]
@@ -58,18 +58,18 @@ def _row(figure: Figure) -> list[str]:
 
 
 def cell(text: str) -> str:
-    """A text for a Markdown table: one line, no bar."""
+    """Return a text for a Markdown table: one line, no bar."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
 def line(section: Section) -> str:
-    """For the terminal: the section and the figures with a verdict, or the first ones."""
+    """Return a line for the terminal: the section and its figures with a verdict, or the first ones."""
     judged = [f for f in section.figures if f.holds is not None] or section.figures[:3]
     found = "; ".join(f"{figure.name} {figure.shown}" for figure in judged[:4])
     return f"{section.name:<12} {section.verdict:<9} {section.seconds:4.0f} s   {section.fault or found}"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> list[str]:
-    """Lines of a Markdown table; the first `words` columns are words, the others numbers."""
+    """Return lines of a Markdown table; the first `words` columns are words, the others numbers."""
     rule = [" --- " if column < words else " ---: " for column in range(len(head))]
     return [f"| {' | '.join(head)} |", f"|{'|'.join(rule)}|", *(f"| {' | '.join(row)} |" for row in rows)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from segmenter.raster import Raster, RasterSpec, RasterWriter, open_raster
 
 from . import expected
 from .bench import Bench
-from .figures import Figure, middle, spread
+from .figures import Figure, spread
 from .steps import BANDS, CLASSES
 
 PRECISIONS = ("float32", "mixed_float16")
@@ -29,7 +30,7 @@ SAME = 1e-4
 
 
 def figures(bench: Bench) -> Iterator[Figure]:
-    """For each precision, one device and all; whether the maps are the same, for the record."""
+    """Yield for each precision the speed of one device and of all, and whether the maps are the same."""
     devices, sizes = bench.devices(1), bench.sizes
     path = make_raster(bench.folder / "scene.tif", sizes.raster, sizes.raster)
     for precision in PRECISIONS[1:] if sizes.tiny else PRECISIONS:
@@ -43,7 +44,7 @@ def figures(bench: Bench) -> Iterator[Figure]:
                 for _ in range(min(sizes.rounds, 3) + 1)
             ][1:]  # the first compiles
             yield Figure(
-                f"prediction, {number} device{'s' * (number > 1)}, {precision}", middle(rates), "MPx/s",
+                f"prediction, {number} device{'s' * (number > 1)}, {precision}", median(rates), "MPx/s",
                 expected_rate(bench, precision) if number == 1 else "", note=spread(rates),
             )  # fmt: skip
             with rasterio.open(out) as file:
@@ -60,12 +61,12 @@ def figures(bench: Bench) -> Iterator[Figure]:
 
 
 def bench_names(bench: Bench, number: int, first: Any) -> list[str]:
-    """TensorFlow's names of the first so many devices."""
+    """Return TensorFlow's names of the first so many devices."""
     return list(first.names if number == 1 else bench.devices(number).names)
 
 
 def function(bench: Bench, precision: str, names: list[str]) -> tuple[Any, Tiling]:
-    """The compiled model on these devices, and the windows for it."""
+    """Return the compiled model on these devices, and the windows for it."""
     from segmenter.inference.function import on_all_gpus, predict_function
     from segmenter.model.building import build_model, network_geometry
 
@@ -86,7 +87,7 @@ def function(bench: Bench, precision: str, names: list[str]) -> tuple[Any, Tilin
 
 
 def expected_rate(bench: Bench, precision: str) -> str:
-    """Of one 2080 Ti that computes all the time, from slow to fast."""
+    """Return the speed of one 2080 Ti that computes all the time, from slow to fast."""
     return "" if bench.sizes.tiny else expected.mapped(precision, bench.sizes.window)
 
 
@@ -104,7 +105,7 @@ class FileJob:
 
 
 def make_raster(path: Path, height: int, width: int) -> Path:
-    """A tiled, compressed RGB raster with some texture; written in bands of blocks."""
+    """Return a tiled, compressed RGB raster with some texture; written in bands of blocks."""
     rng = np.random.default_rng(0)
     noise = rng.integers(0, 255, (3, BLOCK, width + BLOCK), np.uint8) // 8
     profile = {
@@ -125,7 +126,7 @@ def make_raster(path: Path, height: int, width: int) -> Path:
 
 
 def predict_file(path: Path, out: Path, tiling: Tiling, predict: Any) -> float:
-    """Seconds from file to file."""
+    """Map a file to a file and return the seconds that it took."""
     start = time.perf_counter()
     with open_raster(path) as raster:
         size = raster.info.size

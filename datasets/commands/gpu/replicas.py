@@ -12,8 +12,10 @@ import numpy as np
 
 
 def collectives_apart(replicas: int) -> AbstractContextManager[Any]:
-    """While a strategy is made: strategies of one process number their collectives alike, and would wait for
-    each other; this one's numbers are its own."""
+    """Give a strategy that is made inside collectives with numbers of their own.
+
+    Strategies of one process number theirs alike, and would wait for each other.
+    """
     import tensorflow as tf
 
     return mock.patch.object(tf.distribute.MirroredStrategy, "_collective_key_base", 100_000 * replicas)
@@ -21,7 +23,7 @@ def collectives_apart(replicas: int) -> AbstractContextManager[Any]:
 
 @functools.cache
 def strategy_of(replicas: int) -> Any:
-    """One strategy for each number of logical CPU devices and process."""
+    """Return one strategy for each number of logical CPU devices and process."""
     import tensorflow as tf
 
     if replicas == 1:
@@ -31,6 +33,6 @@ def strategy_of(replicas: int) -> Any:
 
 
 def unequal_copies(strategy: Any, variables: Iterable[Any]) -> int:
-    """Variables of Keras that are not the same to the bit on all replicas."""
+    """Count the variables of Keras that are not the same to the bit on all replicas."""
     copies = (strategy.experimental_local_results(variable.value) for variable in variables)
     return sum(len({np.asarray(copy).tobytes() for copy in each}) > 1 for each in copies)

@@ -25,7 +25,7 @@ from ..recipes import ready_made
 from .bench import Bench, distribution
 from .figures import Figure
 from .replicas import collectives_apart
-from .running import ROOT
+from .sections import ROOT
 
 _TOOLS = __package__.rpartition(".")[0]
 _CODE = f"import sys; from {_TOOLS} import main; sys.exit(main())"
@@ -39,7 +39,7 @@ _CALLS = itertools.count(2000)
 
 
 def figures(bench: Bench) -> Iterator[Figure]:
-    """Whether all end with the same bytes."""
+    """Yield whether all trainings end with the same bytes."""
     from ...synthetic.make import make_potsdam
 
     folder, tiny = bench.folder, bench.sizes.tiny
@@ -63,7 +63,7 @@ def _compared(folder: Path, other: str, name: str) -> Figure:
 
 
 def checkpoints(run: Path) -> list[int]:
-    """Steps of its checkpoints, in order."""
+    """Return steps of its checkpoints, in order."""
     return sorted(int(path.stem.removeprefix("step-")) for path in (run / "checkpoints").glob("step-*.npz"))
 
 

@@ -1,28 +1,39 @@
-"""The sections of `segmenter gpu`, their shares of the time, and the process that runs them."""
+"""Sections of `segmenter gpu`: their shares of the time, and the process that each runs in."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from typing import IO
 
 from segmenter.base.errors import SegmenterError
 
 from .bench import TINY, Bench, Place, Sizes
-from .figures import Figure, Value, line_of
+from .figures import Figure, Section, Value, line_of, read_line
 
+ROOT = Path(__file__).resolve().parents[3]
 _LAW_LIMIT = 600.0
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Attributes:
-    module: in this package, whose `figures` gives what it finds.
-    share: of the time, in seconds of ten minutes.
-    is_law: it shows laws of the program, and takes the time that it needs: tracing is one thread of Python.
+    """A section of the command.
+
+    Attributes:
+        module: in this package, whose `figures` gives what it finds.
+        share: of the time, in seconds of ten minutes.
+        is_law: it shows laws of the program, and takes the time that it needs.
     """
 
     module: str
@@ -30,14 +41,8 @@ class Entry:
     is_law: bool = False
 
     def limit(self, minutes: float, whole: float) -> float:
-        """Seconds that it may take of so many minutes; `whole`: the sum of all shares."""
+        """Return seconds that it may take of so many minutes; `whole`: the sum of all shares."""
         return _LAW_LIMIT if self.is_law else 60 * minutes * self.share / whole
-
-    @property
-    def figures(self) -> Callable[[Bench], Iterator[Figure]]:
-        """Imported once it is asked for."""
-        found: Callable[[Bench], Iterator[Figure]] = import_module(f".{self.module}", __package__).figures
-        return found
 
 
 SECTIONS = {
@@ -53,35 +58,104 @@ SECTIONS = {
 """In the order in which they run: the input is compared with what the step takes."""
 
 
-def main() -> int:
-    """Run sections in this process and print what they find, line by line (`figures.line_of`)."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="+", choices=SECTIONS)
-    parser.add_argument("--place", choices=["cards", "parts", "logical"], required=True)
-    parser.add_argument("--cards", type=int, required=True)
-    parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--folder", type=Path, required=True, help="for files of the work")
-    parser.add_argument("--known", type=json.loads, default={}, help="figures so far, as JSON")
-    given = parser.parse_args()
-    for name in given.names:
-        print(line_of(name, "begun"), flush=True)
-        folder = given.folder / name
-        folder.mkdir()
+@dataclass(frozen=True)
+class Task:
+    """A section, where it computes, and the seconds that it may take."""
+
+    name: str
+    place: Place
+    cards: int
+    limit: float
+
+
+def found(name: str, bench: Bench) -> Iterator[Figure]:
+    """Yield the figures of a section."""
+    figures: Callable[[Bench], Iterator[Figure]] = import_module(
+        f".{SECTIONS[name].module}", __package__
+    ).figures
+    return figures(bench)
+
+
+def run(task: Task, known: Mapping[str, Value]) -> Section:
+    """Run a section in a process of its own; at its limit that is killed with all that it has started.
+
+    Args:
+        known: figures of the sections before.
+    """
+    section = Section(task.name, task.limit, is_law=SECTIONS[task.name].is_law)
+    started = time.monotonic()
+    with (
+        tempfile.TemporaryDirectory(prefix="segmenter-gpu-", ignore_cleanup_errors=True) as folder,
+        tempfile.TemporaryFile("w+", errors="replace") as output,
+        tempfile.TemporaryFile("w+", errors="replace") as errors,
+    ):
+        environment = os.environ | {"NO_ALBUMENTATIONS_UPDATE": "1"}
+        process = subprocess.Popen(
+            command(task, Path(folder), known), cwd=ROOT, env=environment, stdout=output, stderr=errors,
+            start_new_session=True,
+        )  # fmt: skip
         try:
-            for figure in found(name, given.place, given.cards, given.tiny, folder, given.known):
-                print(line_of(name, figure), flush=True)
+            if code := process.wait(task.limit):
+                section.fault = f"its process ended with {_meaning(code)}: {_last_line(errors)}"
+        except subprocess.TimeoutExpired:
+            section.cut_off, section.fault = True, f"not done within {task.limit:.0f} s"
+        finally:
+            kill(process)
+        output.seek(0)
+        section.figures = [figure for line in output if (figure := read_line(line)) is not None]
+    section.seconds = time.monotonic() - started
+    return section
+
+
+def run_here(task: Task, known: Mapping[str, Value]) -> Section:
+    """Run a section with tiny sizes in this process, which imports TensorFlow once for all of them."""
+    section = Section(task.name, task.limit, is_law=SECTIONS[task.name].is_law)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="segmenter-gpu-", ignore_cleanup_errors=True) as folder:
+        try:
+            section.figures += found(task.name, Bench(task.place, task.cards, TINY, Path(folder), known))
         except SegmenterError as error:
-            print(line_of(name, f"failed: {error}"), flush=True)
-            continue
-        print(line_of(name, "done"), flush=True)
-    return 0
+            section.fault = str(error)
+    section.seconds = time.monotonic() - started
+    return section
 
 
-def found(
-    name: str, place: Place, cards: int, tiny: bool, folder: Path, known: dict[str, Value]
-) -> Iterator[Figure]:
-    """What a section finds; `known` grows with it."""
-    bench = Bench(place, cards, TINY if tiny else Sizes(), folder, known)
-    for figure in SECTIONS[name].figures(bench):
-        known[figure.name] = figure.value
-        yield figure
+def command(task: Task, folder: Path, known: Mapping[str, Value]) -> list[str]:
+    """Return the call of a section's process (`main`)."""
+    code = f"import sys; from {__package__}.sections import main; sys.exit(main())"
+    call = [sys.executable, "-c", code, task.name, "--place", task.place, "--cards", str(task.cards)]
+    return [*call, "--folder", str(folder), "--known", json.dumps(known)]
+
+
+def main() -> str | None:
+    """Run a section in this process and print its figures, a line each; return why it ended early, if so."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("name", choices=SECTIONS)
+    parser.add_argument("--place", choices=["cards", "parts", "logical"])
+    parser.add_argument("--cards", type=int)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--known", type=json.loads)
+    given = parser.parse_args()
+    try:
+        for figure in found(given.name, Bench(given.place, given.cards, Sizes(), given.folder, given.known)):
+            print(line_of(figure), flush=True)
+    except SegmenterError as error:
+        return str(error)
+    return None
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill the process and all that it has started, which are in its session."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _meaning(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+
+
+def _last_line(errors: IO[str]) -> str:
+    errors.seek(0)
+    lines = [line.strip() for line in errors if line.strip()]
+    return lines[-1] if lines else "it said nothing"

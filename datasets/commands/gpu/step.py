@@ -15,12 +15,11 @@ from segmenter.config.recipe import LossConfig, TrainingConfig
 
 from . import expected
 from .bench import Bench
-from .collectives import BUS, LATENCY
 from .figures import Figure
 from .steps import rate_of
 
 SPEEDUP_OF_FOUR = 3.4
-"""The least that four cards are to reach: the lower end of what docs/four_gpus.md expects."""
+"""The least that four cards are to reach: the lower end of what studies/four_gpus.md expects."""
 RATE, SPEEDUP = "images/s, {}", "speed-up of {}"
 _BFLOAT16_SINCE = (8, 0)
 """Compute capability: Ampere."""
@@ -36,7 +35,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """As it is printed and looked for."""
+        """Name by which it is printed and looked for."""
         plural = "s" * (self.replicas > 1)
         return f"{self.replicas} device{plural}, {self.precision}" + ", XLA" * self.xla
 
@@ -49,7 +48,7 @@ TINY_CASES = [
 
 
 def figures(bench: Bench) -> Iterator[Figure]:
-    """Images a second of each case, and the speed-up over one device."""
+    """Yield images a second of each case, and the speed-up over one device."""
     rates: dict[Case, float] = {}
     for case in cases(bench):
         try:
@@ -65,7 +64,7 @@ def figures(bench: Bench) -> Iterator[Figure]:
 
 
 def cases(bench: Bench) -> list[Case]:
-    """In the order in which they are timed."""
+    """Return the cases in the order in which they are timed."""
     most = bench.most if bench.place != "parts" else 1  # parts of a card share it: no speed-up to be seen
     ends, between = sorted({1, most}), range(2, most)
     both = ["float32", "mixed_float16"]
@@ -78,7 +77,7 @@ def cases(bench: Bench) -> list[Case]:
 
 
 def has_bfloat16(bench: Bench) -> bool:
-    """Whether the device computes with bfloat16: a CPU does, slowly."""
+    """Return whether the device computes with bfloat16: a CPU does, slowly."""
     if bench.place == "logical":
         return True
     bench.start()
@@ -89,7 +88,7 @@ def has_bfloat16(bench: Bench) -> bool:
 
 
 def rate(bench: Bench, case: Case) -> float:
-    """Images a second."""
+    """Return images a second."""
     sizes, devices = bench.sizes, bench.devices(case.replicas)
     import keras  # brings TensorFlow, which has to be told of its devices first
 
@@ -110,7 +109,7 @@ def speedup(bench: Bench, case: Case, found: float) -> Figure:
     if limited:
         said = f"≥ {SPEEDUP_OF_FOUR}; {said}"
     holds = found >= SPEEDUP_OF_FOUR if limited else None
-    return Figure(SPEEDUP.format(case.name), found, "×", said, holds, note=_with_sums_of_here(bench, case))
+    return Figure(SPEEDUP.format(case.name), found, "×", said, holds)
 
 
 def _expected(case: Case, what: Literal["rate", "speedup"]) -> str:
@@ -122,14 +121,3 @@ def _expected(case: Case, what: Literal["rate", "speedup"]) -> str:
         return f"{step.speedup[0]:.2f} … {step.speedup[1]:.2f} ×" if case.replicas == 4 else ""
     low, high = step.one if case.replicas == 1 else step.four
     return f"{low:.0f} … {high:.0f}"
-
-
-def _with_sums_of_here(bench: Bench, case: Case) -> str:
-    """Return the formula's speed-up with the latency and bandwidth that this machine showed."""
-    latency, bus = (bench.known.get(name.format(4)) for name in (LATENCY, BUS))
-    if not (isinstance(latency, float) and isinstance(bus, float)):
-        return ""
-    if case.replicas != 4 or case.precision not in expected.STEPS or case.xla:
-        return ""
-    found = expected.STEPS[case.precision].with_sums(1e-6 * latency, 1e9 * bus)
-    return f"the formula with the sums as measured here: {found:.2f} ×"

@@ -14,7 +14,7 @@ BANDS, CLASSES = 3, 6
 def rate_of(
     devices: Devices, model: ModelConfig, loss: LossConfig, training: TrainingConfig, side: int, calls: int
 ) -> float:
-    """Images a second of the training step, over calls after the two that compile and warm up."""
+    """Return images a second of the training step, over calls after the two that compile and warm up."""
     import tensorflow as tf
 
     steps, count = training_steps(devices, model, loss, training), tf.constant(training.steps_per_call)
@@ -28,7 +28,7 @@ def rate_of(
 
 
 def training_steps(devices: Devices, config: ModelConfig, loss: LossConfig, training: TrainingConfig) -> Any:
-    """The program's compiled steps (`step.make_steps`) of a model on these devices."""
+    """Return the program's compiled steps (`step.make_steps`) of a model on these devices."""
     from segmenter.model.building import build_model
     from segmenter.model.normalisation import Normalisation
     from segmenter.training.losses import segmentation_loss
@@ -54,7 +54,7 @@ def training_steps(devices: Devices, config: ModelConfig, loss: LossConfig, trai
 
 
 def made_stack(devices: Devices, steps: int, images: int, side: int) -> Any:
-    """Synthetic batches of several steps, dealt to the devices."""
+    """Return synthetic batches of several steps, dealt to the devices."""
     import tensorflow as tf
 
     shape = (steps, images, side, side)

@@ -11,7 +11,6 @@ from typing import Any
 
 from segmenter.base.errors import counted
 from segmenter.diagnosis.data import ClassFacts, Diagnosis, ForecastFacts
-from segmenter.diagnosis.report.classes import names, order
 from segmenter.pages.layout import (
     GREY,
     HOVER,
@@ -35,9 +34,9 @@ _AXIS = 70  # pixels of an axis with its title
 def _rows(
     diagnosis: Diagnosis, value: Callable[[ClassFacts], float], text: Callable[[ClassFacts], str], title: str
 ) -> Figure:
-    """Horizontal bars, one row a class, in percent; those that do not occur come last."""
+    """Draw horizontal bars, one row a class, in percent; those that do not occur come last."""
     by_id = diagnosis.classes
-    shown = [by_id[c] for c in order(diagnosis)] + [c for c in by_id if not c.tiles]
+    shown = [by_id[c] for c in diagnosis.rarest_first] + [c for c in by_id if not c.tiles]
     values = [100 * value(c) for c in shown]
     hovers = [lines(c.name, text(c)) for c in shown]
     trace = bars(values, [percent(value(c)) for c in shown], hovers, orientation="h", x=values)
@@ -52,9 +51,9 @@ def _rows(
 
 
 def class_tiles(diagnosis: Diagnosis) -> Chart:
-    """Number of tiles that hold each class."""
+    """Draw the number of tiles that hold each class."""
     tiles = max(1, diagnosis.tiles)
-    found = [diagnosis.classes[c] for c in order(diagnosis)]
+    found = [diagnosis.classes[c] for c in diagnosis.rarest_first]
     title = "No tile holds any class"
     if found:
         title = f"{plain(found[0].name)} is held by {percent(found[0].tiles / tiles)} of the tiles"
@@ -71,7 +70,7 @@ def class_tiles(diagnosis: Diagnosis) -> Chart:
 
 
 def class_pixels(diagnosis: Diagnosis) -> Chart:
-    """Share of each class in the labelled pixels."""
+    """Draw the share of each class in the labelled pixels."""
     most = max(diagnosis.classes, key=lambda c: float(c.share))
     title = f"{plain(most.name)} covers {percent(most.share)} of the labelled ground"
     figure = _rows(
@@ -85,7 +84,7 @@ def class_pixels(diagnosis: Diagnosis) -> Chart:
 
 
 def class_table(diagnosis: Diagnosis) -> Table:
-    """All that was counted of each class."""
+    """Return a table of all that was counted of each class."""
     tiles = max(1, diagnosis.tiles)
     rows: list[list[str | Named]] = [
         [
@@ -110,7 +109,7 @@ def class_table(diagnosis: Diagnosis) -> Table:
 
 
 def classes_per_tile(diagnosis: Diagnosis) -> Chart:
-    """Number of classes that the tiles hold."""
+    """Draw the number of classes that the tiles hold."""
     counts, tiles = diagnosis.tiles_by_classes, max(1, diagnosis.tiles)
     poor = sum(counts[: len(counts) // 2])
     common = max(range(len(counts)), key=lambda i: counts[i])
@@ -133,8 +132,8 @@ def classes_per_tile(diagnosis: Diagnosis) -> Chart:
 
 
 def together(diagnosis: Diagnosis) -> Chart | None:
-    """Classes that come together; None for fewer than two."""
-    ids, counts, name = order(diagnosis), diagnosis.together, names(diagnosis)
+    """Return classes that come together; None for fewer than two."""
+    ids, counts, name = diagnosis.rarest_first, diagnosis.together, diagnosis.names
     if len(ids) < 2:
         return None
     share = [[counts[a][b] / counts[a][a] if a != b else None for b in ids] for a in ids]
@@ -158,7 +157,7 @@ def together(diagnosis: Diagnosis) -> Chart | None:
 
 
 def _partner(ids: Sequence[int], name: Sequence[str], share: Sequence[float | None]) -> str:
-    """With what the rarest class comes most often."""
+    """Return which class comes most often with the rarest one."""
     best = max(range(1, len(ids)), key=lambda i: share[i] or 0)
     return (
         f"Of the tiles with {plain(name[ids[0]])}, {percent(share[best])} also hold {plain(name[ids[best]])}"
@@ -166,7 +165,7 @@ def _partner(ids: Sequence[int], name: Sequence[str], share: Sequence[float | No
 
 
 def _together_table(diagnosis: Diagnosis) -> Table:
-    ids, counts, name = order(diagnosis), diagnosis.together, names(diagnosis)
+    ids, counts, name = diagnosis.rarest_first, diagnosis.together, diagnosis.names
     cells = [[name[a], *(number(counts[a][b]) for b in ids)] for a in ids]
     return Table("Tiles that hold both classes", ["Class", *(name[c] for c in ids)], cells)
 
@@ -175,7 +174,7 @@ def _together_table(diagnosis: Diagnosis) -> Table:
 
 
 def forecast(diagnosis: Diagnosis) -> Chart:
-    """Probability that a random batch of N tiles holds all classes, over N."""
+    """Draw the probability that a random batch of N tiles holds all classes, over N."""
     said = diagnosis.forecast
     curve, asked, needed = said.curve, said.batches, said.needed
     marks = [(mark, n) for mark, n in needed.items() if n]
@@ -211,12 +210,12 @@ def forecast(diagnosis: Diagnosis) -> Chart:
 
 
 def every(said: ForecastFacts) -> str:
-    """`all 8 classes`, of a forecast."""
+    """Return `all 8 classes` for a forecast."""
     return f"all {len(said.classes)} classes" if len(said.classes) > 1 else "the only class"
 
 
 def _points(said: ForecastFacts, items: Sequence[Outlook], **look: Any) -> Data:
-    """A trace of the forecast's items."""
+    """Return a trace of the forecast's items."""
     hovers = [
         lines(
             counted(i.batch, "random tile"),
@@ -241,7 +240,7 @@ def _plus_minus(item: Outlook) -> str:
 
 
 def _error_band(curve: Sequence[Outlook]) -> Data:
-    """The 95 % interval of a simulated curve, as one closed shape."""
+    """Return the 95 % interval of a simulated curve, as one closed shape."""
     upper = [min(100.0, 100 * (i.probability + 1.96 * i.error)) for i in curve]
     lower = [max(0.0, 100 * (i.probability - 1.96 * i.error)) for i in curve]
     x = [i.batch for i in curve]
@@ -250,7 +249,7 @@ def _error_band(curve: Sequence[Outlook]) -> Data:
 
 
 def _extended(last: Outlook, beyond: Sequence[tuple[int, float]]) -> Data:
-    """From the curve's end through the sizes that are needed for the marks: known there, drawn between."""
+    """Extend the curve from its end through the sizes that the marks need: known there, drawn between."""
     x, y = zip((last.batch, 100 * last.probability), *sorted(beyond), strict=True)
     dashed = {"mode": "lines", "line": {"color": SHUFFLE, "width": 2, "dash": "dash"}, "hoverinfo": "skip"}
     return {"type": "scatter", "x": list(x), "y": list(y), **dashed}
@@ -262,7 +261,7 @@ def _needed_line(mark: str, batch: int) -> Data:
 
 
 def _needed_note(mark: str, batch: int, reach: int, row: int) -> Data:
-    """`90 %: 87 tiles`, above the plot; the rows keep neighbours apart."""
+    """Return `90 %: 87 tiles`, above the plot; the rows keep neighbours apart."""
     side = "right" if batch > reach**0.5 else "left"
     text = {"text": f"{mark} %: {batch:,} tiles", "font": {"size": 12, "color": GREY}, "showarrow": False}
     place = {"x": math.log10(batch), "xanchor": side, "y": 1, "yref": "paper", "yanchor": "bottom"}
@@ -270,7 +269,7 @@ def _needed_note(mark: str, batch: int, reach: int, row: int) -> Data:
 
 
 def _forecast_table(said: ForecastFacts) -> Table:
-    """The sizes asked for, and the powers of two."""
+    """Return the sizes asked for, and the powers of two."""
     items = {i.batch: i for i in [*said.curve, *said.batches]}
     asked = {i.batch for i in said.batches}
     rows = [

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from segmenter.base.errors import counted
 from segmenter.diagnosis.data import Diagnosis, ScaleFacts
-from segmenter.diagnosis.report.classes import names, order
 from segmenter.pages.layout import ROW, heat, layout, names_axis
 from segmenter.pages.parts import (
     Block,
@@ -24,9 +23,9 @@ from segmenter.pages.parts import (
 
 
 def scale_section(diagnosis: Diagnosis) -> Section:
-    """The section on scales; empty where the scenes have one, or none is known."""
+    """Return the section on scales; empty where the scenes have one, or none is known."""
     title = "Which classes are there at which scale?"
-    ids, facts = order(diagnosis), diagnosis.scales
+    ids, facts = diagnosis.rarest_first, diagnosis.scales
     if facts is None or not ids:
         return Section("scales", title, [])
     blocks: list[Block] = [Charts([_chart(diagnosis, facts, ids)]), _random(facts)]
@@ -40,7 +39,7 @@ def scale_section(diagnosis: Diagnosis) -> Section:
 
 
 def _chart(diagnosis: Diagnosis, facts: ScaleFacts, ids: Sequence[int]) -> Chart:
-    name, strata = names(diagnosis), range(len(facts.strata))
+    name, strata = diagnosis.names, range(len(facts.strata))
     share = [[facts.held[t][c] / facts.tiles[t] if facts.tiles[t] else None for t in strata] for c in ids]
     hovers = [
         [
@@ -71,7 +70,7 @@ def _random(facts: ScaleFacts) -> Table:
 
 
 def _title(facts: ScaleFacts, ids: Sequence[int], name: Sequence[str]) -> str:
-    """The class that fewest tiles hold at some scale that has tiles."""
+    """Return the class that fewest tiles hold at some scale that has tiles."""
     there = [t for t in range(len(facts.strata)) if facts.tiles[t]]
     held, c, t = min((facts.held[t][c] / facts.tiles[t], c, t) for c in ids for t in there)
     return f"{percent(held)} of the tiles at {facts.strata[t]} hold {plain(name[c])}"

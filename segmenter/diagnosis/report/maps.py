@@ -7,26 +7,25 @@ from typing import Any
 
 from segmenter.base.errors import counted
 from segmenter.diagnosis.data import Diagnosis, SceneMap
-from segmenter.diagnosis.report.classes import names, order
 from segmenter.pages.parts import Maps, Named, Paragraph, Section, Table, colour, label, percent, plain
 
 _FEW_MAPS = 4  # up to so many are drawn large
 
 
 def map_section(diagnosis: Diagnosis) -> Section:
-    """A small map for each scene or group, for a class to choose; the rarest first."""
+    """Return a small map for each scene or group, for a class to choose; the rarest first."""
     title, maps = "Where does a class lie?", diagnosis.maps
     if not maps:
         return Section("maps", title, [Paragraph("There is no scene to draw a map of.")])
-    if not order(diagnosis):
+    if not diagnosis.rarest_first:
         return Section("maps", title, [Paragraph("")])
     left = diagnosis.maps_left_out
     note = "Each cell is a part of a scene; north is up where the scene has a place on the ground. "
     note += f"{counted(left, 'more map is', 'more maps are')} not shown." if left else ""
     block = Maps(
         maps=[(one.name, _map_text(one)) for one in maps],
-        choices=["All classes: the largest of each cell", *names(diagnosis)],
-        chosen=order(diagnosis)[0] + 1,
+        choices=["All classes: the largest of each cell", *diagnosis.names],
+        chosen=diagnosis.rarest_first[0] + 1,
         legend=[Named(c.name, c.colour) for c in diagnosis.classes],
         few=len(maps) <= _FEW_MAPS,
         note=note,
@@ -41,29 +40,29 @@ def _map_text(one: SceneMap) -> str:
 
 
 def _cells(one: SceneMap, c: int) -> list[float]:
-    """Shares of class c in the cells that have data."""
+    """Return shares of class c in the cells that have data."""
     return [share for row in one.share[c] for share in row if share is not None]
 
 
 def _map_table(diagnosis: Diagnosis) -> Table:
-    """Of each map, the share of its cells that show any of the class."""
+    """Return a table of each map's share of cells that show any of the class."""
     rows = []
     for one in diagnosis.maps:
         cells = [_cells(one, c.id) for c in diagnosis.classes]
         shares = [sum(s > 0 for s in of_class) / len(of_class) if of_class else None for of_class in cells]
         rows.append([one.name, *map(percent, shares)])
-    return Table("Cells that show any of the class", ["Map", *names(diagnosis)], rows)
+    return Table("Cells that show any of the class", ["Map", *diagnosis.names], rows)
 
 
 def map_data(diagnosis: Diagnosis) -> dict[str, Any] | None:
-    """Data from which the page's script draws the maps; shares in percent, to two digits."""
+    """Return data from which the page's script draws the maps; shares in percent, to two digits."""
     maps, ids = diagnosis.maps, range(len(diagnosis.classes))
-    if not maps or not order(diagnosis):
+    if not maps or not diagnosis.rarest_first:
         return None
     most = [max((s for m in maps for s in _cells(m, c)), default=0.0) for c in ids]
     shown = [sum(any(s > 0 for s in _cells(m, c)) for m in maps) for c in ids]
     titles = ["The class that covers most of each cell"]
-    for name, count in zip(names(diagnosis), shown, strict=True):
+    for name, count in zip(diagnosis.names, shown, strict=True):
         titles.append(f"{plain(name)} lies in {count} of {counted(len(maps), 'map')}")
     return {
         "maps": [
@@ -75,7 +74,7 @@ def map_data(diagnosis: Diagnosis) -> dict[str, Any] | None:
             }
             for m in maps
         ],
-        "names": [label(name) for name in names(diagnosis)],
+        "names": [label(name) for name in diagnosis.names],
         "colours": [colour(c.colour) for c in diagnosis.classes],
         "most": [_two_digits(share) for share in most],
         "mostText": [f"up to {percent(share)} of a cell" for share in most],
@@ -84,7 +83,7 @@ def map_data(diagnosis: Diagnosis) -> dict[str, Any] | None:
 
 
 def _aspect(one: SceneMap) -> float:
-    """Height over width of a map, within what fits a page."""
+    """Return height over width of a map, within what fits a page."""
     height, width = float(one.rows), float(one.cols)
     if one.bounds:
         left, bottom, right, top = one.bounds
@@ -97,6 +96,6 @@ def _rounded(share: Sequence[Sequence[float | None]]) -> list[list[float | None]
 
 
 def _two_digits(share: float) -> float:
-    """In percent; whole numbers without a point, since a page may hold a million of them."""
+    """Return percent; whole numbers without a point, since a page may hold a million of them."""
     value = float(f"{100 * share:.2g}")
     return int(value) if value.is_integer() else value

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 
 from segmenter.base.errors import counted
 from segmenter.diagnosis.data import Diagnosis, PlanFacts, Side
-from segmenter.diagnosis.report.classes import names, order
 from segmenter.pages.layout import (
     FILLER,
     GREY,
@@ -38,7 +37,7 @@ _NUMBERED = 6  # with more batch sizes the bars are too thin for numbers
 
 
 def made(diagnosis: Diagnosis) -> list[PlanFacts]:
-    """The plans that could be made; the rest were refused."""
+    """Return the plans that could be made; the rest were refused."""
     return [plan for plan in diagnosis.plans if not plan.refused]
 
 
@@ -48,7 +47,7 @@ def made(diagnosis: Diagnosis) -> list[PlanFacts]:
 def _trace(
     plans: Sequence[PlanFacts], kind: Sequence[str], values: Sequence[float], texts: Sequence[str]
 ) -> Data:
-    """One bar for each plan; `texts` are the numbers at their ends."""
+    """Return one bar for each plan; `texts` are the numbers at their ends."""
     _, name, colour, pattern = kind
     hovers = [lines(f"{p.batch:,} tiles, {name}", text) for p, text in zip(plans, texts, strict=True)]
     stripes = {"shape": pattern, "bgcolor": colour, "fgcolor": "#ffffff", "solidity": 0.25}
@@ -67,7 +66,7 @@ def _figure(plans: Sequence[PlanFacts], traces: Sequence[Data], yaxis: Data) -> 
 def _beside(
     plans: Sequence[PlanFacts], value: Callable[[Side], float], text: Callable[[Side], str], yaxis: Data
 ) -> Figure:
-    """For each batch size a bar of the shuffle and one of the plan."""
+    """Draw for each batch size a bar of the shuffle and one of the plan."""
     traces = [
         _trace(plans, kind, [value(p.side(kind[0])) for p in plans], [text(p.side(kind[0])) for p in plans])
         for kind in _SIDES
@@ -81,7 +80,7 @@ def _beside_table(plans: Sequence[PlanFacts], caption: str, text: Callable[[Side
 
 
 def complete_steps(diagnosis: Diagnosis) -> Chart:
-    """The share of steps that hold all classes, by batch size."""
+    """Return the share of steps that hold all classes, by batch size."""
     plans = made(diagnosis)
     yaxis = percent_axis("steps that hold all classes", 115, dtick=25)
     figure = _beside(plans, lambda s: 100 * s.complete_steps, _complete, yaxis)
@@ -100,7 +99,7 @@ def _complete(side: Side) -> str:
 
 
 def per_replica(diagnosis: Diagnosis, batch: int) -> Chart:
-    """Number of classes in each replica's share of a batch."""
+    """Draw the number of classes in each replica's share of a batch."""
     plans, most = made(diagnosis), len(diagnosis.forecast.classes)
     yaxis = axis("classes on each replica", range=[0, 1.15 * most], nticks=6)
     figure = _beside(plans, lambda s: float(s.classes_per_replica), _on_replica, yaxis)
@@ -122,7 +121,7 @@ def _on_replica(side: Side) -> str:
 
 
 def repeats(diagnosis: Diagnosis) -> Chart:
-    """Cost of the plan: tiles shown again."""
+    """Draw the cost of the plan: tiles shown again."""
     plans = made(diagnosis)
     values = {kind: [_cost(p, kind[0]) for p in plans] for kind in _COSTS}
     traces = [_trace(plans, kind, of_kind, [number(v) for v in of_kind]) for kind, of_kind in values.items()]
@@ -147,7 +146,7 @@ def repeats(diagnosis: Diagnosis) -> Chart:
 
 
 def _cost(plan: PlanFacts, name: str) -> int:
-    """One of `_COSTS`, in tiles."""
+    """Return one of `_COSTS`, in tiles."""
     return {"coverage_repeats": plan.coverage_repeats, "repeats_bound": plan.repeats_bound}.get(
         name, plan.fillers
     )
@@ -157,8 +156,8 @@ def _cost(plan: PlanFacts, name: str) -> int:
 
 
 def gaps(diagnosis: Diagnosis, batch: int) -> Chart:
-    """Steps for which each class stays away, for each batch size to choose."""
-    plans, ids, name = made(diagnosis), order(diagnosis), names(diagnosis)
+    """Return steps for which each class stays away, for each batch size to choose."""
+    plans, ids, name = made(diagnosis), diagnosis.rarest_first, diagnosis.names
     figures = {f"{p.batch:,} tiles": _gap_figure(p, ids, name) for p in plans}
     titles = {f"{p.batch:,} tiles": _gap_title(p, ids, name) for p in plans}
     chosen = f"{batch:,} tiles"
@@ -175,7 +174,7 @@ def gaps(diagnosis: Diagnosis, batch: int) -> Chart:
 
 
 def _longest(side: Side, c: int) -> int | None:
-    """The longest gap; None for a class that was not seen twice, unless the only step has it."""
+    """Return the longest gap; None for a class that was not seen twice, unless the only step has it."""
     gap = side.longest_gap[c]
     return 1 if gap is None and side.held_share[c] >= 1 else gap
 
@@ -201,7 +200,7 @@ def _gap_cell(side: Side, c: int) -> str:
 
 
 def _gap_figure(plan: PlanFacts, ids: Sequence[int], name: Sequence[str]) -> Figure:
-    """Two dots a class, joined: the longest gap of the shuffle and that of the plan."""
+    """Return two dots a class, joined: the longest gap of the shuffle and that of the plan."""
     never = max(2, plan.steps)
     seen = {side: [_longest(plan.side(side), c) for c in ids] for side, *_ in _SIDES}
     places = {side: [never if gap is None else gap for gap in gaps] for side, gaps in seen.items()}
@@ -226,7 +225,7 @@ def _gap_figure(plan: PlanFacts, ids: Sequence[int], name: Sequence[str]) -> Fig
 
 
 def _steps_axis(longest: int) -> Data:
-    """A logarithmic axis of whole steps, from 1."""
+    """Return a logarithmic axis of whole steps, from 1."""
     longest = max(2, longest)
     ticks = [t for power in range(9) for t in (10**power, 2 * 10**power, 5 * 10**power) if t <= longest]
     ends = [-0.06 * math.log10(longest), 1.05 * math.log10(longest)]
@@ -245,7 +244,7 @@ def _gap_hover(plan: PlanFacts, kind: Sequence[str], c: int, name: str) -> str:
 
 
 def plan_table(diagnosis: Diagnosis) -> Table:
-    """One row a batch size: what the plan gives, and what it costs."""
+    """Return one row a batch size: what the plan gives, and what it costs."""
     rows = []
     for p in diagnosis.plans:
         if p.refused:

@@ -11,10 +11,9 @@ import segmenter.diagnosis.report.plans as report_plans
 from segmenter.base.errors import counted
 from segmenter.base.invocation import invocation
 from segmenter.diagnosis.data import Diagnosis
-from segmenter.diagnosis.report.classes import names, order
 from segmenter.diagnosis.report.gsd import scale_section
 from segmenter.diagnosis.report.maps import map_data, map_section
-from segmenter.pages.document import html_page
+from segmenter.pages.page import html_page
 from segmenter.pages.parts import (
     Block,
     Chart,
@@ -41,7 +40,7 @@ _LEVERS = {
 
 
 def html_report(diagnosis: Diagnosis) -> str:
-    """The report as one self-contained HTML page, UTF-8.
+    """Return the report as one self-contained HTML page, UTF-8.
 
     Args:
         diagnosis: names in it may be any text.
@@ -68,7 +67,7 @@ def html_report(diagnosis: Diagnosis) -> str:
 
 
 def main_batch(diagnosis: Diagnosis) -> int:
-    """The batch size that the page speaks of first: the recipe's, else 64, else the largest with a plan."""
+    """Return the page's main batch size: the recipe's, else 64, else the largest with a plan."""
     made = [p.batch for p in report_plans.made(diagnosis)]
     sizes = made or [p.batch for p in diagnosis.plans]
     wanted = (diagnosis.global_batch, _USUAL_BATCH)
@@ -77,9 +76,9 @@ def main_batch(diagnosis: Diagnosis) -> int:
 
 
 def headline(diagnosis: Diagnosis) -> str:
-    """Summary of what a random batch and the plan hold, in one or two sentences."""
+    """Return a summary of a random batch and of the plan, in one or two sentences."""
     plans = {p.batch: p for p in diagnosis.plans}
-    if not plans or not order(diagnosis):
+    if not plans or not diagnosis.rarest_first:
         return "There is nothing to plan: no tile holds a class."
     plan = plans[main_batch(diagnosis)]
     every = _everything(diagnosis)
@@ -92,7 +91,7 @@ def headline(diagnosis: Diagnosis) -> str:
         f"A random batch of {plan.batch:,} holds {every} in {_spoken(random)} of the steps; the plan in "
         f"{_spoken(plan.planned.complete_steps)}, with {repeats} in {counted(plan.steps, 'step')}."
     )
-    rare = [names(diagnosis)[c] for c in plan.best_effort]
+    rare = [diagnosis.names[c] for c in plan.best_effort]
     if not rare:
         return text
     held = min((plan.planned.held_share[c] for c in plan.promised), default=1.0)
@@ -108,8 +107,8 @@ def _spoken(share: float) -> str:
 
 
 def _everything(diagnosis: Diagnosis) -> str:
-    """`all 8 classes`; `all 6 classes that occur` where the class map has more."""
-    ids = order(diagnosis)
+    """Return `all 8 classes`; `all 6 classes that occur` where the class map has more."""
+    ids = diagnosis.rarest_first
     every = f"all {len(ids)} classes" if len(ids) > 1 else "the only class"
     return every + (" that occur" if len(ids) > 1 and len(ids) < len(diagnosis.classes) else "")
 
@@ -120,7 +119,7 @@ def _facts(diagnosis: Diagnosis) -> dict[str, str]:
         "Tiles": number(diagnosis.tiles),
         "Tile size": f"{diagnosis.tile_px} px, overlap {diagnosis.overlap_px} px",
         "Holds a class from": counted(diagnosis.min_pixels, "pixel"),
-        "Classes that occur": f"{len(order(diagnosis))} of {len(diagnosis.classes)}",
+        "Classes that occur": f"{len(diagnosis.rarest_first)} of {len(diagnosis.classes)}",
     }
     if diagnosis.left_out:
         facts["Left out"] = counted(diagnosis.left_out, "tile")
@@ -131,7 +130,7 @@ def _facts(diagnosis: Diagnosis) -> dict[str, str]:
 
 
 def _charts(*charts: Chart | None) -> list[Block]:
-    """Those that there are, side by side."""
+    """Return the charts that are not None, side by side."""
     found = [chart for chart in charts if chart]
     return [Charts(found)] if found else []
 
@@ -152,7 +151,7 @@ def _together(diagnosis: Diagnosis) -> Section:
 
 def _forecast(diagnosis: Diagnosis) -> Section:
     title = "What does a random batch hold?"
-    if not order(diagnosis):
+    if not diagnosis.rarest_first:
         return Section("forecast", title, [])
     rows = [
         [f"{mark} %", counted(n, "tile") if n else "not even with all tiles"]
@@ -187,8 +186,8 @@ def _limits(diagnosis: Diagnosis) -> Section:
 
 
 def _best_effort(diagnosis: Diagnosis) -> list[Block]:
-    """Treatment of the classes that are too rare for a promise."""
-    name = names(diagnosis)
+    """Return how classes are treated that are too rare for a promise."""
+    name = diagnosis.names
     rows = [
         [name[c], number(p.batch), *(percent(p.side(side).held_share[c]) for side in ("shuffle", "plan"))]
         for p in report_plans.made(diagnosis)
@@ -206,7 +205,7 @@ def _best_effort(diagnosis: Diagnosis) -> list[Block]:
 
 
 def _rare_at_scale(diagnosis: Diagnosis) -> list[Block]:
-    """Classes that are too rare for a promise at one scale, where the recipe plans by it."""
+    """Return which classes are too rare for a promise at one scale, where the recipe plans by it."""
     rows = [[name, number(p.batch)] for p in report_plans.made(diagnosis) for name in p.rare_at_scale]
     return [Table("Best effort at their scale", ["Class", "Tiles in the batch"], rows)] if rows else []
 
@@ -217,6 +216,6 @@ def _run(diagnosis: Diagnosis) -> Section:
     if run is None:
         return Section("run", title, [])
     blocks += run_text(run)
-    name, ids = names(diagnosis), order(diagnosis)
+    name, ids = diagnosis.names, diagnosis.rarest_first
     blocks += _charts(run_held(name, ids, run), run_history(name, ids, run))
     return Section("run", title, blocks)

@@ -86,7 +86,7 @@ def add_cluster_options(group: Any, what: str) -> None:
         "--workers",
         metavar="N",
         type=int,
-        help=f"{what} in N processes of this machine (Dask; docs/map_cluster.md)",
+        help=f"{what} in N processes of this machine (Dask; docs/machines.md)",
     )
     group.add_argument(
         "--scheduler",

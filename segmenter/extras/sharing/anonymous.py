@@ -19,13 +19,13 @@ import numpy as np
 from segmenter.base.errors import SegmenterError
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
-from segmenter.extras.sharing.contents import RECIPE, REPORT
 from segmenter.extras.sharing.known_facts import Known
 from segmenter.runs.arrays import META, load_arrays, save_arrays
 from segmenter.runs.origin import FILE as ORIGIN
 from segmenter.runs.origin import load_origin, save_origin
+from segmenter.runs.report.sections import REPORT
 from segmenter.runs.resume import Facts
-from segmenter.runs.run import RUN_FILE, Run
+from segmenter.runs.run import RECIPE_FILE, RUN_FILE, Run
 from segmenter.runs.score_files import SUMMARY
 from segmenter.runs.windows_file import WINDOWS
 
@@ -65,7 +65,7 @@ def copy_without_paths(known: Known, names: Iterable[str], folder: Path) -> list
     """
     run = replace(known.run, path=folder, recipe=without_paths(known.run.recipe))
     run.save()
-    copied = [RUN_FILE, RECIPE]
+    copied = [RUN_FILE, RECIPE_FILE]
     for name in names:
         if name in _SHOWING or name in copied:
             continue

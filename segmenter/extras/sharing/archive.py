@@ -1,50 +1,117 @@
-"""Packing of a run into one file; `contents` says what is in it."""
+"""Archive of a run: one uncompressed zip file with a checksum of every file in it; packed and unpacked here.
+
+    SHA256SUMS   the checksum of each other file, as `sha256sum --check` reads it
+    pack.json    format, name, which file predicts, what was left out
+    …            files of the run directory (`RUN_FILES`), its model card and STAC item
+
+Nothing in it is compressed, and no time and no owner is written: the same run gives the same bytes, and
+what comes out is never larger than the file.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
-import shutil
+import os
+import re
+import stat
+import struct
 import zipfile
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Literal
 
-from segmenter.base.errors import CheckpointError, OutputError
-from segmenter.base.files import folder_aside, gibibytes, read_regular, remove_killed, written_whole
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from segmenter.base.errors import CheckpointError, OutputError, SegmenterError, shortened
+from segmenter.base.files import (
+    check_stored,
+    folder_aside,
+    make_folder,
+    read_regular,
+    real,
+    remove_killed,
+    sync,
+    written_whole,
+)
 from segmenter.base.invocation import invocation
 from segmenter.base.locks import FileLock
-from segmenter.base.sealed import sealed
+from segmenter.base.sealed import json_object, other_format, sealed, unsealed_text
+from segmenter.base.terminal import unsafe
 from segmenter.base.version import __version__
 from segmenter.extras.sharing.anonymous import copy_without_paths, paths_of
 from segmenter.extras.sharing.card import FILE as CARD
 from segmenter.extras.sharing.card import card_text
-from segmenter.extras.sharing.contents import MANIFEST, RUN_FILES, SUMS, Manifest, sums_text
 from segmenter.extras.sharing.known_facts import Known, read_known
 from segmenter.extras.sharing.stac import FILE as STAC
 from segmenter.extras.sharing.stac import item
 from segmenter.runs.arrays import load_arrays
-from segmenter.runs.checkpoints import checkpoints
+from segmenter.runs.checkpoints import BEST, checkpoints
+from segmenter.runs.log import LOG
+from segmenter.runs.origin import FILE as ORIGIN
+from segmenter.runs.report.sections import REPORT
+from segmenter.runs.run import RECIPE_FILE, RUN_FILE, load_run
+from segmenter.runs.score_files import BEST_FILES, LAST_FILES, SUMMARY
+from segmenter.runs.windows_file import WINDOWS
 
+FORMAT = 1
+SUMS, MANIFEST = "SHA256SUMS", "pack.json"
+RUN_FILES = (
+    *(RUN_FILE, RECIPE_FILE, "scenes.json", ORIGIN, *BEST_FILES, SUMMARY, *LAST_FILES),
+    *("learning_curves.png", LOG, REPORT, WINDOWS),
+)
+"""Files of a run that are packed where they exist, beside weights and checkpoints. Not `validation.json`:
+its paths lead nowhere elsewhere."""
+_NEEDED = (SUMS, MANIFEST, RUN_FILE, RECIPE_FILE)
+_STEP = re.compile(r"checkpoints/step-\d{1,15}\.npz")
+_SUM = re.compile(r"([0-9a-f]{64})  ([^\n]+)")
 _PIECE = 1 << 20
 _TIME = (1980, 1, 1, 0, 0, 0)
 """The earliest that a zip file can say: the real one would make other bytes of the same run."""
 _MODE = 0o100644 << 16
+_DAMAGE = (ValueError, EOFError, KeyError, RuntimeError, OverflowError, struct.error, zipfile.BadZipFile)
+"""What `zipfile` raises of damaged files beside OSError."""
+_WHAT = f"expected a run that `{invocation('runs')} pack` wrote"
 Content = Path | bytes
+
+
+class Manifest(BaseModel):
+    """Content of pack.json.
+
+    Attributes:
+        format: of the archive.
+        name: of the run.
+        weights: the file that predicts.
+        fingerprint: of the weights that predict (`known_facts.Known`).
+        checkpoints: training can go on.
+        anonymous: paths of the owner's machine were left out.
+        program: version that packed it.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    name: str = Field(min_length=1, max_length=1000)
+    weights: str = Field(max_length=100)
+    fingerprint: str = Field(pattern="^[0-9a-f]{64}$")
+    checkpoints: bool
+    anonymous: bool
+    program: str = Field(max_length=100)
 
 
 @dataclass(frozen=True)
 class Packed:
-    """What was packed.
+    """Result of packing.
 
     Attributes:
-        files: in the packed run.
-        size: of its file, in bytes.
-        paths: settings of the recipe that hold such paths, with these; empty where they were left out.
+        files: number of files in the archive.
+        size: of the archive, in bytes.
+        paths: settings of the recipe that hold paths, with these; empty if they were left out.
         left_out: names in the run directory that are not in it.
-        checkpoints: whether training can go on from it.
+        checkpoints: training can go on from it.
     """
 
     files: int
@@ -52,6 +119,9 @@ class Packed:
     paths: tuple[str, ...]
     left_out: tuple[str, ...]
     checkpoints: bool
+
+
+# ------------------------------------------------------------------------------------------ packing
 
 
 def pack_run(
@@ -98,7 +168,7 @@ def pack_run(
 
 
 def _left_out(folder: Path, prefix: str, packed: Collection[str]) -> Iterator[str]:
-    """Names in a run directory that are not packed: of a folder of which nothing is, only its own."""
+    """Yield names in a run directory that are not packed: of a folder of which nothing is, only its own."""
     for path in folder.iterdir():
         name = prefix + path.name
         if any(each.startswith(f"{name}/") for each in packed):
@@ -112,7 +182,7 @@ def _weights_name(known: Known) -> str:
 
 
 def _names(known: Known, with_checkpoints: bool) -> list[str]:
-    """Files of a run that are packed: the weights, checkpoints that are whole, and what there is beside them.
+    """Return the files of a run that are packed: weights, whole checkpoints, and what exists beside them.
 
     Raises:
         CheckpointError: a checkpoint is damaged.
@@ -121,8 +191,8 @@ def _names(known: Known, with_checkpoints: bool) -> list[str]:
     steps = list(checkpoints(run).values()) if with_checkpoints else []
     for path in steps:
         load_arrays(path)
-    found = [_weights_name(known), *(path.relative_to(run).as_posix() for path in steps)]
-    return list(dict.fromkeys([*found, *(name for name in RUN_FILES if (run / name).is_file())]))
+    names = [_weights_name(known), *(path.relative_to(run).as_posix() for path in steps)]
+    return list(dict.fromkeys([*names, *(name for name in RUN_FILES if (run / name).is_file())]))
 
 
 @contextmanager
@@ -147,7 +217,7 @@ def _alone(run: Path) -> Iterator[None]:
 def _descriptions(
     run: Path, known: Known, names: list[str], licence: str | None, *, kept: bool
 ) -> dict[str, Content]:
-    """The card and the STAC item: those in the run, which their owner may have edited, else made now.
+    """Return the card and the STAC item: those in the run, which their owner may have edited, else new ones.
 
     Args:
         kept: those in the run may go along; they may say where the scenes lie.
@@ -177,65 +247,185 @@ def _described(path: Path, fingerprint: str, command: str) -> bytes | None:
     return text
 
 
-# ------------------------------------------------------------------------------------- the file
-
-
 def _write(output: Path, files: Mapping[str, Content]) -> None:
-    sums = {name: _digest(content) for name, content in files.items()}
-    sizes = {n: len(c) if isinstance(c, bytes) else c.stat().st_size for n, c in files.items()}
-    _check_space(output, sum(sizes.values()))
-    with (
-        written_whole(output) as file,
-        zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
-    ):
-        _add(archive, SUMS, sums_text(sums), None)
-        for name in sorted(files, key=lambda name: (name != MANIFEST, name)):
-            _add(archive, name, files[name], sums[name])
+    with written_whole(output) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        names = sorted(files, key=lambda name: (name != MANIFEST, name))
+        sums = {name: _add(archive, name, files[name]) for name in names}
+        _add(archive, SUMS, "".join(f"{sums[name]}  {name}\n" for name in sorted(sums)).encode())
 
 
-def _check_space(output: Path, needed: int) -> None:
-    with suppress(OSError):  # where the folder is missing, writing says so
-        free = shutil.disk_usage(output.parent).free
-        if free < needed:
-            raise OutputError(f"{output}: needs {gibibytes(needed)}, the disk has {gibibytes(free)} free")
-
-
-def _add(archive: zipfile.ZipFile, name: str, content: Content, expected: str | None) -> None:
-    """Add a file as it is.
-
-    Raises:
-        CheckpointError: it is no longer what its checksum was taken of.
-    """
-    info = zipfile.ZipInfo(name, _TIME)
+def _add(archive: zipfile.ZipFile, name: str, content: Content) -> str:
+    """Add a file as it is; return its SHA-256."""
+    info, digest = zipfile.ZipInfo(name, _TIME), hashlib.sha256()
     info.external_attr, info.create_system = _MODE, 3
     info.file_size = len(content) if isinstance(content, bytes) else content.stat().st_size
-    digest = hashlib.sha256()
-    with archive.open(info, "w") as part:
-        for piece in _pieces(content):
+    source = io.BytesIO(content) if isinstance(content, bytes) else content.open("rb")
+    with source, archive.open(info, "w") as part:
+        while piece := source.read(_PIECE):
             digest.update(piece)
             part.write(piece)
-    if expected is not None and digest.hexdigest() != expected:
-        raise CheckpointError(f"{content!s}: has changed while it was packed; pack again")
-
-
-def _digest(content: Content) -> str:
-    digest = hashlib.sha256()
-    for piece in _pieces(content):
-        digest.update(piece)
     return digest.hexdigest()
 
 
-def _pieces(content: Content) -> Iterator[bytes]:
-    if isinstance(content, bytes):
-        yield content
-        return
+# ---------------------------------------------------------------------------------------- unpacking
+
+
+def unpack_run(file: Path, output: Path | None) -> tuple[Path, Manifest, int]:
+    """Unpack a run into a new or empty folder, checked in full, whole or not at all; None: `runs/NAME`.
+
+    Returns:
+        The folder, the archive's manifest, and its number of files.
+
+    Raises:
+        CheckpointError: the file is damaged, cut short, or no packed run; nothing is written.
+        SegmenterError: the folder holds something, or cannot be written.
+    """
+    with _opened(file) as archive:
+        manifest = _manifest(archive, file)
+        sums = _checked_sums(archive, file)
+        folder = output if output is not None else Path("runs") / _folder_name(manifest, file)
+        _check_free(folder)
+        with folder_aside(folder.absolute()) as aside:
+            inner = aside / "run"
+            inner.mkdir()
+            for name in [*sums, SUMS]:
+                _extract(archive, name, inner, sums.get(name), file)
+            _check_run(inner, manifest, file)
+            _give_name(inner, folder)
+    return folder, manifest, len(sums) + 1
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[zipfile.ZipFile]:
+    """Open an archive; refuse names that no run has, and what could become larger than the file."""
+    with _refusing_damage(file):
+        if not stat.S_ISREG(file.stat().st_mode):
+            raise CheckpointError(f"{file}: {_WHAT}, got a folder, a pipe or a device")
+        archive = zipfile.ZipFile(file)
+    with archive:
+        names = archive.namelist()
+        if missing := [name for name in _NEEDED if name not in names]:
+            raise CheckpointError(f"{file}: {_WHAT}; it holds no {missing[0]}")
+        with _refusing_damage(file):
+            check_stored(archive, file.stat().st_size)
+        allowed = {SUMS, MANIFEST, BEST, CARD, STAC, *RUN_FILES}
+        if other := [name for name in names if name not in allowed and not _STEP.fullmatch(name)]:
+            raise CheckpointError(f"{file}: {_WHAT}; it holds {shortened(other[0])!a}, which none has")
+        yield archive
+
+
+@contextmanager
+def _refusing_damage(file: Path) -> Iterator[None]:
+    """Turn what `zipfile` raises in the block into one line."""
     try:
-        with content.open("rb") as file:
-            yield from _read(file)
+        yield
+    except _DAMAGE as error:
+        what = shortened(" ".join(str(error).split())) or type(error).__name__
+        raise CheckpointError(f"{file}: {_WHAT}; it is damaged, cut short or another file ({what})") from None
     except OSError as error:
-        raise CheckpointError(f"{content}: cannot read it: {error.strerror}") from None
+        raise CheckpointError(f"{file}: cannot read it: {error.strerror or error}") from None
 
 
-def _read(file: BinaryIO) -> Iterator[bytes]:
-    while piece := file.read(_PIECE):
-        yield piece
+def _text(archive: zipfile.ZipFile, name: str, file: Path) -> bytes:
+    with _refusing_damage(file):
+        return archive.read(name)
+
+
+def _manifest(archive: zipfile.ZipFile, file: Path) -> Manifest:
+    text = unsealed_text(_text(archive, MANIFEST, file))
+    if text is None:
+        raise CheckpointError(f"{file}: {_WHAT}; its {MANIFEST} is damaged or edited")
+    if (version := (json_object(text) or {}).get("format")) != FORMAT:
+        raise CheckpointError(f"{file}: {other_format(FORMAT, version)}")
+    try:
+        return Manifest.model_validate_json(text)
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"]))
+        raise CheckpointError(f"{file}: {_WHAT}; its {MANIFEST} has no valid {where}") from None
+
+
+def _checked_sums(archive: zipfile.ZipFile, file: Path) -> dict[str, str]:
+    """Return name → SHA-256 of every other file in the archive."""
+    sums: dict[str, str] = {}
+    lines = _text(archive, SUMS, file).decode("ascii", "replace").splitlines()
+    for number, line in enumerate(lines, 1):
+        match = _SUM.fullmatch(line)
+        if match is None or match[2] in sums:
+            raise CheckpointError(
+                f"{file}: {_WHAT}; {SUMS}, line {number}: expected a checksum and a name, each once"
+            )
+        sums[match[2]] = match[1]
+    names = {name for name in archive.namelist() if name != SUMS}
+    if different := sorted(names ^ sums.keys()):
+        where = f"only in {SUMS}" if different[0] in sums else f"not in {SUMS}"
+        raise CheckpointError(f"{file}: {_WHAT}; {shortened(different[0])} is {where}")
+    return sums
+
+
+def _folder_name(manifest: Manifest, file: Path) -> str:
+    name = manifest.name
+    if "/" in name or name.startswith(".") or unsafe(name) is not None:
+        raise SegmenterError(
+            f"{file}: its run is called {name!a}, which names no folder; say one with --output"
+        )
+    return name
+
+
+def _check_free(folder: Path) -> None:
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise SegmenterError(f"{folder}: exists already; name another folder with --output")
+    try:
+        make_folder(folder.absolute().parent)
+    except OSError as error:
+        raise SegmenterError(f"{folder}: cannot write there: {error.strerror}") from None
+
+
+def _extract(archive: zipfile.ZipFile, name: str, folder: Path, expected: str | None, file: Path) -> None:
+    target, digest = folder / name, hashlib.sha256()
+    try:
+        target.parent.mkdir(exist_ok=True)
+        with target.open("xb") as written:
+            for piece in _pieces(archive, name, file):
+                digest.update(piece)
+                written.write(piece)
+            written.flush()
+            os.fsync(written.fileno())
+    except OSError as error:
+        below = folder.parent.parent
+        raise OutputError(
+            f"{file}: cannot write {name} below {below}: {error.strerror}; is the disk full?"
+        ) from None
+    if expected is not None and digest.hexdigest() != expected:
+        raise CheckpointError(f"{file}: {name} in it is damaged: its SHA-256 is another")
+
+
+def _pieces(archive: zipfile.ZipFile, name: str, file: Path) -> Iterator[bytes]:
+    with _refusing_damage(file), archive.open(name) as part:
+        while piece := part.read(_PIECE):
+            yield piece
+
+
+def _check_run(folder: Path, manifest: Manifest, file: Path) -> None:
+    """Refuse what has all its checksums and is no run that predicts nevertheless."""
+    try:
+        run = load_run(folder)
+        run.weights()
+        weights = run.weights_file().relative_to(folder).as_posix()
+    except SegmenterError as error:
+        why = str(error).replace(f"{folder}{os.sep}", "").replace(str(folder), "the run")
+        raise CheckpointError(f"{file}: {_WHAT}; {why}") from None
+    if weights != manifest.weights:
+        raise CheckpointError(
+            f"{file}: {_WHAT}; {MANIFEST} names {manifest.weights}, {weights} would predict"
+        )
+
+
+def _give_name(inner: Path, folder: Path) -> None:
+    try:
+        for below in (inner / "checkpoints", inner):
+            if below.is_dir():
+                sync(below)
+        os.rename(inner, real(folder))  # on an empty folder, too
+        sync(real(folder).parent)
+    except OSError as error:
+        raise SegmenterError(f"{folder}: cannot write there: {error.strerror}") from None

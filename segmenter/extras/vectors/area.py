@@ -9,7 +9,7 @@ import shapely
 from numpy.typing import NDArray
 
 from segmenter.raster import RasterInfo
-from segmenter.raster.polygonised import lengths_stretch, on_equal_area
+from segmenter.raster.polygons import lengths_stretch, on_equal_area
 
 
 def square_metres(shape_P: NDArray[Any], info: RasterInfo) -> NDArray[np.float64] | None:
@@ -22,7 +22,8 @@ def square_metres(shape_P: NDArray[Any], info: RasterInfo) -> NDArray[np.float64
         return None
     if lengths_stretch(crs):
         equal = shapely.transform(shape_P, lambda xy: on_equal_area(crs, xy))
-        return np.asarray(shapely.area(equal))
+        areas: NDArray[np.float64] = shapely.area(equal)
+        return None if np.isnan(areas).any() else areas
     if not crs.is_projected:
         return None
     return np.asarray(shapely.area(shape_P)) * float(crs.linear_units_factor[1]) ** 2

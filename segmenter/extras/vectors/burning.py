@@ -24,7 +24,7 @@ from segmenter.extras.vectors.rule import BurnRule
 from segmenter.extras.vectors.touched import outlined
 from segmenter.grid.geometry import Size, Window
 from segmenter.raster import RasterInfo
-from segmenter.raster.burned import Move, between, box_around, covered, to_pixels
+from segmenter.raster.polygons import Move, between, box_around, covered, to_pixels
 
 BAND_PIXELS = 1 << 24
 """Of the rows for which polygons are read and moved at once."""

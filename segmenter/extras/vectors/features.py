@@ -27,7 +27,7 @@ from segmenter.base.finding import VECTOR_ENDINGS
 from segmenter.extras.vectors import geoparquet
 from segmenter.extras.vectors.geoparquet import Header
 from segmenter.extras.vectors.library import pyogrio
-from segmenter.raster.burned import crs_of
+from segmenter.raster.polygons import crs_of
 
 Box = tuple[float, float, float, float]
 """Left, bottom, right, top in the file's CRS."""

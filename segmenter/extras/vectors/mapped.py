@@ -34,7 +34,13 @@ def add_polygon_options(group: Any) -> None:
         help="straighten borders, shared ones together: no gaps, no overlaps (pixels without georeference)",
         **metres,
     )
-    group.add_argument("--only", action="append", default=[], metavar="CLASS", help="may be given again")
+    group.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="CLASS",
+        help="polygons of this class; may be given again",
+    )
 
 
 class PolygonFile:

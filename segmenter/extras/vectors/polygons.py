@@ -20,7 +20,7 @@ from scipy.sparse.csgraph import connected_components
 
 from segmenter.extras.vectors.components import Strip, touching
 from segmenter.grid.labels import IGNORE
-from segmenter.raster.polygonised import outlines_of
+from segmenter.raster.polygons import outlines_of
 
 
 @dataclass(frozen=True)

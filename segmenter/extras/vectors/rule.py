@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -13,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import LabelError, shortened
-from segmenter.config.vector_labels import IGNORE_WORD, VectorLabels
+from segmenter.base.sealed import digest
+from segmenter.config.datasets import IGNORE_WORD, VectorLabels
 from segmenter.grid.labels import IGNORE, ClassMap, rasterised_classes
 from segmenter.raster.made import stored_values
 
@@ -25,7 +24,7 @@ class BurnRule:
     Attributes:
         classes: of the rasterised labels, see `labels.rasterised_classes`.
         ignored: values of the attribute that stand for pixels to ignore, beside none at all.
-        others: as in the recipe, see `config.vector_labels`.
+        others: as in the recipe, see `VectorLabels`.
     """
 
     classes: ClassMap
@@ -109,7 +108,7 @@ class BurnRule:
     def key(self) -> str:
         """A digest of all that the ids of pixels depend on, beside the file."""
         facts = {**asdict(self), "classes": self.classes.to_dict(), "values": dict(self.values)}
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+        return digest(facts, 64)
 
 
 def as_text(value: Any) -> str | None:

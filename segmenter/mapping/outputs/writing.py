@@ -14,7 +14,7 @@ from typing import Any
 
 from segmenter.base.errors import ChangedInputError, ClusterError, DeviceError, SegmenterError
 from segmenter.base.files import may_be_full
-from segmenter.evaluation.scores import ConfusionMatrix
+from segmenter.evaluation.tallies import Tallies
 from segmenter.extras.gis.style_files import StyleFiles, left_alone
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE
@@ -173,7 +173,7 @@ class _Maps:
     """
 
     def __init__(self, style: MapStyle, folder_state: FolderState, progress: Progress | None) -> None:
-        self.outcome = Outcome(ConfusionMatrix(style.classes))
+        self.outcome = Outcome(Tallies(style.classes))
         self._style, self._folder_state, self._progress = style, folder_state, progress
         self._open: dict[int, _Output] = {}
         self._pool = ThreadPoolExecutor(_COMPLETED_AT_ONCE)

@@ -218,7 +218,7 @@ def _add_outputs(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--quicklook", action="store_true", help="also STEM.quicklook.png: the map, small, in its colours"
     )
-    group.add_argument("--format", choices=get_args(Format), default="auto", help="of the maps; see below")
+    group.add_argument("--format", choices=get_args(Format), default="auto", help="of the maps")
     group.add_argument(
         "--pictures", action="store_true", help="also STEM.view.png: image, label and map side by side"
     )
@@ -336,7 +336,9 @@ def _add_computing(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_scores(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--labels", metavar="PATTERN", help="score the maps with these labels; see below")
+    group.add_argument(
+        "--labels", metavar="PATTERN", help="score the maps with these labels, as truth/{stem}.png"
+    )
     group.add_argument(
         "--label-kind", choices=get_args(LabelKind), help="what these labels are (those it trained on)"
     )

@@ -26,16 +26,7 @@ _NO_NAMES = ("", "__metadata__")
 
 def main(words: Sequence[str] | None = None) -> int:
     """Read, write, and say what was written; gives the exit code."""
-    parser = ToolParser(
-        prog=invocation("convert-weights"),
-        description="Tensors of a PyTorch checkpoint as .safetensors; nothing in it is run.",
-    )
-    parser.add_argument("file", type=Path, help="a .pth, .pt or .ckpt file of torch.save")
-    parser.add_argument("out", type=Path, help="a .safetensors file to write; must not be there yet")
-    parser.add_argument(
-        "--prefix", default="", help="take the tensors alone whose names begin so, and leave it out of them"
-    )
-    arguments = parser.parse_args(words)
+    arguments = _parser().parse_args(words)
     out: Path = arguments.out
     if out.suffix != ".safetensors":
         raise WeightsError(f"{out}: expected a name that ends with .safetensors")
@@ -57,6 +48,19 @@ def main(words: Sequence[str] | None = None) -> int:
     numbers = sum(array.size for array in tensors.values())
     print(f"{out}: {len(tensors)} tensors, {numbers:,} numbers; the first is {next(iter(tensors))}")
     return 0
+
+
+def _parser() -> ToolParser:
+    parser = ToolParser(
+        prog=invocation("convert-weights"),
+        description="Tensors of a PyTorch checkpoint as .safetensors; nothing in it is run.",
+    )
+    parser.add_argument("file", type=Path, help="a .pth, .pt or .ckpt file of torch.save")
+    parser.add_argument("out", type=Path, help="a .safetensors file to write; must not be there yet")
+    parser.add_argument(
+        "--prefix", default="", help="take only tensors whose names begin so, and leave it out of them"
+    )
+    return parser
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Names of weights in PyTorch → those of our encoders, with the axes in Keras' order.
 
-The map (docs/pretrained.md has it in words) is `architectures.units`: `<conv>.weight` and
+The map (docs/models.md has it in words) is `architectures.units`: `<conv>.weight` and
 `<norm>.{weight,bias,running_mean,running_var}`. A prefix such as `encoder.` or `module.backbone.` is found by
 the first block's convolution.
 """

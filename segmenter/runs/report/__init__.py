@@ -1,1 +1,1 @@
-"""Report of a training as one HTML page that needs no network, and of several beside each other."""
+"""Report of a training as one HTML page that needs no network."""

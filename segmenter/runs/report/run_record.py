@@ -19,9 +19,6 @@ from segmenter.runs.run import Run, load_run
 from segmenter.runs.score_files import BEST_FILES, LAST_FILES, Scored, scored
 from segmenter.runs.windows_file import ShownWindows, load_windows
 
-WAITING = 0.1
-"""Share of the time from which on waiting for data is what limits the speed."""
-
 
 @dataclass(frozen=True)
 class Line:

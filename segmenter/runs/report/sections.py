@@ -7,16 +7,14 @@ from pathlib import Path
 from segmenter.base.errors import counted
 from segmenter.base.files import check_writable, write_whole
 from segmenter.base.invocation import invocation
-from segmenter.evaluation.named import score_of, title_of
-from segmenter.pages.document import html_page
+from segmenter.evaluation.scores import score_of, title_of
+from segmenter.pages.page import html_page
 from segmenter.pages.parts import Block, Chart, Charts, Head, Paragraph, Section, listed, percent, plain
 from segmenter.runs.report.classes import class_scores, confusion_chart, means_text
 from segmenter.runs.report.coverage import run_held, run_history, run_text
 from segmenter.runs.report.curves import loss_chart, rate_chart, scores_chart
 from segmenter.runs.report.pictures import picture_blocks
 from segmenter.runs.report.run_record import Story, finite, read_story
-from segmenter.runs.report.settings import setting_blocks
-from segmenter.runs.report.speed import speed_blocks
 
 REPORT = "report.html"
 """File of a run directory."""
@@ -64,8 +62,6 @@ def report_sections(story: Story) -> list[Section]:
         _classes(story),
         Section("windows", "Where is it right, and where wrong?", picture_blocks(story)),
         _coverage(story),
-        Section("speed-part", "How fast was it, and what limited it?", speed_blocks(story)),
-        Section("settings", "What was it made with?", setting_blocks(story)),
     ]
     if story.missing:
         notes: list[Block] = [Paragraph(plain(text), "notice") for text in story.missing]
@@ -126,7 +122,11 @@ def _curves(story: Story) -> Section:
     blocks = _charts(loss_chart(story) if story.lines else None, scores)
     if scores is None:
         blocks.append(Paragraph("No validation was done, so there are no scores."))
-    return Section("curves", title, [*blocks, *_charts(rate_chart(story))])
+    extended = [
+        Paragraph(f"Made longer after step {e.step:,}: training.epochs {e.before} → {e.epochs}.", "notice")
+        for e in story.run.extensions
+    ]
+    return Section("curves", title, [*extended, *blocks, *_charts(rate_chart(story))])
 
 
 def _classes(story: Story) -> Section:

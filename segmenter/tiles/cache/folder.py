@@ -19,8 +19,7 @@ from pathlib import Path
 from segmenter.base.errors import DatasetError, OutputError
 from segmenter.base.files import gibibytes
 from segmenter.config.datasets import CacheCodec
-from segmenter.tiles.cache.file import DamagedError, Kind, Pack, PackedArray
-from segmenter.tiles.cache.writer import PackWriter
+from segmenter.tiles.cache.file import DamagedError, Kind, Pack, PackedArray, PackWriter
 
 FOLDER = "packed"
 _NAME = re.compile(r"(image|label)-[0-9a-f]{16}-[0-9a-f]{8}\.pack")

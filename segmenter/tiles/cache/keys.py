@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -13,15 +12,16 @@ from pathlib import Path
 import numpy as np
 
 from segmenter.base.errors import DatasetError, OutputError
+from segmenter.base.files import file_state
+from segmenter.base.sealed import digest
 from segmenter.base.threads import in_threads
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import LabelRaster, RasterInfo, open_raster
 from segmenter.raster.stamps import stamp_of
 from segmenter.raster.validity import void_values
-from segmenter.tiles.cache.file import STRIP_ROWS, Kind, PackedArray, Rows
+from segmenter.tiles.cache.file import STRIP_ROWS, Kind, PackedArray, PackWriter, Rows
 from segmenter.tiles.cache.folder import PackFolder
-from segmenter.tiles.cache.writer import PackWriter
 
 _VALIDITY = 3
 """Number of the rule which pixels have data: what was packed under another is made anew."""
@@ -80,7 +80,7 @@ def key_of(dataset: Dataset, scene: Scene, kind: Kind) -> str | None:
         signs = [one.code if classes.encoding == "codes" else one.colour for one in classes.classes]
         rule = classes.encoding, signs, classes.ignored, classes.nodata
     where = os.path.relpath(path, dataset.root), stamp.key
-    return hashlib.sha256(repr((kind, where, rule)).encode()).hexdigest()[:24]
+    return digest([kind, where, rule], 24)
 
 
 def rows_of(dataset: Dataset, scene: Scene, kind: Kind) -> Iterator[Rows]:
@@ -154,7 +154,7 @@ class _Writers:
         self._told, self._kept = told, kept
         self._lock, self._stopped = threading.Lock(), False
         self._waiting: dict[Kind, list[PackWriter]] = {"image": [], "label": []}
-        self._seen = _changed_at(folder.path)
+        self._seen = file_state(folder.path)
 
     def __enter__(self) -> _Writers:
         return self
@@ -193,7 +193,7 @@ class _Writers:
 
     def _is_there(self, job: Job) -> bool:
         with self._lock:
-            now = _changed_at(self._folder.path)
+            now = file_state(self._folder.path)
             if now != self._seen:
                 self._folder.look()
                 self._seen = now
@@ -217,13 +217,6 @@ class _Writers:
                 raise DatasetError(f"{self._folder.path}: interrupted")  # nobody hears of it
             yield pixels, valid
             self._told(job, pixels.shape[0] * pixels.shape[1])
-
-
-def _changed_at(folder: Path) -> int:
-    try:
-        return folder.stat().st_mtime_ns
-    except OSError:
-        return -1
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from segmenter.base.machine import free_memory, usable_cores
 Workers = int | Literal["auto"]
 
 _MOST_WORKERS = 16
-"""`auto`: a worker makes 100 to 1000 tiles a second, four RTX 2080 Ti need 250 to 460 (docs/four_gpus.md)."""
+"""`auto`: a worker makes 100 to 1000 tiles/s, four RTX 2080 Ti need 250 to 460 (studies/four_gpus.md)."""
 _MOST_THREADS = 8
 """More wait for Python's lock."""
 _MORE = 8

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from segmenter.base.errors import ConfigError, DatasetError, SegmenterError
 from segmenter.config.losses import LossConfig
 from segmenter.config.recipe import Recipe
-from segmenter.evaluation.named import check_name
+from segmenter.evaluation.scores import check_name
 from segmenter.grid.scenes import Dataset
 from segmenter.model.stages import pace_of, stages_told
 from segmenter.sampling.methods import foreground_places

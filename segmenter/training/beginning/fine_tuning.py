@@ -10,8 +10,8 @@ from pathlib import Path
 from segmenter.base.errors import CheckpointError
 from segmenter.config.recipe import EncoderDecoderConfig, Recipe
 from segmenter.grid.scenes import Dataset
+from segmenter.model.size import Shape, is_described, weight_shapes
 from segmenter.model.stages import joined_stages
-from segmenter.model.weight_shapes import Shape, is_described, weight_shapes
 from segmenter.raster import open_raster
 from segmenter.runs.arrays import Arrays
 from segmenter.runs.run import Run, load_run

@@ -15,8 +15,8 @@ from segmenter.config.models import EncoderDecoderConfig
 from segmenter.config.recipe import Recipe
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.pretrained.value_range import input_normalisation
+from segmenter.model.size import Shape
 from segmenter.model.stages import Pace
-from segmenter.model.weight_shapes import Shape
 from segmenter.runs.run import Run
 from segmenter.tiles.statistics import BandStatistics
 from segmenter.training.beginning.fine_tuning import Source, fitting

@@ -34,7 +34,7 @@ def tversky_loss(overlaps_3K: Any, alpha: float, beta: float) -> Any:
     both, predicted, true = tf.unstack(overlaps_3K)
     present = tf.cast(true > 0, overlaps_3K.dtype)
     # TP + α·FP + β·FN in the form in which `both` is read once: its gradient is then a sum of two, whose bits
-    # do not depend on the order (docs/repeatability.md).
+    # do not depend on the order (docs/internals.md).
     sizes = alpha * predicted + beta * true + (1 - alpha - beta) * both
     index = tf.math.divide_no_nan(both, sizes)
     return 1 - tf.math.divide_no_nan(tf.reduce_sum(index * present), tf.reduce_sum(present))

@@ -150,7 +150,7 @@ def in_order(value: Any, users: int) -> list[Any]:
     """Return the value once for each of its users, whose gradients are added up in their order.
 
     TensorFlow's own sum of three or more starts with whichever happens to be free to be written over, so that
-    its last bits differ from step to step (docs/repeatability.md). It also makes one such sum of a chain of
+    its last bits differ from step to step (docs/internals.md). It also makes one such sum of a chain of
     additions, unless a copy keeps them apart.
     """
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from segmenter.base.files import folder_aside, remove_killed, written_whole
-from segmenter.extras.sharing.archive import pack_run
-from segmenter.extras.sharing.extraction import unpack_run
+from segmenter.extras.sharing.archive import pack_run, unpack_run
 
 ROOT = Path(__file__).resolve().parents[3]
 KILLED = """
@@ -32,7 +31,7 @@ CALLS = {
         "pack_run(Path({run!r}), Path({to!r}), anonymous=True)",
     ),
     "unpack": (
-        "from segmenter.extras.sharing.extraction import unpack_run",
+        "from segmenter.extras.sharing.archive import unpack_run",
         "unpack_run(Path({packed!r}), Path({to!r}))",
     ),
     "polygons": (

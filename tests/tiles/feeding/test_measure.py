@@ -119,7 +119,7 @@ def test_the_screen_says_stages_rate_and_cards(
 def test_the_default_models_convolutions_are_those_of_the_page_on_four_gpus(tensorflow: object) -> None:
     from segmenter.config.models import UNetConfig
     from segmenter.model.building import build_model
-    from segmenter.model.flops import convolution_flops
+    from segmenter.model.size import convolution_flops
 
     model = build_model(UNetConfig(), 3, 6)
     assert convolution_flops(model, 256, 256) == pytest.approx(27.92e9, rel=1e-3)

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Unpack it and say how to use it; gives the exit code."""
     from segmenter.base.invocation import invocation
-    from segmenter.extras.sharing.extraction import unpack_run
+    from segmenter.extras.sharing.archive import unpack_run
 
     folder, manifest, files = unpack_run(args.file, args.output)
     print(

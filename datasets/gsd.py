@@ -1,0 +1,84 @@
+"""Scale of a dataset's scenes in metres a pixel, as far as the recipe says it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from segmenter.base.errors import DatasetError, shortened
+from segmenter.config.datasets import PathScale
+from segmenter.grid.gsd import UNKNOWN, range_text, scene_strata
+from segmenter.grid.scenes import Dataset, Scene
+from segmenter.raster import RasterInfo
+
+from .files import found_in_paths
+
+_METRES = {"m": 1.0, "cm": 0.01}
+_MOST = 100_000.0
+"""Metres: no pixel is larger; the recipe's own limit for a number."""
+
+
+def with_scale(dataset: Dataset, said: Literal["georeference"] | float | PathScale) -> Dataset:
+    """Return the dataset whose scenes have the scale that `dataset.metres_per_pixel` says; no file is opened.
+
+    Raises:
+        DatasetError: a pattern finds no number of metres in the path of an image.
+    """
+    if said == "georeference":
+        return dataset
+    if isinstance(said, PathScale):
+        paths = [Path(os.path.relpath(s.image, dataset.root)).as_posix() for s in dataset.scenes]
+        texts = found_in_paths(said.pattern, paths)
+        metres = [_metres(text, path, said) for text, path in zip(texts, paths, strict=True)]
+        scenes = [replace(s, metres_per_pixel=m) for s, m in zip(dataset.scenes, metres, strict=True)]
+    else:
+        scenes = [replace(s, metres_per_pixel=float(said)) for s in dataset.scenes]
+    return replace(dataset, scenes=tuple(scenes))
+
+
+def _metres(found: str | None, path: str, said: PathScale) -> float:
+    text = "nothing" if found is None else found
+    try:
+        metres = float(text.replace(",", ".")) * _METRES[said.unit]
+    except ValueError:
+        metres = 0.0
+    if not 0 < metres <= _MOST:
+        raise DatasetError(
+            f"dataset.metres_per_pixel.pattern: {shortened(said.pattern)}: expected a number of {said.unit} "
+            f"above 0 in the path of every image, got {shortened(text)} in {path}"
+        )
+    return metres
+
+
+_APART = 1.1
+"""Ratio of what the recipe and the georeference say from which it is pointed out."""
+
+Images = Sequence[tuple[Scene, RasterInfo]]
+
+
+def scale_line(dataset: Dataset, images: Images) -> str:
+    """Return a line on the scales of scenes: one, or how many of each octave; empty where none is known."""
+    metres = [dataset.scale_of(scene, info.metres_per_pixel) for scene, info in images]
+    known = [m for m in metres if m is not None]
+    if not known:
+        return ""  # what needs it refuses the recipe by name
+    found = scene_strata(metres)
+    if len(found.titles) == 1:
+        return f"{range_text(min(known), max(known))} a pixel"
+    counts = [(int((found.number_S == i).sum()), title) for i, title in enumerate(found.titles)]
+    shown = [f"{n} of {title}" if title != UNKNOWN else f"{n} unknown" for n, title in counts]
+    return f"{range_text(min(known), max(known))} a pixel: scenes {', '.join(shown)}"
+
+
+def contradictions(images: Images) -> Iterator[str]:
+    """Yield a line for each image whose georeference tells another scale than the recipe."""
+    for scene, info in images:
+        said, found = scene.metres_per_pixel, info.metres_per_pixel
+        if said and found and not 1 / _APART <= said / found <= _APART:
+            yield (
+                f"{scene.image}: dataset.metres_per_pixel says {said:.3g} m a pixel, its georeference "
+                f"{found:.3g} m"
+            )

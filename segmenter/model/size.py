@@ -1,0 +1,343 @@
+"""Size of a model: shapes of its weights, sizes of its tensors, memory, arithmetic; imports no Keras.
+
+The weights of a U-Net are known without building it: what does not fit is refused before TensorFlow is
+imported, and before memory is taken for it. The law: names and shapes are those of the model that
+`building.build_model` makes, without those that hold dropout's random state. All else is counted on the
+graph of a built model.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.base.errors import CheckpointError
+from segmenter.config.models import ModelConfig, UNetConfig
+from segmenter.model.graph import Call, Graph, graph_of
+from segmenter.model.layer_reach import Extent, GlobalLayerError, reach, takes_several
+
+Shape = tuple[int, ...]
+_LAYER = re.compile(r"(down|bottom|up|enlarge|logits)(\d*)")
+
+
+def is_described(config: ModelConfig) -> bool:
+    """Whether `weight_shapes` knows this kind; of others, a built model tells (`building.shapes_of`)."""
+    return config.kind in _SHAPES
+
+
+def weight_shapes(config: ModelConfig, bands: int, classes: int) -> dict[str, Shape]:
+    """Path of each weight → its shape, in the order of the data's way through the model."""
+    return dict(_SHAPES[config.kind](config, bands, classes))
+
+
+def stage_of(path: str, config: UNetConfig) -> str:
+    """The stage of a U-Net that a weight belongs to, as people name it.
+
+    Encoder and decoder stages are counted in the direction in which data flows, from 1.
+    """
+    found = _LAYER.match(path)
+    if found is None:
+        return path.split("/")[0]
+    kind, level = found[1], int(found[2] or 0)
+    return {
+        "down": f"encoder stage {level + 1}",
+        "bottom": "bottleneck",
+        "logits": "head",
+    }.get(kind, f"decoder stage {config.depth - level}")
+
+
+def check_learned(
+    arrays: Mapping[str, NDArray[Any]], config: ModelConfig, bands: int, classes: int, file: Path
+) -> None:
+    """Refuse a checkpoint whose weights (under `model/`) are not those of a model.
+
+    Raises:
+        CheckpointError: naming the first weight that is missing, of another shape, or not finite.
+    """
+    check_weights(arrays, weight_shapes(config, bands, classes), file)
+
+
+def check_weights(arrays: Mapping[str, NDArray[Any]], shapes: Mapping[str, Shape], file: Path) -> None:
+    """`check_learned` by the shapes of a model's weights."""
+    for name, shape in shapes.items():
+        value = arrays.get(f"model/{name}")
+        if value is None or value.shape != shape or value.dtype.kind != "f":
+            got = "none" if value is None else f"{value.shape} of {value.dtype}"
+            raise CheckpointError(
+                f"{file}: expected weight {name} of shape {shape} and floats, as recipe.yaml and run.json "
+                f"beside it say, got {got}; are they of another run?"
+            )
+        if not np.isfinite(value).all():
+            raise CheckpointError(
+                f"{file}: expected finite weights, {name} has others; use another checkpoint"
+            )
+
+
+def _unet(config: UNetConfig, bands: int, classes: int) -> Iterator[tuple[str, Shape]]:
+    widths = [min(config.width * 2**level, config.max_width) for level in range(config.depth + 1)]
+    channels = bands
+    for level, width in enumerate(widths):
+        name = f"down{level}" if level < config.depth else "bottom"
+        yield from _block(config, name, channels, width)
+        channels = width
+    for level in reversed(range(config.depth)):
+        width = widths[level]
+        if config.upsampling == "transpose":
+            yield f"enlarge{level}/kernel", (2, 2, width, channels)
+            yield f"enlarge{level}/bias", (width,)
+            channels = width
+        yield from _block(config, f"up{level}", channels + width, width)
+        channels = width
+    yield "logits/kernel", (1, 1, channels, classes)
+    yield "logits/bias", (classes,)
+
+
+def _block(config: UNetConfig, name: str, channels: int, width: int) -> Iterator[tuple[str, Shape]]:
+    """Two 3×3 convolutions, each with its BatchNorm, or with a bias."""
+    for i, before in enumerate((channels, width)):
+        yield f"{name}_conv{i}/kernel", (3, 3, before, width)
+        if config.normalisation == "batch":
+            for part in ("gamma", "beta", "moving_mean", "moving_variance"):
+                yield f"{name}_norm{i}/{part}", (width,)
+        else:
+            yield f"{name}_conv{i}/bias", (width,)
+
+
+_SHAPES: dict[str, Callable[[Any, int, int], Iterator[tuple[str, Shape]]]] = {"unet": _unet}
+"""Kinds whose shapes follow from few settings; networks of the literature are described by building them."""
+
+# ---------------------------------------------------------------------------------------------------- tensors
+
+AXES = (0, 1)
+"""Rows and columns."""
+
+_MANY = 3360
+"""Pixels that the strides of most layers divide: 2⁵ · 3 · 5 · 7."""
+
+
+@dataclass(frozen=True)
+class Plane:
+    """A tensor of the model.
+
+    Attributes:
+        extents: its rows and columns; None: its size does not grow with the image's, or is not known.
+        unlimited: why a pixel of it depends on more than a neighbourhood; empty: it does not.
+    """
+
+    extents: tuple[Extent, Extent] | None
+    unlimited: str = ""
+
+    @property
+    def scale(self) -> Fraction | None:
+        """Pixels of the image behind one of the tensor's, rows × columns."""
+        return None if self.extents is None else self.extents[0].scale * self.extents[1].scale
+
+
+def planes_of(graph: Graph) -> list[Plane]:
+    """Each tensor of a graph as a plane."""
+    planes: list[Plane] = [Plane(None)] * len(graph.shapes)
+    for tensor in graph.inputs:
+        is_image = len(graph.shapes[tensor]) == 4 and len(graph.inputs) == 1
+        planes[tensor] = (
+            Plane((Extent(), Extent()))
+            if is_image
+            else Plane(None, f"expected one input of (rows, columns, bands), got {len(graph.inputs)} inputs")
+        )
+    for call in graph.calls:
+        result = _given(call, [planes[tensor] for tensor in call.inputs])
+        for number, tensor in enumerate(call.outputs):
+            # No known layer gives several: of an unknown one's, the first alone is measured.
+            planes[tensor] = result if number == 0 else Plane(None, result.unlimited)
+    return planes
+
+
+def _given(call: Call, inputs: Sequence[Plane]) -> Plane:
+    unlimited = next((plane.unlimited for plane in inputs if plane.unlimited), "")
+    extents = [plane.extents for plane in inputs if plane.extents is not None]
+    try:
+        reaches = [reach(call, axis) for axis in AXES]
+    except GlobalLayerError as error:
+        return Plane(_probed(call, inputs), unlimited or str(error))
+    if not extents:
+        return Plane(None, unlimited)
+    if len(set(extents)) > 1 or (len(inputs) > 1 and not takes_several(call)):
+        return Plane(_probed(call, inputs), unlimited or f"{call} joins tensors of different sizes")
+    rows, cols = (of_axis.size(extents[0][axis]) for axis, of_axis in enumerate(reaches))
+    return Plane((rows, cols), unlimited)
+
+
+def _probed(call: Call, inputs: Sequence[Plane]) -> tuple[Extent, Extent] | None:
+    """Size of an unknown layer's output, as Keras itself infers it for images of three sizes.
+
+    None where it does not grow like the image, or Keras cannot tell.
+    """
+    scales = [extent.scale for plane in inputs for extent in plane.extents or ()]
+    if not scales:
+        return None
+    unit = _MANY * math.lcm(*(scale.numerator for scale in scales))
+    try:
+        small, middle, large = (shape_for(call, inputs, unit * times) for times in (1, 2, 3))
+    except Exception:  # somebody else's code, asked about sizes it may never have thought of
+        return None
+    found = [_line(unit, small[1 + a], middle[1 + a], large[1 + a]) for a in AXES if len(small) == 4]
+    return (found[0], found[1]) if len(found) == 2 and found[0] and found[1] else None
+
+
+def shape_for(call: Call, inputs: Sequence[Plane], pixels: int) -> Any:
+    """Shape of a call's first output for an image of so many rows and columns."""
+    made = {}
+    for tensor, plane in zip(call.node.input_tensors, inputs, strict=True):
+        shape = list(tensor.shape)
+        for axis, extent in enumerate(plane.extents or ()):
+            shape[1 + axis] = int(pixels / extent.scale) + extent.offset
+        made[id(tensor)] = type(tensor)(shape, dtype=tensor.dtype)
+    positional, named = call.node.arguments.fill_in(made)
+    result = call.operation.compute_output_spec(*positional, **named)
+    while isinstance(result, list | tuple):
+        result = result[0]
+    return result.shape
+
+
+def _line(unit: int, small: Any, middle: Any, large: Any) -> Extent | None:
+    """The line through three sizes of images of 1, 2 and 3 units."""
+    sizes = (small, middle, large)
+    if (
+        not all(isinstance(size, int) for size in sizes)
+        or large - middle != middle - small
+        or middle <= small
+    ):
+        return None
+    return Extent(Fraction(unit, middle - small), 2 * small - middle)
+
+
+# ----------------------------------------------------------------------------------------------------- memory
+
+_IN_PLACE = {
+    "BatchNormalization",
+    "GlobalDropout",
+    "SyncBatchNorm",
+    "ReLU",
+    "Activation",
+    "Dropout",
+    "Rescaling",
+    "Softmax",
+}
+_WORKSPACE = 1.7
+"""What a process on a CPU takes over the tensors' sum: convolutions need room, freed memory is not at once
+given back. Measured: 1.64 (depth 4, width 16)."""
+
+
+def training_bytes_per_image(model: Any, height: int, width: int, *, mixed: bool = False) -> int:
+    """Bytes of GPU memory that one image adds to a training step, by counting tensors.
+
+    Forward, each layer's output is kept for the backward pass; backward, the gradients of the largest
+    layers live beside them: Σ over layers of output elements × bytes, plus twice the largest layer. In
+    mixed float16, outputs take 2 bytes, except in the float32 head and in BatchNorm, which computes in
+    float32: Keras keeps its input and its output so (4 + 4); `SyncBatchNorm` keeps neither, and gets 4 for
+    what it computes with on the way back. In float64 all takes twice as much. `python -m benchmarks.memory`
+    holds the formula against what a step takes.
+    """
+    graph = graph_of(model)
+    planes = planes_of(graph)
+    image = [4 * _elements(graph, planes, tensor, height, width) for tensor in graph.inputs]
+    sizes = image + [
+        _elements(graph, planes, tensor, height, width) * _bytes_per_element(call, mixed)
+        for call in graph.calls
+        for tensor in call.outputs
+    ]
+    twice = 2 if model.outputs[0].dtype == "float64" else 1
+    return twice * (sum(sizes) + 2 * max(sizes))
+
+
+def inference_bytes_per_pixel(model: Any) -> float:
+    """Bytes of memory that a pixel of a window takes while it is predicted, by counting tensors.
+
+    Layers run in order; a tensor lives until the last layer that takes it has run. The peak is the largest
+    sum over the tensors that live while a layer runs, its output among them, in float32, times
+    `_WORKSPACE`. Normalisation and activation are fused into the convolution before them, or overwrite
+    their input. `python -m benchmarks.prediction_memory` holds it against a process. Tensors that do not
+    grow with the image (those of global layers) count nothing.
+    """
+    graph = graph_of(model)
+    planes = planes_of(graph)
+    sizes = [_floats_per_pixel(shape, plane) for shape, plane in zip(graph.shapes, planes, strict=True)]
+    left = Counter(tensor for call in graph.calls for tensor in call.inputs)
+    left.update(graph.outputs)
+    alive, peak = set(graph.inputs), 0.0
+    for call in graph.calls:
+        left.subtract(call.inputs)
+        ended = {tensor for tensor in call.inputs if not left[tensor]}
+        if call.kind in _IN_PLACE:
+            alive -= ended
+        alive.update(call.outputs)
+        peak = max(peak, sum(sizes[tensor] for tensor in alive))
+        alive -= ended
+    return 4 * peak * _WORKSPACE
+
+
+def _floats_per_pixel(shape: Sequence[int | None], plane: Plane) -> float:
+    if plane.extents is not None:
+        rows, cols = (extent.scale for extent in plane.extents)
+        return _channels(shape) / float(rows * cols)
+    # Of unknown size, though as large as something: the image's is the safe side.
+    return float(_channels(shape)) if len(shape) == 4 and None in shape[1:3] else 0.0
+
+
+def _elements(graph: Graph, planes: Sequence[Plane], tensor: int, height: int, width: int) -> int:
+    shape, extents = graph.shapes[tensor], planes[tensor].extents
+    if extents is not None:
+        return _pixels(extents, height, width) * _channels(shape)
+    missing = [height, width] if len(shape) == 4 else [1] * len(shape)
+    known = [n if n is not None else missing.pop() if missing else 1 for n in shape[1:]]
+    return math.prod(known)
+
+
+def _pixels(extents: tuple[Extent, Extent], height: int, width: int) -> int:
+    sides = zip((height, width), extents, strict=True)
+    return math.prod(math.ceil(side / extent.scale) + extent.offset for side, extent in sides)
+
+
+def _channels(shape: Sequence[int | None]) -> int:
+    return shape[-1] or 1
+
+
+def _bytes_per_element(call: Call, mixed: bool) -> int:
+    if not mixed or getattr(call.operation, "compute_dtype", "float16") == "float32":
+        return 4
+    return {"BatchNormalization": 8, "SyncBatchNorm": 4}.get(call.kind, 2)
+
+
+# ------------------------------------------------------------------------------------------------- arithmetic
+
+_KERNELS = ("kernel", "depthwise_kernel", "pointwise_kernel")
+
+
+def convolution_flops(model: Any, height: int, width: int) -> int:
+    """Multiplications and additions, both counted, of all convolutions of one image, forward.
+
+    2 · pixels · kernel rows · kernel columns · channels in · channels out; pixels are those of the output, or
+    for a transposed convolution of the input. Training takes three times as many: the gradients of the
+    weights, and of the layer's input, each as many as forward.
+    """
+    graph = graph_of(model)
+    planes, flops = planes_of(graph), 0
+    for call in graph.calls:
+        if "Conv2D" not in call.kind:
+            continue
+        tensor = call.inputs[0] if "Transpose" in call.kind else call.outputs[0]
+        extents = planes[tensor].extents
+        if extents is None:
+            continue
+        pixels = _pixels(extents, height, width)
+        kernels = (getattr(call.operation, name, None) for name in _KERNELS)
+        flops += sum(2 * pixels * math.prod(kernel.shape) for kernel in kernels if kernel is not None)
+    return flops

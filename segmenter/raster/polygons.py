@@ -1,0 +1,185 @@
+"""Polygons on a raster's grid, by GDAL: moved to pixels, burned into windows, outlined from numbers.
+
+Coordinates in pixels are rounded to 2⁻¹⁶ of a pixel. So all differences of rows are exact, and a strip as
+wide as the raster has the same bits as these rows of the whole raster, whatever its first row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from rasterio.crs import CRS
+from rasterio.features import rasterize, shapes
+from rasterio.transform import Affine
+from rasterio.warp import transform
+
+from segmenter.base.errors import RasterError
+from segmenter.grid.geometry import Window
+from segmenter.raster.crs_units import is_mercator
+from segmenter.raster.gdal.faults import FAULTS
+from segmenter.raster.gdal.settings import set_up_gdal
+from segmenter.raster.header import RasterInfo
+
+Move = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+"""(V, 2) coordinates → others; not finite where there are none."""
+
+_STEPS = 65536.0
+_MARGIN = 2.0
+"""Pixels around a window within which polygons are looked for."""
+_ALONG = 33
+"""Points along each side of a window that is looked for in another CRS."""
+_EQUAL_AREA = "EPSG:6933"
+"""Lambert's cylindrical projection on WGS 84: parallels and meridians are straight, areas are true."""
+
+
+def crs_of(text: str) -> CRS:
+    """A CRS by its name or definition.
+
+    Raises:
+        ValueError: it is none.
+    """
+    set_up_gdal()
+    try:
+        return CRS.from_user_input(text)
+    except FAULTS as error:
+        raise ValueError(str(error)) from None
+
+
+def between(source: CRS | None, target: CRS | None) -> Move | None:
+    """From one CRS to another; None where they are the same."""
+    if source == target:
+        return None
+    set_up_gdal()
+
+    def move(xy: NDArray[np.float64]) -> NDArray[np.float64]:
+        try:
+            found = transform(source, target, xy[:, 0], xy[:, 1])
+        except FAULTS:  # of one point beyond what the projection is for, in words only
+            return np.full(xy.shape, np.nan)
+        return np.stack([np.asarray(found[0], np.float64), np.asarray(found[1], np.float64)], axis=1)
+
+    return move
+
+
+def to_pixels(info: RasterInfo) -> Move:
+    """From coordinates of a raster's CRS to columns and rows, rounded as this module says.
+
+    Raises:
+        RasterError: the raster is not placed by a transform.
+    """
+    if info.transform is None or info.transform.is_degenerate:
+        raise RasterError(
+            f"{info.path}: polygons are placed on an image by its geotransform, and it has none; give it one "
+            "(gdal_translate -a_srs -a_ullr, or gdalwarp for control points and RPCs)"
+        )
+    back = ~info.transform
+    turn, start = np.array([[back.a, back.d], [back.b, back.e]]), np.array([back.c, back.f])
+
+    def move(xy: NDArray[np.float64]) -> NDArray[np.float64]:
+        with np.errstate(invalid="ignore"):  # of coordinates that are nowhere
+            pixels: NDArray[np.float64] = np.rint((xy @ turn + start) * _STEPS) / _STEPS
+        return pixels
+
+    return move
+
+
+def box_around(info: RasterInfo, window: Window, crs: CRS | None) -> tuple[float, float, float, float]:
+    """Left, bottom, right and top, in another CRS, of a window with some pixels around it.
+
+    Raises:
+        RasterError: it lies where that CRS has no coordinates.
+    """
+    assert info.transform is not None, "`to_pixels` comes first"
+    along = np.linspace(0, 1, _ALONG)
+    cols = window.col - _MARGIN + along * (window.width + 2 * _MARGIN)
+    rows = window.row - _MARGIN + along * (window.height + 2 * _MARGIN)
+    sides = [(cols, np.full(_ALONG, row)) for row in rows[[0, -1]]]
+    sides += [(np.full(_ALONG, col), rows) for col in cols[[0, -1]]]
+    xy = np.array([info.transform @ point for side in sides for point in zip(*side, strict=True)])
+    move = between(info.crs, crs)
+    found = xy if move is None else move(xy)
+    if not np.isfinite(found).all():
+        raise RasterError(
+            f"{info.path}: {window} lie where the CRS of the labels has no coordinates; bring them into the "
+            "image's CRS first (ogr2ogr -t_srs, gdalwarp -t_srs)"
+        )
+    left, bottom = (float(value) for value in found.min(axis=0))
+    right, top = (float(value) for value in found.max(axis=0))
+    return left, bottom, right, top
+
+
+def covered(shapes: Sequence[Any], window: Window) -> NDArray[np.bool_]:
+    """(H, W) pixels of a window whose centre lies in one of the polygons, given in columns and rows.
+
+    Args:
+        shapes: shapely polygons, or others with `__geo_interface__`.
+    """
+    if not len(shapes):
+        return np.zeros((window.height, window.width), np.bool_)
+    set_up_gdal()
+    burned = rasterize(
+        shapes,
+        (window.height, window.width),
+        fill=0,
+        default_value=1,
+        dtype="uint8",
+        transform=Affine.translation(window.col, window.row),
+    )
+    found: NDArray[np.bool_] = burned.view(np.bool_)
+    return found
+
+
+# --------------------------------------------------------------------------------------------------- outlines
+
+
+class Outlines(NamedTuple):
+    """Polygons as ragged arrays.
+
+    Attributes:
+        xy: (V, 2) float64, column and row of the corners.
+        rings: first corner of each ring, and their number.
+        polygons: first ring of each polygon, and their number; the first ring of each is the outer one.
+        value_P: the number that each polygon surrounds.
+    """
+
+    xy: NDArray[np.float64]
+    rings: NDArray[np.int64]
+    polygons: NDArray[np.int64]
+    value_P: NDArray[np.int64]
+
+
+def outlines_of(labels_HW: NDArray[np.int32], row: int = 0) -> Outlines:
+    """Outlines of the areas of equal numbers that touch by their sides; of 0 there are none.
+
+    Args:
+        row: that the first one is in the whole raster.
+    """
+    set_up_gdal()
+    corners: list[Any] = []
+    rings, polygons, values = [0], [0], []
+    for shape, value in shapes(labels_HW, labels_HW > 0, 4, Affine.translation(0, row)):
+        for ring in shape["coordinates"]:
+            corners += ring
+            rings.append(len(corners))
+        polygons.append(len(rings) - 1)
+        values.append(value)
+    xy = np.array(corners, np.float64).reshape(-1, 2)
+    return Outlines(xy, np.array(rings), np.array(polygons), np.array(values, np.int64))
+
+
+def lengths_stretch(crs: CRS) -> bool:
+    """Whether plane areas in a CRS are no areas on the ground: in degrees, and in Mercator's projections."""
+    return bool(crs.is_geographic) or is_mercator(crs)
+
+
+def on_equal_area(crs: CRS, xy: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(V, 2) coordinates of a CRS in one where plane areas are square metres on the ground.
+
+    EPSG:6933; not finite for a CRS of another body than Earth. True for edges along parallels and meridians
+    whatever their length (Snyder 1987, Map projections: a working manual, pp. 81-83).
+    """
+    move = between(crs, CRS.from_string(_EQUAL_AREA))
+    return xy if move is None else move(xy)

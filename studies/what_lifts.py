@@ -1,0 +1,249 @@
+"""Comparison of samplings and losses: the same model, tiles, steps and seeds, one of them changed at a time.
+
+    python -m studies.what_lifts --dubai DIR          all runs, one after the other
+    python -m studies.what_lifts --dubai DIR --jobs 2 two side by side
+    python -m studies.what_lifts --page               tables and a plot of what is there, into studies/
+
+Each run is a process of its own and leaves one small JSON file in `--results`, which is kept with the
+sources, so that others go on from there; one that is there is not done again, so whatever ends this, it
+goes on where it was, and loses no more than the runs under way. It may be started several times at once:
+they share the runs. The order is seed by seed, so that a whole comparison is there as soon as it can be.
+`studies/what_lifts.md` says what is compared and how.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from studies.coverage_table import rounded
+from studies.what_lifts_data import DATA, Study
+from studies.what_lifts_page import write_page
+from segmenter.base.errors import SegmenterError
+from segmenter.base.files import write_whole
+from segmenter.base.locks import FileLock
+from segmenter.raster import quiet_gdal
+
+SAMPLINGS = ("plan", "shuffle", "repeat_factor", "rare_class", "foreground")
+LOSSES: dict[str, dict[str, Any]] = {
+    "cross_entropy": {},
+    "weighted": {"class_weights": "inverse_sqrt"},
+    "logit_adjusted": {"logit_adjustment": 1.0},
+    "ohem": {"ohem": 0.1, "ohem_threshold": 0.7},
+}
+ARMS = [(sampling, "cross_entropy") for sampling in SAMPLINGS]
+ARMS += list(product(("plan", "shuffle"), ("weighted", "logit_adjusted", "ohem")))
+_PAGE = Path("studies/what_lifts.md")
+_RESULTS = Path("studies/results/what_lifts")
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run of the comparison."""
+
+    data: str
+    sampling: str
+    loss: str
+    seed: int
+    steps: int
+    hold_out: str = ""
+
+    @property
+    def name(self) -> str:
+        """Also of its file."""
+        return f"{self.data}-{self.sampling}-{self.loss}-{self.seed}"
+
+    def settings(self) -> dict[str, Any]:
+        """Sections of the recipe that are its own."""
+        return {
+            "sampling": {"method": self.sampling},
+            "loss": {"cross_entropy": 1.0, **LOSSES[self.loss]},
+        }
+
+
+def tasks_of(
+    data: list[str], seeds: list[int], steps: int | None, hold_out: str = "", only: Sequence[str] = ()
+) -> list[Task]:
+    """All runs in their order; `only`: patterns of names, or parts of names."""
+    tasks = [
+        Task(name, sampling, loss, seed, steps or DATA[name].steps, hold_out if name == "dubai" else "")
+        for seed, name, (sampling, loss) in product(seeds, data, ARMS)
+    ]
+    wanted = [pattern if any(sign in pattern for sign in "*?[") else f"*{pattern}*" for pattern in only]
+    return [t for t in tasks if not wanted or any(fnmatch.fnmatch(t.name, pattern) for pattern in wanted)]
+
+
+def main() -> int:
+    """The exit code is 1 if a run failed."""
+    arguments = _arguments()
+    quiet_gdal()
+    results: Path = arguments.results
+    for folder in (results, arguments.work):
+        folder.mkdir(parents=True, exist_ok=True)
+    study = Study(arguments.work, arguments.dubai, arguments.hold_out)
+    chosen = (arguments.seeds, arguments.steps, arguments.hold_out)
+    try:
+        if arguments.page:
+            write_page(results, arguments.page)
+            return 0
+        if arguments.one is not None:
+            (task,) = (task for task in tasks_of(list(DATA), *chosen) if task.name == arguments.one)
+            return _run(task, study, results, arguments.threads)
+        data = [name for name in DATA if name != "dubai" or arguments.dubai]
+        tasks = tasks_of(data, *chosen, only=arguments.only)
+        pending = [task for task in tasks if not finished(results, task)]
+        print(f"{len(tasks)} runs, {len(tasks) - len(pending)} of them done", flush=True)
+        if not arguments.dubai:
+            print("the imagery of Dubai is left out: name its folder with --dubai", file=sys.stderr)
+        for name in dict.fromkeys(task.data for task in pending):
+            study.prepare(name)
+    except SegmenterError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        codes = list(pool.map(lambda task: _call(task, arguments), pending))
+    return int(any(codes))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--dubai", type=Path, metavar="DIR", help="folder of tile_N/images and tile_N/masks")
+    parser.add_argument("--hold-out", default="tile_7", help="the tile of it that is scored")
+    parser.add_argument("--results", type=Path, default=_RESULTS, help="a file for each run")
+    parser.add_argument("--work", type=Path, default=Path("runs/what_lifts"), help="data that is made, locks")
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="PATTERN", help="runs by their names, or parts"
+    )
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, help="instead of each data set's own; needs other --results")
+    parser.add_argument("--threads", type=int, default=1, help="of TensorFlow, in each run")
+    parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
+    parser.add_argument(
+        "--page", type=Path, nargs="?", const=_PAGE, metavar="FILE", help="write the page alone"
+    )
+    parser.add_argument("--one", metavar="NAME", help=argparse.SUPPRESS)  # a child's run
+    return parser.parse_args()
+
+
+# ------------------------------------------------------------------------------------------- runs
+
+
+def finished(results: Path, task: Task) -> bool:
+    """Whether a run is done.
+
+    Raises:
+        SegmenterError: it is, with other steps or settings.
+    """
+    path = results / f"{task.name}.json"
+    if not path.is_file():
+        return False
+    found = json.loads(path.read_text(encoding="utf-8"))
+    for key, value in (("steps", task.steps), ("hold_out", task.hold_out), ("settings", task.settings())):
+        if found[key] != value:
+            raise SegmenterError(f"{path}: expected {key} {value}, got {found[key]}; name other --results")
+    return True
+
+
+def _call(task: Task, arguments: argparse.Namespace) -> int:
+    """A run as a process of its own, with memory and TensorFlow of its own."""
+    command = [sys.executable, "-m", "studies.what_lifts", "--one", task.name, "--seeds", str(task.seed)]
+    command += ["--results", str(arguments.results), "--work", str(arguments.work)]
+    command += ["--threads", str(arguments.threads)]
+    command += ["--hold-out", arguments.hold_out, "--steps", str(task.steps)]
+    command += ["--dubai", str(arguments.dubai)] if arguments.dubai else []
+    code = subprocess.run(command, check=False).returncode
+    if code:
+        print(f"{task.name}: ended with {code}; the other runs go on", file=sys.stderr, flush=True)
+    return code
+
+
+def _run(task: Task, study: Study, results: Path, threads: int) -> int:
+    """Train and score, and leave the result; not where another process does so or has done so."""
+    lock = FileLock(study.work / f"{task.name}.lock")
+    try:
+        lock.take()
+    except BlockingIOError:
+        print(f"{task.name}: another process is at it", file=sys.stderr)
+        return 0
+    try:
+        if not finished(results, task):
+            result = _computed(task, study, threads)
+            text = json.dumps(rounded(result), indent=1)
+            write_whole(results / f"{task.name}.json", text.encode())
+            print(json.dumps({key: rounded(result)[key] for key in _SAID}), flush=True)
+    finally:
+        lock.give_back()
+    return 0
+
+
+_SAID = ("name", "mIoU", "rare_IoU", "complete_steps", "processor_seconds", "wall_seconds")
+
+
+def _computed(task: Task, study: Study, threads: int) -> dict[str, Any]:
+    from segmenter.devices.strategy import load_tensorflow
+
+    load_tensorflow()
+    import tensorflow as tf
+
+    from studies.short_training import train
+    from segmenter.inference.function import predict_function
+
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+    trial = study.trial(task.data, task.seed, task.settings())
+    parent = os.getppid()
+
+    def after(done: int, _: Any) -> None:
+        if done % 20 == 0 and os.getppid() != parent:
+            sys.exit("the process that started this run has ended")
+
+    wall, processor = time.perf_counter(), time.process_time()
+    model, held_SK = train(trial.material, trial.recipe, task.steps, after)
+    seconds = {
+        "processor_seconds": time.process_time() - processor,
+        "wall_seconds": time.perf_counter() - wall,
+    }
+    scores = trial.scores(model, predict_function(model, trial.material.normalisation))
+    names = scores.protocol.classes
+    seen_SK, rare = held_SK > 0, trial.rare
+    occurring = (trial.material.train.counts_NK >= trial.recipe.sampling.min_pixels).any(axis=0)
+    return {
+        "name": task.name,
+        "data": task.data,
+        "sampling": task.sampling,
+        "loss": task.loss,
+        "seed": task.seed,
+        "steps": task.steps,
+        "hold_out": task.hold_out,
+        "settings": task.settings(),
+        "mIoU": scores.miou,
+        "rare_class": trial.material.dataset.classes.names[rare],
+        "rare_IoU": float(np.nan_to_num(scores.iou[names.index(trial.material.dataset.classes.names[rare])])),
+        "IoU": {name: float(np.nan_to_num(iou)) for name, iou in zip(names, scores.iou, strict=True)},
+        "complete_steps": float(seen_SK[:, occurring].all(axis=1).mean()),
+        "steps_with_rare": float(seen_SK[:, rare].mean()),
+        **seconds,
+        "threads": threads,
+        "tiles": len(trial.material.train),
+        "global_batch": trial.recipe.training.global_batch,
+        "tensorflow": tf.__version__,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
