@@ -44,8 +44,8 @@ def ask(*fields: str) -> Answer:
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         return Answer(error=f"nvidia-smi cannot be run: {error}")
     if done.returncode:
-        said = " ".join((done.stdout + done.stderr).split())
-        return Answer(error=f"nvidia-smi fails: {said[:200] or f'exit code {done.returncode}'}")
+        output = " ".join((done.stdout + done.stderr).split())
+        return Answer(error=f"nvidia-smi fails: {output[:200] or f'exit code {done.returncode}'}")
     lines = [line for line in done.stdout.splitlines() if line.strip()]
     rows = [tuple(cell.strip() for cell in line.rsplit(",", len(fields) - 1)) for line in lines]
     if any(len(row) != len(fields) for row in rows):
@@ -95,14 +95,14 @@ class MachineGpus:
 
 def machine_gpus() -> MachineGpus:
     """Return the GPUs of this machine."""
-    found = ask("name", "driver_version")
-    driver = found.rows[0][1] if found.rows else _loaded_driver()
+    answer = ask("name", "driver_version")
+    driver = answer.rows[0][1] if answer.rows else _loaded_driver()
     return MachineGpus(
         on_bus=sum(map(_is_gpu, _BUS.glob("*"))),
         files=len(list(_FILES.glob("nvidia[0-9]*"))),
-        listed=tuple(name for name, _ in found.rows),
+        listed=tuple(name for name, _ in answer.rows),
         driver=driver,
-        tool_error=found.error,
+        tool_error=answer.error,
         container=any(path.exists() for path in _CONTAINER),
         hidden=os.environ.get("CUDA_VISIBLE_DEVICES"),
     )
@@ -118,6 +118,6 @@ def _is_gpu(device: Path) -> bool:
 def _loaded_driver() -> str:
     """Return the version of the loaded kernel module; an empty text without one."""
     with suppress(OSError):
-        found = _NUMBER.search(_DRIVER.read_text(encoding="utf-8", errors="replace"))
-        return found[1] if found else "of unknown version"
+        match = _NUMBER.search(_DRIVER.read_text(encoding="utf-8", errors="replace"))
+        return match[1] if match else "of unknown version"
     return ""

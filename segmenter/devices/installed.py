@@ -27,8 +27,8 @@ def how_to_install() -> str:
 
 def cuda_libraries() -> str:
     """Return CUDA's, cuDNN's and NCCL's versions, if they were installed as packages of Python."""
-    found = []
+    versions = []
     for name, package in (("CUDA", "cuda-runtime"), ("cuDNN", "cudnn"), ("NCCL", "nccl")):
         with suppress(PackageNotFoundError):
-            found.append(f"{name} {version(f'nvidia-{package}-cu12')}")
-    return ", ".join(found) or "of the system"
+            versions.append(f"{name} {version(f'nvidia-{package}-cu12')}")
+    return ", ".join(versions) or "of the system"

@@ -117,12 +117,12 @@ def why_not(machine: MachineGpus, seen: Seen) -> tuple[str, bool]:
 
     The second: whether that is a fault. GPUs that CUDA_VISIBLE_DEVICES hides were not wanted.
     """
-    there, found = machine.count, len(seen.gpus)
-    if found >= there:
+    count, seen_count = machine.count, len(seen.gpus)
+    if seen_count >= count:
         return "", False
-    cards = f"the machine has {there} NVIDIA GPU{'s' * (there > 1)}, TensorFlow sees {found or 'none'}"
+    cards = f"the machine has {count} NVIDIA GPU{'s' * (count > 1)}, TensorFlow sees {seen_count or 'none'}"
     named = machine.named
-    if named is not None and found >= len(named):
+    if named is not None and seen_count >= len(named):
         return f"{cards}: CUDA_VISIBLE_DEVICES={machine.hidden} names {len(named) or 'none'}; unset it", False
     causes = (_no_driver, _no_cuda, _old_driver, _no_library, _wrong_number, _silent_driver, _in_its_words)
     return f"{cards}: {next(line for cause in causes if (line := cause(machine, seen)))}", True

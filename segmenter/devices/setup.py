@@ -313,15 +313,15 @@ def _gpu_devices(config: DistributionConfig, gpus: Sequence[Any]) -> list[Device
     parts = config.logical_gpus.number if config.logical_gpus is not None else 1
     split = config.logical_gpus
     limits = _limits(config, gpus) if split is None else [split.memory] * len(gpus)
-    found = []
+    devices = []
     for position, name in enumerate(_logical_names("GPU")):
         gpu, limit = gpus[position // parts], limits[position // parts]
         model = _model_of(gpu)
         total = totals.get(model)
         memory = f"{limit} MiB, fixed" if limit is not None else _gibibytes(total)
-        known = total if limit is None else limit * _MIB
-        found.append(Device(name, model, memory, gpu.name.removeprefix("/physical_device:"), known))
-    return found
+        size = total if limit is None else limit * _MIB
+        devices.append(Device(name, model, memory, gpu.name.removeprefix("/physical_device:"), size))
+    return devices
 
 
 def cards_listed() -> int:
@@ -360,17 +360,17 @@ def overlooked_gpus(*, cpu_chosen: bool = False) -> str:
     """
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     hidden = named is not None and named.strip().split(",")[0] in ("", "-1")
-    there = 0 if cpu_chosen or hidden else cards_listed()
-    if not there:
+    count = 0 if cpu_chosen or hidden else cards_listed()
+    if not count:
         return ""
     import tensorflow as tf
 
-    known = len(tf.config.list_physical_devices("GPU"))
-    if known >= there or (known and named is not None):
+    seen = len(tf.config.list_physical_devices("GPU"))
+    if seen >= count or (seen and named is not None):
         return ""
-    machine = f"this machine has {there} GPU{'s' * (there > 1)}"
-    if known:
-        return f"{machine}, TensorFlow finds {known} of them; nvidia-smi shows their state"
+    machine = f"this machine has {count} GPU{'s' * (count > 1)}"
+    if seen:
+        return f"{machine}, TensorFlow finds {seen} of them; nvidia-smi shows their state"
     if tf.test.is_built_with_cuda():
         why = "TensorFlow finds none of them: its CUDA libraries, or the driver, do not work"
     else:

@@ -218,8 +218,8 @@ def make_devices(
 
     if cluster is not None and cluster.workers > 1:
         return _over_workers(config, logical_devices, cluster)
-    there = set_up_devices(config, logical_devices)
-    used = _chosen(config, there)
+    available = set_up_devices(config, logical_devices)
+    used = _chosen(config, available)
     if config.strategy in ("mirrored", "central_storage") and len(used) < 2:
         raise DeviceError(
             f"distribution.strategy: {config.strategy}: expected at least two devices, found {used[0].name}; "
@@ -250,7 +250,7 @@ def _over_workers(config: DistributionConfig, logical_devices: int | None, clust
             "distribution.shares: several workers get equal parts of a step; leave it out, or train on one"
         )
     made: list[tuple[Any, Workers]] = []
-    known = cluster.resolved(os.environ)
+    resolved = cluster.resolved(os.environ)
 
     def start(gpus: int) -> None:
         if config.cross_device not in (("auto", "nccl") if gpus else ("auto",)):
@@ -258,23 +258,24 @@ def _over_workers(config: DistributionConfig, logical_devices: int | None, clust
                 f"distribution.cross_device: expected auto with several workers of {gpus} GPUs, got "
                 f"{config.cross_device}"
             )
-        made.append(started(known, config, gpus=gpus > 0))
+        made.append(started(resolved, config, gpus=gpus > 0))
 
     used = set_up_devices(config, None, start)
     ((strategy, workers),) = made
     return Devices(strategy, tuple(used), (), config.visible_devices == (), workers=workers)
 
 
-def _chosen(config: DistributionConfig, there: list[Device]) -> list[Device]:
+def _chosen(config: DistributionConfig, available: list[Device]) -> list[Device]:
     """Return the devices that the recipe numbers; otherwise the first, or all."""
     if config.devices is None:
-        return there[:1] if config.strategy == "one_device" else there
-    if missing := [number for number in config.devices if number >= len(there)]:
-        names = ", ".join(device.name for device in there)
+        return available[:1] if config.strategy == "one_device" else available
+    if missing := [number for number in config.devices if number >= len(available)]:
+        names = ", ".join(device.name for device in available)
         raise DeviceError(
-            f"distribution.devices: expected numbers from 0 to {len(there) - 1} ({names}), got {missing[0]}"
+            f"distribution.devices: expected numbers from 0 to {len(available) - 1} ({names}), "
+            f"got {missing[0]}"
         )
-    return [there[number] for number in config.devices]
+    return [available[number] for number in config.devices]
 
 
 def _strategy(config: DistributionConfig, used: list[Device]) -> Any:
@@ -375,8 +376,8 @@ def describe(devices: Devices, global_batch: int, precision: str, *, to_measure:
     Args:
         to_measure: each device's part of the batch is not known yet.
     """
-    known = ["to be measured"] * devices.replicas if to_measure else devices.dealt(global_batch)
-    own = known[devices.first : devices.first + len(devices.used)]
+    tiles = ["to be measured"] * devices.replicas if to_measure else devices.dealt(global_batch)
+    own = tiles[devices.first : devices.first + len(devices.used)]
     head = ("device", "name", "memory", "local batch", "precision")
     rows = [
         (d.name, d.model, d.memory or "unknown", str(local), precision)
@@ -415,10 +416,10 @@ def _without_bfloat16(devices: Devices) -> list[str]:
 
 def _warnings(devices: Devices) -> list[str]:
     """Return warnings on GPUs that stay idle beside those in use."""
-    found = []
+    lines = []
     if devices.idle and not devices.cpu_chosen:
         number = f"{len(devices.idle)} visible GPU" + "s" * (len(devices.idle) > 1)
-        found.append(f"warning: {number} stay unused: {', '.join(devices.idle)}")
+        lines.append(f"warning: {number} stay unused: {', '.join(devices.idle)}")
     if line := overlooked_gpus(cpu_chosen=devices.cpu_chosen):
-        found.append(f"warning: {line}")
-    return found
+        lines.append(f"warning: {line}")
+    return lines

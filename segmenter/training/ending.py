@@ -162,8 +162,8 @@ def _chosen(ious: list[float]) -> list[int]:
     """Return the numbers of the classes that get a line; of many, those of lowest and highest IoU."""
     if len(ious) <= _MOST_CLASSES:
         return list(range(len(ious)))
-    known = sorted((i for i, iou in enumerate(ious) if not math.isnan(iou)), key=lambda i: ious[i])
-    return [*known[:_WORST], *known[_WORST:][-_BEST:]]
+    ranked = sorted((i for i, iou in enumerate(ious) if not math.isnan(iou)), key=lambda i: ious[i])
+    return [*ranked[:_WORST], *ranked[_WORST:][-_BEST:]]
 
 
 def _confusions(scores: Scores) -> list[str]:

@@ -122,8 +122,8 @@ def _classes_right(
     """Sum over a window's classes of the share that is right; traces of a class do not count."""
     truth = np.bincount(label[labelled], minlength=256)
     right = np.bincount(label[labelled & (label == prediction)], minlength=256)
-    there = truth >= max(1, _TRACE * truth.sum())
-    return float((right[there] / truth[there]).sum())
+    counted = truth >= max(1, _TRACE * truth.sum())
+    return float((right[counted] / truth[counted]).sum())
 
 
 class _Ranking:

@@ -25,8 +25,8 @@ def trained_scale(metres_S: Sequence[float | None], ground: GroundScale | None) 
     """
     if ground is not None:
         return ground.middle()
-    known = [metres for metres in metres_S if metres]
-    return float(np.median(known)) if known else None
+    scales = [metres for metres in metres_S if metres]
+    return float(np.median(scales)) if scales else None
 
 
 def describe_scales(recipe: Recipe, dataset: Dataset, index: TileIndex, store: SceneStore) -> list[str]:

@@ -50,9 +50,9 @@ class TrainLog:
     ) -> None:
         """Log the scores of a validation, and write the files of the last validation."""
         data = scores.to_dict()
-        said = {key: data[key] for key in ("miou", "iou", "completeness")}
-        said["protocol"] = str(scores.protocol)
-        self._log.append({"step": step, "epoch": epoch, **said})
+        figures = {key: data[key] for key in ("miou", "iou", "completeness")}
+        figures["protocol"] = str(scores.protocol)
+        self._log.append({"step": step, "epoch": epoch, **figures})
         table, picture = (self._run / name for name in LAST_FILES)
         scores.write(table, scale_facts(by_scale or {}), facts={"epoch": epoch, "step": step})
         confusion_figure(confusion, picture, f"validation after epoch {epoch}, step {step}")

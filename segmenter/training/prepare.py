@@ -122,10 +122,10 @@ def _check_same_recipe(path: Path, known: Recipe, recipe: Recipe) -> bool:
 
 
 def _check_writable(path: Path) -> None:
-    there = next(folder for folder in (path, *path.absolute().parents) if os.path.exists(folder))
-    if not there.is_dir():
-        raise CheckpointError(f"{path}: expected a directory for the run, {there} is a file")
-    if not os.access(there, os.W_OK | os.X_OK):
+    existing = next(folder for folder in (path, *path.absolute().parents) if os.path.exists(folder))
+    if not existing.is_dir():
+        raise CheckpointError(f"{path}: expected a directory for the run, {existing} is a file")
+    if not os.access(existing, os.W_OK | os.X_OK):
         raise CheckpointError(f"{path}: cannot write the run there; name another folder with --run")
 
 

@@ -255,14 +255,14 @@ class Meter:
 
     def throughput(self) -> str:
         """Return a line on the epoch so far: tiles a second, share of time that waits for data, skips."""
-        said = []
+        parts = []
         if self._timed:
             share = self._waited / self._seconds()
-            said.append(f"throughput: {self._rate():.1f} images/s, waiting for data {share:.1%} of the time")
+            parts.append(f"throughput: {self._rate():.1f} images/s, waiting for data {share:.1%} of the time")
         if self.skipped_steps:
             steps = f"{self.skipped_steps} step{'s' * (self.skipped_steps > 1)}"
-            said.append(f"{steps} skipped for a gradient that is not finite, loss scale {self._scale:g}")
-        return "; ".join(said)
+            parts.append(f"{steps} skipped for a gradient that is not finite, loss scale {self._scale:g}")
+        return "; ".join(parts)
 
     def _write(self) -> None:
         """Write a line of the log over the steps since the last one."""

@@ -193,9 +193,9 @@ def _start_alike(trainer: Trainer) -> None:
 def _as_on_chief(workers: Workers, run: Run) -> Run:
     """Return the run with the chief's normalisation: means taken on another processor differ in last bits."""
     scenes = None if run.scenes is None else run.scenes.to_dict()
-    said = from_chief(workers, [run.normalisation.to_dict(), scenes])
-    scenes_there = None if said[1] is None else Normalisation.from_dict(said[1])
-    return replace(run, normalisation=Normalisation.from_dict(said[0]), scenes=scenes_there)
+    shared = from_chief(workers, [run.normalisation.to_dict(), scenes])
+    scenes_of_chief = None if shared[1] is None else Normalisation.from_dict(shared[1])
+    return replace(run, normalisation=Normalisation.from_dict(shared[0]), scenes=scenes_of_chief)
 
 
 def _trainer(checked: CheckedTraining) -> Trainer:
@@ -358,8 +358,8 @@ def _memory_of_each(devices: Devices, recipe: Recipe, of_a_tile: int) -> str:
     """Return a line on the memory that each device's part of a step takes at a time."""
     dealt = devices.dealt(recipe.training.global_batch)
     at_once = [tiles // recipe.training.accumulate for tiles in dealt]
-    found = [
+    parts = [
         f"{device.name} {tiles * of_a_tile / 2**20:,.0f} MiB for {tiles} tile{'s' * (tiles != 1)}"
         for device, tiles in zip(devices.used, at_once, strict=True)
     ]
-    return f"memory of the tiles at a time: {', '.join(found)}"
+    return f"memory of the tiles at a time: {', '.join(parts)}"

@@ -89,7 +89,7 @@ def validate_together(
         The tallies over all scenes, and what each worker has heard.
     """
     workers, scenes = devices.workers, dataset.of("validation")
-    found: list[tuple[str, float | None, Tallies]] = []
+    scored: list[tuple[str, float | None, Tallies]] = []
 
     def still() -> None:
         workers.mark(SHARE)
@@ -98,12 +98,12 @@ def validate_together(
     validate(
         *(run, predict, dataset, examples),
         scenes=share_of(workers, scenes),
-        finished=lambda *scene: found.append(scene),
+        finished=lambda *scene: scored.append(scene),
         going=still,
     )
-    texts = workers.exchange(_told(found, heard))
-    said = [json.loads(text) for text in texts]
-    by_name = {name: (metres, counts) for one in said for name, metres, counts in _scenes_of(one)}
+    texts = workers.exchange(_told(scored, heard))
+    answers = [json.loads(text) for text in texts]
+    by_name = {name: (metres, counts) for one in answers for name, metres, counts in _scenes_of(one)}
     tallies = Tallies(run.classes)
     for scene in scenes:
         if scene.name in by_name:
@@ -111,14 +111,14 @@ def validate_together(
             own = Tallies(run.classes, counts)
             tallies.merge(own)
             scales.add(scene.name, metres, own.confusion)
-    return tallies, [one["heard"] for one in said]
+    return tallies, [one["heard"] for one in answers]
 
 
-def _told(found: Sequence[tuple[str, float | None, Tallies]], heard: int) -> str:
+def _told(scored: Sequence[tuple[str, float | None, Tallies]], heard: int) -> str:
     """Encode a worker's scenes as text: names, metres a pixel, counts."""
-    each = [tallies.counts for _, _, tallies in found]
+    each = [tallies.counts for _, _, tallies in scored]
     counts = packed({key: np.stack([one[key] for one in each]) for key in TALLIES}) if each else ""
-    scenes = [[name, metres] for name, metres, _ in found]
+    scenes = [[name, metres] for name, metres, _ in scored]
     return json.dumps({"heard": heard, "scenes": scenes, "counts": counts})
 
 

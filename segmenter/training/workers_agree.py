@@ -52,10 +52,10 @@ def check_same(workers: Workers, facts: Mapping[str, str]) -> None:
     chief, *others = map(json.loads, workers.exchange(json.dumps(facts)))
     for index, here in enumerate(others, 1):
         for name in [*chief, *(name for name in here if name not in chief)]:
-            there, own = (shortened(str(said.get(name, "none")), 60) for said in (chief, here))
-            if there != own or chief.get(name) != here.get(name):
+            expected, got = (shortened(str(said.get(name, "none")), 60) for said in (chief, here))
+            if expected != got or chief.get(name) != here.get(name):
                 raise WorkerError(
-                    f"{workers.name(index)}: {name}: expected {there} as on {workers.name(0)}, got {own}; "
+                    f"{workers.name(index)}: {name}: expected {expected} as on {workers.name(0)}, got {got}; "
                     "start all workers with the same recipe, program and data"
                 )
 

@@ -101,14 +101,14 @@ def find_cluster(
 
 
 def _addresses(listed: Sequence[Any], where: str) -> tuple[str, ...]:
-    found = tuple(str(address).strip() for address in listed)
-    for address in found:
+    addresses = tuple(str(address).strip() for address in listed)
+    for address in addresses:
         match = _ADDRESS.fullmatch(address)
         if match is None or not 0 < int(match[1]) < 1 << 16:
             raise ConfigError(f"{where}: expected {_EXAMPLE}, got {shortened(address or 'an empty address')}")
-    if twice := [address for i, address in enumerate(found) if address in found[:i]]:
+    if twice := [address for i, address in enumerate(addresses) if address in addresses[:i]]:
         raise ConfigError(f"{where}: expected each address once, got {twice[0]} twice")
-    return found
+    return addresses
 
 
 def _index(index: Any, workers: int, where: str) -> int:
@@ -122,8 +122,8 @@ def _index(index: Any, workers: int, where: str) -> int:
 def _of_tf_config(text: str) -> Cluster | None:
     """Return the cluster in TF_CONFIG, whose jobs may be `worker` and, first of all, one `chief`."""
     try:
-        said = json.loads(text)
-        cluster, task = said.get("cluster") or {}, said.get("task") or {}
+        config = json.loads(text)
+        cluster, task = config.get("cluster") or {}, config.get("task") or {}
         jobs = {str(job): list(addresses) for job, addresses in dict(cluster).items() if addresses}
         kind, index = str(task.get("type")), task.get("index")
     except (ValueError, TypeError, AttributeError):
@@ -179,16 +179,16 @@ def _slurm_addresses(environment: Mapping[str, str]) -> tuple[str, ...]:
     try:
         hosts = slurm.expand_hostlist(environment["SLURM_STEP_NODELIST"])
         tasks = slurm.expand_tasks_per_node(environment["SLURM_STEP_TASKS_PER_NODE"])
-        found = [
+        addresses = [
             f"{host}:{_SLURM_PORT + task}"
             for host, count in zip(hosts, tasks, strict=True)
             for task in range(count)
         ]
     except ValueError as error:
         raise DeviceError(f"--cluster slurm: cannot read Slurm's list of hosts: {error}") from None
-    if len(found) != int(environment["SLURM_STEP_NUM_TASKS"]):
+    if len(addresses) != int(environment["SLURM_STEP_NUM_TASKS"]):
         raise DeviceError(
             f"--cluster slurm: expected {environment['SLURM_STEP_NUM_TASKS']} tasks on Slurm's hosts, got "
-            f"{len(found)}"
+            f"{len(addresses)}"
         )
-    return tuple(found)
+    return tuple(addresses)

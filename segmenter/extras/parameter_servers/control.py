@@ -169,11 +169,11 @@ class Watch:
         if hello.get("cluster") != _addresses(self.roles):
             return self._remember(f"{title} was started with another cluster than the chief's")
         if differ := [name for name in here if there.get(name) != here[name]]:
-            said = ", ".join(
+            differences = ", ".join(
                 f"{name} {shortened(str(there.get(name)))}, here {here[name]}" for name in differ
             )
             return self._remember(
-                f"{title} has other versions than the chief: {plain(said)}; install the same"
+                f"{title} has other versions than the chief: {plain(differences)}; install the same"
             )
         if not line.send({"welcome": True}):
             return "gone"
@@ -238,16 +238,16 @@ def stay(roles: Roles, say: Callable[[str], None] = print) -> int:
 
 def _reach(roles: Roles, own: str, say: Callable[[str], None]) -> socket.socket:
     """Connect to the chief, waiting as long as it takes: the chief may index for hours."""
-    said = False
+    announced = False
     while True:
         with suppress(OSError):
             connection = socket.create_connection(split(roles.chief), timeout=10)
             connection.settimeout(None)
             _keep_alive(connection)
             return connection
-        if not said:
+        if not announced:
             say(f"{own}: waiting for the chief at {roles.chief}")
-            said = True
+            announced = True
         time.sleep(_AGAIN)
 
 

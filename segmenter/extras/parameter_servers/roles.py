@@ -112,10 +112,10 @@ def roles_of(
     Raises:
         ConfigError: naming what is missing, or is no part of the cluster.
     """
-    known = os.environ if environment is None else environment
+    variables = os.environ if environment is None else environment
     if words:
         jobs, own, number, where = parse_cluster(words), role or "chief", index, "--cluster"
-    elif text := known.get("TF_CONFIG"):
+    elif text := variables.get("TF_CONFIG"):
         if role is not None or index is not None:
             raise ConfigError("--role, --index: TF_CONFIG says them; expected --cluster with them, got none")
         (jobs, own, number), where = cluster_of_environment(text), "TF_CONFIG"

@@ -65,15 +65,15 @@ def _read(state: ServedState) -> _Read:
         with_scale = shard is state.shards[0] and state.loss_scale is not None
         more = [*counter, *([state.loss_scale.scale] if with_scale and state.loss_scale else [])]
         with tf.device(shard.device):
-            found = [*(as_vector(group) for group in groups), *(tf.identity(v.value) for v in more)]
-        for group, vector in zip(groups, found, strict=False):
+            tensors = [*(as_vector(group) for group in groups), *(tf.identity(v.value) for v in more)]
+        for group, vector in zip(groups, tensors, strict=False):
             # As one tensor over the network, and only then in parts.
             parts = tf.split(tf.identity(vector), [numbers_in([v]) for v in group])
             values |= {v.path: tf.reshape(p, v.shape) for v, p in zip(group, parts, strict=True)}
         if shard.optimiser is state.counter:
-            updates = tf.identity(found[len(groups)])
+            updates = tf.identity(tensors[len(groups)])
         if with_scale:
-            scale = tf.identity(found[-1])
+            scale = tf.identity(tensors[-1])
     return _Read(values, updates, scale)
 
 
@@ -118,12 +118,12 @@ def _computed(parts: StepParts, state: ServedState, read: _Read, *batch: Any) ->
 def _in_order(model: Any, state: ServedState, gradients: Sequence[Any]) -> Any:
     """Concatenate gradients to one vector, server by server, in the order of each server's optimiser."""
     of = {v.path: g for v, g in zip(model.trainable_variables, gradients, strict=True)}
-    found = []
+    vectors = []
     for shard in state.shards:
         trained = shard.among(model.trainable_variables)
         if shard.optimiser is not None and trained:
-            found.append(shard.optimiser.flat([of[v.path] for v in trained], trained))
-    return as_vector(found)
+            vectors.append(shard.optimiser.flat([of[v.path] for v in trained], trained))
+    return as_vector(vectors)
 
 
 def _updated(
@@ -136,13 +136,13 @@ def _updated(
     for shard, own, part in zip(state.shards, trained, own_parts, strict=True):
         kept = [v.path for v in shard.kept if v.path in statistics]
         with tf.device(shard.device):
-            there = tf.identity(part)
+            on_server = tf.identity(part)
             changes = {p: (tf.identity(read.values[p]), tf.identity(statistics[p])) for p in kept}
             ok = None if finite is None else tf.identity(finite)
             # All of it is there before any is applied: a worker that is lost while it sends changes nothing.
-            with tf.control_dependencies([there, *(t for pair in changes.values() for t in pair)]):
+            with tf.control_dependencies([on_server, *(t for pair in changes.values() for t in pair)]):
                 before = None if shard.optimiser is None else tf.identity(shard.optimiser.iterations.value)
-                _update_shard(shard, own, there, ok)
+                _update_shard(shard, own, on_server, ok)
                 follow(shard, changes, shared=state.shared)
                 if shard.averaged is not None:
                     _if(ok, shard.averaged.take_in)

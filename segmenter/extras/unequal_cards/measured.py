@@ -77,10 +77,10 @@ def measured(
     """
     quickest(global_batch, [1.0] * len(names), unit)  # refuses too few tiles before minutes of measuring
     first = max(unit, global_batch // len(names) // unit * unit)
-    found = [probe.seconds(name, first, unit) for name in names]
-    fits = [tiles for tiles, _ in found]
+    probed = [probe.seconds(name, first, unit) for name in names]
+    fits = [tiles for tiles, _ in probed]
     most: list[int | None] = [tiles // unit if tiles < first else None for tiles in fits]
-    seconds = [each for _, each in found]
+    seconds = [each for _, each in probed]
     while True:
         chosen = quickest(global_batch, seconds, unit, most)
         larger = [i for i, tiles in enumerate(chosen) if tiles > fits[i] and most[i] is None]

@@ -110,12 +110,14 @@ def describe_kept(shapes: Mapping[str, Shape], kept: Collection[str], stage_of: 
     for path in sorted(shapes, key=lambda path: _PARTS.index(stage_of[path].split(" ")[0])):
         stages.setdefault(stage_of[path], []).append(path)
     known = set(kept)
-    found: dict[str, list[str]] = {"kept": [], "kept in part": [], "anew": []}
+    by_state: dict[str, list[str]] = {"kept": [], "kept in part": [], "anew": []}
     for stage, paths in stages.items():
-        there = sum(path in known for path in paths)
-        found["anew" if not there else "kept" if there == len(paths) else "kept in part"].append(stage)
+        count_kept = sum(path in known for path in paths)
+        by_state["anew" if not count_kept else "kept" if count_kept == len(paths) else "kept in part"].append(
+            stage
+        )
     count, total = _parameters(shapes, known), _parameters(shapes, shapes)
-    parts = [f"{what}: {joined_stages(names)}" for what, names in found.items() if names]
+    parts = [f"{what}: {joined_stages(names)}" for what, names in by_state.items() if names]
     return f"{count:,} of {total:,} parameters ({count / total:.1%}) kept; {'; '.join(parts)}"
 
 

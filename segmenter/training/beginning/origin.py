@@ -53,8 +53,8 @@ def record_origin(
     if not resumed:
         begun = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         started_from = "" if source is None else source.run.recipe.name
-    found = origin_of(run.recipe, dataset, index, begun, started_from)
-    save_origin(run.path, found.model_copy(update={"computed_on": dict(computed_on)}))
+    origin = origin_of(run.recipe, dataset, index, begun, started_from)
+    save_origin(run.path, origin.model_copy(update={"computed_on": dict(computed_on)}))
 
 
 def origin_of(
@@ -64,8 +64,8 @@ def origin_of(
     names = dataset.classes.names
     held_K = (index.counts_NK >= recipe.sampling.min_pixels).sum(axis=0)
     asked = some_of(index.scenes)
-    found = list(in_threads(lambda s: _header(s, dataset), asked, description="places", unit="scene"))
-    scales = [metres for _, metres in found if metres]
+    headers = list(in_threads(lambda s: _header(s, dataset), asked, description="places", unit="scene"))
+    scales = [metres for _, metres in headers if metres]
     return Origin(
         begun=begun,
         scenes={split: len(dataset.of(split)) for split in SPLITS},
@@ -75,7 +75,7 @@ def origin_of(
         pixels=dict(zip(names, index.counts_NK.sum(axis=0).tolist(), strict=True)),
         tiles_with=dict(zip(names, held_K.tolist(), strict=True)),
         metres_per_pixel=(min(scales), max(scales)) if scales else None,
-        place=place_of([corners for corners, _ in found if corners is not None]),
+        place=place_of([corners for corners, _ in headers if corners is not None]),
         started_from=started_from,
     )
 

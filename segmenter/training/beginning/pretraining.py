@@ -88,7 +88,7 @@ def frozen_at_random(pace: Pace, known: Collection[str], epochs: int) -> str:
         known: paths of the weights that were loaded.
         epochs: of the training.
     """
-    found: dict[str, list[str]] = {}
+    by_duration: dict[str, list[str]] = {}
     for stage, paths in pace.stages.items():
         if anew := [path for path in paths if path not in known and not pace.trains(path, 0)]:
             if any(pace.trains(path) for path in anew):
@@ -96,10 +96,10 @@ def frozen_at_random(pace: Pace, known: Collection[str], epochs: int) -> str:
             else:
                 norms = pace.norms.issuperset(anew)
                 long = "in BatchNorm (training.freeze_norms)" if norms else "for good (training.rates)"
-            found.setdefault(long, []).append(stage)
-    if not found:
+            by_duration.setdefault(long, []).append(stage)
+    if not by_duration:
         return ""
-    stages = "; ".join(f"{joined_stages(names)} {long}" for long, names in found.items())
+    stages = "; ".join(f"{joined_stages(names)} {long}" for long, names in by_duration.items())
     return (
         f"warning: random weights are frozen: {stages}; start from trained ones (model.weights, --init-from)"
     )

@@ -76,10 +76,10 @@ def hardest(ids_BHW: Any, valid_BHW: Any, logits_BHWK: Any, share: float, thresh
     above, equal = (tf.cast(c, flat_BN.dtype) for c in (flat_BN > limit_B1, tf.equal(flat_BN, limit_B1)))
     left_B1 = keep_B[:, tf.newaxis] - tf.reduce_sum(above, axis=1, keepdims=True)
     part_B1 = tf.math.divide_no_nan(left_B1, tf.reduce_sum(equal, axis=1, keepdims=True))
-    kept = tf.reshape(above + equal * part_B1, shape)
+    weight = tf.reshape(above + equal * part_B1, shape)
     if threshold:
-        kept = tf.where(cost > -math.log(threshold), tf.ones_like(kept), kept)
-    return tf.stop_gradient(kept * valid_BHW)
+        weight = tf.where(cost > -math.log(threshold), tf.ones_like(weight), weight)
+    return tf.stop_gradient(weight * valid_BHW)
 
 
 def log_priors(shares_K: Sequence[float], tau: float) -> tuple[float, ...]:

@@ -82,7 +82,7 @@ def _pixels_last(map_BHWK: Any) -> Any:
 def _jaccard_steps(truth_BKN: Any) -> Any:
     """Return J_i − J_{i−1} along the sorted pixels, J_i = 1 − (T − Σ_{≤i} y) / (T + Σ_{≤i} (1 − y))."""
     total = tf.reduce_sum(truth_BKN, axis=-1, keepdims=True)
-    kept = total - tf.cumsum(truth_BKN, axis=-1)
+    overlap = total - tf.cumsum(truth_BKN, axis=-1)
     union = total + tf.cumsum(1 - truth_BKN, axis=-1)
-    jaccard = 1 - kept / union  # a union is at least one pixel: the first is of the class, or is not
+    jaccard = 1 - overlap / union  # a union is at least one pixel: the first is of the class, or is not
     return jaccard - tf.pad(jaccard, ((0, 0), (0, 0), (1, 0)))[..., :-1]

@@ -101,9 +101,9 @@ class ReplicaLoss:
         share, threshold = self.config.ohem, self.config.ohem_threshold
         if not share:
             return targets
-        known = targets.valid_BHW
-        kept = hardest(targets.ids_BHW, known, self._adjusted(logits_BHWK), share, threshold)
-        return replace(targets, valid_BHW=kept, weight_BHW=targets.weight_BHW * kept)
+        valid = targets.valid_BHW
+        hard = hardest(targets.ids_BHW, valid, self._adjusted(logits_BHWK), share, threshold)
+        return replace(targets, valid_BHW=hard, weight_BHW=targets.weight_BHW * hard)
 
     def _adjusted(self, logits_BHWK: Any) -> Any:
         if self.log_priors is None:

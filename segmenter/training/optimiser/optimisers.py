@@ -102,11 +102,11 @@ class Optimiser:
         late = adam and any(v.path in pace.late for v in trained)
         self._late_steps = _variable((), "int64", "late_steps") if late else None
         self._keras = _of_keras(config, self.iterations, shared=shared)
-        known = len(self._keras.variables)
+        before = len(self._keras.variables)
         self._keras.build(trained)
         moments = ("momentum", "velocity") if adam else ("momentum",) * bool(config.momentum)
         names = [f"{v.path}/{moment}" for v in trained for moment in moments]
-        self._moments = dict(zip(names, self._keras.variables[known:], strict=True))
+        self._moments = dict(zip(names, self._keras.variables[before:], strict=True))
         self.weights = tuple(_by_pace(trained, pace))
 
     @property
@@ -223,10 +223,10 @@ class Optimiser:
 
         `unused` and `no_rate` are the step and the learning rate of Keras' wrapper for a loss scale.
         """
-        found: dict[str, NDArray[Any]] = {}
+        arrays: dict[str, NDArray[Any]] = {}
         if self.loss_scale is not None:
-            found |= {"unused": np.zeros((), np.int64), "no_rate": np.zeros((), np.float32)}
-        return found | {name: np.asarray(variable.numpy()) for name, variable in self._named().items()}
+            arrays |= {"unused": np.zeros((), np.int64), "no_rate": np.zeros((), np.float32)}
+        return arrays | {name: np.asarray(variable.numpy()) for name, variable in self._named().items()}
 
     def assign(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Set the state from what `arrays` returned.

@@ -40,10 +40,11 @@ class Agreement:
         if self._devices.replicas == 1 or self._devices.central:
             return ""
         local = [np.asarray(own) for own in self._devices.strategy.experimental_local_results(self._run())]
-        found, self._names, models = self._of_all(local)
-        if all(np.array_equal(own, found[0]) for own in found):
+        fingerprints, self._names, models = self._of_all(local)
+        if all(np.array_equal(own, fingerprints[0]) for own in fingerprints):
             return ""
-        what = f"step {step}: expected the same weights and state on all replicas, got {self._told(found)}"
+        got = self._told(fingerprints)
+        what = f"step {step}: expected the same weights and state on all replicas, got {got}"
         if len(models) == 1:
             raise TrainingError(
                 f"{what}; a device computes or stores wrongly (nvidia-smi -q -d ECC), nothing was written: "
@@ -59,15 +60,17 @@ class Agreement:
         if workers.count == 1:
             return local, list(self._devices.names), {device.model for device in used}
         own = {"found": [a.tolist() for a in local], "models": [device.model for device in used]}
-        said = [json.loads(text) for text in workers.exchange(json.dumps(own))]
+        answers = [json.loads(text) for text in workers.exchange(json.dumps(own))]
         names = [f"{n} of {workers.name(i)}" for i in range(workers.count) for n in self._devices.names]
-        found = [np.array(a, np.int64) for one in said for a in one["found"]]
-        return found, names, {model for one in said for model in one["models"]}
+        fingerprints = [np.array(a, np.int64) for one in answers for a in one["found"]]
+        return fingerprints, names, {model for one in answers for model in one["models"]}
 
-    def _told(self, found: Sequence[NDArray[np.int64]]) -> str:
+    def _told(self, fingerprints: Sequence[NDArray[np.int64]]) -> str:
         """Describe which replicas' copies of which variables differ from the first replica's."""
-        others = [r for r, own in enumerate(found) if not np.array_equal(own, found[0])]
-        rows = np.unique(np.concatenate([np.flatnonzero((found[r] != found[0]).any(axis=1)) for r in others]))
+        others = [r for r, own in enumerate(fingerprints) if not np.array_equal(own, fingerprints[0])]
+        rows = np.unique(
+            np.concatenate([np.flatnonzero((fingerprints[r] != fingerprints[0]).any(axis=1)) for r in others])
+        )
         names = ", ".join(self._variables[row].path for row in rows[:_FEW])
         more = f" and {len(rows) - _FEW} more" if len(rows) > _FEW else ""
         on = ", ".join(self._names[r] for r in others)
