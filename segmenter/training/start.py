@@ -38,9 +38,8 @@ from segmenter.training.beginning.origin import record_origin
 from segmenter.training.beginning.pretraining import find_encoder_weights, frozen_at_random, load_encoder
 from segmenter.training.checks import check_devices, check_memory, check_same_plan
 from segmenter.training.ending import Outcome, train_to_end
-from segmenter.training.gsd import describe_rare_parts
 from segmenter.training.optimiser.schedules import describe_schedule
-from segmenter.training.prepare import Tiles, class_weights, describe_plan
+from segmenter.training.prepare import Tiles, class_weights, describe_plan, describe_rare_parts
 from segmenter.training.trainer import Trainer
 from segmenter.training.workers_agree import (
     arrays_from_chief,
