@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from segmenter.base.errors import end_at_once_on_ctrl_c
 
@@ -25,7 +25,7 @@ from segmenter.base.errors import (
 )
 from segmenter.base.files import check_writable
 from segmenter.base.invocation import ToolParser, invocation
-from segmenter.base.terminal import enduring_output
+from segmenter.base.terminal import enduring_output, words_aside
 from segmenter.extras.dask.options import ClusterOptions, add_cluster_options, taken_from
 from segmenter.grid.scenes import SPLITS
 
@@ -54,6 +54,11 @@ def _parser() -> ToolParser:
     )
     _add_recipe(check)
     check.add_argument("--all", action="store_true", help="print every finding and file, not only the first")
+    check.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON object of every finding on stdout, and the usual lines on stderr",
+    )
     add_cluster_options(check, "look at the files")
     check.set_defaults(run=_check)
 
@@ -163,6 +168,11 @@ def _recipe(args: argparse.Namespace) -> tuple[Recipe, ClusterOptions | None]:
 
 
 def _check(args: argparse.Namespace) -> int:
+    with words_aside(args.json) as answer:
+        return _checked(args, answer)
+
+
+def _checked(args: argparse.Namespace, answer: TextIO) -> int:
     from segmenter.extras.dask.spread import spread_over
     from segmenter.training.beginning.demands import unmet_demands
 
@@ -182,6 +192,9 @@ def _check(args: argparse.Namespace) -> int:
     validation_K = report.pixels_PK[SPLITS.index("validation")]
     unmet = list(unmet_demands(recipe, dataset, validation_K, images=readable))
     print(report.text(everything=args.all, fits=not unmet))
+    if args.json:
+        reached = {**report.to_dict(), "unmet": [str(error) for error in unmet]}
+        print(json.dumps(reached), file=answer, flush=True)
     if unmet:
         for each in unmet[:-1]:
             print(f"error: {each}", file=sys.stderr)
