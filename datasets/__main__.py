@@ -25,8 +25,9 @@ from segmenter.base.errors import (
 )
 from segmenter.base.files import check_writable
 from segmenter.base.invocation import ToolParser, invocation
+from segmenter.base.options import add_options
 from segmenter.base.terminal import enduring_output
-from segmenter.extras.dask.options import ClusterOptions, add_cluster_options, taken_from
+from segmenter.extras.dask.options import ClusterOptions, taken_from
 from segmenter.grid.scenes import SPLITS
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def _parser() -> ToolParser:
     )
     _add_recipe(check)
     check.add_argument("--all", action="store_true", help="print every finding and file, not only the first")
-    add_cluster_options(check, "look at the files")
+    add_options(check, ClusterOptions)
     check.set_defaults(run=_check)
 
     coverage = commands.add_parser(
@@ -73,7 +74,7 @@ def _parser() -> ToolParser:
     )
     coverage.add_argument("--report", type=Path, metavar="FILE.html", help="write all of it as one HTML page")
     coverage.add_argument("--json", type=Path, metavar="FILE.json", help="write all of it as JSON")
-    add_cluster_options(coverage, "index the tiles")
+    add_options(coverage, ClusterOptions)
     coverage.set_defaults(run=_coverage)
 
     augmented = commands.add_parser(
@@ -91,7 +92,7 @@ def _parser() -> ToolParser:
         "pack", help="decode all training scenes once, for the fastest reading; training then uses the packs"
     )
     _add_recipe(pack)
-    add_cluster_options(pack, "pack")
+    add_options(pack, ClusterOptions)
     pack.set_defaults(run=_pack)
 
     _add_files_commands(commands)

@@ -56,10 +56,6 @@ DOORS = {"api", "face", "datasets", "commands"}
 """Room → the rooms that its modules may import. The one table of who may use whom."""
 
 NOT_YET = {
-    ("mapping", "extras.dask"),
-    ("mapping", "extras.gis"),
-    ("mapping", "extras.upload"),
-    ("mapping", "extras.vectors"),
     ("training", "extras.parameter_servers"),
     ("training", "extras.unequal_cards"),
     ("devices", "extras.parameter_servers"),

@@ -7,25 +7,28 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from segmenter.api.asked import asked_by_python
 from segmenter.api.images import Nodata, rasters_of
-from segmenter.api.predicting import Computing, Probabilities, predict_arrays, result_array
+from segmenter.api.predicting import Probabilities, predict_arrays, result_array
 from segmenter.api.results import Maps, MapScores, MapsError
 from segmenter.base.errors import CheckpointError, DatasetError
 from segmenter.base.files import read_regular
 from segmenter.base.terminal import Said, listening
 from segmenter.config.recipe import Recipe
+from segmenter.extras.vectors.truth import polygon_labels
 from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Layout
 from segmenter.inference.loading import KeptModels
-from segmenter.mapping.request.options import request_of
+from segmenter.mapping.request.map_request import Computing
 from segmenter.mapping.request.truth import images_of_inputs
-from segmenter.mapping.session import Mapped, map_rasters, output_folder
+from segmenter.mapping.session import Mapped, output_folder
 from segmenter.runs.ensemble import AnyRun, joined, members
 from segmenter.runs.run import RUN_FILE, load_run
 from segmenter.runs.score_files import BEST_FILES
@@ -118,7 +121,7 @@ class OpenRun:
         insist: bool = False,
         out: NDArray[Any] | None = None,
         progress: bool = False,
-        **options: Unpack[Computing],
+        **options: Any,
     ) -> NDArray[Any]:
         """Class ids of an image, as `predict.py` maps a file of the same pixels, byte for byte.
 
@@ -161,12 +164,12 @@ class OpenRun:
             RasterError: an array of another shape, type or unit than the model takes.
             SegmenterError: an option that cannot be, a run that is not whole, a device without memory.
         """
-        request = request_of(self.paths, ["image"], "maps", _checked(options, probabilities))
+        asked = asked_by_python(self.paths, ["image"], "maps", _checked(options, probabilities))
         rasters, shape = rasters_of(self._run, image, valid, nodata, insist=insist)
         result = result_array(shape, len(self.classes), probabilities, out)
         batches = result if len(shape) == 3 else result[np.newaxis]
         with self._ready():
-            predict_arrays(self._run, rasters, request, batches, progress=progress)
+            predict_arrays(self._run, rasters, asked.request, batches, progress=progress)
         return result
 
     def map(
@@ -199,11 +202,13 @@ class OpenRun:
                     f"{name}: a recipe's scenes are found by a dataset's loader; give the images and labels= "
                     f"instead, or call predict.py with --{name}"
                 )
-        request = request_of(self.paths, [os.fspath(path) for path in given], os.fspath(output), options)
+        asked = asked_by_python(self.paths, [os.fspath(path) for path in given], os.fspath(output), options)
+        request = asked.request
         with self._ready(bars=progress) as said, output_folder(request.output):
             layout = Layout(Path(), _NOWHERE, _NOWHERE, "any")
-            images = None if request.labels is None else images_of_inputs(request, self._run, layout)
-            mapped = map_rasters(request, self._run, images)
+            wanted = request.labels is not None
+            images = images_of_inputs(request, self._run, layout, polygon_labels) if wanted else None
+            mapped = asked.map(self._run, images)
         return _maps(mapped, request.output, said)
 
     @contextmanager
@@ -254,7 +259,7 @@ def _checked(options: Mapping[str, Any], probabilities: Probabilities) -> Mappin
     Raises:
         DatasetError: there are not.
     """
-    known = list(Computing.__annotations__)
+    known = [field.name for field in fields(Computing)]
     if unknown := [name for name in options if name not in known]:
         raise DatasetError(f"{unknown[0]}: expected an option of prediction: {', '.join(known)}")
     kind = "float16" if probabilities is True else probabilities or None

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from segmenter.base.errors import DatasetError, RasterError, SegmenterError
 from segmenter.grid.geometry import Window
 from segmenter.grid.resampling import step_of
 from segmenter.mapping.jobs import MapJob
-from segmenter.mapping.request.map_request import MapRequest
-from segmenter.mapping.request.truth import ScaleOf, by_georeference
+from segmenter.mapping.request.truth import ScaleOf
 from segmenter.raster import RasterInfo, pixel_sides
 from segmenter.raster.resampled import ModelGrid
-from segmenter.runs.ensemble import AnyRun
+
+if TYPE_CHECKING:
+    from segmenter.mapping.call import Call
 
 _SAME = 0.01
 """Share by which an input's scale may differ from the wanted one and stay as it is."""
@@ -23,50 +25,23 @@ _COARSER, _FINER = 256, 64
 """Times that a pixel may become larger or smaller; one of the grid is made of 256² at most."""
 
 
-def wanted_scale(request: MapRequest, run: AnyRun) -> float | None:
-    """Metres a pixel at which the model is to see the inputs; None: at their own.
-
-    Raises:
-        DatasetError: the run does not say at which scale it was trained.
-    """
-    if request.gsd != "auto":
-        return request.gsd
-    if (metres := run.metres_per_pixel) is None:
-        paths = ",".join(map(str, request.runs))
-        raise DatasetError(
-            f"--gsd auto: {paths} does not say at how many metres a pixel it was trained: its images had no "
-            "georeference; give --gsd METRES"
-        )
-    return metres
-
-
-def lay_grids(
-    request: MapRequest,
-    run: AnyRun,
-    jobs: list[MapJob],
-    failures: list[SegmenterError],
-    scale_of: ScaleOf = by_georeference,
-) -> list[tuple[str, Path]]:
-    """Give the jobs their grids; gives what is to be said of each input.
-
-    Args:
-        scale_of: an image and the metres a pixel of its georeference → those that count (`Truth.scale_of`):
-            of a dataset's scenes the recipe may say others, by which they were trained on.
+def lay_grids(call: Call, jobs: list[MapJob], failures: list[SegmenterError]) -> list[tuple[str, Path]]:
+    """Give the jobs their grids; return what is to be said of each input.
 
     Those whose scale is not known, or is too far from the wanted one, leave `jobs` for `failures`.
 
     Raises:
         DatasetError: in a mosaic, where the grid is one, it cannot be laid.
     """
-    metres = wanted_scale(request, run)
+    metres = call.gsd
     if metres is None:
         return []
     notes: list[tuple[str, Path]] = []
     for job in list(jobs):
         of = job.info if job.mosaic is None else job.mosaic.first
         try:
-            sides = _sides(of, scale_of, request.raster_gsd)
-            job.grid = _grid(job, sides, metres, as_trained=request.gsd == "auto")
+            sides = _sides(of, call.scale_of, call.request.raster_gsd)
+            job.grid = _grid(job, sides, metres, as_trained=call.request.gsd == "auto")
         except SegmenterError as error:
             if job.mosaic is not None:
                 raise DatasetError(f"--mosaic: expected one scale for all inputs; {error}") from None
@@ -97,12 +72,6 @@ def groups(jobs: Sequence[MapJob]) -> Iterator[list[MapJob]]:
     for resampled in (False, True):
         if found := [job for job in jobs if (job.grid is not None) == resampled]:
             yield found
-
-
-def scale_text(request: MapRequest, run: AnyRun) -> str:
-    """The scale that was asked for, for records: empty where none was."""
-    metres = wanted_scale(request, run)
-    return "" if metres is None else f"{metres:.4g} m"
 
 
 def _grid(job: MapJob, sides: tuple[float, float], metres: float, *, as_trained: bool) -> ModelGrid | None:

@@ -124,7 +124,7 @@ class MapJob:
         name: of its outputs, without extension; unique among the jobs.
         output: its map.
         beside: further files that are written with the map.
-        shown_by: files that tell a GIS how to show the others; others may change them.
+        unchecked: files that finishers write together with the map; others may change them.
         label: to score the map with.
         label_classes: what its values mean, with the ids of the map's classes; None: as the map's.
         scene: what scores call it; None: its name.
@@ -154,7 +154,7 @@ class MapJob:
     kept_as_partial: bool = True
     column: int = COLUMN
     grid: ModelGrid | None = None
-    shown_by: tuple[Path, ...] = ()
+    unchecked: tuple[Path, ...] = ()
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -180,11 +180,6 @@ class MapJob:
         if self.grid is not None:
             width = max(BLOCK, int(width * min(Fraction(1), self.grid.cols)) // BLOCK * BLOCK)
         self.column = width
-
-    @property
-    def view(self) -> Path:
-        """Where the picture of the map goes."""
-        return self.output.with_name(f"{self.output.stem}.view.png")
 
     def truth(self, classes: ClassMap) -> LabelIds | None:
         """The label by windows of the raster, None where there is none; `classes` are those of the map."""

@@ -17,16 +17,15 @@ from segmenter.evaluation.scores import FIGURES, ConfusionMatrix, Protocol, Scor
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import ClassMap
 from segmenter.grid.windows import COLUMN, grid
-from segmenter.mapping.gsd import scale_text
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.outputs.finished import MapStyle
-from segmenter.mapping.request.map_request import MapRequest
 from segmenter.mapping.request.truth import ScaleOf, Truth, by_georeference
 from segmenter.raster import read_label
 
 if TYPE_CHECKING:
-    from segmenter.runs.ensemble import AnyRun
+    from segmenter.mapping.call import Call
 
+SCORE_FILES = ("scores.json", "confusion.png")
 _SCENES_SHOWN = 40
 """Lines of the table of scenes: of more, those that need a look."""
 _AT_ONCE = Size(512, COLUMN)
@@ -68,6 +67,8 @@ class Outcome:
         failed: jobs with no (new) map.
         unscored: maps whose label could not be counted.
         warnings: what went wrong without harm to a map.
+        further: files that were written at the end: scores, pictures.
+        scores: of all maps that have a label; None: none was scored.
         stopped: what ended it before the last job; those that are in none of the lists were not finished.
     """
 
@@ -78,6 +79,8 @@ class Outcome:
     each: list[tuple[MapJob, ConfusionMatrix]] = field(default_factory=list)
     unscored: list[tuple[MapJob, SegmenterError]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    further: list[Path] = field(default_factory=list)
+    scores: Scores | None = None
     stopped: SegmenterError | None = None
 
     def merge(self, other: Outcome) -> None:
@@ -138,11 +141,11 @@ class Scoring:
         )  # raises where the protocol does not fit the classes
 
     @classmethod
-    def asked_for(cls, request: MapRequest, run: AnyRun, truth: Truth) -> Scoring:
-        """How the maps of a request are scored; what does not fit is refused before hours are spent."""
+    def asked_for(cls, call: Call, truth: Truth) -> Scoring:
+        """Return how the maps of a call are scored; refuse what does not fit before hours are spent."""
+        request, run = call.request, call.run
         kind, strata = request.label_kind or truth.kind, tuple(run.recipe.sampling.scale_strata)
-        scale = scale_text(request, run)
-        tta = f"{request.tta}, at {scale} a pixel" if scale else request.tta
+        tta = f"{request.tta}, at {call.style.scale} a pixel" if call.style.scale else request.tta
         return cls(run.classes, kind, truth.split, request.protocol, tta, truth.scale_of, strata)
 
     def of(self, scenes: Sequence[str]) -> Protocol:
@@ -165,12 +168,14 @@ def write_scores(outcome: Outcome, scoring: Scoring, folder: Path, title: str) -
     each = {_scene(job): (job, confusion) for job, confusion in outcome.each}
     scenes = {name: each[name] for name in sorted(each)}
     protocol = scoring.of(list(scenes))
-    scores = outcome.confusion.scores(protocol)
+    outcome.scores = scores = outcome.confusion.scores(protocol)
     alone = {name: confusion.scores(scoring.of([name])) for name, (_, confusion) in scenes.items()}
     per_scene = {name: _facts(scenes[name][0], found) for name, found in alone.items()}
     by_scale = _by_scale(scenes, scoring)
-    scores.write(folder / "scores.json", {"per_scene": per_scene, **scale_facts(by_scale)})
-    confusion_figure(scores, folder / "confusion.png", f"{title}: {protocol}")
+    score_file, figure = (folder / name for name in SCORE_FILES)
+    outcome.further += [score_file, figure]
+    scores.write(score_file, {"per_scene": per_scene, **scale_facts(by_scale)})
+    confusion_figure(scores, figure, f"{title}: {protocol}")
     tables = [scene_table(alone)] if len(alone) > 1 else []
     return "\n\n".join([*tables, *([scale_table(by_scale)] if by_scale else []), scores.table()])
 

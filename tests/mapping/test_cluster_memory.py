@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from segmenter.base.errors import ConfigError
+from segmenter.extras.dask.windows import tiling_of_worker
 from segmenter.grid.geometry import Size
 from segmenter.grid.labels import ClassMap
-from segmenter.inference.prediction import ExtraOutputs
+from segmenter.mapping.call import Call
+from segmenter.mapping.computing import tiling_for
 from segmenter.mapping.request.map_request import MapRequest
-from segmenter.mapping.tiling import tiling_for, tiling_of_worker
 from segmenter.model.receptive_field import NetworkGeometry
 from tests.helpers.exact_network import fake_run
 
 GB = 10**9
-WANTED = ExtraOutputs()
 
 
 @pytest.fixture
@@ -32,23 +32,23 @@ def jobs(side: int) -> Any:
     return [SimpleNamespace(info=SimpleNamespace(dtype="uint8"), seen=Size(side, side), grid=None)]
 
 
-def request_of(**options: Any) -> MapRequest:
-    return MapRequest(Path("run"), Path("maps"), ("in",), **options)
+def call_of(run: Any, **options: Any) -> Call:
+    return Call.of(MapRequest(Path("run"), Path("maps"), ("in",), **options), run)
 
 
 def test_workers_take_the_same_windows_in_smaller_batches(run: Any, capsys: Any) -> None:
-    request = request_of(memory=16 * GB)
-    one = tiling_for(request, run, jobs(256), WANTED)
-    shared = tiling_of_worker(request, run, WANTED, jobs(256), one, 2 * GB, "--workers 8")
+    call = call_of(run, memory=16 * GB)
+    one = tiling_for(call, jobs(256))
+    shared = tiling_of_worker(call, jobs(256), one, 2 * GB, "--workers 8")
     assert (shared.window, shared.halo, shared.blend) == (one.window, one.halo, one.blend)
     assert 1 <= shared.batch < one.batch
     assert capsys.readouterr().out == ""
 
 
 def test_windows_that_do_not_fit_are_smaller_and_that_is_said(run: Any, capsys: Any) -> None:
-    request = request_of(memory=32 * GB)
-    one = tiling_for(request, run, jobs(6000), WANTED)
-    shared = tiling_of_worker(request, run, WANTED, jobs(6000), one, 4 * GB, "--workers 8")
+    call = call_of(run, memory=32 * GB)
+    one = tiling_for(call, jobs(6000))
+    shared = tiling_of_worker(call, jobs(6000), one, 4 * GB, "--workers 8")
     assert shared.window < one.window
     line = f"--workers 8: windows of {shared.window} pixels, one process takes {one.window}; --memory"
     assert capsys.readouterr().out.startswith(line)
@@ -56,7 +56,7 @@ def test_windows_that_do_not_fit_are_smaller_and_that_is_said(run: Any, capsys: 
 
 def test_blended_windows_that_do_not_fit_are_refused(run: Any) -> None:
     """Their size decides what comes out: smaller ones would give another map."""
-    request = request_of(memory=16 * GB, mode="smooth")
-    one = tiling_for(request, run, jobs(6000), WANTED)
+    call = call_of(run, memory=16 * GB, mode="smooth")
+    one = tiling_for(call, jobs(6000))
     with pytest.raises(ConfigError, match=r"--workers 32: expected 1\.\dGB for each.*take fewer workers"):
-        tiling_of_worker(request, run, WANTED, jobs(6000), one, GB // 2, "--workers 32")
+        tiling_of_worker(call, jobs(6000), one, GB // 2, "--workers 32")

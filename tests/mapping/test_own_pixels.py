@@ -14,10 +14,10 @@ import pytest
 from segmenter.base.errors import ConfigError
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import ClassMap
-from segmenter.inference.regridding import ON_THE_GRID
+from segmenter.mapping.call import Call
+from segmenter.mapping.computing import needs_of, tiling_for
 from segmenter.mapping.jobs import MapJob, RasterRequest
 from segmenter.mapping.request.map_request import MapRequest
-from segmenter.mapping.tiling import _needs, tiling_for
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.raster.in_memory import ArrayRaster
 from segmenter.raster.resampled import ModelGrid
@@ -48,14 +48,14 @@ def test_what_is_planned_holds_the_widest_column_of_the_grid(run: Any, mode: Any
     planned = 0
     for memory in (1.3, 1.6, 2, 3, 4, 8, 64):
         one, request = job(step), MapRequest(Path("run"), Path("maps"), ("in",), mode=mode)
-        request = replace(request, memory=int(memory * GB))
+        call = Call.of(replace(request, memory=int(memory * GB)), run)
         try:
-            tiling = tiling_for(request, run, [one], ON_THE_GRID)
+            tiling = tiling_for(call, [one])
         except ConfigError:
             continue
         one.set_column(tiling.column)
         widest = max(column.width for column in one.columns.left(0))
-        needs = _needs(request, run, [one], ON_THE_GRID)[1]
+        needs = needs_of(call, [one])[1]
         taken = needs.total(tiling.window, tiling.batch, widest, blended=mode == "smooth")
         taken += needs.own_rows(tiling.column) + needs.model(tiling.window, tiling.batch)
         assert taken <= memory * GB
@@ -65,7 +65,8 @@ def test_what_is_planned_holds_the_widest_column_of_the_grid(run: Any, mode: Any
 
 def test_a_narrow_raster_needs_no_more_than_its_own_grid(run: Any) -> None:
     request = MapRequest(Path("run"), Path("maps"), ("in",), mode="exact", memory=int(1.5 * GB))
+    call = Call.of(request, run)
     narrow = job(Fraction(1, 64), width=60)
-    assert tiling_for(request, run, [narrow], ON_THE_GRID).halo == 94
+    assert tiling_for(call, [narrow]).halo == 94
     with pytest.raises(ConfigError, match=r"--memory: expected at least .*GB for windows of"):
-        tiling_for(request, run, [job(Fraction(1, 64))], ON_THE_GRID)
+        tiling_for(call, [job(Fraction(1, 64))])

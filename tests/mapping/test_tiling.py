@@ -12,9 +12,9 @@ import pytest
 from segmenter.base.errors import ConfigError
 from segmenter.grid.geometry import Size
 from segmenter.grid.labels import ClassMap
-from segmenter.inference.prediction import ExtraOutputs
+from segmenter.mapping.call import Call
+from segmenter.mapping.computing import tiling_for
 from segmenter.mapping.request.map_request import MapRequest
-from segmenter.mapping.tiling import tiling_for
 from segmenter.model.receptive_field import NetworkGeometry
 from tests.helpers.exact_network import fake_run
 
@@ -30,7 +30,7 @@ def test_scales_whose_windows_no_machine_holds_are_refused_in_one_line(
 
     def tiling(tta: str) -> Any:
         request = MapRequest(Path("run"), Path("maps"), ("in",), mode=mode, tta=tta)
-        return tiling_for(request, run, jobs, ExtraOutputs())
+        return tiling_for(Call.of(request, run), jobs)
 
     with pytest.raises(
         ConfigError, match=r"windows of 2306304×2306304 pixels: one takes .*GB.* --tta"

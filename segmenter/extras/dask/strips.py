@@ -196,7 +196,7 @@ class StripWork:
     def _loaded(self) -> Predictor:
         from segmenter.extras.dask.share import take_share
         from segmenter.inference.loading import load_predictor
-        from segmenter.mapping.quiet import quiet_libraries
+        from segmenter.mapping.session import quiet_libraries
         from segmenter.raster import quiet_libtiff
         from segmenter.runs.ensemble import joined
         from segmenter.runs.run import load_run

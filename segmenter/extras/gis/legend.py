@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
+
+if TYPE_CHECKING:
+    from segmenter.mapping.jobs import MapJob
+    from segmenter.mapping.outputs.finished import MapStyle
 
 MARK = "written by coverage-segmenter; a file without this line is left as it is"
 """QGIS leaves comments out of what it saves: where this one stands, nobody changed the file by QGIS."""
@@ -31,6 +37,17 @@ class LegendEntry:
     name: str
     colour: tuple[int, int, int]
     pixels: int | None = None
+
+
+def legend(style: MapStyle, job: MapJob, pixels: Sequence[int] | None = None) -> list[LegendEntry]:
+    """Return the classes by what a job's map holds for them.
+
+    Args:
+        pixels: of each class.
+    """
+    counts = [None] * len(style.classes) if pixels is None else [int(count) for count in pixels]
+    rows = zip(style.file_values(job).codes, style.classes.classes, counts, strict=True)
+    return [LegendEntry(value, each.name, each.colour, count) for value, each, count in rows]
 
 
 def shown(text: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from segmenter.extras.vectors.area import on_the_ground, pixel_square_metres, sq
 from segmenter.extras.vectors.components import Strip, components, strips_of
 from segmenter.extras.vectors.polygons import Joiner, Polygons
 from segmenter.extras.vectors.slivers import Slivers
+from segmenter.extras.vectors.wanted import Wanted
 from segmenter.extras.vectors.writing import Batch, polygon_file
 from segmenter.grid.labels import IGNORE
 from segmenter.raster import RasterInfo, pixel_sides
@@ -25,30 +25,6 @@ from segmenter.raster.written_map import WrittenMap
 
 _AT_ONCE = 20_000
 """Polygons that are written at once, at least: a GeoPackage is opened anew for each batch."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What is made of a map.
-
-    Attributes:
-        min_area: square metres (pixels, where the map has no georeference) below which an area goes to its
-            neighbour.
-        simplify: metres (sides of a pixel, where it has none) by which shared borders may move.
-        only: names of the classes that are written; empty: all.
-    """
-
-    min_area: float = 0.0
-    simplify: float = 0.0
-    only: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name in ("min_area", "simplify"):
-            value = getattr(self, name)
-            if not (np.isfinite(value) and value >= 0):
-                raise SegmenterError(
-                    f"--{name.replace('_', '-')}: expected a number that is not negative, got {value:g}"
-                )
 
 
 def vectorise(maps: Sequence[Path], output: Path, wanted: Wanted, *, progress: bool = True) -> int:

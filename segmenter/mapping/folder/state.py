@@ -8,23 +8,28 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from segmenter.base.errors import RasterError, SegmenterError
+from tqdm import tqdm
+
+from segmenter.base.errors import RasterError, SegmenterError, plain
 from segmenter.base.files import no_locks
-from segmenter.extras.gis.style_files import remove_styles
-from segmenter.extras.upload import Uploads
+from segmenter.base.terminal import warn
 from segmenter.inference.reading import Tiling
-from segmenter.mapping.folder.journal import Entry, Facts, Journal, damage, digest, file_facts, input_facts
+from segmenter.mapping.folder.journal import Entry, Facts, damage, digest, file_facts, input_facts
 from segmenter.mapping.folder.locks import OutputLocks
 from segmenter.mapping.folder.partial import LEAST_PIXELS, MUCH_PIXELS, PartialMap
 from segmenter.mapping.jobs import MapJob, changed, header, tag_at_server
 from segmenter.raster import RasterInfo, leftovers
 from segmenter.raster.remote.settings import RemotePath
+
+if TYPE_CHECKING:
+    from segmenter.mapping.call import Call
 
 _OF_ONE_FILE = {"GTiff", "COG", "PNG", "JPEG", "WEBP", "BMP"}
 """Drivers whose rasters lie in the file that is named, with the sidecars that `journal.input_facts` knows."""
@@ -49,30 +54,15 @@ class FolderState:
         removed: files of older maps that went since they did not belong to the new ones.
 
     Args:
-        journal: of the folder.
-        run: name and checksum of the run.
         options: of a job, all that decides what its outputs hold, as plain JSON.
-        redo: take nothing up that is there.
-        warn: called once with the message that the file system of the folder has no locks.
-        uploads: where finished outputs go; what is there is finished too.
-        complete: called with a job that is finished, before it is uploaded: writes what may be gone.
     """
 
-    def __init__(
-        self,
-        journal: Journal,
-        run: Facts,
-        options: Callable[[MapJob], Mapping[str, Any]],
-        *,
-        redo: bool = False,
-        warn: Callable[[str], None] | None = None,
-        uploads: Uploads | None = None,
-        complete: Callable[[MapJob], object] | None = None,
-    ) -> None:
-        folder = journal.path.parent
-        self._warn, self._uploads, self._complete = warn, uploads, complete
-        self.journal = journal
-        self._folder, self._run, self._options, self._redo = folder, run, options, redo
+    def __init__(self, call: Call, options: Callable[[MapJob], Mapping[str, Any]]) -> None:
+        folder = call.request.output
+        self._call, self._store, self._redo = call, call.store, call.request.redo
+        self.journal, self._folder, self._options = call.journal, folder, options
+        self._run = {"name": call.run.recipe.name, "model": call.run.checksum()}
+        self._locks_missing_said = False
         self.removed: list[Path] = []
         self._entries: dict[int, Entry] = {}
         self._seen: dict[str, Entry | None] = {}
@@ -98,13 +88,13 @@ class FolderState:
         return reason
 
     def _offer(self, job: MapJob, entry: Entry) -> None:
-        """Complete a finished job's files, and upload what is not there."""
-        if self._uploads is not None and self._uploads.keep:
-            self._uploads.fetch(job.files)
-        if self._complete is not None:
-            self._complete(job)
-        if self._uploads is not None:
-            self._uploads.add((*job.files, *job.shown_by), entry)
+        """Complete a finished job's files, and give the store what it has not."""
+        if self._store is not None and self._store.keep:
+            self._store.fetch(job.files)
+        for finisher in self._call.finishers:
+            finisher.restore(self._call, job)
+        if self._store is not None:
+            self._store.add((*job.files, *job.unchecked), entry)
 
     def _reason(self, job: MapJob, entry: Entry, found: Entry | None) -> str | None:
         if found is None:
@@ -116,10 +106,10 @@ class FolderState:
         return found.difference(entry) or damage(self._folder, found)
 
     def _is_elsewhere(self, job: MapJob, *, now: bool = False) -> bool:
-        """Whether a job's outputs are where they would be uploaded to; `now`: look again."""
-        if self._uploads is None or self._redo or _not_looked_at(job.info) is not None:
+        """Return whether the store has a job's outputs; `now`: look again."""
+        if self._store is None or self._redo or _not_looked_at(job.info) is not None:
             return False
-        return self._uploads.holds(job.files, self._entry(job), now=now)
+        return self._store.holds(job.files, self._entry(job), now=now)
 
     def _tidy(self, job: MapJob) -> None:
         """Remove what a call left that was killed between its last line in the journal and its end."""
@@ -143,8 +133,8 @@ class FolderState:
         held.locks.take()
         self._held[id(job)] = held
         if held.locks.missing is not None:
-            self._say_once(no_locks(self._folder, held.locks.missing))
-        names = [path.name for path in (*job.files, *job.shown_by)]
+            self._tell_missing(held.locks.missing)
+        names = [path.name for path in (*job.files, *job.unchecked)]
         for leftover in (old for name in names for old in self._leftovers.pop(name, ())):
             if held.locks.missing is None:
                 with contextlib.suppress(OSError):
@@ -161,10 +151,10 @@ class FolderState:
         held.partial = self._recovered(job)
         return True
 
-    def _say_once(self, text: str) -> None:
-        warn, self._warn = self._warn, None
-        if warn is not None:
-            warn(text)
+    def _tell_missing(self, why: str) -> None:
+        if not self._locks_missing_said:
+            warn_above_bar(no_locks(self._folder, why))
+        self._locks_missing_said = True
 
     def partial(self, job: MapJob) -> PartialMap | None:
         """Where the finished windows of a taken job go; None for small ones."""
@@ -216,8 +206,8 @@ class FolderState:
                 raise
             self.journal.append(entry)
         self.leave(job, keep=False)
-        if self._uploads is not None:
-            self._uploads.add((*job.files, *job.shown_by), replace(self._entry(job), outputs=facts))
+        if self._store is not None:
+            self._store.add((*job.files, *job.unchecked), replace(self._entry(job), outputs=facts))
 
     def _with_rest(self, entry: Entry, before: Entry) -> Entry:
         """An entry with what an earlier call wrote besides and would be the same; what would not be goes.
@@ -239,7 +229,8 @@ class FolderState:
                 else:
                     path.unlink()
                     self.removed.append(path)
-                    remove_styles(path)
+                    for finisher in self._call.finishers:
+                        finisher.forget(path)
         asked = {
             option: value
             for option, value in before.options.items()
@@ -326,6 +317,12 @@ def _not_looked_at(info: RasterInfo) -> str | None:
     if info.driver in _OF_ONE_FILE or info.driver.startswith("JP2"):
         return None
     return f"the files that a {info.driver} reads are not looked at"
+
+
+def warn_above_bar(text: str) -> None:
+    """Warn at once, above a progress bar that may be there."""
+    with tqdm.external_write_mode(file=sys.stderr):
+        warn(plain(text))
 
 
 def _let_go(held: _Held, *, keep: bool) -> None:

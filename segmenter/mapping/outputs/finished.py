@@ -13,8 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import RasterError
-from segmenter.base.files import real
-from segmenter.extras.gis.legend import LegendEntry
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.inference.predictor import ExtraOutputs, Prediction
@@ -22,7 +20,6 @@ from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.outputs.codes import FileValues, free_value
 from segmenter.mapping.request.map_request import Format
 from segmenter.raster import RasterInfo, RasterSpec, RasterWriter, keeps_crs
-from segmenter.raster.remote.settings import RemotePath
 from segmenter.raster.write import BLOCK
 from segmenter.raster.written_map import CODES, VALUES
 
@@ -68,7 +65,6 @@ class MapStyle:
         wanted: whether there is a `STEM.confidence.tif` and a `STEM.probabilities.tif`.
         cog: cloud-optimised GeoTIFFs instead of plain ones.
         quicklook: also `STEM.quicklook.png`, small and in the classes' colours.
-        styles: also what tells a GIS how to show the files, see `shown_by`.
     """
 
     classes: ClassMap
@@ -82,7 +78,6 @@ class MapStyle:
     wanted: ExtraOutputs = field(default_factory=ExtraOutputs)
     cog: bool = False
     quicklook: bool = False
-    styles: bool = True
 
     def __post_init__(self) -> None:
         plain = self.codes is None and self.nodata is not None
@@ -104,11 +99,11 @@ class MapStyle:
 
     def file_values(self, job: MapJob) -> FileValues:
         """What a job's map holds for class ids."""
-        return self._png_values if self._is_png(job.info) else self._geotiff_values
+        return self._png_values if self.is_png(job.info) else self._geotiff_values
 
     def path(self, name: str, info: RasterInfo) -> Path:
         """Where the map of a raster goes."""
-        return self.folder / f"{name}{'.png' if self._is_png(info) else '.tif'}"
+        return self.folder / f"{name}{'.png' if self.is_png(info) else '.tif'}"
 
     def beside(self, name: str) -> tuple[Path, ...]:
         """Where the files go that are written with a map."""
@@ -119,32 +114,15 @@ class MapStyle:
         }
         return tuple(self.folder / f"{name}.{ending}" for ending, there in beside.items() if there)
 
-    def shown_by(self, name: str, info: RasterInfo) -> tuple[Path, ...]:
-        """Where the files go that tell a GIS how to show the others.
-
-        None beside an image of the map's stem: QGIS would show the image by it.
-        """
-        if not self.styles:
-            return ()
-        path = self.path(name, info)
-        styles = [] if self._lies_beside(name, info.path) else [path.with_name(f"{name}.qml")]
-        styles += [one.with_suffix(".qml") for one in self.beside(name) if one.name.endswith(BESIDE)]
-        return (*styles, *([] if self._is_png(info) else [path.with_name(f"{path.name}.aux.xml")]))
-
-    def _lies_beside(self, name: str, image: Path) -> bool:
-        """Whether the outputs of that name go beside an image that is called so."""
-        if isinstance(image, RemotePath) or image.stem != name:
-            return False
-        return real(image.parent) == real(self.folder)
-
-    def _is_png(self, info: RasterInfo) -> bool:
+    def is_png(self, info: RasterInfo) -> bool:
+        """Return whether the map of a raster is a PNG."""
         return self.format == "png" or (
             self.format == "auto" and self.codes_by_default and not info.georeferenced
         )
 
     def check(self, info: RasterInfo, part: Window) -> None:
         """Refuse a PNG that would not fit in memory, and a GeoTIFF that would lose its CRS."""
-        if not self._is_png(info):
+        if not self.is_png(info):
             crs = info.gcp_crs if info.gcps else info.crs
             if crs is not None and not keeps_crs(crs.to_wkt()):
                 raise RasterError(
@@ -183,16 +161,6 @@ class MapStyle:
     def map_bytes(self) -> int:
         """Of a pixel of a GeoTIFF."""
         return np.dtype(self._geotiff_values.dtype).itemsize
-
-    def legend(self, job: MapJob, pixels: Sequence[int] | None = None) -> list[LegendEntry]:
-        """The classes by what a job's map holds for them.
-
-        Args:
-            pixels: of each class.
-        """
-        counts = [None] * len(self.classes) if pixels is None else [int(count) for count in pixels]
-        rows = zip(self.file_values(job).codes, self.classes.classes, counts, strict=True)
-        return [LegendEntry(value, each.name, each.colour, count) for value, each, count in rows]
 
 
 Values = Callable[[Prediction], NDArray[Any]]

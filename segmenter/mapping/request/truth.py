@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from segmenter.base.addresses import is_address, masked
 from segmenter.base.errors import DatasetError, SegmenterError
@@ -14,7 +14,6 @@ from segmenter.base.files import caches, real
 from segmenter.base.finding import is_vector
 from segmenter.base.terminal import say
 from segmenter.base.threads import in_threads
-from segmenter.extras.vectors.truth import Labels, placed_truth, rasterised_truth
 from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import SPLITS, Dataset, Layout
 from segmenter.mapping.request.inputs import BandFiles, Inputs, find_inputs, output_names, scenes_of_bands
@@ -22,6 +21,7 @@ from segmenter.mapping.request.map_request import MapRequest, check_split
 from segmenter.mapping.request.patterns import LabelPattern
 from segmenter.raster import raster_info
 from segmenter.raster.alignment import both_placed
+from segmenter.raster.placed import PlacedLabels
 from segmenter.raster.stacked import StackedImages
 
 if TYPE_CHECKING:
@@ -29,9 +29,32 @@ if TYPE_CHECKING:
     from segmenter.runs.ensemble import AnyRun
 
 _LOOKING_THREADS = 4
+Labels = Mapping[Path, Path | SegmenterError]
+"""Image → its label, or why it has none."""
 ScaleOf = Callable[[Path, float | None], float | None]
 Shown = Mapping[Path, tuple[Path, Path]]
 """Image → the file that its outputs are named after, and that whose name has the recipe's form."""
+
+
+class LabelFiles(Protocol):
+    """Labels that are made on the grid of each image, as rasters in the user's cache.
+
+    Attributes:
+        classes: what the values of the rasters mean.
+    """
+
+    @property
+    def classes(self) -> ClassMap: ...
+
+    def label(self, name: str, image: Path, source: Path, /, *, shared: bool) -> Path | None:
+        """Return an image's label of a source that may be `shared` by all; None if it lies elsewhere."""
+
+    def tidy(self) -> None:
+        """Keep the cache within its limit."""
+
+
+PolygonReader = Callable[["AnyRun", str], LabelFiles]
+"""A run, whose recipe says what polygons mean, and the argument that asks for them → their labels."""
 
 
 def by_georeference(image: Path, metres: float | None) -> float | None:
@@ -91,11 +114,14 @@ class Images:
     layout: Layout | None = None
 
 
-def images_of_inputs(request: MapRequest, run: AnyRun, layout: Layout | None = None) -> Images:
-    """The files that a request's inputs stand for, with the labels that its pattern finds.
+def images_of_inputs(
+    request: MapRequest, run: AnyRun, layout: Layout | None = None, polygons: PolygonReader | None = None
+) -> Images:
+    """Find the files that a request's inputs stand for, and the labels that its pattern finds.
 
     Args:
         layout: of the run's dataset, whose fields may stand in the pattern; a request with labels needs it.
+        polygons: what reads labels that are polygons.
 
     Raises:
         DatasetError: an input stands for nothing, or the pattern cannot be meant.
@@ -111,9 +137,8 @@ def images_of_inputs(request: MapRequest, run: AnyRun, layout: Layout | None = N
     if request.labels is not None:
         if layout is None:
             raise DatasetError(f"--labels {request.labels}: expected the layout of the run's dataset with it")
-        truth = labels_by_pattern(
-            request, request.labels, layout, {image: first for image, (_, first) in shown.items()}, run
-        )
+        named_like = {image: first for image, (_, first) in shown.items()}
+        truth = labels_by_pattern(request, request.labels, layout, named_like, run, polygons)
     names = output_names(name for name, _ in shown.values())
     return Images(inputs, {image: names[name] for image, (name, _) in shown.items()}, truth)
 
@@ -140,7 +165,12 @@ def _stacked(scenes: Sequence[BandFiles], layout: Layout, drivers: Sequence[str]
 
 
 def labels_by_pattern(
-    request: MapRequest, pattern: str, layout: Layout, images: Mapping[Path, Path], run: AnyRun
+    request: MapRequest,
+    pattern: str,
+    layout: Layout,
+    images: Mapping[Path, Path],
+    run: AnyRun,
+    polygons: PolygonReader | None = None,
 ) -> Truth:
     """The labels of inputs by `--labels`; an image without one is reported when its turn comes.
 
@@ -164,11 +194,32 @@ def labels_by_pattern(
     with ThreadPoolExecutor(_LOOKING_THREADS) as pool:
         files: Labels = dict(zip(images, pool.map(label, images), strict=True))
     asked, classes, shared = f"--labels {pattern}", run.classes, not wanted.has_fields
-    if is_vector(pattern):
-        files, classes = rasterised_truth(files, run, asked, shared=shared)
+    made: LabelFiles | None = None
+    if is_vector(pattern) and polygons is not None:
+        made = polygons(run, asked)
     elif (shared and len(images) > 1) or layout.by_georeference:
-        files, classes = placed_truth(files, layout.classes or classes, request.drivers, shared=shared)
+        made = PlacedLabels(caches() / "labels", layout.classes or classes, request.drivers)
+    if made is not None:
+        files, classes = _on_images(files, made, shared=shared), made.classes
     return Truth(asked, files, classes, request.label_kind or run.labels, request.split_name or "unstated")
+
+
+def _on_images(labels: Labels, files: LabelFiles, *, shared: bool) -> Labels:
+    """Return labels on the grid of each image, in place of their sources."""
+
+    def made(image: Path) -> Path | SegmenterError:
+        source = labels[image]
+        if isinstance(source, SegmenterError):
+            return source
+        try:
+            label = files.label(str(real(image)), image, source, shared=shared)
+        except SegmenterError as error:
+            return error
+        return label or DatasetError(f"{image}: no label of {source} lies on it")
+
+    rasters = in_threads(made, list(labels), description="labels onto images", unit="label")
+    files.tidy()
+    return dict(zip(labels, rasters, strict=True))
 
 
 def check_root(root: str, remote: bool, recipe: Path) -> None:
