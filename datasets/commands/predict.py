@@ -62,7 +62,7 @@ def _predict(asked: Asked) -> Mapped:
 def _find_images(request: MapRequest, run: AnyRun) -> Images:
     """Find the inputs, or the scenes of a recipe's split, with the labels that they are scored with."""
     from segmenter.config.reading import load_recipe
-    from segmenter.extras.vectors.truth import polygon_labels
+    from segmenter.extras.vectors.mapped import polygon_labels
     from segmenter.mapping.request.truth import check_root, images_of_inputs, images_of_split
     from segmenter.mapping.session import lines_of_notes
 

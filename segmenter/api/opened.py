@@ -22,7 +22,7 @@ from segmenter.base.errors import CheckpointError, DatasetError
 from segmenter.base.files import read_regular
 from segmenter.base.terminal import Said, listening
 from segmenter.config.recipe import Recipe
-from segmenter.extras.vectors.truth import polygon_labels
+from segmenter.extras.vectors.mapped import polygon_labels
 from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Layout
 from segmenter.inference.loading import KeptModels

@@ -24,8 +24,7 @@ from distributed.protocol.pickle import dumps
 from segmenter.base.errors import ClusterError, LostClusterError, SegmenterError
 from segmenter.extras.dask import remote
 from segmenter.extras.dask.options import ClusterOptions
-from segmenter.extras.dask.remote import Answer
-from segmenter.extras.dask.versions import versions
+from segmenter.extras.dask.remote import Answer, versions
 
 Item = TypeVar("Item")
 

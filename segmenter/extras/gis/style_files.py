@@ -18,9 +18,14 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import OutputError, SegmenterError
 from segmenter.base.files import real, sync
-from segmenter.extras.gis.attribute_table import attribute_table
-from segmenter.extras.gis.legend import is_ours, legend
-from segmenter.extras.gis.styles import class_style, share_style, style_file
+from segmenter.extras.gis.documents import (
+    attribute_table,
+    class_style,
+    is_ours,
+    legend,
+    share_style,
+    style_file,
+)
 from segmenter.grid.geometry import Size
 from segmenter.grid.labels import class_pixels
 from segmenter.grid.windows import COLUMN, grid

@@ -1,4 +1,4 @@
-"""Polygons of the maps of one call: `predict.py --vectors FILE`, kept while the maps stay the same."""
+"""Polygons of one call: those of its maps (`--vectors FILE`), and those it is scored with (`--labels`)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from segmenter.extras.vectors.wanted import OUTPUTS, Wanted
 from segmenter.mapping.finisher import Finisher
 
 if TYPE_CHECKING:
+    from segmenter.extras.vectors.label_files import LabelFiles
     from segmenter.mapping.call import Call
     from segmenter.mapping.folder.journal import Journal
     from segmenter.mapping.jobs import MapJob
     from segmenter.mapping.scoring import Outcome
+    from segmenter.runs.ensemble import AnyRun
 
 
 def _local(text: str) -> Path:
@@ -186,3 +188,26 @@ def _check_maps(jobs: Sequence[MapJob]) -> None:
                 f"--vectors: expected images in one CRS, {info.path} has another than {first.path}; map them "
                 "in calls of their own, each with its file"
             )
+
+
+def polygon_labels(run: AnyRun, asked: str) -> LabelFiles:
+    """Return what makes rasters of files of polygons, by the rule of the run's recipe or its defaults.
+
+    The rasters are kept in the user's cache.
+
+    Args:
+        asked: the argument that names the files, for messages.
+
+    Raises:
+        DatasetError: the extra is missing.
+    """
+    try:
+        from segmenter.extras.vectors.label_files import LabelFiles
+        from segmenter.extras.vectors.rule import BurnRule
+    except ModuleNotFoundError as error:
+        raise DatasetError(
+            f"{asked}: polygons need the package {error.name}: {installation('vectors')}"
+        ) from None
+    dataset = run.recipe.dataset
+    rule = BurnRule.of(getattr(dataset, "vector", None), run.classes, getattr(dataset, "ignore", ()))
+    return LabelFiles(caches() / "labels", rule)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from segmenter.base.errors import SegmenterError
-from segmenter.extras.vectors.area import on_the_ground, pixel_square_metres, square_metres
 from segmenter.extras.vectors.components import Strip, components, strips_of
 from segmenter.extras.vectors.polygons import Joiner, Polygons
 from segmenter.extras.vectors.slivers import Slivers
@@ -21,6 +20,7 @@ from segmenter.extras.vectors.writing import Batch, polygon_file
 from segmenter.grid.labels import IGNORE
 from segmenter.raster import RasterInfo, pixel_sides
 from segmenter.raster.crs_units import same_ground
+from segmenter.raster.polygonised import lengths_stretch, on_equal_area
 from segmenter.raster.written_map import WrittenMap
 
 _AT_ONCE = 20_000
@@ -139,3 +139,42 @@ def _write(waiting: Sequence[Polygons], one: WrittenMap, write: Callable[[Batch]
     }
     write(Batch(shapely.to_wkb(shapes), columns))
     return len(found)
+
+
+# --------------------------------------------------------------------------------- areas on the ground
+
+
+def square_metres(shape_P: NDArray[Any], info: RasterInfo) -> NDArray[np.float64] | None:
+    """Area of each polygon, in coordinates of a map's CRS; None where they are not of the ground.
+
+    In degrees and in Mercator's projections it is that on an equal-area projection, elsewhere the plane one.
+    """
+    crs = info.crs
+    if crs is None or info.transform is None:
+        return None
+    if lengths_stretch(crs):
+        equal = shapely.transform(shape_P, lambda xy: on_equal_area(crs, xy))
+        return np.asarray(shapely.area(equal))
+    if not crs.is_projected:
+        return None
+    return np.asarray(shapely.area(shape_P)) * float(crs.linear_units_factor[1]) ** 2
+
+
+def on_the_ground(shape_P: NDArray[Any], info: RasterInfo) -> NDArray[Any]:
+    """Polygons in columns and rows as such in the map's CRS; as they are where it has no georeference."""
+    move = info.transform
+    if move is None:
+        return shape_P
+    turn = np.array([[move.a, move.d], [move.b, move.e]])
+    moved: NDArray[Any] = shapely.transform(shape_P, lambda xy: xy @ turn + (move.c, move.f))
+    return moved
+
+
+def pixel_square_metres(info: RasterInfo) -> NDArray[np.float64] | None:
+    """Area of a pixel in each row of a map, at its middle column; None where it cannot be told."""
+    rows, middle = np.arange(info.size.height), info.size.width // 2
+    if info.crs is not None and info.crs.is_projected and not lengths_stretch(info.crs):
+        rows = rows[:1]  # all are alike
+    cells = shapely.box(middle, rows, middle + 1, rows + 1)
+    found = square_metres(on_the_ground(np.atleast_1d(cells), info), info)
+    return None if found is None else np.broadcast_to(found, info.size.height)

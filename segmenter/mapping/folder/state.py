@@ -7,10 +7,11 @@ run left of it; `finished` writes it into the journal, or `leave` lets go of it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +20,10 @@ from tqdm import tqdm
 
 from segmenter.base.errors import RasterError, SegmenterError, plain
 from segmenter.base.files import no_locks
+from segmenter.base.locks import FileLock
 from segmenter.base.terminal import warn
 from segmenter.inference.reading import Tiling
 from segmenter.mapping.folder.journal import Entry, Facts, damage, digest, file_facts, input_facts
-from segmenter.mapping.folder.locks import OutputLocks
 from segmenter.mapping.folder.partial import LEAST_PIXELS, MUCH_PIXELS, PartialMap
 from segmenter.mapping.jobs import MapJob, changed, header, tag_at_server
 from segmenter.raster import RasterInfo, leftovers
@@ -37,6 +38,50 @@ _OF_ONE_FILE = {"GTiff", "COG", "PNG", "JPEG", "WEBP", "BMP"}
 _OF_PIXELS = ("bytes", "mtime_ns", "sample", ".msk")
 """Of `journal.input_facts`: what pixels are read from until the last window. All else is read at the opening;
 a viewer that puts statistics or overviews beside an image in the meantime does no harm."""
+
+
+_NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+class OutputLocks:
+    """Locks on all files of a map, `.NAME.lock` beside each; another format's map may have some too."""
+
+    def __init__(self, outputs: Sequence[Path]) -> None:
+        self._locks = {output: FileLock(output.with_name(f".{output.name}.lock")) for output in outputs}
+
+    @property
+    def names(self) -> set[str]:
+        """Names of the locks' files."""
+        return {lock.path.name for lock in self._locks.values()}
+
+    @property
+    def missing(self) -> str | None:
+        """Why nothing keeps another process out: the file system has no locks; None where it has."""
+        return next((lock.missing for lock in self._locks.values() if lock.missing is not None), None)
+
+    def take(self) -> None:
+        """Take all of them, or none.
+
+        Raises:
+            RasterError: another process has one, or its file cannot be made.
+        """
+        for output, lock in self._locks.items():
+            try:
+                output.parent.mkdir(parents=True, exist_ok=True)
+                lock.take()
+            except OSError as error:
+                self.give_back()
+                if isinstance(error, BlockingIOError):
+                    why = "is being written by another process; left to that one"
+                else:
+                    advice = "; is there permission to write?" if error.errno in _NO_PERMISSION else ""
+                    why = f"cannot be written: {error.strerror}{advice}"
+                raise RasterError(f"{output}: {why}") from None
+
+    def give_back(self) -> None:
+        """Give them back; harmless where they were not taken."""
+        for lock in self._locks.values():
+            lock.give_back()
 
 
 @dataclass
