@@ -7,6 +7,7 @@ a finisher or another place of computing asks for is declared beside it.
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -31,6 +32,9 @@ OUTPUTS, GIS, OPENED = "outputs", "maps in a GIS", "what is opened"
 COMPUTING, SCORES = "computing", "scores"
 GROUPS = (OUTPUTS, GIS, OPENED, COMPUTING, "cluster", SCORES)
 """Titles of the groups of options, in the order of `--help`."""
+_computing, _output_file, _in_gis, _opening, _scoring = (
+    functools.partial(option, group=title) for title in (COMPUTING, OUTPUTS, GIS, OPENED, SCORES)
+)
 
 
 def parse_runs(text: str) -> Path | tuple[Path, ...]:
@@ -94,50 +98,41 @@ def _between_commas(value: Any) -> Any:
 class Computing:
     """How predictions are computed: of files and of arrays alike."""
 
-    mode: Mode | None = option(
+    mode: Mode | None = _computing(
         None,
-        "exact: as if the model had seen the whole raster at once (default where it is possible and "
-        "keeps half of what it computes); smooth: overlapping windows, blended",
-        group=COMPUTING,
+        "exact: as if the model had seen the whole raster at once (default where it is possible and keeps "
+        "half of what it computes); smooth: overlapping windows, blended",
     )
-    overlap: float = option(50, "of windows, in smooth mode (default 50)", metavar="PERCENT", group=COMPUTING)
-    blend_weights: BlendWeights = option("hann", "in smooth mode", group=COMPUTING)
-    tta: str = option(
+    overlap: float = _computing(50, "of windows, in smooth mode (default 50)", "PERCENT")
+    blend_weights: BlendWeights = _computing("hann", "in smooth mode")
+    tta: str = _computing(
         "none",
-        "test-time augmentation: average over mirror images (none; flips: 4; all: 8) and scales "
-        "(scales: 0.75, 1 and 1.25, or numbers), as flips,scales or 0.5,1; takes the time of each of them",
-        metavar="WHAT",
-        group=COMPUTING,
+        "test-time augmentation: average over mirror images (none; flips: 4; all: 8) and scales (scales: "
+        "0.75, 1 and 1.25, or numbers), as flips,scales or 0.5,1; takes the time of each of them",
+        "WHAT",
         read=_tta,
     )
-    precision: Precision | None = option(
+    precision: Precision | None = _computing(
         None,
         "of the model; run: as in training and validation (default on a GPU; on a CPU float32, which is "
         "faster there)",
-        group=COMPUTING,
     )
-    gsd: float | Literal["auto"] | None = option(
+    gsd: float | Literal["auto"] | None = _computing(
         None,
         "ground sampling distance at which the model sees the inputs, as 0.5, or auto: that of its "
         "training; they are resampled while they are read, and the map comes back on their own pixels",
-        metavar="METRES",
-        group=COMPUTING,
+        "METRES",
         read=_gsd,
     )
-    raster_gsd: float | None = option(
-        None, "that of inputs that do not say it, with --gsd", metavar="METRES", group=COMPUTING
-    )
-    memory: int | None = option(
+    raster_gsd: float | None = _computing(None, "that of inputs that do not say it, with --gsd", "METRES")
+    memory: int | None = _computing(
         None,
         "what the program may take, as 8GB (half of the machine's): decides how large windows are",
-        metavar="SIZE",
-        group=COMPUTING,
+        "SIZE",
         read=_memory,
     )
-    window_size: int | None = option(
-        None, "side of the model's window, not chosen", metavar="PX", group=COMPUTING
-    )
-    batch: int | None = option(None, "windows computed at once, not chosen", metavar="N", group=COMPUTING)
+    window_size: int | None = _computing(None, "side of the model's window, not chosen", "PX")
+    batch: int | None = _computing(None, "windows computed at once, not chosen", "N")
 
 
 @dataclass(frozen=True)
@@ -157,83 +152,62 @@ class MapRequest(Computing):
     output: Path
     inputs: tuple[str, ...] = ()
     split: str | None = option(
-        None, "test, validation or train: the recipe's scenes instead of INPUT, scored", metavar="NAME"
+        None, "test, validation or train: the recipe's scenes instead of INPUT, scored", "NAME"
     )
-    recipe: Path | None = option(None, "whose scenes --split takes (default: the run's)", metavar="FILE")
+    recipe: Path | None = option(None, "whose scenes --split takes (default: the run's)", "FILE")
     bbox: tuple[float, float, float, float] | None = option(
         None,
         "map only this box, in the coordinates of the input's CRS; inputs beside it are left out",
-        metavar=("LEFT", "BOTTOM", "RIGHT", "TOP"),
+        ("LEFT", "BOTTOM", "RIGHT", "TOP"),
         read=float,
     )
     part: tuple[int, int, int, int] | None = option(
-        None, "map only these pixels", metavar=("ROW", "COL", "HEIGHT", "WIDTH"), read=whole_number
+        None, "map only these pixels", ("ROW", "COL", "HEIGHT", "WIDTH"), read=whole_number
     )
     bands: tuple[int, ...] | None = option(
-        None, "bands of the inputs, not the run's", metavar="1,2,3", read=_bands, spelt=_between_commas
+        None, "bands of the inputs, not the run's", "1,2,3", read=_bands, spelt=_between_commas
     )
     redo: bool = option(False, "make all maps anew, also finished ones")
     fail_fast: bool = option(False, "stop at the first input that fails")
-    confidence: bool = option(False, "also STEM.confidence.tif: the largest probability × 255", group=OUTPUTS)
-    probabilities: Probabilities | None = option(
-        None, "also STEM.probabilities.tif: a band for each class; uint8 is × 255", group=OUTPUTS
+    confidence: bool = _output_file(False, "also STEM.confidence.tif: the largest probability × 255")
+    probabilities: Probabilities | None = _output_file(
+        None, "also STEM.probabilities.tif: a band for each class; uint8 is × 255"
     )
-    cog: bool = option(False, "cloud-optimised GeoTIFFs, with overviews", group=OUTPUTS)
-    quicklook: bool = option(False, "also STEM.quicklook.png: the map, small, in its colours", group=OUTPUTS)
-    format: Format = option("auto", "of the maps; see below", group=OUTPUTS)
-    codes: str | None = option(
+    cog: bool = _output_file(False, "cloud-optimised GeoTIFFs, with overviews")
+    quicklook: bool = _output_file(False, "also STEM.quicklook.png: the map, small, in its colours")
+    format: Format = _output_file("auto", "of the maps; see below")
+    codes: str | None = _in_gis(
         None,
-        "what maps hold for the classes in place of ids: 10,20,30 in their order, or "
-        "building=10,road=20, or recipe (those of its classes); 16 bits where one is above 255",
-        metavar="CODES",
-        group=GIS,
+        "what maps hold for the classes in place of ids: 10,20,30 in their order, or building=10,road=20, "
+        "or recipe (those of its classes); 16 bits where one is above 255",
+        "CODES",
         spelt=_between_commas,
     )
-    nodata: int | None = option(
+    nodata: int | None = _in_gis(
         None,
         "GeoTIFF value without data (default 255; with 16-bit codes 65535; another where it is a code)",
-        metavar="N",
-        group=GIS,
+        "N",
     )
-    max_pixels: int | None = option(
-        None,
-        "refuse larger rasters; default 2**30, or 10,000 per byte of the file if that is more",
-        metavar="N",
-        group=OPENED,
+    max_pixels: int | None = _opening(
+        None, "refuse larger rasters; default 2**30, or 10,000 per byte of the file if that is more", "N"
     )
-    drivers: tuple[str, ...] = option(
-        (),
-        "further GDAL drivers that may open inputs; a VRT can read any other file",
-        metavar="NAME,…",
-        group=OPENED,
-        read=_names,
+    drivers: tuple[str, ...] = _opening(
+        (), "further GDAL drivers that may open inputs; a VRT can read any other file", "NAME,…", read=_names
     )
-    insist: bool = option(
-        False,
-        "map also inputs whose type, order of bands or range of values is not that of training",
-        group=OPENED,
+    insist: bool = _opening(
+        False, "map also inputs whose type, order of bands or range of values is not that of training"
     )
-    remote: bool = option(
+    remote: bool = _opening(
         False,
         "inputs may also be URLs (https://, s3://, gs://, az://) and GDAL's own paths (/vsizip/…), of "
         "GeoTIFFs; their maps are made in each call",
-        group=OPENED,
     )
-    mosaic: bool = option(
-        False, "inputs that adjoin are one raster: windows see over their edges", group=COMPUTING
-    )
-    labels: str | None = option(
-        None, "score the maps with these labels; see below", metavar="PATTERN", group=SCORES
-    )
-    label_kind: LabelKind | None = option(None, "what these labels are (those it trained on)", group=SCORES)
-    protocol: str | None = option(
-        None, "a published protocol: potsdam-6 or potsdam-5", metavar="NAME", group=SCORES
-    )
-    split_name: str | None = option(
-        None,
-        "what --labels are of, for the record: test, … (default unstated)",
-        metavar="NAME",
-        group=SCORES,
+    mosaic: bool = _computing(False, "inputs that adjoin are one raster: windows see over their edges")
+    labels: str | None = _scoring(None, "score the maps with these labels; see below", "PATTERN")
+    label_kind: LabelKind | None = _scoring(None, "what these labels are (those it trained on)")
+    protocol: str | None = _scoring(None, "a published protocol: potsdam-6 or potsdam-5", "NAME")
+    split_name: str | None = _scoring(
+        None, "what --labels are of, for the record: test, … (default unstated)", "NAME"
     )
 
     def __post_init__(self) -> None:
