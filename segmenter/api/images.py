@@ -22,7 +22,7 @@ Nodata = float | Sequence[float | None] | None
 def rasters_of(
     run: AnyRun, image: ArrayLike, valid: ArrayLike | None, nodata: Nodata, *, insist: bool
 ) -> tuple[list[ArrayRaster], tuple[int, ...]]:
-    """Images as the model of a run reads them, and the shape of what is predicted for them.
+    """Return images as the model of a run reads them, and the shape of what is predicted for them.
 
     Args:
         image: (H, W, C), (H, W) where the model takes one band, or (B, H, W, C).

@@ -95,7 +95,7 @@ class OpenRun:
 
     @property
     def scores(self) -> MapScores | None:
-        """Scores of the best validation, whose model predicts; None before the first, and of several runs.
+        """Return the scores of the best validation, whose model predicts; None before it and of several runs.
 
         Raises:
             ScoreError: they cannot be read.
@@ -123,7 +123,7 @@ class OpenRun:
         progress: bool = False,
         **options: Any,
     ) -> NDArray[Any]:
-        """Class ids of an image, as `predict.py` maps a file of the same pixels, byte for byte.
+        """Return the class ids of an image, as `predict.py` maps a file of the same pixels, byte for byte.
 
         The image may have any size: it is computed in windows that fit the memory, and none of them shows.
         A memory-mapped array is read window by window.
@@ -175,7 +175,7 @@ class OpenRun:
     def map(
         self, inputs: Paths | Iterable[Paths], output: Paths, *, progress: bool = False, **options: Any
     ) -> Maps:
-        """Maps of image files, as `predict.py` makes them: the same files, finished ones kept.
+        """Map image files as `predict.py` does: the same files, finished ones kept.
 
         >>> maps = run.map("a.tif", "maps/")
         >>> maps
@@ -213,7 +213,7 @@ class OpenRun:
 
     @contextmanager
     def _ready(self, *, bars: bool = False) -> Iterator[Said]:
-        """Alone, with the run as it was opened and its models kept; what is said is given, not printed."""
+        """Run alone, with the run as it was opened and its models kept; yield what is said, unprinted."""
         with _ONE_AT_A_TIME:
             for path, text in self._texts.items():
                 if _run_text(path) != text:
@@ -254,7 +254,7 @@ def _run_text(path: Path) -> bytes:
 
 
 def _checked(options: Mapping[str, Any], probabilities: Probabilities) -> Mapping[str, Any]:
-    """Options of a prediction as those of `predict.py`, if there are such.
+    """Return options of a prediction as those of `predict.py`.
 
     Raises:
         DatasetError: there are not.
@@ -267,7 +267,7 @@ def _checked(options: Mapping[str, Any], probabilities: Probabilities) -> Mappin
 
 
 def _maps(mapped: Mapped, folder: Path, said: Said) -> Maps:
-    """What came of a call, or the error that it ended with."""
+    """Return the maps of a call; raise the error that it ended with."""
     outcome = mapped.outcome
     jobs = [*outcome.written, *outcome.kept]
     scored = bool(outcome.each) and (folder / BEST_FILES[0]).is_file()

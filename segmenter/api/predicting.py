@@ -38,7 +38,7 @@ class _ArrayRequest(RasterRequest):
     raster: ArrayRaster | None = None
 
     def open(self, path: Path) -> Any:
-        """The raster."""
+        """Return the raster."""
         return self.raster
 
 
@@ -93,7 +93,7 @@ def _asked_of(found: Prediction) -> NDArray[Any]:
 def result_array(
     shape: tuple[int, ...], classes: int, probabilities: Probabilities, out: NDArray[Any] | None
 ) -> NDArray[Any]:
-    """An array for what is predicted, or the one that is given for it.
+    """Return an array for what is predicted, or the one that is given for it.
 
     Raises:
         RasterError: that has another shape or type.

@@ -1,4 +1,4 @@
-"""What calls give back: scores, and the maps of a folder."""
+"""Results of calls: scores, and the maps of a folder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class MapScores:
 
     @classmethod
     def read(cls, path: Path) -> MapScores:
-        """The scores in a `scores.json`.
+        """Read the scores in a `scores.json`.
 
         Raises:
             ScoreError: it cannot be read, or is not what this program writes.

@@ -27,7 +27,7 @@ Kind = TypeVar("Kind")
 
 @dataclass(frozen=True)
 class _Text:
-    """What is declared of an option beside its field's name, type and default; see `option`."""
+    """Declaration of an option: all but its field's name, type and default; see `option`."""
 
     help: str
     metavar: str | tuple[str, ...] | None
@@ -75,7 +75,7 @@ class Declared:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Texts that it may have; none where it is read otherwise."""
+        """Texts that it may be; empty if it is read otherwise."""
         if self._text.read is not None:
             return ()
         return tuple(each for hint in self._types if get_origin(hint) is Literal for each in get_args(hint))
@@ -211,7 +211,7 @@ def taken(kind: type[Kind], given: dict[str, Any], **more: Any) -> Kind:
 
 
 def given_by_python(options: Mapping[str, Any], *kinds: type) -> dict[str, Any]:
-    """Return the options of dataclasses as a parser would give them, of what a program gives by name.
+    """Return the options that a program gives by name, as a parser would have read them.
 
     Raises:
         DatasetError: an option that is none, or whose value none can be.

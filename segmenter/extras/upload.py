@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from segmenter.mapping.scoring import Outcome
 
 PART_BYTES = 1 << 23
-"""Of an object that is sent in parts; one that is not larger goes at once. A thread holds two parts."""
+"""Bytes of each part of an object; one that is not larger goes at once. A thread holds two parts."""
 _MOST_PARTS = 9_000
 _THREADS = 4
 _REFUSED = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
@@ -57,7 +57,7 @@ class _There:
 
 
 def made_of(entry: Entry) -> str:
-    """A digest of all that the outputs of an entry depend on."""
+    """Return a digest of all that the outputs of an entry depend on."""
     return digest({"input": entry.input, "run": entry.run, "options": entry.options})
 
 
@@ -127,10 +127,10 @@ class Uploads(Finisher):
         )
 
     def holds(self, files: Sequence[Path], entry: Entry, *, now: bool = False) -> bool:
-        """Whether all outputs of an input are there, made of what they would be made of now.
+        """Return whether all outputs of an input are there, made of what they would be made of now.
 
         Args:
-            now: look again, and not only where there was something when this was first asked.
+            now: look again, also if nothing was there when this was first asked.
 
         Raises:
             SegmenterError: the store does not tell.
@@ -141,7 +141,7 @@ class Uploads(Finisher):
         return all(one is not None and one.made_of == made_of(entry) for one in found)
 
     def has(self, name: str) -> bool:
-        """Whether an object was there when this was first asked.
+        """Return whether an object was there when this was first asked.
 
         Raises:
             SegmenterError: the store does not tell.
@@ -204,7 +204,7 @@ class Uploads(Finisher):
         return failures
 
     def wait(self) -> list[SegmenterError]:
-        """Wait for all uploads; return what went wrong. What is in the bucket leaves the working folder."""
+        """Wait for all uploads, and remove what is in the bucket from here; return what went wrong."""
         failures: list[SegmenterError] = []
         for future, files in self._waiting:
             try:
@@ -269,7 +269,7 @@ class Uploads(Finisher):
             self.sent_bytes += facts["bytes"]
 
     def _is_equal(self, there: _There | None, facts: Facts, marks: dict[str, str]) -> bool:
-        """Whether an object is the file, which is counted."""
+        """Return whether the object equals the local file; count it if so."""
         equal = there is not None and (there.size, there.sha256) == (facts["bytes"], facts["sha256"])
         equal = equal and there is not None and there.made_of == marks.get("made-of", "")
         with self._lock:
@@ -288,7 +288,7 @@ class Uploads(Finisher):
     def _write_parts(
         self, what: dict[str, str], parts: Iterator[bytes], marks: dict[str, str], condition: dict[str, str]
     ) -> None:
-        """Nothing shows of it before the last request; where that is not reached, the parts are removed."""
+        """Write an object in parts; nothing shows before the last request, an error removes them."""
         upload = self._client.create_multipart_upload(**what, Metadata=marks)["UploadId"]
         done = []
         try:
@@ -311,7 +311,7 @@ _PART = ("ETag", "ChecksumCRC32", "ChecksumCRC32C", "ChecksumCRC64NVME", "Checks
 
 @contextlib.contextmanager
 def _checked(path: Path, facts: Facts) -> Iterator[Iterator[bytes]]:
-    """A file's bytes in parts; the last comes only if all are what the journal says.
+    """Yield a file's bytes in parts; the last comes only if all are what the journal says.
 
     Raises:
         OutputError: they are not, or it cannot be read.
@@ -342,7 +342,7 @@ def _parts(file: BinaryIO, size: int, path: Path, sha256: str) -> Iterator[bytes
 
 
 def _most_bytes(style: MapStyle, job: MapJob) -> int:
-    """Bytes of a map's files without compression, and of what is kept against a kill."""
+    """Return the bytes of a map's files without compression, and of its partial map."""
     kind = style.wanted.probabilities
     each = 0 if kind is None else len(style.classes) * (1 if kind == "uint8" else 2)
     return job.part.size.pixels * (style.map_bytes + int(style.wanted.confidence) + each) * 2

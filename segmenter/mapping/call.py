@@ -79,12 +79,12 @@ class Call:
 
     @cached_property
     def journal(self) -> Journal:
-        """The journal of the output folder."""
+        """Journal of the output folder."""
         return Journal(self.request.output)
 
     @cached_property
     def precision(self) -> tuple[str, ...]:
-        """The Keras dtype policy of each of the run's members; says why, when it is first asked for."""
+        """Keras dtype policy of each of the run's members; says why, when it is first asked for."""
         return settled_precision(self)
 
     @property

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from segmenter.runs.ensemble import AnyRun
 
 _CHOSEN = ("mode", "overlap", "blend_weights", "tta", "memory", "window_size", "batch", "mosaic")
-"""Of a request, what a tiling follows from."""
+"""Fields of a request that a tiling follows from."""
 _OVER = 2
 """Pixels of a grid that lie over the edges of some of a raster's pixels, or beside them."""
 _PLAIN = "float32"
@@ -97,7 +97,7 @@ class ThisProcess:
 
 
 def tiling_for(call: Call, jobs: Sequence[MapJob]) -> Tiling:
-    """Return the tiling for rasters; say what is to be said about it.
+    """Return the tiling for rasters; print notes about it.
 
     The same call on the same machine gives the same windows, however much of its memory is in use.
 
@@ -171,7 +171,7 @@ def settled_tiling(call: Call, jobs: Sequence[MapJob]) -> Tiling:
 
 
 def _tiling_from(facts: Mapping[str, Any] | None, asked: str | None) -> Tiling | None:
-    """Return a tiling of plain JSON; say where it is smooth without having been asked for."""
+    """Return a tiling of plain JSON; say if it is smooth without having been asked for."""
     if not facts:
         return None
     try:
@@ -202,7 +202,7 @@ def computing_options(call: Call, tiling: Tiling) -> dict[str, Any]:
 
 
 def settled_precision(call: Call) -> tuple[str, ...]:
-    """Return the Keras dtype policy for each of the run's members; say what is to be said about it.
+    """Return the Keras dtype policy for each of the run's members; say which, unless all is float32.
 
     What the program chooses, by whether there is a GPU, is noted in the journal for the same call.
     """

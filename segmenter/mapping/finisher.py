@@ -1,4 +1,4 @@
-"""What doors add to a call: finishers, which make something of its maps, and a store that takes the outputs.
+"""Protocols of what doors add to a call: finishers, which make something of its maps, and a store.
 
 The core knows these protocols and none who fulfils them: style files, pictures, polygons, uploads.
 """
@@ -36,7 +36,7 @@ class Companion(Protocol):
 
     @property
     def remark(self) -> str | None:
-        """Return what is to be said of them, once they are published; None if nothing is."""
+        """Return a line to warn of, once they are published; None if there is nothing."""
 
 
 class Finisher:
@@ -81,7 +81,7 @@ class Store(Protocol):
     """Place that outputs go to once they are finished; what is there is finished too."""
 
     keep: bool
-    """Whether files stay in the output folder until the end."""
+    """True: files stay in the output folder until the end."""
 
     def has(self, name: str) -> bool:
         """Return whether there was an object of that name when this was first asked."""

@@ -26,7 +26,7 @@ _COARSER, _FINER = 256, 64
 
 
 def lay_grids(call: Call, jobs: list[MapJob], failures: list[SegmenterError]) -> list[tuple[str, Path]]:
-    """Give the jobs their grids; return what is to be said of each input.
+    """Lay the grids of jobs; return a note on each input.
 
     Those whose scale is not known, or is too far from the wanted one, leave `jobs` for `failures`.
 
@@ -53,7 +53,7 @@ def lay_grids(call: Call, jobs: list[MapJob], failures: list[SegmenterError]) ->
 
 
 def cost(jobs: Sequence[MapJob]) -> str:
-    """A line on grids much finer than the rasters, whose pixels all are computed; empty if there are none."""
+    """Return a line on grids much finer than the rasters, whose pixels all are computed; empty if none is."""
     finer = [
         (job.grid.over(job.part).size.pixels, job.part.size.pixels) for job in jobs if job.grid is not None
     ]
@@ -68,14 +68,14 @@ def cost(jobs: Sequence[MapJob]) -> str:
 
 
 def groups(jobs: Sequence[MapJob]) -> Iterator[list[MapJob]]:
-    """Jobs that are computed together: those on their own pixels, and those on grids."""
+    """Yield jobs that are computed together: those on their own pixels, and those on grids."""
     for resampled in (False, True):
         if found := [job for job in jobs if (job.grid is not None) == resampled]:
             yield found
 
 
 def _grid(job: MapJob, sides: tuple[float, float], metres: float, *, as_trained: bool) -> ModelGrid | None:
-    """None: pixels are as they should be; those of training scenes in the mean, as they may be oblong."""
+    """Return a job's grid; None if its pixels have the size, as trained in the mean: they may be oblong."""
     high, wide = sides
     side = (high * wide) ** 0.5
     compared = (side,) if as_trained else sides
@@ -91,7 +91,7 @@ def _grid(job: MapJob, sides: tuple[float, float], metres: float, *, as_trained:
 
 
 def _sides(info: RasterInfo, scale_of: ScaleOf, stated: float | None) -> tuple[float, float]:
-    """Metres from row to row and column to column: as the dataset says, else the raster, else the call."""
+    """Return metres from row to row and column to column: as the dataset says, else raster, else call."""
     own, square = pixel_sides(info), info.metres_per_pixel
     counts = scale_of(info.path, square)
     if own is not None:

@@ -42,7 +42,7 @@ def plan_maps(
         fit: raises what forbids to map part of a raster, and returns warnings about it.
 
     Yields:
-        The image with its job, with the error that forbids it, or with None where a bounding box does not
+        The image with its job, with the error that forbids it, or with None if a bounding box does not
         touch it.
     """
 

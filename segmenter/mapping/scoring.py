@@ -57,7 +57,7 @@ class Scorer:
 
 @dataclass
 class Outcome:
-    """What came of the jobs.
+    """Outcome of the jobs.
 
     Attributes:
         confusion: of all maps that have a label.
@@ -149,7 +149,7 @@ class Scoring:
         return cls(run.classes, kind, truth.split, request.protocol, tta, truth.scale_of, strata)
 
     def of(self, scenes: Sequence[str]) -> Protocol:
-        """The protocol with the scenes that were scored."""
+        """Return the protocol with the scenes that were scored."""
         if self.protocol:
             kind, split, tta = self.labels, self.split, self.tta
             return Protocol.published(self.protocol, labels=kind, split=split, tta=tta, scenes=scenes)
@@ -157,7 +157,7 @@ class Scoring:
 
 
 def write_scores(outcome: Outcome, scoring: Scoring, folder: Path, title: str) -> str:
-    """Write `scores.json` and `confusion.png` of the maps that have a label; gives the tables for people.
+    """Write `scores.json` and `confusion.png` of the maps that have a label; return the tables for people.
 
     Beside the total, `scores.json` has under `per_scene` the scores of each scene and the name of its map,
     and where the scenes' scales differ under `per_scale` those of each stratum.
@@ -181,7 +181,7 @@ def write_scores(outcome: Outcome, scoring: Scoring, folder: Path, title: str) -
 
 
 def _by_scale(scenes: Mapping[str, tuple[MapJob, ConfusionMatrix]], scoring: Scoring) -> dict[str, Scores]:
-    """Scores of each stratum of the scenes' scale; empty where it is one."""
+    """Return the scores of each stratum of the scenes' scale; empty if there is only one."""
     scales = ScaleConfusions(scoring.classes)
     for name, (job, confusion) in scenes.items():
         metres = scoring.scale_of(job.info.path, job.info.metres_per_pixel)
@@ -199,7 +199,7 @@ def _facts(job: MapJob, scores: Scores) -> dict[str, Any]:
 
 
 def scene_table(scores: Mapping[str, Scores]) -> str:
-    """For a terminal: a line per scene in percent; of many scenes those with the lowest mIoU."""
+    """Return a table for a terminal: a line per scene in percent; of many, those with the lowest mIoU."""
     shown = list(scores)
     more = ""
     if len(shown) > _SCENES_SHOWN:

@@ -17,7 +17,7 @@ _SCHEMES = ("tcp", "tls", "inproc")
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """Where work is done beside this process.
+    """Cluster that work is done on.
 
     Raises:
         ClusterError: they exclude each other, or something is missing.

@@ -87,7 +87,7 @@ class Pool:
         return self._options.asked
 
     def machines(self) -> dict[str, tuple[int | None, int, int]]:
-        """`remote.machine` of each worker.
+        """Return `remote.machine` of each worker.
 
         Raises:
             ClusterError: they cannot be asked.
@@ -106,7 +106,7 @@ class Pool:
         alone: bool = True,
         stop: Callable[[], bool] = lambda: False,
     ) -> Generator[tuple[Item, Answer], None, None]:
-        """Each item with what came of it, in the order of the items, which are asked for as they are needed.
+        """Yield each item with its answer, in the order of the items, which are asked for as they are needed.
 
         Args:
             work: is sent to each worker once, with all that it holds, and called there with each item; as a
@@ -175,7 +175,7 @@ class Pool:
     def _settle(self, ready: queue.SimpleQueue[tuple[_Task, Future]]) -> _Task | None:
         """Fetch what is done, at once: what lies here is not lost with a worker.
 
-        Gives a task whose result was lost with its worker, to be submitted again.
+        Return a task whose result was lost with its worker, to be submitted again.
         """
         try:
             task, future = ready.get(timeout=_POLL_SECONDS)
@@ -196,7 +196,7 @@ class Pool:
         return None
 
     def _stuck(self, name: str) -> bool:
-        """Whether workers are ready, and none is at work: twice, since what is done may be on its way.
+        """Return whether workers are ready and none is at work, twice in a row: a result may be on its way.
 
         Where all workers were lost at once, the scheduler does not look again at what waits for a resource
         when one of them has it.
@@ -210,7 +210,7 @@ class Pool:
         return True
 
     def _answer(self, task: _Task, future: Future) -> Answer | None:
-        """What came of a task; None where that is not to be had, for now or for good."""
+        """Return the answer of a task; None if it cannot be fetched now, or is lost."""
         if future.status == "error":
             error = future.exception()
             if isinstance(error, KilledWorker):
@@ -238,12 +238,12 @@ class Pool:
         return answer
 
     def _check_there(self, there: bool) -> None:
-        """Where nothing is to be had because the scheduler is gone, and not a worker, raise that."""
+        """Raise LostClusterError if it is the scheduler that is gone, and not a worker."""
         if not there:
             raise self._lost()
 
     def _look(self, name: str, *, now: bool = False) -> bool:
-        """Whether the scheduler and some worker are there; counts the places. Gives whether it has looked.
+        """Look for the scheduler and its workers, and count the places; return whether it was time to look.
 
         Raises:
             LostClusterError: they are not.
@@ -306,7 +306,7 @@ def _cancel(tasks: deque[_Task]) -> None:
 
 
 def _bytes(value: Any) -> int:
-    """Of what is held of an answer: answers of bytes count, others are small."""
+    """Return the bytes that an answer holds: answers of bytes count, others are small."""
     if isinstance(value, bytes):
         return len(value)
     return sum(map(_bytes, value)) if isinstance(value, (list, tuple)) else 0

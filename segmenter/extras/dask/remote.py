@@ -1,4 +1,4 @@
-"""What runs in a cluster's workers: work is given to each once, then its items, one at a time.
+"""Code of a cluster's workers: work is sent to each once, then its items, one at a time.
 
 A worker that was given the work has a resource of the call's name, which the items ask for: so a worker
 that differs, or did not get the work, gets no item, and one with several threads does not compute several.
@@ -38,14 +38,14 @@ _LOCKS: dict[str, threading.Lock] = {}
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of an item: a value, or the user's error."""
+    """Result of an item: a value, or the user's error."""
 
     value: Any = None
     error: SegmenterError | None = None
 
 
 class Setup(WorkerPlugin):
-    """Gives the work to each worker, also to those that join later.
+    """Plugin that brings the work to each worker, also to those that join later.
 
     Args:
         name: of the call.
@@ -91,7 +91,7 @@ def run(name: str, item: Any, alone: bool) -> Answer:
 
 
 def machine(dask_worker: Worker) -> tuple[int | None, int, int]:
-    """Of a worker: bytes of its smallest card (None: no GPU), of its memory, and its number of threads."""
+    """Return the bytes of a worker's smallest card (None: no GPU) and of its memory, and its threads."""
     limit = dask_worker.memory_manager.memory_limit or machine_memory()
     return smallest_card(), min(limit, machine_memory()), dask_worker.state.nthreads
 
@@ -103,7 +103,7 @@ _held: list[FileLock] = []
 
 
 def take_share(threads: int) -> None:
-    """Let TensorFlow see one GPU that no other worker has, or without GPUs so many threads.
+    """Let TensorFlow see one GPU that no other worker has, or without GPUs as many threads.
 
     A variable that whoever started the worker has set is kept: CUDA_VISIBLE_DEVICES, TF_NUM_…_THREADS. The
     GPU is marked by a lock that ends with the process, so that a worker that is started anew finds it free.
@@ -158,7 +158,7 @@ def versions() -> dict[str, str]:
 
 
 def difference(here: dict[str, str], there: dict[str, str]) -> str | None:
-    """The first thing that is not the same, in words; None where all is."""
+    """Return the first difference in words; None if there is none."""
     for name in {**here, **there}:
         mine, theirs = (found.get(name, "none") for found in (here, there))
         if mine != theirs:
@@ -167,7 +167,7 @@ def difference(here: dict[str, str], there: dict[str, str]) -> str | None:
 
 
 def _digest() -> str:
-    """Of the library's source files: a worker with other ones would compute something else."""
+    """Return a digest of the library's source files: a worker with others would compute something else."""
     root, total = Path(__file__).parents[2], hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         total.update(f"{path.relative_to(root)}\n".encode())

@@ -27,7 +27,7 @@ _AT_ONCE, _EACH = 256, 16
 
 @contextlib.contextmanager
 def spread_over(options: ClusterOptions | None, root: Path) -> Iterator[Spread]:
-    """What does work for many items: threads here, or the workers of a cluster.
+    """Yield what does work for many items: threads here, or the workers of a cluster.
 
     Args:
         root: a folder that the workers have to see.
@@ -66,7 +66,7 @@ class OnWorkers:
         note: Callable[[Result], str] | None = None,
         at_end: Callable[[], None] = lambda: None,
     ) -> Iterator[Result]:
-        """As `in_threads`; `work` is sent with what it holds, and does not share it with this process."""
+        """Work as `in_threads` does; `work` is sent with a copy of all that it holds."""
         at_once = max(1, min(_AT_ONCE, len(items) // (_EACH * max(1, self._places))))
         lots = [items[first : first + at_once] for first in range(0, len(items), at_once)]
         with (
@@ -88,7 +88,7 @@ class OnWorkers:
 
 def _lot(work: Callable[[Item], Result], root: Path) -> Callable[[Sequence[Item]], list[Answer]]:
     def each(items: Sequence[Item]) -> list[Answer]:
-        """What came of the items, to the first error."""
+        """Return the answers of the items, up to the first error."""
         if not root.is_dir():
             raise ClusterError(
                 f"{root}: is not there; workers read files themselves, under the caller's paths: mount it"

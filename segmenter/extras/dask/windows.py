@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _AHEAD = 2
 """Windows that wait to be written."""
 _SHARE_OF_LIMIT = 0.6
-"""Of what a foreign worker may have: Dask ends it at 0.95, and holds what waits there too."""
+"""Share of a foreign worker's memory: Dask ends it at 0.95, and holds what waits there too."""
 
 
 class ClusterWindows:
@@ -127,7 +127,7 @@ def tiling_of_worker(call: Call, jobs: Sequence[MapJob], tiling: Tiling, memory:
 def _events(
     pool: Pool, work: StripWork, pieces: Iterable[tuple[Strip, ...]], stop: Callable[[], bool]
 ) -> Iterator[Event[MapJob]]:
-    """What one process would compute, each job's windows in order."""
+    """Yield what one process would compute, each job's windows in order."""
     failed: set[int] = set()
     sent = ((strips, tuple(strip.to_send() for strip in strips)) for strips in pieces)
     given: list[tuple[Strip, ...]] = []

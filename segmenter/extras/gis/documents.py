@@ -56,25 +56,25 @@ def legend(style: MapStyle, job: MapJob, pixels: Sequence[int] | None = None) ->
 
 
 def shown(text: str) -> str:
-    """A text as XML may hold it: characters that it cannot are replaced by U+FFFD."""
+    """Return a text as XML may hold it: other characters are replaced by U+FFFD."""
     return _NOT_IN_XML.sub("\ufffd", text)
 
 
 def child(parent: ET.Element, tag: str, text: str | None = None, /, **attributes: object) -> ET.Element:
-    """A new element below another, with its text and its attributes."""
+    """Add an element below another, with its text and its attributes."""
     element = ET.SubElement(parent, tag, {name: shown(str(value)) for name, value in attributes.items()})
     element.text = None if text is None else shown(text)
     return element
 
 
 def document(root: ET.Element, head: str = "") -> bytes:
-    """An XML file, with lines before its root."""
+    """Return an XML file, with lines before its root."""
     ET.indent(root)
     return f"{head}{ET.tostring(root, encoding='unicode')}\n".encode()
 
 
 def is_ours(content: bytes) -> bool:
-    """Whether a file's content is as this program wrote it, and not as QGIS saved it since."""
+    """Return whether a file's content is as this program wrote it, and not as QGIS saved it since."""
     return MARK.encode() in content[:_HEAD]
 
 
@@ -88,7 +88,7 @@ _RAMP = (
 
 
 def class_style(entries: Sequence[LegendEntry]) -> ET.Element:
-    """The classes by name and colour, in the order given; every other value is transparent."""
+    """Return a style of classes by name and colour, in this order; every other value is transparent."""
     pipe, renderer = _pipe("paletted", band=1)
     palette = child(renderer, "colorPalette")
     for entry in entries:
@@ -98,7 +98,7 @@ def class_style(entries: Sequence[LegendEntry]) -> ET.Element:
 
 
 def share_style() -> ET.Element:
-    """Shares from 0 to 1 of the first band, dark to bright, in percent."""
+    """Return a style of shares from 0 to 1 in the first band, dark to bright, in percent."""
     pipe, renderer = _pipe("singlebandpseudocolor", band=1, classificationMin=0, classificationMax=1)
     shader = child(
         child(renderer, "rastershader"),
@@ -115,7 +115,7 @@ def share_style() -> ET.Element:
 
 
 def style_file(pipe: ET.Element) -> bytes:
-    """A `.qml` file."""
+    """Return a `.qml` file."""
     root = ET.Element("qgis", version=QGIS_VERSION, styleCategories="Symbology")
     root.append(pipe)
     child(root, "blendMode", "0")
@@ -123,7 +123,7 @@ def style_file(pipe: ET.Element) -> bytes:
 
 
 def _pipe(kind: str, **attributes: object) -> tuple[ET.Element, ET.Element]:
-    """The steps from a raster's values to colours, and the one that is to be filled in."""
+    """Return the steps from a raster's values to colours, and the renderer, which is to be filled in."""
     pipe = ET.Element("pipe")
     # Classes must not be averaged, and the values of an image need not be: neighbours as they are.
     resampling = {f"zoomed{way}ResamplingMethod": "nearestNeighbour" for way in ("In", "Out")}
@@ -143,7 +143,7 @@ _NAMED_VALUES = 256
 
 
 def attribute_table(entries: Sequence[LegendEntry]) -> bytes:
-    """The `.aux.xml` of a map: value, class, red, green, blue, alpha and, where counted, pixels.
+    """Return the `.aux.xml` of a map: value, class, red, green, blue, alpha and, where counted, pixels.
 
     With the names as GDAL's categories too, which programs show that know no attribute tables.
     """

@@ -27,7 +27,7 @@ from segmenter.raster import quiet_gdal
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the file; gives the exit code."""
+    """Write the file; return the exit code."""
     args = _parser().parse_args(arguments)
     quiet_gdal()
     maps = [path for given in args.maps for path in _maps(given)]
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _maps(given: Path) -> list[Path]:
-    """A map, or those in a folder."""
+    """Return a map, or those in a folder."""
     if not given.is_dir():
         return [given]
     found = [path for path in sorted(given.glob("*.tif")) if not path.name.endswith(BESIDE)]

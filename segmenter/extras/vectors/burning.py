@@ -26,9 +26,9 @@ from segmenter.raster import RasterInfo
 from segmenter.raster.burned import Move, between, box_around, covered, to_pixels
 
 BAND_PIXELS = 1 << 24
-"""Of the rows for which polygons are read and moved at once."""
+"""Pixels of the rows for which polygons are read and moved at once."""
 STRIP_PIXELS = 1 << 23
-"""Of the rows that are burned at once; a few bytes of memory each."""
+"""Pixels of the rows that are burned at once; a few bytes of memory each."""
 _MOST_OFF = 1 / 16
 """Pixels by which a straight edge may leave its place when it is moved to another CRS."""
 _MOST_HALVINGS = 12
@@ -52,7 +52,7 @@ class Placed:
     fid_P: NDArray[np.int64]
 
     def touching(self, window: Window) -> Placed:
-        """Those whose extent touches a window."""
+        """Return those whose extent touches a window."""
         left, top, right, bottom = shapely.bounds(self.shape_P).reshape(-1, 4).T
         rows = (top <= window.row_stop) & (bottom >= window.row)
         cols = (left <= window.col_stop) & (right >= window.col)
@@ -85,7 +85,7 @@ class Burner:
         self._move = between(vector.crs, info.crs)
 
     def strips(self) -> Iterator[tuple[Window, NDArray[np.uint8]]]:
-        """Class ids of the image's rows, from top to bottom.
+        """Yield the class ids of the image's rows, from top to bottom.
 
         Raises:
             LabelError: a value names no class, or an overlap has no order.
@@ -98,7 +98,7 @@ class Burner:
                 yield window, self.ids(placed, window)
 
     def placed(self, window: Window) -> Placed:
-        """The polygons that may touch a window."""
+        """Return the polygons that may touch a window."""
         box = box_around(self._info, window, self._vector.crs)
         found = self._vector.within(box)
         path = self._vector.path
@@ -124,7 +124,7 @@ class Burner:
 
     @cached_property
     def _around(self) -> Box:
-        """The image with as much around it on each side, in the file's CRS.
+        """The image and as much around it on each side, in the file's CRS.
 
         In the image's own CRS polygons stay whole for longer: what is cut has corners that are rounded.
         """
@@ -134,7 +134,7 @@ class Burner:
         return box_around(self._info, around, self._vector.crs)
 
     def ids(self, placed: Placed, window: Window) -> NDArray[np.uint8]:
-        """(H, W) class ids of a window."""
+        """Return the (H, W) class ids of a window."""
         rule = self._rule
         near = placed.touching(window)
         ids_HW = np.full((window.height, window.width), rule.outside_id, np.uint8)
@@ -190,7 +190,7 @@ class Burner:
 
 
 def _simple(found: Features, path: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Simple polygons, and for each the feature that it is part of.
+    """Return simple polygons, and for each the feature that it is part of.
 
     Parts are burned one by one: burned as one shape, where two overlap there would be a hole.
     """
@@ -215,7 +215,7 @@ def _simple(found: Features, path: Path) -> tuple[NDArray[Any], NDArray[np.int64
 
 
 def _near(shapes: NDArray[Any], box: Box) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Polygons cut by a box around the image, and for each which it was part of.
+    """Cut polygons by a box around the image; return the parts, and for each the polygon it was part of.
 
     Far from the image another CRS may have no coordinates, or wrong ones.
     """
@@ -234,7 +234,7 @@ def _near(shapes: NDArray[Any], box: Box) -> tuple[NDArray[Any], NDArray[np.int6
 
 
 def _bent(shapes: NDArray[Any], move: Move, to_pixel: Move) -> NDArray[Any]:
-    """Polygons of another CRS in columns and rows; None where one has corners without coordinates there.
+    """Return polygons of another CRS in columns and rows; None if one has corners without coordinates there.
 
     An edge that is straight in one CRS is bent in the other: edges get points on the way until none leaves
     its place by more than `_MOST_OFF`. How many depends on the polygon alone, not on those beside it.
@@ -259,7 +259,7 @@ def _bent(shapes: NDArray[Any], move: Move, to_pixel: Move) -> NDArray[Any]:
 
 
 def _off(shapes: NDArray[Any], move: Move, to_pixel: Move) -> NDArray[np.float64]:
-    """Pixels by which the middles of each polygon's edges leave their place; NaN where there is none."""
+    """Return by how many pixels the middles of each polygon's edges leave their place; NaN if it has none."""
     rings, shape_R = shapely.get_rings(shapes, return_index=True)
     xy, ring_V = shapely.get_coordinates(rings, return_index=True)
     edge = ring_V[1:] == ring_V[:-1]
@@ -285,7 +285,7 @@ _Points = NDArray[np.float64]
 
 
 def outlined(shape_P: NDArray[Any], window: Window) -> NDArray[np.bool_]:
-    """(H, W) pixels of a window through whose inside an edge runs; not those that it only borders on."""
+    """Return the (H, W) pixels of a window through whose inside an edge runs, not along their border."""
     found_HW = np.zeros((window.height, window.width), np.bool_)
     first_E, last_E = _edges(shape_P, window)
     edge_S, along_S = _cuts(first_E, last_E)
@@ -302,7 +302,7 @@ def outlined(shape_P: NDArray[Any], window: Window) -> NDArray[np.bool_]:
 
 
 def _edges(shape_P: NDArray[Any], window: Window) -> tuple[_Points, _Points]:
-    """First and last points of the edges that may run through a window, as (column, row)."""
+    """Return the first and last points of the edges that may run through a window, as (column, row)."""
     rings = shapely.get_rings(shape_P)
     xy, ring_V = shapely.get_coordinates(rings, return_index=True)
     joined = ring_V[1:] == ring_V[:-1]
@@ -314,7 +314,7 @@ def _edges(shape_P: NDArray[Any], window: Window) -> tuple[_Points, _Points]:
 
 
 def _cuts(first_E: _Points, last_E: _Points) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Where edges cross the lines between pixels: the edge, and the way along it (0 … 1), in that order."""
+    """Return where edges cross the lines between pixels: edge and way along it (0 … 1), in that order."""
     count = len(first_E)
     edges, ways = [np.arange(count), np.arange(count)], [np.zeros(count), np.ones(count)]
     for axis in (0, 1):

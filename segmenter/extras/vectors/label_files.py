@@ -20,7 +20,7 @@ from segmenter.raster import RasterWriter, crs_title, extent_text, raster_info
 from segmenter.raster.made import MadeRasters, label_spec
 
 _VERSION = 2
-"""Of the rules that decide what is burned; it is part of the name."""
+"""Version of the rules that decide what is burned; it is part of the name."""
 
 
 class LabelFiles:
@@ -40,11 +40,11 @@ class LabelFiles:
 
     @property
     def classes(self) -> ClassMap:
-        """Of the labels that are made."""
+        """Classes of the labels that are made."""
         return self._rule.classes
 
     def label(self, name: str, image: Path, polygons: Path, *, shared: bool) -> Path | None:
-        """The label of an image; None where no polygon lies on it.
+        """Return the label of an image, made if necessary; None if no polygon lies on it.
 
         Args:
             name: of the scene, or a path: another for each image.
@@ -62,11 +62,11 @@ class LabelFiles:
         )
 
     def has(self, name: str, image: Path, polygons: Path) -> bool:
-        """Whether a label is made, or known to be none."""
+        """Return whether a label is made, or known to be none."""
         return self._cache.has(name, [*files_of(polygons), image])
 
     def tidy(self) -> None:
-        """See `MadeRasters.tidy`."""
+        """Tidy the cache; see `MadeRasters.tidy`."""
         self._cache.tidy()
 
     def _file(self, polygons: Path) -> VectorFile:

@@ -24,7 +24,7 @@ _Pairs = NDArray[np.int64]
 """(n, 2) numbers of components."""
 _Labels = NDArray[np.int32]
 _Of = tuple[int, NDArray[np.bool_]]
-"""Of a strip: what its components' numbers begin after, and which of them look small in it."""
+"""Offset of a strip's component numbers, and which components look small in it."""
 
 
 class Slivers:
@@ -84,7 +84,7 @@ class Slivers:
         self._lengths.append(np.asarray(counts * length, np.float64))
 
     def classes(self) -> Iterator[NDArray[np.uint8]]:
-        """For each strip the class of each of its components, from number 0, which is `IGNORE`."""
+        """Yield for each strip the class of each of its components, from number 0, which is `IGNORE`."""
         class_N = np.concatenate(self._class)
         root_N = self._roots(np.concatenate(self._first))
         area_R = np.asarray(np.bincount(root_N, np.concatenate(self._area)), np.float64)
@@ -95,7 +95,7 @@ class Slivers:
             yield np.concatenate([np.full(1, IGNORE, np.uint8), new_N[offset + 1 : offset + 1 + len(kinds)]])
 
     def _roots(self, first_N: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Number of the whole component that each part belongs to, in the order of their first pixels.
+        """Return the number of the whole component of each part, in the order of their first pixels.
 
         Number 0 is alone. The order decides between equals, whatever the strips are.
         """
@@ -143,14 +143,14 @@ class _Merged:
                 heapq.heappush(waiting, self._turn(kept))
 
     def classes(self) -> NDArray[np.uint8]:
-        """Of each component, in the end."""
+        """Return the class of each component, in the end."""
         found = self._class.copy()
         for one in self._into:
             found[one] = self._class[self._root(one)]
         return found
 
     def _turn(self, one: int) -> tuple[float, int, int]:
-        """When it is a component's turn: the smallest first, of equals the one that begins first."""
+        """Return when it is a component's turn: the smallest first, of equals the one that begins first."""
         return float(self._area[one]), self._rank[one], one
 
     def _root(self, one: int) -> int:
@@ -188,7 +188,7 @@ class _Merged:
 
 
 def _first_pixels(strip: Strip) -> NDArray[np.int64]:
-    """Of each component the first pixel, counted row by row in the whole map."""
+    """Return the first pixel of each component, counted row by row in the whole map."""
     flat = strip.labels.ravel()
     first_C = np.zeros(strip.count + 1, np.int64)
     first_C[flat[::-1]] = np.arange(len(flat) - 1, -1, -1)  # the last one that is written stays

@@ -28,9 +28,9 @@ _AT_ONCE = 20_000
 
 
 def vectorise(maps: Sequence[Path], output: Path, wanted: Wanted, *, progress: bool = True) -> int:
-    """Write the polygons of all maps to one GeoPackage or GeoParquet file; gives their number.
+    """Write the polygons of all maps to one GeoPackage or GeoParquet file; return their number.
 
-    Without `min_area` and `simplify` they are the maps: rasterised again, each gives every pixel back.
+    Without `min_area` and `simplify` they are the maps: rasterised again, each has the same pixels.
 
     Raises:
         SegmenterError: a map cannot be read, maps have several CRSs, or a class of `only` is in none of them;
@@ -45,7 +45,7 @@ def vectorise(maps: Sequence[Path], output: Path, wanted: Wanted, *, progress: b
 
 
 def _check(maps: Sequence[Path], wanted: Wanted) -> Any:
-    """The CRS of all maps."""
+    """Check that maps can be in one file; return their CRS."""
     named: set[str] = set()
     first: RasterInfo | None = None
     for path in maps:
@@ -85,7 +85,7 @@ def _one(path: Path, wanted: Wanted, write: Callable[[Batch], None], progress: b
 
 
 def _classes(one: WrittenMap, wanted: Wanted, bar: Any) -> Iterator[NDArray[np.uint8]] | None:
-    """For each strip the classes of its components once slivers are gone; None: nothing changes."""
+    """Return for each strip the classes of its components once slivers are gone; None if nothing changes."""
     if not wanted.min_area:
         return None
     info = one.info
@@ -116,7 +116,7 @@ def _polygons(
 
 
 def _chosen(found: Polygons, one: WrittenMap, wanted: Wanted) -> Polygons:
-    """Without what has no data, nor is asked for."""
+    """Return the polygons that have data and are asked for."""
     ids = [i for i, each in enumerate(one.classes) if not wanted.only or each.name in wanted.only]
     return found.of(np.isin(found.class_P, ids) & (found.class_P != IGNORE))
 
@@ -145,7 +145,7 @@ def _write(waiting: Sequence[Polygons], one: WrittenMap, write: Callable[[Batch]
 
 
 def square_metres(shape_P: NDArray[Any], info: RasterInfo) -> NDArray[np.float64] | None:
-    """Area of each polygon, in coordinates of a map's CRS; None where they are not of the ground.
+    """Return the area of each polygon, in coordinates of a map's CRS; None if these are not of the ground.
 
     In degrees and in Mercator's projections it is that on an equal-area projection, elsewhere the plane one.
     """
@@ -161,7 +161,7 @@ def square_metres(shape_P: NDArray[Any], info: RasterInfo) -> NDArray[np.float64
 
 
 def on_the_ground(shape_P: NDArray[Any], info: RasterInfo) -> NDArray[Any]:
-    """Polygons in columns and rows as such in the map's CRS; as they are where it has no georeference."""
+    """Return polygons in columns and rows as such in the map's CRS; unchanged if it has no georeference."""
     move = info.transform
     if move is None:
         return shape_P
@@ -171,7 +171,7 @@ def on_the_ground(shape_P: NDArray[Any], info: RasterInfo) -> NDArray[Any]:
 
 
 def pixel_square_metres(info: RasterInfo) -> NDArray[np.float64] | None:
-    """Area of a pixel in each row of a map, at its middle column; None where it cannot be told."""
+    """Return the area of a pixel in each row of a map, at its middle column; None if it cannot be told."""
     rows, middle = np.arange(info.size.height), info.size.width // 2
     if info.crs is not None and info.crs.is_projected and not lengths_stretch(info.crs):
         rows = rows[:1]  # all are alike

@@ -13,7 +13,7 @@ OUTPUTS = "outputs"
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What is made of a map."""
+    """Options of the polygons of a map."""
 
     min_area: float = option(
         0.0,

@@ -35,7 +35,7 @@ from segmenter.inference.prediction import Prediction
 LEAST_PIXELS = 1 << 22
 """Smaller rasters are done again: that takes seconds, and a file more for each tile of a folder too."""
 MUCH_PIXELS = 1 << 26
-"""So many that are computed are kept even where the raster cannot be read on: the disk may be to blame."""
+"""From this many on, computed pixels are kept if the raster cannot be read on: a disk may be at fault."""
 _LONGEST_LINE = 1 << 16
 _FORMAT = 2
 _ARRAYS = {field.name for field in fields(Prediction)}
@@ -109,7 +109,7 @@ class PartialMap:
             aside.unlink(missing_ok=True)
 
     def replay(self) -> Iterator[tuple[Window, Arrays]]:
-        """The complete windows in the order in which they were added; to be read to the end, before `add`.
+        """Yield the complete windows in the order in which they were added; read it to the end before `add`.
 
         Raises:
             RasterError: they are no longer what `recover` found.
@@ -125,7 +125,7 @@ class PartialMap:
             self._file.seek(0, os.SEEK_END)
 
     def add(self, window: Window, arrays: Arrays) -> None:
-        """Append a window; raises OSError where there is no space."""
+        """Append a window; raise OSError if there is no space."""
         if self._file is None:
             return
         write_window(self._file, window, arrays)
@@ -164,7 +164,7 @@ def write_window(file: BinaryIO, window: Window, arrays: Arrays) -> None:
 
 
 def read_windows(file: BinaryIO, size: int) -> Iterator[tuple[Window, Arrays]]:
-    """Windows from where a file of so many bytes stands, to the first that is damaged."""
+    """Yield windows from where a file of `size` bytes stands, up to the first that is damaged."""
     while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
         record = unsealed(line)
         if record is None:
@@ -190,7 +190,7 @@ def read_windows(file: BinaryIO, size: int) -> Iterator[tuple[Window, Arrays]]:
 
 
 def _fits(window: Window, arrays: Arrays) -> bool:
-    """Whether arrays are what `Prediction` has of a window."""
+    """Return whether arrays are what `Prediction` has of a window."""
     shape = window.height, window.width
     known = "ids" in arrays and arrays.keys() <= _ARRAYS
     return known and all(array.shape[:2] == shape for array in arrays.values())

@@ -36,7 +36,7 @@ _OF_ONE_FILE = {"GTiff", "COG", "PNG", "JPEG", "WEBP", "BMP"}
 """Drivers whose rasters lie in the file that is named, with the sidecars that `journal.input_facts` knows."""
 
 _OF_PIXELS = ("bytes", "mtime_ns", "sample", ".msk")
-"""Of `journal.input_facts`: what pixels are read from until the last window. All else is read at the opening;
+"""Facts of `journal.input_facts` on what pixels are read from until the end. All else is read at the opening;
 a viewer that puts statistics or overviews beside an image in the meantime does no harm."""
 
 
@@ -56,7 +56,7 @@ class OutputLocks:
 
     @property
     def missing(self) -> str | None:
-        """Why nothing keeps another process out: the file system has no locks; None where it has."""
+        """Why nothing keeps another process out: the file system has no locks; None if it has."""
         return next((lock.missing for lock in self._locks.values() if lock.missing is not None), None)
 
     def take(self) -> None:
@@ -86,7 +86,7 @@ class OutputLocks:
 
 @dataclass
 class _Held:
-    """What belongs to a job while it is worked on."""
+    """Locks and partial map of a job while it is worked on."""
 
     locks: OutputLocks
     partial: PartialMap | None = None
@@ -116,7 +116,7 @@ class FolderState:
         self._hidden = {path.name for path in folder.glob(".*")}
 
     def unfinished(self, job: MapJob) -> str | None:
-        """Why a job is to be done; empty where it never was; None where its outputs are finished and whole.
+        """Return why a job must be done, empty if it never was; None if its outputs are finished and whole.
 
         Raises:
             SegmenterError: the input cannot be read.
@@ -202,7 +202,7 @@ class FolderState:
         self._locks_missing_said = True
 
     def partial(self, job: MapJob) -> PartialMap | None:
-        """Where the finished windows of a taken job go; None for small ones."""
+        """Return where the finished windows of a taken job go; None for small ones."""
         return self._held[id(job)].partial
 
     def give_way(self, job: MapJob) -> bool:
@@ -255,7 +255,7 @@ class FolderState:
             self._store.add((*job.files, *job.unchecked), replace(self._entry(job), outputs=facts))
 
     def _with_rest(self, entry: Entry, before: Entry) -> Entry:
-        """An entry with what an earlier call wrote besides and would be the same; what would not be goes.
+        """Return an entry with outputs of an earlier call that would be the same; remove the other ones.
 
         Only files that are still what the journal says: others are someone else's by now.
         """
@@ -290,7 +290,7 @@ class FolderState:
             _let_go(held, keep=keep)
 
     def holds_much(self, job: MapJob) -> bool:
-        """Whether so much is computed of a taken job that it is worth its place on the disk."""
+        """Return whether so much is computed of a taken job that it is worth its place on the disk."""
         held = self._held.get(id(job))
         much = held is not None and held.partial is not None and held.partial.pixels >= MUCH_PIXELS
         return much and _not_looked_at(job.info) is None
@@ -302,7 +302,7 @@ class FolderState:
         self._held.clear()
 
     def _entry(self, job: MapJob) -> Entry:
-        """What the journal will say of a job, but for its outputs: the input as it is when first asked."""
+        """Return the job's journal entry without its outputs: the input as it is when first asked."""
         if id(job) not in self._entries:
             facts = input_facts(job.info.path, header(job.info))
             source = str(job.info.path.resolve())
@@ -329,7 +329,7 @@ class FolderState:
 
 
 def neighbour_facts(job: MapJob, tiling: Tiling) -> Facts:
-    """What a job's map in a mosaic depends on: the files around it, where the grid begins and where all ends.
+    """Return what a job's map in a mosaic depends on: files around it, begin of the grid, ends of the mosaic.
 
     An end that is farther away than a window sees is the same wherever it is; blended windows lie
     otherwise in another mosaic.
@@ -353,7 +353,7 @@ def neighbour_facts(job: MapJob, tiling: Tiling) -> Facts:
 
 
 def _not_looked_at(info: RasterInfo) -> str | None:
-    """Why it cannot be told whether an input's pixels are what they were; None where it can."""
+    """Return why it cannot be told whether an input's pixels are unchanged; None if it can."""
     if isinstance(info.path, RemotePath):
         with contextlib.suppress(OSError):
             if info.path.stat().st_mtime_ns > 0:

@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"\s*(\d+)\s*$")
 
 @dataclass(frozen=True)
 class FileValues:
-    """What a file holds for each class id, and where there is no data.
+    """Values of a file: one for each class id, and one without data.
 
     Attributes:
         codes: by id, each another.
@@ -55,12 +55,12 @@ class FileValues:
 
     @property
     def dtype(self) -> str:
-        """Of the file: the smaller one that holds all values."""
+        """Type of the file: the smaller one that holds all values."""
         return "uint8" if max(*self.codes, self.nodata) <= 255 else "uint16"
 
     @property
     def _plain(self) -> bool:
-        """Whether it holds the ids themselves."""
+        """True if it holds the ids themselves."""
         return self.nodata == IGNORE and self.codes == tuple(range(len(self.codes)))
 
     @cached_property
@@ -78,16 +78,16 @@ class FileValues:
         return table
 
     def of(self, ids: NDArray[np.uint8]) -> NDArray[Any]:
-        """What the file holds for class ids."""
+        """Return what the file holds for class ids."""
         return ids if self._plain else self._values[ids]
 
     def ids(self, raw: NDArray[Any]) -> NDArray[np.uint8]:
-        """Class ids of what a file holds, `IGNORE` where no class has the value."""
+        """Return class ids of what a file holds, `IGNORE` where no class has the value."""
         return self._ids[raw]
 
 
 def free_value(codes: Sequence[int]) -> int:
-    """The value without data beside codes: the largest of their type, else 0, else the largest one free."""
+    """Return the value without data: the largest of the codes' type, else 0, else the largest free one."""
     largest = 255 if max(codes) <= 255 else _MOST
     return next(value for value in (largest, 0, *range(largest, 0, -1)) if value not in codes)
 
@@ -102,7 +102,7 @@ def check_codes(text: str) -> None:
 
 
 def codes_of(text: str, classes: ClassMap) -> tuple[int, ...]:
-    """Codes by class id, of what `--codes` says.
+    """Return codes by class id, of what `--codes` says.
 
     Raises:
         DatasetError: not one for each class of the run.
@@ -126,7 +126,7 @@ def _listed(classes: ClassMap) -> str:
 
 
 def _parse(text: str) -> list[int] | dict[str, int] | None:
-    """Codes in order, or by name; None: the recipe's."""
+    """Return codes in order, or by name; None if they are the recipe's."""
     if text == OF_THE_RECIPE:
         return None
     parts = text.split(",")

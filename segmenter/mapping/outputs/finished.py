@@ -38,7 +38,7 @@ _HEADERS = 1 << 20
 
 
 def known_probabilities(prediction: Prediction) -> NDArray[Any]:
-    """(H, W, K) probabilities of a window; without data NaN, or in uint8 255, which none else is."""
+    """Return (H, W, K) probabilities of a window; without data NaN, in uint8 255, which no other has."""
     found = prediction.probabilities
     assert found is not None
     whole = found.dtype == np.uint8
@@ -98,15 +98,15 @@ class MapStyle:
         return FileValues(codes, next(value for value in (0, 255, *range(1, 1000)) if value not in codes))
 
     def file_values(self, job: MapJob) -> FileValues:
-        """What a job's map holds for class ids."""
+        """Return what a job's map holds for class ids."""
         return self._png_values if self.is_png(job.info) else self._geotiff_values
 
     def path(self, name: str, info: RasterInfo) -> Path:
-        """Where the map of a raster goes."""
+        """Return where the map of a raster goes."""
         return self.folder / f"{name}{'.png' if self.is_png(info) else '.tif'}"
 
     def beside(self, name: str) -> tuple[Path, ...]:
-        """Where the files go that are written with a map."""
+        """Return where the files go that are written with a map."""
         beside = {
             "confidence.tif": self.wanted.confidence,
             "probabilities.tif": self.wanted.probabilities is not None,
@@ -135,7 +135,7 @@ class MapStyle:
             )
 
     def options(self, job: MapJob) -> dict[str, Any]:
-        """What decides of the files' contents, as plain JSON; files that are not wanted are not named."""
+        """Return what decides on the files' contents, as plain JSON, without files that are not wanted."""
         files = {
             "confidence": self.wanted.confidence,
             "probabilities": self.wanted.probabilities,
@@ -150,16 +150,16 @@ class MapStyle:
         }
 
     def ids(self, job: MapJob, raw: NDArray[Any]) -> NDArray[np.uint8]:
-        """Class ids from the values of a written map, `IGNORE` where it has no data."""
+        """Return class ids from the values of a written map, `IGNORE` where it has no data."""
         return self.file_values(job).ids(raw)
 
     def values(self, job: MapJob, ids: NDArray[np.uint8]) -> NDArray[Any]:
-        """What the map holds for class ids."""
+        """Return what the map holds for class ids."""
         return self.file_values(job).of(ids)
 
     @property
     def map_bytes(self) -> int:
-        """Of a pixel of a GeoTIFF."""
+        """Bytes of a pixel of a GeoTIFF."""
         return np.dtype(self._geotiff_values.dtype).itemsize
 
 
@@ -220,7 +220,7 @@ class MapFiles:
 
     @property
     def ahead_bytes(self) -> int:
-        """Of the disk's space, what the files may take before anything else can give way to them.
+        """Bytes of the disk that the files may take before anything else can give way to them.
 
         A row of blocks is written at once, a PNG as a whole; uncompressed, a file is hardly larger than that.
         """
@@ -231,7 +231,7 @@ class MapFiles:
     def complete(
         self, check: Callable[[], None] | None = None, also: Sequence[Completed] = ()
     ) -> tuple[Path, ...]:
-        """Check all files, then give them their names; gives these. After an error nothing is left.
+        """Check all files, then give them their names; return these. After an error nothing is left.
 
         Args:
             check: called before the first of them has its name; what it raises forbids all.
@@ -338,7 +338,7 @@ class _Quicklook:
         self._ids[rows, cols] = picked
 
     def written(self) -> RasterWriter:
-        """Its file, all of it written, transparent where there is no data."""
+        """Write all of its file, transparent where there is no data."""
         colours = np.zeros((256, 4), np.uint8)
         colours[:, :3] = self._classes.palette()
         colours[:, 3] = 255

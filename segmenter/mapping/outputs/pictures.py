@@ -25,7 +25,7 @@ _SIDE = 1024
 
 @dataclass(frozen=True)
 class Pictures(Finisher):
-    """Draws `STEM.view.png` beside each map, at the end."""
+    """Finisher that draws `STEM.view.png` beside each map, at the end."""
 
     pictures: bool = option(False, "also STEM.view.png: image, label and map side by side", group=OUTPUTS)
     reads_maps = True

@@ -50,7 +50,7 @@ class OwnPixels:
             self._regridder = Regridder(columns, style.wanted, len(style.classes), valid)
 
     def of(self, window: Window, prediction: Prediction) -> Iterator[tuple[Window, Prediction]]:
-        """What is complete with the next window.
+        """Yield what is complete with the next window.
 
         Raises:
             RasterError: the raster cannot be read again.
@@ -61,7 +61,7 @@ class OwnPixels:
             yield from self._regridder.take(window, prediction)
 
     def close(self) -> None:
-        """Close the raster; the job keeps what is to be said of it."""
+        """Close the raster; the job keeps its remark."""
         raster, self._raster = self._raster, None
         if raster is not None:
             self._job.remark = raster.partial_remark
@@ -91,7 +91,7 @@ class _Output:
             undo.pop_all()
 
     def add(self, window: Window, prediction: Prediction) -> int:
-        """Keep a window against a kill, then write what is complete of the map; gives its pixels."""
+        """Keep a window against a kill, then write what is complete of the map; return its pixels."""
         if self._partial is not None:
             arrays = {name: array for name, array in vars(prediction).items() if array is not None}
             try:
@@ -104,7 +104,7 @@ class _Output:
         return self._write(window, prediction)
 
     def _leave_room(self) -> None:
-        """Raise OSError where the map would soon find no space beside its partial map.
+        """Raise OSError if the map would soon find no space beside its partial map.
 
         Of the two, it is the map that cannot be written again from the middle.
         """
@@ -129,7 +129,7 @@ class _Output:
 
     @property
     def remarks(self) -> list[str]:
-        """What there is to be said, once it is complete."""
+        """Lines to warn of, once it is complete."""
         remarks = [self.warning, self.job.remark, *(companion.remark for companion in self._companions)]
         if self.empty:
             remarks.append(f"{self.job.info.path}: has no pixel with data; its map is empty")
@@ -148,15 +148,15 @@ class Progress:
         self._bar = bar
 
     def computed(self, pixels: int) -> None:
-        """Pixels came from the model."""
+        """Count pixels that came from the model."""
         self._bar.update(pixels)
 
     def again(self, pixels: int) -> None:
-        """Pixels are to be computed once more."""
+        """Count pixels that are to be computed once more."""
         self._bar.total += pixels
 
     def found(self, pixels: int) -> None:
-        """Pixels were there: they count for how much is left, not for the rate."""
+        """Count pixels of an earlier call: for how much is left, not for the rate."""
         if self._bar.disable:
             return
         self._bar.initial += pixels
@@ -177,7 +177,7 @@ def write_maps(
     With `fail_fast` the first that fails ends all; so does an error of the device or of the cluster.
 
     Args:
-        folder_state: locks the outputs, gives what an interrupted call left, and notes what is finished.
+        folder_state: locks the outputs, has what an interrupted call left, and notes what is finished.
         progress: gets the numbers of finished pixels.
     """
     fail_fast = call.request.fail_fast
@@ -216,7 +216,7 @@ class _Maps:
         self._repeated: list[MapJob] = []
 
     def begun(self, jobs: Iterable[MapJob]) -> Iterator[MapJob]:
-        """The jobs that are to be computed, each locked just before; runs in the reading thread."""
+        """Yield the jobs that are to be computed, each locked just before; runs in the reading thread."""
         for job in jobs:
             try:
                 wanted = self._folder_state.take(job)
@@ -273,7 +273,7 @@ class _Maps:
             self._give_up(job, error)
 
     def to_repeat(self) -> list[MapJob]:
-        """Jobs that are to be done once more."""
+        """Return jobs that are to be done once more."""
         jobs, self._repeated = self._repeated, []
         return jobs
 

@@ -23,7 +23,7 @@ from segmenter.raster.remote.settings import RemotePath, note_state
 _MOST_LOOKED_AT = 10_000
 """Files in subfolders, for a hint."""
 EXTENSIONS = (".tif", ".tiff", ".png", ".jpg", ".jpeg")
-"""Of the files that are taken from a folder; a file that is named itself may be called anything."""
+"""Endings of files that are taken from a folder; a file that is named itself may be called anything."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Inputs:
 
 
 def find_inputs(given: Sequence[str], output: Path | None = None, *, remote: bool = False) -> Inputs:
-    """The files that files, folders (without their subfolders) and glob patterns (`**` too) stand for.
+    """Find the files that files, folders (without subfolders) and glob patterns (`**` too) stand for.
 
     Args:
         output: folder of the maps; a pattern that meets them does not mean them.
@@ -139,7 +139,7 @@ def _scenes_below(folder: Path, layout: Layout) -> Iterator[BandFiles]:
 
 
 def _remote(text: str) -> list[RemotePath]:
-    """The rasters that an address stands for."""
+    """Return the rasters that an address stands for."""
     address = RemotePath.of(text)
     place = Place.of(address.address)
     if place is None or not (text.endswith("/") or glob.has_magic(text)):
@@ -163,7 +163,7 @@ def _remote(text: str) -> list[RemotePath]:
 
 
 def _is_image(name: str, *, named: bool) -> bool:
-    """Whether a file counts: by a pattern any, in a folder what its name says to be an image."""
+    """Return whether a file counts: by a pattern any, in a folder what its name says to be an image."""
     path = PurePosixPath(name)
     return not path.name.startswith(".") and (named or path.suffix.lower() in EXTENSIONS)
 
@@ -193,7 +193,7 @@ def _matches(text: str) -> list[Path]:
 
 
 def _without_outputs(paths: Iterable[Path], output: Path) -> tuple[list[Path], list[Path]]:
-    """Paths that are not the output folder or straight in it, where all maps go, and the files that are."""
+    """Return paths that are not the output folder nor straight in it, and the maps that are."""
     others: list[Path] = []
     outputs: list[Path] = []
     for path in paths:
@@ -215,7 +215,7 @@ def _in_folder(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _deeper(folder: Path) -> str:
-    """A hint: the pattern of images in subfolders, which a folder does not stand for."""
+    """Return a hint: the pattern of images in subfolders, which a folder does not stand for."""
     with contextlib.suppress(OSError):
         for path in itertools.islice(folder.glob("*/**/*"), _MOST_LOOKED_AT):
             if path.suffix.lower() in EXTENSIONS and path.is_file():
@@ -224,7 +224,7 @@ def _deeper(folder: Path) -> str:
 
 
 def output_names(paths: Iterable[Path]) -> dict[Path, str]:
-    """A name for each path, all different: its stem, and where two would be equal more of what differs.
+    """Return a name for each path, all different: its stem, and where two would be equal, more of the path.
 
     `a/x.tif` and `b/x.tif` give `a_x` and `b_x`; `x.tif` and `x.png` give `x_tif` and `x_png`.
     """

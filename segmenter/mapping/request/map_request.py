@@ -1,4 +1,4 @@
-"""What one call of `predict.py` asks of the core, as one frozen value that Python users can make too.
+"""Request of one call of `predict.py`, as one frozen value that Python users can make too.
 
 Its options are declared here, once: the command line, `--help` and `run.map(…)` come from these fields. What
 a finisher or another place of computing asks for is declared beside it.
@@ -137,7 +137,7 @@ class Computing:
 
 @dataclass(frozen=True)
 class MapRequest(Computing):
-    """What is mapped, with which model, how it is computed, and which files come out.
+    """Request: what is mapped, with which model, how it is computed, and which files come out.
 
     Attributes:
         run: run directory, or several whose probabilities are averaged.

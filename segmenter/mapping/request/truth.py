@@ -68,7 +68,7 @@ PolygonReader = Callable[["AnyRun", str], LabelFiles]
 
 
 def by_georeference(image: Path, metres: float | None) -> float | None:
-    """Metres a pixel of an image that belongs to no dataset: those of its georeference."""
+    """Return the metres a pixel of an image that belongs to no dataset: those of its georeference."""
     return metres
 
 
@@ -95,7 +95,7 @@ class Truth:
     scale_of: ScaleOf = by_georeference
 
     def label(self, image: Path) -> Path:
-        """The label of an image.
+        """Return the label of an image.
 
         Raises:
             SegmenterError: it has none.
@@ -108,7 +108,7 @@ class Truth:
 
 @dataclass(frozen=True)
 class Images:
-    """What is mapped, and the labels that the maps are scored with.
+    """Images of a call, and the labels that their maps are scored with.
 
     Attributes:
         names: image → name of its outputs, all different.
@@ -154,7 +154,7 @@ def images_of_inputs(
 
 
 def _stacked(scenes: Sequence[BandFiles], layout: Layout, drivers: Sequence[str]) -> Shown:
-    """One raster for each scene, kept in the user's cache; a line says where."""
+    """Make one raster of each scene, kept in the user's cache; a line says where."""
     stacks = StackedImages(caches() / "scenes", layout.grid, drivers)
     made = in_threads(
         lambda scene: stacks.image(str(scene.files[0].parent / scene.name), scene.files),
@@ -182,7 +182,7 @@ def labels_by_pattern(
     run: AnyRun,
     polygons: PolygonReader | None = None,
 ) -> Truth:
-    """The labels of inputs by `--labels`; an image without one is reported when its turn comes.
+    """Find the labels of inputs by `--labels`; an image without one is reported when its turn comes.
 
     One raster for several images is placed by its georeference, and so are those of a run whose recipe says
     so.
@@ -259,11 +259,11 @@ class LabelPattern:
 
     @property
     def has_fields(self) -> bool:
-        """Whether images have files of their own."""
+        """True if images have files of their own, and not one for all."""
         return bool(self._used)
 
     def label(self, image: Path) -> Path:
-        """The one label file of an image.
+        """Return the one label file of an image.
 
         Raises:
             DatasetError: not exactly one file matches, or the image's path has not the recipe's form.
@@ -310,7 +310,7 @@ def check_root(root: str, remote: bool, recipe: Path) -> None:
 
 
 def images_of_split(dataset: Dataset, layout: Layout, split: str, run: AnyRun, recipe: Path) -> Images:
-    """The scenes of a split with their labels; outputs are named as if all splits were mapped at once.
+    """Return the scenes of a split with their labels; outputs are named as if all splits were mapped.
 
     Args:
         recipe: that names the dataset, for messages.
@@ -347,7 +347,7 @@ def images_of_split(dataset: Dataset, layout: Layout, split: str, run: AnyRun, r
 
 
 def _in_order_of(ours: ClassMap, theirs: ClassMap, recipe: Path) -> ClassMap:
-    """A dataset's class map that gives the run's ids, by the classes' names."""
+    """Return a dataset's class map in the order of the run's ids, by the classes' names."""
     if different := sorted({*ours.names} ^ {*theirs.names}):
         whose = "the run" if different[0] in ours.names else "the recipe"
         raise DatasetError(
