@@ -8,18 +8,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from segmenter.base.errors import DatasetError
-from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.regridding import ON_THE_GRID
 from segmenter.mapping.computing import ThisProcess, Windows, settled_precision
 from segmenter.mapping.finisher import Finisher, Store
 from segmenter.mapping.folder.journal import Journal
-from segmenter.mapping.outputs.codes import codes_of
 from segmenter.mapping.outputs.finished import MapStyle
-from segmenter.mapping.request.map_request import MapRequest
 from segmenter.mapping.request.truth import Images, ScaleOf, by_georeference
 
 if TYPE_CHECKING:
+    from segmenter.inference.prediction import ExtraOutputs
     from segmenter.mapping.jobs import MapJob
+    from segmenter.mapping.request.map_request import MapRequest
     from segmenter.runs.ensemble import AnyRun
 
 
@@ -62,19 +61,8 @@ class Call:
                 that the run does not say.
         """
         gsd = _wanted_gsd(request, run)
-        style = MapStyle(
-            classes=run.classes,
-            folder=request.output,
-            format=request.format,
-            nodata=request.nodata,
-            codes=None if request.codes is None else codes_of(request.codes, run.classes),
-            codes_by_default=run.recipe.dataset.maps_hold_codes,
-            tags={"RUN": run.recipe.name},
-            scale="" if gsd is None else f"{gsd:.4g} m",
-            wanted=ExtraOutputs(confidence=request.confidence, probabilities=request.probabilities),
-            cog=request.cog,
-            quicklook=request.quicklook,
-        )
+        by_default, shown = run.recipe.dataset.maps_hold_codes, "" if gsd is None else f"{gsd:.4g} m"
+        style = MapStyle(request, run.classes, run.recipe.name, by_default, shown)
         return cls(request, run, images, gsd, style, tuple(finishers), windows or ThisProcess(), store)
 
     @cached_property

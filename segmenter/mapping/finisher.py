@@ -19,20 +19,24 @@ if TYPE_CHECKING:
     from segmenter.raster import RasterInfo
 
 
-class Companion(Protocol):
+class Completed(Protocol):
+    """A file, or several, in two steps: all on the disk, then its name; `discard` removes what has none."""
+
+    def finish(self) -> None:
+        """Bring it to the disk."""
+
+    def publish(self) -> None:
+        """Give it its name."""
+
+    def discard(self) -> None:
+        """Remove what is temporary."""
+
+
+class Companion(Completed, Protocol):
     """Files that a finisher writes together with one map: they get their names after the map's own."""
 
     def add(self, ids: Any) -> None:
         """Take a window of the map, as (H, W) class ids."""
-
-    def finish(self) -> None:
-        """Bring the files to the disk, not yet under their names."""
-
-    def publish(self) -> None:
-        """Give them their names."""
-
-    def discard(self) -> None:
-        """Remove what is temporary."""
 
     @property
     def remark(self) -> str | None:

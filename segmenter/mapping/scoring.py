@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,11 @@ from segmenter.grid.labels import ClassMap
 from segmenter.grid.windows import COLUMN, grid
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.outputs.finished import MapStyle
-from segmenter.mapping.request.truth import ScaleOf, Truth, by_georeference
 from segmenter.raster import read_label
 
 if TYPE_CHECKING:
     from segmenter.mapping.call import Call
+    from segmenter.mapping.request.truth import Truth
 
 SCORE_FILES = ("scores.json", "confusion.png")
 _SCENES_SHOWN = 40
@@ -117,46 +117,30 @@ def score_kept(outcome: Outcome, style: MapStyle) -> None:
 
 @dataclass(frozen=True)
 class Scoring:
-    """How maps are scored.
+    """How the maps of a call are scored.
 
-    Attributes:
-        labels: full or eroded.
-        split: what is scored, for the record.
-        protocol: name of a published one; None: all classes of the run.
-        tta: test-time augmentation, and the scale that was asked for.
-        scale_of: see `Truth`; `strata`: boundaries between scales that are scored apart; without, octaves.
+    Raises:
+        ScoreError: a protocol that does not fit the run's classes, before hours are spent.
     """
 
-    classes: ClassMap
-    labels: Literal["full", "eroded"]
-    split: str
-    protocol: str | None = None
-    tta: str = "none"
-    scale_of: ScaleOf = by_georeference
-    strata: tuple[float, ...] = ()
+    call: Call
+    truth: Truth
 
     def __post_init__(self) -> None:
-        ConfusionMatrix(self.classes).scores(
-            self.of(())
-        )  # raises where the protocol does not fit the classes
-
-    @classmethod
-    def asked_for(cls, call: Call, truth: Truth) -> Scoring:
-        """Return how the maps of a call are scored; refuse what does not fit before hours are spent."""
-        request, run = call.request, call.run
-        kind, strata = request.label_kind or truth.kind, tuple(run.recipe.sampling.scale_strata)
-        tta = f"{request.tta}, at {call.style.scale} a pixel" if call.style.scale else request.tta
-        return cls(run.classes, kind, truth.split, request.protocol, tta, truth.scale_of, strata)
+        ConfusionMatrix(self.call.run.classes).scores(self.of(()))
 
     def of(self, scenes: Sequence[str]) -> Protocol:
         """Return the protocol with the scenes that were scored."""
-        if self.protocol:
-            kind, split, tta = self.labels, self.split, self.tta
-            return Protocol.published(self.protocol, labels=kind, split=split, tta=tta, scenes=scenes)
-        return Protocol(tuple(self.classes.names), self.labels, self.split, self.tta, scenes=tuple(scenes))
+        request, scale = self.call.request, self.call.style.gsd
+        tta = f"{request.tta}, at {scale} a pixel" if scale else request.tta
+        labels, split = request.label_kind or self.truth.kind, self.truth.split
+        if request.protocol:
+            name = request.protocol
+            return Protocol.published(name, labels=labels, split=split, tta=tta, scenes=scenes)
+        return Protocol(tuple(self.call.run.classes.names), labels, split, tta, scenes=tuple(scenes))
 
 
-def write_scores(outcome: Outcome, scoring: Scoring, folder: Path, title: str) -> str:
+def write_scores(outcome: Outcome, scoring: Scoring) -> str:
     """Write `scores.json` and `confusion.png` of the maps that have a label; return the tables for people.
 
     Beside the total, `scores.json` has under `per_scene` the scores of each scene and the name of its map,
@@ -172,21 +156,22 @@ def write_scores(outcome: Outcome, scoring: Scoring, folder: Path, title: str) -
     alone = {name: confusion.scores(scoring.of([name])) for name, (_, confusion) in scenes.items()}
     per_scene = {name: _facts(scenes[name][0], found) for name, found in alone.items()}
     by_scale = _by_scale(scenes, scoring)
-    score_file, figure = (folder / name for name in SCORE_FILES)
+    score_file, figure = (scoring.call.request.output / name for name in SCORE_FILES)
     outcome.further += [score_file, figure]
     scores.write(score_file, {"per_scene": per_scene, **scale_facts(by_scale)})
-    confusion_figure(scores, figure, f"{title}: {protocol}")
+    confusion_figure(scores, figure, f"{scoring.call.run.recipe.name}: {protocol}")
     tables = [scene_table(alone)] if len(alone) > 1 else []
     return "\n\n".join([*tables, *([scale_table(by_scale)] if by_scale else []), scores.table()])
 
 
 def _by_scale(scenes: Mapping[str, tuple[MapJob, ConfusionMatrix]], scoring: Scoring) -> dict[str, Scores]:
     """Return the scores of each stratum of the scenes' scale; empty if there is only one."""
-    scales = ScaleConfusions(scoring.classes)
+    run = scoring.call.run
+    scales = ScaleConfusions(run.classes)
     for name, (job, confusion) in scenes.items():
-        metres = scoring.scale_of(job.info.path, job.info.metres_per_pixel)
+        metres = scoring.truth.scale_of(job.info.path, job.info.metres_per_pixel)
         scales.add(name, metres, confusion)
-    return scales.scores(scoring.of, scoring.strata)
+    return scales.scores(scoring.of, tuple(run.recipe.sampling.scale_strata))
 
 
 def _scene(job: MapJob) -> str:

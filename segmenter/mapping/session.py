@@ -101,7 +101,7 @@ def map_rasters(
             images = _inputs_only(request, run)
         request = replace(request, bands=request.bands or images.bands)
         call = Call.of(request, run, images, finishers, windows, store)
-        scoring = None if images.truth is None else Scoring.asked_for(call, images.truth)
+        scoring = None if images.truth is None else Scoring(call, images.truth)
         jobs, failures = _plan(call, images)
         if not jobs or (failures and request.fail_fast):
             return Mapped(Outcome(ConfusionMatrix(run.classes)), tuple(failures))
@@ -350,7 +350,7 @@ def _score(call: Call, outcome: Outcome, scoring: Scoring | None) -> list[Segmen
     ]
     try:
         if outcome.each and scoring is not None:
-            say(write_scores(outcome, scoring, call.style.folder, call.run.recipe.name))
+            say(write_scores(outcome, scoring))
     except SegmenterError as error:  # the maps are there all the same
         failures.append(error)
     return failures

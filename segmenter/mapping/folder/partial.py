@@ -19,7 +19,6 @@ import os
 import shutil
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -30,7 +29,6 @@ from segmenter.base.errors import RasterError
 from segmenter.base.sealed import sealed, unsealed
 from segmenter.grid.geometry import Window
 from segmenter.inference.events import Strips
-from segmenter.inference.prediction import Prediction
 
 LEAST_PIXELS = 1 << 22
 """Smaller rasters are done again: that takes seconds, and a file more for each tile of a folder too."""
@@ -38,7 +36,6 @@ MUCH_PIXELS = 1 << 26
 """From this many on, computed pixels are kept if the raster cannot be read on: a disk may be at fault."""
 _LONGEST_LINE = 1 << 16
 _FORMAT = 2
-_ARRAYS = {field.name for field in fields(Prediction)}
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -166,34 +163,20 @@ def write_window(file: BinaryIO, window: Window, arrays: Arrays) -> None:
 def read_windows(file: BinaryIO, size: int) -> Iterator[tuple[Window, Arrays]]:
     """Yield windows from where a file of `size` bytes stands, up to the first that is damaged."""
     while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
-        record = unsealed(line)
-        if record is None:
+        if (record := unsealed(line)) is None:
             return
-        try:
-            window = Window(*record["window"])
-            shapes = [(name, np.dtype(kind), tuple(shape)) for name, kind, shape in record["arrays"]]
-            lengths = [kind.itemsize * math.prod(shape) for _, kind, shape in shapes]
-            if sum(lengths) > size - file.tell():
-                return
-            parts = [file.read(length) for length in lengths]
-            if _checksum(parts) != record["data"]:
-                return
-            arrays = {
-                name: np.frombuffer(part, kind).reshape(shape)
-                for (name, kind, shape), part in zip(shapes, parts, strict=True)
-            }
-        except (ValueError, TypeError, KeyError):
+        shapes = [(name, np.dtype(kind), tuple(shape)) for name, kind, shape in record["arrays"]]
+        lengths = [kind.itemsize * math.prod(shape) for _, kind, shape in shapes]
+        if sum(lengths) > size - file.tell():
             return
-        if not _fits(window, arrays):
+        parts = [file.read(length) for length in lengths]
+        if _checksum(parts) != record["data"]:
             return
-        yield window, arrays
-
-
-def _fits(window: Window, arrays: Arrays) -> bool:
-    """Return whether arrays are what `Prediction` has of a window."""
-    shape = window.height, window.width
-    known = "ids" in arrays and arrays.keys() <= _ARRAYS
-    return known and all(array.shape[:2] == shape for array in arrays.values())
+        arrays = zip(shapes, parts, strict=True)
+        yield (
+            Window(*record["window"]),
+            {name: np.frombuffer(part, kind).reshape(shape) for (name, kind, shape), part in arrays},
+        )
 
 
 def _checksum(parts: Sequence[bytes | memoryview]) -> int:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,10 @@ from segmenter.base.errors import RasterError
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.inference.predictor import ExtraOutputs, Prediction
+from segmenter.mapping.finisher import Completed
 from segmenter.mapping.jobs import MapJob
-from segmenter.mapping.outputs.codes import FileValues, free_value
-from segmenter.mapping.request.map_request import Format
+from segmenter.mapping.outputs.codes import FileValues, codes_of, free_value
+from segmenter.mapping.request.map_request import MapRequest
 from segmenter.raster import RasterInfo, RasterSpec, RasterWriter, keeps_crs
 from segmenter.raster.write import BLOCK
 from segmenter.raster.written_map import CODES, VALUES
@@ -56,41 +57,46 @@ class MapStyle:
     codes, or `codes`, and an unused one where there is no data.
 
     Attributes:
-        folder: of all files.
-        nodata: value of a GeoTIFF's pixels without data; None: 255, or one that is no code.
-        codes: what files hold for the class ids.
-        codes_by_default: whether maps of rasters without georeference are PNGs.
-        tags: further metadata of the GeoTIFFs.
-        scale: `GSD` in the metadata of those whose raster is resampled for the model.
-        wanted: whether there is a `STEM.confidence.tif` and a `STEM.probabilities.tif`.
-        cog: cloud-optimised GeoTIFFs instead of plain ones.
-        quicklook: also `STEM.quicklook.png`, small and in the classes' colours.
+        request: which files are wanted, and with which values.
+        run: name of the run, for the metadata of GeoTIFFs.
+        codes_by_default: maps of rasters without georeference are PNGs.
+        gsd: scale in the metadata of those whose raster is resampled for the model.
+
+    Raises:
+        DatasetError, RasterError: codes or a value without data that do not fit the classes.
     """
 
+    request: MapRequest
     classes: ClassMap
-    folder: Path
-    format: Format = "auto"
-    nodata: int | None = None
-    codes: tuple[int, ...] | None = None
+    run: str = ""
     codes_by_default: bool = False
-    tags: Mapping[str, str] = field(default_factory=dict)
-    scale: str = ""
-    wanted: ExtraOutputs = field(default_factory=ExtraOutputs)
-    cog: bool = False
-    quicklook: bool = False
+    gsd: str = ""
 
     def __post_init__(self) -> None:
-        plain = self.codes is None and self.nodata is not None
-        if plain and not len(self.classes) <= (self.nodata or 0) <= 255:
-            raise RasterError(
-                f"--nodata: expected {len(self.classes)} … 255 (the ids below are classes), got {self.nodata}"
-            )
+        nodata, count = self.request.nodata, len(self.classes)
+        if self.codes is None and nodata is not None and not count <= nodata <= 255:
+            raise RasterError(f"--nodata: expected {count} … 255 (the ids below are classes), got {nodata}")
         _ = self._geotiff_values  # refuses codes that cannot be
+
+    @property
+    def folder(self) -> Path:
+        """Folder of all files."""
+        return self.request.output
+
+    @cached_property
+    def codes(self) -> tuple[int, ...] | None:
+        """Codes that files hold for the class ids; None: the ids."""
+        return None if self.request.codes is None else codes_of(self.request.codes, self.classes)
+
+    @cached_property
+    def wanted(self) -> ExtraOutputs:
+        """Layers beside the class ids, each in a file of its own."""
+        return ExtraOutputs(confidence=self.request.confidence, probabilities=self.request.probabilities)
 
     @cached_property
     def _geotiff_values(self) -> FileValues:
         codes = tuple(range(len(self.classes))) if self.codes is None else self.codes
-        return FileValues(codes, free_value(codes) if self.nodata is None else self.nodata)
+        return FileValues(codes, free_value(codes) if self.request.nodata is None else self.request.nodata)
 
     @cached_property
     def _png_values(self) -> FileValues:
@@ -110,15 +116,14 @@ class MapStyle:
         beside = {
             "confidence.tif": self.wanted.confidence,
             "probabilities.tif": self.wanted.probabilities is not None,
-            "quicklook.png": self.quicklook,
+            "quicklook.png": self.request.quicklook,
         }
         return tuple(self.folder / f"{name}.{ending}" for ending, there in beside.items() if there)
 
     def is_png(self, info: RasterInfo) -> bool:
         """Return whether the map of a raster is a PNG."""
-        return self.format == "png" or (
-            self.format == "auto" and self.codes_by_default and not info.georeferenced
-        )
+        by_default = self.codes_by_default and not info.georeferenced
+        return self.request.format == "png" or (self.request.format == "auto" and by_default)
 
     def check(self, info: RasterInfo, part: Window) -> None:
         """Refuse a PNG that would not fit in memory, and a GeoTIFF that would lose its CRS."""
@@ -139,13 +144,13 @@ class MapStyle:
         files = {
             "confidence": self.wanted.confidence,
             "probabilities": self.wanted.probabilities,
-            "quicklook": self.quicklook,
+            "quicklook": self.request.quicklook,
         }
         return {
             "format": job.output.suffix,
             "nodata": self._geotiff_values.nodata,
             "codes": self.codes and list(self.codes),
-            "cog": self.cog,
+            "cog": self.request.cog,
             **{name: value for name, value in files.items() if value},
         }
 
@@ -166,19 +171,6 @@ class MapStyle:
 Values = Callable[[Prediction], NDArray[Any]]
 
 
-class Completed(Protocol):
-    """A file in two steps: all of it on the disk, then its name; `discard` removes what has none."""
-
-    def finish(self) -> None:
-        """Bring it to the disk."""
-
-    def publish(self) -> None:
-        """Give it its name."""
-
-    def discard(self) -> None:
-        """Remove what is temporary."""
-
-
 class MapFiles:
     """The files of one job while they are written.
 
@@ -192,14 +184,15 @@ class MapFiles:
         own = style.codes or [each.code for each in style.classes.classes]
         codes = {f"CODE_{i}": str(code) for i, code in enumerate(own)}
         meaning = {} if style.codes is None else {VALUES: CODES}
-        scale = {"GSD": style.scale} if job.grid is not None else {}
-        self._tags = {**names, **codes, **meaning, "SOURCE": job.info.path.name, **style.tags, **scale}
+        facts = {"SOURCE": job.info.path.name, "RUN": style.run}
+        scale = {"GSD": style.gsd} if job.grid is not None else {}
+        self._tags = {**names, **codes, **meaning, **facts, **scale}
         self._layers: list[tuple[RasterWriter, Values]] = [self._map()]
         if style.wanted.confidence:
             self._layers.append(self._confidence())
         if style.wanted.probabilities is not None:
             self._layers.append(self._probabilities(style.wanted.probabilities))
-        self._quicklook = _Quicklook(job, style) if style.quicklook else None
+        self._quicklook = _Quicklook(job, style) if style.request.quicklook else None
 
     def open(self) -> None:
         """Make the temporary files."""
@@ -314,7 +307,7 @@ class MapFiles:
             RasterSpec(
                 **self._job.info.georeference(self._job.part),
                 tags=self._tags,
-                overviews=overviews if self._style.cog else None,
+                overviews=overviews if self._style.request.cog else None,
                 **options,
             ),
             column=self._job.column,
