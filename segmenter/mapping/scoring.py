@@ -14,12 +14,10 @@ from segmenter.base.errors import SegmenterError, plain
 from segmenter.base.terminal import aligned
 from segmenter.evaluation.by_gsd import ScaleConfusions, scale_facts, scale_table
 from segmenter.evaluation.scores import FIGURES, ConfusionMatrix, Protocol, Scores, percent
-from segmenter.grid.geometry import Size, Window
+from segmenter.grid.geometry import Window
 from segmenter.grid.labels import ClassMap
-from segmenter.grid.windows import COLUMN, grid
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.outputs.finished import MapStyle
-from segmenter.raster import read_label
 
 if TYPE_CHECKING:
     from segmenter.mapping.call import Call
@@ -28,8 +26,6 @@ if TYPE_CHECKING:
 SCORE_FILES = ("scores.json", "confusion.png")
 _SCENES_SHOWN = 40
 """Lines of the table of scenes: of more, those that need a look."""
-_AT_ONCE = Size(512, COLUMN)
-"""Pixels of a finished map that are read to be scored."""
 
 
 class Scorer:
@@ -107,9 +103,8 @@ def score_kept(outcome: Outcome, style: MapStyle) -> None:
             continue
         scorer = Scorer(job, style.classes)
         try:
-            for place in grid(job.part.size, _AT_ONCE):
-                ids = style.ids(job, read_label(job.output, place.keep))
-                scorer.add(place.keep.shifted(job.part.row, job.part.col), ids)
+            for window, ids in style.read_back(job):
+                scorer.add(window.shifted(job.part.row, job.part.col), ids)
         except SegmenterError as error:
             scorer.error = error
         outcome.add_score(job, scorer)

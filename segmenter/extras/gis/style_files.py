@@ -26,20 +26,16 @@ from segmenter.extras.gis.documents import (
     share_style,
     style_file,
 )
-from segmenter.grid.geometry import Size
 from segmenter.grid.labels import class_pixels
-from segmenter.grid.windows import COLUMN, grid
 from segmenter.mapping.outputs.finished import BESIDE
-from segmenter.raster import RasterInfo, read_label
 from segmenter.raster.remote.settings import RemotePath
 
 if TYPE_CHECKING:
     from segmenter.mapping.call import Call
     from segmenter.mapping.jobs import MapJob
     from segmenter.mapping.outputs.finished import MapStyle
+    from segmenter.raster import RasterInfo
 
-_AT_ONCE = Size(512, COLUMN)
-"""Pixels of a finished map that are read at once."""
 _COUNTED_AT_ONCE = 1 << 20
 """Pixels; NumPy takes 8 bytes for each while it counts."""
 
@@ -93,8 +89,8 @@ class StyleFiles:
     def count_map(self) -> None:
         """Count those of the map that is there; where it lies elsewhere, the table has no pixels."""
         try:
-            for place in grid(self._job.part.size, _AT_ONCE):
-                self.add(self._style.ids(self._job, read_label(self._job.output, place.keep)))
+            for _, ids in self._style.read_back(self._job):
+                self.add(ids)
         except SegmenterError:
             self._pixels_K = None
 

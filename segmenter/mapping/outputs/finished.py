@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from segmenter.base.errors import RasterError
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap
+from segmenter.grid.windows import COLUMN, grid
 from segmenter.inference.predictor import ExtraOutputs, Prediction
 from segmenter.mapping.finisher import Completed
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.outputs.codes import FileValues, codes_of, free_value
 from segmenter.mapping.request.map_request import MapRequest
-from segmenter.raster import RasterInfo, RasterSpec, RasterWriter, keeps_crs
+from segmenter.raster import RasterInfo, RasterSpec, RasterWriter, keeps_crs, read_label
 from segmenter.raster.write import BLOCK
 from segmenter.raster.written_map import CODES, VALUES
 
@@ -30,6 +31,9 @@ _MAX_PNG_SIDE = 1_000_000
 """Pixels that libpng takes."""
 _QUICKLOOK_SIDE = 1024
 """Pixels of a quick look's longer side, at most."""
+
+_AT_ONCE = Size(512, COLUMN)
+"""Pixels of a finished map that are read at once."""
 
 BESIDE = (".confidence.tif", ".probabilities.tif")
 """Endings of GeoTIFFs that lie beside a map and are none."""
@@ -157,6 +161,15 @@ class MapStyle:
     def ids(self, job: MapJob, raw: NDArray[Any]) -> NDArray[np.uint8]:
         """Return class ids from the values of a written map, `IGNORE` where it has no data."""
         return self.file_values(job).ids(raw)
+
+    def read_back(self, job: MapJob) -> Iterator[tuple[Window, NDArray[np.uint8]]]:
+        """Yield the class ids of a finished map by windows of it.
+
+        Raises:
+            SegmenterError: it cannot be read.
+        """
+        for place in grid(job.part.size, _AT_ONCE):
+            yield place.keep, self.ids(job, read_label(job.output, place.keep))
 
     def values(self, job: MapJob, ids: NDArray[np.uint8]) -> NDArray[Any]:
         """Return what the map holds for class ids."""
