@@ -1,7 +1,6 @@
-"""Calls of mapping as the doors make them: request, finishers, place of computing, store.
+"""Calls of mapping, made of the words of `predict.py` or of the keywords of `run.map(…)`.
 
-Of the words of `predict.py`, and of the keywords of `run.map(…)`; both come from the options that the request
-and each finisher declare. Answers `--help` without the libraries.
+Both come from the options that the request and each finisher declare. Answers `--help` without the libraries.
 """
 
 from __future__ import annotations
@@ -62,11 +61,9 @@ exit code
 
 @dataclass(frozen=True)
 class _Destination:
-    """Options of where maps go, beside `--output`."""
+    """Options of where maps go."""
 
-    work: Path | None = option(
-        None, "folder for maps on the way to s3:// (default: in ~/.cache)", metavar="DIR"
-    )
+    work: Path | None = option(None, "folder for maps on the way to s3:// (default: in ~/.cache)", "DIR")
 
 
 _KINDS = (_Destination, MapRequest, Styles, Pictures, PolygonFile, Wanted, ClusterOptions)

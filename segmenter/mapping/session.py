@@ -1,4 +1,4 @@
-"""One call of `predict.py`, for Python users too: headers, maps, scores, pictures.
+"""One call of `predict.py`, for Python users too: headers, maps, scores, finishers.
 
     from segmenter.mapping.request.map_request import MapRequest
     from segmenter.mapping.session import map_rasters
@@ -6,7 +6,7 @@
     mapped = map_rasters(MapRequest(run=Path("runs/mine"), inputs=("scenes/",), output=Path("maps")))
 
 It says on standard output what it does, as `predict.py` does. TensorFlow is loaded when there is a map to
-make.
+make. Style files, pictures, polygons and uploads are finishers: `api.asked` adds those that are asked for.
 """
 
 from __future__ import annotations
