@@ -271,7 +271,7 @@ class MapRequest(Computing):
 
     def _check_part(self) -> None:
         if self.bbox is not None and self.part is not None:
-            raise DatasetError("bbox, part: expected one of the two, got both")
+            raise DatasetError("--bbox, --part: expected one of the two, got both")
         if self.part is not None and (min(self.part[:2]) < 0 or min(self.part[2:]) < 1):
             got = " ".join(map(str, self.part))
             raise DatasetError(f"--part: expected ROW COL ≥ 0 and HEIGHT WIDTH ≥ 1, got {got}")
