@@ -105,11 +105,11 @@ class OpenRun:
 
     def __repr__(self) -> str:
         names = self.classes.names
-        shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
-        metres = "" if not (found := members(self._run)[0].metres_per_pixel) else f", {found:.3g} m a pixel"
+        listed = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+        metres = "" if not (gsd := members(self._run)[0].metres_per_pixel) else f", {gsd:.3g} m a pixel"
         bands = f"{self.band_count} band{'s' * (self.band_count > 1)} of {self.dtype}"
         where = ", ".join(repr(str(path)) for path in self.paths)
-        return f"open_run({where}): {len(names)} classes ({shown}), {bands}{metres}"
+        return f"open_run({where}): {len(names)} classes ({listed}), {bands}{metres}"
 
     def predict(
         self,

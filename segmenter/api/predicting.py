@@ -75,8 +75,8 @@ def predict_arrays(
                 raise event.error
             if isinstance(event, Mapped):
                 own, array = places[id(event.job)]
-                for window, found in own.of(event.window, event.prediction):
-                    array[window.slices()] = _asked_of(found)
+                for window, prediction in own.of(event.window, event.prediction):
+                    array[window.slices()] = _asked_of(prediction)
                     bar.update(window.size.pixels)
 
 

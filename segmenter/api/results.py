@@ -45,13 +45,13 @@ class MapScores:
         """
         try:
             data: Any = json.loads(path.read_text(encoding="utf-8"))
-            found = Scores.from_dict(data)
-            means = {name: float(getattr(found, name)) for name in FIGURES}
-            iou = dict(zip(found.protocol.classes, map(float, found.iou), strict=True))
+            scores = Scores.from_dict(data)
+            means = {name: float(getattr(scores, name)) for name in FIGURES}
+            iou = dict(zip(scores.protocol.classes, map(float, scores.iou), strict=True))
             return cls(
                 **means,
                 iou=MappingProxyType(iou),
-                all=found,
+                all=scores,
                 epoch=data.get("epoch"),
                 step=data.get("step"),
             )

@@ -137,8 +137,8 @@ class Uploads(Finisher):
         """
         if not now and not all(self.has(path.name) for path in files):
             return False
-        found = [self._look(path.name) for path in files]
-        return all(one is not None and one.made_of == made_of(entry) for one in found)
+        objects = [self._look(path.name) for path in files]
+        return all(one is not None and one.made_of == made_of(entry) for one in objects)
 
     def has(self, name: str) -> bool:
         """Return whether an object was there when this was first asked.
@@ -164,8 +164,8 @@ class Uploads(Finisher):
                 with naming_store(self._where(path.name), "cannot be fetched"), aside.open("wb") as file:
                     key = self.place.key(path.name)
                     self._client.download_fileobj(self.place.bucket, key, file, ExtraArgs=payer())
-                found = self._look(path.name)
-                if found is None or file_facts(aside)["sha256"] != found.sha256:
+                uploaded = self._look(path.name)
+                if uploaded is None or file_facts(aside)["sha256"] != uploaded.sha256:
                     raise RasterError(f"{self._where(path.name)}: is not what it was when it was uploaded")
                 aside.replace(path)
             except OSError as error:
@@ -179,16 +179,16 @@ class Uploads(Finisher):
         Args:
             entry: of the journal, that they are the outputs of.
         """
-        there = [path for path in files if path.exists()]
+        existing = [path for path in files if path.exists()]
 
         def send_all() -> None:
-            for path in there:
+            for path in existing:
                 self._send(path, entry)
             if not self.keep:
-                for path in there:
+                for path in existing:
                     path.unlink(missing_ok=True)
 
-        self._waiting.append((self._pool.submit(send_all), there))
+        self._waiting.append((self._pool.submit(send_all), existing))
 
     def finish(self, call: Call, outcome: Outcome) -> list[SegmenterError]:
         """Upload what was written at the end too, and wait for all; return what went wrong."""
@@ -231,15 +231,15 @@ class Uploads(Finisher):
     def _look(self, name: str) -> _There | None:
         with naming_store(self._where(name), "cannot be looked at"):
             try:
-                found = self._client.head_object(
-                    Bucket=self.place.bucket, Key=self.place.key(name), **payer()
-                )
+                head = self._client.head_object(Bucket=self.place.bucket, Key=self.place.key(name), **payer())
             except Exception as error:
                 if code_of(error) in _NONE:
                     return None
                 raise
-        said = found.get("Metadata", {})
-        return _There(found["ETag"], found["ContentLength"], said.get("sha256", ""), said.get("made-of", ""))
+        metadata = head.get("Metadata", {})
+        return _There(
+            head["ETag"], head["ContentLength"], metadata.get("sha256", ""), metadata.get("made-of", "")
+        )
 
     def _send(self, path: Path, entry: Entry | None) -> None:
         try:
@@ -295,8 +295,8 @@ class Uploads(Finisher):
             for number, body in enumerate(parts, 1):
                 if self._stopped.is_set():
                     raise OutputError(f"{what['Key']}: interrupted")  # nobody hears of it
-                found = self._client.upload_part(**what, UploadId=upload, PartNumber=number, Body=body)
-                done.append({"PartNumber": number, **{k: found[k] for k in _PART if k in found}})
+                answer = self._client.upload_part(**what, UploadId=upload, PartNumber=number, Body=body)
+                done.append({"PartNumber": number, **{k: answer[k] for k in _PART if k in answer}})
             self._client.complete_multipart_upload(
                 **what, UploadId=upload, MultipartUpload={"Parts": done}, **condition
             )

@@ -70,8 +70,8 @@ def cost(jobs: Sequence[MapJob]) -> str:
 def groups(jobs: Sequence[MapJob]) -> Iterator[list[MapJob]]:
     """Yield jobs that are computed together: those on their own pixels, and those on grids."""
     for resampled in (False, True):
-        if found := [job for job in jobs if (job.grid is not None) == resampled]:
-            yield found
+        if group := [job for job in jobs if (job.grid is not None) == resampled]:
+            yield group
 
 
 def _grid(job: MapJob, sides: tuple[float, float], metres: float, *, as_trained: bool) -> ModelGrid | None:

@@ -105,18 +105,18 @@ def check_outputs(call: Call, jobs: Sequence[MapJob], images: Images) -> None:
     folder, inputs, layout = call.request.output, images.inputs, images.layout
     if any(real(given) == real(folder) for given in inputs.folders):
         raise DatasetError(f"--output {folder}: expected another folder than that of the inputs")
-    kept = {real(path) for path in inputs.files}
-    kept |= {real(job.label) for job in jobs if job.label is not None}
+    originals = {real(path) for path in inputs.files}
+    originals |= {real(job.label) for job in jobs if job.label is not None}
     # Some file systems do not distinguish capital letters from small ones.
     scores = () if images.truth is None else SCORE_FILES
     taken: dict[str, Path] = {name.casefold(): folder / name for name in scores}
     dataset = layout if layout is not None and layout.covers(folder) else None
     for path in taken.values():
-        _replaces_none(path, kept, folder, dataset)
+        _replaces_none(path, originals, folder, dataset)
     for job in jobs:
         later = (path for finisher in call.finishers for path in finisher.afterwards(job))
         for path in (*job.files, *job.unchecked, *later):
-            _replaces_none(path, kept, folder, dataset)
+            _replaces_none(path, originals, folder, dataset)
             other = taken.setdefault(path.name.casefold(), job.info.path)
             if other != job.info.path:
                 raise DatasetError(
@@ -124,8 +124,8 @@ def check_outputs(call: Call, jobs: Sequence[MapJob], images: Images) -> None:
                 )
 
 
-def _replaces_none(path: Path, kept: Container[Path], folder: Path, dataset: Layout | None) -> None:
-    if real(path) in kept:
+def _replaces_none(path: Path, originals: Container[Path], folder: Path, dataset: Layout | None) -> None:
+    if real(path) in originals:
         raise DatasetError(f"--output {folder}: {path} would replace an input; choose another folder")
     if dataset is not None and dataset.holds(path):
         raise DatasetError(

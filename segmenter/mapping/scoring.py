@@ -149,7 +149,7 @@ def write_scores(outcome: Outcome, scoring: Scoring) -> str:
     protocol = scoring.of(list(scenes))
     outcome.scores = scores = outcome.confusion.scores(protocol)
     alone = {name: confusion.scores(scoring.of([name])) for name, (_, confusion) in scenes.items()}
-    per_scene = {name: _facts(scenes[name][0], found) for name, found in alone.items()}
+    per_scene = {name: _facts(scenes[name][0], own) for name, own in alone.items()}
     by_scale = _by_scale(scenes, scoring)
     score_file, figure = (scoring.call.request.output / name for name in SCORE_FILES)
     outcome.further += [score_file, figure]
@@ -174,20 +174,20 @@ def _scene(job: MapJob) -> str:
 
 
 def _facts(job: MapJob, scores: Scores) -> dict[str, Any]:
-    found = scores.to_dict()
-    return {"map": job.output.name, **{key: found[key] for key in (*FIGURES, "iou", "pixels")}}
+    facts = scores.to_dict()
+    return {"map": job.output.name, **{key: facts[key] for key in (*FIGURES, "iou", "pixels")}}
 
 
 def scene_table(scores: Mapping[str, Scores]) -> str:
     """Return a table for a terminal: a line per scene in percent; of many, those with the lowest mIoU."""
-    shown = list(scores)
+    names = list(scores)
     more = ""
-    if len(shown) > _SCENES_SHOWN:
-        order = sorted(shown, key=lambda name: np.nan_to_num(scores[name].miou, nan=2))
-        shown = order[:_SCENES_SHOWN]
-        more = f"the {len(shown)} of {len(scores)} scenes with the lowest mIoU; scores.json has all"
+    if len(names) > _SCENES_SHOWN:
+        order = sorted(names, key=lambda name: np.nan_to_num(scores[name].miou, nan=2))
+        names = order[:_SCENES_SHOWN]
+        more = f"the {len(names)} of {len(scores)} scenes with the lowest mIoU; scores.json has all"
     rows = []
-    for name in shown:
+    for name in names:
         cells = (percent(getattr(scores[name], key)) for key in FIGURES)
         rows.append((plain(name), *cells, f"{scores[name].pixels:,}"))
     lines = aligned(("scene", *FIGURES.values(), "pixels"), rows, gap="   ")

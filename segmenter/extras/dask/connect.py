@@ -74,8 +74,8 @@ def _load(options: ClusterOptions) -> Any:
             f"{options.asked}: needs Dask, which is not installed ({error}); run {installation('cluster')}"
         ) from None
     dask.config.set({"distributed.logging.distributed": "critical"})
-    known = [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]
-    for name in (*known, "tornado.application", "asyncio"):
+    loggers = [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]
+    for name in (*loggers, "tornado.application", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters of it is in our lines
     return Client
 

@@ -67,9 +67,9 @@ class ClusterOptions:
         return f"--scheduler {self.scheduler}" if self.scheduler else f"--workers {self.workers}"
 
     def _check_tls(self) -> None:
-        given = {"--tls-ca": self.tls_ca, "--tls-cert": self.tls_cert, "--tls-key": self.tls_key}
+        files = {"--tls-ca": self.tls_ca, "--tls-cert": self.tls_cert, "--tls-key": self.tls_key}
         encrypted = (self.scheduler or "").startswith("tls://")
-        named = [name for name, path in given.items() if path is not None]
+        named = [name for name, path in files.items() if path is not None]
         if named and not encrypted:
             raise ClusterError(
                 f"{named[0]}: is for --scheduler tls://HOST:PORT, got {self.asked}"
@@ -77,7 +77,7 @@ class ClusterOptions:
             )
         if not encrypted:
             return
-        for name, path in given.items():
+        for name, path in files.items():
             if path is None:
                 raise ClusterError(
                     f"{self.asked}: expected --tls-ca, --tls-cert and --tls-key, got no {name}"

@@ -93,10 +93,10 @@ class Pool:
             ClusterError: they cannot be asked.
         """
         try:
-            found: dict[str, Any] = self._client.run(remote.machine)
+            machines: dict[str, Any] = self._client.run(remote.machine)
         except Exception as error:  # whatever a foreign environment raises
             raise self._unusable(error) from None
-        return found
+        return machines
 
     def in_order(
         self,
@@ -217,29 +217,29 @@ class Pool:
                 count = dask.config.get("distributed.scheduler.allowed-failures") + 1
                 return Answer(error=PieceKilledError(f"ended {count} workers, one after the other"))
             raise error
-        there = self._client.status == "running"
+        is_running = self._client.status == "running"
         if future.status != "finished":
-            self._check_there(there)
+            self._check_there(is_running)
             return None
         try:
             # Not without end: the worker that has the result may go at this very moment, with all others.
             answer = future.result(timeout=task.patience)
         except TimeoutError:
-            self._check_there(there)
+            self._check_there(is_running)
             return None
         except (OSError, SegmenterError) as error:
             raise self._lost() from error
         except BaseException as error:
             if type(error).__name__.endswith("CancelledError"):
-                self._check_there(there)
+                self._check_there(is_running)
                 return None
             raise
         assert isinstance(answer, Answer)
         return answer
 
-    def _check_there(self, there: bool) -> None:
+    def _check_there(self, is_running: bool) -> None:
         """Raise LostClusterError if it is the scheduler that is gone, and not a worker."""
-        if not there:
+        if not is_running:
             raise self._lost()
 
     def _look(self, name: str, *, now: bool = False) -> bool:

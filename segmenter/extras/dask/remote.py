@@ -148,13 +148,13 @@ _PACKAGES = ("numpy", "rasterio", "tensorflow", "tensorflow-cpu", "keras", "dist
 @cache
 def versions() -> dict[str, str]:
     """Name → version in this environment; tells a build of TensorFlow for GPUs from one for CPUs not."""
-    found = {"this program": _digest(), "Python": ".".join(platform.python_version_tuple()[:2])}
+    names = {"this program": _digest(), "Python": ".".join(platform.python_version_tuple()[:2])}
     for package in _PACKAGES:
         try:
-            found[package.removesuffix("-cpu")] = version(package)
+            names[package.removesuffix("-cpu")] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return names
 
 
 def difference(here: dict[str, str], there: dict[str, str]) -> str | None:

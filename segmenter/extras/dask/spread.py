@@ -71,10 +71,10 @@ class OnWorkers:
         lots = [items[first : first + at_once] for first in range(0, len(items), at_once)]
         with (
             tqdm(total=len(items), desc=description, unit=unit, disable=not progress or not items) as bar,
-            contextlib.closing(self._pool.in_order(_lot(work, self._root), lots, alone=False)) as found,
+            contextlib.closing(self._pool.in_order(_lot(work, self._root), lots, alone=False)) as results,
         ):
             try:
-                for _, answers in found:
+                for _, answers in results:
                     for answer in [answers] if answers.error is not None else answers.value:
                         if answer.error is not None:
                             raise answer.error
@@ -95,12 +95,12 @@ def _lot(work: Callable[[Item], Result], root: Path) -> Callable[[Sequence[Item]
             )
         from segmenter.extras.dask.remote import Answer
 
-        found: list[Answer] = []
+        answers: list[Answer] = []
         for item in items:
             try:
-                found.append(Answer(work(item)))
+                answers.append(Answer(work(item)))
             except SegmenterError as error:
-                return [*found, Answer(error=error)]
-        return found
+                return [*answers, Answer(error=error)]
+        return answers
 
     return each

@@ -130,15 +130,15 @@ def _events(
     """Yield what one process would compute, each job's windows in order."""
     failed: set[int] = set()
     sent = ((strips, tuple(strip.to_send() for strip in strips)) for strips in pieces)
-    given: list[tuple[Strip, ...]] = []
+    sent_strips: list[tuple[Strip, ...]] = []
 
     def noted() -> Iterator[tuple[Strip, ...]]:
         for strips, small in sent:
-            given.append(strips)
+            sent_strips.append(strips)
             yield small
 
     for _, answer in pool.in_order(work, noted(), stop=stop):
-        strips = given.pop(0)
+        strips = sent_strips.pop(0)
         if isinstance(answer.error, (ClusterError, DeviceError)) and not _of_a_raster(answer.error):
             raise answer.error
         for position, strip in enumerate(strips):
@@ -166,9 +166,9 @@ def _of_strip(strip: Strip, result: StripResult) -> Iterator[Event[MapJob]]:
     for window, prediction in result:
         yield Mapped(job, window, prediction)
     if result.remark is not None and job.remark is None:
-        said = result.remark.removeprefix(f"{path.absolute()}: ")
+        remark = result.remark.removeprefix(f"{path.absolute()}: ")
         whole = strip.rows is None and strip.column == job.part
-        job.remark = f"{path}: {said}" if whole else f"{path}: at least {said}"
+        job.remark = f"{path}: {remark}" if whole else f"{path}: at least {remark}"
     if result.error is not None:
         if result.unseen and not isinstance(path, RemotePath) and path.exists():
             raise ClusterError(

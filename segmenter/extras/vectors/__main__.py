@@ -47,10 +47,10 @@ def _maps(given: Path) -> list[Path]:
     """Return a map, or those in a folder."""
     if not given.is_dir():
         return [given]
-    found = [path for path in sorted(given.glob("*.tif")) if not path.name.endswith(BESIDE)]
-    if not found:
+    paths = [path for path in sorted(given.glob("*.tif")) if not path.name.endswith(BESIDE)]
+    if not paths:
         raise SegmenterError(f"{given}: expected GeoTIFF maps in this folder, there are none")
-    return found
+    return paths
 
 
 def _parser() -> ToolParser:

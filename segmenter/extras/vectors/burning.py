@@ -100,14 +100,14 @@ class Burner:
     def placed(self, window: Window) -> Placed:
         """Return the polygons that may touch a window."""
         box = box_around(self._info, window, self._vector.crs)
-        found = self._vector.within(box)
+        features = self._vector.within(box)
         path = self._vector.path
         kinds = [
             self._rule.kind_of(value, f"{path}: feature {fid}", self._vector.value_hint)
-            for value, fid in zip(found.value_F.tolist(), found.fid_F.tolist(), strict=True)
+            for value, fid in zip(features.value_F.tolist(), features.fid_F.tolist(), strict=True)
         ]
-        shapes, owner = _simple(found, path)
-        kind_P, fid_P = np.array(kinds, np.uint8)[owner], found.fid_F[owner]
+        shapes, owner = _simple(features, path)
+        kind_P, fid_P = np.array(kinds, np.uint8)[owner], features.fid_F[owner]
         if len(shapes):
             shapes, part_of = _near(shapes, self._around)
             kind_P, fid_P = kind_P[part_of], fid_P[part_of]
@@ -154,10 +154,10 @@ class Burner:
 
     def _covered(self, near: Placed, kind: int, window: Window) -> NDArray[np.bool_]:
         shapes = near.shape_P[near.kind_P == kind]
-        found_HW = covered(shapes, window)
+        covered_HW = covered(shapes, window)
         if self._rule.all_touched:
-            found_HW |= outlined(shapes, window)
-        return found_HW
+            covered_HW |= outlined(shapes, window)
+        return covered_HW
 
     def _overlap(
         self,
@@ -189,26 +189,26 @@ class Burner:
         )
 
 
-def _simple(found: Features, path: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def _simple(features: Features, path: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return simple polygons, and for each the feature that it is part of.
 
     Parts are burned one by one: burned as one shape, where two overlap there would be a hole.
     """
-    shapes, owner = found.shape_F, np.arange(len(found.shape_F), dtype=np.int64)
+    shapes, owner = features.shape_F, np.arange(len(features.shape_F), dtype=np.int64)
     for _ in range(3):  # collections of collections of parts
         kinds = shapely.get_type_id(shapes)
         if not np.isin(kinds, (_MULTI, _COLLECTION)).any():
             break
         shapes, index = shapely.get_parts(shapes, return_index=True)
         owner = owner[index]
-    there = ~(shapely.is_missing(shapes) | shapely.is_empty(shapes))
-    shapes, owner = shapes[there], owner[there]
+    whole_P = ~(shapely.is_missing(shapes) | shapely.is_empty(shapes))
+    shapes, owner = shapes[whole_P], owner[whole_P]
     wrong = np.flatnonzero(shapely.get_type_id(shapes) != _POLYGON)
     if len(wrong):
-        kind, whole = shapes[wrong[0]].geom_type, found.shape_F[owner[wrong[0]]].geom_type
+        kind, whole = shapes[wrong[0]].geom_type, features.shape_F[owner[wrong[0]]].geom_type
         what = f"a {kind}" if kind == whole else f"a {whole} with a {kind}"
         raise DatasetError(
-            f"{path}: feature {found.fid_F[owner[wrong[0]]]} is {what}, expected polygons: a label needs "
+            f"{path}: feature {features.fid_F[owner[wrong[0]]]} is {what}, expected polygons: a label needs "
             "an area; buffer lines and points by their width first (QGIS: Buffer), or name another layer"
         )
     return shapes, owner
@@ -229,8 +229,8 @@ def _near(shapes: NDArray[Any], box: Box) -> tuple[NDArray[Any], NDArray[np.int6
     for _ in range(2):  # a collection may hold several as one
         whole, part_of = shapely.get_parts(whole, return_index=True)
         index = index[part_of]
-    kept = (shapely.get_type_id(whole) == _POLYGON) & ~shapely.is_empty(whole)
-    return whole[kept], index[kept]
+    is_area = (shapely.get_type_id(whole) == _POLYGON) & ~shapely.is_empty(whole)
+    return whole[is_area], index[is_area]
 
 
 def _bent(shapes: NDArray[Any], move: Move, to_pixel: Move) -> NDArray[Any]:
@@ -248,11 +248,11 @@ def _bent(shapes: NDArray[Any], move: Move, to_pixel: Move) -> NDArray[Any]:
         if halvings:
             dense = shapely.segmentize(dense, np.maximum(length[waiting] / 2**halvings, np.finfo(float).tiny))
         off_P = _off(dense, move, to_pixel)
-        known = np.isfinite(off_P)
-        done = known & ((off_P <= _MOST_OFF) | (halvings == _MOST_HALVINGS))
+        is_known = np.isfinite(off_P)
+        done = is_known & ((off_P <= _MOST_OFF) | (halvings == _MOST_HALVINGS))
         if done.any():
             out[waiting[done]] = shapely.transform(dense[done], lambda xy: to_pixel(move(xy)))
-        waiting = waiting[known & ~done]
+        waiting = waiting[is_known & ~done]
         if not len(waiting):
             break
     return out
@@ -286,7 +286,7 @@ _Points = NDArray[np.float64]
 
 def outlined(shape_P: NDArray[Any], window: Window) -> NDArray[np.bool_]:
     """Return the (H, W) pixels of a window through whose inside an edge runs, not along their border."""
-    found_HW = np.zeros((window.height, window.width), np.bool_)
+    outlined_HW = np.zeros((window.height, window.width), np.bool_)
     first_E, last_E = _edges(shape_P, window)
     edge_S, along_S = _cuts(first_E, last_E)
     within = edge_S[1:] == edge_S[:-1]
@@ -297,8 +297,8 @@ def outlined(shape_P: NDArray[Any], window: Window) -> NDArray[np.bool_]:
     inside = (cell != xy).all(axis=1)  # else it runs along the border between two pixels
     col, row = (cell[inside] - (window.col, window.row)).T
     here = (row >= 0) & (row < window.height) & (col >= 0) & (col < window.width)
-    found_HW[row[here], col[here]] = True
-    return found_HW
+    outlined_HW[row[here], col[here]] = True
+    return outlined_HW
 
 
 def _edges(shape_P: NDArray[Any], window: Window) -> tuple[_Points, _Points]:

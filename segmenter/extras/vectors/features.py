@@ -234,8 +234,8 @@ class VectorFile:
 
     def _all_features(self) -> Features:
         if self._all is None:
-            found = self._read()
-            self._all = found, shapely.STRtree(found.shape_F)
+            features = self._read()
+            self._all = features, shapely.STRtree(features.shape_F)
         return self._all[0]
 
     def _read(self, **how: Any) -> Features:

@@ -71,17 +71,17 @@ class LabelFiles:
 
     def _file(self, polygons: Path) -> VectorFile:
         with self._lock:
-            found = self._files.get(polygons)
-            if found is None:
+            file = self._files.get(polygons)
+            if file is None:
                 rule = self._rule
                 try:
-                    found = VectorFile(polygons, rule.attribute, rule.layer, rule.crs)
+                    file = VectorFile(polygons, rule.attribute, rule.layer, rule.crs)
                 except DatasetError as error:  # of all images: it is not opened for each
-                    found = error
-                self._files[polygons] = found
-        if isinstance(found, DatasetError):
-            raise found
-        return found
+                    file = error
+                self._files[polygons] = file
+        if isinstance(file, DatasetError):
+            raise file
+        return file
 
     def _make(self, path: Path, image: Path, polygons: VectorFile, shared: bool) -> bool:
         """Write a label, if any polygon lies on the image."""

@@ -73,15 +73,15 @@ class BurnRule:
         text = as_text(value)
         if text is None:
             return IGNORE
-        found = self._ids.get(text)
-        if found is None:
-            known = ", ".join(shortened(name, 40) for name in self.classes.names)
+        kind = self._ids.get(text)
+        if kind is None:
+            listed = ", ".join(shortened(name, 40) for name in self.classes.names)
             raise LabelError(
                 f"{where}: {self.attribute} is {shortened(text, 60)!r}, which names no class (there are "
-                f"{known}); add it to dataset.vector.values, as the class that it means or as ignore"
+                f"{listed}); add it to dataset.vector.values, as the class that it means or as ignore"
                 f"{hint(value)}"
             )
-        return found
+        return kind
 
     @cached_property
     def outside_id(self) -> int:

@@ -55,14 +55,14 @@ class Slivers:
         area_C = np.asarray(np.bincount(labels_HW.ravel(), weights, strip.count + 1), np.float64)
         small_C = area_C < self._least
         width, height = sides
-        here = offset, small_C
-        self._border(labels_HW[:, :-1], labels_HW[:, 1:], height, here, here)
-        self._border(labels_HW[:-1], labels_HW[1:], width, here, here)
+        own = offset, small_C
+        self._border(labels_HW[:, :-1], labels_HW[:, 1:], height, own, own)
+        self._border(labels_HW[:-1], labels_HW[1:], width, own, own)
         if self._last is not None:
             above, above_offset, above_small_C = self._last
             self._joined.append(touching(above, strip) + np.array([above_offset, offset]))
-            there = above_offset, above_small_C
-            self._border(above.labels[-1:], labels_HW[:1], width, there, here)
+            of_above = above_offset, above_small_C
+            self._border(above.labels[-1:], labels_HW[:1], width, of_above, own)
         self._class.append(strip.class_C[1:])
         self._area.append(area_C[1:])
         self._first.append(_first_pixels(strip))
@@ -76,8 +76,8 @@ class Slivers:
         apart = (a + a_offset != b + b_offset) & (a > 0) & (b > 0)
         left, right = a[apart].astype(np.int64), b[apart].astype(np.int64)
         # A part of a large component may look small here: its border is kept, and left out in the end.
-        kept = a_small[left] | b_small[right]
-        ends = np.stack([left[kept] + a_offset, right[kept] + b_offset], axis=1)
+        small = a_small[left] | b_small[right]
+        ends = np.stack([left[small] + a_offset, right[small] + b_offset], axis=1)
         ends.sort(axis=1)
         pairs, counts = np.unique(ends, axis=0, return_counts=True)
         self._pairs.append(pairs)
@@ -144,10 +144,10 @@ class _Merged:
 
     def classes(self) -> NDArray[np.uint8]:
         """Return the class of each component, in the end."""
-        found = self._class.copy()
+        class_R = self._class.copy()
         for one in self._into:
-            found[one] = self._class[self._root(one)]
-        return found
+            class_R[one] = self._class[self._root(one)]
+        return class_R
 
     def _turn(self, one: int) -> tuple[float, int, int]:
         """Return when it is a component's turn: the smallest first, of equals the one that begins first."""
@@ -196,6 +196,6 @@ def _first_pixels(strip: Strip) -> NDArray[np.int64]:
 
 
 def _of_roots(class_N: NDArray[np.uint8], root_N: NDArray[np.int64]) -> NDArray[np.uint8]:
-    found = np.zeros(root_N.max(initial=0) + 1, np.uint8)
-    found[root_N] = class_N
-    return found
+    class_R = np.zeros(root_N.max(initial=0) + 1, np.uint8)
+    class_R[root_N] = class_N
+    return class_R

@@ -72,11 +72,11 @@ def _one(path: Path, wanted: Wanted, write: Callable[[Batch], None], progress: b
         passes = 2 if wanted.min_area else 1
         total = one.info.size.pixels * passes
         with tqdm(total=total, desc=path.name, unit="px", unit_scale=True, disable=not progress) as bar:
-            kept = _classes(one, wanted, bar)
+            classes = _classes(one, wanted, bar)
             waiting: list[Polygons] = []
             count = held = 0
-            for found in _polygons(one, wanted, kept, bar):
-                waiting.append(_chosen(found, one, wanted))
+            for polygons in _polygons(one, wanted, classes, bar):
+                waiting.append(_chosen(polygons, one, wanted))
                 held += len(waiting[-1])
                 if held >= _AT_ONCE:
                     count += _write(waiting, one, write)
@@ -101,44 +101,44 @@ def _classes(one: WrittenMap, wanted: Wanted, bar: Any) -> Iterator[NDArray[np.u
 
 
 def _polygons(
-    one: WrittenMap, wanted: Wanted, kept: Iterator[NDArray[np.uint8]] | None, bar: Any
+    one: WrittenMap, wanted: Wanted, classes: Iterator[NDArray[np.uint8]] | None, bar: Any
 ) -> Iterator[Polygons]:
     simplify = wanted.simplify / (one.info.metres_per_pixel or 1.0)
     joiner = Joiner(simplify)
     for window in strips_of(one.info.size):
         ids, confidence = one.read(window)
-        if kept is not None:
+        if classes is not None:
             strip: Strip = components(window, ids)
-            ids = next(kept)[strip.labels]
+            ids = next(classes)[strip.labels]
         yield joiner.add(components(window, ids, nodata=simplify > 0), confidence)
         bar.update(window.size.pixels)
     yield joiner.end(confidence=one.has_confidence)
 
 
-def _chosen(found: Polygons, one: WrittenMap, wanted: Wanted) -> Polygons:
+def _chosen(polygons: Polygons, one: WrittenMap, wanted: Wanted) -> Polygons:
     """Return the polygons that have data and are asked for."""
     ids = [i for i, each in enumerate(one.classes) if not wanted.only or each.name in wanted.only]
-    return found.of(np.isin(found.class_P, ids) & (found.class_P != IGNORE))
+    return polygons.of(np.isin(polygons.class_P, ids) & (polygons.class_P != IGNORE))
 
 
 def _write(waiting: Sequence[Polygons], one: WrittenMap, write: Callable[[Batch], None]) -> int:
-    found = Polygons.together(waiting)
-    if not len(found):
+    polygons = Polygons.together(waiting)
+    if not len(polygons):
         return 0
-    shapes = shapely.normalize(on_the_ground(found.shape_P, one.info))
+    shapes = shapely.normalize(on_the_ground(polygons.shape_P, one.info))
     names, codes = zip(*((each.name, each.code) for each in one.classes), strict=True)
-    mean = None if found.confidence_P is None else found.confidence_P / found.pixels_P
+    mean = None if polygons.confidence_P is None else polygons.confidence_P / polygons.pixels_P
     columns: dict[str, NDArray[Any] | None] = {
-        "class": np.array(names, object)[found.class_P],
-        "class_id": found.class_P.astype(np.int32),
-        "code": np.array(codes, np.int32)[found.class_P],
-        "pixels": found.pixels_P,
+        "class": np.array(names, object)[polygons.class_P],
+        "class_id": polygons.class_P.astype(np.int32),
+        "code": np.array(codes, np.int32)[polygons.class_P],
+        "pixels": polygons.pixels_P,
         "area_m2": square_metres(shapes, one.info),
         "confidence": mean,
-        "map": np.full(len(found), one.info.path.name, object),
+        "map": np.full(len(polygons), one.info.path.name, object),
     }
     write(Batch(shapely.to_wkb(shapes), columns))
-    return len(found)
+    return len(polygons)
 
 
 # --------------------------------------------------------------------------------- areas on the ground
@@ -176,5 +176,5 @@ def pixel_square_metres(info: RasterInfo) -> NDArray[np.float64] | None:
     if info.crs is not None and info.crs.is_projected and not lengths_stretch(info.crs):
         rows = rows[:1]  # all are alike
     cells = shapely.box(middle, rows, middle + 1, rows + 1)
-    found = square_metres(on_the_ground(np.atleast_1d(cells), info), info)
-    return None if found is None else np.broadcast_to(found, info.size.height)
+    area = square_metres(on_the_ground(np.atleast_1d(cells), info), info)
+    return None if area is None else np.broadcast_to(area, info.size.height)

@@ -113,14 +113,14 @@ def _geopackage(aside: Path, layer: str, crs: Any) -> Iterator[Callable[[Batch],
         batch(Batch(np.zeros(0, object), dict.fromkeys(FIELDS)))
 
 
-def _filled(found: Batch, name: str) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+def _filled(batch: Batch, name: str) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
     """Return a column, and where it has no value."""
-    values = found.columns[name]
+    values = batch.columns[name]
     if values is not None:
         return values, None
     kind = FIELDS[name]
     empty: Any = object if pa.types.is_string(kind) else kind.to_pandas_dtype()
-    count = len(found.wkb_P)
+    count = len(batch.wkb_P)
     return np.zeros(count, empty), np.ones(count, np.bool_)
 
 

@@ -122,8 +122,8 @@ class FolderState:
             SegmenterError: the input cannot be read.
         """
         entry = self._entry(job)
-        found = self._seen[job.name] = self.journal.find(job.name)
-        reason = self._reason(job, entry, found)
+        before = self._seen[job.name] = self.journal.find(job.name)
+        reason = self._reason(job, entry, before)
         if reason is None:
             self._tidy(job)
         elif self._is_elsewhere(job):
@@ -141,14 +141,14 @@ class FolderState:
         if self._store is not None:
             self._store.add((*job.files, *job.unchecked), entry)
 
-    def _reason(self, job: MapJob, entry: Entry, found: Entry | None) -> str | None:
-        if found is None:
+    def _reason(self, job: MapJob, entry: Entry, before: Entry | None) -> str | None:
+        if before is None:
             return ""
         if self._redo:
             return "asked for by --redo"
         if (reason := _not_looked_at(job.info)) is not None:
             return reason
-        return found.difference(entry) or damage(self._folder, found)
+        return before.difference(entry) or damage(self._folder, before)
 
     def _is_elsewhere(self, job: MapJob, *, now: bool = False) -> bool:
         """Return whether the store has a job's outputs; `now`: look again."""

@@ -107,18 +107,18 @@ def codes_of(text: str, classes: ClassMap) -> tuple[int, ...]:
     Raises:
         DatasetError: not one for each class of the run.
     """
-    found = _parse(text)
-    if found is None:
+    codes = _parse(text)
+    if codes is None:
         return tuple(each.code for each in classes.classes)
-    if isinstance(found, dict):
-        if unknown := [name for name in found if name not in classes.names]:
+    if isinstance(codes, dict):
+        if unknown := [name for name in codes if name not in classes.names]:
             raise DatasetError(f"--codes: the run has no class {unknown[0]}; {_listed(classes)}")
-        if missing := [name for name in classes.names if name not in found]:
+        if missing := [name for name in classes.names if name not in codes]:
             raise DatasetError(f"--codes: no code for {', '.join(missing)}; {_listed(classes)}")
-        return tuple(found[name] for name in classes.names)
-    if len(found) != len(classes):
-        raise DatasetError(f"--codes: got {len(found)} codes for {len(classes)} classes; {_listed(classes)}")
-    return tuple(found)
+        return tuple(codes[name] for name in classes.names)
+    if len(codes) != len(classes):
+        raise DatasetError(f"--codes: got {len(codes)} codes for {len(classes)} classes; {_listed(classes)}")
+    return tuple(codes)
 
 
 def _listed(classes: ClassMap) -> str:
@@ -135,12 +135,12 @@ def _parse(text: str) -> list[int] | dict[str, int] | None:
     named: dict[str, int] = {}
     name = ""
     for part in parts:  # a name may hold commas
-        found = _NAMED.match(name := f"{name},{part}" if name else part)
-        if found is None:
+        match = _NAMED.match(name := f"{name},{part}" if name else part)
+        if match is None:
             continue
-        if found[1].strip() in named:
-            raise DatasetError(f"--codes: {found[1].strip()} has two codes")
-        named[found[1].strip()] = int(found[2])
+        if match[1].strip() in named:
+            raise DatasetError(f"--codes: {match[1].strip()} has two codes")
+        named[match[1].strip()] = int(match[2])
         name = ""
     if name or not named:
         raise DatasetError(

@@ -44,12 +44,12 @@ _HEADERS = 1 << 20
 
 def known_probabilities(prediction: Prediction) -> NDArray[Any]:
     """Return (H, W, K) probabilities of a window; without data NaN, in uint8 255, which no other has."""
-    found = prediction.probabilities
-    assert found is not None
-    whole = found.dtype == np.uint8
-    known = np.minimum(found, np.uint8(254)) if whole else found
-    empty = np.array(255 if whole else np.nan, found.dtype)
-    return np.where((prediction.ids == IGNORE)[..., None], empty, known)
+    probabilities = prediction.probabilities
+    assert probabilities is not None
+    whole = probabilities.dtype == np.uint8
+    capped = np.minimum(probabilities, np.uint8(254)) if whole else probabilities
+    empty = np.array(255 if whole else np.nan, probabilities.dtype)
+    return np.where((prediction.ids == IGNORE)[..., None], empty, capped)
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ class MapStyle:
             "probabilities.tif": self.wanted.probabilities is not None,
             "quicklook.png": self.request.quicklook,
         }
-        return tuple(self.folder / f"{name}.{ending}" for ending, there in beside.items() if there)
+        return tuple(self.folder / f"{name}.{ending}" for ending, is_wanted in beside.items() if is_wanted)
 
     def is_png(self, info: RasterInfo) -> bool:
         """Return whether the map of a raster is a PNG."""

@@ -113,12 +113,12 @@ class _Output:
 
     def _write(self, window: Window, prediction: Prediction) -> int:
         pixels = 0
-        for own, found in self._own.of(window, prediction):
-            self.empty = self.empty and not (found.ids != IGNORE).any()
-            self._files.write(own, found)
-            self.scorer.add(own, found.ids)
+        for own, own_prediction in self._own.of(window, prediction):
+            self.empty = self.empty and not (own_prediction.ids != IGNORE).any()
+            self._files.write(own, own_prediction)
+            self.scorer.add(own, own_prediction.ids)
             for companion in self._companions:
-                companion.add(found.ids)
+                companion.add(own_prediction.ids)
             pixels += own.size.pixels
         return pixels
 

@@ -62,13 +62,13 @@ def find_inputs(given: Sequence[str], output: Path | None = None, *, remote: boo
                 files.setdefault(address, address)
             continue
         with readable(text):
-            found = _matches(text)
+            paths = _matches(text)
         if output is not None and not Path(text).exists():
-            found, theirs = _without_outputs(found, real(output))
-            outputs += theirs
-            if not found:
+            paths, maps = _without_outputs(paths, real(output))
+            outputs += maps
+            if not paths:
                 raise DatasetError(f"{text}: matches only files in --output {output}; choose another folder")
-        for path in found:
+        for path in paths:
             if path.is_dir():
                 folders.append(path)
                 with readable(path):
@@ -112,9 +112,9 @@ def scenes_of_bands(given: Sequence[str], layout: Layout | None) -> tuple[list[B
     for text in given:
         with readable(text):
             folders = [] if is_address(text) else [real(path) for path in _matches(text) if path.is_dir()]
-            found = [scene for folder in folders for scene in _scenes_below(folder, layout)]
-        scenes |= {scene.files[0]: scene for scene in found}
-        others += [] if found else [text]
+            in_folders = [scene for folder in folders for scene in _scenes_below(folder, layout)]
+        scenes |= {scene.files[0]: scene for scene in in_folders}
+        others += [] if in_folders else [text]
     return list(scenes.values()), others
 
 
@@ -148,7 +148,7 @@ def _remote(text: str) -> list[RemotePath]:
     first = next((i for i, part in enumerate(parts) if glob.has_magic(part)), 0)
     above = place if not parts else place._replace(prefix="/".join(parts[:first]))
     wanted = parts[first:] or ["*"]
-    found = []
+    addresses = []
     for one in listing(above):
         names = one.name.split("/")
         deep = "**" in wanted or len(names) == len(wanted)
@@ -156,10 +156,10 @@ def _remote(text: str) -> list[RemotePath]:
         if deep and PurePosixPath(one.name).match(pattern) and _is_image(one.name, named=bool(parts)):
             path = RemotePath.of(f"{above}/{one.name}")
             note_state(path, one.size, one.changed, one.tag)
-            found.append(path)
-    if not found:
+            addresses.append(path)
+    if not addresses:
         raise DatasetError(f"{text}: expected images ({', '.join(EXTENSIONS)}) there, the bucket has none")
-    return found
+    return addresses
 
 
 def _is_image(name: str, *, named: bool) -> bool:
@@ -184,12 +184,12 @@ def _matches(text: str) -> list[Path]:
         raise DatasetError(
             f"{text}: expected a local file; URLs and GDAL's own paths are opened only with --remote"
         )
-    found = [Path(name) for name in matches(text)]
-    if not found:
+    paths = [Path(name) for name in matches(text)]
+    if not paths:
         kind = "pattern matches no file" if glob.has_magic(text) else "no such file or folder"
         braces = "; patterns have * ? [27] and **, no braces: without quotes, the shell resolves those"
         raise DatasetError(f"{text}: {kind}{braces if '{' in text else ''}")
-    return found
+    return paths
 
 
 def _without_outputs(paths: Iterable[Path], output: Path) -> tuple[list[Path], list[Path]]:

@@ -100,10 +100,10 @@ class Truth:
         Raises:
             SegmenterError: it has none.
         """
-        found = self.files[image]
-        if isinstance(found, SegmenterError):
-            raise found
-        return found
+        label = self.files[image]
+        if isinstance(label, SegmenterError):
+            raise label
+        return label
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ def _stacked(scenes: Sequence[BandFiles], layout: Layout, drivers: Sequence[str]
         unit="scene",
         workers=2,
     )
-    found = {
+    images = {
         image: (Path(f"{scene.name}.tif"), scene.files[0]) for scene, image in zip(scenes, made, strict=True)
     }
     stacks.tidy()
@@ -171,7 +171,7 @@ def _stacked(scenes: Sequence[BandFiles], layout: Layout, drivers: Sequence[str]
         f"{len(scenes)} scenes of {len(layout.bands)} files each, brought into one GeoTIFF each in "
         f"{stacks.folder}"
     )
-    return found
+    return images
 
 
 def labels_by_pattern(
@@ -251,9 +251,9 @@ class LabelPattern:
     def __init__(self, text: str, layout: Layout) -> None:
         self.text, self._layout = text, layout
         self._used = list(dict.fromkeys(_PLACEHOLDER.findall(text)))
-        known = dict.fromkeys(("stem", "scene", *layout.names))
-        if unknown := [name for name in self._used if name not in known]:
-            names = [f"{{{name}}}" for name in known]
+        fields = dict.fromkeys(("stem", "scene", *layout.names))
+        if unknown := [name for name in self._used if name not in fields]:
+            names = [f"{{{name}}}" for name in fields]
             listed = f"{', '.join(names[:-1])} and {names[-1]}"
             raise DatasetError(f"--labels {text}: unknown {{{unknown[0]}}}; known are {listed}")
 
@@ -274,22 +274,22 @@ class LabelPattern:
             if Path(plain).is_file():
                 return Path(plain)
         wanted = self._filled(fields, glob.escape)
-        found = [Path(name) for name in matches(wanted) if Path(name).is_file()]
-        if len(found) != 1:
-            names = ", ".join(map(str, found[:3])) or "none"
+        files = [Path(name) for name in matches(wanted) if Path(name).is_file()]
+        if len(files) != 1:
+            names = ", ".join(map(str, files[:3])) or "none"
             raise DatasetError(f"{image}: expected one label file {plain}, found {names}")
-        return found[0]
+        return files[0]
 
     def _fields(self, image: Path) -> dict[str, str]:
         own = {"stem": image.stem, "scene": _BANDS_IN_NAME.sub("", image.stem)}
-        theirs = self._layout.fields(image) if {*self._used} & {*self._layout.names} else None
-        found = {**own, **(theirs or {})}
-        if missing := [name for name in self._used if name not in found]:
+        of_recipe = self._layout.fields(image) if {*self._used} & {*self._layout.names} else None
+        fields = {**own, **(of_recipe or {})}
+        if missing := [name for name in self._used if name not in fields]:
             raise DatasetError(
                 f"{image}: expected a path like {self._layout.form}, as the recipe has it, for "
                 f"{{{missing[0]}}} in --labels {self.text}; or use {{stem}}"
             )
-        return found
+        return fields
 
     def _filled(self, fields: Mapping[str, str], written: Callable[[str], str]) -> str:
         return _PLACEHOLDER.sub(lambda match: written(fields[match[1]]), self.text)
@@ -321,13 +321,13 @@ def images_of_split(dataset: Dataset, layout: Layout, split: str, run: AnyRun, r
     check_split(split)
     scenes = [scene for scene in dataset.scenes if scene.split == split]
     if not scenes:
-        there = ", ".join(f"{len(dataset.of(each))} {each}" for each in SPLITS if dataset.of(each))
+        counts = ", ".join(f"{len(dataset.of(each))} {each}" for each in SPLITS if dataset.of(each))
         raise DatasetError(
-            f"{recipe}: expected scenes of the split {split}, it has {there or 'none'}; name some in "
+            f"{recipe}: expected scenes of the split {split}, it has {counts or 'none'}; name some in "
             "dataset.split, or another recipe with --recipe"
         )
-    shown = {s.image: Path(f"{s.name}.tif") if s.files else s.image for s in dataset.scenes}
-    names = output_names(shown.values())
+    named_after = {s.image: Path(f"{s.name}.tif") if s.files else s.image for s in dataset.scenes}
+    names = output_names(named_after.values())
     by_image = {scene.image: scene for scene in scenes}
     truth = Truth(
         f"--split {split}",
@@ -343,7 +343,7 @@ def images_of_split(dataset: Dataset, layout: Layout, split: str, run: AnyRun, r
     )
     inputs = Inputs(tuple(scene.image for scene in scenes), (), ())
     bands = None if dataset.bands == run.bands else dataset.bands
-    return Images(inputs, {image: names[shown[image]] for image in inputs.files}, truth, bands, layout)
+    return Images(inputs, {image: names[named_after[image]] for image in inputs.files}, truth, bands, layout)
 
 
 def _in_order_of(ours: ClassMap, theirs: ClassMap, recipe: Path) -> ClassMap:
