@@ -10,6 +10,7 @@ import functools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from segmenter.base.threads import Spread, in_threads
 from segmenter.grid.labels import IGNORE, UNKNOWN, Colour, class_pixels
 from segmenter.grid.scenes import SPLITS, Dataset, Scene
 from segmenter.raster import LabelRaster, RasterInfo, ask_for_bands, crs_title, open_raster, raster_info
-from segmenter.raster.alignment import alignment_errors
+from segmenter.raster.ground import alignment_errors
 from segmenter.raster.header import names_of, order_of, used_names
 
 from .files import few
@@ -104,6 +105,31 @@ class CheckReport:
         )
         parts = (self._head(everything), self._found(everything), self._table(), [verdict])
         return "\n".join(plain(line) for part in parts for line in part)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report for JSON, with every finding."""
+        names = self.dataset.classes.names
+        return {
+            "dataset": self.dataset.name,
+            "clean": self.clean,
+            "scenes": {split: len(self.dataset.of(split)) for split in SPLITS},
+            "findings": [
+                {
+                    "kind": finding.kind,
+                    "scene": None if finding.scene is None else finding.scene.name,
+                    "text": finding.text,
+                    "pixels": finding.pixels,
+                }
+                for finding in self.findings
+            ],
+            "pixels": {
+                split: dict(zip(names, pixels_K, strict=True))
+                for split, pixels_K in zip(SPLITS, self.pixels_PK.tolist(), strict=True)
+            },
+            "ignored": self.ignored,
+            "unlabelled": list(self.unlabelled),
+            "remarks": list(self.remarks),
+        }
 
     def _head(self, everything: bool) -> Iterator[str]:
         scenes = ", ".join(f"{len(self.dataset.of(split))} {split}" for split in SPLITS)

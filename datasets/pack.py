@@ -14,7 +14,7 @@ from segmenter.base.files import gibibytes
 from segmenter.base.threads import Spread, in_threads
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import raster_info
-from segmenter.raster.alignment import check_label
+from segmenter.raster.ground import check_label
 from segmenter.tiles.cache.file import KINDS, Kind, PackedArray
 from segmenter.tiles.cache.folder import PackFolder
 from segmenter.tiles.cache.keys import Job, key_of, pack

@@ -19,8 +19,8 @@ from segmenter.config.recipe import Recipe
 from segmenter.grid.labels import ClassMap, LandCoverClass, own_colour
 from segmenter.grid.scenes import SPLITS, Dataset, Scene, Split
 from segmenter.sampling.forecast import holds
+from segmenter.tiles.gsd import with_scales
 from segmenter.tiles.index import TileIndex, build_index
-from segmenter.tiles.scene_gsd import with_scales
 
 Paths = str | os.PathLike[str]
 Scenes = Dataset | Iterable[Scene | tuple[Paths, Paths]]

@@ -36,8 +36,8 @@ from segmenter.runs.coverage import run_coverage
 from segmenter.sampling import TileStrata, held_by_rows, order_for_replicas, part_title, plan
 from segmenter.sampling.forecast import ClassStatistics, Forecast, Outlook, class_statistics, forecast, holds
 from segmenter.sampling.strata import part_table
+from segmenter.tiles.gsd import scene_scales
 from segmenter.tiles.index import TileIndex
-from segmenter.tiles.scene_gsd import scene_scales
 
 USUAL_BATCHES = (16, 32, 64, 128)
 """Sizes that are compared, beside the recipe's own."""

@@ -14,13 +14,13 @@ from segmenter.devices.setup import computing_on, overlooked_gpus, smallest_card
 from segmenter.inference.prediction import ExtraOutputs, Predictor
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.model.size import check_learned, check_weights, is_described
+from segmenter.runs.checkpoints import assign_weights, learned_weights
 from segmenter.runs.ensemble import AnyRun, members
 from segmenter.runs.run import RUN_FILE, Run
-from segmenter.runs.weights import assign_weights, learned_weights
 
 if TYPE_CHECKING:
     from segmenter.inference.function import Member, PredictFunction
-    from segmenter.runs.arrays import Arrays
+    from segmenter.runs.checkpoints import Arrays
 
 __all__ = ["KeptModels", "computing_on", "load_predictor", "overlooked_gpus", "smallest_card"]
 

@@ -91,7 +91,7 @@ class Examples:
         self._right.offer((_classes_right(label, labelled, prediction), right), *place, right, wrong + right)
 
     def read(self, dataset: Dataset) -> list[Example]:
-        """The one with the most classes and the one with the most mistakes, or one that is both; with pixels.
+        """Read the windows with the most classes and with the most mistakes, which may be one.
 
         Raises:
             RasterError: a scene cannot be read again.
@@ -102,7 +102,7 @@ class Examples:
         return [_example(self._best[why[0]], why, dataset) for why in reasons.values()]
 
     def shown(self, dataset: Dataset) -> list[ShownWindow]:
-        """The windows with the most wrong pixels, worst first, and those in which most classes are right.
+        """Return the windows with the most wrong pixels, worst first, and those with the most classes right.
 
         Raises:
             RasterError: a scene cannot be read again.
@@ -122,8 +122,8 @@ def _classes_right(
     """Sum over a window's classes of the share that is right; traces of a class do not count."""
     truth = np.bincount(label[labelled], minlength=256)
     right = np.bincount(label[labelled & (label == prediction)], minlength=256)
-    there = truth >= max(1, _TRACE * truth.sum())
-    return float((right[there] / truth[there]).sum())
+    counted = truth >= max(1, _TRACE * truth.sum())
+    return float((right[counted] / truth[counted]).sum())
 
 
 class _Ranking:
@@ -155,7 +155,7 @@ class _Ranking:
         del self._kept[: -self._most]
 
     def found(self) -> list[_Thin]:
-        """From the highest value down."""
+        """Return the windows from the highest value down."""
         return [one for *_, one in reversed(self._kept)]
 
 

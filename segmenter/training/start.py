@@ -19,14 +19,12 @@ from segmenter.model.normalisation import Normalisation
 from segmenter.model.pretrained.encoder_weights import EncoderWeights
 from segmenter.model.size import training_bytes_per_image
 from segmenter.model.stages import pace_of, part_of
-from segmenter.runs.checkpoints import BEST
-from segmenter.runs.extending import with_extension
+from segmenter.runs.checkpoints import BEST, transfer_weights
 from segmenter.runs.log import LOG
-from segmenter.runs.resume import Checkpoint, Position, check_as_seen, set_aside_after
+from segmenter.runs.origin import save_validation_images
+from segmenter.runs.resume import Checkpoint, Position, check_as_seen, set_aside_after, with_extension
 from segmenter.runs.run import MeasuredShares, Run, load_run
 from segmenter.runs.score_files import record_to_beat
-from segmenter.runs.validation_images import save_validation_images
-from segmenter.runs.weights import transfer_weights
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.feeding.feed import Feed
 from segmenter.tiles.feeding.processes import WorkerPool
@@ -38,9 +36,8 @@ from segmenter.training.beginning.origin import record_origin
 from segmenter.training.beginning.pretraining import find_encoder_weights, frozen_at_random, load_encoder
 from segmenter.training.checks import check_devices, check_memory, check_same_plan
 from segmenter.training.ending import Outcome, train_to_end
-from segmenter.training.gsd import describe_rare_parts
 from segmenter.training.optimiser.schedules import describe_schedule
-from segmenter.training.prepare import Tiles, class_weights, describe_plan
+from segmenter.training.prepare import Tiles, class_weights, describe_plan, describe_rare_parts
 from segmenter.training.trainer import Trainer
 from segmenter.training.workers_agree import (
     arrays_from_chief,
@@ -143,7 +140,7 @@ def check_training(
 
 @contextmanager
 def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
-    """The trainer of a checked training, at its first step to do, alone in its run directory.
+    """Yield the trainer of a checked training, at its first step to do, alone in its run directory.
 
     Raises:
         SegmenterError: another process is in the directory, or it cannot be written.
@@ -175,7 +172,7 @@ def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
 
 
 def _following(checked: CheckedTraining) -> Trainer:
-    """The trainer of a worker that writes nothing, at the chief's step with the chief's weights."""
+    """Return the trainer of a worker that writes nothing, at the chief's step with the chief's weights."""
     trainer = _trainer(checked)
     _start_alike(trainer)
     return trainer
@@ -191,11 +188,11 @@ def _start_alike(trainer: Trainer) -> None:
 
 
 def _as_on_chief(workers: Workers, run: Run) -> Run:
-    """The run with the chief's normalisation: means taken on another processor differ in their last bits."""
+    """Return the run with the chief's normalisation: means taken on another processor differ in last bits."""
     scenes = None if run.scenes is None else run.scenes.to_dict()
-    said = from_chief(workers, [run.normalisation.to_dict(), scenes])
-    scenes_there = None if said[1] is None else Normalisation.from_dict(said[1])
-    return replace(run, normalisation=Normalisation.from_dict(said[0]), scenes=scenes_there)
+    shared = from_chief(workers, [run.normalisation.to_dict(), scenes])
+    scenes_of_chief = None if shared[1] is None else Normalisation.from_dict(shared[1])
+    return replace(run, normalisation=Normalisation.from_dict(shared[0]), scenes=scenes_of_chief)
 
 
 def _trainer(checked: CheckedTraining) -> Trainer:
@@ -212,7 +209,7 @@ def _trainer(checked: CheckedTraining) -> Trainer:
 
 
 def _describe(trainer: Trainer) -> None:
-    """Lines on the schedule, micro-batches, and the plan where it depends on the devices."""
+    """Say the schedule, micro-batches, and the plan if it depends on the devices."""
     recipe, planned_for = trainer.run.recipe, trainer.run.planned_replicas
     say(describe_schedule(recipe.training, trainer.steps))
     if line := trainer.pace.describe():
@@ -297,7 +294,7 @@ def _sweep(run: Path) -> None:
 
 
 def _describe_accumulation(recipe: Recipe, devices: Devices) -> str:
-    """What accumulation means for this recipe; empty without it."""
+    """Describe what accumulation means for this recipe; an empty text without it."""
     training = recipe.training
     if training.accumulate == 1:
         return ""
@@ -355,11 +352,11 @@ def _new_run(
 
 
 def _memory_of_each(devices: Devices, recipe: Recipe, of_a_tile: int) -> str:
-    """A line on the memory that each device's part of a step takes at a time."""
+    """Return a line on the memory that each device's part of a step takes at a time."""
     dealt = devices.dealt(recipe.training.global_batch)
     at_once = [tiles // recipe.training.accumulate for tiles in dealt]
-    found = [
+    parts = [
         f"{device.name} {tiles * of_a_tile / 2**20:,.0f} MiB for {tiles} tile{'s' * (tiles != 1)}"
         for device, tiles in zip(devices.used, at_once, strict=True)
     ]
-    return f"memory of the tiles at a time: {', '.join(found)}"
+    return f"memory of the tiles at a time: {', '.join(parts)}"

@@ -23,19 +23,17 @@ from segmenter.inference.function import on_replicas
 from segmenter.inference.prediction import Predictor
 from segmenter.model.building import build_model, keras_seed, stages_of
 from segmenter.model.stages import pace_of
-from segmenter.runs.arrays import META, save_arrays
-from segmenter.runs.checkpoints import BEST, save_checkpoint
+from segmenter.runs.checkpoints import BEST, META, assign_weights, save_arrays, save_checkpoint, weight_arrays
 from segmenter.runs.resume import Checkpoint, Position, facts_array
 from segmenter.runs.run import Run
 from segmenter.runs.score_files import keep_as_best
-from segmenter.runs.weights import assign_weights, weight_arrays
 from segmenter.sampling import Plan
 from segmenter.tiles.batches import DrawCounts
 from segmenter.tiles.feeding.feed import Feed
 from segmenter.tiles.index import TileIndex
 from segmenter.training.checks import in_memory
 from segmenter.training.examples import Examples, show_best
-from segmenter.training.log import SilentLog, TrainLog
+from segmenter.training.log import TrainLog
 from segmenter.training.losses import segmentation_loss
 from segmenter.training.optimiser.ema import AveragedWeights
 from segmenter.training.optimiser.optimisers import build_optimiser, set_trained
@@ -123,7 +121,7 @@ class Trainer:
         self._predict = on_replicas(predicts, self.run.normalisation, self.devices)
         self._rate = Schedule(recipe.training, self.steps)
         chief = self._workers.chief
-        self._log = TrainLog(self.run.path, self.run.classes) if chief else SilentLog()
+        self._log = TrainLog(self.run.path, self.run.classes) if chief else None
         self._called, self._drawn = False, DrawCounts()
         every = recipe.training.validate_every * bool(self.dataset.of("validation"))
         self._time_left = TimeLeft(self.steps, recipe.training.epochs, every)
@@ -146,7 +144,7 @@ class Trainer:
     # ---------------------------------------------------------------------------------- state
 
     def resume(self, start: Checkpoint) -> None:
-        """Go on from a checkpoint: weights, optimiser, position; the log is for `rewind_log`."""
+        """Resume from a checkpoint: weights, optimiser, position; the log is left to `rewind_log`."""
         try:
             self.assign(start.arrays)
         except (KeyError, ValueError) as error:
@@ -163,7 +161,7 @@ class Trainer:
             self.averaged.assign(dict(arrays))
 
     def state(self) -> dict[str, Any]:
-        """Name → array of all that is trained: weights, their average, the optimiser's state."""
+        """Return name → array of all that is trained: weights, their average, the optimiser's state."""
         arrays = weight_arrays(self.model, "model")
         if self.averaged is not None:
             arrays |= weight_arrays(self.averaged.model, "ema") | self.averaged.arrays()
@@ -171,6 +169,7 @@ class Trainer:
 
     def rewind_log(self) -> None:
         """Take from the log what came after the present position."""
+        assert self._log is not None, "resumed by the chief"
         self._log.rewind(self.position.done, validated=self.position.step == 0)
 
     def save(self) -> Path | None:
@@ -227,11 +226,12 @@ class Trainer:
                 if stop and not last and not self.ended_early:
                     raise StoppedError(stop.signal)
         self._say(self._profiler.missing())
-        self._log.curves()
+        if self._log is not None:
+            self._log.curves()
 
     @property
     def ended_early(self) -> bool:
-        """Whether `stop_after` validations in a row have brought no gain, before the last epoch."""
+        """True if `stop_after` validations in a row have brought no gain, before the last epoch."""
         training = self.run.recipe.training
         patience, before_last = training.stop_after, self.position.epoch < training.epochs
         return bool(patience) and before_last and self.position.without_gain >= patience
@@ -242,7 +242,7 @@ class Trainer:
             tqdm.write(line)
 
     def _plan(self, epoch: int) -> Plan:
-        """The plan of an epoch; two are kept: each checkpoint names one, and the next may be begun."""
+        """Return the plan of an epoch; two are kept: each checkpoint names one, and the next may be begun."""
         if epoch not in self._planned:
             names, replicas = self.run.classes.names, self.devices.replicas
             made = epoch_plan(self.run.recipe, self.index, names, epoch, replicas)
@@ -250,7 +250,7 @@ class Trainer:
         return self._planned[epoch]
 
     def _use_step_of(self, epoch: int) -> None:
-        """The step for the weights that train in an epoch; frozen ones have another than all."""
+        """Make the step for the weights that train in an epoch, if it is not the one in use."""
         frozen = self.pace.is_frozen(epoch)
         if frozen == self._frozen:
             return
@@ -315,7 +315,7 @@ class Trainer:
         self._say(meter.throughput())
 
     def _due(self, count: int) -> bool:
-        """Whether one of the last `count` steps is one after which a checkpoint is written."""
+        """Return True if a checkpoint is due after one of the last `count` steps."""
         every = self.run.recipe.training.checkpoint_every
         return self.position.done % every < count
 
@@ -329,7 +329,7 @@ class Trainer:
             strict=recipe.sampling.coverage == "strict",
             overflows=TOLERATED_OVERFLOWS if recipe.training.loss_scaled else 0,
             bar=bar,
-            log=self._log.trained,
+            log=None if self._log is None else self._log.trained,
             rate_at=self._rate_at,
             drawn=lambda: self.feed.drawn,
             drawn_before=self._drawn,
@@ -339,12 +339,12 @@ class Trainer:
         )
 
     def _rate_at(self, step: int) -> float:
-        """The learning rate of a step, from 1; steps that a loss scale skipped are not taken off."""
+        """Return the learning rate of a step, from 1; steps that a loss scale skipped are counted, too."""
         with tf.device("CPU:0"):  # not on a device that computes
             return float(self._rate(step - 1))
 
     def _fed(self, feeder: Prefetch[Any]) -> Iterator[Any]:
-        """What is fed; a fault of a file is raised as what it is, not as TensorFlow wraps it."""
+        """Yield the stacks of batches; raise a fault of a file as it is, not as TensorFlow wraps it."""
         try:
             with in_memory(self.run.recipe, self.devices.replicas):
                 for stack in feeder:
@@ -356,7 +356,7 @@ class Trainer:
             raise
 
     def _predictor(self) -> Predictor:
-        """The function that validates, with the weights of now."""
+        """Return the function that validates, with the present weights."""
         if self._on_host is not None:
             assign_weights(self._on_host, weight_arrays(self._shown, "model"), "model")
         return self._predict
@@ -373,7 +373,8 @@ class Trainer:
         protocol, strata = validation_protocol(self.dataset), self.run.recipe.sampling.scale_strata
         by_scale = scales.scores(lambda names: replace(protocol, scenes=tuple(names)), strata)
         scores, confusion = tallies.scores(protocol), tallies.confusion
-        self._log.validated(self.position.done, self.position.epoch, scores, confusion, by_scale)
+        if self._log is not None:
+            self._log.validated(self.position.done, self.position.epoch, scores, confusion, by_scale)
         tables = [scores.table(), *([scale_table(by_scale)] if by_scale else [])]
         tqdm.write(f"after epoch {self.position.epoch}:\n" + "\n\n".join(tables))
         name = self.run.recipe.training.best_by

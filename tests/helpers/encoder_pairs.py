@@ -53,7 +53,7 @@ class PairLaboratory:
 
     def resumed(self) -> tuple[list[bytes], list[bytes]]:
         """Weights after all steps in one go, and after two, a checkpoint, loss of all state, the rest."""
-        from segmenter.runs.weights import assign_weights
+        from segmenter.runs.checkpoints import assign_weights
         from segmenter.training.step import assign_optimiser
 
         model, optimiser = self._one.model, self._one.optimiser
@@ -97,7 +97,7 @@ class PairLaboratory:
 
     def _run(self, training: Training) -> Mapping[str, list[Any]]:
         """Losses, gradients of the first step, weights and statistics after the last."""
-        from segmenter.runs.weights import weight_arrays
+        from segmenter.runs.checkpoints import weight_arrays
         from segmenter.training.step import optimiser_arrays
 
         before = _trainable(training)

@@ -17,9 +17,8 @@ from segmenter.evaluation.scores import check_name
 from segmenter.grid.scenes import Dataset
 from segmenter.model.stages import pace_of, stages_told
 from segmenter.sampling.methods import foreground_places
-from segmenter.tiles.augmented_gsd import check_shown
+from segmenter.tiles.gsd import check_scales, check_shown
 from segmenter.tiles.probing import check_augmentation
-from segmenter.tiles.scene_gsd import check_scales
 from segmenter.training.beginning.pretraining import check_encoder_weights
 
 
@@ -37,7 +36,7 @@ def check_demands(recipe: Recipe, dataset: Dataset) -> None:
 def unmet_demands(
     recipe: Recipe, dataset: Dataset, validation_K: NDArray[np.int64], *, images: bool
 ) -> Iterator[SegmenterError]:
-    """All that a training would refuse, as far as it can be known without tiles.
+    """Yield all that a training would refuse, as far as it can be known without tiles.
 
     Args:
         validation_K: labelled pixels of each class in the validation scenes.
