@@ -110,7 +110,6 @@ class Trainer:
 
     def __init__(self, setting: Setting, rows: Sequence[Row], strategy: Any, dtype: str) -> None:
         from segmenter.training.optimiser.optimisers import set_trained
-
         from segmenter.training.step import StepParts, make_step
 
         self.setting, self._strategy = setting, strategy
