@@ -45,7 +45,6 @@ def plan_maps(
         The image with its job, with the error that forbids it, or with None if a bounding box does not
         touch it.
     """
-
     images = call.images
     assert images is not None, "rasters are files"
 
