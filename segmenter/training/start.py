@@ -167,7 +167,9 @@ def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
         _describe(trainer)
         if checkpoint is not None:
             resume_from(trainer, checkpoint)
-        elif line := frozen_at_random(trainer.pace, _begin(trainer, checked), run.recipe.training.epochs):
+        elif line := frozen_at_random(
+            trainer.learner.pace, _begin(trainer, checked), run.recipe.training.epochs
+        ):
             say(line)
         _start_alike(trainer)
         yield trainer
@@ -186,7 +188,7 @@ def _start_alike(trainer: Trainer) -> None:
         return
     # The chief's last record may be -1 or any number, but is finite.
     trainer.position = Position(*from_chief(trainer.devices.workers, list(trainer.position)))
-    trainer.assign(arrays_from_chief(trainer.devices, trainer.state()))
+    trainer.learner.assign(arrays_from_chief(trainer.devices, trainer.learner.state()))
 
 
 def _as_on_chief(workers: Workers, run: Run) -> Run:
@@ -214,7 +216,7 @@ def _describe(trainer: Trainer) -> None:
     """Say the schedule, micro-batches, and the plan if it depends on the devices."""
     recipe, planned_for = trainer.run.recipe, trainer.run.planned_replicas
     say(describe_schedule(recipe.training, trainer.steps))
-    if line := trainer.pace.describe():
+    if line := trainer.learner.pace.describe():
         say(line)
     if line := _describe_accumulation(recipe, trainer.devices):
         say(line)
@@ -232,12 +234,12 @@ def _begin(trainer: Trainer, checked: CheckedTraining) -> list[str]:
     if checked.source is not None:
         kept, line = _fine_tuned(trainer, checked.source)
     elif checked.pretrained is not None:
-        line = load_encoder(trainer.model, checked.pretrained)
-        kept = [path for path in shapes_of(trainer.model) if part_of(path) == "encoder"]
+        line = load_encoder(trainer.learner.model, checked.pretrained)
+        kept = [path for path in shapes_of(trainer.learner.model) if part_of(path) == "encoder"]
     else:
         return []
-    if trainer.averaged is not None:
-        trainer.averaged.follow()
+    if trainer.learner.averaged is not None:
+        trainer.learner.averaged.follow()
     say(line)
     return kept
 
@@ -246,15 +248,15 @@ def _fine_tuned(trainer: Trainer, source: Source) -> tuple[list[str], str]:
     """Set another run's weights, as far as they fit: their paths, and a line on them."""
     run = trainer.run
     same = source.run.classes.names == run.classes.names
-    kept, _ = transfer_weights(trainer.model, source.weights, same_classes=same)
-    stages = stages_of(trainer.model, run.recipe.model)
-    return kept, f"from {source.run.path}: {describe_kept(shapes_of(trainer.model), kept, stages)}"
+    kept, _ = transfer_weights(trainer.learner.model, source.weights, same_classes=same)
+    stages = stages_of(trainer.learner.model, run.recipe.model)
+    return kept, f"from {source.run.path}: {describe_kept(shapes_of(trainer.learner.model), kept, stages)}"
 
 
 def resume_from(trainer: Trainer, checkpoint: Checkpoint) -> None:
     """Take the run back to a checkpoint, and say what that changes."""
     trainer.resume(checkpoint)  # may refuse: before anything is moved
-    for line in checkpoint.warnings(trainer.devices.replicas, trainer.computed_on):
+    for line in checkpoint.warnings(trainer.devices.replicas, trainer.learner.computed_on):
         say(line)
     run = trainer.run.path
     _sweep(run)

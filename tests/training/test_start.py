@@ -58,7 +58,7 @@ class Trainer:
 
     def __init__(self, run: Run, refuses: bool = False) -> None:
         self.run, self.refuses, self.steps = run, refuses, 40
-        self.devices, self.computed_on = SimpleNamespace(replicas=4), MACHINE
+        self.devices, self.learner = SimpleNamespace(replicas=4), SimpleNamespace(computed_on=MACHINE)
         self.position: Any = None
         self.log_at_rewind = ""
 
