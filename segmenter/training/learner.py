@@ -8,6 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from segmenter.base.errors import CheckpointError
+from segmenter.config.recipe import Recipe
 from segmenter.devices.strategy import Devices
 from segmenter.inference.function import on_replicas
 from segmenter.inference.prediction import Predictor
@@ -20,7 +21,7 @@ from segmenter.training.losses import segmentation_loss
 from segmenter.training.optimiser.ema import AveragedWeights
 from segmenter.training.optimiser.optimisers import build_optimiser, set_trained
 from segmenter.training.optimiser.replicas_agree import Agreement
-from segmenter.training.optimiser.schedules import Schedule
+from segmenter.training.optimiser.schedules import Schedule, describe_schedule
 from segmenter.training.step import StepParts, assign_optimiser, make_steps, optimiser_arrays
 from segmenter.training.xla_trial import tried_xla, with_xla_as_before, xla_facts, xla_of
 
@@ -95,6 +96,12 @@ class Learner:
         """Devices and the choice of `xla: auto`, on which the last bits depend."""
         return self._devices.computed_on | xla_facts(self._run.recipe.training, self.parts)
 
+    def describe(self) -> list[str]:
+        """Return lines on the learning rate, the stages' rates and the micro-batches."""
+        recipe = self._run.recipe
+        schedule = describe_schedule(recipe.training, self._rate.steps)
+        return [*filter(None, (schedule, self.pace.describe(), describe_accumulation(recipe, self._devices)))]
+
     def disagreement(self, step: int) -> str:
         """Compare the replicas' copies after a step, as `Agreement.check`."""
         return self._agreement.check(step)
@@ -157,3 +164,22 @@ class Learner:
         if self.averaged is not None:
             arrays |= weight_arrays(self.averaged.model, "ema") | self.averaged.arrays()
         return {**arrays, **optimiser_arrays(self.optimiser)}
+
+
+def describe_accumulation(recipe: Recipe, devices: Devices) -> str:
+    """Describe what accumulation means for this recipe; an empty text without it."""
+    training = recipe.training
+    if training.accumulate == 1:
+        return ""
+    at_once = training.global_batch // training.accumulate
+    each = sorted({tiles // training.accumulate for tiles in devices.dealt(training.global_batch)})
+    line = (
+        f"accumulation: {training.accumulate} micro-batches of {at_once} tiles, "
+        f"{' to '.join(map(str, (each[0], each[-1])[: len(each)]))} on "
+        f"each device, make a step of {training.global_batch}"
+    )
+    if recipe.model.kind != "unet" or recipe.model.normalisation == "batch":
+        line += (
+            f"; BatchNorm's statistics are those of {at_once} tiles, all else is of {training.global_batch}"
+        )
+    return line
