@@ -21,7 +21,7 @@ from segmenter.base.threads import Spread, in_threads
 from segmenter.grid.labels import IGNORE, UNKNOWN, Colour, class_pixels
 from segmenter.grid.scenes import SPLITS, Dataset, Scene
 from segmenter.raster import LabelRaster, RasterInfo, ask_for_bands, crs_title, open_raster, raster_info
-from segmenter.raster.alignment import alignment_errors
+from segmenter.raster.ground import alignment_errors
 from segmenter.raster.header import names_of, order_of, used_names
 
 from .files import few
@@ -351,9 +351,9 @@ def _look_at_label(dataset: Dataset, audit: _Audit, *, masked: bool) -> None:
 
 def _other_types(dataset: Dataset, audits: list[_Audit]) -> Iterator[Finding]:
     """Yield images of another type or number of bands than most."""
-    there = [(audit, (len(audit.bands), audit.info.dtype)) for audit in audits if audit.info is not None]
-    kinds = Counter(image for _, image in there)
-    for audit, image in there:
+    images = [(audit, (len(audit.bands), audit.info.dtype)) for audit in audits if audit.info is not None]
+    kinds = Counter(image for _, image in images)
+    for audit, image in images:
         (bands, dtype), _ = kinds.most_common(1)[0]
         if image != (bands, dtype):
             expected = f"expected {bands} bands of {dtype} as most have"
@@ -365,10 +365,10 @@ def _other_types(dataset: Dataset, audits: list[_Audit]) -> Iterator[Finding]:
 
 def _other_order(audits: list[_Audit]) -> Iterator[Finding]:
     """Yield images whose named bands stand in another order than those of most."""
-    known = [(audit, audit.info) for audit in audits if audit.info is not None]
-    counts = Counter(filter(None, (used_names(info, audit.bands) for audit, info in known)))
+    images = [(audit, audit.info) for audit in audits if audit.info is not None]
+    counts = Counter(filter(None, (used_names(info, audit.bands) for audit, info in images)))
     wanted = counts.most_common(1)[0][0] if counts else ()
-    for audit, info in known:
+    for audit, info in images:
         if order_of(wanted, names_of(info), audit.bands) is not None:
             got = ", ".join(map(str, used_names(info, audit.bands)))
             text = f"{info.path}: expected bands named {', '.join(map(str, wanted))} as most have, got {got}"
@@ -377,10 +377,12 @@ def _other_order(audits: list[_Audit]) -> Iterator[Finding]:
 
 def _without_crs(audits: list[_Audit]) -> Iterator[Finding]:
     """Yield images that do not say where they lie, beside others that do."""
-    known = Counter(crs_name(audit.info) for audit in audits if audit.info is not None and audit.info.crs)
+    crs_counts = Counter(
+        crs_name(audit.info) for audit in audits if audit.info is not None and audit.info.crs
+    )
     for audit in audits:
-        if known and audit.info is not None and audit.info.crs is None:
-            (name, _), count = known.most_common(1)[0], known.total()
+        if crs_counts and audit.info is not None and audit.info.crs is None:
+            (name, _), count = crs_counts.most_common(1)[0], crs_counts.total()
             text = f"{audit.scene.image}: has no CRS, {count} other images have one ({name})"
             yield Finding("georeferencing", text, audit.scene)
 

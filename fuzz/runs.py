@@ -17,8 +17,7 @@ from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
-from segmenter.runs.arrays import META, Arrays, save_arrays
-from segmenter.runs.checkpoints import save_checkpoint
+from segmenter.runs.checkpoints import META, Arrays, save_arrays, save_checkpoint
 from segmenter.runs.coverage import run_coverage
 from segmenter.runs.log import RunLog, log_line
 from segmenter.runs.report.run_record import read_story

@@ -22,9 +22,9 @@ from segmenter.base.locks import FileLock
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ASIDE = re.compile(r"\..+\.(npz|json|jsonl|yaml|png|html)\.[a-z0-9_]{8}")
-"""What is written beside such files in folders of our own; elsewhere only what is `_of_killed` goes."""
+"""Names of temporary files beside such files in our own folders; elsewhere only `_of_killed` ones go."""
 _LETTERS = re.compile(r"[a-z0-9_]{8}")
-"""What `tempfile` puts behind a name."""
+"""Characters that `tempfile` appends to a name."""
 _SETTLED_NS = 2_000_000_000
 """Age of a change from which on another one shows: clocks of file systems tick in up to 2 s."""
 
@@ -78,7 +78,7 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
 
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[BinaryIO]:
-    """A file to write into that gets the name `path` once the block has ended without an error.
+    """Give a file to write into that gets the name `path` once the block has ended without an error.
 
     An older file stays until then. After it returns, the file is there even if the power fails: it and its
     name are on the disk.
@@ -110,7 +110,7 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def folder_aside(path: Path) -> Iterator[Path]:
-    """A folder beside `path` for what is to get its name; it goes at the end. Those of killed calls go first.
+    """Make a folder beside `path` for what is to get its name; remove it at the end, and killed calls' now.
 
     Raises:
         SegmenterError: it cannot be made.
@@ -156,7 +156,7 @@ def _of_killed(left: Path) -> bool:
 
 
 def read_regular(path: Path, most: int = 1 << 24) -> bytes:
-    """Content of a small file; a pipe or a device, which might never end, is not waited for.
+    """Return the content of a small regular file; a pipe or a device could block and is refused.
 
     Raises:
         SegmenterError: it is not there, no file, larger than `most` bytes, or cannot be read.
@@ -207,28 +207,28 @@ def make_folder(folder: Path) -> None:
 
 
 def caches() -> Path:
-    """The folder of this program in the user's cache."""
+    """Return the folder of this program in the user's cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coverage-segmenter"
 
 
 def gibibytes(count: float) -> str:
-    """A number of bytes for people."""
+    """Return a number of bytes for people."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
 
 
 def real(path: Path) -> Path:
-    """A path without links; `Path.resolve` raises what is no OSError where links go round in a circle."""
+    """Return a path without links; `Path.resolve` raises what is no OSError on circular links."""
     return Path(os.path.realpath(path))
 
 
 def special(status: os.stat_result) -> bool:
-    """Whether a file is a pipe, a device or a socket: what waits for ever, or never ends."""
+    """Return True for a pipe, a device or a socket: reading it could block."""
     return not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode))
 
 
 @contextlib.contextmanager
 def opened(path: Path, flags: int) -> Iterator[int]:
-    """The number of a file opened with `os.open`'s flags; a link in its place is not followed but refused."""
+    """Open a file with `os.open`'s flags; refuse a link in its place. Yield its number."""
     handle = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
         yield handle
@@ -278,7 +278,7 @@ def alone_in(folder: Path) -> Iterator[str | None]:
 
 
 def no_locks(folder: Path, why: str) -> str:
-    """The warning of a folder on a file system without locks."""
+    """Return the warning of a folder on a file system without locks."""
     return f"{folder}: its file system has no file locks ({why}); make sure that only one call writes there"
 
 
@@ -294,7 +294,7 @@ def remove_leftovers(folder: Path) -> int:
 
 
 def may_be_full(error: BaseException | None) -> bool:
-    """Whether an error of writing may be a full disk's: the system says why, GDAL does not."""
+    """Return True if an error of writing may be a full disk's: the system says why, GDAL does not."""
     number: int | None = None
     while error is not None and number is None:
         number = error.errno if isinstance(error, OSError) else None  # GDAL's errors have one of its own
@@ -303,7 +303,7 @@ def may_be_full(error: BaseException | None) -> bool:
 
 
 def _umask() -> int:
-    """The process's file mode mask; it can only be read by setting it."""
+    """Return the process's file mode mask; it can only be read by setting it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -20,7 +20,7 @@ _LONGEST_SEAL = 64
 
 
 def sealed(text: str) -> str:
-    """The text of a JSON object that is not empty, with its checksum as the last entry."""
+    """Return the text of a JSON object that is not empty, with its checksum as the last entry."""
     body, end = text.rstrip(), "}"
     body = body.removesuffix("}")
     if body.endswith("\n"):  # indented
@@ -32,7 +32,7 @@ def sealed(text: str) -> str:
 
 
 def unsealed_text(text: bytes) -> bytes | None:
-    """The JSON object as `sealed` took it, but for spaces; None where it is damaged or has no checksum."""
+    """Return the JSON object as `sealed` took it, but for spaces; None if damaged or without a checksum."""
     start = max(0, len(text) - _LONGEST_SEAL)
     seal = _SEAL.search(text, start)
     if seal is None:
@@ -42,13 +42,13 @@ def unsealed_text(text: bytes) -> bytes | None:
 
 
 def unsealed(text: bytes) -> dict[str, Any] | None:
-    """The JSON object in a text that `sealed` gave; None where it is damaged or has no checksum."""
+    """Return the JSON object in a text of `sealed`; None if it is damaged or has no checksum."""
     whole = unsealed_text(text)
     return None if whole is None else json_object(whole)
 
 
 def json_object(text: bytes) -> dict[str, Any] | None:
-    """The JSON object in a text, whoever wrote it; None where it is none."""
+    """Return the JSON object in a text; None if it holds none."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -67,7 +67,7 @@ def digest(facts: object, digits: int = 32) -> str:
 
 
 def other_format(expected: int, got: object) -> str:
-    """The refusal of a file whose format is another than this program's."""
+    """Return the refusal of a file of another format."""
     shown = "none" if got is None else shortened(repr(got))
     return (
         f"expected format {expected}, got {shown}: written by another version of this program, use that one"

@@ -175,73 +175,73 @@ class DistributionConfig(Section):
 
     def _contradictions(self) -> list[tuple[str, str]]:
         """Return (setting, what is wrong with it) for each pair of settings that cannot both hold."""
-        found = self._unserved()
+        problems = self._unserved()
         numbers = self.devices
         if numbers is not None:
             if self.strategy == "auto":
-                found.append(("devices", "expected strategy: mirrored or one_device with it, got auto"))
+                problems.append(("devices", "expected strategy: mirrored or one_device with it, got auto"))
             elif self.strategy == "one_device" and len(numbers) != 1:
-                found.append(
+                problems.append(
                     ("devices", f"expected one number with strategy: one_device, got {len(numbers)}")
                 )
             elif self.strategy in ("mirrored", "central_storage") and len(numbers) < 2:
-                found.append(
+                problems.append(
                     ("devices", f"expected two or more with strategy: {self.strategy}, got {len(numbers)}")
                 )
             elif self.strategy == "multi_worker_mirrored":
-                found.append(("devices", "TensorFlow uses all that a worker sees; say visible_devices"))
+                problems.append(("devices", "TensorFlow uses all that a worker sees; say visible_devices"))
         for key in ("devices", "visible_devices"):
             listed = getattr(self, key) or ()
             if len(set(listed)) < len(listed):
-                found.append((key, f"expected each number once, got {list(listed)}"))
-        found += self._contradicting_strategy()
+                problems.append((key, f"expected each number once, got {list(listed)}"))
+        problems += self._contradicting_strategy()
         if self.memory_limit is not None and self.logical_gpus is not None:
-            found.append(
+            problems.append(
                 ("memory_limit", "logical_gpus says the memory itself: expected one of both, got both")
             )
         for key in ("memory_limit", "logical_gpus"):
             if getattr(self, key) is not None and self.memory_growth:
-                found.append(
+                problems.append(
                     (key, "expected memory_growth: false with it: fixed memory cannot grow, got true")
                 )
         if self.logical_gpus is not None and self.cross_device == "nccl":
-            found.append(
+            problems.append(
                 ("cross_device", "nccl needs one card for each device, logical_gpus has one, got nccl")
             )
-        return found
+        return problems
 
     def _contradicting_strategy(self) -> list[tuple[str, str]]:
         """Return the same for settings that the strategy does not read."""
-        found = []
+        problems = []
         if self.cross_device != "auto" and self.strategy == "one_device":
-            found.append(("cross_device", f"one device has no other to add to, got {self.cross_device}"))
+            problems.append(("cross_device", f"one device has no other to add to, got {self.cross_device}"))
         if self.cross_device != "auto" and self.strategy == "central_storage":
-            found.append(
+            problems.append(
                 ("cross_device", f"strategy: central_storage adds on the host, got {self.cross_device}")
             )
         if self.shares is not None and self.strategy == "one_device":
-            found.append(("shares", f"one device gets all of a step, got {_told(self.shares)}"))
+            problems.append(("shares", f"one device gets all of a step, got {_told(self.shares)}"))
         for key in ("start_timeout", "heartbeat_timeout", "progress_timeout"):
             default = type(self).model_fields[key].default
             if getattr(self, key) != default and self.strategy not in ("auto", "multi_worker_mirrored"):
-                found.append((key, f"expected several workers with it, got strategy: {self.strategy}"))
+                problems.append((key, f"expected several workers with it, got strategy: {self.strategy}"))
         if self.strategy == "multi_worker_mirrored" and self.cross_device not in ("auto", "nccl"):
-            found.append(("cross_device", f"expected auto or nccl over workers, got {self.cross_device}"))
+            problems.append(("cross_device", f"expected auto or nccl over workers, got {self.cross_device}"))
         given, numbers = len(self.shares or ()), len(self.devices or ())
         if isinstance(self.shares, tuple) and numbers and given != numbers:
-            found.append(("shares", f"expected {numbers}, one for each of devices, got {given}"))
+            problems.append(("shares", f"expected {numbers}, one for each of devices, got {given}"))
         if self.tpu is not None and self.strategy != "tpu":
-            found.append(("tpu", f"expected strategy: tpu with it, got {self.strategy}"))
+            problems.append(("tpu", f"expected strategy: tpu with it, got {self.strategy}"))
         if self.shares is not None and self.strategy == "multi_worker_mirrored":
-            found.append(("shares", "several workers get equal parts of a step; expected none"))
+            problems.append(("shares", "several workers get equal parts of a step; expected none"))
         if self.strategy == "tpu":
             fields = type(self).model_fields
-            found += [
+            problems += [
                 (key, f"strategy: tpu has no use for it, got {_told(getattr(self, key))}")
                 for key in _NOT_OF_A_TPU
                 if getattr(self, key) != fields[key].default
             ]
-        return found
+        return problems
 
     def misfits(
         self, planned_per_replica: bool, precision: str, xla: bool, per_call: bool

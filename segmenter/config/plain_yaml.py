@@ -1,4 +1,4 @@
-"""YAML reduced to plain data, read in bounded time and memory: a recipe may come from a stranger.
+"""YAML reduced to plain data of a bounded size.
 
 What YAML can do beyond mappings, lists, texts, numbers, true/false and null is refused or plain text: no
 aliases (351 bytes of them expand to gigabytes), no tags, no merge keys, no dates.
@@ -19,13 +19,9 @@ from segmenter.base.errors import ConfigError, shortened
 from segmenter.base.invocation import recipes_hint
 
 MAX_BYTES = 1 << 20
-"""Most bytes of a file: some 10,000 scenes by name; PyYAML takes seconds for that."""
-_MAX_DEPTH = 20
-_MAX_NODES = 100_000
-_MAX_DIGITS = 40
-"""Most digits of a number: more than any float has, and far below what Python takes long to convert."""
+"""Bytes of a file: some 10,000 scenes by name; PyYAML takes seconds for that."""
 _PLAIN = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float", "null"))
-"""Types of unquoted values beside text."""
+"""Types of an unquoted text beside text."""
 _QUOTED = re.compile(r'(?<!\\)"(?:[^"\\]|\\.)*+"|\'[^\']*+\'')
 """Quoted text; without the first condition one without an end would be tried anew at each of its quotes."""
 _BARE_COLOUR = re.compile(r"^[^#]*(?:[:-]\s+|[,\[{]\s*)#([0-9A-Fa-f]{6})(?![^\s,\]}])")
@@ -34,42 +30,30 @@ _BARE_COLOUR = re.compile(r"^[^#]*(?:[:-]\s+|[,\[{]\s*)#([0-9A-Fa-f]{6})(?![^\s,
 class _PlainLoader(yaml.SafeLoader):
     """Plain data; a key may occur once (PyYAML itself would drop all but the last in silence)."""
 
-    _depth = _nodes = 0
-
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Compose as `SafeLoader` does; refuse what grows when it is expanded."""
+        """Refuse aliases and tags; else do as `SafeLoader`."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise _wrong("expected a value, got an anchor or an alias", event.start_mark)
         if getattr(event, "tag", None):
             raise _wrong("expected a plain value, got a tag (!)", event.start_mark)
-        if self._depth >= _MAX_DEPTH:
-            raise _wrong(f"nested more than {_MAX_DEPTH} deep", event.start_mark)
-        self._nodes += 1
-        if self._nodes > _MAX_NODES:
-            raise _wrong(f"expected at most {_MAX_NODES:,} values", event.start_mark)
-        self._depth += 1
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
+        return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         """Construct as `SafeLoader` does, without merging; refuse keys that occur twice."""
-        found: dict[Hashable, Any] = {}
+        mapping: dict[Hashable, Any] = {}
         for key_node, value in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
                 raise _wrong("expected a text as key", key_node.start_mark)
             key = self.construct_object(key_node, deep=True)
-            if key in found:
+            if key in mapping:
                 raise _wrong(f"key {shortened(str(key))} occurs twice", key_node.start_mark)
-            found[key] = self.construct_object(value, deep=deep)
-        return found
+            mapping[key] = self.construct_object(value, deep=deep)
+        return mapping
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
-        """Construct as `SafeLoader` does; refuse very long numbers and text that cannot be written."""
+        """Refuse text that cannot be written; else do as `SafeLoader`."""
         text = str(super().construct_scalar(node))
-        if node.tag in _PLAIN and len(text) > _MAX_DIGITS:
-            raise _wrong(f"expected a number of at most {_MAX_DIGITS} digits", node.start_mark)
         if re.search("[\ud800-\udfff]", text):
             raise _wrong("expected text, got half of a surrogate pair", node.start_mark)
         return text
@@ -82,7 +66,7 @@ _PlainLoader.yaml_implicit_resolvers = {
 
 
 def _number(plain: Callable[..., int | float]) -> Callable[..., Any]:
-    """Make a constructor of numbers that leaves 2_10 a text: for YAML 210, here the name of a scene."""
+    """Return a constructor of numbers that leaves 2_10 a text: to YAML it is 210, here a scene's name."""
 
     def construct(loader: _PlainLoader, node: yaml.ScalarNode) -> Any:
         text = loader.construct_scalar(node)
@@ -96,7 +80,7 @@ _PlainLoader.add_constructor("tag:yaml.org,2002:float", _number(yaml.SafeLoader.
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a small file; do not wait for a pipe or device.
+    """Return the text of a small regular file; a pipe or device is refused.
 
     Raises:
         ConfigError: it is no regular file, too large, not UTF-8 or cannot be read.
@@ -119,7 +103,7 @@ def read_text(path: Path) -> str:
 
 
 def parse(text: str, where: str) -> Any:
-    """Return plain data parsed from YAML.
+    """Parse YAML into plain data.
 
     Raises:
         ConfigError: naming `where`, line and column.
@@ -127,14 +111,20 @@ def parse(text: str, where: str) -> Any:
     try:
         _refuse_bare_colours(text)
         return yaml.load(text, _PlainLoader)
+    except (RecursionError, ValueError) as error:  # nested too deep; a number of thousands of digits
+        raise ConfigError(f"{where}: not valid YAML: {shortened(str(error))}") from None
     except yaml.YAMLError as error:
-        said = shortened(" ".join(str(error).replace(' in "<unicode string>"', "").split()), 500)
-        hint = "; what begins with & or * needs quotes" if "an alias" in said or "an anchor" in said else ""
-        raise ConfigError(f"{where}: not valid YAML: {said}{hint}") from None
+        problem = shortened(" ".join(str(error).replace(' in "<unicode string>"', "").split()), 500)
+        hint = (
+            "; what begins with & or * needs quotes"
+            if "an alias" in problem or "an anchor" in problem
+            else ""
+        )
+        raise ConfigError(f"{where}: not valid YAML: {problem}{hint}") from None
 
 
 def _refuse_bare_colours(text: str) -> None:
-    """Refuse a colour without quotes: it begins a comment, and the setting would be empty."""
+    """Refuse a colour without quotes, which would begin a comment and leave the setting empty."""
     for number, line in enumerate(text.splitlines(), start=1):
         if "#" in line and (match := _BARE_COLOUR.match(_QUOTED.sub("''", line))):
             colour = match[1]

@@ -14,13 +14,13 @@ from segmenter.devices.setup import computing_on, overlooked_gpus, smallest_card
 from segmenter.inference.prediction import ExtraOutputs, Predictor
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.model.size import check_learned, check_weights, is_described
+from segmenter.runs.checkpoints import assign_weights, learned_weights
 from segmenter.runs.ensemble import AnyRun, members
 from segmenter.runs.run import RUN_FILE, Run
-from segmenter.runs.weights import assign_weights, learned_weights
 
 if TYPE_CHECKING:
     from segmenter.inference.function import Member, PredictFunction
-    from segmenter.runs.arrays import Arrays
+    from segmenter.runs.checkpoints import Arrays
 
 __all__ = ["KeptModels", "computing_on", "load_predictor", "overlooked_gpus", "smallest_card"]
 
@@ -72,12 +72,12 @@ def load_predictor(
         DeviceError: the device has no memory for the model; also from the function, for a batch.
     """
     wanted, policies = wanted or ExtraOutputs(), tuple(precision or ["float32"] * len(members(run)))
-    kept = _KEPT.get()
-    if kept is None:
+    models = _KEPT.get()
+    if models is None:
         return _load(run, wanted, tta, policies)
     files = [member.weights_file().resolve() for member in members(run)]
     stamps = [(file, file_state(file)) for file in files]
-    return kept.get((wanted, tta, policies), stamps, lambda: _load(run, wanted, tta, policies))
+    return models.get((wanted, tta, policies), stamps, lambda: _load(run, wanted, tta, policies))
 
 
 def _load(run: AnyRun, wanted: ExtraOutputs, tta: str, policies: Sequence[str]) -> Predictor:

@@ -35,8 +35,8 @@ class Block:
         kernel: side of its spatial convolution.
         stride: of that.
         width: channels of that.
-        bottleneck: whether two convolutions of 1×1 surround it (ResNet: else a second of 3×3 follows).
-        feature: whether its output is the last at its stride.
+        bottleneck: two convolutions of 1×1 surround it (ResNet: else a second of 3×3 follows).
+        feature: its output is the last at its stride.
         dilation: of the spatial convolution.
         later: of a second one, which sees the grid behind the stride.
     """
@@ -75,13 +75,13 @@ class Unit:
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """Of the kernel, in Keras' order."""
+        """Shape of the kernel, in Keras' order."""
         last = (self.inputs, 1) if self.depthwise else (self.inputs, self.outputs)
         return (self.kernel, self.kernel, *last)
 
 
 def blocks(encoder: str, output_stride: int = 32) -> list[Block]:
-    """The blocks of an encoder in order; strides beyond the output stride become dilations.
+    """Return the blocks of an encoder in order; strides beyond the output stride become dilations.
 
     A convolution that lost its stride keeps the dilation before it: the values on the coarse grid are those
     of the original.
@@ -99,7 +99,7 @@ def blocks(encoder: str, output_stride: int = 32) -> list[Block]:
 
 
 def units(encoder: str, bands: int = 3) -> list[Unit]:
-    """All convolutions of an encoder with their BatchNorms, in order; the first sees the bands."""
+    """Return all convolutions of an encoder with their BatchNorms, in order; the first sees the bands."""
     lite = encoder in _LITE
     stem = ("_conv_stem", "_bn0", 3, bands, LITE_STEM) if lite else ("conv1", "bn1", 7, bands, RESNET_STEM)
     found = [Unit("stem_conv", "stem_norm", *stem)]
@@ -109,7 +109,7 @@ def units(encoder: str, bands: int = 3) -> list[Unit]:
 
 
 def shapes(encoder: str, bands: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Path of each weight of an encoder → its shape."""
+    """Yield the path of each weight of an encoder and its shape."""
     for unit in units(encoder, bands):
         yield f"{unit.conv}/kernel", unit.shape
         for part in ("gamma", "beta", "moving_mean", "moving_variance"):
@@ -139,7 +139,7 @@ def _lite(encoder: str) -> Iterator[Block]:
 
 
 def _rounded(channels: float) -> int:
-    """To a multiple of 8, at most a tenth below."""
+    """Round to a multiple of 8, at most a tenth below."""
     rounded = max(8, int(channels + 4) // 8 * 8)
     return rounded + 8 if rounded < 0.9 * channels else rounded
 
@@ -191,6 +191,6 @@ def _resnet_units(block: Block) -> Iterator[Unit]:
 
 
 def has_projection(block: Block) -> bool:
-    """Whether the shortcut of a ResNet's block has a convolution, as its output is of another shape."""
+    """Return True if the shortcut of a ResNet's block has a convolution: its output has another shape."""
     first_of_stage = block.name.endswith("_block1")
     return first_of_stage and (block.inputs != block.outputs or not block.name.startswith("stage1_"))

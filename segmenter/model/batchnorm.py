@@ -24,10 +24,12 @@ _SECOND = "SyncBatchNorm has first derivatives only"
 
 
 class Moments(NamedTuple):
-    """Attributes:
-    count: (), pixels that each channel has.
-    mean: (C,), 0 where there is no pixel.
-    m2: (C,), sum over the pixels of (x − mean)².
+    """Moments of the pixels of each channel.
+
+    Attributes:
+        count: (), pixels that each channel has.
+        mean: (C,), 0 where there is no pixel.
+        m2: (C,), sum over the pixels of (x − mean)².
     """
 
     count: Any
@@ -66,11 +68,11 @@ class SyncBatchNorm(keras.layers.BatchNormalization):
         super().__init__(*args, **{k: v for k, v in options.items() if k not in _KERAS_ONLY})
 
     def get_config(self) -> dict[str, Any]:
-        """Keras' without the keys that are not taken here."""
+        """Return Keras' configuration without the keys that are not taken here."""
         return {k: v for k, v in super().get_config().items() if k not in _KERAS_ONLY}
 
     def add_weight(self, **options: Any) -> Any:
-        """A weight; the moving statistics declare that every replica keeps, and writes, a copy of its own."""
+        """Add a weight; declare that every replica keeps and writes a copy of the moving statistics."""
         if options.get("trainable", True):
             return super().add_weight(**options)
         # Read when asked for, and of the first replica: with Keras' default, on_write, declaring an
@@ -80,7 +82,7 @@ class SyncBatchNorm(keras.layers.BatchNormalization):
             return keras.Variable(dtype=self.variable_dtype, **shared, **options)
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
-        """Inputs, normalised: by the global batch if training, else by the moving statistics.
+        """Normalise the inputs: by the global batch if training, else by the moving statistics.
 
         Frozen, it computes in training what it does at inference, in fewer passes over the pixels.
         """
@@ -123,7 +125,7 @@ class SyncBatchNorm(keras.layers.BatchNormalization):
         moving.assign(tf.where((count > 0) & tf.math.is_finite(value), after, before))
 
     def _mask_like(self, inputs: Any, mask: Any) -> Any:
-        """A mask in the shape of the inputs with one channel."""
+        """Return a mask in the shape of the inputs with one channel."""
         rank = len(inputs.shape)
         if len(mask.shape) != rank - 1 or self.axis not in (-1, rank - 1):
             raise ValueError(
@@ -134,7 +136,7 @@ class SyncBatchNorm(keras.layers.BatchNormalization):
 
 
 def local_moments(x: Any, axes: Sequence[int], mask: Any = None) -> Moments:
-    """Moments of one replica's pixels, also of none, in two passes.
+    """Return the moments of one replica's pixels, also of none, in two passes.
 
     Args:
         x: float32 or float64.
@@ -151,7 +153,7 @@ def local_moments(x: Any, axes: Sequence[int], mask: Any = None) -> Moments:
 
 
 def merged(parts: Moments) -> Moments:
-    """Moments of several sets of pixels taken together.
+    """Merge the moments of several sets of pixels.
 
     N = Σ nᵣ; mean = m + Σ nᵣ (meanᵣ − m) / N, about the mean m of the largest set, so that nothing large is
     added up; M2 = Σ M2ᵣ + Σ nᵣ (meanᵣ − mean)² (Chan, Golub & LeVeque 1979, for R sets at once).
@@ -168,7 +170,7 @@ def merged(parts: Moments) -> Moments:
 
 
 def over_replicas(moments: Moments) -> Moments:
-    """Moments of the global batch, the same on each replica to the bit, by one collective.
+    """Return the moments of the global batch, equal on each replica to the bit, by one collective.
 
     Each replica's row lies in a tensor (R, 2 C + 1) of zeros, and the sum over the replicas is all rows:
     TensorFlow's all-gather takes several collectives, and adding zeros is exact in any order.
@@ -184,7 +186,7 @@ def over_replicas(moments: Moments) -> Moments:
 
 
 def _in_its_row(row: Any, replica: Any, replicas: int) -> Any:
-    """(R, n) zeros with `row` (n,) in the replica's place."""
+    """Return (R, n) zeros with `row` (n,) in the replica's place."""
     if tf.get_static_value(replica) is None:
         # On a TPU all cores run one program, and XLA pads by numbers only that it knows beforehand.
         mine = tf.equal(tf.range(replicas), tf.cast(replica, tf.int32))
@@ -194,7 +196,7 @@ def _in_its_row(row: Any, replica: Any, replicas: int) -> Any:
 
 
 def _normalisation(moments: Moments, epsilon: float, axes: Sequence[int], mask: Any) -> Any:
-    """The function (x, γ, β) → γ x̂ + β with x̂ = (x − mean) / √(variance + ε), and its gradient.
+    """Return the function (x, γ, β) → γ x̂ + β, x̂ = (x − mean) / √(variance + ε), and its gradient.
 
     Mean and variance depend on every pixel of the global batch, so ∂L/∂x needs sums over all replicas: with
     y' = ∂L/∂y, x' = γ / √(variance + ε) · (y' − Σ y' / N − x̂ Σ y' x̂ / N) (Ioffe & Szegedy, section 3). The
@@ -248,7 +250,7 @@ def _affine(x: Any, axes: Sequence[int], scale: Any, shift: Any = None, about: A
 
 
 def _total(values: Any, axes: Sequence[int]) -> Any:
-    """The sum over some axes, which stay with length 1.
+    """Sum over some axes, which stay with length 1.
 
     One axis after the other, the last first: a CPU adds up the values of a channel one by one, which over a
     million pixels of mean 1000 loses all digits in float32; nested, the sums stay short, at no cost.
@@ -267,7 +269,7 @@ def _only_first(gradient: Any) -> Any:
 
 
 def _sum(value: Any) -> Any:
-    """Over the replicas, in one all-reduce."""
+    """Sum over the replicas, in one all-reduce."""
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return value

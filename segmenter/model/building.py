@@ -26,7 +26,7 @@ _CONVOLUTIONS_PER_LEVEL = 2
 def build_model(
     config: ModelConfig, bands: int, classes: int, *, dtype: str = "float32", synchronised: bool = False
 ) -> keras.Model:
-    """A model from (B, H, W, bands) normalised pixels to (B, H, W, classes) logits.
+    """Build a model from (B, H, W, bands) normalised pixels to (B, H, W, classes) logits.
 
     Args:
         config: the recipe's model section.
@@ -45,12 +45,12 @@ def network_geometry(model: keras.Model) -> NetworkGeometry:
 
 
 def shapes_of(model: keras.Model) -> dict[str, Shape]:
-    """Path of each weight → its shape, without those that hold dropout's random state."""
+    """Return path of each weight → its shape, without dropout's random state."""
     return {v.path: tuple(v.shape) for v in model.variables if not v.path.endswith("/masks")}
 
 
 def stages_of(model: keras.Model, config: ModelConfig) -> dict[str, str]:
-    """Path of each weight → the stage that it belongs to, as people name it; see `stage_of`."""
+    """Return path of each weight → the stage that it belongs to, as people name it; see `stage_of`."""
     if config.kind == "unet":
         return {path: stage_of(path, config) for path in shapes_of(model)}
     return {path: model.stages[path.split("/")[0]] for path in shapes_of(model)}
@@ -68,7 +68,7 @@ def keras_seed(seed: int) -> None:
 def unet(
     config: UNetConfig, bands: int, classes: int, policy: keras.DTypePolicy, synchronised: bool
 ) -> keras.Model:
-    """A functional model from (B, H, W, bands) normalised pixels to (B, H, W, classes) logits."""
+    """Build a functional model from (B, H, W, bands) normalised pixels to (B, H, W, classes) logits."""
     blocks = _Blocks(config, Layers(policy, synchronised))
     image = keras.Input((None, None, bands), dtype=policy.variable_dtype, name="image")
     x, skips = image, []
@@ -98,7 +98,7 @@ class _Blocks:
         return min(self._config.width * 2**level, self._config.max_width)
 
     def block(self, x: Any, width: int, name: str) -> Any:
-        """Two 3×3 convolutions, each normalised and rectified."""
+        """Add two 3×3 convolutions, each normalised and rectified."""
         normalised = self._config.normalisation == "batch"
         for i in range(_CONVOLUTIONS_PER_LEVEL):
             # BatchNorm's own shift makes a bias useless.
@@ -109,7 +109,7 @@ class _Blocks:
         return x
 
     def enlarge(self, x: Any, width: int, name: str) -> Any:
-        """Twice the height and width."""
+        """Double height and width."""
         if self._config.upsampling == "transpose":
             return keras.layers.Conv2DTranspose(
                 width, 2, strides=2, padding="same", dtype=self._layers.policy, name=name
@@ -123,7 +123,7 @@ class _Blocks:
 def encoder_decoder(
     config: EncoderDecoderConfig, bands: int, classes: int, policy: keras.DTypePolicy, synchronised: bool
 ) -> keras.Model:
-    """A functional model from (B, H, W, bands) normalised pixels to (B, H, W, classes) logits.
+    """Build a functional model from (B, H, W, bands) normalised pixels to (B, H, W, classes) logits.
 
     Logits are computed at the decoder's stride, 2 or 4, and enlarged bilinearly.
     """
@@ -143,7 +143,7 @@ def encoder_decoder(
 
 
 def _stages(model: keras.Model, features: list[Any]) -> dict[str, str]:
-    """Layer → its stage: of the encoder, n where it serves the features at stride 2ⁿ and no finer ones."""
+    """Return layer → its stage: of the encoder, n if it serves features at stride 2ⁿ and no finer ones."""
     found: dict[str, str] = {}
     for number, feature in enumerate(features, 1):
         waiting = [] if feature is None else [feature]

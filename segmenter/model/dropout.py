@@ -27,7 +27,7 @@ _here = threading.local()  # a replica is traced in a thread of its own
 
 @contextmanager
 def masks_of(slot_b: Any, batch: int) -> Iterator[None]:
-    """Within it, this replica's images are those of some slots of a global batch of so many.
+    """Within the block, treat this replica's images as those of given slots of a global batch.
 
     Outside of it, slots are places: each replica has a contiguous part of the batch, all equally large.
 
@@ -72,11 +72,11 @@ class _Masked(keras.layers.Layer):
             trainable=False,
             synchronization="on_read",
             aggregation="only_first_replica",
-            name="masks",  # `runs.weights` knows it by its name
+            name="masks",  # `runs.checkpoints` knows it by its name
         )
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        """Inputs (b, …, C), of one replica, with some set to 0 if training."""
+        """Set some inputs (b, …, C) of one replica to 0 if training."""
         if not training or not self.rate:
             return inputs
         seed, number = tf.unstack(tf.convert_to_tensor(self.masks))
@@ -85,15 +85,13 @@ class _Masked(keras.layers.Layer):
         return tf.where(keep, inputs * (1 / (1 - self.rate)), tf.zeros((), inputs.dtype))
 
     def _draw(self, shape: Any, channels: int, seed: Any, number: Any) -> Any:
-        """Random numbers in [0, 1) for a replica's part, which broadcast to its shape."""
+        """Return random numbers in [0, 1) for a replica's part, which broadcast to its shape."""
         raise NotImplementedError
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """Shape of the output: that of the input."""
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor."""
         return {**super().get_config(), "rate": self.rate, "seed": self.seed}
 
 
@@ -109,7 +107,7 @@ class GlobalDropout(_Masked):
     """
 
     def _draw(self, shape: Any, channels: int, seed: Any, number: Any) -> Any:
-        """Random numbers in [0, 1) of the shape of a replica's part: of each image those of its slot."""
+        """Return random numbers in [0, 1) of a replica's part: for each image those of its slot."""
         # Whole counters for each pixel, so that an image starts with one whatever its size.
         drawn = -(-channels // _NUMBERS) * _NUMBERS
         shape = tf.concat([shape[:-1], [drawn]], axis=0)
@@ -133,7 +131,7 @@ class DropPath(_Masked):
     """
 
     def _draw(self, shape: Any, channels: int, seed: Any, number: Any) -> Any:
-        """Random numbers in [0, 1), (b, 1, …): one for each image, that of its slot."""
+        """Return random numbers in [0, 1), (b, 1, …): one for each image, that of its slot."""
         slots = getattr(_here, "slots", None)
         if slots is None:
             images = tf.cast(shape[0], tf.int64)
@@ -146,7 +144,7 @@ class DropPath(_Masked):
 
 
 def _uniform(shape: Any, seed: Any, number: Any, first: Any) -> Any:
-    """Random numbers in [0, 1) of a replica, from one of Philox' counters on."""
+    """Return random numbers in [0, 1) of a replica, from one of Philox' counters on."""
     place = tf.stack([first, number])
     return tf.raw_ops.StatelessRandomUniformV2(
         shape=shape,
@@ -158,6 +156,6 @@ def _uniform(shape: Any, seed: Any, number: Any, first: Any) -> Any:
 
 
 def _replica() -> Any:
-    """The replica's number; 0 where there is but one, or in a cross-replica context."""
+    """Return the replica's number; 0 if there is but one, or in a cross-replica context."""
     context = tf.distribute.get_replica_context()
     return tf.cast(0 if context is None else context.replica_id_in_sync_group, tf.int64)

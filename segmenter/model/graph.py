@@ -42,9 +42,11 @@ class Call:
 
 @dataclass
 class Graph:
-    """Attributes:
-    calls: in an order in which they can run: what a call takes was given before.
-    shapes: of each tensor, with None where the size is that of the image.
+    """A model's calls and tensors.
+
+    Attributes:
+        calls: in an order in which they can run: what a call takes was given before.
+        shapes: of each tensor, with None where the size is that of the image.
     """
 
     calls: list[Call] = field(default_factory=list)
@@ -53,13 +55,13 @@ class Graph:
     outputs: tuple[int, ...] = ()
 
     def tensor(self, keras_tensor: Any) -> int:
-        """The number of a new tensor."""
+        """Add a tensor; return its number."""
         self.shapes.append(tuple(keras_tensor.shape))
         return len(self.shapes) - 1
 
 
 def graph_of(model: Any) -> Graph:
-    """Calls of a functional or sequential Keras model.
+    """Return the calls of a functional or sequential Keras model.
 
     Raises:
         TypeError: the model has no graph: it is subclassed, or not built yet.
@@ -74,7 +76,7 @@ def graph_of(model: Any) -> Graph:
 
 
 def _functional(model: Any) -> Any:
-    """The functional model that a model is or has; None: it computes in code of its own."""
+    """Return the functional model that a model is or has; None if it computes in code of its own."""
     if getattr(type(getattr(model, "call", None)), "__name__", "") != "method":
         return None
     if model.call.__func__.__qualname__ not in _NESTED:
@@ -101,6 +103,6 @@ def _lay_open(graph: Graph, model: Any, inputs: Sequence[int], *, training: bool
 
 
 def _nodes(model: Any) -> Iterator[Any]:
-    """Records of a model's calls, as it runs them; those that make its inputs left out."""
+    """Yield records of a model's calls, as it runs them, without those that make its inputs."""
     for depth in sorted(model._nodes_by_depth, reverse=True):
         yield from (node for node in model._nodes_by_depth[depth] if not node.is_input)

@@ -18,7 +18,7 @@ from segmenter.model.graph import Call
 Interval = tuple[int, int]
 _CHANNELS = (-1, 3)
 _OPERATORS = {"Add", "Subtract", "Multiply", "Divide", "TrueDivide", "Maximum", "Minimum"}
-"""What `x + y` becomes in a functional model. ConvNeXt's blocks end so."""
+"""Operations that `x + y` becomes in a functional model. ConvNeXt's blocks end so."""
 
 
 class GlobalLayerError(ValueError):
@@ -37,10 +37,10 @@ class Reach(Protocol):
     """How a layer takes pixels along an axis."""
 
     def size(self, given: Extent) -> Extent:
-        """Of the output."""
+        """Return the extent of the output."""
 
     def needed(self, given: Extent, output: Interval) -> Interval:
-        """The first and last input pixel that the output pixels first … last depend on."""
+        """Return the first and last input pixel that the output pixels first … last depend on."""
 
 
 @dataclass(frozen=True)
@@ -58,19 +58,19 @@ class Sliding:
     padding: tuple[int, int] | None = (0, 0)
 
     def size(self, given: Extent) -> Extent:
-        """⌊(n + padding − span − 1) / stride⌋ + 1; `same`: ⌈n / stride⌉."""
+        """Return ⌊(n + padding − span − 1) / stride⌋ + 1; `same`: ⌈n / stride⌉."""
         if self.padding is None:
             return Extent(given.scale * self.stride, -(-given.offset // self.stride))
         left = given.offset + sum(self.padding) - self.span - 1
         return Extent(given.scale * self.stride, left // self.stride + 1)
 
     def needed(self, given: Extent, output: Interval) -> Interval:
-        """Output pixel i has the inputs i · stride − before … + span."""
+        """Return the inputs i · stride − before … + span of output pixel i."""
         before = self._before(given)
         return output[0] * self.stride - before, output[1] * self.stride - before + self.span
 
     def _before(self, given: Extent) -> int:
-        """`same` pads ⌈n / stride⌉ · stride − n + span + 1 − stride pixels, the smaller half before."""
+        """Return the smaller half of `same`'s ⌈n / stride⌉ · stride − n + span + 1 − stride padded pixels."""
         if self.padding is not None:
             return self.padding[0]
         return max(-given.offset % self.stride + self.span + 1 - self.stride, 0) // 2
@@ -90,11 +90,11 @@ class Transposed:
     more: int
 
     def size(self, given: Extent) -> Extent:
-        """n · stride + more."""
+        """Return n · stride + more."""
         return Extent(given.scale / self.stride, given.offset * self.stride + self.more)
 
     def needed(self, given: Extent, output: Interval) -> Interval:
-        """The inputs that give to the outputs; first > last where none does."""
+        """Return the inputs that give to the outputs; first > last if none does."""
         first, last = output
         return -((self.span - first - self.before) // self.stride), (last + self.before) // self.stride
 
@@ -107,11 +107,11 @@ class Enlarging:
     bilinear: bool
 
     def size(self, given: Extent) -> Extent:
-        """n · factor."""
+        """Return n · factor."""
         return Extent(given.scale / self.factor, given.offset * self.factor)
 
     def needed(self, given: Extent, output: Interval) -> Interval:
-        """Bilinear: around the source position (i + ½) / factor − ½."""
+        """Return the inputs around the source position (i + ½) / factor − ½ of bilinear interpolation."""
         first, last = output
         if not self.bilinear:
             return first // self.factor, last // self.factor
@@ -143,13 +143,13 @@ def reach(call: Call, axis: int) -> Reach:
 
 
 def takes_several(call: Call) -> bool:
-    """Whether a call joins tensors pixel by pixel, and so can have several of different reach."""
+    """Return True if a call joins tensors pixel by pixel, and so can have several of different reach."""
     return call.kind in _JOINING | _OPERATORS
 
 
 @cache
 def _layers() -> frozenset[type]:
-    """The classes that the tables below name: Keras' public layers, ConvNeXt's two, and our own."""
+    """Return the classes that the tables below name: Keras' public layers, ConvNeXt's two, and our own."""
     import keras
     from keras.src.applications import convnext  # its layers have no public name
 
@@ -165,14 +165,14 @@ def _layers() -> frozenset[type]:
 
 @cache
 def _operators() -> frozenset[type]:
-    """The classes of `keras.ops` that an operator between tensors becomes."""
+    """Return the classes of `keras.ops` that an operator between tensors becomes."""
     from keras.src.ops import numpy as operators  # these classes have no public name
 
     return frozenset(getattr(operators, name) for name in _OPERATORS)
 
 
 def _pointwise_function(activation: Any) -> bool:
-    """Keras' own activation functions work on a pixel, with its channels at most."""
+    """Return no reach for Keras' own activation functions, which work on a pixel and its channels."""
     import keras
 
     pointwise = keras.layers.ReLU, keras.layers.LeakyReLU, keras.layers.ELU
@@ -184,7 +184,7 @@ def _pixelwise(call: Call, axis: int) -> Reach:
 
 
 def _operator(call: Call, axis: int) -> Reach:
-    """Tensors joined by an operator (`x + y`, `keras.ops.add`), or changed by a number."""
+    """Return the reach of an operator (`x + y`, `keras.ops.add`) on tensors or a number."""
     tensors = {id(tensor) for tensor in call.node.input_tensors}
     operands = (*call.node.arguments.args, *call.node.arguments.kwargs.values())
     if not all(isinstance(each, int | float) or id(each) in tensors for each in operands):
@@ -193,7 +193,7 @@ def _operator(call: Call, axis: int) -> Reach:
 
 
 def _of_channels(call: Call, axis: int) -> Reach:
-    """Of a layer with an axis: what is normalised or joined together."""
+    """Return the reach of a layer with an axis, which normalises or joins along it."""
     axes = call.operation.axis
     axes = (axes,) if isinstance(axes, int) else tuple(axes or ())
     none_is_one_number = call.kind == "Normalization"
@@ -245,7 +245,7 @@ def _cropping(call: Call, axis: int) -> Reach:
 
 
 def _transposed(call: Call, axis: int) -> Reach:
-    """Sizes by `keras.src.backend.common.backend_utils.compute_conv_transpose_output_shape`.
+    """Return sizes by `keras.src.backend.common.backend_utils.compute_conv_transpose_output_shape`.
 
     TensorFlow computes the gradient of a convolution from the output's size to the input's: with `same`,
     that convolution pads ⌊(span + 1 − stride − more) / 2⌋ before.

@@ -32,23 +32,23 @@ class Layers:
         return SyncBatchNorm if self.synchronised else keras.layers.BatchNormalization
 
     def conv(self, x: Any, filters: int, kernel: int, name: str, **options: Any) -> Any:
-        """A convolution, same-padded and without a bias unless said otherwise."""
+        """Add a convolution, same-padded and without a bias unless said otherwise."""
         options = {"padding": "same", "use_bias": False, "kernel_initializer": "he_normal", **options}
         return keras.layers.Conv2D(filters, kernel, dtype=self.policy, name=name, **options)(x)
 
     def depthwise(self, x: Any, kernel: int, name: str, **options: Any) -> Any:
-        """A convolution of each channel by itself, same-padded and without a bias unless said otherwise."""
+        """Add a convolution of each channel, same-padded and without a bias unless said otherwise."""
         options = {"padding": "same", "use_bias": False, "depthwise_initializer": "he_normal", **options}
         return keras.layers.DepthwiseConv2D(kernel, dtype=self.policy, name=name, **options)(x)
 
     def norm(self, x: Any, name: str, **options: Any) -> Any:
-        """BatchNorm."""
+        """Add BatchNorm."""
         # Short trainings validate early: Keras' momentum of 0.99 would lag hundreds of steps behind.
         options = {"momentum": 0.9, **options}
         return self.batch_norm(dtype=self.policy, name=name, **options)(x)
 
     def relu(self, x: Any, name: str, most: float | None = None) -> Any:
-        """Rectifier; `most`: cut off there, as ReLU6 does."""
+        """Add a rectifier; `most`: cut off there, as ReLU6 does."""
         return keras.layers.ReLU(max_value=most, dtype=self.policy, name=name)(x)
 
     def add(self, parts: list[Any], name: str) -> Any:
@@ -56,7 +56,7 @@ class Layers:
         return keras.layers.Add(dtype=self.policy, name=name)(parts)
 
     def concatenate(self, parts: list[Any], name: str) -> Any:
-        """Channels side by side."""
+        """Join channels."""
         return keras.layers.Concatenate(dtype=self.policy, name=name)(parts)
 
     def drop_path(self, x: Any, rate: float, name: str) -> Any:
@@ -64,7 +64,7 @@ class Layers:
         return DropPath(rate, dtype=self.policy, name=name)(x) if rate else x
 
     def enlarge(self, x: Any, factor: int, name: str, *, smooth: bool = False) -> Any:
-        """Height and width times a factor; smooth: bilinear, else nearest."""
+        """Multiply height and width by a factor; smooth: bilinear, else nearest."""
         if factor == 1:
             return x
         if smooth:
@@ -72,7 +72,7 @@ class Layers:
         return keras.layers.UpSampling2D(factor, interpolation="nearest", dtype=self.policy, name=name)(x)
 
     def shared(self, x: Any, users: int, name: str) -> list[Any]:
-        """A tensor for each of several users: none has more than two, so gradients have one order."""
+        """Return a tensor for each of several users: none has more than two, so gradients have one order."""
         found, rest = [], users
         while rest > 2:
             found.append(x)
@@ -81,12 +81,12 @@ class Layers:
         return found + [x] * rest
 
     def block(self, x: Any, filters: int, name: str, kernel: int = 3, **options: Any) -> Any:
-        """Convolution, BatchNorm, rectifier."""
+        """Add convolution, BatchNorm, rectifier."""
         x = self.conv(x, filters, kernel, f"{name}_conv", **options)
         return self.relu(self.norm(x, f"{name}_norm"), f"{name}_relu")
 
     def separable_block(self, x: Any, filters: int, name: str, dilation: int = 1) -> Any:
-        """Depthwise 3×3 and 1×1 convolution, each with BatchNorm and rectifier (Chen et al. 2018)."""
+        """Add depthwise 3×3 and 1×1 convolution, each with BatchNorm and rectifier (Chen et al. 2018)."""
         x = self.depthwise(x, 3, f"{name}_depthwise", dilation_rate=dilation)
         x = self.relu(self.norm(x, f"{name}_depthwise_norm"), f"{name}_depthwise_relu")
         return self.block(x, filters, name, kernel=1)
@@ -101,15 +101,13 @@ class Share(keras.layers.Layer):
     """
 
     def call(self, inputs: Any) -> Any:
-        """The input."""
         return _shared(inputs)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """Shape of the output: that of the input."""
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
-        """Keras' own: what it would note by itself cannot be a dtype policy."""
+        """Return Keras' own: what it would note by itself cannot be a dtype policy."""
         return dict(super().get_config())
 
 
@@ -130,7 +128,7 @@ class ChannelNorm(keras.layers.LayerNormalization):
     """
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        """Inputs with mean 0 and variance 1 over each pixel's channels, scaled and shifted."""
+        """Normalise each pixel's channels to mean 0 and variance 1, then scale and shift."""
         if not training:
             return super().call(inputs)
         x = tf.identity(tf.cast(inputs, self.variable_dtype))
@@ -154,11 +152,10 @@ class LayerScale(keras.layers.Layer):
         self.gamma = self.add_weight(shape=(input_shape[-1],), initializer=first, name="gamma")
 
     def call(self, inputs: Any) -> Any:
-        """The input, scaled."""
+        """Scale the input."""
         return inputs * self.gamma
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor."""
         return {**super().get_config(), "init_values": self.init_values}
 
 
@@ -177,7 +174,7 @@ class BilinearUpSampling(keras.layers.UpSampling2D):
             raise ValueError(f"BilinearUpSampling: expected one even factor, got {self.size}")
 
     def call(self, inputs: Any) -> Any:
-        """(B, H, W, C) → (B, factor H, factor W, C)."""
+        """Enlarge (B, H, W, C) to (B, factor H, factor W, C)."""
         factor = self.size[0]
         if inputs.dtype == tf.float64:
             return _linear(_linear(inputs, 1, factor), 2, factor)
@@ -186,7 +183,7 @@ class BilinearUpSampling(keras.layers.UpSampling2D):
 
 
 def _linear(x: Any, axis: int, factor: int) -> Any:
-    """Linear interpolation along an axis, at the centres of `factor` parts of each pixel."""
+    """Interpolate linearly along an axis, at the centres of `factor` parts of each pixel."""
     padded = tf.pad(x, [[int(a == axis)] * 2 for a in range(4)], "SYMMETRIC")
     low, high = (
         tf.expand_dims(padded[tuple(part if a == axis else slice(None) for a in range(4))], axis + 1)

@@ -20,22 +20,22 @@ class Normalisation:
 
     @classmethod
     def of(cls, mean: Iterable[float], std: Iterable[float]) -> Normalisation:
-        """From any sequences of numbers."""
+        """Make one from any sequences of numbers."""
         return cls(tuple(float(m) for m in mean), tuple(float(s) for s in std))
 
     def to_dict(self) -> dict[str, list[float]]:
-        """Plain data for a run directory; `from_dict` is the inverse."""
+        """Return plain data for a run directory; `from_dict` is the inverse."""
         return {"mean": list(self.mean), "std": list(self.std)}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Normalisation:
-        """Inverse of `to_dict`."""
+        """Restore from `to_dict`."""
         return cls.of(data["mean"], data["std"])
 
     def apply(
         self, image_HWC: Any, valid_HW: Any = None, dtype: str = "float32", *, by_rows: bool = True
     ) -> Any:
-        """(pixel − mean) / deviation as a tensor of `dtype`; 0 where a pixel has no data.
+        """Return (pixel − mean) / deviation as a tensor of `dtype`; 0 where a pixel has no data.
 
         Args:
             image_HWC: a tensor of any type; more axes may go before.
@@ -68,7 +68,7 @@ class Normalisation:
 
 
 def _wide(image: Any, dtype: str) -> Any:
-    """Type in which the mean is taken off: float32 would round values of more than 24 bits before."""
+    """Return the type in which the mean is taken off: float32 would round values of more than 24 bits."""
     import tensorflow as tf
 
     image = tf.as_dtype(image)

@@ -18,12 +18,14 @@ from segmenter.model.size import AXES, Plane, inference_bytes_per_pixel, planes_
 
 @dataclass(frozen=True)
 class NetworkGeometry:
-    """Attributes:
-    stride: the model's total stride in pixels; windows of exact prediction lie on its grid.
-    radius: the farthest input pixel, along a row or column, that an output pixel depends on; None where
-        it depends on all of them, or where a layer's reach is not known.
-    bytes_per_pixel: memory that a pixel of a window takes while it is predicted; 0: not known.
-    unlimited: why there is no radius.
+    """Geometry of a model: stride, receptive field, memory.
+
+    Attributes:
+        stride: the model's total stride in pixels; windows of exact prediction lie on its grid.
+        radius: the farthest input pixel, along a row or column, that an output pixel depends on; None where
+            it depends on all of them, or where a layer's reach is not known.
+        bytes_per_pixel: memory that a pixel of a window takes while it is predicted; 0: not known.
+        unlimited: why there is no radius.
     """
 
     stride: int
@@ -32,21 +34,21 @@ class NetworkGeometry:
     unlimited: str = ""
 
     def __str__(self) -> str:
-        """Stride and radius; without one, why, and what follows."""
+        """Give stride and radius; without a radius, why, and what follows."""
         if self.radius is not None:
             return f"stride {self.stride} px, receptive-field radius {self.radius} px"
         why = self.unlimited or "it is not known"
         return f"stride {self.stride} px, no receptive-field radius ({why}: maps are of smooth windows)"
 
     def suits(self, model: NetworkGeometry) -> bool:
-        """Whether windows that are cut by this geometry give a model all that its pixels depend on."""
+        """Return True if windows cut by this geometry give a model all that its pixels depend on."""
         if self.stride % model.stride:
             return False
         return self.radius is None or (model.radius is not None and self.radius >= model.radius)
 
 
 def describe(model: Any) -> NetworkGeometry:
-    """Geometry for prediction, of a Keras model with one input and one output.
+    """Return the geometry for prediction of a Keras model with one input and one output.
 
     Where a layer looks at the whole image or is not known, there is no radius, and the stride is that of all
     layers whose sizes are known. Of a model that is subclassed nothing is known: stride 1.
@@ -64,7 +66,7 @@ def describe(model: Any) -> NetworkGeometry:
 
 
 def geometry_of(model: Any) -> NetworkGeometry:
-    """Stride and receptive-field radius of a functional Keras model with one input and one output.
+    """Return stride and receptive-field radius of a functional Keras model with one input and output.
 
     For each position of an output pixel on the stride's grid, the interval of input pixels that it depends
     on is followed back through every call of a layer, along rows and along columns; the radius is the
@@ -92,7 +94,7 @@ def _geometry(graph: Graph, planes: Sequence[Plane]) -> NetworkGeometry:
 
 
 def _stride(planes: Sequence[Plane], axes: Sequence[int] = AXES) -> int:
-    """The least common multiple of how many image pixels a pixel of each tensor stands for."""
+    """Return the least common multiple of the image pixels that a pixel of each tensor stands for."""
     return math.lcm(*(p.extents[axis].scale.numerator for p in planes if p.extents for axis in axes))
 
 
@@ -115,7 +117,7 @@ def _radius(graph: Graph, planes: Sequence[Plane], axis: int) -> int:
 
 
 def _leading_to(graph: Graph, tensors: Sequence[int]) -> list[Call]:
-    """The calls that some tensors depend on, the last first."""
+    """Return the calls that some tensors depend on, the last first."""
     wanted, calls = set(tensors), []
     for call in reversed(graph.calls):
         if wanted & set(call.outputs):

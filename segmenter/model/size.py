@@ -30,17 +30,17 @@ _LAYER = re.compile(r"(down|bottom|up|enlarge|logits)(\d*)")
 
 
 def is_described(config: ModelConfig) -> bool:
-    """Whether `weight_shapes` knows this kind; of others, a built model tells (`building.shapes_of`)."""
+    """Return True if `weight_shapes` knows this kind; else a built model tells (`building.shapes_of`)."""
     return config.kind in _SHAPES
 
 
 def weight_shapes(config: ModelConfig, bands: int, classes: int) -> dict[str, Shape]:
-    """Path of each weight → its shape, in the order of the data's way through the model."""
+    """Return path of each weight → its shape, in the order of the data's way through the model."""
     return dict(_SHAPES[config.kind](config, bands, classes))
 
 
 def stage_of(path: str, config: UNetConfig) -> str:
-    """The stage of a U-Net that a weight belongs to, as people name it.
+    """Return the stage of a U-Net that a weight belongs to, as people name it.
 
     Encoder and decoder stages are counted in the direction in which data flows, from 1.
     """
@@ -67,7 +67,7 @@ def check_learned(
 
 
 def check_weights(arrays: Mapping[str, NDArray[Any]], shapes: Mapping[str, Shape], file: Path) -> None:
-    """`check_learned` by the shapes of a model's weights."""
+    """Check as `check_learned`, by the shapes of a model's weights."""
     for name, shape in shapes.items():
         value = arrays.get(f"model/{name}")
         if value is None or value.shape != shape or value.dtype.kind != "f":
@@ -102,7 +102,7 @@ def _unet(config: UNetConfig, bands: int, classes: int) -> Iterator[tuple[str, S
 
 
 def _block(config: UNetConfig, name: str, channels: int, width: int) -> Iterator[tuple[str, Shape]]:
-    """Two 3×3 convolutions, each with its BatchNorm, or with a bias."""
+    """Yield two 3×3 convolutions, each with its BatchNorm, or with a bias."""
     for i, before in enumerate((channels, width)):
         yield f"{name}_conv{i}/kernel", (3, 3, before, width)
         if config.normalisation == "batch":
@@ -143,7 +143,7 @@ class Plane:
 
 
 def planes_of(graph: Graph) -> list[Plane]:
-    """Each tensor of a graph as a plane."""
+    """Return each tensor of a graph as a plane."""
     planes: list[Plane] = [Plane(None)] * len(graph.shapes)
     for tensor in graph.inputs:
         is_image = len(graph.shapes[tensor]) == 4 and len(graph.inputs) == 1
@@ -176,7 +176,7 @@ def _given(call: Call, inputs: Sequence[Plane]) -> Plane:
 
 
 def _probed(call: Call, inputs: Sequence[Plane]) -> tuple[Extent, Extent] | None:
-    """Size of an unknown layer's output, as Keras itself infers it for images of three sizes.
+    """Return the size of an unknown layer's output, as Keras infers it for images of three sizes.
 
     None where it does not grow like the image, or Keras cannot tell.
     """
@@ -193,7 +193,7 @@ def _probed(call: Call, inputs: Sequence[Plane]) -> tuple[Extent, Extent] | None
 
 
 def shape_for(call: Call, inputs: Sequence[Plane], pixels: int) -> Any:
-    """Shape of a call's first output for an image of so many rows and columns."""
+    """Return the shape of a call's first output for an image of `pixels` rows and columns."""
     made = {}
     for tensor, plane in zip(call.node.input_tensors, inputs, strict=True):
         shape = list(tensor.shape)
@@ -208,7 +208,7 @@ def shape_for(call: Call, inputs: Sequence[Plane], pixels: int) -> Any:
 
 
 def _line(unit: int, small: Any, middle: Any, large: Any) -> Extent | None:
-    """The line through three sizes of images of 1, 2 and 3 units."""
+    """Fit the line through three sizes of images of 1, 2 and 3 units."""
     sizes = (small, middle, large)
     if (
         not all(isinstance(size, int) for size in sizes)
@@ -232,12 +232,12 @@ _IN_PLACE = {
     "Softmax",
 }
 _WORKSPACE = 1.7
-"""What a process on a CPU takes over the tensors' sum: convolutions need room, freed memory is not at once
+"""Factor of a process on a CPU over the tensors' sum: convolutions need room, freed memory is not at once
 given back. Measured: 1.64 (depth 4, width 16)."""
 
 
 def training_bytes_per_image(model: Any, height: int, width: int, *, mixed: bool = False) -> int:
-    """Bytes of GPU memory that one image adds to a training step, by counting tensors.
+    """Return the bytes of GPU memory that one image adds to a training step, by counting tensors.
 
     Forward, each layer's output is kept for the backward pass; backward, the gradients of the largest
     layers live beside them: Σ over layers of output elements × bytes, plus twice the largest layer. In
@@ -259,7 +259,7 @@ def training_bytes_per_image(model: Any, height: int, width: int, *, mixed: bool
 
 
 def inference_bytes_per_pixel(model: Any) -> float:
-    """Bytes of memory that a pixel of a window takes while it is predicted, by counting tensors.
+    """Return the bytes that a pixel of a window takes while it is predicted, by counting tensors.
 
     Layers run in order; a tensor lives until the last layer that takes it has run. The peak is the largest
     sum over the tensors that live while a layer runs, its output among them, in float32, times
@@ -322,7 +322,7 @@ _KERNELS = ("kernel", "depthwise_kernel", "pointwise_kernel")
 
 
 def convolution_flops(model: Any, height: int, width: int) -> int:
-    """Multiplications and additions, both counted, of all convolutions of one image, forward.
+    """Count multiplications and additions of all convolutions of one image, forward.
 
     2 · pixels · kernel rows · kernel columns · channels in · channels out; pixels are those of the output, or
     for a transposed convolution of the input. Training takes three times as many: the gradients of the

@@ -21,7 +21,7 @@ _DECODER = re.compile(r"decoder_|(up|enlarge)\d")
 
 
 def part_of(path: str) -> str:
-    """The part of a model that a weight belongs to: `encoder`, `decoder` or `head`."""
+    """Return the part of a model that a weight belongs to: `encoder`, `decoder` or `head`."""
     if path.startswith("logits"):
         return "head"
     return "decoder" if _DECODER.match(path) else "encoder"
@@ -46,16 +46,16 @@ class Pace:
     norms: frozenset[str] = frozenset()
 
     def is_frozen(self, epoch: int) -> bool:
-        """Whether the late weights stay as they are in an epoch, from 0."""
+        """Return True if the late weights stay as they are in an epoch, from 0."""
         return epoch < self.frozen_epochs
 
     def trains(self, path: str, epoch: int | None = None) -> bool:
-        """Whether a weight trains in an epoch, from 0; None: in any."""
+        """Return True if a weight trains in an epoch, from 0; None: in any."""
         frozen = epoch is not None and self.is_frozen(epoch) and path in self.late
         return not frozen and self.rates.get(path, 1.0) > 0
 
     def describe(self) -> str:
-        """One line: each stage's rate and its first epoch; empty where all train alike from the start."""
+        """Return one line of each stage's rate and first epoch; empty if all train alike from the start."""
         if not self.late and not self.rates:
             return ""
         kinds: dict[str, list[str]] = {}
@@ -82,7 +82,7 @@ def _numbers(last: int) -> str:
 
 
 def pace_of(stage_of: Mapping[str, str], training: TrainingConfig) -> Pace:
-    """The recipe's `freeze_encoder`, `freeze_norms` and `rates` for a model.
+    """Apply the recipe's `freeze_encoder`, `freeze_norms` and `rates` to a model.
 
     A stage's own rate goes before that of its part; frozen BatchNorm has none.
 
@@ -140,7 +140,7 @@ def _frozen_norms(parts: Mapping[str, str], which: str) -> frozenset[str]:
 
 
 def stages_told(config: ModelConfig) -> dict[str, str]:
-    """A path for each stage of a model → the stage, known without building it.
+    """Return a path for each stage of a model → the stage, known without building it.
 
     The law: the stages are those of `building.stages_of`.
     """
@@ -153,7 +153,7 @@ def stages_told(config: ModelConfig) -> dict[str, str]:
 
 
 def joined_stages(stages: list[str]) -> str:
-    """`encoder stages 1 to 4, bottleneck`: neighbours with a number in one word."""
+    """Return `encoder stages 1 to 4, bottleneck`: neighbours with a number in one word."""
     groups: list[tuple[str, list[int]]] = []
     for stage in stages:
         name, _, number = stage.rpartition(" ")
@@ -178,7 +178,7 @@ _UNDECAYED = re.compile(r"(^|_)(bias|gamma|beta)$")
 
 
 def is_decayed(path: str, rank: int) -> bool:
-    """Whether weight decay is for a weight of so many axes.
+    """Return True if weight decay applies to a weight of `rank` axes.
 
     Not for scales and shifts: decay on them pulls normalisation to zero and regularises nothing. They have
     one axis, also where a layer gives them no name of their own (ConvNeXt's LayerScale); biases of attention

@@ -21,7 +21,7 @@ from segmenter.raster.opening import Opened, raising_damage
 from segmenter.raster.remote.settings import as_gdal_takes
 
 _WHOLE_PIXELS = 1 << 20
-"""A raster of so many is looked at as a whole, of a larger one as little as this or less."""
+"""Pixels up to which a raster is sampled as a whole; of a larger one at most as many."""
 _BLOCKS, _PIXELS_OF_A_BLOCK, _DECODED_BYTES = 16, 1 << 14, 1 << 28
 """Blocks that are read of a large one, pixels of each that are looked at, bytes that are decoded for them."""
 _NEAR = 1 / 32
@@ -29,15 +29,15 @@ _NEAR = 1 / 32
 _SOFT_EDGES = 0.05
 """Share of pixels between 0 and opaque that a mask without an opaque pixel may have."""
 _LEVELS = 3
-"""Of a mask with constant transparency; measurements have more."""
+"""Most levels of a mask with constant transparency; measurements have more."""
 _MOST_KNOWN = 1 << 20
 
 _known: dict[tuple[Any, ...], tuple[int, ...]] = {}
-"""Of each state of a file: training opens files again and again."""
+"""Measured bands of each state of a file: training opens files again and again."""
 
 
 def measured(path: Path, opened: Opened, alpha: Sequence[int]) -> tuple[int, ...]:
-    """Those of the bands tagged as alpha that are measurements, by a bounded sample of their pixels.
+    """Return those of the bands tagged as alpha that are measurements, by a bounded sample of pixels.
 
     Of large rasters some blocks at even distances are read, of a PNG (which is decoded from its top) the
     first rows. A damaged block counts for nothing.
@@ -56,7 +56,7 @@ def measured(path: Path, opened: Opened, alpha: Sequence[int]) -> tuple[int, ...
 
 
 def refuse(path: Path, count: int, alpha: Sequence[int]) -> BandsError:
-    """The error for a raster of `count` bands, of which those tagged as alpha are measurements."""
+    """Return the error for a raster of `count` bands whose bands tagged as alpha are measurements."""
     rest = ",".join(str(band) for band in range(1, count + 1) if band not in alpha) if count <= 8 else ""
     return BandsError(
         f"{path}: band {alpha[0]} is tagged as alpha, but holds measurements and no mask; "
@@ -66,13 +66,13 @@ def refuse(path: Path, count: int, alpha: Sequence[int]) -> BandsError:
 
 
 def ask_for_bands(count: int) -> str:
-    """Advice where it is unclear which bands are data."""
+    """Return advice for a raster whose bands of data are ambiguous."""
     most = ",".join(map(str, range(1, count + 1))) if count <= 8 else f"1,2,…,{count}"
     return f"say which bands to use, by dataset.bands in the recipe or --bands of predict.py: {most}"
 
 
 def _is_measured(values_N: NDArray[Any]) -> bool:
-    """Whether most values lie between 0 and opaque, or many where none is opaque."""
+    """Return True if most values lie between 0 and opaque, or many of them if none is opaque."""
     whole = values_N.dtype.kind in "iu"
     levels = [255.0, float(np.iinfo(values_N.dtype).max)] if whole else [1.0, 255.0]
     values = values_N[np.isfinite(values_N)].astype(np.float64)
@@ -89,7 +89,7 @@ def _is_measured(values_N: NDArray[Any]) -> bool:
 
 
 def _sample(dataset: Any, bands: Sequence[int]) -> NDArray[Any]:
-    """(bands, pixels) values."""
+    """Return (bands, pixels) values."""
     found = [np.empty((len(bands), 0), dataset.dtypes[0])]
     for window in _windows(dataset):
         with contextlib.suppress(*FAULTS), raising_damage():
@@ -120,7 +120,7 @@ def _windows(dataset: Any) -> Iterator[Window]:
 
 
 def _middle(top: int, left: int, height: int, width: int) -> Window:
-    """The middle of a block, of a bearable number of pixels."""
+    """Return the middle of a block, a limited number of pixels."""
     side = int(_PIXELS_OF_A_BLOCK**0.5)
     rows = min(height, max(side, _PIXELS_OF_A_BLOCK // width))
     cols = min(width, _PIXELS_OF_A_BLOCK // rows)

@@ -22,7 +22,7 @@ _APART = 1000.0
 
 
 def unit_metres(crs: CRS, y: float) -> tuple[float, float] | None:
-    """Metres on the ground of one unit of a CRS along x and along y, at a y.
+    """Return the metres on the ground of one unit of a CRS along x and along y, at a y.
 
     Of a geographic CRS and of Mercator's projections, on a sphere of the ellipsoid's equatorial radius; of
     other projections, the unit's own, which is the ground's to a few percent at most where they are used.
@@ -42,7 +42,7 @@ def unit_metres(crs: CRS, y: float) -> tuple[float, float] | None:
 
 
 def is_mercator(crs: CRS) -> bool:
-    """Whether a CRS is of one of Mercator's cylindrical projections, whose scale grows with the latitude.
+    """Return True for Mercator's cylindrical projections, whose scale grows with the latitude.
 
     Web Mercator is, and those with a parallel of true scale; transverse and oblique ones are not.
     """
@@ -51,12 +51,12 @@ def is_mercator(crs: CRS) -> bool:
 
 @lru_cache(maxsize=1024)
 def _is_mercator(wkt: str) -> bool:
-    """Kept, as PROJ searches its database for some of them: milliseconds, in each header of a folder."""
+    """Cache the answer: PROJ searches its database for some CRSs, milliseconds in each header."""
     return CRS.from_wkt(wkt).to_dict().get("proj") in ("merc", "webmerc")
 
 
 def _mercator_metres(crs: CRS, y: float) -> tuple[float, float] | None:
-    """From the degrees that PROJ gives two points of the parallel: so lat_ts, k_0 and units count.
+    """Compare the longitudes of two points of the parallel: so lat_ts, k_0 and units count.
 
     As the projection is conformal, both sides are alike.
     """
@@ -76,7 +76,7 @@ def _mercator_metres(crs: CRS, y: float) -> tuple[float, float] | None:
 
 
 def ellipsoid_axes(crs: CRS) -> tuple[float, float] | None:
-    """Half of the equatorial and of the polar axis of a CRS's ellipsoid in metres; None where not known."""
+    """Return the semi-axes of a CRS's ellipsoid (equatorial, polar) in metres; None if unknown."""
     return _axes(crs.to_wkt())
 
 
@@ -98,7 +98,7 @@ def _axes(wkt: str) -> tuple[float, float] | None:
 
 
 def _ellipsoid(part: Any) -> Mapping[str, Any] | None:
-    """The first in PROJJSON, which holds a CRS's own, or that of its base, before what it is bound to."""
+    """Return the first ellipsoid in PROJJSON: the CRS's own, or its base's."""
     if isinstance(part, dict):
         found = part.get("ellipsoid")
         if isinstance(found, dict):
@@ -111,7 +111,7 @@ def _ellipsoid(part: Any) -> Mapping[str, Any] | None:
 
 
 def _metres(length: Any) -> float:
-    """A length of PROJJSON: a number of metres, or one with its unit."""
+    """Convert a length of PROJJSON, a number of metres or one with its unit."""
     if not isinstance(length, dict):
         return float(length)
     unit = length["unit"]

@@ -1,9 +1,10 @@
-"""Rasters on the ground: outlines in one coordinate reference system, sides of pixels, distances."""
+"""Rasters on the ground: outlines, sides of pixels, distances, and alignment of an image and its label."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import rasterio
@@ -12,19 +13,23 @@ from numpy.typing import NDArray
 from rasterio.crs import CRS
 from rasterio.warp import transform as reproject
 
+from segmenter.base.errors import DatasetError
 from segmenter.grid.geometry import Size
-from segmenter.raster.crs_units import unit_metres
+from segmenter.raster.crs_units import same_ground, unit_metres
 from segmenter.raster.gdal.faults import FAULTS
 from segmenter.raster.header import RasterInfo
+from segmenter.raster.reading import raster_info
 
 _HALF_WAY_ROUND = 17_000_000.0
 """Metres: what is wider lies across the 180th meridian, where coordinates jump."""
 _EARTH_RADIUS = 6_371_000.0
 _LONGEST_NAME = 40
+_LARGEST_SHIFT = 0.5
+"""Pixels by which image and label may lie apart: less than half moves no label to another pixel."""
 
 
 def outlines(infos: Sequence[RasterInfo]) -> list[NDArray[np.float64] | None]:
-    """(4, 2) corners of each raster: upper left, upper right, lower right, lower left.
+    """Return the (4, 2) corners of each raster: upper left, upper right, lower right, lower left.
 
     In the rasters' own CRS where they have one in common, else in metres of an equal-area projection.
     None for a raster that does not say where it lies. Where none has a CRS (a world file holds none), plain
@@ -53,13 +58,13 @@ def _outline(info: RasterInfo, common: CRS | None, *, plain: bool) -> NDArray[np
 
 
 def _corners(transform: Affine, size: Size) -> NDArray[np.float64]:
-    """(4, 2) in the raster's own coordinates, in the order of `outlines`."""
+    """Return (4, 2) corners in the raster's own coordinates, in the order of `outlines`."""
     pixels = (0, 0), (size.width, 0), (size.width, size.height), (0, size.height)
     return np.array([transform @ pixel for pixel in pixels], np.float64)
 
 
 def lon_lat_corners(info: RasterInfo) -> NDArray[np.float64] | None:
-    """(4, 2) longitude and latitude (WGS 84) of a raster's corners, in the order of `outlines`.
+    """Return the (4, 2) longitude and latitude (WGS 84) of the corners, in the order of `outlines`.
 
     None for a raster that does not say where it lies by a transform and a CRS, or that lies across the 180th
     meridian, where no ring of these four goes around it.
@@ -82,7 +87,7 @@ def lon_lat_corners(info: RasterInfo) -> NDArray[np.float64] | None:
 
 
 def extent_text(info: RasterInfo) -> str:
-    """Left, bottom, right and top in a raster's own CRS, as `--bbox` takes them; else empty."""
+    """Return left, bottom, right and top in a raster's CRS, as `--bbox` takes them; else an empty text."""
     if info.transform is None:
         return ""
     size = info.size
@@ -93,7 +98,7 @@ def extent_text(info: RasterInfo) -> str:
 
 
 def pixel_sides(info: RasterInfo) -> tuple[float, float] | None:
-    """Metres from one row to the next and from one column to the next, at the raster's centre.
+    """Return the metres from one row to the next and from one column to the next, at the centre.
 
     Of a geographic CRS they differ by the cosine of the latitude. None where the raster does not say them: no
     transform or CRS, or one of `unit_metres` that says none.
@@ -113,13 +118,13 @@ def pixel_sides(info: RasterInfo) -> tuple[float, float] | None:
 
 
 def crs_title(crs: CRS) -> str:
-    """A CRS in a few words: `EPSG:25833`, or the name in its WKT where it has no short code."""
+    """Return a CRS in a few words: `EPSG:25833`, or the name in its WKT if it has no short code."""
     text = str(crs.to_string())
     return text if len(text) <= _LONGEST_NAME else crs.to_wkt().partition('"')[2].partition('"')[0]
 
 
 def metres_apart(one: RasterInfo, other: RasterInfo) -> float | None:
-    """Great-circle distance between the centres of two rasters in any CRSs; None where it cannot be told."""
+    """Return the great-circle distance between two rasters' centres in any CRSs; None if unknown."""
     places = [_longitude_latitude(info) for info in (one, other)]
     if None in places:
         return None
@@ -129,7 +134,7 @@ def metres_apart(one: RasterInfo, other: RasterInfo) -> float | None:
 
 
 def _longitude_latitude(info: RasterInfo) -> tuple[float, float] | None:
-    """Of a raster's centre, in degrees."""
+    """Return longitude and latitude of a raster's centre, in degrees."""
     from rasterio.warp import transform
 
     if info.crs is None or info.transform is None:
@@ -145,7 +150,86 @@ def _longitude_latitude(info: RasterInfo) -> tuple[float, float] | None:
 
 
 def length(metres: float) -> str:
-    """A distance for people: `0.4 m`, `20 m`, `2.0 km`."""
+    """Return a distance for people: `0.4 m`, `20 m`, `2.0 km`."""
     if metres >= 1000:
         return f"{metres / 1000:,.1f} km"
     return f"{metres:.0f} m" if metres >= 10 else f"{metres:.2g} m"
+
+
+# -------------------------------------------------------------------------------------------------- alignment
+
+
+def alignment_errors(image: RasterInfo, label: RasterInfo) -> list[tuple[str, str]]:
+    """Return (kind, text) for each contradiction between the headers of an image and its label.
+
+    The one rule of the index, `datasets check` and scoring. Sizes must be equal. Where both name a CRS it
+    must place pixels alike, and where both have a transform they must agree within half a pixel. A label
+    without georeferencing (masks are often PNG) lies on its image by definition; control points are not
+    compared.
+    """
+    if image.size != label.size:
+        text = f"{label.path}: expected {image.size} pixels as its image {image.path} has, got {label.size}"
+        return [("size", text + _way_out(image, label))]
+    if image.crs and label.crs and not same_ground(image.crs, label.crs):
+        return [("georeferencing", f"{label.path}: {_other_crs(image, label)}{_way_out(image, label)}")]
+    shift = _shift(image, label)
+    if not shift <= _LARGEST_SHIFT:  # NaN fits nothing
+        where = f"{label.path}: lies up to {shift:,.1f} pixels from its image {image.path}"
+        where += f"{_on_the_ground(image, shift)}, at most {_LARGEST_SHIFT} expected"
+        return [("georeferencing", where + _way_out(image, label))]
+    return []
+
+
+def both_placed(image: RasterInfo, label: RasterInfo) -> bool:
+    """Return True if both files have a position, so that `alignment_errors` recognises a label elsewhere."""
+    return image.transform is not None and label.transform is not None
+
+
+def _way_out(image: RasterInfo, label: RasterInfo) -> str:
+    if not both_placed(image, label):
+        return ""
+    return "; labels of another grid are placed by a folder's dataset.labels_by: georeference"
+
+
+def _other_crs(image: RasterInfo, label: RasterInfo) -> str:
+    ours, theirs = crs_title(image.crs), crs_title(label.crs)
+    got = theirs if theirs != ours else "another of that name"
+    apart = metres_apart(image, label)
+    far = "" if apart is None else f"; its centre lies {length(apart)} from that of {image.path}"
+    return f"expected its image's CRS {ours}, got {got}{far}"
+
+
+def _on_the_ground(image: RasterInfo, shift: float) -> str:
+    """Return a shift in pixels as a distance and its CRS, as far as they are known."""
+    metres = image.metres_per_pixel
+    far = [] if metres is None else [length(shift * metres)]
+    both = "no CRS" if image.crs is None else crs_title(image.crs)
+    return f" ({', '.join([*far, both])})"
+
+
+def _shift(image: RasterInfo, label: RasterInfo) -> float:
+    """Return the largest distance between corresponding corners, in pixels of the image; 0 if undefined."""
+    if image.transform is None or label.transform is None:
+        return 0.0
+    height, width = image.size.height, image.size.width
+    corners = [(0, 0), (width, 0), (0, height), (width, height)]
+    to_image, to_label = (np.array(each[:6]).reshape(2, 3) for each in (image.transform, label.transform))
+    moved = np.array([(*corner, 1) for corner in corners]) @ (to_label - to_image).T
+    if not moved.any():
+        return 0.0
+    try:
+        with np.errstate(all="ignore"):
+            return float(np.hypot(*np.linalg.solve(to_image[:, :2], moved.T)).max())
+    except np.linalg.LinAlgError:  # pixels without area
+        return math.inf
+
+
+def check_label(label: Path, image: RasterInfo) -> None:
+    """Refuse a label that does not fit its image.
+
+    Raises:
+        DatasetError: the first of `alignment_errors`.
+        RasterError: the label cannot be opened.
+    """
+    for _, text in alignment_errors(image, raster_info(label)):
+        raise DatasetError(text)

@@ -94,11 +94,11 @@ class RasterInfo:
 
     @property
     def georeferenced(self) -> bool:
-        """Whether the file says where on Earth it lies, by a transform, a CRS, control points or RPCs."""
+        """True if the file has a transform, a CRS, control points or RPCs."""
         return any(found is not None for found in (self.transform, self.crs, self.rpcs)) or bool(self.gcps)
 
     def georeference(self, part: Window) -> dict[str, Any]:
-        """Georeference of only `part` of a raster, as keywords of `RasterSpec`."""
+        """Return the georeference of only `part` of a raster, as keywords of `RasterSpec`."""
         rpcs = self.rpcs and RPC(**_moved(self.rpcs.to_dict(), part))
         if self.gcps:
             moved = [
@@ -172,13 +172,13 @@ def _has_palette(dataset: Any) -> bool:
 
 
 def _is_somewhere(transform: Affine, size: Size) -> bool:
-    """Whether all corners have coordinates, and a pixel has an area, that a float can hold."""
+    """Return True if all corners have coordinates, and a pixel an area, that a float can hold."""
     corners = [transform @ (col, row) for col in (0, size.width) for row in (0, size.height)]
     return all(math.isfinite(v) for v in (*sum(corners, ()), transform.determinant))
 
 
 def _metres(crs: CRS | None, transform: Affine | None, size: Size) -> float | None:
-    """Side of a pixel of the mean area, in metres, at the raster's centre."""
+    """Return the side of a pixel of the mean area, in metres, at the raster's centre."""
     if crs is None or transform is None:
         return None
     _, y = transform @ (size.width / 2, size.height / 2)
@@ -200,14 +200,14 @@ def _rpcs(path: Path, dataset: Any) -> RPC | None:
 
 
 def _moved(rpcs: dict[str, Any], part: Window) -> dict[str, Any]:
-    """Coefficients that count pixels from the corner of a part."""
+    """Return coefficients that count pixels from the corner of a part."""
     offsets = {"line_off": rpcs["line_off"] - part.row, "samp_off": rpcs["samp_off"] - part.col}
     return rpcs | offsets
 
 
 @lru_cache(maxsize=1024)
 def keeps_crs(wkt: str) -> bool:
-    """Whether a GeoTIFF can hold a coordinate reference system; where not, GDAL leaves it out in silence.
+    """Return True if a GeoTIFF can hold a coordinate reference system; else GDAL drops it silently.
 
     What counts is that it means the same: names and the order of the axes may come back otherwise.
     """
@@ -240,14 +240,14 @@ class Readable(Protocol):
         """The pixels that can be read: of a mosaic seen from one of its files, more than that file has."""
 
     def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """(H, W, C) pixels of a window, 0 where invalid, and (H, W) where they are valid."""
+        """Return (H, W, C) pixels of a window, 0 where invalid, and (H, W) where they are valid."""
 
     def empty(self, window: Window) -> bool:
-        """Whether a window is known to hold no data without being read."""
+        """Return True if a window is known to hold no data without reading it."""
 
     @property
     def apart(self) -> bool:
-        """Whether several handles may each read some of its columns, at no more than the cost of one handle.
+        """True if several file handles can read it in parallel without decoding blocks twice.
 
         Not of strips, which are decoded whole, nor where a handle counts what it has read in order.
         """

@@ -67,7 +67,7 @@ class ArrayRaster:
         pass
 
     def close(self) -> None:
-        """As `Raster.close`; there is nothing to close."""
+        """Do nothing; see `Raster.close`."""
 
     @property
     def extent(self) -> Window:
@@ -76,12 +76,12 @@ class ArrayRaster:
 
     @property
     def apart(self) -> bool:
-        """As `Readable.apart`."""
+        """See `Readable.apart`."""
         return False
 
     @property
     def may_have_nodata(self) -> bool:
-        """As `Raster.may_have_nodata`."""
+        """See `Raster.may_have_nodata`."""
         return self._valid is not None or self._mask is not None or bool(self._nodata) or self._floats
 
     @property
@@ -94,11 +94,11 @@ class ArrayRaster:
         return self._dtype.kind == "f"
 
     def empty(self, window: Window) -> bool:
-        """As `Raster.empty`: nothing is known without being read."""
+        """Return True beyond the array: else nothing is known without reading."""
         return not window.intersection(self.extent).size.pixels
 
     def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """As `Raster.read`."""
+        """Return pixels and validity of a window; see `Raster.read`."""
         image = np.zeros((window.height, window.width, len(self.bands)), self._dtype)
         valid = np.zeros((window.height, window.width), np.bool_)
         inside = window.intersection(self.extent)

@@ -226,7 +226,7 @@ class LabelIds:
     """
 
     def __init__(self, path: Path, classes: ClassMap) -> None:
-        """`classes`: what its values mean."""
+        """Store the label's path and `classes`, the meaning of its values."""
         self._path, self._classes = path, classes
         self._label: LabelRaster | None = None
 

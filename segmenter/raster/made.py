@@ -40,7 +40,7 @@ class MadeRasters:
     """
 
     def __init__(self, folder: Path, rule: str) -> None:
-        """Args: `rule`: a digest of all that decides what is made, beside the sources."""
+        """Take a folder and `rule`, a digest of all that decides what is made beside the sources."""
         self.folder, self._rule = folder, rule
         self._lock, self._began = threading.Lock(), False
         self._starts: set[str] = set()

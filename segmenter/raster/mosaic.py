@@ -71,28 +71,28 @@ class Mosaic:
         return self._list[0].info
 
     def absolute(self) -> Mosaic:
-        """The same by absolute paths, for a process with another working directory."""
+        """Return the same mosaic with absolute paths, for a process with another working directory."""
         found = copy.copy(self)
         found._list = [replace(m, info=replace(m.info, path=m.info.path.absolute())) for m in self._list]
         found._members = {m.info.path: m for m in found._list}
         return found
 
     def view(self, path: Path) -> MosaicView:
-        """The mosaic in the coordinates of one of its files."""
+        """Return the mosaic in the coordinates of one of its files."""
         return MosaicView(self, self._members[path], self.extent(path), self._open_file)
 
     def extent(self, path: Path) -> Window:
-        """All of the mosaic, in the coordinates of one of its files."""
+        """Return all of the mosaic, in the coordinates of one of its files."""
         return self._extent.relative_to(self._members[path].window)
 
     def neighbours(self, path: Path, reach: int) -> list[tuple[Path, RasterInfo]]:
-        """The other files within so many pixels of one: what its map also depends on."""
+        """Return the other files within `reach` pixels of one: its map also depends on them."""
         own = self._members[path].window
         around = Window(own.row - reach, own.col - reach, own.height + 2 * reach, own.width + 2 * reach)
         return [(m.info.path, m.info) for m in self.touching(around) if m.info.path != path]
 
     def touching(self, window: Window) -> list[_Member]:
-        """The files that a window shares pixels with."""
+        """Return the files that a window shares pixels with."""
         row, col, row_stop, col_stop = self._edges_N4.T
         shares = (row < window.row_stop) & (row_stop > window.row)
         shares &= (col < window.col_stop) & (col_stop > window.col)
@@ -137,7 +137,7 @@ class MosaicView:
             self._rasters.popitem()[1].close()
 
     def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """As `Raster.read`; pixels of other files where the window lies over them.
+        """Return pixels and validity as `Raster.read`, from all files under the window.
 
         Raises:
             RasterError: naming the file that cannot be read, which may be another one.
@@ -156,16 +156,16 @@ class MosaicView:
 
     @property
     def apart(self) -> bool:
-        """As `Readable.apart`: a view keeps many files open, and several would keep more."""
+        """False: a view keeps many files open, and several would keep more."""
         return False
 
     @property
     def partial_remark(self) -> str | None:
-        """As `Raster.partial_remark`, of the file itself."""
+        """`Raster.partial_remark` of the file itself."""
         return self._raster(self._member).partial_remark
 
     def empty(self, window: Window) -> bool:
-        """As `Raster.empty`, of all files that the window lies over."""
+        """Return True if all files under the window are known to hold no data there."""
         own = self._member
         wanted = window.shifted(own.window.row, own.window.col)
         for member in self._mosaic.touching(wanted):
@@ -175,7 +175,7 @@ class MosaicView:
         return True
 
     def thinned(self, window: Window, shape: Size) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """As `Raster.thinned`, of the file itself."""
+        """Return `Raster.thinned` of the file itself."""
         return self._raster(self._member).thinned(window, shape)
 
     def _raster(self, member: _Member) -> Raster:
@@ -189,7 +189,7 @@ class MosaicView:
 
 
 def _place(first: RasterInfo, info: RasterInfo) -> Window:
-    """Position of a file, in the pixel coordinates of the first.
+    """Return the position of a file in the pixel coordinates of the first.
 
     Raises:
         DatasetError: it lies on another grid, or holds values of another type.

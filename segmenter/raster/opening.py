@@ -32,9 +32,9 @@ _SIGNATURES = {
     b"\xff\xd8\xff": "JPEG",
 }
 _LOST = re.compile(r'"(Geo|GDAL|RPC|Intergraph|ExtraSamples)|GeoTIFF tags apparently corrupt|Corrupt JPEG')
-"""Of GDAL's warnings: where the file lies, what is no data or pixels themselves could not be read."""
+"""GDAL's warnings about lost position, nodata or pixels."""
 _TOLD = re.compile(r"ignor|corrupt|bogus|mismatch|not the same|NODATA_VALUES|null byte", re.IGNORECASE)
-"""Of GDAL's warnings: worth a line of ours."""
+"""GDAL's warnings that are worth a line of ours."""
 
 _PADDED = "contains null byte"
 """Said of a text that ends in two of them, too, of which nothing is lost."""
@@ -115,7 +115,7 @@ def _opened(path: Path, drivers: Sequence[str], said: list[Any]) -> Any:
 
 
 def _drivers(path: Path, allowed: Sequence[str]) -> Sequence[str]:
-    """The driver that a file's first bytes name, or those that may open any file."""
+    """Return the driver that a file's first bytes name, or those that may open any file."""
     if not isinstance(path, RemotePath):
         if not path.is_file():
             what = "got a folder, pipe or device" if path.exists() else "there is none"
@@ -155,7 +155,7 @@ def files_behind(path: Path, drivers: Sequence[str] = ()) -> list[Path]:
 
 
 def _judged(path: Path, said: Sequence[tuple[bool, str]]) -> tuple[str, ...]:
-    """Warnings for the user from GDAL's messages about a header.
+    """Return warnings for the user from GDAL's messages about a header.
 
     Raises:
         RasterError: one of them means that something is lost that GDAL goes on without.
@@ -172,7 +172,7 @@ def _judged(path: Path, said: Sequence[tuple[bool, str]]) -> tuple[str, ...]:
 
 
 def _world_file(path: Path, dataset: Any) -> tuple[str, ...]:
-    """A warning where there is a world file, but no geotransform from it."""
+    """Return a warning if a world file gave no geotransform."""
     if isinstance(path, RemotePath) or not dataset.transform.is_identity or not path.suffix[1:]:
         return ()
     name = path.suffix[1:]
@@ -184,7 +184,7 @@ def check_pixels(path: Path, opened: Opened) -> None:
     """Refuse an open image that GDAL would read on though pixels lack or are stored turned, or cannot read.
 
     Raises:
-        RasterError: what it lacks, or how it is turned.
+        RasterError: it lacks pixels, or is turned.
     """
     driver = opened.dataset.driver
     with naming(path, "cannot open it", f"expected a {driver} that is whole"):
@@ -254,7 +254,7 @@ def full_page(path: Path, dataset: Any, stamp: Stamp) -> str | None:
 
 
 def check_orientation(path: Path, stamp: Stamp) -> None:
-    """Refuse a TIFF, JPEG, PNG or WebP whose header says that its pixels are to be shown turned or mirrored.
+    """Refuse a TIFF, JPEG, PNG or WebP whose header turns or mirrors its pixels.
 
     Raises:
         RasterError: naming the file, its tag and what to do.

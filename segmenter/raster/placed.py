@@ -36,7 +36,7 @@ from segmenter.raster.reading import raster_info
 from segmenter.raster.write import RasterWriter
 
 _VERSION = 1
-"""Of the rules that decide what is placed; it is part of the name."""
+"""Version of the rules of placing; it is part of the name."""
 _OUTSIDE = 256
 """Beside the ids: what the label raster does not reach."""
 _LEAST_POINTS, _MOST_POINTS = 4, 32
@@ -44,7 +44,7 @@ _LEAST_POINTS, _MOST_POINTS = 4, 32
 _FINER = 1.01
 """Label pixels in one of the image from which on it takes the value of most."""
 _SIDE = 1024
-"""Of what is placed at once, in pixels of the image; in points or pixels of the label, four times that."""
+"""Pixels of the image that are placed at once; points or pixels of the label, four times that."""
 _MARGIN = 2
 _LOOKED_AT = 64
 """Points along each side of an image that tell how much of it a label covers."""
@@ -60,7 +60,7 @@ class PlacedLabels:
     """
 
     def __init__(self, folder: Path, classes: ClassMap, drivers: Sequence[str] = ()) -> None:
-        """Args: `classes`: of the label rasters; `drivers`: see `open_raster`."""
+        """Take a folder, `classes` of the label rasters, and `drivers` as in `open_raster`."""
         self.folder, self._theirs, self._drivers = folder, classes, tuple(drivers)
         self.classes = rasterised_classes(classes)
         rule = [_VERSION, classes.to_dict()]
@@ -72,7 +72,7 @@ class PlacedLabels:
 
         Args:
             name: of the scene, or a path: another for each image.
-            shared: whether the label raster is that of all images; else it must reach this one.
+            shared: the label raster is that of all images; else it must reach this one.
 
         Raises:
             SegmenterError: it cannot be placed, holds a value that is no class, or cannot be written.
@@ -198,7 +198,7 @@ class _Placing:
         return found
 
     def _under(self, window: Window) -> Window | None:
-        """Return the label's pixels that a window of the image may lie on; None where there is none."""
+        """Return the label's pixels that a window of the image may lie on; None if there are none."""
         info = self.label.info
         left, bottom, right, top = box_around(self._image, window, info.crs)
         corners = np.array([(x, y) for x in (left, right) for y in (bottom, top)])

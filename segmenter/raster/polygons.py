@@ -36,7 +36,7 @@ _EQUAL_AREA = "EPSG:6933"
 
 
 def crs_of(text: str) -> CRS:
-    """A CRS by its name or definition.
+    """Return the CRS of a name or definition.
 
     Raises:
         ValueError: it is none.
@@ -49,7 +49,7 @@ def crs_of(text: str) -> CRS:
 
 
 def between(source: CRS | None, target: CRS | None) -> Move | None:
-    """From one CRS to another; None where they are the same."""
+    """Return the move from one CRS to another; None if they are the same."""
     if source == target:
         return None
     set_up_gdal()
@@ -65,7 +65,7 @@ def between(source: CRS | None, target: CRS | None) -> Move | None:
 
 
 def to_pixels(info: RasterInfo) -> Move:
-    """From coordinates of a raster's CRS to columns and rows, rounded as this module says.
+    """Return the move from a raster's CRS to columns and rows, rounded as this module says.
 
     Raises:
         RasterError: the raster is not placed by a transform.
@@ -87,7 +87,7 @@ def to_pixels(info: RasterInfo) -> Move:
 
 
 def box_around(info: RasterInfo, window: Window, crs: CRS | None) -> tuple[float, float, float, float]:
-    """Left, bottom, right and top, in another CRS, of a window with some pixels around it.
+    """Return left, bottom, right and top, in another CRS, of a window with a margin.
 
     Raises:
         RasterError: it lies where that CRS has no coordinates.
@@ -112,7 +112,7 @@ def box_around(info: RasterInfo, window: Window, crs: CRS | None) -> tuple[float
 
 
 def covered(shapes: Sequence[Any], window: Window) -> NDArray[np.bool_]:
-    """(H, W) pixels of a window whose centre lies in one of the polygons, given in columns and rows.
+    """Return (H, W) pixels of a window whose centre lies in one of the polygons, given in columns and rows.
 
     Args:
         shapes: shapely polygons, or others with `__geo_interface__`.
@@ -152,7 +152,7 @@ class Outlines(NamedTuple):
 
 
 def outlines_of(labels_HW: NDArray[np.int32], row: int = 0) -> Outlines:
-    """Outlines of the areas of equal numbers that touch by their sides; of 0 there are none.
+    """Return the outlines of areas of equal numbers that touch by their sides; 0 has none.
 
     Args:
         row: that the first one is in the whole raster.
@@ -171,12 +171,12 @@ def outlines_of(labels_HW: NDArray[np.int32], row: int = 0) -> Outlines:
 
 
 def lengths_stretch(crs: CRS) -> bool:
-    """Whether plane areas in a CRS are no areas on the ground: in degrees, and in Mercator's projections."""
+    """Return True if plane areas in a CRS are no areas on the ground: degrees, Mercator's projections."""
     return bool(crs.is_geographic) or is_mercator(crs)
 
 
 def on_equal_area(crs: CRS, xy: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(V, 2) coordinates of a CRS in one where plane areas are square metres on the ground.
+    """Move (V, 2) coordinates of a CRS to one where plane areas are square metres on the ground.
 
     EPSG:6933; not finite for a CRS of another body than Earth. True for edges along parallels and meridians
     whatever their length (Snyder 1987, Map projections: a working manual, pp. 81-83).

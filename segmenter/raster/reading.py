@@ -25,7 +25,7 @@ from segmenter.raster.remote.settings import RemotePath
 from segmenter.raster.validity import Validity, fill_void, void_in_bands, void_values
 
 MAX_EMPTY_PIXELS = 1 << 30
-"""A raster may always declare so many pixels, and more only where its file has bytes for them."""
+"""Pixels that a raster may always declare; more only if its file has bytes for them."""
 MAX_BANDS = 4096
 """Bands that are read at once: GDAL takes the square of their number for each window."""
 _PIXELS_PER_BYTE = 10_000
@@ -66,7 +66,7 @@ class Raster:
 
     @property
     def block(self) -> Size:
-        """Pixels that are decoded together."""
+        """Size of the blocks that are decoded as a whole."""
         return Size(*self._dataset.block_shapes[0])
 
     @property
@@ -75,7 +75,7 @@ class Raster:
         return Window.of(self.info.size)
 
     def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Pixels of a window, which may reach beyond the raster.
+        """Return the pixels of a window, which may reach beyond the raster.
 
         Returns:
             (H, W, C) image in the raster's own type, 0 where invalid, and (H, W) valid: inside the raster
@@ -95,7 +95,7 @@ class Raster:
         return image, valid
 
     def empty(self, window: Window) -> bool:
-        """Whether a window is known to hold no data without being read: its blocks are not in the file.
+        """Return True if a window's blocks are not in the file, so that it is known to hold no data.
 
         Only where a missing block means no data: without a nodata value it means zeros.
         """
@@ -132,11 +132,11 @@ class Raster:
 
     @cached_property
     def void_values(self) -> tuple[float | None, ...]:
-        """As `validity.void_values`."""
+        """See `validity.void_values`."""
         return void_values(self.info, self.bands)
 
     def thinned(self, window: Window, shape: Size) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """As `read`, of a window inside the raster, by nearest neighbour on a coarser grid of `shape`.
+        """Read a window inside the raster by nearest neighbour on a coarser grid of `shape`.
 
         For pictures: costs memory for `shape` only, and little time where the file has overviews.
         """
@@ -154,7 +154,7 @@ class Raster:
             yield
 
     def _scaled(self, data_CHW: NDArray[Any]) -> NDArray[Any]:
-        """(H, W, C) values of what is stored."""
+        """Return (H, W, C) values of the stored ones."""
         data = np.moveaxis(data_CHW, 0, 2)
         if not self.info.scaling:
             return data
@@ -164,12 +164,12 @@ class Raster:
 
     @property
     def may_have_nodata(self) -> bool:
-        """Whether a pixel inside the raster can be invalid at all; told from the header alone."""
+        """True if a pixel inside the raster can be invalid; told from the header alone."""
         return self._validity.may_lack
 
     @property
     def apart(self) -> bool:
-        """As `Readable.apart`."""
+        """See `Readable.apart`."""
         return self.info.tiled and all(value is None for value in self.info.nodata)
 
     @property
@@ -185,7 +185,7 @@ class Raster:
 
 
 def _interleaved(data_HWC: NDArray[Any]) -> NDArray[Any]:
-    """The same values, contiguous; band by band, which is three times as fast as NumPy's own order."""
+    """Return the values contiguous; band by band, three times as fast as NumPy's own order."""
     if data_HWC.flags.c_contiguous:
         return data_HWC
     image = np.empty(data_HWC.shape, data_HWC.dtype)
@@ -240,7 +240,7 @@ def open_raster(
 
 
 def raster_info(path: Path) -> RasterInfo:
-    """The header of a raster; no limit on its declared size."""
+    """Return the header of a raster; its declared size has no limit."""
     opened = open_dataset(path)
     with opened.dataset, naming(path, "cannot read its header", "the file is damaged"):
         return read_header(path, opened)
@@ -316,7 +316,7 @@ class Blocks:
     """The blocks of an open dataset.
 
     Attributes:
-        known: whether it can be told of each whether the file has it. Not of other formats, nor where a mask
+        known: the file's blocks can be listed. Not of other formats, nor where a mask
             of its own says which pixels have data, nor of rows of a file that is not compressed: GDAL may
             give them as blocks though the file has larger ones.
     """
@@ -338,7 +338,7 @@ class Blocks:
         self._bands = range(1, dataset.count + 1) if separate else range(1, 2)
 
     def missing(self, window: Window) -> bool:
-        """Whether the file has no block under a window, which lies inside the raster."""
+        """Return True if the file has no block under a window, which lies inside the raster."""
         if not self.known:
             return False
         for row in range(window.row // self._height, -(-window.row_stop // self._height)):

@@ -31,7 +31,7 @@ _PIXELS_ALONE = MEANING | {"GDAL_GEOREF_SOURCES": "NONE", "GDAL_DISABLE_READDIR_
 
 @dataclass(frozen=True)
 class _Found:
-    """What the first opening found, but for the path: many tiles share it."""
+    """Facts of the first opening without the path: many tiles share them."""
 
     info: RasterInfo
     bands: tuple[int, ...]
@@ -50,7 +50,7 @@ class KnownRasters:
         self._same: dict[_Found, _Found] = {}
 
     def image(self, path: Path, bands: tuple[int, ...] | None) -> Raster:
-        """As `open_raster`."""
+        """Open an image as `open_raster`."""
         stamp = _stamp(path)
         if (found := self._find((path, bands), stamp)) and (dataset := _opened(path, found)) is not None:
             return Raster(dataset, replace(found.info, path=path), found.bands, found.alpha)
@@ -59,7 +59,7 @@ class KnownRasters:
         return raster
 
     def label(self, path: Path, classes: ClassMap) -> LabelRaster:
-        """As `LabelRaster`."""
+        """Open a label as `LabelRaster`."""
         stamp = _stamp(path)
         if (found := self._find((path, "label"), stamp)) and (dataset := _opened(path, found)) is not None:
             return LabelRaster.checked(dataset, replace(found.info, path=path), classes)
@@ -88,7 +88,7 @@ def _stamp(path: Path) -> Stamp | None:
 
 
 def _opened(path: Path, found: _Found) -> Any:
-    """The dataset, for its pixels; None where it is not what it was."""
+    """Open a dataset for its pixels; None if it is not what it was."""
     info = found.info
     if isinstance(path, RemotePath):
         dataset = patiently(path.address, lambda: _dataset(path, info.driver))
@@ -109,6 +109,6 @@ def _dataset(path: Path, driver: str) -> Any:
 
 
 def _bare(info: RasterInfo) -> RasterInfo:
-    """A header without what differs from tile to tile and no pixel depends on."""
+    """Return a header without what differs from tile to tile and no pixel depends on."""
     nowhere: dict[str, Any] = {"crs": None, "transform": None, "gcps": (), "gcp_crs": None, "rpcs": None}
     return replace(info, path=Path(), metres_per_pixel=None, remarks=(), stamp=None, **nowhere)

@@ -22,7 +22,7 @@ from segmenter.grid.windows import Columns
 from segmenter.raster.header import Readable
 
 _VALUES_AT_ONCE = 1 << 22
-"""Of the raster, or of the grid where that is finer: what is resampled at once."""
+"""Pixels of the raster, or of the grid if that is finer, that are resampled at once."""
 _TALL = 2048
 """Rows of a tiled raster that are read at once: rows of its blocks are decoded once, or twice at a border."""
 
@@ -42,17 +42,17 @@ class ModelGrid:
 
     @cached_property
     def size(self) -> Size:
-        """Pixels of the grid."""
+        """Size of the grid in pixels."""
         return Size(count_of(self.extent.height, self.rows), count_of(self.extent.width, self.cols))
 
     def under(self, window: Window) -> Window:
-        """The raster's pixels that the grid's pixels in a window are made of."""
+        """Return the raster's pixels that the grid's pixels in a window are made of."""
         top, bottom = sources(window.row, window.row_stop, self.extent.height, self.rows)
         left, right = sources(window.col, window.col_stop, self.extent.width, self.cols)
         return Window(top, left, bottom - top, right - left).shifted(self.extent.row, self.extent.col)
 
     def over(self, window: Window) -> Window:
-        """The grid's pixels that the raster's pixels in a window take their classes from."""
+        """Return the grid's pixels that the raster's pixels in a window take their classes from."""
         own = window.relative_to(self.extent)
         top, bottom = sources(own.row, own.row_stop, self.size.height, 1 / self.rows)
         left, right = sources(own.col, own.col_stop, self.size.width, 1 / self.cols)
@@ -74,7 +74,7 @@ class GridColumns:
     grid: ModelGrid
 
     def left(self, done_rows: int) -> Iterator[Window]:
-        """Columns that are left after so many of the grid's rows, counted through all columns."""
+        """Return the columns left after `rows` of the grid's rows, counted through all columns."""
         height = self.height
         index, rows = divmod(done_rows, height) if height else (0, 0)
         for number, own in enumerate(self.own.left(0)):
@@ -90,7 +90,7 @@ class GridColumns:
         return 0 if first is None else self.grid.over(first).height
 
     def pixels(self, done_rows: int) -> int:
-        """The grid's pixels in the first so many rows."""
+        """Return the number of the grid's pixels in its first rows."""
         total = 0
         for whole in self.left(0):
             total += whole.width * min(done_rows, whole.height)
@@ -116,7 +116,7 @@ class ResampledRaster:
         return Window.of(self._grid.size)
 
     def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """As `Raster.read`: what lies beyond the grid is invalid.
+        """Return pixels and validity as `Raster.read`: what lies beyond the grid is invalid.
 
         Raises:
             RasterError: naming file and window in the raster's own pixels.
@@ -140,7 +140,7 @@ class ResampledRaster:
         return as_type(values, self.info.dtype), found
 
     def _pieces(self, window: Window) -> Iterator[Window]:
-        """Pieces of a window that take little memory, and few blocks of the file twice."""
+        """Yield pieces of a window that take little memory, and few blocks of the file twice."""
         if not window.size.pixels:
             return
         high, wide = max(self._grid.rows, Fraction(1)), max(self._grid.cols, Fraction(1))
@@ -156,13 +156,13 @@ class ResampledRaster:
                 yield Window(top, left, rows, cols).intersection(window)
 
     def empty(self, window: Window) -> bool:
-        """As `Raster.empty`."""
+        """Return True if the raster is known to hold no data under the window."""
         inside = window.intersection(self.extent)
         return not inside.size.pixels or self._raster.empty(self._grid.under(inside))
 
     @property
     def apart(self) -> bool:
-        """As `Readable.apart`."""
+        """See `Readable.apart`."""
         return self._raster.apart
 
     @property

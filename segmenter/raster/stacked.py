@@ -35,7 +35,7 @@ from segmenter.raster.validity import usable
 from segmenter.raster.write import BLOCK, RasterSpec, RasterWriter
 
 _VERSION = 1
-"""Of the rules that decide what is stacked; it is part of the name."""
+"""Version of the rules of stacking; it is part of the name."""
 _ON_GRID = 1e-3
 """Share of a pixel by which the corners of a grid may miss those of the same grid."""
 _NOISE = 1e-7
@@ -50,7 +50,7 @@ class StackedImages:
     """
 
     def __init__(self, folder: Path, grid: int | None = None, drivers: Sequence[str] = ()) -> None:
-        """Args: `grid`: which of a scene's files has it; None: the finest. `drivers`: see `open_raster`."""
+        """Take a folder, `grid` (index of the file that gives it; None: the finest), and `drivers`."""
         self.folder, self._grid, self._drivers = folder, grid, tuple(drivers)
         rule = [_VERSION, grid]
         self._cache = MadeRasters(folder, digest(rule, 64))

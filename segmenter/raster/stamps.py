@@ -23,7 +23,7 @@ from segmenter.raster.gdal.sidecars import names_beside
 from segmenter.raster.remote.settings import RemotePath
 
 _ENDINGS = re.compile(r"\.(msk|aux|xml|txt|tab|imd|rpb|pvl|rpc|pass|wld|dim|\w{1,4}w)$", re.IGNORECASE)
-"""Of all that `names_beside` gives: most folders have no such file."""
+"""Endings of all names of `names_beside`: most folders have no such file."""
 _STATISTICS = re.compile(rb'<Histograms>.*?</Histograms>|<MDI key="STATISTICS_[^<]*</MDI>|<Metadata/>', re.S)
 _FRAME = re.compile(rb"</?(PAMDataset|PAMRasterBand|Metadata)\b[^>]*>|\s+")
 _MOST_LISTED = 1 << 12

@@ -12,9 +12,9 @@ from segmenter.grid.geometry import Window
 from segmenter.grid.windows import round_up
 
 HELD_BYTES = 1 << 26
-"""Of validity, a byte a pixel: a row of blocks of 1024 in the widest column."""
+"""Bytes of validity, one a pixel: a row of blocks of 1024 in the widest column."""
 _READ_BYTES = 1 << 25
-"""Of pixels that are read at once to find it; or a block."""
+"""Bytes of pixels that are read at once to find it; or a block."""
 
 
 class ValidRows:
@@ -31,7 +31,7 @@ class ValidRows:
         self._held, self._valid_HW = Window(0, 0, 0, 0), np.ones((0, 0), np.bool_)
 
     def of(self, window: Window) -> NDArray[np.bool_]:
-        """(H, W) where a window inside the raster has data; quick where windows come from top to bottom.
+        """Return (H, W) where a window inside the raster has data; quick if windows come from top to bottom.
 
         Raises:
             RasterError: it cannot be read.
@@ -66,7 +66,7 @@ class ValidRows:
         self._held, self._valid_HW = whole, valid_HW
 
     def _pieces(self, rows: Window) -> Iterator[Window]:
-        """From left to right, ending at borders of blocks."""
+        """Yield pieces from left to right, ending at borders of blocks."""
         info, block = self._raster.info, self._raster.block
         each = rows.height * len(self._raster.bands) * np.dtype(info.dtype).itemsize
         wide = max(1, _READ_BYTES // (each * block.width)) * block.width

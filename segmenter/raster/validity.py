@@ -51,16 +51,16 @@ class Validity:
 
     @property
     def may_lack(self) -> bool:
-        """Whether a pixel can have no data at all; told from the header alone."""
+        """True if a pixel can have no data; told from the header alone."""
         return bool(self._masks or self._alpha or self._by_value) or self._floats
 
     @property
     def _by_value(self) -> bool:
-        """Whether nodata values decide: a band without one always holds data."""
+        """True if nodata values decide: a band without one always holds data."""
         return not self._masks and not self._alpha and None not in self._values
 
     def remark(self, pixels: int) -> str:
-        """Warning about so many pixels that count as data though a band holds its nodata value."""
+        """Return a warning about `count` pixels that count as data though a band holds its nodata value."""
         why = "its mask says so" if self._masks or self._alpha else "other bands do not"
         least = "" if self._seen.whole else "at least "  # what an earlier call mapped was not read again
         what = f"{pixels:,} pixels hold a nodata value in some band and are data, since {why}"
@@ -69,7 +69,7 @@ class Validity:
     def of(
         self, stored_CHW: NDArray[Any], image_HWC: NDArray[Any], inside: Window, *, count: bool = True
     ) -> NDArray[np.bool_]:
-        """(H, W) where a window has data.
+        """Return (H, W) where a window has data.
 
         Args:
             stored_CHW: its values as they are in the file, perhaps on a coarser grid.
@@ -115,7 +115,7 @@ class _Seen:
     Windows overlap, in a row, from row to row, and from column to column.
 
     Attributes:
-        whole: whether the first window lay in the upper left corner.
+        whole: the first window lay in the upper left corner.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class _Seen:
         self._left = self._right = self._farthest = 0
 
     def new(self, window: Window) -> Window:
-        """The part of a window that was not read before."""
+        """Return the part of a window that was not read before."""
         if self.whole is None:
             self.whole = (window.row, window.col) == (0, 0)
         if window.row < self._top:  # the next column; its first columns of pixels came with the one before
@@ -141,7 +141,7 @@ class _Seen:
 
 
 def _masks(dataset: Any, bands: tuple[int, ...]) -> tuple[int, ...]:
-    """Bands whose mask is to be read: of one that all bands share, the first. Alpha is read as a band."""
+    """Return the bands whose mask is read: the first of a shared one. Alpha is read as a band."""
     masks: list[int] = []
     shared = False
     all_flags = dataset.mask_flag_enums  # asks for those of all bands each time
@@ -158,7 +158,7 @@ def _masks(dataset: Any, bands: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def usable(nodata: float | None, dtype: str) -> float | None:
-    """A nodata value that a band of that type can hold; None where it has none, or no data in any case."""
+    """Return a nodata value if a band of that type can hold it, else None."""
     kind = np.dtype(dtype)
     if nodata is None or not abs(nodata) < NO_MEASUREMENT:
         return None
@@ -169,7 +169,7 @@ def usable(nodata: float | None, dtype: str) -> float | None:
 
 
 def void_values(info: RasterInfo, bands: Sequence[int]) -> tuple[float | None, ...]:
-    """Value of each of these bands, scaled, that stands for no data in it; None: it has none."""
+    """Return the value of each band, scaled, that means no data in it; None if it has none."""
     kind = "float64" if info.scaling else info.dtype  # scaled values are floats, whatever is stored
     found = [usable(info.nodata[band - 1], kind) for band in bands]
     scaling = [info.scaling[band - 1] if info.scaling else (1, 0) for band in bands]
@@ -179,7 +179,7 @@ def void_values(info: RasterInfo, bands: Sequence[int]) -> tuple[float | None, .
 def void_in_bands(
     image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_], values: Sequence[float | None]
 ) -> NDArray[np.bool_] | None:
-    """(H, W, C): where a pixel with data holds, in some bands, what these declare to be no data.
+    """Return (H, W, C) where a pixel with data holds, in some bands, their nodata value.
 
     None if it does so nowhere. Where all bands hold it, and the file's mask calls that data, it is.
 
@@ -206,7 +206,7 @@ def fill_void(image_HWC: NDArray[Any], void_HWC: NDArray[np.bool_] | None, mean_
 
 
 def holds(stored: NDArray[Any], value: float) -> NDArray[np.bool_]:
-    """Where an array holds a nodata value; a float may miss it as it does when it was kept as text."""
+    """Return where an array holds a nodata value; floats may miss it by the rounding of a text."""
     if stored.dtype.kind == "f":
         with np.errstate(invalid="ignore", over="ignore"):
             return np.asarray(np.abs(stored - stored.dtype.type(value)) <= _SAME * abs(value))

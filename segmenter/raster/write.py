@@ -42,11 +42,11 @@ _PIECE_PIXELS = 1 << 19
 _CONVERTED = 1 << 22
 """Values of another type than GDAL knows that are converted at once."""
 _ZLEVEL = 1
-"""Of DEFLATE: a map of 16.8 Mpixel is written at 214 Mpixel/s and has 4.4 MB; with 6, at 22 and 3.8 MB."""
+"""Level of DEFLATE: 16.8 Mpixel are written at 214 Mpixel/s and has 4.4 MB; with 6, at 22 and 3.8 MB."""
 _LEFTOVER_SECONDS = 3600.0
 COG_ENDING = ".cog"
 COG_LEFTOVERS = (".ovr.tmp", ".ovr.tmp.aux.xml", ".msk.ovr.tmp", ".aux.xml")
-"""What GDAL's driver has beside its file while it works."""
+"""Endings of files that GDAL's driver makes beside its own while it works."""
 _BLOCK = 512
 
 
@@ -66,7 +66,7 @@ class RasterSpec:
         colour_table: (256, 3) uint8; `nodata` is drawn transparent.
         tags: metadata of the file, as `CLASS_0: water`.
         driver: GTiff, PNG or JPEG.
-        scale: what a value is to be multiplied with, told to those who read the file; every band's.
+        scale: factor of a value, told to those who read the file; every band's.
         overviews: make it a cloud-optimised GeoTIFF with overviews by this resampling; None: a plain one.
 
     Raises:
@@ -169,7 +169,7 @@ class RasterWriter:
 
     @property
     def pixel_bytes(self) -> int:
-        """Of a pixel, all bands."""
+        """Bytes of a pixel, all bands."""
         return self._spec.bands * self._dtype.itemsize
 
     def complete(self) -> None:
@@ -214,7 +214,7 @@ class RasterWriter:
                 self._temp.with_name(self._temp.name + ending).unlink(missing_ok=True)
 
     def _touched(self, window: Window) -> Iterator[tuple[int, int]]:
-        """The pieces that a window lies over, row by row."""
+        """Return the pieces that a window lies over, row by row."""
         rows, cols = (
             range(edges.start // step, -(-edges.stop // step))
             for edges, step in zip(window.slices(), (self._step.height, self._step.width), strict=True)
@@ -263,7 +263,7 @@ class RasterWriter:
                     raise OSError(f"{piece} read back otherwise than they were written")
 
     def _parts(self, piece: Window) -> Iterator[Window]:
-        """What is given to GDAL at once: whole blocks where values are converted, which takes more memory."""
+        """Yield what GDAL gets at once: whole blocks if values are converted, which takes more memory."""
         if self._stored == self._dtype:
             yield piece
             return
@@ -315,7 +315,7 @@ def write_raster(path: Path, array: NDArray[Any], spec: RasterSpec = _PLAIN) -> 
 
 
 def leftovers(folder: Path) -> dict[str, list[Path]]:
-    """Temporary files in a folder by the name of the raster that they were to become."""
+    """Return the temporary files in a folder by the name of the raster that they were to become."""
     found: dict[str, list[Path]] = {}
     for path in folder.glob(".*.tmp-*"):
         found.setdefault(path.name[1:].rpartition(".tmp-")[0], []).append(path)
@@ -340,14 +340,14 @@ def remove_leftovers(folder: Path) -> int:
 
 
 def _piece_size(size: Size, column: int) -> Size:
-    """Of what is written at once: whole blocks, or to the raster's edge."""
+    """Return the size of what is written at once: whole blocks, or to the raster's edge."""
     width = max(1, min(Columns(Window.of(size), round_up(column, BLOCK)).step, size.width))
     rows = BLOCK * max(1, _PIECE_PIXELS // (BLOCK * width))
     return Size(max(1, min(rows, round_up(size.height, 16))), width)
 
 
 def _options(size: Size, spec: RasterSpec) -> dict[str, Any]:
-    """Keywords of `rasterio.open`."""
+    """Return keywords of `rasterio.open`."""
     options: dict[str, Any] = {"width": size.width, "height": size.height, "count": spec.bands}
     options |= {"dtype": "float32", "nbits": 16} if spec.dtype == "float16" else {"dtype": spec.dtype}
     # rasterio takes no points without a CRS, but with an empty one
@@ -377,7 +377,7 @@ def _geotiff_options(size: Size) -> dict[str, Any]:
 
 
 def _interpretation(bands: int) -> list[ColorInterp]:
-    """Red, green, blue, and no guess about the rest: GDAL would call a fourth band alpha."""
+    """Return red, green, blue, and undefined for the rest: GDAL would call a fourth band alpha."""
     colours = [ColorInterp.red, ColorInterp.green, ColorInterp.blue]
     return [*(colours if bands >= 3 else [ColorInterp.gray]), *[ColorInterp.undefined] * bands][:bands]
 
@@ -392,7 +392,7 @@ def cloud_optimised(path: Path, overviews: Literal["mode", "nearest"]) -> None:
     For float16 the overviews are of the same 16 bits.
 
     Raises:
-        rasterio's and the system's errors; a full disk may raise none, so the file is to be read back.
+        rasterio's and the system's errors; a full disk may raise none, so the caller reads the file back.
     """
     aside = path.with_name(path.name + COG_ENDING)
     aside.unlink(missing_ok=True)

@@ -62,11 +62,11 @@ class WrittenMap:
 
     @property
     def has_confidence(self) -> bool:
-        """Whether the largest probability of each pixel is known."""
+        """True if the largest probability of each pixel is known."""
         return self._confidence is not None
 
     def read(self, window: Window) -> tuple[NDArray[np.uint8], NDArray[np.float32] | None]:
-        """(H, W) class ids, `IGNORE` without data, and the largest probability (0 … 1), where it is known."""
+        """Return (H, W) class ids, `IGNORE` without data, and the largest probability (0 … 1) if known."""
         raw, valid = self._map.read(window)
         ids = self._ids[raw[..., 0]]
         unknown = valid & (ids == UNKNOWN)
@@ -92,7 +92,7 @@ class WrittenMap:
 
 
 def _classes(path: Path) -> tuple[tuple[MapClass, ...], NDArray[np.uint8]]:
-    """The classes, and the id of each value that a pixel may have."""
+    """Return the classes, and the id of each value that a pixel may have."""
     dataset = open_dataset(path).dataset
     with dataset, naming(path, "cannot read its metadata", "the file is damaged"):
         tags, kinds = dataset.tags(), (dataset.count, dataset.dtypes[0])

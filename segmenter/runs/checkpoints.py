@@ -1,21 +1,43 @@
-"""Checkpoints of a run directory: `checkpoints/step-N.npz`, and `best.npz`."""
+"""Checkpoints of a run directory: `checkpoints/step-N.npz`, and `best.npz`; imports no TensorFlow itself.
+
+They are files of named arrays in which damage is detected, and that never run code when loaded. A zip's CRC
+covers the content of its parts, not their names, and is 32 bits. So a file also carries the SHA-256 of all
+its arrays: names, dtypes, shapes and bytes.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import io
 import re
-from collections.abc import Mapping
+import struct
+import tokenize
+import zipfile
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import CheckpointError
-from segmenter.base.files import make_folder
-from segmenter.runs.arrays import load_arrays, save_arrays
+from segmenter.base.errors import CheckpointError, DamagedCheckpointError, shortened
+from segmenter.base.files import check_stored, make_folder, write_whole
+from segmenter.base.sealed import other_format
 
 BEST = "best.npz"
 _STEP = re.compile(r"step-(\d+)\.npz")
+Arrays = dict[str, NDArray[Any]]
+META = "meta"
+"""The array that says what a checkpoint was made with: the bytes of a JSON text."""
+FORMAT = 3
+"""Version of the files and of the meaning of their arrays, each under its name."""
+_DIGEST, _FORMAT = "sha256", "format"
+_DAMAGE = (
+    *(OSError, ValueError, EOFError, KeyError, TypeError, RuntimeError, MemoryError, OverflowError),
+    *(SyntaxError, tokenize.TokenError, struct.error, zipfile.BadZipFile),
+)
+"""Errors of `zipfile` and NumPy about damaged files; each was seen (RuntimeError: "encrypted")."""
 
 
 def save_checkpoint(run: Path, step: int, arrays: Mapping[str, NDArray[Any]], keep: int) -> Path:
@@ -42,12 +64,12 @@ def make_run_folder(folder: Path) -> None:
 
 
 def has_checkpoint(run: Path) -> bool:
-    """Whether a run directory has something to go on from."""
+    """Return True if a run directory has a checkpoint to go on from."""
     return bool(checkpoints(run))
 
 
 def newest_checkpoint(run: Path) -> Path:
-    """The newest checkpoint of a run directory, whole or not."""
+    """Return the newest checkpoint of a run directory, whole or not."""
     found = list(checkpoints(run).values())
     if not found:
         raise CheckpointError(f"{run}: expected a checkpoint in {run / 'checkpoints'}, there is none yet")
@@ -55,7 +77,7 @@ def newest_checkpoint(run: Path) -> Path:
 
 
 def newest_whole(run: Path, *, but: Path | None = None) -> Path | None:
-    """The newest checkpoint that is not damaged; None: there is none."""
+    """Return the newest checkpoint that is not damaged; None without one."""
     for path in reversed(checkpoints(run).values()):
         with suppress(CheckpointError):
             if path != but:
@@ -68,3 +90,165 @@ def checkpoints(run: Path) -> dict[int, Path]:
     """Step → file of each checkpoint, oldest first; the best is not among them."""
     matches = ((_STEP.fullmatch(path.name), path) for path in (run / "checkpoints").glob("step-*.npz"))
     return dict(sorted((int(match[1]), path) for match, path in matches if match))
+
+
+# -------------------------------------------------------------------------------------------- files of arrays
+
+
+def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays to a file that appears whole or not at all.
+
+    The same arrays give the same bytes: neither times nor places are written.
+
+    Raises:
+        SegmenterError: it cannot be written; an older file stays as it was.
+    """
+    buffer = io.BytesIO()
+    # The digest comes first: a table of contents that is cut short loses others before it.
+    arrays = {_FORMAT: np.array(FORMAT), **arrays}
+    np.savez(buffer, allow_pickle=False, **{_DIGEST: arrays_digest(arrays), **arrays})
+    write_whole(path, buffer.getbuffer())
+
+
+def load_some(path: Path, names: Sequence[str]) -> Arrays:
+    """Load some small arrays of a file without reading the others: only their damage is seen.
+
+    Raises:
+        CheckpointError: missing, or unreadable.
+        DamagedCheckpointError: damaged, or without one of them.
+    """
+    try:
+        with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+            _check_contents(archive, path.stat().st_size)
+            parts = {
+                name: io.BytesIO(archive.read(f"{name}.npy")) for name in names
+            }  # checks the CRC of each
+        return {name: np.lib.format.read_array(part, allow_pickle=False) for name, part in parts.items()}
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: expected a checkpoint, there is none") from None
+    except _DAMAGE as error:
+        what = shortened(" ".join(str(error).split())) or type(error).__name__
+        raise DamagedCheckpointError(f"{path}: damaged checkpoint ({what})") from None
+
+
+def load_arrays(path: Path) -> Arrays:
+    """Load the arrays of a file; nothing in it can run code.
+
+    Raises:
+        CheckpointError: missing, unreadable, or of another format.
+        DamagedCheckpointError: damaged, or not written by this program.
+    """
+    try:
+        if path.exists() and not path.is_file():  # a pipe or a device might never end
+            raise DamagedCheckpointError(f"{path}: expected a file, got a pipe, a device or a folder")
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: expected a checkpoint, there is none") from None
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot read the checkpoint: {error.strerror}") from None
+    try:
+        arrays = _parts(content)
+    except _DAMAGE as error:
+        what = shortened(" ".join(str(error).split())) or type(error).__name__
+        raise DamagedCheckpointError(f"{path}: damaged checkpoint ({what})") from None
+    digest = arrays.pop(_DIGEST, None)
+    if digest is None or digest.tobytes() != arrays_digest(arrays).tobytes():
+        raise DamagedCheckpointError(f"{path}: damaged checkpoint (its SHA-256 is another, or missing)")
+    version = arrays.pop(_FORMAT, np.array(None)).tolist()
+    if version != FORMAT:
+        raise CheckpointError(f"{path}: {other_format(FORMAT, version)}")
+    return arrays
+
+
+def _parts(content: bytes) -> Arrays:
+    arrays = {}
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        _check_contents(archive, len(content))
+        for part in archive.infolist():
+            array = io.BytesIO(archive.read(part))  # all of it, so that its CRC is checked before its header
+            arrays[part.filename.removesuffix(".npy")] = np.lib.format.read_array(array, allow_pickle=False)
+    return arrays
+
+
+def _check_contents(archive: zipfile.ZipFile, size: int) -> None:
+    """Refuse a table of contents that names parts twice, the same bytes for several, or no plain arrays."""
+    for part in archive.infolist():
+        if not part.filename.endswith(".npy"):
+            raise ValueError(f"{part.filename}: expected a plain array")
+    check_stored(archive, size)
+
+
+def arrays_digest(arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
+    """Return (32,) bytes, the SHA-256 of arrays' names, dtypes, shapes and values, in any order."""
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.asarray(arrays[name])
+        digest.update(repr((name, array.dtype.str, array.shape)).encode())
+        digest.update(np.ascontiguousarray(array).data if array.size else b"")
+    return np.frombuffer(digest.digest(), np.uint8)
+
+
+# ----------------------------------------------------------------------------------- weights of a Keras model
+
+
+def _is_dropout(variable: Any) -> bool:
+    """Return True for a variable of dropout's random state, which is nothing learned."""
+    return str(variable.path).endswith("/masks")
+
+
+def weight_arrays(model: Any, prefix: str) -> Arrays:
+    """Return the weights of a Keras model by the path of each variable; of several replicas, the first's."""
+    return {f"{prefix}/{variable.path}": np.asarray(variable.numpy()) for variable in model.variables}
+
+
+def assign_weights(
+    model: Any, arrays: Mapping[str, NDArray[Any]], prefix: str, *, predicting: bool = False
+) -> None:
+    """Set all weights of a model; for predicting, all but where dropout's masks stand.
+
+    Raises:
+        CheckpointError: naming the first weight that is missing or of another shape.
+    """
+    for variable in model.variables:
+        if predicting and _is_dropout(variable):
+            continue
+        value = arrays.get(f"{prefix}/{variable.path}")
+        if value is None and _is_dropout(variable):
+            raise CheckpointError(
+                f"checkpoint: expected where dropout's masks stand ({variable.path}), got none: an older "
+                "program wrote it; predict with this run, or use --init-from to start a new one from it"
+            )
+        if value is None or value.shape != tuple(variable.shape):
+            got = "none" if value is None else str(value.shape)
+            raise CheckpointError(
+                f"checkpoint: expected weight {variable.path} of shape {tuple(variable.shape)}, got {got}"
+            )
+        variable.assign(value)
+
+
+def learned_weights(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+    """Return a checkpoint's weights for prediction under `model/`: the averaged ones if there are any."""
+    prefix = "ema/" if any(name.startswith("ema/") for name in arrays) else "model/"
+    return {f"model/{n.removeprefix(prefix)}": array for n, array in arrays.items() if n.startswith(prefix)}
+
+
+def transfer_weights(
+    model: Any, arrays: Mapping[str, NDArray[Any]], *, same_classes: bool = True
+) -> tuple[list[str], list[str]]:
+    """Set the weights whose name and shape fit, for fine-tuning; (names kept, names that start anew).
+
+    With other classes the head starts anew, even where it has as many outputs.
+    """
+    kept, fresh = [], []
+    for variable in model.variables:
+        if _is_dropout(variable):
+            continue  # where dropout's randomness stands is no knowledge to carry over
+        value = arrays.get(f"model/{variable.path}")
+        if variable.path.startswith("logits/") and not same_classes:
+            value = None
+        if value is not None and value.shape == tuple(variable.shape):
+            variable.assign(value)
+            kept.append(variable.path)
+        else:
+            fresh.append(variable.path)
+    return kept, fresh

@@ -20,8 +20,8 @@ from segmenter.base.terminal import aligned
 from segmenter.config.reading import flat_settings
 from segmenter.evaluation.scores import FIGURES, Protocol, Scores, score_of, title_of
 from segmenter.pages.parts import Table, number, percent, plain
-from segmenter.runs.copies import RUN_FILE, runs_in
 from segmenter.runs.report.run_record import Story, read_story
+from segmenter.runs.run import RUN_FILE, runs_in
 
 HELP = "what runs reached, and in which settings they differ"
 _WIDEST = 36
@@ -31,7 +31,7 @@ _IDENTITY = {"name"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `python -m segmenter.runs compare`."""
+    """Add the options of `python -m segmenter.runs compare`."""
     parser.add_argument(
         "runs", type=Path, nargs="+", metavar="RUN", help="two run directories or more, or a folder of them"
     )
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _meant(path: Path) -> list[Path]:
-    """A run, or those in a folder."""
+    """Return a run itself, or the runs in a folder."""
     return [path] if (path / RUN_FILE).exists() else runs_in(path) or [path]
 
 
@@ -99,7 +99,7 @@ class Compared:
 
 
 def comparison(stories: Sequence[Story]) -> Compared:
-    """The tables of a comparison."""
+    """Make the tables of a comparison."""
     names = _names(stories)
     with_scores = [(i, story.best.scores) for i, story in enumerate(stories) if story.best is not None]
     groups: list[list[tuple[int, Scores]]] = []
@@ -124,7 +124,7 @@ def comparison(stories: Sequence[Story]) -> Compared:
 
 
 def _names(stories: Sequence[Story]) -> list[str]:
-    """The last parts of the runs' paths, as many as it takes to tell them apart."""
+    """Return the last parts of the runs' paths, as many as it takes to tell them apart."""
     paths = [story.run.path.absolute().parts for story in stories]
     for count in range(1, max(map(len, paths)) + 1):
         names = ["/".join(parts[-count:]).replace("//", "/") for parts in paths]
@@ -138,7 +138,7 @@ def _why_none(story: Story) -> str:
 
 
 def _apart(names: Sequence[str], groups: Sequence[Sequence[tuple[int, Scores]]]) -> list[str]:
-    """Why each group is not with the first."""
+    """Return why each group is not with the first."""
     if len(groups) < 2:
         return []
     first = groups[0][0]
@@ -150,7 +150,7 @@ def _apart(names: Sequence[str], groups: Sequence[Sequence[tuple[int, Scores]]])
 
 
 def _differences(one: Scores, other: Scores) -> list[str]:
-    """Why two scores are not put together."""
+    """Return why two scores are not put together."""
     found = one.protocol.differences(other.protocol)
     if found or np.array_equal(one.truth_pixels, other.truth_pixels):
         return found
@@ -183,7 +183,7 @@ def _group(stories: Sequence[Story], names: Sequence[str], group: Sequence[tuple
 
 
 def _ranked_by(stories: Sequence[Story], protocol: Protocol) -> str:
-    """The score that all choose their best by, or mIoU."""
+    """Return the score that all choose their best by, or mIoU."""
     chosen = {story.run.recipe.training.best_by for story in stories}
     name = next(iter(chosen)) if len(chosen) == 1 else "miou"
     of = name.partition(":")[2]
@@ -254,7 +254,7 @@ def duration(seconds: float) -> str:
 
 
 def as_text(compared: Compared) -> str:
-    """The comparison for a terminal."""
+    """Return the comparison for a terminal."""
     parts = []
     for group in compared.groups:
         parts.append("\n".join([group.title, *_table(group.ranking.header, group.ranking.rows)]))
@@ -272,7 +272,7 @@ def as_text(compared: Compared) -> str:
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[object]], *, words: bool = False) -> list[str]:
-    """Lines of a table; long cells are cut, `words` are to the left."""
+    """Return the lines of a table; long cells are cut, `words` are to the left."""
     cells = [[_cut(str(getattr(cell, "name", cell))) for cell in row] for row in rows]
     return [f"  {line}" for line in aligned(header, cells, left=len(header) if words else 1)]
 

@@ -49,7 +49,7 @@ class RunFacts:
 
 
 def run_coverage(path: Path, names: Sequence[str]) -> RunFacts:
-    """The coverage that a run directory's log records.
+    """Return the coverage that a run directory's log records.
 
     Promised is what every line of the log promises, best effort what any line could not.
 
@@ -90,7 +90,7 @@ def _section(path: str, lines: list[dict[str, Any]]) -> RunFacts:
 
 
 def _lines(file: Path) -> list[dict[str, Any]]:
-    """The lines of a log with coverage: those of training, not of validation."""
+    """Return the lines of a log with coverage: those of training, not of validation."""
     try:
         found = [record for record in log_records(file) if "held_steps" in record]
     except OSError as error:
@@ -136,7 +136,7 @@ def _shares(held_LK: NDArray[np.int64], steps_L: NDArray[np.int64]) -> list[floa
 def _history(
     lines: list[dict[str, Any]], held_LK: NDArray[np.int64], steps_L: NDArray[np.int64]
 ) -> list[LogPoint]:
-    """Share of the steps that held each class, line by line."""
+    """Return the share of the steps that held each class, line by line."""
     part = np.arange(len(lines)) * min(len(lines), _MOST_POINTS) // len(lines)
     starts = np.flatnonzero(np.diff(part, prepend=-1))
     history = []

@@ -19,7 +19,7 @@ from segmenter.runs.run import Run
 _SAME_SCALE = 0.01
 """Share by which metres a pixel may differ and count as one scale."""
 _COPIES, _GRAPH_BYTES = 2, 80_000_000
-"""Of a further run's weights (as read, and as variables), and its part of the compiled graph. Measured on a
+"""Copies of a further run's weights (read, variables), and bytes of its compiled graph. Measured on a
 CPU, as what a process's peak grew by from one run to two and to four, without the two copies: 19 to 33 MB
 of a small U-Net, 0 to 64 of ResNet18 and EfficientNet-Lite0, 58 to 80 of EfficientNetV2-S and DenseNet121."""
 
@@ -67,7 +67,7 @@ class Ensemble:
 
     @property
     def classes(self) -> ClassMap:
-        """Of all; codes and colours are the first's."""
+        """Classes of all; codes and colours are the first's."""
         return self.members[0].classes
 
     @property
@@ -77,7 +77,7 @@ class Ensemble:
 
     @property
     def band_count(self) -> int:
-        """How many they see."""
+        """Number of bands that they see."""
         return self.members[0].band_count
 
     @property
@@ -87,7 +87,7 @@ class Ensemble:
 
     @property
     def labels(self) -> Literal["full", "eroded"]:
-        """Of which kind they learned.
+        """Kind of labels that they learned from.
 
         Raises:
             CheckpointError: of both.
@@ -136,11 +136,11 @@ class Ensemble:
 
     @property
     def further_bytes(self) -> int:
-        """Of the models beside the first, at most: their files may hold an optimiser's numbers, too."""
+        """Bytes of the models beside the first, at most: their files may hold an optimiser's numbers, too."""
         return sum(_COPIES * run.weights_file().stat().st_size + _GRAPH_BYTES for run in self.members[1:])
 
     def checksum(self) -> str:
-        """SHA-256 of the members' (`Run.checksum`), in their order.
+        """Return the SHA-256 of the members' (`Run.checksum`), in their order.
 
         Raises:
             CheckpointError: one of them has no weights, or they cannot be read.
@@ -149,11 +149,11 @@ class Ensemble:
 
 
 AnyRun = Run | Ensemble
-"""What predicts."""
+"""Run or ensemble that predicts."""
 
 
 def joined(runs: Sequence[Run]) -> AnyRun:
-    """One run as it is, several as one.
+    """Return one run as it is, several as one.
 
     Raises:
         CheckpointError: they cannot predict together.
@@ -162,7 +162,7 @@ def joined(runs: Sequence[Run]) -> AnyRun:
 
 
 def members(run: AnyRun) -> tuple[Run, ...]:
-    """The runs that one consists of: itself, or an ensemble's."""
+    """Return the member runs: the run itself or the ensemble's members."""
     return run.members if isinstance(run, Ensemble) else (run,)
 
 

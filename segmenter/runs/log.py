@@ -28,7 +28,7 @@ class RunLog:
         self.path = run / LOG
 
     def records(self) -> list[dict[str, Any]]:
-        """All whole records so far, oldest first; none where there is no log.
+        """Return all whole records so far, oldest first; none if there is no log.
 
         Raises:
             CheckpointError: it cannot be read, or is of another format.
@@ -65,12 +65,12 @@ class RunLog:
 
 
 def log_line(record: Mapping[str, Any]) -> str:
-    """The line of a record; it has a `step`."""
+    """Return the line of a record; it has a `step`."""
     return sealed(json.dumps({"format": _FORMAT, **record})) + "\n"
 
 
 def log_records(file: Path) -> Iterator[dict[str, Any]]:
-    """The whole records of a log, in its order.
+    """Yield the whole records of a log, in its order.
 
     Raises:
         OSError: it cannot be read.
@@ -87,7 +87,7 @@ def log_records(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _is_record(record: Mapping[str, Any]) -> bool:
-    """Whether those who draw and rewind a log can take a record as it is."""
+    """Return True if those who draw and rewind a log can take a record as it is."""
     step, iou = record.get("step"), record.get("iou") or {}
     return (
         type(step) is int

@@ -1,10 +1,13 @@
-"""File `origin.json`: what a run was made from, as its training found it: scenes, classes, place.
+"""Origin of a run: scenes, classes and place in `origin.json`, paths of images in `validation.json`.
 
-Neither resuming nor predicting needs it. It is for those who describe the run, and holds no path.
+Neither resuming nor predicting needs them. The first is for those who describe the run, and holds no path;
+the second for those who check a model later, and elsewhere its paths lead nowhere.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,14 +17,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from segmenter.base.errors import SegmenterError
 from segmenter.base.files import read_regular, write_whole
 from segmenter.base.sealed import sealed, unsealed_text
+from segmenter.grid.scenes import Scene
 
 FILE = "origin.json"
 MOST_OUTLINES = 200
-"""Of scenes that are kept one by one; of more, only what surrounds them all."""
+"""Outlines of scenes that are kept one by one; of more, only what surrounds them all."""
 
 Count = Annotated[int, Field(ge=0)]
 LonLat = tuple[Annotated[float, Field(ge=-180, le=180)], Annotated[float, Field(ge=-90, le=90)]]
 Ring = Annotated[tuple[LonLat, ...], Field(min_length=4, max_length=1 << 12)]
+VALIDATION_FILE = "validation.json"
+_IMAGES_FORMAT, _MOST_IMAGES = 1, 64
+"""Images that are recorded at most: enough to check on, of a dataset of any size."""
 
 
 class _Strict(BaseModel):
@@ -84,8 +91,34 @@ def save_origin(run: Path, origin: Origin) -> None:
 
 
 def load_origin(run: Path) -> Origin | None:
-    """The record in a run directory; None where there is none, or none that is whole and of this format."""
+    """Load the record in a run directory; None if there is no whole one of this format."""
     with suppress(SegmenterError, ValidationError):
         text = unsealed_text(read_regular(run / FILE))
         return None if text is None else Origin.model_validate_json(text)
     return None
+
+
+# ------------------------------------------------------------------------------------------ validation images
+
+
+def save_validation_images(run: Path, scenes: Sequence[Scene]) -> None:
+    """Write the paths of a run's validation images, evenly chosen ones where there are many.
+
+    Addresses are left out: they may hold secrets.
+    """
+    local = [scene.image for scene in scenes if type(scene.image) is type(Path())]
+    count = min(len(local), _MOST_IMAGES)
+    images = [str(local[i * len(local) // count].absolute()) for i in range(count)]
+    content = {"format": _IMAGES_FORMAT, "images": images}
+    write_whole(run / VALIDATION_FILE, json.dumps(content, indent=0).encode())
+
+
+def validation_images(run: Path) -> list[Path]:
+    """Return the recorded paths, existing or not; none if there is no valid record."""
+    try:
+        data = json.loads(read_regular(run / VALIDATION_FILE))
+        if data["format"] != _IMAGES_FORMAT:
+            return []
+        return [Path(str(path)) for path in data["images"]]
+    except (SegmenterError, ValueError, KeyError, TypeError, RecursionError):
+        return []

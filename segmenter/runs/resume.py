@@ -1,12 +1,16 @@
-"""Resuming a run: from which checkpoint, and whether its recipe, data and versions are still the same.
+"""Resuming a run, and extending it: whether recipe, data and versions are still the same.
 
 Law 3, *resume*: N steps, stop, resume, M steps are N + M steps in one go, bit for bit on a CPU. That takes
 the same recipe, the same plan and the same versions; the checkpoint says which it was made with.
+
+An extended run is, bit for bit, the run that had the larger number of epochs from its start. All but the
+learning rate is a function of the seed and the step. So the schedule allows it exactly where the rates of
+the steps that are done are the same in both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -17,13 +21,22 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from segmenter.base.errors import CheckpointError, DamagedCheckpointError, shortened
+from segmenter.base.errors import CheckpointError, ConfigError, DamagedCheckpointError, shortened
 from segmenter.base.files import make_folder, write_whole
 from segmenter.base.version import __version__
-from segmenter.config.recipe import Recipe
-from segmenter.runs.arrays import META, Arrays, load_arrays, load_some
-from segmenter.runs.checkpoints import BEST, checkpoints, newest_checkpoint, newest_whole
+from segmenter.config.recipe import Recipe, TrainingConfig
+from segmenter.runs.checkpoints import (
+    BEST,
+    META,
+    Arrays,
+    checkpoints,
+    load_arrays,
+    load_some,
+    newest_checkpoint,
+    newest_whole,
+)
 from segmenter.runs.log import LOG
+from segmenter.runs.run import Extension, Run
 from segmenter.runs.score_files import BEST_FILES, SUMMARY, later_scores
 from segmenter.runs.windows_file import WINDOWS
 
@@ -33,6 +46,12 @@ _PACKAGES = {
 }
 """Whose versions the bits may depend on, with the names they are installed under."""
 _ASIDE = "aside"
+EXTENDS = "training.epochs"
+"""The setting that makes a run longer."""
+_WITH_IT = "training.warmup"
+"""Setting that may be needed with it: a warm-up takes at most a tenth of the steps, now more."""
+_TO_THE_END = ("poly", "cosine")
+"""Schedules that fall from the warm-up to the last step: another last step is another rate at each."""
 
 
 class Position(NamedTuple):
@@ -52,11 +71,11 @@ class Position(NamedTuple):
     without_gain: int = 0
 
     def after(self, steps: int) -> Position:
-        """Where it stands after more steps of the same epoch."""
+        """Return the position after more steps of the same epoch."""
         return self._replace(done=self.done + steps, step=self.step + steps)
 
     def at_next_epoch(self) -> Position:
-        """Before the first step of the next epoch."""
+        """Return the position before the first step of the next epoch."""
         return self._replace(epoch=self.epoch + 1, step=0)
 
     @property
@@ -80,7 +99,7 @@ class Facts(BaseModel):
         plan: fingerprint of that epoch's plan.
         replicas: devices that it was made on.
         recipe: resolved.
-        computed_on: what else its bits depend on (`devices.setup`).
+        computed_on: other things that its bits depend on (`devices.setup`).
     """
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -116,7 +135,7 @@ class Checkpoint:
         path: its file.
         arrays: all that it holds.
         position: where it stands.
-        facts: what it was made with.
+        facts: how it was made.
         seen: the run's checkpoints when it was chosen among them, as `check_as_seen` knows them.
     """
 
@@ -145,7 +164,7 @@ class Checkpoint:
             )
 
     def warnings(self, replicas: int, computed_on: Mapping[str, str]) -> list[str]:
-        """A line for each thing that makes the rest another than it would have been without the stop.
+        """Return a line for each difference that changes the rest of the training.
 
         Args:
             replicas: devices here.
@@ -167,7 +186,7 @@ class Checkpoint:
 
 
 def _on_other_devices(recipe: Mapping[str, Any]) -> str:
-    """Effect of another number of devices on the rest of a training under a recipe."""
+    """Describe the effect of another number of devices on the rest of a training under a recipe."""
     model, micro_batches = recipe.get("model", {}), recipe.get("training", {}).get("accumulate", 1)
     felt = ["BatchNorm's statistics"] if model.get("normalisation") == "batch" else []
     felt += ["dropout's masks"] if model.get("dropout") else []
@@ -182,7 +201,7 @@ def _on_other_devices(recipe: Mapping[str, Any]) -> str:
 def facts_array(
     recipe: Recipe, plan: EpochPlan, position: Position, replicas: int, computed_on: Mapping[str, str]
 ) -> NDArray[np.uint8]:
-    """Array `META` of a checkpoint; `plan` is that of the epoch `position.planned_epoch`."""
+    """Return the array `META` of a checkpoint; `plan` is that of the epoch `position.planned_epoch`."""
     facts = Facts(
         versions=installed_versions(),
         seed=recipe.seed,
@@ -198,7 +217,7 @@ def facts_array(
 
 
 def version_changes(facts: Facts) -> list[str]:
-    """`numpy 2.3.1 → 2.4.0` for each package that is another here."""
+    """Return `numpy 2.3.1 → 2.4.0` for each package that differs here."""
     return _changes(facts.versions, installed_versions())
 
 
@@ -208,7 +227,7 @@ def _changes(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
 
 
 def installed_versions() -> dict[str, str]:
-    """Package → version, of all that the bits may depend on."""
+    """Return package → version, of all that the bits may depend on."""
     found = {"coverage-segmenter": __version__}
     for name, installed_as in _PACKAGES.items():
         for package in installed_as:
@@ -223,10 +242,10 @@ def installed_versions() -> dict[str, str]:
 
 
 def checkpoint_to_resume(run: Path, step: int | None = None) -> Checkpoint:
-    """The checkpoint of a step, or the newest; imports no TensorFlow.
+    """Return the checkpoint of a step, or the newest; imports no TensorFlow.
 
     Raises:
-        CheckpointError: there is none of that step, or it does not hold a position.
+        CheckpointError: no checkpoint of that step, or one without a position.
         DamagedCheckpointError: it is damaged; says from which one it can go on instead.
     """
     seen = _seen(run)  # before any is read
@@ -251,7 +270,7 @@ def checkpoint_to_resume(run: Path, step: int | None = None) -> Checkpoint:
 
 
 def newest_record(run: Path) -> Checkpoint | None:
-    """Position and facts of a run's newest checkpoint, without its weights; None where there is none.
+    """Return position and facts of a run's newest checkpoint, without its weights; None without one.
 
     Raises:
         CheckpointError: it is damaged, or does not hold them.
@@ -260,7 +279,7 @@ def newest_record(run: Path) -> Checkpoint | None:
 
 
 def record_of(path: Path) -> Checkpoint:
-    """Position and facts of a checkpoint, or of the best model, without its weights.
+    """Return position and facts of a checkpoint, or of the best model, without its weights.
 
     Raises:
         CheckpointError: it is damaged, or does not hold them.
@@ -307,7 +326,7 @@ def _checkpoint(path: Path, arrays: Arrays) -> Checkpoint:
 
 
 def _instead(run: Path, damaged: Path) -> str:
-    """Advice where a checkpoint is damaged."""
+    """Return advice for a damaged checkpoint."""
     whole = newest_whole(run, but=damaged)
     if whole is not None:
         step = next(step for step, path in checkpoints(run).items() if path == whole)
@@ -354,7 +373,7 @@ def set_aside_after(run: Path, step: int) -> list[Path]:
 
 
 def _new_folder(parent: Path) -> Path:
-    """The next of the folders `1`, `2` …, so that none goes over another."""
+    """Make the next of the folders `1`, `2` …"""
     numbers = [int(path.name) for path in parent.glob("*") if path.name.isdecimal()]
     folder = parent / str(max(numbers, default=0) + 1)
     make_folder(folder)
@@ -362,8 +381,94 @@ def _new_folder(parent: Path) -> Path:
 
 
 def _step_of(path: Path) -> int:
-    """After how many steps a checkpoint was written; -1 where there is none, or it does not say."""
+    """Return the step after which a checkpoint was written; -1 if missing or unknown."""
     try:
         return _checkpoint(path, load_arrays(path)).position.done
     except CheckpointError:
         return -1
+
+
+# -------------------------------------------------------------------------------------------------- extending
+
+
+def extends(changed: Iterable[str]) -> bool:
+    """Return True if these settings, changed at a resumption, are an extension."""
+    keys = set(changed)
+    return EXTENDS in keys and keys <= {EXTENDS, _WITH_IT}
+
+
+def check_extension(path: Path, known: Recipe, recipe: Recipe, position: Position) -> str:
+    """Refuse what is no extension, as far as that can be told before the data are read; a line on what is.
+
+    Args:
+        path: the run directory, for messages.
+        known: the recipe of the checkpoint.
+        recipe: with another number of epochs.
+
+    Raises:
+        ConfigError: it is none; says what to do instead.
+    """
+    before, now = known.training, recipe.training
+    where = f"{path}: {EXTENDS}: {before.epochs} → {now.epochs}"
+    begun = position.epoch + bool(position.step)
+    if now.epochs < begun or (now.epochs < before.epochs and now.epochs == position.epoch):
+        least = begun + (not position.step)
+        raise ConfigError(
+            f"{where}: expected at least {least}, since {begun} of its epochs are done or begun; it has "
+            f"{before.epochs}: --set {EXTENDS}={before.epochs} goes on with these"
+        )
+    if now.stop_after and position.without_gain >= now.stop_after:
+        count = position.without_gain
+        raise ConfigError(
+            f"{where}: the run ended early, after {count} validation{'s' * (count > 1)} without a gain: to "
+            f"go on, set training.stop_after to more than {count}, or to 0, as well"
+        )
+    if now.schedule in _TO_THE_END and position.done > max(before.warmup, now.warmup) + 1:
+        raise ConfigError(f"{where}: {_falls(path, now, position.done)}")
+    return f"{EXTENDS}: {before.epochs} → {now.epochs}, from step {position.done} on"
+
+
+def check_rates(path: Path, known: TrainingConfig, now: TrainingConfig, done: int, epoch_steps: int) -> None:
+    """Refuse an extension under which the steps that are done would have had other learning rates.
+
+    Args:
+        path: the run directory, for messages.
+        known: settings of the checkpoint.
+        done: steps.
+        epoch_steps: steps of an epoch.
+
+    Raises:
+        ConfigError: it is none; says what to do instead.
+    """
+    before, after = (warmup_steps(each, each.epochs * epoch_steps) for each in (known, now))
+    if now.schedule in _TO_THE_END and done > before + 1:  # the first after the warm-up has the peak
+        why = _falls(path, now, done)
+        raise ConfigError(f"{path}: {EXTENDS}: {known.epochs} → {now.epochs}: {why}")
+    if before != after:
+        total = known.epochs * epoch_steps
+        raise ConfigError(
+            f"{path}: {EXTENDS}: {known.epochs} → {now.epochs}: the warm-up was {before} steps of {total}, "
+            f"and would be {after} of {now.epochs * epoch_steps}: keep it with --set {_WITH_IT}={before}"
+        )
+
+
+def warmup_steps(config: TrainingConfig, steps: int) -> int:
+    """Return the steps of the warm-up in a training of `steps`: at most a tenth of it."""
+    return min(config.warmup, steps // 10)
+
+
+def _falls(path: Path, now: TrainingConfig, done: int) -> str:
+    return (
+        f"training.schedule: {now.schedule} falls to 0 at the last step, so that with another number of "
+        f"epochs the {done} steps done would have had other rates; start a new run from its weights "
+        f"(--init-from {path} --run OTHER); constant, exponential and piecewise can go on"
+    )
+
+
+def with_extension(run: Run, recipe: Recipe, checkpoint: Checkpoint) -> Run:
+    """Return the run as it goes on from a checkpoint under a recipe, with its extension recorded."""
+    done = checkpoint.position.done
+    kept = tuple(each for each in run.extensions if each.step < done)
+    before, now = checkpoint.facts.recipe.get("training", {}).get("epochs"), recipe.training.epochs
+    new = (Extension(done, before, now),) if isinstance(before, int) and before != now else ()
+    return replace(run, recipe=recipe, extensions=kept + new)

@@ -10,33 +10,46 @@
     log.jsonl, tensorboard/ what happened
     scores.json, *.png      the best validation (last_*: the last), and the learning curves
 
-Arrays are kept as .npz with a SHA-256 (`arrays`), run.json with a checksum of itself and of recipe.yaml
-(`run_file`): damage in either is detected. Each checkpoint holds a copy of both texts.
+Arrays are kept as .npz with a SHA-256 (`checkpoints`), run.json with a checksum of itself (`sealed`) and of
+recipe.yaml: damage in either is detected. Each checkpoint holds a copy of both texts.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import reprlib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from segmenter.base.errors import CheckpointError, DamagedCheckpointError, LabelError
 from segmenter.base.files import read_regular, write_whole
 from segmenter.base.invocation import invocation
+from segmenter.base.sealed import json_object, other_format, sealed, unsealed_text
+from segmenter.base.terminal import say
 from segmenter.config.reading import dump_recipe, load_recipe
 from segmenter.config.recipe import Recipe
-from segmenter.grid.labels import ClassMap
+from segmenter.grid.labels import MAX_CLASSES, ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
-from segmenter.runs.arrays import Arrays, load_arrays
-from segmenter.runs.checkpoints import BEST, checkpoints, make_run_folder, newest_checkpoint, newest_whole
-from segmenter.runs.copies import RUN_FILE as RUN_FILE
-from segmenter.runs.copies import how_to_put_back, put_back
-from segmenter.runs.run_file import read_run_file, run_file_text
+from segmenter.runs.checkpoints import (
+    BEST,
+    Arrays,
+    checkpoints,
+    load_arrays,
+    make_run_folder,
+    newest_checkpoint,
+    newest_whole,
+)
 
 RECIPE_FILE = "recipe.yaml"
 _PLAIN = (
@@ -50,6 +63,24 @@ _PLAIN = (
     "band_names",
 )
 """Fields of a run that run.json holds as they are."""
+RUN_FILE = "run.json"
+"""File that makes a folder a run."""
+_SHOWN_RUNS = 5
+FORMAT = 2
+_MOST_BANDS = 65535
+_LARGEST = 1e38
+"""Largest number that normalisation computes with, in float32; the smallest normal one is 1.2e-38."""
+_MOST_ERRORS = 3
+
+Value = Annotated[int, Field(ge=0, le=255)]
+Colour = tuple[Value, Value, Value]
+Code = Annotated[int, Field(ge=0, lt=0xFFFF)]
+Number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
+Deviation = Annotated[float, Field(ge=1 / _LARGEST, le=_LARGEST)]
+Band = Annotated[int, Field(ge=1, le=_MOST_BANDS)]
+DType = Literal[
+    "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64"
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -95,11 +126,11 @@ class Run:
         shares: measured before its first step; None: they were not asked for.
         scenes: the training scenes' own, where the model's is that of pretrained weights; None: the same.
         metres_per_pixel: of the training images; None where they are not georeferenced.
-        labels: whether it learned from full or eroded labels.
+        labels: kind of labels that it learned from.
         network: stride, receptive-field radius and memory.
         tiles: fingerprint of the training tiles, on which the plans depend; empty: not known.
         planned_replicas: devices that each step's classes were planned for, one by one; 1: for the step.
-        extensions: what made it longer than it was begun; the recipe has the last number of epochs.
+        extensions: changes that made it longer; the recipe has the last number of epochs.
     """
 
     path: Path
@@ -126,7 +157,7 @@ class Run:
 
     @property
     def mean_C(self) -> tuple[float, ...]:
-        """Mean of each band over the training scenes: it stands for what a band alone has no data of."""
+        """Mean of each band over the training scenes: used where one band alone has no data."""
         return (self.scenes or self.normalisation).mean
 
     def save(self) -> None:
@@ -152,7 +183,7 @@ class Run:
         return {RECIPE_FILE: recipe, RUN_FILE: self._run_text(recipe)}
 
     def text_arrays(self) -> Arrays:
-        """Copies of both files for a checkpoint, by the name of each."""
+        """Return copies of both files for a checkpoint, by the name of each."""
         return {name: np.frombuffer(text, np.uint8) for name, text in self.texts().items()}
 
     def _run_text(self, *recipes: bytes) -> bytes:
@@ -181,7 +212,7 @@ class Run:
         )
 
     def weights_file(self) -> Path:
-        """The best checkpoint, else the newest.
+        """Return the best checkpoint, else the newest.
 
         Raises:
             CheckpointError: the run has none yet.
@@ -192,7 +223,7 @@ class Run:
         return newest_checkpoint(self.path)
 
     def checksum(self) -> str:
-        """SHA-256 of all that its predictions depend on: weights, model, bands, normalisation, classes.
+        """Return the SHA-256 of what predictions depend on: weights, model, bands, normalisation, classes.
 
         Raises:
             CheckpointError: there are no weights, or they cannot be read.
@@ -207,10 +238,10 @@ class Run:
         return total.hexdigest()
 
     def weights(self) -> Arrays:
-        """The arrays of the best checkpoint, else of the newest.
+        """Load the arrays of the best checkpoint, else of the newest.
 
         Raises:
-            CheckpointError: there is none, or it is damaged; says which one could be used instead.
+            CheckpointError: missing or damaged; says which one could be used instead.
         """
         file = self.weights_file()
         try:
@@ -222,7 +253,7 @@ class Run:
 
 
 def load_run(path: Path) -> Run:
-    """The run in a directory; imports no TensorFlow.
+    """Load the run in a directory; imports no TensorFlow.
 
     A run.json or recipe.yaml that is not there is put back from a checkpoint that holds a copy of it, and a
     line on stderr says so.
@@ -268,7 +299,7 @@ def load_run(path: Path) -> Run:
 
 
 def _run_of(file: Path) -> str:
-    """A hint at the run directory that a file stands for."""
+    """Return a hint at the run directory that a file stands for."""
     if run := next((folder for folder in file.absolute().parents[:2] if (folder / RUN_FILE).is_file()), None):
         return f"give the run that it is of, {os.path.relpath(run)}"
     if file.suffix in (".yaml", ".yml"):
@@ -277,7 +308,7 @@ def _run_of(file: Path) -> str:
 
 
 def _is_there(file: Path) -> bool:
-    """Whether a run's file is there.
+    """Return True if a run's file exists.
 
     Raises:
         CheckpointError: one may not look, or the name is longer than any.
@@ -294,5 +325,202 @@ def _is_there(file: Path) -> bool:
 
 
 def _weights_files(run: Path) -> list[Path]:
-    """The best and then the checkpoints, newest first; not all need be there."""
+    """Return the best and then the checkpoints, newest first; not all need exist."""
     return [run / BEST, *reversed(checkpoints(run).values())]
+
+
+# -------------------------------------------------------------------------------------- copies in checkpoints
+
+
+def put_back(path: Path, files: Sequence[Path]) -> None:
+    """Write a file that is not there from its copy in the first whole one of `files`; says so on stderr.
+
+    Raises:
+        CheckpointError: none holds a copy.
+        SegmenterError: it cannot be written.
+    """
+    copy = _copy_of(path, files)
+    if copy is None:
+        raise CheckpointError(
+            f"{path.parent}: expected a run directory as train.py leaves it, there is no {path.name}"
+            f"{_hint(path.parent) if path.name == RUN_FILE else ''}"
+        )
+    write_whole(path, copy[1])
+    say(f"{path}: was not there; put back from {copy[0].name}", aside=True)
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Return the run directories in a folder, in order of names."""
+    with suppress(OSError):
+        return sorted(file.parent for file in folder.glob(f"*/{RUN_FILE}"))
+    return []
+
+
+def _hint(missing: Path) -> str:
+    """Return a hint: the runs in a folder, or the one beside it spelt nearly so, or the first of all."""
+    if inside := runs_in(missing):
+        return f"; runs in it are {_listed(inside)}"
+    beside = {run.name: run for run in runs_in(missing.parent)}
+    if near := get_close_matches(missing.name, beside, 1):
+        return f"; did you mean {beside[near[0]]}?"
+    return f"; runs beside it are {_listed(list(beside.values()))}" if beside else ""
+
+
+def _listed(runs: Sequence[Path]) -> str:
+    more = f" and {len(runs) - _SHOWN_RUNS} more" if len(runs) > _SHOWN_RUNS else ""
+    return ", ".join(map(str, runs[:_SHOWN_RUNS])) + more
+
+
+def how_to_put_back(path: Path, files: Sequence[Path]) -> str:
+    """Return advice for a damaged or edited file: it is never overwritten."""
+    copy = _copy_of(path, files)
+    if copy is None:
+        return "put back a copy of it, if you have one: no checkpoint here holds one"
+    return f"move it away, and the copy in {copy[0].name} takes its place"
+
+
+def _copy_of(path: Path, files: Sequence[Path]) -> tuple[Path, bytes] | None:
+    for file in files:
+        with suppress(CheckpointError):
+            if (copy := load_arrays(file).get(path.name)) is not None:
+                return file, copy.tobytes()
+    return None
+
+
+# --------------------------------------------------------------------------------------------------- run.json
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class _Class(_Strict):
+    name: str = Field(min_length=1, max_length=1000)
+    colour: Colour
+    code: Code
+
+
+class _Classes(_Strict):
+    classes: tuple[_Class, ...] = Field(min_length=1, max_length=MAX_CLASSES)
+    encoding: Literal["codes", "colours"]
+    ignored: tuple[int | Colour, ...] = Field(max_length=1 << 16)
+    nodata: Literal["ask", "ignore", "class"] = "ask"
+
+
+class _Normalisation(_Strict):
+    mean: tuple[Number, ...]
+    std: tuple[Deviation, ...]
+
+
+class _Network(_Strict):
+    stride: int = Field(ge=1, le=1 << 16)
+    radius: int | None = Field(ge=0, le=1 << 24)
+    bytes_per_pixel: float = Field(ge=0, le=1e12)
+    unlimited: str = Field(max_length=10_000)
+
+
+class _Shares(_Strict):
+    tiles: tuple[Annotated[int, Field(ge=0, le=1 << 20)], ...] = Field(min_length=1, max_length=1 << 12)
+    devices: tuple[Annotated[str, Field(max_length=1000)], ...] = Field(min_length=1, max_length=1 << 12)
+
+
+class _Extension(_Strict):
+    step: int = Field(ge=0, le=1 << 53)
+    before: int = Field(ge=1, le=1 << 31)
+    epochs: int = Field(ge=1, le=1 << 31)
+
+
+class RunFile(_Strict):
+    """The content of run.json; `checkpoint.Run` says what the fields mean.
+
+    Attributes:
+        format: of the file.
+        recipe: SHA-256 of recipe.yaml; of the old one too, while a new one takes its place.
+    """
+
+    format: Literal[2]
+    classes: _Classes
+    bands: tuple[Band, ...] | None
+    band_count: int = Field(ge=1, le=_MOST_BANDS)
+    dtype: DType
+    normalisation: _Normalisation
+    scenes: _Normalisation | None = None
+    shares: _Shares | None = None
+    band_names: tuple[Annotated[str, Field(max_length=10_000)] | None, ...] = ()
+    extensions: tuple[_Extension, ...] = Field((), max_length=10_000)
+    metres_per_pixel: float | None = Field(gt=0, le=1e9)
+    labels: Literal["full", "eroded"]
+    network: _Network
+    tiles: str = Field(max_length=1000)
+    planned_replicas: int = Field(ge=1, le=1 << 16)
+    recipe: tuple[Annotated[str, Field(pattern="^[0-9a-f]{64}$")], ...] = Field(max_length=2)
+
+    @model_validator(mode="after")
+    def _counts_agree(self) -> RunFile:
+        counts: dict[str, tuple[Any, ...]] = {
+            "normalisation.mean": self.normalisation.mean,
+            "normalisation.std": self.normalisation.std,
+        }
+        if self.scenes is not None:
+            counts |= {"scenes.mean": self.scenes.mean, "scenes.std": self.scenes.std}
+        if self.bands is not None:
+            counts |= {"bands": self.bands}
+        if self.shares is not None and len(self.shares.tiles) != len(self.shares.devices):
+            raise PydanticCustomError("count", "shares: expected as many tiles as devices")
+        if self.band_names:
+            counts |= {"band_names": self.band_names}
+        for name, values in counts.items():
+            if len(values) != self.band_count:
+                raise PydanticCustomError(
+                    "count",
+                    "{name}: expected as many as band_count, {count}, got {got}",
+                    {"name": name, "count": self.band_count, "got": len(values)},
+                )
+        if not self.recipe:
+            raise PydanticCustomError("recipe", "recipe: expected the SHA-256 of recipe.yaml, got none")
+        return self
+
+
+def run_file_text(data: Mapping[str, Any]) -> bytes:
+    """Return run.json of plain values, the fields of `RunFile` but for the format.
+
+    Raises:
+        CheckpointError: one is of another type, or out of range.
+    """
+    text = json.dumps({"format": FORMAT, **data}, indent=2)
+    _validated(text.encode(), "the training data give what no model can be trained with")
+    return sealed(text).encode()
+
+
+def read_run_file(content: bytes, where: str) -> RunFile:
+    """Read and check the content of a run.json.
+
+    Args:
+        where: the file, named in errors.
+
+    Raises:
+        CheckpointError: it is damaged or edited, of another format, or has a wrong type or value.
+    """
+    whole = unsealed_text(content)
+    if whole is None:
+        raise CheckpointError(f"{where}: damaged or edited: its checksum is another, or missing")
+    if (found := json_object(whole)) is not None and found.get("format") != FORMAT:
+        raise CheckpointError(f"{where}: {other_format(FORMAT, found.get('format'))}")
+    return _validated(whole, f"{where}: damaged or edited")
+
+
+def _validated(text: bytes, where: str) -> RunFile:
+    try:
+        return RunFile.model_validate_json(text)
+    except ValidationError as error:
+        found = error.errors()
+        more = f" and {len(found) - _MOST_ERRORS} more" if len(found) > _MOST_ERRORS else ""
+        what = "; ".join(_explained(each) for each in found[:_MOST_ERRORS])
+        raise CheckpointError(f"{where}: {what}{more}") from None
+
+
+def _explained(error: Any) -> str:
+    at = ".".join(str(part) for part in error["loc"])
+    message = error["msg"].replace("Input should be", "expected")
+    given = "" if "got" in message or error["type"] == "missing" else f", got {reprlib.repr(error['input'])}"
+    return f"{at}: {message}{given}" if at else f"{message}{given}"

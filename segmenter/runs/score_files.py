@@ -27,14 +27,14 @@ def keep_as_best(run: Path) -> None:
 
 
 def later_scores(run: Path, step: int) -> list[Path]:
-    """The files of the last validation where it was after a step."""
+    """Return the files of the last validation if it was after a step."""
     if _validated_at(run / LAST_FILES[0]) <= step:
         return []
     return [run / name for name in LAST_FILES if (run / name).is_file()]
 
 
 def describe_scores(run: Path, best_by: str = "miou") -> list[str]:
-    """A line on the best validation and one on the last, each with its files; none where there was none.
+    """Return a line on the best validation and one on the last, each with its files.
 
     Args:
         best_by: the score that the best was chosen by.
@@ -49,7 +49,7 @@ def describe_scores(run: Path, best_by: str = "miou") -> list[str]:
 
 
 def record_to_beat(run: Path, best_by: str) -> float | None:
-    """The best validation's score by today's rule, where it was taken by the earlier one; else None.
+    """Return the best score by today's rule if it was taken by the earlier one; else None.
 
     A validation counts all classes: what it has missed are the pixels without data.
     """
@@ -71,7 +71,7 @@ class Scored:
 
 
 def scored(path: Path) -> Scored | None:
-    """The validation in a file of scores; None where there is none that can be read."""
+    """Load the validation in a file of scores; None if it cannot be read."""
     try:
         record = json_object(path.read_bytes()) or {}
         found = Scored(int(record["epoch"]), int(record["step"]), Scores.from_dict(record))
@@ -81,7 +81,7 @@ def scored(path: Path) -> Scored | None:
 
 
 def _is_whole(scores: Scores) -> bool:
-    """Whether the matrix is one of the protocol's classes: files of scores carry no checksum."""
+    """Return True if the matrix fits the protocol's classes: files of scores carry no checksum."""
     names, K = scores.protocol.classes, len(scores.protocol.classes)
     texts = (*names, *scores.protocol.scenes, scores.protocol.labels, scores.protocol.split)
     counts = (scores.matrix, scores.missed, np.array(scores.without_data))
@@ -103,7 +103,7 @@ def _validated_at(path: Path) -> int:
 
 
 def _read(path: Path, best_by: str = "miou") -> dict[str, Any]:
-    """Content that `write_last` wrote; empty where there is nothing, or nothing of that kind and format."""
+    """Read a record of `write_last`; empty if missing or of another kind or format."""
     try:
         record = json_object(path.read_bytes()) or {}
         if record["format"] != FORMAT:

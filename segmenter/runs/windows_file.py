@@ -83,7 +83,7 @@ class ShownWindows(_Strict):
 
 
 def as_base64(content: bytes) -> str:
-    """Bytes of a picture as the file holds them."""
+    """Return the bytes of a picture as the file holds them."""
     return base64.b64encode(content).decode()
 
 
@@ -115,7 +115,7 @@ def save_windows(
 
 
 def load_windows(run: Path) -> ShownWindows | None:
-    """The windows of a run; None where it has no such file, as runs without a validation.
+    """Load the windows of a run; None if it has no such file, as runs without a validation.
 
     Raises:
         CheckpointError: it is damaged, of another format, or too large.

@@ -28,9 +28,9 @@ _CARRIERS = {"int8": "int16", **dict.fromkeys(("int32", "uint32", "int64", "uint
 """Types that OpenCV does not interpolate → one that holds their values (of 64 bits, up to 2⁵³)."""
 
 _DEVIATIONS = 6.0
-"""Of a band, that colour changes take for its whole range: about what 8-bit photographs' 256 levels are."""
+"""Deviations of a band that colour changes take for its whole range: as 256 levels of 8-bit photographs."""
 _MOST_DEVIATIONS = 16.0
-"""Of a band, that the 256 levels may be: where they are more, it fills its bytes less than photographs do."""
+"""Most deviations of a band in 256 levels; above, it fills its bytes less than photographs do."""
 _FARTHEST = 64.0
 """Times the range beyond which a value is changed as one there: a saturated pixel must not overflow."""
 
@@ -50,12 +50,12 @@ class Unit:
 
     @classmethod
     def of(cls, dtype: str, mean_C: NDArray[np.float64], spread_C: NDArray[np.float64]) -> Unit | None:
-        """That of images with such a mean and deviation; None: 8-bit photographs, which have 0 … 255."""
+        """Return the range of images with this mean and deviation; None: 8-bit photographs, 0 … 255."""
         fills_bytes = dtype == "uint8" and (_MOST_DEVIATIONS * spread_C >= 255).all()
         return None if fills_bytes else cls(mean_C, _DEVIATIONS * spread_C)
 
     def shares(self, image_HWC: NDArray[Any], farthest: float = 0.0) -> NDArray[np.float32]:
-        """Values as shares of the range; clipped to 0 … 1, or to so much beyond. A constant band is 0.5."""
+        """Convert values to shares of the range, clipped to 0 … 1 or a margin. A constant band is 0.5."""
         wide, wide_range = _wide(image_HWC.dtype), np.where(self.range_C > 0, self.range_C, np.inf)
         rows = image_HWC.reshape(len(image_HWC), -1) - self._row(self.middle_C, image_HWC, wide)
         rows /= self._row(wide_range, image_HWC, wide)
@@ -63,14 +63,14 @@ class Unit:
         return np.clip(rows, -farthest, 1 + farthest).astype(np.float32).reshape(image_HWC.shape)
 
     def moved(self, image_HWC: NDArray[Any], by_HWC: NDArray[np.float32]) -> NDArray[Any]:
-        """Values moved by shares of the range, in their own type."""
+        """Move values by shares of the range, in their own type."""
         wide = _wide(image_HWC.dtype)
         by = by_HWC.reshape(len(image_HWC), -1) * self._row(self.range_C, image_HWC, wide)
         return _whole(image_HWC + by.reshape(image_HWC.shape), image_HWC.dtype)
 
     @staticmethod
     def _row(value_C: NDArray[np.float64], image_HWC: NDArray[Any], wide: Any) -> NDArray[Any]:
-        """(W × C,): NumPy broadcasts along rows much faster than along three bands."""
+        """Return (W × C,): NumPy broadcasts along rows much faster than along three bands."""
         return np.tile(value_C.astype(wide), image_HWC.shape[1])
 
 
@@ -82,7 +82,7 @@ class Augmenter:
         config: AugmentationConfig,
         statistics: BandStatistics,
     ) -> None:
-        """`statistics` are of the training images: their type, and the unit of colour changes.
+        """Prepare the stages; `statistics` of the training images give their type and unit of colour.
 
         Raises:
             ConfigError: hue or saturation is asked for on what is not 8-bit RGB, or a listed transform is
@@ -116,13 +116,13 @@ class Augmenter:
 
     @property
     def outlines(self) -> bool:
-        """Whether where pixels go never depends on the image: label and validity can do without it."""
+        """True if the geometry never depends on the image: label and validity can do without it."""
         return not any(stage.asked_as and stage.spatial for stage in self._built)
 
     def __call__(
         self, tile: Tile, seed: int, *, geometry_that_loses_nothing: bool = False, outline: bool = False
     ) -> Tile:
-        """The tile changed at random, keyed by `seed`.
+        """Change a tile at random, keyed by `seed`.
 
         Args:
             tile: image (H, W, C) of any dtype, valid (H, W), class ids (H, W); height equals width.
@@ -148,7 +148,7 @@ class Augmenter:
     def _applied(
         self, stage: Stage, seed: int, image_HWC: NDArray[Any], planes: Planes, *, outline: bool
     ) -> tuple[NDArray[Any], Planes]:
-        """Image and planes after a stage; whoever lists a transform is told where it fails."""
+        """Apply a stage to image and planes; name a listed transform that fails."""
         if not stage.asked_as:
             return self._after(stage, seed, image_HWC, planes, outline=outline)
         try:
@@ -167,7 +167,7 @@ class Augmenter:
     def _after(
         self, stage: Stage, seed: int, image_HWC: NDArray[Any], planes: Planes, *, outline: bool
     ) -> tuple[NDArray[Any], Planes]:
-        """Image and planes after a stage, of which nothing without data has a part in a pixel that has."""
+        """Apply a stage to image and planes so that no pixel mixes in one without data."""
         valid_HW = planes[1] == 2
         if not stage.spatial:
             return recoloured(stage, seed, image_HWC, valid_HW, self._unit), planes
@@ -178,7 +178,7 @@ class Augmenter:
         return moved_HWC, planes
 
     def _stages(self) -> list[Stage]:
-        """This thread's own."""
+        """Return this thread's copy of the stages."""
         if not hasattr(self._local, "stages"):
             self._local.stages = [replace(one, compose=copy.deepcopy(one.compose)) for one in self._built]
         return self._local.stages
@@ -187,7 +187,7 @@ class Augmenter:
 def apply_stage(
     stage: Stage, seed: int, image_HWC: NDArray[Any], planes: Planes
 ) -> tuple[NDArray[Any], Planes]:
-    """Image, and class ids and validity, after a stage's transforms as they are, drawn from `seed`."""
+    """Return image, class ids and validity after a stage's transforms, drawn from `seed`."""
     assert stage.compose is not None
     if not stage.spatial:
         return transformed(stage.compose, seed, image_HWC)[0], planes
@@ -201,7 +201,7 @@ def apply_stage(
 def recoloured(
     stage: Stage, seed: int, image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_], unit: Unit | None
 ) -> NDArray[Any]:
-    """Image after a stage of colour changes.
+    """Return the image after a stage of colour changes.
 
     The library clips floats to 0 … 1 and takes no other integers. What it is given is clipped, and by how
     much it changes that is added to the values: those beyond the range keep their distances. What has no
@@ -220,17 +220,17 @@ def recoloured(
 
 
 def in_one_line(error: Exception) -> str:
-    """What a library says of an error, short."""
+    """Return a library's error as one short line."""
     return shortened(" ".join(str(error).split()) or type(error).__name__, 200)
 
 
 def _wide(dtype: np.dtype[Any]) -> Any:
-    """Type that computes with pixels of a type without losing their digits."""
+    """Return the type that computes with a pixel type without losing digits."""
     return np.float32 if dtype.itemsize <= 2 or dtype == np.float32 else np.float64
 
 
 def _whole(changed_HWC: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Values in an image's own type, rounded and kept within it."""
+    """Convert values to an image's own type, rounded and clipped to it."""
     if dtype.kind not in "iu":
         return changed_HWC.astype(dtype)
     limits = np.iinfo(dtype)

@@ -20,7 +20,7 @@ from segmenter.grid.geometry import Window
 from segmenter.sampling import Plan, order_for_replicas
 from segmenter.sampling.strata import tiles_of_parts
 from segmenter.tiles.augment import Augmenter
-from segmenter.tiles.augmented_gsd import GroundScale, resampled
+from segmenter.tiles.gsd import GroundScale, resampled
 from segmenter.tiles.index import TileIndex
 from segmenter.tiles.kernels import counted
 from segmenter.tiles.pasting import Paster
@@ -56,7 +56,7 @@ class DrawCounts:
         self.replaced += other.replaced
 
     def since(self, before: DrawCounts) -> DrawCounts:
-        """Counts added after a copy of these counts was taken."""
+        """Return the counts added after a copy of these counts was taken."""
         return DrawCounts(
             self.tiles - before.tiles, self.redrawn - before.redrawn, self.replaced - before.replaced
         )
@@ -115,7 +115,7 @@ class _Block:
         self.held_BK[place], self.draw_B[place] = held_K, drawn.draw
 
     def part(self, first: int, stop: int) -> _Block:
-        """Some of its places; what is put there is put here."""
+        """Return a view of some places."""
         some, arrays = slice(first, stop), None
         if self.arrays is not None:
             image, valid, label = self.arrays
@@ -197,7 +197,7 @@ class BatchLoader:
         return self._own_part(batch, order_B[self._share], into)
 
     def _own_part(self, batch: _Block, order_B: NDArray[np.int64], into: Batch | None) -> Batch:
-        """The tiles of some slots; of what was only outlined, the images are read now."""
+        """Make the tiles of some slots; read the images of those that were only outlined."""
         target = into or self._empty(len(order_B))
         for place, slot in enumerate(order_B.tolist()):
             if batch.arrays is None:
@@ -209,18 +209,18 @@ class BatchLoader:
         return target
 
     def know_labels(self) -> None:
-        """As the store's; for who sends this loader to worker processes."""
+        """Call `SceneStore.know_labels`, before this loader goes to worker processes."""
         self._store.know_labels()
 
     def _empty(self, tiles: int) -> Batch:
-        """Arrays of a batch, to be filled."""
+        """Return empty arrays of a batch."""
         side, _, bands = self.tile_shape
         plane = (tiles, side, side)
         image, valid = np.empty((*plane, bands), self.dtype), np.empty(plane, np.bool_)
         return image, valid, np.empty(plane, np.uint8), np.empty(tiles, np.int64)
 
     def samples(self, tile: int, count: int) -> list[Tile]:
-        """A tile at its place on the grid, unchanged, and as `count` steps might show it.
+        """Return a tile at its place on the grid, unchanged, and as `count` steps might show it.
 
         Promised classes are not looked at: that takes a batch.
         """
@@ -248,7 +248,7 @@ class BatchLoader:
     def _draw_again(
         self, promise: int, promises: Promises, block: _Block, where: _Key, counts: DrawCounts
     ) -> None:
-        """New random draws of the tile that was picked for a class, until one holds it and loses no other."""
+        """Redraw the tile picked for a class, until one holds it and loses no other."""
         i = promises.place_for(promise, block.row_B)
         tile, kept_BP = int(block.row_B[i]), promises.kept(block.held_BK, block.row_B)
         others_P = np.delete(kept_BP, i, axis=0).any(axis=0)
@@ -265,7 +265,7 @@ class BatchLoader:
                 return
 
     def _own(self, tile: int, classes: list[int]) -> list[int]:
-        """Of these classes, those that a tile shows by itself: what was pasted has no place in its scene."""
+        """Return those of the classes that a tile shows by itself: pasted ones have no place in its scene."""
         if self._paster.does_nothing:
             return classes
         return [c for c in classes if self._index.counts_NK[tile, c] >= self._recipe.sampling.min_pixels]
@@ -273,14 +273,14 @@ class BatchLoader:
     def _draw_holding(
         self, tile: int, key: _Key, classes: list[int], positions: dict[Window, NDArray[np.int64] | None]
     ) -> _Drawn:
-        """A draw at a position that shows some classes; `positions` keeps those that were looked for."""
+        """Draw at a position that shows some classes; cache those looked for in `positions`."""
         window = self._window(tile, key)
         if window not in positions:
             positions[window] = self._positions(tile, self._own(tile, classes), window)
         return self._draw(tile, key, positions[window])
 
     def _draw_showing(self, tile: int, class_id: int, key: _Key, counts: DrawCounts) -> _Drawn:
-        """A random draw of a tile that shows a class, where one is asked for: −1 is none."""
+        """Draw a tile at random, showing a class if one is asked for (−1: none)."""
         if class_id < 0:
             return self._draw(tile, key)
         positions: dict[Window, NDArray[np.int64] | None] = {}
@@ -300,7 +300,7 @@ class BatchLoader:
         return DatasetError(f"{name}: has changed since it was indexed; start a new run")
 
     def _held(self, drawn: _Drawn) -> NDArray[np.bool_]:
-        """(K,): the classes that a tile holds."""
+        """Return (K,) True for the classes that a tile holds."""
         classes = self._index.counts_NK.shape[1]
         pixels_K = counted(drawn.content[2], classes)
         return np.asarray(pixels_K >= self._recipe.sampling.min_pixels)
@@ -308,13 +308,13 @@ class BatchLoader:
     # --------------------------------------------------------------------------------- one tile
 
     def _window(self, tile: int, key: _Key) -> Window:
-        """The window that a draw shows, before it is moved: the tile's own, or that of its drawn scale."""
+        """Return the window that a draw shows, not moved yet: the tile's own, or that of its drawn gsd."""
         if self._ground is None:
             return self._index.window(tile)
         return self._ground.window(tile, (key.epoch, key.step, key.slot, key.attempt))
 
     def _donor(self, tile: int, beside: int, key: Sequence[int]) -> Tile | None:
-        """A tile at its place on the grid, at the scale at which the draw of this key shows another one.
+        """Return a tile at its place on the grid, at the gsd at which the draw of this key shows another one.
 
         None where its scene cannot be shown at that scale.
         """
@@ -325,7 +325,7 @@ class BatchLoader:
         return resampled(self._store.read(int(self._index.scene_N[tile]), window), self._recipe.tiles.size)
 
     def _reach(self, window: Window) -> int:
-        """Pixels by which a window may be moved, either way; a smaller one than its tile, all over it."""
+        """Return the pixels by which a window may be moved; one smaller than its tile, all over it."""
         tiles = self._recipe.tiles
         jitter = (tiles.size - tiles.overlap) // 2 if tiles.jitter else 0
         return jitter + max(0, tiles.size - window.height) // 2
@@ -338,12 +338,12 @@ class BatchLoader:
         *,
         as_it_lies: bool = False,
     ) -> _Drawn:
-        """A tile drawn at random, or its outline where that decides whether it stays."""
+        """Draw a tile at random, or only its outline if that decides whether it stays."""
         draw = _Draw(tile, key, positions, as_it_lies)
         return _Drawn(draw, self._content(draw, outline=self._outlines))
 
     def _content(self, draw: _Draw, *, outline: bool = False) -> Tile:
-        """A tile at a random position, changed at random."""
+        """Return a tile at a random position, changed at random."""
         tile, key, positions, as_it_lies = draw.tile, draw.key, draw.positions, draw.as_it_lies
         seed = np.random.SeedSequence([self._recipe.seed, key.epoch, key.step, key.slot, key.attempt])
         rng = np.random.default_rng(seed)
@@ -365,7 +365,7 @@ class BatchLoader:
         return self._augmenter(content, seed_of_change, **options)
 
     def _positions(self, tile: int, needed: list[int], home: Window) -> NDArray[np.int64] | None:
-        """(P, 2) corners within reach of `home` from which a window shows all of `needed`; None: it stays.
+        """Return (P, 2) corners within reach of `home` whose window shows all of `needed`; None: it stays.
 
         If there are any, only those that show them in the tile's middle, which no change moves out of view.
         """
@@ -389,7 +389,7 @@ class BatchLoader:
 
 
 def _shown(mask_HW: NDArray[np.bool_], side: int, inset: int) -> NDArray[np.int32]:
-    """Pixels of a mask in the inset square of each window, by a summed-area table (Crow 1984)."""
+    """Count pixels of a mask in the inset square of each window, by a summed-area table (Crow 1984)."""
     table = np.zeros((mask_HW.shape[0] + 1, mask_HW.shape[1] + 1), np.int32)
     table[1:, 1:] = mask_HW.cumsum(axis=0, dtype=np.int32).cumsum(axis=1, dtype=np.int32)
     rows, cols = mask_HW.shape[0] - side + 1, mask_HW.shape[1] - side + 1
@@ -401,7 +401,7 @@ def _shown(mask_HW: NDArray[np.bool_], side: int, inset: int) -> NDArray[np.int3
 
 
 class Promises:
-    """What a block of a batch has to hold, numbered 0 … P − 1; a tile holds a class at its scene's scale."""
+    """Promises to a block of a batch, numbered 0 … P − 1; a tile holds a class at its scene's scale."""
 
     def __init__(self, plan: Plan, index: TileIndex) -> None:
         self._parts, self._index = plan.promises, index
@@ -411,20 +411,20 @@ class Promises:
         return len(self._parts)
 
     def kept(self, held_BK: Bools, row_B: NDArray[np.int64]) -> Bools:
-        """(B, P): which tile of a block keeps which promise; `held_BK`: the classes that each holds."""
+        """Return (B, P) which tile of a block keeps which promise; `held_BK`: the classes that each holds."""
         return np.asarray(held_BK[:, self.class_P] & self._may(row_B))
 
     def broken(self, held_BK: Bools, row_B: NDArray[np.int64]) -> list[int]:
-        """Promises that no tile of a block keeps."""
+        """Return the promises that no tile of a block keeps."""
         return [int(p) for p in np.flatnonzero(~self.kept(held_BK, row_B).any(axis=0))]
 
     def place_for(self, promise: int, row_B: NDArray[np.int64]) -> int:
-        """The place of the tile that shows most of what is promised: the likeliest to keep it."""
+        """Return the place of the tile that shows most of what is promised, the likeliest to keep it."""
         counts_B = self._index.counts_NK[row_B, self.class_P[promise]]
         return int(np.argmax(np.where(self._may(row_B)[:, promise], counts_B, -1)))
 
     def _may(self, row_B: NDArray[np.int64]) -> Bools:
-        """(B, P): whether a tile's scale is the promised one."""
+        """Return (B, P) True where a tile's gsd is the promised one."""
         if self._index.strata is None:
             return np.ones((len(row_B), len(self._parts)), bool)
         return tiles_of_parts(self._parts, self._index.strata.number_N[row_B])

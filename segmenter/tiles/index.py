@@ -73,11 +73,11 @@ class TileIndex:
         return len(self.scene_N)
 
     def window(self, i: int) -> Window:
-        """Window of tile `i` in its scene."""
+        """Return the window of tile `i` in its scene."""
         return Window(int(self.row_N[i]), int(self.col_N[i]), self.tile.height, self.tile.width)
 
     def fingerprint(self) -> str:
-        """Digest of what plans depend on: the places and counts of all tiles, not where the files are."""
+        """Return a digest of what plans depend on: places and counts of all tiles, not of paths."""
         content = hashlib.sha256()
         for array in (self.scene_N, self.row_N, self.col_N, self.counts_NK):
             content.update(np.ascontiguousarray(array).data)
@@ -86,7 +86,7 @@ class TileIndex:
         return content.hexdigest()[:32]
 
     def shares(self) -> NDArray[np.float64]:
-        """(K,) share of each class in the labelled pixels of all tiles; 0 where there are none."""
+        """Return (K,) the share of each class in the labelled pixels of all tiles; 0 if there are none."""
         total = self.counts_NK.sum(axis=0)
         return total / max(1, int(total.sum()))
 
@@ -100,7 +100,7 @@ def build_index(
     progress: bool = True,
     spread: Spread = in_threads,
 ) -> TileIndex:
-    """The tiles of a split; only files that changed since the last time are read.
+    """Index the tiles of a split; read only files that changed since the last time.
 
     What was indexed before an error or an interruption is kept.
 
@@ -133,7 +133,7 @@ def _key(dataset: Dataset, tiles: TilesConfig) -> str:
 
 
 def _still_there(before: Entries, dataset: Dataset, now: dict[tuple[str, str], Keys]) -> Entries:
-    """Entries whose files are as they were; other splits' and recipes' entries stay as long as that."""
+    """Return entries whose files are unchanged; those of other splits and recipes stay as long."""
     return {
         files: (keys, tiles)
         for files, (keys, tiles) in before.items()
@@ -187,7 +187,7 @@ def _measure(
 def _joined(
     scenes: tuple[Scene, ...], found: list[SceneTiles], tile: Size, min_labelled: float, classes: int
 ) -> TileIndex:
-    """One index of all scenes' tiles, without those that have too few labelled pixels."""
+    """Join all scenes' tiles to one index, without those that have too few labelled pixels."""
     empty = np.zeros(0, np.int32)
     scene_N = np.repeat(np.arange(len(found), dtype=np.int32), [len(f.row_N) for f in found])
     row_N = np.concatenate([empty, *(f.row_N for f in found)])
@@ -219,7 +219,7 @@ def tile_counts(
     overlap: int,
     say: Callable[[str], object] = lambda _: None,
 ) -> SceneTiles:
-    """Class pixel counts of all tiles of a scene; each pixel is decoded once, whatever the overlap.
+    """Count class pixels of all tiles of a scene; decode each pixel once, whatever the overlap.
 
     Args:
         say: called with each warning about the image.
@@ -263,7 +263,7 @@ class _Cells:
                 self._counts[i] += counts.reshape(self._counts[i].shape)
 
     def tiles(self) -> SceneTiles:
-        """Counts of each tile, by a summed-area table over the cells."""
+        """Return counts of each tile, by a summed-area table over the cells."""
         table = np.zeros((len(self._rows), len(self._cols), self._bins - 1), np.int64)
         table[1:, 1:] = self._counts[..., :-1].cumsum(axis=0).cumsum(axis=1)
         top, bottom = np.searchsorted(self._rows, self._inside[:, :2]).T

@@ -26,14 +26,14 @@ from segmenter.raster.remote.settings import RemotePath
 from segmenter.raster.stamps import stamp_of
 
 _VERSION = 3
-"""Of the rules that decide what is counted; it is part of the key."""
+"""Version of the rules of counting; it is part of the key."""
 _FORMAT = b"3"
-"""Of the file; 1 had no checksum over all of it, 2 knew nothing of files beside images and labels."""
+"""Version of the file; 1 had no checksum over all of it, 2 knew no files beside images and labels."""
 _DAMAGE = (
     *(pa.ArrowException, OSError, KeyError, ValueError, TypeError, AttributeError, IndexError),
     *(OverflowError, MemoryError, RecursionError),
 )
-"""What pyarrow, JSON and NumPy raise of damaged files."""
+"""Errors of pyarrow, JSON and NumPy about damaged files."""
 Keys = tuple[str, str]
 """Keys of the stamps of an image and of its label."""
 
@@ -52,7 +52,7 @@ Entries = dict[tuple[str, str], tuple[Keys, SceneTiles]]
 
 
 def cache_folder(dataset: Dataset) -> Path:
-    """`.tile-index` in the dataset's root, or a folder in the user's cache where that is remote or read-only.
+    """Return `.tile-index` in the dataset's root, or a folder in the user's cache if that is not writable.
 
     Where the dataset names a `cache`, a folder of its own in that.
 
@@ -95,7 +95,7 @@ def _writable(folder: Path) -> bool:
 
 
 def relative_paths(dataset: Dataset, scene: Scene) -> tuple[str, str]:
-    """Image and label of a scene as the index names them."""
+    """Return image and label of a scene as the index names them."""
     image, label = (os.path.relpath(path, dataset.root) for path in (scene.image, scene.label or scene.image))
     return Path(image).as_posix(), Path(label).as_posix()
 
@@ -111,7 +111,7 @@ def key_of(what: Mapping[str, Any]) -> str:
 
 
 def load_entries(path: Path, classes: int) -> Entries:
-    """Content of an index file; nothing, and a line on stderr, where it is damaged or of another format."""
+    """Load an index file; nothing, and a line on stderr, if it is damaged or of another format."""
     if not path.exists():
         return {}
     try:
@@ -142,7 +142,7 @@ def _entries(table: pa.Table, classes: int) -> Entries:
 
 
 def _checksum(scenes: bytes, *columns: NDArray[Any]) -> bytes:
-    """SHA-256 of all that an index holds: a page's CRC covers neither metadata nor the columns' types."""
+    """Return the SHA-256 of an index: a page's CRC covers neither metadata nor the columns' types."""
     total = hashlib.sha256(scenes)
     for column in columns:
         total.update(repr((column.dtype.str, column.shape)).encode())

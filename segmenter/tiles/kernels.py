@@ -41,7 +41,7 @@ _UNBOUNDED = frozenset(("RandomBrightnessContrast", "GaussianBlur", "GaussNoise"
 """Transforms that are sums of pixels: they mean the same beyond 0 … 1."""
 _BY_PIXEL = frozenset(("RandomBrightnessContrast", "HueSaturationValue", "GaussNoise"))
 _ROUNDING = 1e-6
-"""Of weights that sum to 1 in float32."""
+"""Tolerance of weights that sum to 1 in float32."""
 
 Planes = tuple[NDArray[np.uint8], ...]
 """Arrays (H, W) that move by nearest neighbour, with one fill value: class ids and validity; or none."""
@@ -50,7 +50,7 @@ Planes = tuple[NDArray[np.uint8], ...]
 def transformed(
     compose: Compose, seed: int, image_HWC: NDArray[Any], planes: Planes = ()
 ) -> tuple[NDArray[Any], Planes]:
-    """Image and planes after a `Compose` seeded with `seed`: its bits, by the kernels here where they can."""
+    """Apply a `Compose` seeded with `seed` to image and planes: its bits, by the kernels here if they can."""
     if not all(type(one).__name__ in _ALONE for one in compose.transforms):
         compose.set_random_seed(seed)
         return _by_library(compose, image_HWC, planes)
@@ -75,12 +75,12 @@ def transformed(
 
 
 def unbounded(compose: Compose) -> bool:
-    """Whether float images need not be clipped to 0 … 1 for it."""
+    """Return True if it does not need float images clipped to 0 … 1."""
     return all(type(one).__name__ in _UNBOUNDED for one in compose.transforms)
 
 
 def by_pixel(compose: Compose) -> bool:
-    """Whether a pixel's new colour depends on no other pixel."""
+    """Return True if a pixel's new colour depends on no other pixel."""
     return all(
         type(one).__name__ in _BY_PIXEL and getattr(one, "brightness_by_max", True)
         for one in compose.transforms
@@ -88,7 +88,7 @@ def by_pixel(compose: Compose) -> bool:
 
 
 def _unclipped(transform: Any, image_HWC: NDArray[np.float32]) -> NDArray[np.float32]:
-    """As the library changes a float image, which then clips it to 0 … 1."""
+    """Change a float image as the library does before it clips to 0 … 1."""
     drawn = transform.get_params_dependent_on_data({}, {"image": image_HWC})
     if "noise_map" in drawn:
         changed = image_HWC + drawn["noise_map"]
@@ -108,7 +108,7 @@ def unmixed(
     moved_HWC: NDArray[Any],
     moved_valid_HW: NDArray[np.bool_],
 ) -> NDArray[Any]:
-    """The image that a `Compose` has just interpolated, without what has no data, or lies outside, mixed in.
+    """Remove from a just interpolated image what has no data or lies outside.
 
     Pixels of which some of the sources have none get the value of the nearest, by which validity moves too.
     """
@@ -129,7 +129,7 @@ def unmixed(
 
 
 def extended(image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_]) -> NDArray[Any]:
-    """The image with the value of the nearest pixel that has data, about, where there is none."""
+    """Fill pixels without data with the value of about the nearest pixel that has data."""
     if valid_HW.all() or not valid_HW.any():
         return image_HWC
     _, cv2 = libraries()
@@ -146,7 +146,7 @@ def extended(image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_]) -> NDArray[An
 def _by_library(
     transform: Callable[..., dict[str, Any]], image_HWC: NDArray[Any], planes: Planes
 ) -> tuple[NDArray[Any], Planes]:
-    """The planes go as one mask: it would change the masks of a list one by one."""
+    """Pass the planes as one mask: the library would change the masks of a list one by one."""
     if not planes:
         return transform(image=image_HWC)["image"], ()
     _, cv2 = libraries()
@@ -155,7 +155,7 @@ def _by_library(
 
 
 def turned(array_HWC: NDArray[Any], turns: int, mirrored: bool) -> NDArray[Any]:
-    """An array (H, W) or (H, W, C) after quarter turns against the clock, then mirrored left to right or not.
+    """Turn an array (H, W) or (H, W, C) by quarters against the clock, then mirror it left to right or not.
 
     `np.rot90(array, turns)`, and `[:, ::-1]` of that. Without either it is the same array, else contiguous.
     """
@@ -172,7 +172,7 @@ def turned(array_HWC: NDArray[Any], turns: int, mirrored: bool) -> NDArray[Any]:
 
 
 def _shape(array_HWC: NDArray[Any], turns: int) -> tuple[int, ...]:
-    """OpenCV drops an axis of one band; this is the shape with it."""
+    """Restore an axis of one band, which OpenCV drops."""
     height, width, *rest = array_HWC.shape
     return (width, height, *rest) if turns % 2 else (height, width, *rest)
 
@@ -191,7 +191,7 @@ def _by_opencv(array: NDArray[Any], turns: int, mirrored: bool) -> NDArray[Any]:
 def shifted_hsv(
     image_HWC: NDArray[np.uint8], hue: float, saturation: float, value: float
 ) -> NDArray[np.uint8]:
-    """8-bit RGB with hue (2° a step), saturation and value (1/255 a step) moved as albumentations does.
+    """Move hue (2° a step), saturation and value (1/255 a step) of 8-bit RGB as albumentations does.
 
     Hue runs round; saturation and value end at 0 and 255, and grey stays grey. Each is a function of 256
     values: a table, filled by the library's own arithmetic.
@@ -216,7 +216,7 @@ def shifted_hsv(
 
 
 def counted(label_HW: NDArray[np.uint8], classes: int) -> NDArray[np.int64]:
-    """(classes,): as `class_pixels`."""
+    """Return (classes,) pixels of each class, as `class_pixels`."""
     if label_HW.size >= _EXACT:
         return class_pixels(label_HW, classes)
     _, cv2 = libraries()

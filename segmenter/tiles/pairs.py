@@ -12,14 +12,14 @@ from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import LabelRaster, Raster, RasterInfo
-from segmenter.raster.alignment import check_label
+from segmenter.raster.ground import check_label
 
 _STRIP_PIXELS = 1 << 22
 """Pixels read at once: decoding colours takes some 25 bytes a pixel, 100 MiB a thread."""
 
 
 def check_fit(scene: Scene, image: RasterInfo) -> None:
-    """`check_label` of a scene.
+    """Run `check_label` on a scene.
 
     Raises:
         DatasetError: also where there is no label.
@@ -30,14 +30,14 @@ def check_fit(scene: Scene, image: RasterInfo) -> None:
 
 
 def row_strips(size: Size, pixels: int = _STRIP_PIXELS) -> Iterator[Window]:
-    """Full-width windows of at most so many pixels (but one row at least), from top to bottom."""
+    """Return full-width windows of at most `pixels` pixels (but one row at least), from top to bottom."""
     step = max(1, pixels // max(1, size.width))
     for row in range(0, size.height, step):
         yield Window(row, 0, min(step, size.height - row), size.width)
 
 
 def class_ids(dataset: Dataset, scene: Scene, raster: Raster, window: Window) -> NDArray[np.uint8]:
-    """(H, W) class ids, `IGNORE` also where the image has no data (it is read only if it can lack some).
+    """Return (H, W) class ids, `IGNORE` also where the image has no data (read only if it can lack some).
 
     Raises:
         LabelError: for a value that the class map does not know.

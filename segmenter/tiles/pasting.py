@@ -24,7 +24,7 @@ from segmenter.tiles.store import Tile
 from segmenter.tiles.transforms import libraries
 
 _RARE = 0.5
-"""Of an even share of the pixels: what has less is rare."""
+"""Part of an even share of the pixels below which a class is rare."""
 _MOST = 0.5
 """Share of a tile that may be pasted over: a region that covers more is a tile of its own."""
 _KEPT = 0.5
@@ -32,7 +32,7 @@ _KEPT = 0.5
 _LEAST = 4
 """Pixels of a region that is worth pasting: a car at 0.5 m has ten, whatever min_pixels its holder has."""
 _STREAM = 2
-"""Of random numbers: 1 is the scale's (`ground_scale`), and one number must not draw both."""
+"""Stream of random numbers: 1 is the gsd's (`tiles.gsd`), and one number must not draw both."""
 _SEEN = 16
 """Tiles drawn for one place until one can be shown at the tile's scale; each costs a look at the index."""
 _NO_MOSAIC_FROM = 4
@@ -53,7 +53,7 @@ class Paster:
         names: Sequence[str],
         min_pixels: int,
     ) -> None:
-        """Tiles come by `read`, from their place on the grid, at the scale at which another tile is shown.
+        """Take `read`, which gives a tile at its place on the grid, at the gsd of another tile.
 
         It is given their number, that of the other one and the key of its draw, and gives None where they
         cannot be shown at that scale.
@@ -76,11 +76,11 @@ class Paster:
 
     @property
     def does_nothing(self) -> bool:
-        """Whether every tile stays as it is."""
+        """True if every tile stays as it is."""
         return not self._mosaic and self._paste is None
 
     def __call__(self, tile: Tile, number: int, key: Sequence[int]) -> Tile:
-        """The tile, perhaps in a mosaic, perhaps with regions of another one.
+        """Return the tile, perhaps in a mosaic, perhaps with regions of another one.
 
         Args:
             number: of the tile in the index.
@@ -105,7 +105,7 @@ class Paster:
     def _alike(
         self, first: int, among: NDArray[np.int64], number: int, key: Sequence[int], rng: np.random.Generator
     ) -> Tile | None:
-        """A tile at the scale of `number`: the first, or others drawn until one can be shown so; or None."""
+        """Return a tile at the gsd of `number`: the first, or others drawn until one can be; or None."""
         for _ in range(_SEEN):
             if (found := self._read(first, number, key)) is not None:
                 return found
@@ -113,7 +113,7 @@ class Paster:
         return None
 
     def _by_stratum(self, tiles: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Tiles by the strata of their scenes' scale, where the plan has any."""
+        """Return tiles by the strata of their scenes' gsd, if the plan has any."""
         strata = range(int(self._stratum_N.max(initial=0)) + 1)
         return [tiles[self._stratum_N[tiles] == stratum] for stratum in strata]
 
@@ -121,7 +121,7 @@ class Paster:
 def donors(
     config: CopyPasteConfig, index: TileIndex, names: Sequence[str], min_pixels: int
 ) -> dict[int, NDArray[np.int64]]:
-    """Class id → the tiles that it may be pasted from.
+    """Return class id → the tiles that it may be pasted from.
 
     Raises:
         ConfigError: a class is unknown, no tile holds it, or none is rare.
@@ -146,7 +146,7 @@ def donors(
 
 
 def named_classes(config: CopyPasteConfig, names: Sequence[str]) -> list[int]:
-    """Ids of the classes that a recipe names; none for `rare`.
+    """Return the ids of the classes that a recipe names; none for `rare`.
 
     Raises:
         ConfigError: there is no such class.
@@ -162,7 +162,7 @@ def named_classes(config: CopyPasteConfig, names: Sequence[str]) -> list[int]:
 
 
 def mosaic(tile: Tile, others: Sequence[Tile | None], rng: np.random.Generator) -> Tile:
-    """Four tiles in one, each at its own place (Bochkovskiy et al. 2020, arXiv:2004.10934, without scaling).
+    """Join four tiles, each at its own place (Bochkovskiy et al. 2020, arXiv:2004.10934, without scaling).
 
     A cross in the middle half of the tile divides it; one part, at random, stays the tile's own. Ground size
     means something here, so that tiles are cut and not shrunk.
@@ -183,10 +183,10 @@ def mosaic(tile: Tile, others: Sequence[Tile | None], rng: np.random.Generator) 
 
 
 def paste(tile: Tile, donor: Tile, class_id: int, rng: np.random.Generator) -> Tile:
-    """Regions of a class of another tile, flipped and turned, drawn over a tile.
+    """Draw regions of a class of another tile, flipped and turned, over a tile.
 
     Simple copy-paste (Ghiasi et al. 2021, arXiv:2012.07177) for labels of classes: an object is a connected
-    region (neighbours by side or corner) of at least four pixels, where there is one of so many. Nothing but
+    region (neighbours by side or corner) of at least four pixels, if there is one. Nothing but
     its own pixels is drawn, so what the other tile ignores never covers anything.
     """
     moved = _turned(donor, int(rng.integers(8)))
@@ -206,7 +206,7 @@ def paste(tile: Tile, donor: Tile, class_id: int, rng: np.random.Generator) -> T
 
 
 def regions_of(mask_HW: NDArray[np.bool_]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Connected regions of a mask: (H, W) numbers, 0 outside; and the pixels of each, 0 for number 0."""
+    """Return connected regions of a mask: (H, W) numbers, 0 outside; and pixels of each, 0 for 0."""
     _, cv2 = libraries()
     count, ids_HW = cv2.connectedComponents(mask_HW.astype(np.uint8), connectivity=8)
     sizes = np.bincount(ids_HW.reshape(-1), minlength=count).astype(np.int64)
@@ -215,6 +215,6 @@ def regions_of(mask_HW: NDArray[np.bool_]) -> tuple[NDArray[np.int32], NDArray[n
 
 
 def _turned(tile: Tile, symmetry: int) -> Tile:
-    """One of the square's eight symmetries of a tile."""
+    """Apply one of the square's eight symmetries to a tile."""
     image, valid, label = (turned(array, symmetry % 4, symmetry >= 4) for array in tile)
     return image, valid.astype(np.bool_, copy=False), label.astype(np.uint8, copy=False)

@@ -30,7 +30,7 @@ _SAMPLE = 512
 """Pixels of the first training image that are looked at, each way, for the range of its values."""
 _SEEDS, _SEEDS_OF_LARGE = 6, 2
 _LARGE = 1024
-"""Pixels of a side from which a tile gets fewer draws, and its values are looked at every so many pixels."""
+"""Side in pixels from which a tile gets fewer draws, and only some of its values are looked at."""
 _IDS = (2, 4, 7, 250)
 """Class ids of the probe, with gaps: an id between two of them was interpolated, one below was filled in."""
 _LEVELS = (0.0, 1.8, -1.8, 0.9)
@@ -93,7 +93,7 @@ def check_transforms(
     mean_C: NDArray[np.float64],
     std_C: NDArray[np.float64],
 ) -> None:
-    """As `check_augmentation`, for tiles of a type and with a mean and deviation of each band."""
+    """Run `check_augmentation` for tiles of a type and with a mean and deviation of each band."""
     Augmenter(config, BandStatistics.of(dtype, mean_C, std_C))
     if not config.transforms:
         return
@@ -123,7 +123,7 @@ def _refused(stage: Stage, found: str) -> ConfigError:
 
 
 def _probe(side: int, dtype: str, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]) -> _Probe:
-    """Blocks of four classes, each with its brightness and some noise, in the range of the data."""
+    """Return blocks of four classes, each with its brightness and some noise, in the range of the data."""
     rng, bands = np.random.default_rng(0), len(mean_C)
     cells = -(-side // max(6, side // 6))
     kinds = rng.permuted(np.arange(cells * cells) % len(_IDS)).reshape(cells, cells)
@@ -150,7 +150,7 @@ def _bands(count: int) -> str:
 
 
 def _draws(stage: Stage, probe: _Probe) -> Iterator[Moved]:
-    """The probe changed with several seeds; what takes no 8-bit image works on the range 0 … 1.
+    """Change the probe with several seeds; what takes no 8-bit image works on the range 0 … 1.
 
     Raises:
         ConfigError: it fails, or one seed gives two results.
@@ -180,7 +180,7 @@ def _draws(stage: Stage, probe: _Probe) -> Iterator[Moved]:
 
 
 def _shapes(draws: Sequence[Moved], probe: _Probe) -> Iterator[str]:
-    """What of size and type is not as before; nothing left at all."""
+    """Describe a change of size or type; empty if there is none."""
     side = probe.image_HWC.shape[0]
     for image, mask in draws:
         if image.ndim != 3 or image.shape[:2] != (side, side) or mask.shape != probe.mask_HW2.shape:
@@ -195,7 +195,7 @@ def _shapes(draws: Sequence[Moved], probe: _Probe) -> Iterator[str]:
 
 
 def _values(stage: Stage, draws: Sequence[Moved], probe: _Probe) -> Iterator[str]:
-    """What of the values is lost: no number, clipped, rounded."""
+    """Describe a loss in the values: not a number, clipped, rounded."""
     unit = None if stage.spatial else probe.unit
     before = probe.image_HWC if unit is None else unit.shares(probe.image_HWC)
     clips = unit is not None and not (stage.compose and unbounded(stage.compose))
@@ -226,7 +226,7 @@ def _values(stage: Stage, draws: Sequence[Moved], probe: _Probe) -> Iterator[str
 
 
 def _thinned(image_HWC: NDArray[Any]) -> tuple[slice, slice]:
-    """Every so many pixels of a large tile: sorting and comparing all would take minutes."""
+    """Take every n-th pixel of a large tile: sorting and comparing all would take minutes."""
     every = slice(None, None, max(1, image_HWC.shape[0] // _LARGE))
     return every, every
 
@@ -236,7 +236,7 @@ def _within_unit(draws: Sequence[Moved]) -> bool:
 
 
 def _labels(draws: Sequence[Moved], probe: _Probe) -> Iterator[str]:
-    """What of the label is not that of the image any more."""
+    """Describe where the label is not that of the image any more."""
     for _, mask in draws:
         # Where it says itself that nothing is valid, the augmenter ignores the label.
         invented = np.setdiff1d(mask[..., 0][mask[..., 1] == 1], (*_IDS, IGNORE)).tolist()
@@ -263,7 +263,7 @@ def _labels(draws: Sequence[Moved], probe: _Probe) -> Iterator[str]:
 
 
 def _well_inside(label_HW: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Pixels of a class whose neighbours, two either way, are of the same: interpolation mixes the others."""
+    """Return pixels of a class whose neighbours, two either way, are of the same: others are interpolated."""
     _, cv2 = libraries()
     label_HW, square = np.ascontiguousarray(label_HW), np.ones((5, 5), np.uint8)
     even = cv2.erode(label_HW, square) == cv2.dilate(label_HW, square)
@@ -271,7 +271,7 @@ def _well_inside(label_HW: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 
 def _nearest_class(image_HWC: NDArray[Any], probe: _Probe) -> NDArray[np.uint8]:
-    """(H, W): the class id whose pixels in the probe are the most alike."""
+    """Return (H, W) the class id whose pixels in the probe are the most alike."""
     means = [probe.image_HWC[probe.mask_HW2[..., 0] == i].astype(np.float64).mean(axis=0) for i in _IDS]
     scale_C = np.maximum(np.ptp(np.array(means), axis=0), 1e-9)
     distance = [(((image_HWC - mean) / scale_C) ** 2).mean(axis=2) for mean in means]

@@ -26,14 +26,14 @@ FILE = "scenes.json"
 _FORMAT = 1
 _REMOTE, _MOST_KEPT = "remote-files.json", 1 << 28
 PIECES, PIECE_BYTES = 16, 1 << 14
-"""A file of up to 256 KiB is read whole, of a larger one so many pieces at even distances, with both ends."""
+"""Pieces of a file at even distances that are read, with both ends; up to 256 KiB a file is read whole."""
 
 Digests = dict[str, tuple[str, str]]
 """Name of a scene → digests of its image and of its label, empty where it has none."""
 
 
 def file_digest(path: Path) -> str:
-    """64 bits, as hexadecimal digits, of a file's size and of pieces of it.
+    """Return 64 bits, as hexadecimal digits, of a file's size and of pieces of it.
 
     Raises:
         DatasetError: it cannot be read.
@@ -51,7 +51,7 @@ def file_digest(path: Path) -> str:
 
 
 def scene_digests(scenes: Sequence[Scene], cache: Path, *, progress: bool = True) -> Digests:
-    """Digests of the files of scenes; those of remote files are kept in a folder until a file changes.
+    """Return digests of the scenes' files; cache those of remote files in a folder until a file changes.
 
     Raises:
         DatasetError: a file cannot be read.
@@ -92,7 +92,7 @@ class _Kept:
 
 
 def joint_digest(digests: Digests) -> str:
-    """One digest of those of all scenes, whatever their order."""
+    """Return one digest of those of all scenes, whatever their order."""
     return hashlib.sha256(json.dumps(sorted(digests.items())).encode()).hexdigest()[:32]
 
 
@@ -102,9 +102,9 @@ def save_digests(run: Path, digests: Digests) -> None:
 
 
 def changed_file(run: Path, now: Digests) -> str:
-    """The first difference between the scenes that a run was begun with and those here, in a few words.
+    """Describe the first difference between the scenes that a run was begun with and those here.
 
-    Empty where there is none; where the run does not record them, a line that says so.
+    Empty if there is none; if the run does not record them, a line that says so.
     """
     before = _load(run / FILE)
     if before is None:

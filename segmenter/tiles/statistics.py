@@ -70,7 +70,7 @@ class BandStatistics:
 
     @classmethod
     def of(cls, dtype: str, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]) -> BandStatistics:
-        """Those of made images of which no more is known."""
+        """Return statistics of made images of which no more is known."""
         return cls(mean_C, std_C, 1, dtype, mean_C - std_C, mean_C + std_C, std_C)
 
 
@@ -86,7 +86,7 @@ class _Moments:
 
     @classmethod
     def of(cls, values_NC: NDArray[Any]) -> _Moments:
-        """Of (N, C) pixels, in float64: 8- and 16-bit integers by their histogram, others in two passes."""
+        """Take moments of (N, C) pixels in float64: small integers by histogram, others in two passes."""
         count = np.full(values_NC.shape[1], len(values_NC))
         if not len(values_NC):
             none = np.zeros(values_NC.shape[1])
@@ -102,14 +102,14 @@ class _Moments:
 
     @classmethod
     def by_band(cls, values_NC: NDArray[Any], void_NC: NDArray[np.bool_] | None) -> _Moments:
-        """As `of`, each band without the values that are void."""
+        """Take moments as `of`, of each band without the values that are void."""
         if void_NC is None:
             return cls.of(values_NC)
         parts = [cls.of(values_NC[~void_NC[:, c], c : c + 1]) for c in range(values_NC.shape[1])]
         return cls(*(np.concatenate(column) for column in zip(*(astuple(p) for p in parts), strict=True)))
 
     def merged(self, other: _Moments) -> _Moments:
-        """Of both sets of pixels (Chan, Golub & LeVeque 1979, eq. 2.1): no difference of large squares."""
+        """Merge both sets of pixels (Chan, Golub & LeVeque 1979, eq. 2.1): no difference of large squares."""
         count = self.count + other.count
         some = np.maximum(count, 1)
         delta = other.mean - self.mean
@@ -120,7 +120,7 @@ class _Moments:
 
 
 def _histogram_moments(values_N: NDArray[Any]) -> tuple[float, float, float, float]:
-    """Mean, squared differences, minimum and maximum of integers: 20 times as fast as in float64."""
+    """Return mean, squared differences, minimum, maximum of integers: 20 times as fast as in float64."""
     least = int(np.iinfo(values_N.dtype).min)
     counts = np.bincount(values_N.astype(np.intp) - least)
     levels = np.arange(len(counts), dtype=np.float64) + least
@@ -137,7 +137,7 @@ def band_statistics(
     workers: int | None = None,
     progress: bool = True,
 ) -> BandStatistics:
-    """Statistics of the bands over the scenes of a split, pixels without data left out.
+    """Return statistics of the bands over the scenes of a split, without pixels that have no data.
 
     Exact where the scenes have at most `most_pixels` pixels. Otherwise about as many are read, in windows
     of some 512×512 pixels, of each scene a share of them (where there are more than 4096 scenes, of so many):
@@ -167,7 +167,7 @@ def band_statistics(
 
 
 def _jobs(scenes: Sequence[Scene], sizes: Sequence[Size], most_pixels: int) -> list[tuple[Scene, Window]]:
-    """Windows to read: every row, where that is not too much, else a random share of each scene's windows.
+    """Return the windows to read: every row if that is not too much, else a random share of each scene's.
 
     Scenes and the windows of each are shuffled before windows are taken at even distances: each scene keeps
     its share, and no row, column or order of files recurs with the distance.
@@ -198,7 +198,7 @@ def _statistics(moments: _Moments, dtype: str, sample_NC: NDArray[np.float64]) -
 
 
 def _spread(sample_N: NDArray[np.float64], std: float) -> float:
-    """Deviation of a band's sample with clipped ends, to four digits, which are the same on any machine."""
+    """Return the deviation of a band's sample with clipped ends, to four digits: equal on any machine."""
     sample_N = sample_N[~np.isnan(sample_N)]
     if not len(sample_N):
         return std
@@ -209,7 +209,7 @@ def _spread(sample_N: NDArray[np.float64], std: float) -> float:
 def _moments(
     dataset: Dataset, jobs: Sequence[tuple[Scene, Window]], workers: int | None, progress: bool
 ) -> tuple[_Moments, NDArray[np.float64]]:
-    """Moments over the windows, and some of the pixels, NaN where void; each scene is opened once."""
+    """Return moments over the windows, and some pixels, NaN where void; each scene is opened once."""
     by_scene: dict[Scene, list[Window]] = {}
     for scene, window in jobs:
         by_scene.setdefault(scene, []).append(window)
@@ -248,7 +248,7 @@ def _moments(
 
 
 def _same_kind(dataset: Dataset, scenes: Sequence[Scene], workers: int | None) -> list[RasterInfo]:
-    """Headers of the scenes, all of one type and number of bands."""
+    """Return the headers of the scenes, all of one type and number of bands."""
 
     def header(scene: Scene) -> tuple[RasterInfo, tuple[int, ...]]:
         with open_raster(scene.image, dataset.bands) as raster:
@@ -311,7 +311,7 @@ def _check_count(dataset: Dataset, info: RasterInfo, count: int, expected: int, 
 
 
 def _some(scenes: Sequence[Scene], most: int) -> Sequence[Scene]:
-    """At most `most` of the scenes, at random, in their order."""
+    """Return at most `most` of the scenes, at random, in their order."""
     if len(scenes) <= most:
         return scenes
     return [scenes[i] for i in np.sort(np.random.default_rng(_SEED).permutation(len(scenes))[:most])]
@@ -349,7 +349,7 @@ class _Kept(BaseModel):
 
 
 def _load(path: Path) -> BandStatistics | None:
-    """Statistics of an earlier run; None, with a line on stderr, where it is damaged or of another format."""
+    """Load statistics of an earlier run; None, with a line on stderr if damaged or of another format."""
     if not path.exists():
         return None
     try:

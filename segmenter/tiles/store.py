@@ -41,7 +41,7 @@ from segmenter.tiles.cache.keys import Job, key_of, pack
 _MOST_OPEN = 64
 """Rasters a thread keeps open at most; all threads together take half of the files that are allowed."""
 _CHEAP_PIXELS = 4
-"""A file of at most so many tiles' pixels is read whole for little more than a tile."""
+"""Tiles' pixels up to which a file is read whole for little more than a tile."""
 _OLD = "decoded"
 """Folder of the copies that older versions made."""
 
@@ -137,11 +137,11 @@ class SceneStore:
 
     @property
     def class_names(self) -> list[str]:
-        """Of the dataset, in the order of the ids."""
+        """Names of the dataset's classes, in the order of the ids."""
         return self._dataset.classes.names
 
     def read(self, scene: int, window: Window) -> Tile:
-        """(image (H, W, C), valid (H, W), class ids (H, W)) of a window; beyond the scene it is not valid.
+        """Return image (H, W, C), valid (H, W) and class ids (H, W) of a window; invalid beyond the scene.
 
         Pixels without data are 0 in the image and `IGNORE` in the label.
         """
@@ -160,7 +160,7 @@ class SceneStore:
         return image, valid, label
 
     def outline(self, scene: int, window: Window, dtype: str) -> Tile:
-        """As `read`, with an image of one band of zeros: where label and validity alone matter.
+        """Read a window with an image of one band of zeros, if label and validity alone matter.
 
         An image's pixels are read only where they decide what has data.
         """
@@ -180,14 +180,14 @@ class SceneStore:
         return np.zeros((*shape, 1), dtype), valid, label
 
     def _is_full(self, scene: int) -> bool:
-        """Whether all pixels of an image have data, by its header alone."""
+        """Return True if all pixels of an image have data, by its header alone."""
         if scene not in self._full:
             with self._opened(scene, "image") as raster:
                 self._full[scene] = not raster.may_have_nodata
         return self._full[scene]
 
     def read_label(self, scene: int, window: Window) -> NDArray[np.uint8]:
-        """Class ids (H, W) of a window, also where the image has no data; `IGNORE` beyond the scene."""
+        """Return class ids (H, W) of a window, also without image data; `IGNORE` beyond the scene."""
         path, inside = self._scenes[scene].label, window.intersection(Window.of(self._sizes[scene]))
         label = np.full((window.height, window.width), IGNORE, np.uint8)
         if path is None or not inside.size.pixels:
@@ -201,11 +201,11 @@ class SceneStore:
         return label
 
     def size(self, scene: int) -> Size:
-        """Size of a scene."""
+        """Return the size of a scene."""
         return self._sizes[scene]
 
     def window_in_scene(self, scene: int, window: Window) -> Window:
-        """The window moved so that it lies in its scene, as far as the scene is large enough."""
+        """Return the window moved so that it lies in its scene, as far as the scene is large enough."""
         size = self._sizes[scene]
         row = max(0, min(window.row, size.height - window.height))
         col = max(0, min(window.col, size.width - window.width))
@@ -266,7 +266,7 @@ class SceneStore:
             self._packed[scene, kind] = found
 
     def _told(self) -> str:
-        """A line on what is read from packs."""
+        """Return a line on what is read from packs."""
         packs = {one.pack.path: one.pack.bytes for one in self._packed.values()}
         images = sum(kind == "image" for _, kind in self._packed)
         what = f"images of {images} and labels of {len(self._packed) - images}"
@@ -276,7 +276,7 @@ class SceneStore:
         )
 
     def _told_remote(self) -> str:
-        """A line on what is read from servers, tile by tile; empty where nothing is."""
+        """Return a line on what is read from servers, tile by tile; empty if nothing is."""
         remote = [
             i
             for i, scene in enumerate(self._scenes)
@@ -294,7 +294,7 @@ class SceneStore:
 
     @contextlib.contextmanager
     def _opened(self, scene: int, kind: Kind) -> Iterator[Any]:
-        """This thread's handle: GDAL's may not be shared between threads.
+        """Give this thread's handle: GDAL's may not be shared between threads.
 
         Small files are closed at once: blocks that GDAL keeps of each would be other memory every time, and
         that costs half as much again as the reading.
@@ -314,7 +314,7 @@ class SceneStore:
         yield handles[scene, kind]
 
     def _header(self, image: Path) -> RasterInfo:
-        """Of an image, which is known from then on, also to worker processes that get this store."""
+        """Return the header of an image, known from then on, also to processes that get this store."""
         with self._files.image(image, self._dataset.bands) as raster:
             return raster.info
 
@@ -343,7 +343,7 @@ class SceneStore:
 
 @functools.cache
 def _most_open() -> int:
-    """Rasters that each thread may keep open."""
+    """Return how many rasters each thread may keep open."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(4, min(_MOST_OPEN, allowed // 2 // (os.cpu_count() or 1)))
 
@@ -372,7 +372,7 @@ def tell_replaced(folder: PackFolder) -> None:
 
 
 def make_room(folder: PackFolder, jobs: Sequence[Job], limit: int | None) -> None:
-    """Make room for what is to be packed, and say what went for it.
+    """Make room for jobs, and say what went for it.
 
     Raises:
         DatasetError: the limit leaves none; OutputError: the disk has none.

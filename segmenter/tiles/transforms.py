@@ -47,9 +47,9 @@ class Stage:
 
     Attributes:
         compose: of the library; None where there is nothing to do.
-        spatial: whether it moves pixels, and the label with them.
-        keeps_all: whether each class keeps its pixels.
-        interpolates: whether new pixels are mixed from several old ones, which may have no data.
+        spatial: it moves pixels, and the label with them.
+        keeps_all: each class keeps its pixels.
+        interpolates: new pixels are mixed from several old ones, which may have no data.
         asked_as: place in the recipe and name, for messages; empty for a shorthand.
     """
 
@@ -62,7 +62,7 @@ class Stage:
 
 @functools.cache
 def libraries() -> tuple[Any, Any]:
-    """albumentations and OpenCV, imported at first use: whoever augments must not forget their settings."""
+    """Import albumentations and OpenCV at first use, with the settings that augmenting relies on."""
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # importing must not ask the network for news
     import albumentations
     import cv2
@@ -80,7 +80,7 @@ Those that go by cv2.remap or a warp refuse the exact one, and need none.
 
 
 def stages_of(config: AugmentationConfig) -> list[Stage]:
-    """Stages of a recipe's augmentation: flips and turns, zoom and rotation, colour, then what is listed.
+    """Return the stages of a recipe's augmentation: flips and turns, zoom and rotation, colour, listed ones.
 
     Raises:
         ConfigError: naming the listed transform that is unknown, or has a wrong parameter.
@@ -100,7 +100,7 @@ def stages_of(config: AugmentationConfig) -> list[Stage]:
 def shorthand(
     config: AugmentationConfig,
 ) -> tuple[list[TransformConfig], list[TransformConfig], list[TransformConfig]]:
-    """What the section's settings stand for: flips and turns; zoom and rotation; colour."""
+    """Return what the section's settings stand for: flips and turns; zoom and rotation; colour."""
 
     def transform(name: str, p: float = 1.0, **parameters: Any) -> TransformConfig:
         return TransformConfig(name=name, p=p, **parameters)
@@ -145,10 +145,10 @@ def _listed(config: TransformConfig, where: str) -> Stage:
 
 
 def _class(name: str, where: str) -> Callable[..., Any]:
-    """The library's class of a transform.
+    """Return the library's class of a transform.
 
     Raises:
-        ConfigError: there is none, or it cannot be used.
+        ConfigError: it does not exist, or cannot be used.
     """
     if why := _UNFIT.get(name):
         raise ConfigError(f"{where}: {name} is not for tiles with labels: {why}; take it out")
@@ -168,7 +168,7 @@ def _class(name: str, where: str) -> Callable[..., Any]:
 
 @functools.cache
 def _known() -> dict[str, Callable[..., Any]]:
-    """Transforms of images by name; those of volumes and the base classes are none."""
+    """Return transforms of images by name, without those of volumes and base classes."""
     A, _ = libraries()
     bases = (A.BasicTransform, A.DualTransform, A.ImageOnlyTransform, A.Transform3D)
     found = {name: value for name, value in vars(A).items() if inspect.isclass(value) and value not in bases}
@@ -177,12 +177,12 @@ def _known() -> dict[str, Callable[..., Any]]:
 
 
 def known_transforms() -> list[str]:
-    """Names of the transforms that a recipe may list, as far as the data allow them."""
+    """Return the names of transforms that a recipe may list, as far as the data allow them."""
     return sorted(set(_known()) - set(_UNFIT))
 
 
 def _built(config: TransformConfig, kind: Callable[..., Any], where: str) -> Any:
-    """An instance of a transform; masks move by nearest neighbour, and what comes in from outside is ignored.
+    """Make a transform; masks move by nearest neighbour, and what comes in from outside is ignored.
 
     Raises:
         ConfigError: a parameter is unknown, missing or wrong.
@@ -214,7 +214,7 @@ def _built(config: TransformConfig, kind: Callable[..., Any], where: str) -> Any
 
 
 def _said(error: Exception) -> str:
-    """What the library has against a transform's parameters, on one line."""
+    """Return the library's objection to a transform's parameters, on one line."""
     cause = error.__cause__
     if not isinstance(cause, ValidationError):
         return shortened(" ".join(str(error).split()) or type(error).__name__)

@@ -11,8 +11,7 @@ from segmenter.base.machine import free_memory
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.devices.strategy import Devices, sums_not_compiled
-from segmenter.runs.extending import check_rates
-from segmenter.runs.resume import Checkpoint
+from segmenter.runs.resume import Checkpoint, check_rates
 from segmenter.runs.run import Run
 from segmenter.training.prepare import Tiles, changed_data, epoch_plan
 

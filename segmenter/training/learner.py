@@ -14,9 +14,9 @@ from segmenter.inference.function import on_replicas
 from segmenter.inference.prediction import Predictor
 from segmenter.model.building import build_model, keras_seed, stages_of
 from segmenter.model.stages import pace_of
+from segmenter.runs.checkpoints import assign_weights, weight_arrays
 from segmenter.runs.resume import Checkpoint
 from segmenter.runs.run import Run
-from segmenter.runs.weights import assign_weights, weight_arrays
 from segmenter.training.losses import segmentation_loss
 from segmenter.training.optimiser.ema import AveragedWeights
 from segmenter.training.optimiser.optimisers import build_optimiser, set_trained

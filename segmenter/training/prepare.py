@@ -20,18 +20,16 @@ from segmenter.grid.gsd import range_text
 from segmenter.grid.scenes import Dataset
 from segmenter.model.normalisation import Normalisation
 from segmenter.runs.checkpoints import BEST, has_checkpoint
-from segmenter.runs.extending import check_extension, extends
 from segmenter.runs.log import RunLog
-from segmenter.runs.resume import Checkpoint, checkpoint_to_resume
+from segmenter.runs.resume import Checkpoint, check_extension, checkpoint_to_resume, extends
 from segmenter.runs.run import Run, load_run
 from segmenter.sampling import Plan, held_by_rows, part_title, plan
 from segmenter.sampling.strata import tiles_of_parts
-from segmenter.tiles.augmented_gsd import GroundScale
+from segmenter.tiles.gsd import GroundScale, scene_scales, some_of, with_scales
 from segmenter.tiles.index import TileIndex, build_index
 from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.pasting import donors
 from segmenter.tiles.scene_files import Digests, changed_file, joint_digest, scene_digests
-from segmenter.tiles.scene_gsd import scene_scales, some_of, with_scales
 from segmenter.tiles.statistics import BandStatistics, band_statistics, check_band_counts
 from segmenter.tiles.store import SceneStore
 from segmenter.training.beginning.demands import check_class_weights, check_demands, check_validation

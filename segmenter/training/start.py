@@ -13,10 +13,9 @@ from segmenter.config.recipe import Recipe
 from segmenter.devices.strategy import Devices
 from segmenter.grid.scenes import Dataset
 from segmenter.model.pretrained.encoder_weights import EncoderWeights
-from segmenter.runs.extending import with_extension
-from segmenter.runs.resume import Checkpoint, Position, check_as_seen
+from segmenter.runs.origin import save_validation_images
+from segmenter.runs.resume import Checkpoint, Position, check_as_seen, with_extension
 from segmenter.runs.run import MeasuredShares, Run, load_run
-from segmenter.runs.validation_images import save_validation_images
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.feeding.feed import Feed
 from segmenter.tiles.feeding.processes import WorkerPool

@@ -19,8 +19,7 @@ from segmenter.devices.strategy import Devices
 from segmenter.evaluation.by_gsd import ScaleConfusions, scale_table
 from segmenter.evaluation.scores import percent, score_of, title_of
 from segmenter.grid.scenes import Dataset
-from segmenter.runs.arrays import META, save_arrays
-from segmenter.runs.checkpoints import BEST, save_checkpoint
+from segmenter.runs.checkpoints import BEST, META, save_arrays, save_checkpoint
 from segmenter.runs.resume import Checkpoint, Position, facts_array
 from segmenter.runs.run import Run
 from segmenter.sampling import Plan

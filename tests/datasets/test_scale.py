@@ -22,7 +22,7 @@ from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.grid.gsd import OCTAVES, scene_strata
 from segmenter.grid.labels import ClassMap
-from segmenter.tiles.scene_gsd import scene_scales
+from segmenter.tiles.gsd import scene_scales
 from tests.helpers.scaled_scenes import scaled_dataset
 
 

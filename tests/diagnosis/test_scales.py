@@ -14,8 +14,8 @@ from segmenter.diagnosis import Diagnosis, diagnose, table
 from segmenter.diagnosis.report import html_report
 from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Dataset
+from segmenter.tiles.gsd import with_scales
 from segmenter.tiles.index import build_index
-from segmenter.tiles.scene_gsd import with_scales
 from tests.helpers.report_page import Page
 from tests.helpers.scaled_scenes import scaled_dataset, scaled_recipe
 

@@ -32,7 +32,7 @@ def pair(encoder: str, decoder: str, **options: Any) -> EncoderDecoderConfig:
 
 RATE = 0.0005
 """Learning rate. At 0.005 these random networks grow a rounding a hundred times a step, here ten to twenty:
-`benchmarks.encoder_equivalence --growth` measures it on one device."""
+`studies.encoder_equivalence --growth` measures it on one device."""
 
 
 class PairLaboratory:
@@ -53,7 +53,7 @@ class PairLaboratory:
 
     def resumed(self) -> tuple[list[bytes], list[bytes]]:
         """Weights after all steps in one go, and after two, a checkpoint, loss of all state, the rest."""
-        from segmenter.runs.weights import assign_weights
+        from segmenter.runs.checkpoints import assign_weights
         from segmenter.training.step import assign_optimiser
 
         model, optimiser = self._one.model, self._one.optimiser
@@ -97,7 +97,7 @@ class PairLaboratory:
 
     def _run(self, training: Training) -> Mapping[str, list[Any]]:
         """Losses, gradients of the first step, weights and statistics after the last."""
-        from segmenter.runs.weights import weight_arrays
+        from segmenter.runs.checkpoints import weight_arrays
         from segmenter.training.step import optimiser_arrays
 
         before = _trainable(training)

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from segmenter.config.reading import recipe_from
-from segmenter.runs.arrays import META
-from segmenter.runs.checkpoints import save_checkpoint
+from segmenter.runs.checkpoints import META, save_checkpoint
 from segmenter.runs.resume import Position, facts_array
 from segmenter.sampling import Plan
 

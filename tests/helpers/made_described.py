@@ -13,7 +13,7 @@ from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
-from segmenter.runs.arrays import META, save_arrays
+from segmenter.runs.checkpoints import META, save_arrays
 from segmenter.runs.log import log_line
 from segmenter.runs.origin import Origin, Place, save_origin
 from segmenter.runs.resume import Position, facts_array

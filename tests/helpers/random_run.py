@@ -11,9 +11,8 @@ import numpy as np
 from segmenter.config.reading import recipe_from
 from segmenter.grid.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
-from segmenter.runs.arrays import save_arrays
+from segmenter.runs.checkpoints import save_arrays, weight_arrays
 from segmenter.runs.run import Run
-from segmenter.runs.weights import weight_arrays
 
 
 def random_run(

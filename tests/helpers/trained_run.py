@@ -15,8 +15,7 @@ from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
-from segmenter.runs.arrays import META
-from segmenter.runs.checkpoints import save_checkpoint
+from segmenter.runs.checkpoints import META, save_checkpoint
 from segmenter.runs.log import LOG, log_line
 from segmenter.runs.resume import Position, facts_array
 from segmenter.runs.run import Run

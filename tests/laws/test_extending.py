@@ -14,10 +14,8 @@ from datasets import load_dataset
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import Recipe
 from segmenter.devices import strategy
-from segmenter.runs.arrays import load_arrays
-from segmenter.runs.checkpoints import BEST, newest_checkpoint
-from segmenter.runs.run import Extension, load_run
-from segmenter.runs.run_file import read_run_file
+from segmenter.runs.checkpoints import BEST, load_arrays, newest_checkpoint
+from segmenter.runs.run import Extension, load_run, read_run_file
 from segmenter.training.prepare import check_run_directory, prepare_tiles
 from tests.helpers.made_training import made, records
 

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from segmenter.runs.arrays import load_arrays
-from segmenter.runs.checkpoints import checkpoints
+from segmenter.runs.checkpoints import checkpoints, load_arrays
 from segmenter.runs.score_files import BEST_FILES, LAST_FILES
 from tests.helpers.made_training import ROOT, made, records, train, weights
 

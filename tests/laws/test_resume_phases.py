@@ -18,8 +18,7 @@ from segmenter.devices import strategy
 from segmenter.evaluation.tallies import Tallies
 from segmenter.grid.geometry import Window
 from segmenter.grid.scenes import Dataset
-from segmenter.runs.arrays import META, load_arrays
-from segmenter.runs.checkpoints import checkpoints, newest_checkpoint
+from segmenter.runs.checkpoints import META, checkpoints, load_arrays, newest_checkpoint
 from segmenter.training.prepare import Tiles, check_run_directory, prepare_tiles
 from tests.helpers.made_training import made
 

@@ -14,9 +14,7 @@ from numpy.typing import NDArray
 
 from datasets.commands.gpu.matrix import LIMIT, SEEN
 from segmenter.config.recipe import UNetConfig
-from segmenter.runs.arrays import load_arrays, save_arrays
-from segmenter.runs.checkpoints import checkpoints
-from segmenter.runs.weights import assign_weights, weight_arrays
+from segmenter.runs.checkpoints import assign_weights, checkpoints, load_arrays, save_arrays, weight_arrays
 from tests.helpers.made_training import made, train, weights
 from tests.helpers.small_training import PER_IMAGE, Training, batches, difference
 

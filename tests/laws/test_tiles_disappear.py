@@ -74,7 +74,7 @@ def test_maps_in_mixed_precision_are_of_the_whole_and_of_the_validation(
     from segmenter.devices.strategy import Devices
     from segmenter.inference.function import on_replicas
     from segmenter.model.building import build_model
-    from segmenter.runs.weights import assign_weights
+    from segmenter.runs.checkpoints import assign_weights
 
     path = random_run(tmp_path / "run", make_classes(4), precision="mixed_float16")
     run = load_run(path)

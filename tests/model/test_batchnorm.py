@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from benchmarks.collectives import collectives_of, node_counts, with_keras_norm
 from datasets.commands.gpu.replicas import strategy_of
 from segmenter.config.recipe import UNetConfig
-from segmenter.runs.weights import assign_weights, weight_arrays
+from segmenter.runs.checkpoints import assign_weights, weight_arrays
 
 EXACT = 1e-10  # of the largest value, in float64
 SPLITS = {"even": [2, 2, 2, 2], "uneven": [5, 0, 2, 1], "first alone": [8, 0, 0, 0], "last": [0, 0, 0, 8]}

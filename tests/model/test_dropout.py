@@ -15,7 +15,7 @@ from datasets.commands.gpu.matrix import Row, batch, difference
 from datasets.commands.gpu.replicas import strategy_of
 from segmenter.base.errors import CheckpointError
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
-from segmenter.runs.weights import assign_weights, transfer_weights, weight_arrays
+from segmenter.runs.checkpoints import assign_weights, transfer_weights, weight_arrays
 
 RATE = 0.3
 MODEL = UNetConfig(depth=1, width=4, dropout=RATE)

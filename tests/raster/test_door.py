@@ -16,8 +16,8 @@ from rasterio.crs import CRS
 from segmenter.base.errors import BandsError, RasterError
 from segmenter.grid.geometry import Window
 from segmenter.raster import LabelRaster, open_raster, raster_info
-from segmenter.raster.alignment import alignment_errors
 from segmenter.raster.crs_units import same_ground
+from segmenter.raster.ground import alignment_errors
 
 Make = Callable[..., Path]
 SIZE = (14, 18)

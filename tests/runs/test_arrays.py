@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from segmenter.base.errors import DamagedCheckpointError
-from segmenter.runs.arrays import load_arrays
+from segmenter.runs.checkpoints import load_arrays
 from tests.helpers.made_runs import crafted
 
 

@@ -23,11 +23,18 @@ from segmenter.config.reading import recipe_from
 from segmenter.grid.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
-from segmenter.runs import arrays as arrays_module
-from segmenter.runs.arrays import load_arrays, save_arrays
-from segmenter.runs.checkpoints import checkpoints, newest_checkpoint, save_checkpoint
+from segmenter.runs import checkpoints as arrays_module
+from segmenter.runs.checkpoints import (
+    assign_weights,
+    checkpoints,
+    load_arrays,
+    newest_checkpoint,
+    save_arrays,
+    save_checkpoint,
+    transfer_weights,
+    weight_arrays,
+)
 from segmenter.runs.run import Run, load_run
-from segmenter.runs.weights import assign_weights, transfer_weights, weight_arrays
 from tests.helpers.made_runs import crafted
 from tests.helpers.made_training import ROOT
 

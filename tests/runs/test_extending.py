@@ -12,8 +12,14 @@ import pytest
 from segmenter.base.errors import ConfigError
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
-from segmenter.runs.extending import check_extension, check_rates, extends, with_extension
-from segmenter.runs.resume import Position, checkpoint_to_resume
+from segmenter.runs.resume import (
+    Position,
+    check_extension,
+    check_rates,
+    checkpoint_to_resume,
+    extends,
+    with_extension,
+)
 from segmenter.runs.run import Extension, load_run
 from tests.helpers.made_checkpoints import RECIPE, save
 from tests.helpers.trained_run import bare_run

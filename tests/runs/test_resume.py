@@ -16,8 +16,7 @@ from segmenter.base.errors import CheckpointError, ConfigError, DamagedCheckpoin
 from segmenter.base.sealed import sealed
 from segmenter.config.reading import recipe_from
 from segmenter.runs import resume
-from segmenter.runs.arrays import META, load_arrays
-from segmenter.runs.checkpoints import BEST, checkpoints, save_checkpoint
+from segmenter.runs.checkpoints import BEST, META, checkpoints, load_arrays, save_checkpoint
 from segmenter.runs.resume import (
     Position,
     check_as_seen,

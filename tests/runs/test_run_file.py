@@ -17,8 +17,7 @@ from segmenter.config.reading import recipe_from
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs import run as run_directory
-from segmenter.runs.arrays import load_arrays
-from segmenter.runs.checkpoints import save_checkpoint
+from segmenter.runs.checkpoints import load_arrays, save_checkpoint
 from segmenter.runs.run import Run, load_run
 from tests.helpers.forbidden import forbidden
 from tests.helpers.made_runs import flipped, rewritten

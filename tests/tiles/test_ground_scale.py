@@ -16,12 +16,11 @@ from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Dataset
 from segmenter.raster import open_raster
 from segmenter.sampling import plan
-from segmenter.tiles.augmented_gsd import GroundScale, resampled
 from segmenter.tiles.batches import BatchLoader, _Draw, _Key
+from segmenter.tiles.gsd import GroundScale, resampled, with_scales
 from segmenter.tiles.index import TileIndex, build_index
 from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.pasting import Paster
-from segmenter.tiles.scene_gsd import with_scales
 from segmenter.tiles.store import SceneStore, Tile
 from tests.helpers.made_statistics import statistics_of
 from tests.helpers.scaled_scenes import SIDE, scaled_dataset, scaled_recipe

@@ -10,7 +10,7 @@ import pytest
 from segmenter.config.recipe import AugmentationConfig
 from segmenter.grid.labels import IGNORE
 from segmenter.tiles.augment import Augmenter, Tile
-from segmenter.tiles.augmented_gsd import resampled
+from segmenter.tiles.gsd import resampled
 from segmenter.tiles.kernels import extended
 from tests.helpers.made_statistics import statistics_of
 

@@ -20,14 +20,14 @@ from tests.helpers.whole_step import STEPS, kinds, trained
 
 def state(training: Training) -> dict[str, Any]:
     """What a checkpoint holds of it."""
-    from segmenter.runs.weights import weight_arrays
+    from segmenter.runs.checkpoints import weight_arrays
     from segmenter.training.step import optimiser_arrays
 
     return {**weight_arrays(training.model, "model"), **optimiser_arrays(training.optimiser)}
 
 
 def load(training: Training, arrays: dict[str, Any]) -> None:
-    from segmenter.runs.weights import assign_weights
+    from segmenter.runs.checkpoints import assign_weights
     from segmenter.training.step import assign_optimiser
 
     assign_weights(training.model, arrays, "model")

@@ -210,7 +210,7 @@ def test_stages_of_a_deep_model_take_one_line() -> None:
 def test_what_is_foretold_is_what_is_kept(tensorflow: ModuleType, recipe: Path, tmp_path: Path) -> None:
     from datasets import load_dataset
     from segmenter.model.building import build_model
-    from segmenter.runs.weights import transfer_weights
+    from segmenter.runs.checkpoints import transfer_weights
 
     loaded = load_recipe(recipe)
     source = find_source(trained(tmp_path, recipe, bands=5), loaded, load_dataset(loaded))

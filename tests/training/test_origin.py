@@ -22,8 +22,8 @@ from segmenter.raster.ground import lon_lat_corners
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.remote.settings import RemotePath
 from segmenter.runs.origin import MOST_OUTLINES, load_origin
+from segmenter.tiles.gsd import some_of
 from segmenter.tiles.index import TileIndex, build_index
-from segmenter.tiles.scene_gsd import some_of
 from segmenter.training.beginning.origin import origin_of, place_of, record_origin
 from tests.helpers.made_training import made
 

@@ -59,7 +59,7 @@ def test_of_many_scenes_those_along_the_list_say_the_scale_of_the_training(
     from segmenter.training.prepare import prepare_tiles
 
     assert prepare_tiles(recipe(augmentation={}), dataset).metres_per_pixel == pytest.approx(0.25)
-    monkeypatch.setattr("segmenter.tiles.scene_gsd._MOST", 2)
+    monkeypatch.setattr("segmenter.tiles.gsd._MOST", 2)
     found = prepare_tiles(recipe(augmentation={}), dataset).metres_per_pixel
     assert found == pytest.approx((0.1 + 2.0) / 2, rel=1e-3)  # one of them is in degrees
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from segmenter.runs.validation_images import validation_images
+from segmenter.runs.origin import validation_images
 from tests.helpers.made_training import ROOT, made, records, train
 
 

@@ -1,4 +1,4 @@
-"""Run the rows of the matrix of equivalence on one device and on several, from the same weights."""
+"""Laboratory of equivalence: rows of the matrix on one device and on several, from the same weights."""
 
 from __future__ import annotations
 
@@ -169,8 +169,8 @@ class _Trainer:
             self._step(parts)
         assert self._step.experimental_get_tracing_count() == 1, "a batch was compiled anew"
         statistics = [v.numpy() for v in self._model.non_trainable_variables if "moving" in v.path]
-        found = ([loss], gradients, self._trainable(), statistics, [held[0]])
-        return dict(zip((*KINDS, "held"), found, strict=True))
+        tensors = ([loss], gradients, self._trainable(), statistics, [held[0]])
+        return dict(zip((*KINDS, "held"), tensors, strict=True))
 
     def unequal_copies(self) -> int:
         return unequal_copies(self._strategy, [*self._model.variables, *self._optimiser.variables])

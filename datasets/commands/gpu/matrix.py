@@ -1,4 +1,4 @@
-"""Compute the rows of the matrix of `equivalence`, and the difference of two runs.
+"""Matrix of equivalence: its rows, their batches, and the difference of two runs.
 
 A row is a loss, a batch and a clipping. Compiling a step for four replicas takes far longer than running
 it: one compiled step knows the losses of many rows, each times 1 for the row's and else 0, and takes batches

@@ -1,4 +1,4 @@
-"""Whether an exported model gives the classes of predict.py: the law that a file keeps, or is not written.
+"""Check of an exported model against predict.py: the law that a file keeps, or is not written.
 
 The law: **classes are equal at every pixel, except where the two best probabilities of the original differ
 by less than a tolerance; and no probability differs by the tolerance or more.** Where two classes are that
@@ -7,21 +7,28 @@ close, rounding decides, in predict.py as well: other runtimes add up in another
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import ExportError
+from segmenter.base.errors import ExportError, RasterError
 from segmenter.extras.export.formats import Runtime
+from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.windows import round_up
 from segmenter.inference.prediction import Worker
+from segmenter.raster import Raster, open_raster
+from segmenter.runs.origin import VALIDATION_FILE, validation_images
+from segmenter.runs.run import Run
 
 TOLERANCE, TOLERANCE_FP16 = 1e-3, 5e-2
-"""Of a probability: a hundred times what float32 was seen to differ by, and a few times what float16 was."""
+"""Tolerance of a probability: a hundred times float32's observed difference, a few times float16's."""
+_IMAGES, _SIDE, _MADE = 6, 384, 2
+"""Images that windows are taken of, two of each; their side where any will do; made batches."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +88,7 @@ def compare(
     Args:
         original: predict.py's own compiled model.
         stride: to whose multiples its windows are filled up.
-        nodata: whether the exported model knows pixels without data, as NaN; else all have them.
+        nodata: the exported model knows pixels without data, as NaN; else all have them.
 
     Raises:
         ExportError: the law does not hold; says by how much.
@@ -119,7 +126,7 @@ def compare(
 def _original(
     worker: Worker, image_BHWC: NDArray[np.generic], valid_BHW: NDArray[np.bool_], stride: int
 ) -> NDArray[np.float32]:
-    """Probabilities of predict.py: its windows are filled up with pixels without data."""
+    """Return the probabilities of predict.py: its windows are filled up with pixels without data."""
     batch, height, width = valid_BHW.shape
     below, right = round_up(height, stride) - height, round_up(width, stride) - width
     margins = ((0, 0), (0, below), (0, right))
@@ -130,7 +137,7 @@ def _original(
 
 
 def _largest(found: NDArray[np.float32], expected: NDArray[np.float32], valid: NDArray[np.bool_]) -> float:
-    """Difference of two probabilities where there are data; NaN, where one is, is infinite."""
+    """Return the largest difference of probabilities where there are data; infinite if one is NaN."""
     differences = np.abs(found - expected)[valid]
     return float(np.nan_to_num(differences, nan=np.inf, posinf=np.inf).max(initial=0.0))
 
@@ -138,7 +145,117 @@ def _largest(found: NDArray[np.float32], expected: NDArray[np.float32], valid: N
 def _check_nodata(
     found: NDArray[np.float32], classes: NDArray[np.uint8], valid_BHW: NDArray[np.bool_]
 ) -> None:
-    """Where there are no data: class 255, probabilities 0."""
+    """Check pixels without data: class 255, probabilities 0."""
     wrong = (classes != IGNORE) | (found != 0).any(axis=-1)
     if count := int((wrong & ~valid_BHW).sum()):
         raise ExportError(f"it gives a class to {count:,} pixels that have no data")
+
+
+# ---------------------------------------------------------------------------------------------------- windows
+
+
+@dataclass(frozen=True)
+class Source:
+    """Images that an exported model is checked on.
+
+    Attributes:
+        images: files to take windows of; empty: pixels are made.
+        said: description of these, for people.
+    """
+
+    images: tuple[Path, ...]
+    said: str
+
+    @property
+    def kind(self) -> str:
+        """Kind of the images, for whoever gets the file: no path of this machine."""
+        return self.said.partition(":")[0]
+
+
+def find_source(run: Run, named: Sequence[Path]) -> Source:
+    """Return images that a user named, else the run's own validation images, else none.
+
+    Raises:
+        RasterError: one that was named cannot be opened, or has not the run's bands.
+    """
+    if named:
+        for path in named:
+            _open(path, run).close()
+        return Source(tuple(named), f"{len(named)} named image{'s' * (len(named) > 1)}")
+    recorded = validation_images(run.path)
+    there = tuple(path for path in recorded if path.is_file())
+    if there:
+        return Source(_evenly(there), "the run's validation images")
+    why = (
+        f"the run's validation images are not here ({recorded[0]} …)"
+        if recorded
+        else f"the run does not say where its validation images are ({VALIDATION_FILE} names none)"
+    )
+    return Source((), f"MADE PIXELS, not imagery: {why}; to check on real ones, name some with --images")
+
+
+def probes(run: Run, source: Source, size: int | None, batch: int) -> Iterator[Probe]:
+    """Yield batches of windows, of one size if it is fixed, else of odd ones.
+
+    Args:
+        size: fixed height and width.
+        batch: windows at once, 1 or 2.
+
+    Raises:
+        RasterError: a window cannot be read.
+    """
+    shapes = [Size(size, size)] * 2 if size else [Size(_SIDE + 5, _SIDE - 31), Size(_SIDE // 2 - 9, _SIDE)]
+    if not source.images:
+        rng = np.random.default_rng(16)
+        for shape in shapes[:_MADE]:
+            yield from _split(_made(run, rng, shape), batch)
+        return
+    for number, path in enumerate(_evenly(source.images)):
+        with _open(path, run) as raster:
+            yield from _split(_read(raster, shapes[number % 2]), batch)
+
+
+def _open(path: Path, run: Run) -> Raster:
+    raster = open_raster(path, run.bands)
+    if len(raster.bands) != run.band_count:
+        raster.close()
+        raise RasterError(
+            f"{path}: expected {run.band_count} bands of data, as the run was trained with, got "
+            f"{len(raster.bands)}"
+        )
+    return raster
+
+
+def _evenly(images: Sequence[Path]) -> tuple[Path, ...]:
+    count = min(len(images), _IMAGES)
+    return tuple(images[i * len(images) // count] for i in range(count))
+
+
+def _read(raster: Raster, shape: Size) -> Probe:
+    """Read two windows: one in the middle, one beyond the lower right corner, partly without data."""
+    size = raster.info.size
+    places = (
+        (max(0, (size.height - shape.height) // 2), max(0, (size.width - shape.width) // 2)),
+        (max(0, size.height - shape.height + 7), max(0, size.width - shape.width + 11)),
+    )
+    read = [raster.read(Window(row, col, shape.height, shape.width)) for row, col in places]
+    return Probe(np.stack([image for image, _ in read]), np.stack([valid for _, valid in read]))
+
+
+def _made(run: Run, rng: np.random.Generator, shape: Size) -> Probe:
+    """Smooth noise with the bands' mean and deviation, in the images' type, with holes."""
+    coarse = rng.normal(size=(2, shape.height // 16 + 2, shape.width // 16 + 2, run.band_count))
+    smooth = coarse.repeat(16, axis=1).repeat(16, axis=2)[:, : shape.height, : shape.width]
+    values = (smooth + rng.normal(size=smooth.shape) / 4) * run.normalisation.std + run.normalisation.mean
+    if np.issubdtype(np.dtype(run.dtype), np.integer):
+        limits = np.iinfo(run.dtype)
+        values = values.round().clip(float(limits.min), np.nextafter(float(limits.max), 0))
+    valid = np.ones(values.shape[:3], np.bool_)
+    valid[:, : shape.height // 5, shape.width // 2 :] = False
+    return Probe(values.astype(run.dtype), valid)
+
+
+def _split(probe: Probe, batch: int) -> Iterator[Probe]:
+    for start in range(0, len(probe.valid_BHW), batch):
+        part = slice(start, start + batch)
+        yield Probe(probe.image_BHWC[part], probe.valid_BHW[part])

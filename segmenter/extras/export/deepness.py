@@ -27,9 +27,11 @@ _MOST_PERCENT = 90
 
 @dataclass(frozen=True)
 class Tile:
-    """Attributes:
-    size: side in pixels.
-    percent: of the side that neighbours share.
+    """A tile of the plug-in.
+
+    Attributes:
+        size: side in pixels.
+        percent: of the side that neighbours share.
     """
 
     size: int
@@ -46,15 +48,17 @@ class Tile:
         return self.size - self.overlap
 
     def exact(self, network: NetworkGeometry) -> bool:
-        """Whether what is kept of each tile is what the whole raster would give: far enough from the tile's
-        border, and on the grid of the model's stride."""
+        """Return True if the kept part of each tile equals the map of the whole raster.
+
+        So it is far enough from the tile's border, and on the grid of the model's stride.
+        """
         if network.radius is None:
             return False
         return self.overlap // 2 >= network.radius and not self.step % network.stride
 
 
 def choose_tile(network: NetworkGeometry, size: int | None = None) -> Tile:
-    """The tile of which most is kept, as it may be exact; half is shared where none can be.
+    """Return the exact tile of which most is kept; half is shared if none can be exact.
 
     The overlap is a whole number of percent, so that not every size has one on the grid of the stride.
 
@@ -84,14 +88,14 @@ def choose_tile(network: NetworkGeometry, size: int | None = None) -> Tile:
 
 
 def behind_plugin(runtime: Runtime, run: Run) -> Runtime:
-    """A runtime that gets values as the plug-in hands them on: divided in float64, the rest in float32."""
+    """Return a runtime that gets values as the plug-in hands them on: divided in float64, else float32."""
     found = keys(run, Tile(1, 0))
     mean, std = (np.array(found[f"standardization_{name}"], np.float32) for name in ("mean", "std"))
     return lambda image_BHWC: runtime(((image_BHWC / np.float64(255)).astype(np.float32) - mean) / std)
 
 
 def keys(run: Run, tile: Tile) -> dict[str, Any]:
-    """Metadata by the names that the plug-in knows.
+    """Return metadata by the names that the plug-in knows.
 
     `tiles_size` is what its documentation says, `tile_size` what its code reads.
     """

@@ -14,9 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from segmenter.base.errors import ConfigError, ExportError, OutputError, SegmenterError
 from segmenter.base.files import alone_in, sync, write_whole
-from segmenter.extras.export.check import TOLERANCE, TOLERANCE_FP16, Agreement, compare
+from segmenter.base.version import __version__
+from segmenter.extras.export.check import (
+    TOLERANCE,
+    TOLERANCE_FP16,
+    Agreement,
+    Source,
+    compare,
+    find_source,
+    probes,
+)
 from segmenter.extras.export.deepness import Tile, behind_plugin, choose_tile, keys
-from segmenter.extras.export.facts import facts_of
 from segmenter.extras.export.formats import (
     SUFFIX,
     check_libraries,
@@ -24,9 +32,10 @@ from segmenter.extras.export.formats import (
     versions,
     write_model,
 )
-from segmenter.extras.export.probes import Source, find_source, probes
 from segmenter.extras.export.request import ExportRequest
+from segmenter.grid.windows import round_up
 from segmenter.inference.loading import load_member
+from segmenter.raster.validity import NO_MEASUREMENT
 from segmenter.runs.run import Run, load_run
 
 if TYPE_CHECKING:
@@ -34,16 +43,19 @@ if TYPE_CHECKING:
     from segmenter.inference.function import Member
 
 _ASIDE = ".export."
+_FORMAT = 1
 
 
 @dataclass(frozen=True)
 class Written:
-    """Attributes:
-    path: the file, or the folder of a SavedModel; `PATH.json` lies beside it.
-    bytes: of it.
-    checked_on: what it was compared with predict.py on.
-    agreement: of both.
-    facts: as in the .json.
+    """An exported model.
+
+    Attributes:
+        path: the file, or the folder of a SavedModel; `PATH.json` lies beside it.
+        bytes: of it.
+        checked_on: images on which it was compared with predict.py.
+        agreement: of both.
+        facts: as in the .json.
     """
 
     path: Path
@@ -55,10 +67,12 @@ class Written:
 
 @dataclass(frozen=True)
 class _Plan:
-    """Attributes:
-    size: fixed side; None: any.
-    tile: that Deepness cuts; None without that profile.
-    name: of the file.
+    """Shape and precision of an export.
+
+    Attributes:
+        size: fixed side; None: any.
+        tile: that Deepness cuts; None without that profile.
+        name: of the file.
     """
 
     size: int | None
@@ -159,7 +173,7 @@ def _facts(request: ExportRequest, run: Run, plan: _Plan, shape: Shape) -> dict[
 def _checked(
     request: ExportRequest, run: Run, member: Member, shape: Shape, source: Source, file: Path
 ) -> Agreement:
-    """Both on the same windows; the exported one gets what its profile's program gives it."""
+    """Run both on the same windows; the exported one gets what its profile's program gives it."""
     from segmenter.inference.function import predict_function
 
     runtime = read_model(request.format, file, shape)
@@ -191,7 +205,7 @@ def _files(path: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def _folder(output: Path) -> Iterator[Path]:
-    """A folder within the output folder for what is not finished; both go where nothing came of it."""
+    """Make a temporary subfolder; remove it, with an empty output folder, if the export fails."""
     missing = [folder for folder in (output, *output.absolute().parents) if not folder.exists()]
     try:
         with alone_in(output) as unlocked:
@@ -208,3 +222,82 @@ def _folder(output: Path) -> Iterator[Path]:
         with contextlib.suppress(OSError):  # one that holds something stays, and those above it
             for folder in missing:
                 folder.rmdir()
+
+
+# ------------------------------------------------------------------------------------------------------ facts
+
+
+def facts_of(
+    run: Run, *, image: list[Any], outputs: dict[str, list[Any]], standardised: bool, fp16: str
+) -> dict[str, Any]:
+    """Return the facts of an exported model; JSON values.
+
+    Args:
+        image: shape of the input, names for what may be any number.
+        outputs: name → shape.
+        standardised: the caller normalises, and there is no rule for pixels without data.
+        fp16: how 16-bit floats are used; empty: not at all.
+    """
+    classes = run.classes.classes
+    return {
+        "format": _FORMAT,
+        "program": f"coverage-segmenter {__version__}",
+        "run": run.path.resolve().name,
+        "run_checksum": run.checksum(),
+        "weights": run.weights_file().name,
+        "class_names": run.classes.names,
+        "class_codes": [each.code for each in classes],
+        "class_colours": [list(each.colour) for each in classes],
+        "bands": list(run.bands or range(1, run.band_count + 1)),
+        "image_dtype": run.dtype,
+        "metres_per_pixel": run.metres_per_pixel,
+        "input": {"image": {"shape": image, "dtype": "float32", "values": _values(run, standardised)}},
+        "outputs": {name: {"shape": shape, "dtype": _OUTPUTS[name]} for name, shape in outputs.items()},
+        "normalisation": {
+            "where": "outside" if standardised else "inside",
+            "mean": list(run.normalisation.mean),
+            "std": list(run.normalisation.std),
+        },
+        "nodata": _STANDARDISED if standardised else _NODATA,
+        "softmax": "inside",
+        "precision": fp16 or "float32",
+        "stride": run.network.stride,
+        "radius": run.network.radius,
+        "tiling": tiling_text(run, image),
+    }
+
+
+_OUTPUTS = {"classes": "uint8", "probabilities": "float32"}
+_NODATA = (
+    f"inside: a pixel where a band is NaN, infinite or beyond ±{NO_MEASUREMENT:g} has no data; its class is "
+    "255, its probabilities are 0"
+)
+_STANDARDISED = "outside: every pixel counts as data; give 0 (after normalisation) where there are none"
+
+
+def _values(run: Run, standardised: bool) -> str:
+    if standardised:
+        return "value / 255, minus mean / 255, divided by std / 255 of each band"
+    return f"as in the images ({run.dtype}), NaN where a pixel has no data"
+
+
+def tiling_text(run: Run, image: list[Any]) -> str:
+    """Describe the windows that give the map of the whole raster.
+
+    Args:
+        image: shape of the input, names for what may be any number.
+    """
+    network = run.network
+    if network.radius is None:
+        return f"no windows give the map of the whole raster: {network.unlimited}"
+    halo = round_up(network.radius, network.stride)
+    side = max((length for length in image if isinstance(length, int)), default=0)
+    if "height" not in image and side <= 2 * halo:
+        return (
+            f"no windows of {side} pixels give the map of the whole raster, as what lies up to {halo} pixels "
+            f"away has a part in each pixel: those of --size {3 * halo} would"
+        )
+    return (
+        f"windows that begin at multiples of {network.stride} pixels, of which {halo} pixels on each side "
+        "that is not the raster's are discarded, give the map of the whole raster"
+    )

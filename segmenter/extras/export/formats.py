@@ -38,6 +38,8 @@ _NEEDED: dict[Format, tuple[str, ...]] = {
     "savedmodel": (),
 }
 _LOUD = ("tf2onnx", "tensorflow", "absl")
+OPSET = 17
+"""Version of 2022, which onnxruntime reads from 1.12 on."""
 
 
 def check_libraries(format: Format) -> None:
@@ -62,18 +64,16 @@ def write_model(format: Format, exported: Exported, path: Path, facts: Mapping[s
     """
     with _quiet():
         if format == "onnx":
-            from segmenter.extras.export import onnx_files
-
             texts = {key: json.dumps(value, ensure_ascii=False) for key, value in facts.items()}
-            onnx_files.write(exported, path, texts)
+            _write_onnx(exported, path, texts)
             return
-        from segmenter.extras.export import tensorflow_files
+        from segmenter.extras.export.graph import write_savedmodel
 
-        tensorflow_files.write_savedmodel(exported, path)
+        write_savedmodel(exported, path)
 
 
 def read_model(format: Format, path: Path, shape: Shape) -> Runtime:
-    """The written file in its runtime, on the CPU.
+    """Load the written file in its runtime, on the CPU.
 
     Raises:
         ExportError: it does not take the file; so the function, for pixels.
@@ -95,19 +95,17 @@ def read_model(format: Format, path: Path, shape: Shape) -> Runtime:
 
 
 def _opened(format: Format, path: Path) -> Callable[[Any], dict[str, Any]]:
-    """The file in its runtime: image → the outputs by their names."""
+    """Load the file in its runtime: image → the outputs by their names."""
     if format == "onnx":
-        from segmenter.extras.export import onnx_files
+        return _read_onnx(path)
+    from segmenter.extras.export.graph import read_savedmodel
 
-        return onnx_files.read(path)
-    from segmenter.extras.export import tensorflow_files
-
-    return tensorflow_files.read_savedmodel(path)
+    return read_savedmodel(path)
 
 
 def versions(format: Format) -> dict[str, str]:
-    """Versions of the libraries that made and checked a file."""
-    from segmenter.extras.export.tensorflow_files import tensorflow_version
+    """Return versions of the libraries that made and checked a file."""
+    from segmenter.extras.export.graph import tensorflow_version
 
     names = [name.replace("_", "-") for name in (*_NEEDED[format], "keras")]
     return {**{name: version(name) for name in names}, "tensorflow": tensorflow_version()}
@@ -115,7 +113,7 @@ def versions(format: Format) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _naming(format: Format) -> Iterator[None]:
-    """Errors of a runtime, which has kinds of its own, as one line."""
+    """Turn errors of a runtime, which has kinds of its own, into one line."""
     try:
         yield
     except Exception as error:
@@ -125,7 +123,7 @@ def _naming(format: Format) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what converters log, from Python or on the process's stderr: our line says what is wrong."""
+    """Suppress what converters log, from Python or on stderr: our line says what is wrong."""
     before = {name: logging.getLogger(name).level for name in _LOUD}
     sys.stderr.flush()
     kept = os.dup(2)
@@ -141,3 +139,63 @@ def _quiet() -> Iterator[None]:
         os.close(kept)
         for name, level in before.items():
             logging.getLogger(name).setLevel(level)
+
+
+def _write_onnx(exported: Exported, path: Path, facts: Mapping[str, str]) -> None:
+    """Write the file; the facts become its metadata.
+
+    Raises:
+        ExportError: ONNX has no operation for a part of the model, or no room for its weights.
+    """
+    import onnx
+    import tf2onnx  # which imports TensorFlow
+
+    model, _ = tf2onnx.convert.from_function(
+        exported.function, exported.signature, opset=OPSET, custom_op_handlers={"SelectV2": (_where, [])}
+    )
+    missing = sorted({node.op_type for node in model.graph.node if not _is_known(onnx, node)})
+    if missing:
+        raise ExportError(f"ONNX has no operation for {', '.join(missing)} of this model")
+    _name_axes(model.graph, channels_first=exported.channels_first)
+    model.producer_name = "coverage-segmenter"
+    onnx.helper.set_model_props(model, dict(facts))
+    try:
+        content = model.SerializeToString()
+    except ValueError as error:
+        raise ExportError(f"ONNX: one file holds up to 2 GB, the model is larger ({error})") from None
+    path.write_bytes(content)
+
+
+def _read_onnx(path: Path) -> Callable[[Any], dict[str, Any]]:
+    """Load the file in onnxruntime, on the CPU: image → the outputs by their names."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    # Threads that wait would take the processor from others, and count as if they computed.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return lambda image: dict(zip(names, session.run(names, {"image": image}), strict=True))
+
+
+def _name_axes(graph: Any, *, channels_first: bool) -> None:
+    """Call the axes that may have any length by what they are: those of one name are equally long."""
+    names = {3: ("batch", "height", "width"), 4: ("batch", "height", "width", "channels")}
+    if channels_first:
+        names[4] = ("batch", "channels", "height", "width")
+    for value in (*graph.input, *graph.output):
+        axes = value.type.tensor_type.shape.dim
+        for axis, name in zip(axes, names[len(axes)], strict=True):
+            if not axis.HasField("dim_value"):
+                axis.dim_param = name
+
+
+def _where(graph: Any, node: Any, name: str, arguments: Any) -> Any:
+    """Keep a choice between two tensors as one; tf2onnx makes products with 0, where NaN spreads."""
+    node.type = "Where"
+    return node
+
+
+def _is_known(onnx: Any, node: Any) -> bool:
+    return node.domain not in ("", "ai.onnx") or bool(onnx.defs.has(node.op_type, OPSET, ""))

@@ -1,14 +1,22 @@
-"""The function that is exported: from pixels to probabilities, with what predict.py does around its model."""
+"""The function that is exported: from pixels to probabilities, with what predict.py does around its model.
+
+Keras computes two layers by operations of TensorFlow alone: convolutions in groups of one channel as a call
+of an XLA program, and GELU by the complementary error function. Both have twins here that compute the same.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import keras
+import numpy as np
 import tensorflow as tf
 
-from segmenter.extras.export.plain_layers import plain
+from segmenter.base.errors import OutputError
 from segmenter.grid.labels import IGNORE
 from segmenter.inference.function import Member
 from segmenter.raster.validity import NO_MEASUREMENT
@@ -16,7 +24,7 @@ from segmenter.raster.validity import NO_MEASUREMENT
 
 @dataclass(frozen=True)
 class Shape:
-    """What a model takes and gives.
+    """Input and output of a model.
 
     Attributes:
         bands: C.
@@ -36,7 +44,7 @@ class Shape:
 
     @property
     def image(self) -> tuple[int | None, ...]:
-        """Of the input, None where any number will do."""
+        """Shape of the input, None for any number."""
         rows = (self.size, self.size)
         first = self.channels_first
         return (self.batch, self.bands, *rows) if first else (self.batch, *rows, self.bands)
@@ -44,11 +52,13 @@ class Shape:
 
 @dataclass(frozen=True, eq=False)
 class Exported:
-    """Attributes:
-    function: compiled; takes `image`, gives a dict of `classes` and `probabilities`, or the latter alone.
-    signature: of it.
-    variables: that it reads.
-    channels_first: see `Shape`.
+    """A function to export.
+
+    Attributes:
+        function: compiled; takes `image`, gives a dict of `classes` and `probabilities`, or the latter alone.
+        signature: of it.
+        variables: that it reads.
+        channels_first: see `Shape`.
     """
 
     function: Any
@@ -58,7 +68,7 @@ class Exported:
 
 
 def exported_function(member: Member, shape: Shape) -> Exported:
-    """A run's model as the function that other runtimes get.
+    """Return a run's model as the function that other runtimes get.
 
     Image values are float32 in the data's units. A pixel with a band that is NaN, infinite or beyond ±1e30
     has no data, as in predict.py: the model sees the mean of the training scenes there, its class is 255 and
@@ -106,7 +116,7 @@ def _whole(member: Member, model: Any, shape: Shape) -> Callable[[Any], dict[str
 
 
 def _logits(model: Any, pixels_BHWC: Any, shape: Shape) -> Any:
-    """Logits of any height and width: pixels without data fill both up, below and on the right."""
+    """Return logits of any height and width: pixels without data fill both up, below and on the right."""
     if shape.size is not None:
         return tf.cast(model(pixels_BHWC, training=False), tf.float32)
     height, width = tf.shape(pixels_BHWC)[1], tf.shape(pixels_BHWC)[2]
@@ -114,3 +124,95 @@ def _logits(model: Any, pixels_BHWC: Any, shape: Shape) -> Any:
     filled = tf.pad(pixels_BHWC, [[0, 0], [0, below], [0, right], [0, 0]])
     filled = tf.ensure_shape(filled, [None, None, None, shape.bands])
     return tf.cast(model(filled, training=False), tf.float32)[:, :height, :width]
+
+
+# ----------------------------------------------------------------------------------------------------- layers
+
+
+class ErfGelu(keras.layers.Layer):
+    """x Φ(x) (Hendrycks & Gimpel, arXiv:1606.08415) by the error function."""
+
+    def call(self, inputs: Any) -> Any:
+        """Apply the activation in the inputs' precision."""
+        half = tf.constant(0.5, inputs.dtype)
+        scaled = inputs * tf.constant(math.sqrt(0.5), inputs.dtype)
+        return half * inputs * (tf.constant(1.0, inputs.dtype) + tf.math.erf(scaled))
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return input_shape
+
+
+def plain(model: keras.Model) -> keras.Model:
+    """Return the model, or one of the same function and weights with twins of layers that runtimes lack."""
+    if not any(_is_depthwise(layer) or _is_gelu(layer) for layer in model.layers):
+        return model
+    copy = keras.models.clone_model(model, clone_function=_plain_layer)
+    for layer in filter(_is_depthwise, model.layers):
+        kernel, *bias = layer.get_weights()
+        # (k, k, 1, C) → (k, k, C, 1)
+        copy.get_layer(layer.name).set_weights([np.transpose(kernel, (0, 1, 3, 2)), *bias])
+    return copy
+
+
+def _plain_layer(layer: Any) -> Any:
+    """Return the layer, or one that computes the same by other operations."""
+    if _is_depthwise(layer):
+        config = layer.get_config()
+        kept = ("name", "kernel_size", "strides", "padding", "dilation_rate", "use_bias")
+        options = {key: config[key] for key in kept}
+        return keras.layers.DepthwiseConv2D(**options, dtype=layer.dtype_policy, activation=layer.activation)
+    return ErfGelu(name=layer.name, dtype=layer.dtype_policy) if _is_gelu(layer) else layer
+
+
+def _is_depthwise(layer: Any) -> bool:
+    """Return True if a layer is a general convolution that sees each channel by itself."""
+    return type(layer) is keras.layers.Conv2D and 1 < layer.groups == layer.filters
+
+
+def _is_gelu(layer: Any) -> bool:
+    return isinstance(layer, keras.layers.Activation) and layer.activation is keras.activations.gelu
+
+
+# ------------------------------------------------------------------------------------------------- SavedModel
+
+
+def tensorflow_version() -> str:
+    """Return the version of the loaded TensorFlow."""
+    return str(tf.__version__)
+
+
+def write_savedmodel(exported: Exported, path: Path) -> None:
+    """Write the folder.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    module = _module(exported)
+    module.serve = exported.function
+    # Gradients are ours alone; they are no part of a model that predicts.
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+    concrete = exported.function.get_concrete_function()
+    try:
+        tf.saved_model.save(module, str(path), signatures=concrete, options=options)
+    except tf.errors.OpError as error:
+        raise OutputError(
+            f"{path.parent.parent}: cannot write it: {error.message}; is the disk full?"
+        ) from None
+
+
+def read_savedmodel(path: Path) -> Callable[[Any], dict[str, Any]]:
+    """Load the folder: image → the outputs by their names."""
+    loaded = tf.saved_model.load(str(path))
+    serve = loaded.signatures["serving_default"]
+
+    def run(image: Any, loaded: Any = loaded) -> dict[str, Any]:  # what was loaded holds the weights
+        return {name: tensor.numpy() for name, tensor in serve(image=tf.constant(image)).items()}
+
+    return run
+
+
+def _module(exported: Exported) -> Any:
+    """Return a holder of the variables, so that they are saved."""
+    module = tf.Module()
+    module.weights = [variable.value for variable in exported.variables]
+    return module

@@ -27,7 +27,7 @@ exit code
 
 @dataclass(frozen=True)
 class ExportRequest:
-    """What is exported, and how.
+    """Request of an export.
 
     Attributes:
         run: run directory.
@@ -71,7 +71,7 @@ class ExportRequest:
 
 
 def parse(arguments: Sequence[str] | None = None) -> ExportRequest:
-    """The request of a call; ends the process with code 2 where an argument is wrong.
+    """Parse the request of a call; end the process with code 2 if an argument is wrong.
 
     Raises:
         ConfigError: arguments that exclude each other.

@@ -20,7 +20,7 @@ from segmenter.base.errors import SegmenterError
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.extras.sharing.known_facts import Known
-from segmenter.runs.arrays import META, load_arrays, save_arrays
+from segmenter.runs.checkpoints import META, load_arrays, save_arrays
 from segmenter.runs.origin import FILE as ORIGIN
 from segmenter.runs.origin import load_origin, save_origin
 from segmenter.runs.report.sections import REPORT
@@ -37,7 +37,7 @@ _PATHS = (("dataset", "root"), ("dataset", "files"), ("dataset", "cache"), ("dis
 
 
 def paths_of(recipe: Recipe) -> Iterator[str]:
-    """`dataset.root /data/city` for each setting that names a place on its owner's machine."""
+    """Yield `dataset.root /data/city` for each setting that names a place on its owner's machine."""
     data = recipe.model_dump(mode="json")
     for section, key in _PATHS:
         if data[section].get(key) is not None:
@@ -47,7 +47,7 @@ def paths_of(recipe: Recipe) -> Iterator[str]:
 
 
 def without_paths(recipe: Recipe) -> Recipe:
-    """The recipe with no path in it but the name of a file of weights."""
+    """Return the recipe with no path in it but the name of a file of weights."""
     data: dict[str, Any] = recipe.model_dump(mode="json")
     for section, key in _PATHS:
         if key in data[section]:
@@ -91,7 +91,7 @@ def _copy(source: Path, target: Path, run: Run) -> None:
 
 
 def _rewritten(path: Path, run: Run) -> dict[str, Any]:
-    """The arrays of a checkpoint with the run's recipe in the place of its own copies."""
+    """Return the arrays of a checkpoint with the run's recipe in the place of its own copies."""
     arrays = load_arrays(path)
     arrays |= {name: text for name, text in run.text_arrays().items() if name in arrays}
     if META in arrays:

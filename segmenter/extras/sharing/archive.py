@@ -48,8 +48,7 @@ from segmenter.extras.sharing.card import card_text
 from segmenter.extras.sharing.known_facts import Known, read_known
 from segmenter.extras.sharing.stac import FILE as STAC
 from segmenter.extras.sharing.stac import item
-from segmenter.runs.arrays import load_arrays
-from segmenter.runs.checkpoints import BEST, checkpoints
+from segmenter.runs.checkpoints import BEST, checkpoints, load_arrays
 from segmenter.runs.log import LOG
 from segmenter.runs.origin import FILE as ORIGIN
 from segmenter.runs.report.sections import REPORT
@@ -73,7 +72,7 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 """The earliest that a zip file can say: the real one would make other bytes of the same run."""
 _MODE = 0o100644 << 16
 _DAMAGE = (ValueError, EOFError, KeyError, RuntimeError, OverflowError, struct.error, zipfile.BadZipFile)
-"""What `zipfile` raises of damaged files beside OSError."""
+"""Errors of `zipfile` about damaged files, beside OSError."""
 _WHAT = f"expected a run that `{invocation('runs')} pack` wrote"
 Content = Path | bytes
 

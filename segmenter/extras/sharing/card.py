@@ -31,7 +31,7 @@ _NOT_MEASURED = (
 
 
 def card_text(known: Known, licence: str | None = None) -> str:
-    """The card.
+    """Return the card.
 
     Args:
         licence: of the weights, as its owner says it (an SPDX identifier); None: not stated.
@@ -52,7 +52,7 @@ def card_text(known: Known, licence: str | None = None) -> str:
 
 
 def plain_markdown(text: str) -> str:
-    """A text that Markdown shows as it is: names of classes hold anything."""
+    """Escape a text for Markdown: names of classes hold anything."""
     return _SPECIAL.sub(r"\\\1", text)
 
 
@@ -234,7 +234,7 @@ def _training(known: Known) -> list[str]:
 
 
 def _loss(recipe: Recipe) -> str:
-    """The terms with their weights, and all else that was chosen."""
+    """Return the terms with their weights, and all else that was chosen."""
     loss = recipe.loss
     terms = " + ".join(f"{getattr(loss, name):g} × {name.replace('_', '-')}" for name in loss.used_terms)
     others = [
@@ -295,7 +295,7 @@ def _per_scale(known: Known) -> list[str]:
 
 
 def _limits(known: Known) -> list[str]:
-    """The limits, those of the classes first."""
+    """Return the limits, those of the classes first."""
     return [*_of_classes(known), *_of_scores(known), *_of_scale(known), *_of_pixels(known), _NOT_MEASURED]
 
 

@@ -22,14 +22,12 @@ from segmenter.base.errors import CheckpointError, SegmenterError
 from segmenter.base.files import read_regular
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.evaluation.scores import Scores
-from segmenter.model.pretrained.packages import PACKAGE_LICENCE, package_of
-from segmenter.runs.arrays import META, Arrays, arrays_digest
-from segmenter.runs.checkpoints import BEST
+from segmenter.model.pretrained.encoder_weights import PACKAGE_LICENCE, package_of
+from segmenter.runs.checkpoints import BEST, META, Arrays, arrays_digest, learned_weights
 from segmenter.runs.origin import Origin, load_origin
 from segmenter.runs.resume import Facts
 from segmenter.runs.run import Run, load_run
 from segmenter.runs.score_files import BEST_FILES
-from segmenter.runs.weights import learned_weights
 
 
 @dataclass(frozen=True)
@@ -44,7 +42,7 @@ class Known:
         parameters: numbers in them, with BatchNorm's statistics.
         steps: optimiser steps after which these weights were; None: the file does not say.
         facts: how they were computed; None: the file does not say.
-        origin: what the run was made from; None: an older program trained it.
+        origin: data that the run was made from; None: an older program trained it.
         scores: of the validation of these very weights; None: there are none.
         no_scores: why there are none; empty where there are.
         per_scale: strata of the validation scenes' scale that have scores of their own.
@@ -65,12 +63,12 @@ class Known:
 
     @property
     def name(self) -> str:
-        """Of the run."""
+        """Name of the run."""
         return self.run.recipe.name
 
     @property
     def architecture(self) -> str:
-        """Of the model, as the literature calls it."""
+        """Name of the model in the literature."""
         model = self.run.recipe.model
         return f"{model.encoder} + {model.decoder}" if isinstance(model, EncoderDecoderConfig) else "U-Net"
 
@@ -86,7 +84,7 @@ class Known:
         return None if self.origin is None else self.origin.pixels
 
     def describe_start(self) -> str:
-        """Where the weights came from that training started from, and their licence as far as known."""
+        """Describe where the weights came from that training started from, and their licence if known."""
         origin, model = self.origin, self.run.recipe.model
         if origin is not None and origin.started_from:
             return f"the weights of the run {origin.started_from}; their origin and licence are that run's"
@@ -104,7 +102,7 @@ class Known:
 
 
 def read_known(path: Path) -> Known:
-    """The facts of the run in a directory; imports no TensorFlow.
+    """Read the facts of the run in a directory; imports no TensorFlow.
 
     Raises:
         CheckpointError: it is no run directory, has no weights, or they are damaged.
@@ -149,7 +147,7 @@ def _facts(arrays: Arrays) -> Facts | None:
 def _scores(
     run: Path, weights: Path, steps: int | None
 ) -> tuple[Scores | None, str, Mapping[str, Mapping[str, Any]]]:
-    """The scores of these weights, why there are none, and those of each stratum of scale."""
+    """Return the scores of these weights, why there are none, and those of each stratum of gsd."""
     file = run / BEST_FILES[0]
     if weights.name != BEST:
         return None, f"{weights.name} was not validated: the run has no best validation", {}

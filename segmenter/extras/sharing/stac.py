@@ -30,7 +30,7 @@ _NO_LETTERS = re.compile(r"[^0-9A-Za-z_-]+")
 _VERSION = re.compile(r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){2}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d(T\d\d:\d\d:\d\dZ)?")
 _SHA256 = "1220"
-"""Of a multihash: SHA-256, of 32 bytes."""
+"""Prefix of a multihash: SHA-256, of 32 bytes."""
 
 
 def item(
@@ -40,7 +40,7 @@ def item(
     licence: str | None = None,
     times: tuple[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The item as plain data.
+    """Return the item as plain data.
 
     Args:
         base: address or relative path that the run's files lie under, with its last slash.
@@ -87,7 +87,7 @@ def _moment(text: str) -> datetime:
 
 
 def base_of(run: Path, output: Path, href: str | None) -> str:
-    """Where an item that is written to `output` finds the run's files: a given address, else a path."""
+    """Return the base of links to the run's files from `output`: a given address, else a path."""
     if href is not None:
         if not is_address(href):
             raise SegmenterError(f"--href: expected an address (https://…, s3://…), got {href}")
@@ -97,7 +97,7 @@ def base_of(run: Path, output: Path, href: str | None) -> str:
 
 
 def _plain_name(known: Known) -> str:
-    """The run's name in the letters that MLM allows."""
+    """Return the run's name in the letters that MLM allows."""
     name = _ALLOWED.sub("-", known.name).strip("-._")
     return name if _NAME.fullmatch(name) else f"model-{name}".rstrip("-")
 
@@ -185,7 +185,7 @@ def _model(known: Known) -> dict[str, Any]:
 
 
 def _start(known: Known) -> dict[str, Any]:
-    """Whether the weights began with others'; nothing where that was not recorded."""
+    """Return whether the weights began with others'; nothing if that was not recorded."""
     origin, weights = known.origin, getattr(known.run.recipe.model, "weights", None)
     if weights is not None or (origin is not None and origin.started_from):
         return {"mlm:pretrained": True, "mlm:pretrained_source": known.describe_start()}
@@ -241,7 +241,7 @@ def _output(known: Known) -> dict[str, Any]:
 
 
 def _machine_names(names: Sequence[str]) -> list[str]:
-    """Names in the letters that the classification extension allows, each once; else `class-3`."""
+    """Return names in the letters that the classification extension allows, each once; else `class-3`."""
     found = [_NO_LETTERS.sub("-", name).strip("-") for name in names]
     return [n if n and found.count(n) == 1 else f"class-{number}" for number, n in enumerate(found)]
 

@@ -17,7 +17,7 @@ FINEST = 4
 
 
 def deeplabv3plus(features: list[Any], layers: Layers, config: EncoderDecoderConfig) -> tuple[Any, int]:
-    """Atrous spatial pyramid pooling on the deepest features, joined with those at stride 4.
+    """Apply atrous spatial pyramid pooling to the deepest features, joined with those at stride 4.
 
     Rates are 6, 12 and 18 at an output stride of 16, and twice or half of that at 8 or 32, so that they reach
     equally far on the ground. Convolutions are depthwise separable, `decoder_width` channels wide (the paper:

@@ -14,7 +14,7 @@ FINEST = 4
 
 
 def fpn(features: list[Any], layers: Layers, config: EncoderDecoderConfig) -> tuple[Any, int]:
-    """Pyramid of Lin et al. 2017 (arXiv:1612.03144), head of Kirillov et al. 2019 (arXiv:1901.02446).
+    """Build the pyramid of arXiv:1612.03144 (Lin 2017) with the head of arXiv:1901.02446 (Kirillov 2019).
 
     Features at strides 4 to 32 become `decoder_width` channels each, the coarse added to the fine. Each level
     is brought to stride 4 by 3×3 convolutions of half that width, each but the finest's followed by a
@@ -34,7 +34,7 @@ def fpn(features: list[Any], layers: Layers, config: EncoderDecoderConfig) -> tu
 
 
 def pyramid(features: list[Any], layers: Layers, width: int, top: Any = None) -> list[tuple[Any, int]]:
-    """Features from stride 4 on as levels of one width, each the sum of its own and all coarser ones.
+    """Bring features from stride 4 on to levels of one width, each the sum of its own and all coarser ones.
 
     Args:
         features: at strides 2, 4, …

@@ -11,7 +11,7 @@ from segmenter.model.layers import Layers
 
 
 def pooled(x: Any, bins: int, width: int, layers: Layers, name: str) -> Any:
-    """Means over bins² parts of x, each with a 1×1 convolution, brought back to x's size bilinearly."""
+    """Average over bins² parts of x, each with a 1×1 convolution, brought back to x's size bilinearly."""
     means = PartMeans(bins, dtype=layers.policy, name=f"{name}_means")(x)
     means = layers.block(means, width, name, kernel=1)
     return SpreadParts(bins, dtype=layers.policy, name=f"{name}_spread")([means, x])
@@ -30,14 +30,14 @@ class PartMeans(keras.layers.Layer):
         self.bins = bins
 
     def call(self, inputs: Any) -> Any:
-        """The means, in the precision of the weights."""
+        """Average in the precision of the weights."""
         exact = tf.cast(inputs, self.variable_dtype)  # a sum of many 16-bit values loses its last ones
         rows, columns = (self._means(tf.shape(inputs)[axis]) for axis in (1, 2))
         means = tf.einsum("ph,bhwc,qw->bpqc", rows, exact, columns)
         return tf.cast(means, inputs.dtype)
 
     def _means(self, size: Any) -> Any:
-        """(bins, size): each row the weights of a part's pixels, which sum to 1."""
+        """Return (bins, size): each row the weights of a part's pixels, which sum to 1."""
         part, pixel = tf.range(self.bins), tf.range(size)
         # Rounded up without negative numbers: other runtimes round those towards zero.
         first, last = part * size // self.bins, ((part + 1) * size + self.bins - 1) // self.bins
@@ -45,11 +45,9 @@ class PartMeans(keras.layers.Layer):
         return tf.cast(inside, self.variable_dtype) / tf.cast(last - first, self.variable_dtype)[:, None]
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """Shape of the means."""
         return (input_shape[0], self.bins, self.bins, input_shape[3])
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor."""
         return {**super().get_config(), "bins": self.bins}
 
 
@@ -62,13 +60,13 @@ class SpreadParts(keras.layers.Layer):
         self.bins = bins
 
     def call(self, inputs: list[Any]) -> Any:
-        """The enlarged means."""
+        """Enlarge the means."""
         means, like = inputs
         rows, columns = (self._weights(tf.shape(like)[axis], means.dtype) for axis in (1, 2))
         return tf.einsum("hp,bpqc,wq->bhwc", rows, means, columns)
 
     def _weights(self, size: Any, dtype: Any) -> Any:
-        """(size, bins): the weights of the parts at each pixel's centre, those of the nearest two."""
+        """Return (size, bins): the weights of the parts at each pixel's centre, those of the nearest two."""
         scale = tf.cast(self.bins, self.variable_dtype) / tf.cast(size, self.variable_dtype)
         centre = (tf.range(size, dtype=self.variable_dtype) + 0.5) * scale - 0.5
         centre = tf.clip_by_value(centre, 0, self.bins - 1)
@@ -76,10 +74,8 @@ class SpreadParts(keras.layers.Layer):
         return tf.cast(tf.maximum(1 - away, 0), dtype)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """Shape of the output."""
         means, like = input_shape
         return (*like[:3], means[3])
 
     def get_config(self) -> dict[str, Any]:
-        """The arguments of the constructor."""
         return {**super().get_config(), "bins": self.bins}

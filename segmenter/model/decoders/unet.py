@@ -13,7 +13,7 @@ _LEAST_WIDTH = 16
 
 
 def unet(features: list[Any], layers: Layers, config: EncoderDecoderConfig) -> tuple[Any, int]:
-    """At each stride: enlarged twice, joined with the encoder's features, two 3×3 convolutions.
+    """Enlarge at each stride, join with the encoder's features, apply two 3×3 convolutions.
 
     Widths halve from `decoder_width` at stride 16, down to 16 channels. A level at full resolution, where
     pixels are most and the encoder has no features, would cost as much as all of a small encoder.

@@ -14,7 +14,7 @@ _BINS = (1, 2, 3, 6)
 
 
 def upernet(features: list[Any], layers: Layers, config: EncoderDecoderConfig) -> tuple[Any, int]:
-    """Pyramid pooling (Zhao et al. 2017, arXiv:1612.01105) on the deepest features, then a feature pyramid.
+    """Apply pyramid pooling (Zhao et al. 2017, arXiv:1612.01105) to the deepest features, then a pyramid.
 
     All is `decoder_width` channels wide (the paper: 512). The deepest features get beside them their means
     over 1, 2², 3² and 6² parts of the window: it depends on all of the window, so prediction is smooth, not

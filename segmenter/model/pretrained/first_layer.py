@@ -14,7 +14,7 @@ RGB = ("red", "green", "blue")
 
 
 def channels_for(bands: int, channels: int, named: Sequence[WeightBand] | None) -> list[int | None]:
-    """The channel of the weights that each band takes, from 0; None: the mean of all.
+    """Return the channel of the weights that each band takes, from 0; None: the mean of all.
 
     Without names: as they are where there are as many; of more bands, the first ones; of fewer, all take
     the mean.
@@ -47,7 +47,7 @@ def _channel(band: WeightBand, channels: int) -> int | None:
 
 
 def fitted(kernel_HWCO: NDArray[np.float32], chosen: Sequence[int | None]) -> NDArray[np.float32]:
-    """(h, w, bands, O) kernel from one of (h, w, channels, O).
+    """Return a (h, w, bands, O) kernel from one of (h, w, channels, O).
 
     Each band takes its channel's weights, or the mean of all channels'. All are multiplied by
     channels / bands: an image that shows the same in every band gives the same sum as before, where the
@@ -61,7 +61,7 @@ def fitted(kernel_HWCO: NDArray[np.float32], chosen: Sequence[int | None]) -> ND
 
 
 def describe(chosen: Sequence[int | None], channels: int) -> str:
-    """How the bands take the channels, in a few words."""
+    """Describe in a few words how the bands take the channels."""
     if list(chosen) == list(range(channels)):
         return f"first layer: {channels} bands as they are"
     names = [_named(c, channels) for c in chosen]

@@ -27,7 +27,7 @@ _CACHED = {
 
 
 def cached_file(encoder: str) -> Path:
-    """Where Keras keeps an encoder's ImageNet weights, once it has downloaded them."""
+    """Return where Keras caches an encoder's downloaded ImageNet weights."""
     name = _CACHED.get(encoder) or encoder.replace("efficientnet_v2_", "efficientnetv2-") + "_notop.h5"
     home = Path.home() if os.access(Path.home(), os.W_OK) else Path("/tmp")  # as Keras does
     return Path(os.environ.get("KERAS_HOME") or home / ".keras") / "models" / name
@@ -51,7 +51,7 @@ def check_keras_weights(encoder: str, weights: str) -> None:
 
 
 def no_network(encoder: str, why: Any) -> WeightsError:
-    """The error of weights that cannot be downloaded."""
+    """Return the error of weights that cannot be downloaded."""
     file = cached_file(encoder)
     return WeightsError(
         f"model.weights: imagenet: cannot download {file.name} from {_HOST} ({shortened(str(why))}); "
@@ -60,7 +60,7 @@ def no_network(encoder: str, why: Any) -> WeightsError:
 
 
 def file_bands(path: Path, encoder: str) -> int:
-    """Channels that the first convolution of a file of Keras' has; 3 where the file does not tell.
+    """Return the channels of the first convolution in a Keras file; 3 if the file does not tell.
 
     Raises:
         WeightsError: it is missing, cut, larger than any encoder, no file of Keras' weights, or without a
@@ -88,7 +88,7 @@ def file_bands(path: Path, encoder: str) -> int:
 
 
 def _shapes(path: Path) -> list[tuple[int, ...]]:
-    """Of all arrays of numbers in a file.
+    """Return the shapes of all arrays of numbers in a file.
 
     Raises:
         WeightsError: it cannot be read whole.

@@ -48,7 +48,7 @@ _DAMAGE = (
     *(zipfile.BadZipFile, zlib.error, struct.error, OSError, ValueError, KeyError, TypeError, EOFError),
     *(RuntimeError, NotImplementedError, MemoryError, OverflowError),
 )
-"""What `zipfile`, NumPy and the code here raise of changed files; RuntimeError: "encrypted"."""
+"""Errors of `zipfile`, NumPy and the code here about changed files; RuntimeError: "encrypted"."""
 
 Read = Callable[[str], memoryview]
 
@@ -96,7 +96,7 @@ def read_torch(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def read_weights(path: Path) -> bytes:
-    """Content of a file of weights.
+    """Read a file of weights.
 
     Raises:
         SegmenterError: it is not there, too large, no file, or cannot be read.
@@ -175,7 +175,7 @@ class _Unpickler(pickle._Unpickler):  # in Python: the one in C takes memory for
 
 
 def _tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> _Tensor:
-    """The view of a storage, once it is sure to lie in it."""
+    """Return the view of a storage, checked to lie in it."""
     storage = _checked(storage, _Storage)
     numbers = [_checked(n, int) for n in (offset, *_checked(size, tuple), *_checked(stride, tuple))]
     if len(size) != len(stride) or len(size) > MOST_AXES or min(numbers) < 0:
@@ -232,7 +232,7 @@ def _legacy(content: bytes) -> tuple[Any, Read]:
 
 
 def _state(found: Any) -> dict[str, _Tensor]:
-    """The weights by name in what a file holds: on the level, of those below wrappers, that has the most.
+    """Return the weights by name in a file's content: on the level below wrappers that has the most.
 
     Beside the weights there may be a tensor or two, such as the loss or the best score.
     """
@@ -280,5 +280,5 @@ def _numbers(raw: memoryview, storage: _Storage) -> NDArray[Any]:
 
 
 def upper_halves(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Brain floats, read as 16-bit integers, as the float32 whose upper halves they are."""
+    """Convert brain floats, read as 16-bit integers, to float32, whose upper halves they are."""
     return (values.astype(np.uint32) << 16).view(np.float32)

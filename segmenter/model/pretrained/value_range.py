@@ -35,14 +35,14 @@ _RECORDS = {
 
 
 def record_of(encoder: str) -> Normalisation:
-    """The normalisation that an encoder's ImageNet weights were trained with."""
+    """Return the normalisation that an encoder's ImageNet weights were trained with."""
     return next(record for name, record in _RECORDS.items() if encoder.startswith(name))
 
 
 def input_normalisation(
     config: EncoderDecoderConfig, scenes: Normalisation, dtype: str
 ) -> tuple[Normalisation, str]:
-    """The normalisation of each band, and a line on it.
+    """Return the normalisation of each band, and a line on it.
 
     A band of 8 bits that takes a channel of weights from ImageNet has that channel's; all others have the
     training scenes'. `input_normalisation` of the recipe may ask for one of both.
@@ -86,7 +86,7 @@ def check_photographs(config: EncoderDecoderConfig, channels: int, file: str) ->
 
 
 def _colours(config: EncoderDecoderConfig, bands: int) -> list[int | None]:
-    """Red, green or blue (0, 1, 2) of the weights that each band takes; None: neither of them alone."""
+    """Return red, green or blue (0, 1, 2) of the weights that each band takes; None: no single one."""
     named = config.weight_bands
     if named is not None and any(isinstance(band, int) and band > len(RGB) for band in named):
         return [None] * bands  # numbered channels of more than three: no photograph's

@@ -15,13 +15,13 @@ from segmenter.grid.geometry import Window
 from segmenter.raster.gdal.private import GdalError
 
 FAULTS = (RasterioError, GdalError, OSError, CRSError, UnicodeDecodeError)
-"""What rasterio, GDAL and the system raise about a file."""
+"""Errors of rasterio, GDAL and the system about a file."""
 _LARGE_JPEG = "Backing store not supported"
 """libjpeg, of a progressive JPEG whose pixels need more memory than it may take."""
 
 
 def one_line(error: BaseException) -> str:
-    """The deepest reason of an error, on one line: rasterio's own often says only that a read failed."""
+    """Return the deepest reason of an error on one line: rasterio's own often says nothing."""
     while isinstance(error.__cause__ or error.__context__, FAULTS):
         error = error.__cause__ or error.__context__ or error
     if isinstance(error, UnicodeDecodeError):
@@ -45,5 +45,5 @@ def naming(path: Path, what: str, advice: str) -> Iterator[None]:
 
 
 def gdal_window(window: Window) -> GdalWindow:
-    """The same rectangle in rasterio's (column first) order."""
+    """Return the same rectangle in rasterio's (column first) order."""
     return GdalWindow(window.col, window.row, window.width, window.height)

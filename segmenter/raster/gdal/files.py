@@ -34,7 +34,7 @@ _KIND = 0o170000
 
 
 def forget_all() -> None:
-    """As `forget`, of all files."""
+    """Have GDAL forget what it keeps of all files at servers."""
     _gdal().VSICurlClearCache()
 
 
@@ -66,7 +66,7 @@ class _Stat(ctypes.Structure):
 
 @functools.cache
 def _gdal() -> ctypes.CDLL:
-    """The library that rasterio has loaded."""
+    """Return the library that rasterio has loaded."""
     library = ctypes.CDLL(gdal_library())
     library.VSIStatExL.argtypes = [ctypes.c_char_p, ctypes.POINTER(_Stat), ctypes.c_int]
     library.VSIGetLastErrorMsg.restype = ctypes.c_char_p
@@ -90,7 +90,7 @@ def _gdal() -> ctypes.CDLL:
 
 
 def own_env(**options: str) -> Any:
-    """A `rasterio.Env` in which GDAL takes its credentials itself, whatever else is installed.
+    """Return a `rasterio.Env` in which GDAL finds its credentials itself.
 
     rasterio asks boto3 for them where that is there, anew for each file: slow, and not what was asked for
     of a local one.
@@ -99,7 +99,7 @@ def own_env(**options: str) -> Any:
 
 
 def file_state(path: str) -> FileState:
-    """The state of a file.
+    """Return the state of a file.
 
     Raises:
         OSError: GDAL's reason why it cannot be told, on one line.
@@ -120,7 +120,7 @@ def forget(path: str) -> None:
 
 
 def asked_tag(served: str) -> str:
-    """The server's ETag of a file; time of change and size where it has none."""
+    """Return the server's ETag of a file; its time of change and size if it has none."""
     gdal, headers, i = _gdal(), {}, 0
     with own_env(), messages():
         gdal.VSIErrorReset()
@@ -150,19 +150,19 @@ def set_condition(served: str, tag: str | None) -> None:
 
 
 def is_network(address: str) -> bool:
-    """Whether one of GDAL's own paths leads to a server."""
+    """Return True if one of GDAL's own paths leads to a server."""
     return NETWORK.search(address) is not None
 
 
 def _error(otherwise: str) -> ServerError:
-    """What GDAL last said as an error of the system."""
+    """Return GDAL's last message as an error of the system."""
     said = (_gdal().VSIGetLastErrorMsg() or b"").decode(errors="replace")
     why = masked_text(" ".join(said.split())) or otherwise
     return ServerError(errno.ENOENT if _GONE.search(why) else errno.EIO, why)
 
 
 def open_file(path: str) -> int:
-    """GDAL's handle of a file.
+    """Open a file; return GDAL's handle.
 
     Raises:
         OSError: GDAL's reason.

@@ -27,7 +27,7 @@ def check_png(path: Path, stamp: Stamp) -> None:
 
     Raises:
         RasterError: it is large and interlaced: decoding takes the square of its size.
-        OSError: what it lacks.
+        OSError: it lacks pixels.
     """
     _check_interlacing(path)
     if (fault := _fault(path, stamp)) is not None:
@@ -59,7 +59,7 @@ def _fault(path: Path, stamp: Stamp) -> str | None:
 
 
 def _counted(file: BinaryIO) -> tuple[int, int]:
-    """Bytes of pixels that a file declares, and that it has (see the PNG specification, sections 5, 7, 8)."""
+    """Return the bytes of pixels that a file declares and has (PNG specification, sections 5, 7, 8)."""
     file.seek(_SIGNATURE_BYTES)
     inflating = zlib.decompressobj()
     wanted = got = 0
@@ -90,7 +90,7 @@ def _declared(header: bytes) -> int:
 
 
 def _inflated(file: BinaryIO, length: int, inflating: zlib._Decompress) -> int:
-    """Bytes that a chunk holds, never many of them in memory."""
+    """Return the number of bytes in a chunk, few of them in memory at a time."""
     got = 0
     while length:
         data = file.read(min(length, _PIECE_BYTES))

@@ -24,7 +24,7 @@ _ERROR = "GDAL signalled an error"
 
 
 def gdal_library() -> str:
-    """File of the GDAL that rasterio has loaded; other wheels (pyogrio's) bring one of their own."""
+    """Return the file of the GDAL that rasterio has loaded; other wheels (pyogrio's) bring their own."""
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
         names = {line.split(maxsplit=5)[5].strip() for line in maps if "/libgdal" in line}
     own = (Path(rasterio.__file__).parents[1] / "rasterio.libs").resolve()
@@ -34,7 +34,7 @@ def gdal_library() -> str:
 
 
 class _Heard(threading.local):
-    """What GDAL says to this thread while `messages` is in force: whether it is an error, and the text."""
+    """GDAL's messages to this thread while `messages` is in force: (it is an error, text)."""
 
     messages: list[tuple[bool, str]] | None = None
 
@@ -50,7 +50,7 @@ def listen() -> None:
 
 
 def _overhear(record: logging.LogRecord) -> bool:
-    """A filter of rasterio's loggers: what `messages` takes goes no further."""
+    """Filter rasterio's loggers: what `messages` takes goes no further."""
     if _heard.messages is None:
         return record.levelno >= logging.getLogger("rasterio").getEffectiveLevel()
     last = record.args[-1] if isinstance(record.args, tuple) and record.args else record.msg
@@ -62,7 +62,7 @@ def _overhear(record: logging.LogRecord) -> bool:
 
 @contextlib.contextmanager
 def messages() -> Iterator[list[tuple[bool, str]]]:
-    """What GDAL remarks on in a block without raising anything: whether it is an error, and the text.
+    """Collect GDAL's messages in a block that raise nothing: (it is an error, text).
 
     Needs `listen` before, and a `rasterio.Env` for all but reads.
     """
@@ -92,6 +92,6 @@ def quiet_libtiff() -> bool:
 
 
 def proj_data() -> Path | None:
-    """The folder of PROJ's data in rasterio's wheel; None where rasterio was built without one."""
+    """Return the folder of PROJ's data in rasterio's wheel; None if rasterio was built without one."""
     folder = Path(rasterio.__file__).with_name("proj_data")
     return folder if folder.is_dir() else None

@@ -41,7 +41,7 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, address: str) -> Place | None:
-        """The place of an address of GDAL; None where it is in no bucket that can be listed."""
+        """Return the place of an address of GDAL; None if it is in no bucket that can be listed."""
         for scheme in ("s3", "gs"):
             if address.startswith(f"/vsi{scheme}/"):
                 bucket, _, prefix = address.removeprefix(f"/vsi{scheme}/").partition("/")
@@ -49,7 +49,7 @@ class Place(NamedTuple):
         return None
 
     def key(self, name: str) -> str:
-        """The key of a relative path."""
+        """Return the key of a relative path."""
         return f"{self.prefix}/{name}" if self.prefix else name
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class Listed(NamedTuple):
 
 
 def listing(place: Place) -> Iterator[Listed]:
-    """All objects below a place, in the order of their keys; a thousand for each request.
+    """Yield all objects below a place, in the order of their keys; a thousand for each request.
 
     Raises:
         SegmenterError: the store refuses, or does not answer.
@@ -82,13 +82,13 @@ def listing(place: Place) -> Iterator[Listed]:
 
 
 def payer() -> dict[str, str]:
-    """The argument of requests that their sender pays for."""
+    """Return the argument of requests that their sender pays for."""
     who = os.environ.get("AWS_REQUEST_PAYER")
     return {"RequestPayer": who} if who else {}
 
 
 def client(scheme: str = "s3") -> Any:
-    """The client of a store, for several threads; its settings are those of GDAL.
+    """Return the client of a store, for several threads; its settings are those of GDAL.
 
     Raises:
         SegmenterError: boto3 is not installed, or the settings name nothing.
@@ -131,7 +131,7 @@ def _amazon() -> dict[str, str | None]:
 
 
 def _google(unsigned: bool) -> dict[str, str | None]:
-    """Google's store, by the keys that it gives for S3's language (HMAC keys)."""
+    """Return a client of Google's store, by its keys for S3's language (HMAC keys)."""
     key, secret = (os.environ.get(f"GS_{name}") for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"))
     if not unsigned and not (key and secret):
         raise DatasetError(
@@ -179,6 +179,6 @@ def _why(error: Exception) -> str:
 
 
 def code_of(error: BaseException) -> str:
-    """The store's name for an error; empty where it is no answer of a store."""
+    """Return the store's name for an error; empty if it is no answer of a store."""
     response = getattr(error, "response", None)
     return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""

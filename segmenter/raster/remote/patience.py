@@ -43,24 +43,24 @@ _FINAL = re.compile(
     r"not filled|does not exist|there is none|got a folder|resolve host",
     re.IGNORECASE,
 )
-"""Of reasons: another try would give the same. GDAL itself has tried again where a status asks for it."""
+"""Reasons for which another try is useless. GDAL itself has tried again where a status asks for it."""
 _LONGEST_PAUSE = 30.0
 _ARCHIVE = re.compile(r"^.*?\.(zip|kmz|tar|tgz|tar\.gz|gz)(?=[/}?]|$)")
 _STRONG = re.compile(r'"[!#-\[\]-~]+"')
 """An ETag that names bytes, and needs no escapes in GDAL's list of headers."""
 _REFUSED = re.compile(r"response code.*\b412\b")
-"""Of reasons: the condition of a request does not hold."""
+"""Reason: the condition of a request does not hold."""
 _tags: dict[str, str] = {}
 """Address at a server → ETag (or time and size) of the bytes that this process reads there."""
 _keeps_conditions: dict[str, bool] = {}
 """Beginning of addresses → whether the server refuses what is asked for on a condition that does not hold."""
 _conditions: dict[str, int] = {}
 _lock = threading.RLock()
-"""Of the three above; `_conditions` counts the threads that open or read an address on its condition."""
+"""Lock of the three above; `_conditions` counts the threads that open or read an address on its condition."""
 
 
 class _Trying(threading.local):
-    """Whether this thread is in `patiently`."""
+    """State of this thread: it is in `patiently`."""
 
     already = False
 
@@ -76,7 +76,7 @@ def forget_all() -> None:
 
 
 def forget(address: str) -> None:
-    """As of `gdal_files`; of an archive where the file lies in one."""
+    """Have GDAL forget a file, or the archive that it lies in."""
     forget_file(_served(address) or address)
 
 
@@ -118,7 +118,7 @@ def check_same(address: str, tag: str | None) -> None:
 
 
 def _served(address: str) -> str | None:
-    """The address of the file at a server, which may be an archive with the file; None if none serves it."""
+    """Return the address of the file at a server, maybe an archive with the file; None if local."""
     if (found := NETWORK.search(address)) is None:
         return None
     whole = address[found.start() :]
@@ -127,7 +127,7 @@ def _served(address: str) -> str | None:
 
 
 def _tag(served: str) -> str:
-    """The tag of what is read at a server; asked for once.
+    """Return the tag of what is read at a server; asked for once.
 
     Raises:
         OSError: the server's reason.
@@ -156,7 +156,7 @@ def _probe(served: str) -> None:
 
 
 def _place(served: str) -> str:
-    """The beginning of an address: its server."""
+    """Return the beginning of an address: its server."""
     return "/".join(served.split("/", 5)[:5])
 
 
@@ -204,7 +204,7 @@ def _check_same(served: str, tag: str) -> None:
 
 
 def _same_bytes(address: str, action: Callable[[], T]) -> T:
-    """What an action gives, of the bytes that this process has read of the address before.
+    """Run an action on the bytes that this process has read of the address before.
 
     Raises:
         ChangedInputError: the server has others now.
@@ -224,7 +224,7 @@ def _same_bytes(address: str, action: Callable[[], T]) -> T:
 
 
 def patiently(address: str, action: Callable[[], T]) -> T:
-    """What an action gives that reads from an address; where it fails it is tried again after pauses.
+    """Run an action that reads from an address; repeat it after pauses if it fails.
 
     GDAL repeats what a server refuses for a while (429, 500 to 504). It does not where an answer ends early,
     and keeps the half of it as if it were all: that is forgotten here before the next try.
@@ -264,7 +264,7 @@ def _in_tries(address: str, action: Callable[[], T]) -> T:
 
 
 def _pauses() -> Iterator[float]:
-    """Seconds before each further try."""
+    """Yield the seconds before each further try."""
     count, first = 0, 0.0
     with contextlib.suppress(ValueError):
         count = int(os.environ.get("GDAL_HTTP_MAX_RETRY", "0"))
@@ -288,20 +288,17 @@ class GdalFile(io.RawIOBase):
         self._file = patiently(path, lambda: open_file(path))
 
     def readable(self) -> bool:
-        """It is."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
         return True
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
-        """As of any file."""
         self._at = max(0, offset + (0, self._at, self._size)[whence])
         return self._at
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """As of any file.
+        """Read into a buffer.
 
         Raises:
             OSError: it gives fewer bytes than it has.

@@ -40,7 +40,7 @@ class RemotePath(PosixPath):
 
     @classmethod
     def of(cls, text: str) -> RemotePath:
-        """The path of a URL or of one of GDAL's own paths.
+        """Return the path of a URL or of one of GDAL's own paths.
 
         Raises:
             DatasetError: for any other scheme.
@@ -82,15 +82,13 @@ class RemotePath(PosixPath):
         return RemotePath._at(joined(self.address, str(name)))
 
     def absolute(self) -> RemotePath:
-        """Itself."""
         return self
 
     def resolve(self, strict: bool = False) -> RemotePath:
-        """Itself."""
         return self
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Size and time of change, as a listing or the server tells them; all else is 0.
+        """Return size and time of change, as a listing or the server tells them; all else is 0.
 
         Raises:
             OSError: the server's reason.
@@ -106,7 +104,7 @@ class RemotePath(PosixPath):
         return os.stat_result((0, 0, 0, 0, 0, 0, size, 0, changed, 0), times)
 
     def known_state(self) -> int | None:
-        """Size and time of change in short, asked for once in a process; None where nobody can tell."""
+        """Return a hash of size and time of change, asked for once in a process; None if unknown."""
         if self.address not in _states:
             try:
                 status = self.stat()
@@ -116,7 +114,7 @@ class RemotePath(PosixPath):
         return hash(_states[self.address])
 
     def open_bytes(self) -> BinaryIO:
-        """The file's bytes, to be read.
+        """Open the file's bytes for reading.
 
         Raises:
             OSError: the server's reason.
@@ -127,7 +125,7 @@ class RemotePath(PosixPath):
 
 
 def _unpickled(address: str, state: tuple[int, int] | None, tag: str | None) -> RemotePath:
-    """In another process, with what is known of the file."""
+    """Restore a path in another process, with what is known of the file."""
     path = RemotePath._at(address)
     if state is not None:
         note_state(path, *state)
@@ -139,7 +137,7 @@ def _unpickled(address: str, state: tuple[int, int] | None, tag: str | None) -> 
 
 
 def open_bytes(path: Path) -> BinaryIO:
-    """A file's bytes, wherever it lies.
+    """Open a file's bytes, local or remote.
 
     Raises:
         OSError: it cannot be read.
@@ -148,7 +146,7 @@ def open_bytes(path: Path) -> BinaryIO:
 
 
 def note_state(path: RemotePath, size: int, changed: int, tag: str | None = None) -> None:
-    """Remember what a listing said of a file; where that is another, GDAL is to forget the bytes it has.
+    """Remember a file's state from a listing; if it is another, have GDAL forget the file's bytes.
 
     Of a listing that names ETags only the bytes of that one are read from here on.
     """
@@ -185,7 +183,7 @@ def set_up_remote() -> None:
 
 
 def as_gdal_takes(path: Path) -> str | Path:
-    """Path as rasterio takes it: a Path would lose one of an address' two slashes.
+    """Return a path as rasterio takes it: a Path would lose one of an address' two slashes.
 
     Of a file the whole path, since GDAL takes `GTIFF_DIR:2:b.tif` for a part of b.tif.
     """

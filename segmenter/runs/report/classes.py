@@ -20,7 +20,7 @@ _AXIS = 70
 
 
 def class_scores(story: Story, scores: Scores) -> Chart:
-    """IoU of each class at the best validation, and the highest that it ever had."""
+    """Draw the IoU of each class at the best validation, and the highest that it ever had."""
     names = scores.protocol.classes
     ious = [finite(value) for value in scores.iou.tolist()]
     places = sorted(range(len(names)), key=lambda c: (ious[c] is None, -(ious[c] or 0)))
@@ -57,7 +57,7 @@ def class_scores(story: Story, scores: Scores) -> Chart:
 
 
 def _own_best(story: Story, name: str) -> tuple[float | None, str]:
-    """The highest IoU that a class had, and a line on when."""
+    """Return the highest IoU that a class had, and a line on when."""
     found = [(v.iou.get(name), v) for v in story.validations]
     there = [(value, v) for value, v in found if value is not None]
     if not there:
@@ -98,7 +98,7 @@ def _two(value: float) -> str:
 
 
 def means_text(scores: Scores) -> list[Block]:
-    """Sentences on the scores over all classes, and on the classes that have none."""
+    """Return sentences on the scores over all classes, and on the classes that have none."""
     means = [f"{title} {_two(getattr(scores, key))}" for key, title in FIGURES.items()]
     text = (
         f"{', '.join(means)} (in percent). Protocol: {plain(str(scores.protocol))}; {scores.pixels:,} pixels."
@@ -117,7 +117,7 @@ def means_text(scores: Scores) -> list[Block]:
 
 
 def confusion_chart(scores: Scores) -> Chart | None:
-    """Shares of each true class by what was predicted; None for one class."""
+    """Draw the shares of each true class by what was predicted; None for one class."""
     names, truth_K = scores.protocol.classes, scores.truth_pixels
     if len(names) < 2:
         return None
@@ -150,14 +150,14 @@ def confusion_chart(scores: Scores) -> Chart | None:
 
 
 def shares(scores: Scores) -> NDArray[np.float64]:
-    """(K, K) shares of each true class' pixels; NaN in the rows of those that do not occur."""
+    """Return (K, K) shares of each true class' pixels; NaN in the rows of those that do not occur."""
     truth_K1 = scores.truth_pixels[:, None].astype(np.float64)
     matrix = scores.matrix.astype(np.float64)
     return np.divide(matrix, truth_K1, out=np.full(matrix.shape, np.nan), where=truth_K1 > 0)
 
 
 def _largest(scores: Scores, share_KK: NDArray[np.float64]) -> list[tuple[int, int]]:
-    """Pairs of a true class and the one it is most taken for, the largest share first."""
+    """Return pairs of a true class and the one it is most taken for, the largest share first."""
     off = np.nan_to_num(share_KK)
     np.fill_diagonal(off, 0)
     places = np.argsort(-off, axis=None, kind="stable")[:_WORST]

@@ -11,7 +11,7 @@ HELP = "write the report of a training anew"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Options of `python -m segmenter.runs report`."""
+    """Add the options of `python -m segmenter.runs report`."""
     parser.add_argument("run_dir", type=Path, metavar="RUN", help="run directory")
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help=f"to write (default: {REPORT} in the run)"

@@ -27,7 +27,7 @@ _HELD = [[0.0, "#7f1d1d"], [0.5, "#e8862e"], [0.999999, "#fde9c9"], [1.0, PLAN]]
 
 
 def run_text(run: RunFacts) -> list[Block]:
-    """Sentences on the steps that a run did, and on the tiles drawn for them."""
+    """Return sentences on the steps that a run did, and on the tiles drawn for them."""
     blocks, short = list[Block](), run.short_steps
     if short:
         note = f"{counted(short, 'step')} of {run.steps:,} lacked a class that was promised."
@@ -42,7 +42,7 @@ def run_text(run: RunFacts) -> list[Block]:
 
 
 def run_held(name: Sequence[str], ids: Sequence[int], run: RunFacts) -> Chart:
-    """The share of the run's steps that held each class, beside what was promised.
+    """Draw the share of the run's steps that held each class, beside what was promised.
 
     Args:
         name: of each class, by id.
@@ -81,7 +81,7 @@ def _held_title(name: Sequence[str], run: RunFacts) -> str:
 
 
 def run_history(name: Sequence[str], ids: Sequence[int], run: RunFacts) -> Chart | None:
-    """Classes that the steps held as the run went on; None for fewer than two lines of log."""
+    """Draw the classes that the steps held as the run went on; None for fewer than two lines of log."""
     blocks = _blocks(run.history)
     if len(blocks) < 2:
         return None
@@ -120,7 +120,7 @@ def _history_hovers(name: str, ends: Sequence[int], shares: Sequence[float]) -> 
 
 
 def _history_table(name: Sequence[str], ids: Sequence[int], run: RunFacts) -> Table:
-    """Per class the lowest and the mean over the lines of the log."""
+    """Return per class the lowest and the mean over the lines of the log."""
     rows = []
     for c in ids:
         shares = [line.held_share[c] for line in run.history]
@@ -130,6 +130,6 @@ def _history_table(name: Sequence[str], ids: Sequence[int], run: RunFacts) -> Ta
 
 
 def _blocks(history: Sequence[LogPoint]) -> list[list[LogPoint]]:
-    """The log's lines in at most so many groups as a chart can show."""
+    """Group the log's lines into at most as many groups as a chart can show."""
     size = max(1, math.ceil(len(history) / _MOST_COLUMNS))
     return [list(history[i : i + size]) for i in range(0, len(history), size)]

@@ -13,7 +13,7 @@ from segmenter.pages.parts import Chart, Table, colour, label, number, percent, 
 from segmenter.runs.report.run_record import Line, Story, Validation
 
 MOST_POINTS = 600
-"""Of a curve: of a longer one neighbours are taken together."""
+"""Points of a curve at most: of a longer one neighbours are averaged."""
 _MOST_VALIDATIONS = 150
 _MOST_IN_TABLE = 40
 _MOST_IN_LEGEND = 12
@@ -26,7 +26,7 @@ Points = list[tuple[int, float | None]]
 
 
 def line(points: Points, name: str, text: str, **look: object) -> Data:
-    """A curve; what shows on hover is its name, the step and `text`, a template of Plotly's with %{y}.
+    """Return a curve; hovering shows its name, the step and `text`, a template of Plotly's with %{y}.
 
     What is None is a gap.
     """
@@ -47,7 +47,7 @@ def steps_axis() -> Data:
 
 
 def marks(story: Story) -> Data:
-    """Vertical lines: the best validation, and where the run was made longer."""
+    """Return vertical lines: the best validation, and where the run was made longer."""
     found = [(each.step, "extended") for each in story.run.extensions]
     if story.best is not None:
         found.append((story.best.step, "best"))
@@ -62,7 +62,7 @@ def marks(story: Story) -> Data:
 
 
 def thinned(points: Points, most: int = MOST_POINTS) -> Points:
-    """At most so many points: means of neighbours, at the last one's step."""
+    """Return at most `most` points: means of neighbours, at the last one's step."""
     size = math.ceil(len(points) / most) if points else 1
     if size == 1:
         return points
@@ -83,7 +83,7 @@ def losses(lines: Sequence[Line]) -> Points:
 
 
 def loss_chart(story: Story) -> Chart:
-    """Every logged loss, pale, and its running mean over a twentieth of the curve."""
+    """Draw every logged loss, pale, and its running mean over a twentieth of the curve."""
     points = losses(story.lines)
     shown = thinned(points)
     span = len(shown) // _SMOOTHED
@@ -133,14 +133,14 @@ class _Look:
 def kept(
     validations: Sequence[Validation], best: int | None, most: int = _MOST_VALIDATIONS
 ) -> list[Validation]:
-    """Every so-manieth, the best and the last, such that they are hardly more than `most`."""
+    """Return every n-th validation, the best and the last: hardly more than `most`."""
     size = math.ceil(len(validations) / most) if validations else 1
     last = len(validations) - 1
     return [v for i, v in enumerate(validations) if not i % size or i == last or v.step == best]
 
 
 def scores_chart(story: Story) -> Chart | None:
-    """mIoU and the IoU of each class over the validations; None without any."""
+    """Draw mIoU and the IoU of each class over the validations; None without any."""
     best = None if story.best is None else story.best.step
     found = kept(story.validations, best)
     if not found:
@@ -173,7 +173,7 @@ def scores_chart(story: Story) -> Chart | None:
 
 
 def _lowest(story: Story) -> list[LandCoverClass]:
-    """The classes that are drawn, by their ids: of many, those with the lowest IoU at the end."""
+    """Return the classes that are drawn, by their ids: of many, those with the lowest IoU at the end."""
     classes, last = story.run.classes.classes, story.validations[-1].iou
     values = {one.name: last.get(one.name) for one in classes}
     lowest = sorted(classes, key=lambda one: 2.0 if values[one.name] is None else values[one.name] or 0.0)
@@ -214,7 +214,7 @@ def _two(value: float | None) -> str:
 
 
 def rate_chart(story: Story) -> Chart | None:
-    """The learning rate; None where the log has none."""
+    """Draw the learning rate; None if the log has none."""
     points = [(each.step, each.learning_rate) for each in story.lines]
     if not any(y is not None for _, y in points):
         return None

@@ -74,7 +74,7 @@ class Story:
     """All that a run directory tells.
 
     Attributes:
-        record: position and facts of the newest checkpoint; None where there is none, or it is damaged.
+        record: position and facts of the newest checkpoint; None if missing or damaged.
         facts: of that, else of the best model, which is all that a run handed over may have.
         best, last: validations with their confusion matrices.
         coverage: of the steps; None where the log has none.
@@ -95,13 +95,13 @@ class Story:
 
     @property
     def steps(self) -> int:
-        """That are done."""
+        """Steps that are done."""
         logged = [line.step for line in self.lines]
         return max([*logged, self.record.position.done if self.record else 0])
 
     @property
     def speeds(self) -> list[EpochSpeed]:
-        """Of each epoch whose steps were timed, in order."""
+        """Speed of each epoch whose steps were timed, in order."""
         by_epoch: dict[int, list[Line]] = {}
         for line in self.lines:
             by_epoch.setdefault(line.epoch, []).append(line)
@@ -117,20 +117,20 @@ class Story:
 
     @property
     def waiting(self) -> float | None:
-        """Share of the steps' time that was spent waiting for data; None where it was not measured."""
+        """Share of the steps' time that was spent waiting for data; None if it was not measured."""
         timed = [(s.waiting, s.seconds or 1.0) for s in self.speeds if s.waiting is not None]
         total = sum(seconds for _, seconds in timed)
         return sum(waiting * seconds for waiting, seconds in timed) / total if total else None
 
     @property
     def ended_early(self) -> bool:
-        """Whether validations without a gain ended it."""
+        """True if validations without a gain ended it."""
         patience = self.run.recipe.training.stop_after
         return bool(patience and self.record and self.record.position.without_gain >= patience)
 
     @property
     def status(self) -> str:
-        """How far it came, in a few words."""
+        """Progress in a few words."""
         epochs = self.run.recipe.training.epochs
         if self.record is None:
             if any(validation.epoch >= epochs for validation in self.validations):
@@ -145,7 +145,7 @@ class Story:
 
 
 def read_story(path: Path) -> Story:
-    """What a run directory tells; what is damaged or not there yet is said in `missing`.
+    """Read all that a run directory tells; `missing` names what is damaged or not there yet.
 
     Raises:
         CheckpointError: it is no run directory, its run.json or recipe.yaml is damaged, or its log is of
@@ -211,7 +211,7 @@ def _validation(record: Mapping[str, Any]) -> Validation:
 
 
 def finite(value: Any) -> float | None:
-    """A finite number, or None."""
+    """Return a finite number, or None."""
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
     return None

@@ -9,17 +9,34 @@ from segmenter.base.files import check_writable, write_whole
 from segmenter.base.invocation import invocation
 from segmenter.evaluation.scores import score_of, title_of
 from segmenter.pages.page import html_page
-from segmenter.pages.parts import Block, Chart, Charts, Head, Paragraph, Section, listed, percent, plain
+from segmenter.pages.parts import (
+    Block,
+    Chart,
+    Charts,
+    Head,
+    Named,
+    Paragraph,
+    Picture,
+    PictureRow,
+    Pictures,
+    Section,
+    listed,
+    percent,
+    plain,
+)
 from segmenter.runs.report.classes import class_scores, confusion_chart, means_text
 from segmenter.runs.report.coverage import run_held, run_history, run_text
 from segmenter.runs.report.curves import loss_chart, rate_chart, scores_chart
-from segmenter.runs.report.pictures import picture_blocks
 from segmenter.runs.report.run_record import Story, finite, read_story
+from segmenter.runs.windows_file import ShownWindow, ShownWindows
 
 REPORT = "report.html"
 """File of a run directory."""
 _MOST_CLASSES = 40
 """In the charts of coverage: those that the fewest steps held."""
+_SMALLEST = 200
+"""Pixels of a picture's longer side, at least: a smaller one is enlarged, each pixel to a square."""
+_WORDS = {"worst": "Many mistakes", "best": "Many classes right"}
 
 
 def write_report(run: Path, output: Path | None = None) -> Path:
@@ -41,7 +58,7 @@ def write_report(run: Path, output: Path | None = None) -> Path:
 
 
 def html_report(story: Story) -> str:
-    """The page of a run.
+    """Return the page of a run.
 
     Raises:
         SegmenterError: a package of the extra `report` is not installed.
@@ -56,7 +73,7 @@ def html_report(story: Story) -> str:
 
 
 def report_sections(story: Story) -> list[Section]:
-    """All parts of the page."""
+    """Return all parts of the page."""
     sections = [
         _curves(story),
         _classes(story),
@@ -70,7 +87,7 @@ def report_sections(story: Story) -> list[Section]:
 
 
 def headline(story: Story) -> str:
-    """The best score and how far the training came, in one or two sentences."""
+    """Return the best score and how far the training came, in one or two sentences."""
     came = story.status[0].upper() + story.status[1:]
     if story.best is None:
         why = (
@@ -159,3 +176,38 @@ def _coverage(story: Story) -> Section:
     return Section(
         "coverage", title, [*blocks, *_charts(run_held(names, ids, run), run_history(names, ids, run))]
     )
+
+
+def picture_blocks(story: Story) -> list[Block]:
+    """Return rows of image, label and map; a sentence if there are none."""
+    windows = story.windows
+    if windows is None or not windows.shown:
+        why = "no validation was done" if story.best is None else "this run has no pictures of its windows"
+        return [Paragraph(f"There is no window to show: {why}.")]
+    legend = [Named(c.name, "#{:02x}{:02x}{:02x}".format(*c.colour)) for c in story.run.classes.classes]
+    return [Paragraph(_text(windows)), Pictures([_row(one) for one in windows.shown], legend)]
+
+
+def _text(windows: ShownWindows) -> str:
+    text = (
+        f"Of the {counted(windows.windows, 'labelled window')} in {counted(windows.scenes, 'scene')} of the "
+        f"best validation (epoch {windows.epoch}): those with the most wrong pixels, worst first, then "
+        "those in which the most classes are right."
+    )
+    if windows.scenes < windows.of_scenes:
+        text += f" These are scenes of the first machine; {windows.of_scenes} were validated by all."
+    return text
+
+
+def _row(one: ShownWindow) -> PictureRow:
+    share = percent(one.right / one.labelled)
+    title = f"{_WORDS[one.why]}: {share} of {one.labelled:,} labelled pixels are right"
+    place = f"{plain(one.scene)}, row {one.row:,}, column {one.col:,}, {one.width} × {one.height} pixels"
+    times = max(1, _SMALLEST // max(one.picture_height, one.picture_width))
+    size = (times * one.picture_width, times * one.picture_height)
+    made = (
+        ("image", "image/jpeg", one.image),
+        ("label", "image/png", one.label),
+        ("map", "image/png", one.map),
+    )
+    return PictureRow(title, place, [Picture(name, kind, data, *size) for name, kind, data in made])

@@ -43,7 +43,7 @@ CHUNK = 128
 STRIP_ROWS = 4 * CHUNK
 """Rows of a scene that are decoded at once."""
 _WHOLE_PIXELS = 1 << 16
-"""Scenes of so many pixels are one chunk: as tiles they are read whole."""
+"""Pixels up to which a scene is one chunk: as tiles such scenes are read whole."""
 FORMAT = 3
 """1 and 2 were folders of plain arrays."""
 END = struct.Struct("<8sQII")
@@ -62,7 +62,7 @@ _WORTH = 0.9
 
 
 class DamagedError(Exception):
-    """A chunk is not what was written; the scene is to be decoded anew."""
+    """A chunk is not what was written; the scene must be decoded anew."""
 
 
 class Content(BaseModel):
@@ -80,7 +80,7 @@ class Content(BaseModel):
 
     @property
     def size(self) -> Size:
-        """Of the scene."""
+        """Size of the scene."""
         return Size(self.shape[0], self.shape[1])
 
     @property
@@ -89,7 +89,7 @@ class Content(BaseModel):
         return -(-self.shape[0] // self.chunk[0]), -(-self.shape[1] // self.chunk[1])
 
     def fits(self, kind: Kind, chunks: int) -> bool:
-        """Whether a table of so many chunks can hold it."""
+        """Return True if a table of that many chunks can hold it."""
         down, across = self.grid
         right = len(self.shape) == 3 if kind == "image" else len(self.shape) == 2 and self.dtype == "|u1"
         right &= self.chunk == chunk_of(self.size)
@@ -107,7 +107,7 @@ class _Contents(BaseModel):
 
 
 def chunk_of(size: Size) -> tuple[int, int]:
-    """Height and width of a scene's chunks."""
+    """Return height and width of a scene's chunks."""
     if size.pixels <= _WHOLE_PIXELS and size.height <= STRIP_ROWS:
         return size.height, size.width
     return CHUNK, CHUNK
@@ -157,7 +157,7 @@ class Pack:
         vars(self).update(state, _mapped=None, _lock=threading.Lock(), contents=())
 
     def chunk(self, number: int) -> memoryview:
-        """The stored bytes of a chunk, which are whole; nothing is copied.
+        """Return the stored bytes of a chunk, checked; nothing is copied.
 
         Raises:
             DamagedError: they are not.
@@ -187,7 +187,7 @@ class Pack:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """A file to read; a pipe or device, which might wait for ever, is a damage."""
+    """Open a file to read; treat a pipe or device, which might block, as damage."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise DamagedError("is no file")
@@ -195,7 +195,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _said(file: BinaryIO, size: int) -> tuple[_Contents, int]:
-    """The contents of a pack and the place of its table."""
+    """Return the contents of a pack and the place of its table."""
     try:
         file.seek(max(0, size - END.size))
         end = file.read(END.size)
@@ -235,7 +235,7 @@ class PackedArray:
         self.pack, self.content = state
 
     def read(self, window: Window, out: NDArray[Any] | None, valid: NDArray[np.bool_] | None = None) -> None:
-        """Pixels of a window inside the scene into `out`, and where they have data into `valid`.
+        """Read pixels of a window inside the scene into `out`, and where they have data into `valid`.
 
         Args:
             out: (h, w, C) or (h, w); None: they are not read.
@@ -260,7 +260,7 @@ class PackedArray:
 
 
 def _spans(start: int, stop: int, step: int, size: int) -> Iterator[tuple[int, int, slice, slice]]:
-    """Chunks that a range of rows (or columns) lies over: number, length, the part in it, in the range."""
+    """Yield the chunks under a range of rows (or columns): number, length, part in it, part of the range."""
     for number in range(start // step, -(-stop // step)):
         at = number * step
         end = min(at + step, size)
@@ -277,7 +277,7 @@ def _mask(stored: memoryview, shape: tuple[int, int], codec: CacheCodec) -> NDAr
 def _expanded(
     stored: memoryview, dtype: np.dtype[Any], shape: tuple[int, ...], codec: CacheCodec
 ) -> NDArray[Any]:
-    """A chunk as an array: the mapped bytes themselves where they are not compressed."""
+    """Return a chunk as an array: the mapped bytes themselves if they are not compressed."""
     size = math.prod(shape) * dtype.itemsize
     try:
         raw = stored if len(stored) == size or codec == "none" else lz4().decompress(stored, size)
@@ -288,7 +288,7 @@ def _expanded(
 
 @functools.cache
 def lz4() -> Any:
-    """The codec: 2 GB/s a core and more, without Python's lock; pyarrow is here for the tile index."""
+    """Return the codec: 2 GB/s a core and more, without Python's lock; pyarrow is here for the tile index."""
     return pa.Codec("lz4_raw")
 
 
@@ -315,7 +315,7 @@ class PackWriter:
         self.bytes = 0
 
     def add(self, key: str, size: Size, rows: Iterable[Rows], nodata: tuple[float | None, ...] = ()) -> None:
-        """A scene's rows from the top, in strips of a multiple of `CHUNK` but for the last.
+        """Add a scene's rows from the top, in strips of a multiple of `CHUNK` but for the last.
 
         Where they cannot be had, the pack is as it was before.
 

@@ -31,7 +31,7 @@ class PackFolder:
 
     Args:
         cache: folder that the packs' folder lies in.
-        shared: whether `cache` is one of several below a folder that a limit is for.
+        shared: `cache` is one of several below a folder that a limit is for.
     """
 
     def __init__(self, cache: Path, *, shared: bool = False) -> None:
@@ -42,7 +42,7 @@ class PackFolder:
         self.damaged: list[Path] = []
 
     def __getstate__(self) -> dict[str, object]:
-        """For another process: this one keeps its locks on the packs."""
+        """Pickle without locks: this process keeps its own on the packs."""
         return {**vars(self), "_packs": {}, "_found": {}, "_held": {}}
 
     def look(self) -> None:
@@ -62,7 +62,7 @@ class PackFolder:
         }
 
     def find(self, key: str) -> PackedArray | None:
-        """A scene's image or class map, by its key."""
+        """Return a scene's image or class map by its key; None if no pack has it."""
         return self._found.get(key)
 
     def hold(self, packs: Iterable[Pack]) -> bool:
@@ -99,7 +99,7 @@ class PackFolder:
     # --------------------------------------------------------------------------------- writing
 
     def writer(self, kind: Kind, codec: CacheCodec) -> PackWriter:
-        """A new pack, under a name that nobody else has.
+        """Return a new pack under a unique name.
 
         Raises:
             OSError: it cannot be written there.
@@ -194,7 +194,7 @@ class PackFolder:
         return removed
 
     def _under_the_limit(self) -> list[Path]:
-        """All packs that one limit is for: of each dataset in a folder that the recipe names."""
+        """Return all packs that one limit covers: of each dataset in a folder that the recipe names."""
         folders = self.path.parents[1].glob(f"*/{FOLDER}") if self._shared else [self.path]
         return [path for folder in folders for path in _packs_in(folder)]
 

@@ -28,12 +28,12 @@ _VALIDITY = 3
 _PACK_BYTES = 1 << 30
 """A pack is finished from this size on: what a kill loses for each thread."""
 _MOST_PACKS = 128
-"""Of one packing, about: each that is read takes two of the 1024 files that a process may open."""
+"""Packs of one packing, about: each takes two of the 1024 files that a process may open."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """A scene's image or class map that is to be packed.
+    """A scene's image or class map to pack.
 
     Attributes:
         bytes: that it takes without compression.
@@ -49,7 +49,7 @@ class Job:
 
     @classmethod
     def of_image(cls, dataset: Dataset, scene: Scene, info: RasterInfo) -> Job:
-        """`info`: the image's header."""
+        """Make the job of an image; `info` is its header."""
         bands = dataset.bands or [b for b in range(1, info.count + 1) if b not in info.alpha]
         wide = len(bands) * np.dtype(info.dtype).itemsize
         key = key_of(dataset, scene, "image") or ""
@@ -57,12 +57,12 @@ class Job:
 
     @classmethod
     def of_label(cls, dataset: Dataset, scene: Scene, size: Size) -> Job:
-        """`size`: of the scene."""
+        """Make the job of a label; `size` is that of the scene."""
         return cls(scene, "label", key_of(dataset, scene, "label") or "", size, size.pixels)
 
 
 def key_of(dataset: Dataset, scene: Scene, kind: Kind) -> str | None:
-    """A short name of all that a scene's pixels depend on: its file's state, and how it is decoded.
+    """Return a key of all that a scene's pixels depend on: its file's state, and how it is decoded.
 
     The class map is part of a label's key alone, and of that its values, not the classes' names. None where
     there is no such file.
@@ -84,7 +84,7 @@ def key_of(dataset: Dataset, scene: Scene, kind: Kind) -> str | None:
 
 
 def rows_of(dataset: Dataset, scene: Scene, kind: Kind) -> Iterator[Rows]:
-    """A scene's image with its validity, or its class ids, from the top in strips of rows."""
+    """Yield a scene's image with its validity, or its class ids, from the top in strips of rows."""
     if kind == "image":
         with open_raster(scene.image, dataset.bands) as raster:
             for strip in _strips(raster.info.size):
@@ -115,7 +115,7 @@ def pack(
 
     Args:
         told: is called with the pixels of every strip that was written, from any thread.
-        kept: whether what another process has packed in the meantime will do.
+        kept: tells if what another process has packed in the meantime will do.
         workers: threads; None: as many as there are cores.
 
     Raises:
@@ -149,7 +149,7 @@ class _Writers:
         told: Callable[[Job, int], None],
         kept: Callable[[PackedArray], bool],
     ) -> None:
-        """`full`: bytes from which on a pack is finished."""
+        """Prepare writers; a pack is finished from `full` bytes on."""
         self._dataset, self._folder, self._full = dataset, folder, full
         self._told, self._kept = told, kept
         self._lock, self._stopped = threading.Lock(), False
@@ -221,7 +221,7 @@ class _Writers:
 
 @contextlib.contextmanager
 def _writing(folder: Path, writer: PackWriter | None) -> Iterator[None]:
-    """An error of the system as one line; the pack that it befell goes."""
+    """Turn an error of the system into one line; discard the pack that it befell."""
     try:
         yield
     except OSError as error:

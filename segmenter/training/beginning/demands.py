@@ -17,9 +17,8 @@ from segmenter.evaluation.scores import check_name
 from segmenter.grid.scenes import Dataset
 from segmenter.model.stages import pace_of, stages_told
 from segmenter.sampling.methods import foreground_places
-from segmenter.tiles.augmented_gsd import check_shown
+from segmenter.tiles.gsd import check_scales, check_shown
 from segmenter.tiles.probing import check_augmentation
-from segmenter.tiles.scene_gsd import check_scales
 from segmenter.training.beginning.pretraining import check_encoder_weights
 
 

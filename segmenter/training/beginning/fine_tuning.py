@@ -13,9 +13,8 @@ from segmenter.grid.scenes import Dataset
 from segmenter.model.size import Shape, is_described, weight_shapes
 from segmenter.model.stages import joined_stages
 from segmenter.raster import open_raster
-from segmenter.runs.arrays import Arrays
+from segmenter.runs.checkpoints import Arrays, learned_weights
 from segmenter.runs.run import Run, load_run
-from segmenter.runs.weights import learned_weights
 
 _PARTS = ("encoder", "bottleneck", "decoder", "head")
 LEAST_KEPT = 0.5
@@ -88,7 +87,7 @@ def _little_fits(source: Source, recipe: Recipe, found: str) -> CheckpointError:
 
 
 def fitting(source: Source, shapes: Mapping[str, Shape], classes: list[str]) -> list[str]:
-    """Return the paths of the weights that `runs.weights.transfer_weights` keeps for these shapes."""
+    """Return the paths of the weights that `runs.checkpoints.transfer_weights` keeps for these shapes."""
     head = "logits/" if source.run.classes.names != classes else None
     return [
         path

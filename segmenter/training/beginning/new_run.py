@@ -12,8 +12,8 @@ from segmenter.model.building import build_model, network_geometry, shapes_of, s
 from segmenter.model.pretrained.encoder_weights import EncoderWeights
 from segmenter.model.size import training_bytes_per_image
 from segmenter.model.stages import pace_of, part_of
+from segmenter.runs.checkpoints import transfer_weights
 from segmenter.runs.run import Run
-from segmenter.runs.weights import transfer_weights
 from segmenter.tiles.statistics import band_names
 from segmenter.training.beginning.fine_tuning import Source, check_fit, describe_kept
 from segmenter.training.beginning.normalising import normalisation_of

@@ -18,8 +18,8 @@ from segmenter.raster import raster_info
 from segmenter.raster.ground import lon_lat_corners
 from segmenter.runs.origin import MOST_OUTLINES, Origin, Place, load_origin, save_origin
 from segmenter.runs.run import Run
+from segmenter.tiles.gsd import some_of
 from segmenter.tiles.index import TileIndex
-from segmenter.tiles.scene_gsd import some_of
 from segmenter.training.beginning.fine_tuning import Source
 
 _DIGITS = 6

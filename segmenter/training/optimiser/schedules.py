@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras.optimizers import schedules as keras_schedules
 
 from segmenter.config.recipe import TrainingConfig
-from segmenter.runs.extending import warmup_steps
+from segmenter.runs.resume import warmup_steps
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from segmenter.grid.labels import IGNORE
 from segmenter.grid.scenes import Scene
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.raster.remote.settings import RemotePath
-from segmenter.runs.validation_images import save_validation_images, validation_images
+from segmenter.runs.origin import save_validation_images, validation_images
 
 SHAPE = (1, 5, 7)
 TOLERANCE = 1e-3

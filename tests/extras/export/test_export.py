@@ -22,12 +22,12 @@ import predict
 from segmenter.base.errors import run_script
 from segmenter.extras.export.__main__ import main
 from segmenter.extras.export.deepness import Tile
-from segmenter.extras.export.facts import tiling_text
+from segmenter.extras.export.exporting import tiling_text
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Scene
 from segmenter.grid.windows import round_up
+from segmenter.runs.origin import save_validation_images
 from segmenter.runs.run import load_run
-from segmenter.runs.validation_images import save_validation_images
 from tests.helpers.deepness_plugin import as_deepness
 from tests.helpers.random_run import random_run
 

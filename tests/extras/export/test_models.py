@@ -49,9 +49,9 @@ def test_our_own_layers_export(tensorflow: ModuleType) -> None:
 def test_decoders_export(tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch, decoder: str) -> None:
     """With dropout, drop path, shared tensors, means over the window, bilinear and nearest enlargement, on a
     small encoder."""
-    from segmenter.model import encoder_decoder
+    from segmenter.model import building
 
-    monkeypatch.setitem(encoder_decoder.ENCODERS, SMALL, small_encoder())
+    monkeypatch.setitem(building.ENCODERS, SMALL, small_encoder())
     found = measured(f"{SMALL}+{decoder}", ("onnx",))
     assert set(found) == {"onnx"}
     assert all(float(value) < LARGEST for value in found.values()), found
@@ -61,7 +61,7 @@ def test_layers_that_runtimes_lack_have_twins(tensorflow: ModuleType) -> None:
     """ConvNeXt's: convolutions in groups of one channel, and GELU."""
     import keras
 
-    from segmenter.extras.export.plain_layers import ErfGelu, plain
+    from segmenter.extras.export.graph import ErfGelu, plain
 
     image = keras.Input((None, None, 4))
     x = keras.layers.Conv2D(4, 5, padding="same", groups=4, name="groups")(image)

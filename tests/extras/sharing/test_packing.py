@@ -20,10 +20,10 @@ from segmenter.extras.sharing.archive import pack_run, unpack_run
 from segmenter.extras.sharing.known_facts import read_known
 from segmenter.grid.labels import ClassMap
 from segmenter.runs.__main__ import main
+from segmenter.runs.checkpoints import learned_weights
 from segmenter.runs.report.run_record import read_story
 from segmenter.runs.resume import checkpoint_to_resume
 from segmenter.runs.run import load_run
-from segmenter.runs.weights import learned_weights
 from tests.helpers.made_described import ROOT, contents, described_run, left_behind
 from tests.helpers.random_run import random_run
 

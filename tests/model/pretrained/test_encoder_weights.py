@@ -12,8 +12,7 @@ import pytest
 from segmenter.base.errors import WeightsError
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.model.architectures import FAMILIES, shapes
-from segmenter.model.pretrained.encoder_weights import EncoderWeights, torch_encoder_weights
-from segmenter.model.pretrained.packages import packaged_weights
+from segmenter.model.pretrained.encoder_weights import EncoderWeights, packaged_weights, torch_encoder_weights
 from segmenter.model.pretrained.safe_tensors import read_safetensors, write_safetensors
 from segmenter.model.pretrained.torch_files import read_torch
 from tests.helpers.made_weights import encoder_tensors, legacy_file, stored

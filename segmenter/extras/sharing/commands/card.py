@@ -26,7 +26,7 @@ def add_description_arguments(parser: argparse.ArgumentParser, default: str) -> 
 
 
 def free_output(args: argparse.Namespace, name: str) -> Path:
-    """The file to write.
+    """Return the file to write.
 
     Raises:
         SegmenterError: it is there already.

@@ -20,7 +20,7 @@ from segmenter.devices.strategy import load_tensorflow
 from tests.helpers.naive import Naive
 
 REPLICAS = (2, 4)
-_MARK = "<!-- table: python -m benchmarks.equivalence --page -->"
+_MARK = "<!-- table: python -m studies.equivalence --page -->"
 
 
 def main() -> int:

@@ -1,8 +1,8 @@
-"""Tiles shown at another ground sampling distance than their scene's: `augmentation.scale_to`.
+"""Ground sampling distance of scenes, as the recipe or their georeference says it, and of the tiles shown.
 
-For each draw the metres a pixel of the shown tile are drawn log-uniformly, so that 0.2 to 0.4 m are as likely
-as 0.5 to 1 m; the window that covers such a tile is read and resampled. Its side is a whole number of pixels,
-so what is shown misses the drawn scale by at most half a pixel in the side of the window.
+Under `augmentation.scale_to` the metres a pixel of each shown tile are drawn log-uniformly, so that 0.2 to
+0.4 m are as likely as 0.5 to 1 m; the window that covers such a tile is read and resampled. Its side is a
+whole number of pixels, so what is shown misses the drawn distance by at most half a pixel in its side.
 
 Shrinking averages over the area of each new pixel, as a coarser sensor does, so that nothing aliases; of the
 label the class with the largest area stays, for that is what such a pixel shows most of (the nearest pixel
@@ -16,22 +16,27 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import ConfigError
+from segmenter.base.errors import ConfigError, DatasetError
 from segmenter.base.threads import in_threads
 from segmenter.config.recipe import Recipe
 from segmenter.grid.geometry import Size, Window
-from segmenter.grid.gsd import range_text
+from segmenter.grid.gsd import range_text, scene_strata
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import raster_info
+from segmenter.raster.remote.settings import RemotePath
+from segmenter.sampling import TileStrata
 from segmenter.tiles.index import TileIndex
 from segmenter.tiles.store import SceneStore, Tile
 
+_MOST, _MOST_REMOTE = 1000, 100
+"""Scenes whose headers are read, where some will do."""
 MOST_SHRUNK = 8
 """Times a side is shrunk at most: a tile then reads 64 times its pixels."""
 MOST_ENLARGED = 4
@@ -42,11 +47,83 @@ _RANDOM_ATTEMPTS = 3
 """Draws at a random scale before a tile that lost its class is shown as fine as it can be."""
 
 
+def some_of(scenes: Sequence[Scene]) -> Sequence[Scene]:
+    """Return all scenes, or a limited number at even distances: a header takes 3 ms, or a request."""
+    most = _MOST_REMOTE if any(isinstance(scene.image, RemotePath) for scene in scenes) else _MOST
+    if len(scenes) <= most:
+        return scenes
+    return [scenes[i] for i in np.linspace(0, len(scenes) - 1, most).round().astype(int)]
+
+
+def scene_scales(
+    dataset: Dataset, scenes: Sequence[Scene], *, progress: bool = True
+) -> tuple[float | None, ...]:
+    """Return `Dataset.scale_of` each scene; read headers only if the recipe does not give the gsd.
+
+    Raises:
+        RasterError: a header cannot be read.
+    """
+
+    def find(scene: Scene) -> float | None:
+        if scene.metres_per_pixel is not None:
+            return scene.metres_per_pixel
+        return dataset.scale_of(scene, raster_info(scene.image).metres_per_pixel)
+
+    return tuple(in_threads(find, scenes, description="scales", unit="scene", progress=progress))
+
+
+def with_scales(index: TileIndex, dataset: Dataset, recipe: Recipe, *, progress: bool = True) -> TileIndex:
+    """Return the index with its scenes' gsd and strata, if the recipe asks for any.
+
+    Raises:
+        DatasetError: the scale of a scene is not known.
+    """
+    boundaries = recipe.sampling.scale_strata
+    metres = _asked_scales(dataset, index.scenes, recipe, progress=progress)
+    if metres is None:
+        return index
+    strata = None
+    if boundaries:
+        found = scene_strata(metres, boundaries)
+        strata = TileStrata(found.number_S[index.scene_N], found.titles)
+    return replace(index, metres_S=np.array(metres, np.float64), strata=strata)
+
+
+def check_scales(recipe: Recipe, dataset: Dataset) -> None:
+    """Refuse what asks for the scale of training scenes whose scale is not known; reads headers.
+
+    Raises:
+        DatasetError: naming the first of them.
+    """
+    _asked_scales(dataset, dataset.of("train"), recipe, progress=False)
+
+
+def _asked_scales(
+    dataset: Dataset, scenes: Sequence[Scene], recipe: Recipe, *, progress: bool
+) -> tuple[float | None, ...] | None:
+    """Return the gsd of scenes, all known; None if the recipe asks for none."""
+    if not recipe.sampling.scale_strata and recipe.augmentation.scale_to is None:
+        return None
+    asking = "augmentation.scale_to" if recipe.augmentation.scale_to else "sampling.scale_strata"
+    metres = scene_scales(dataset, scenes, progress=progress)
+    unknown = [scene for scene, m in zip(scenes, metres, strict=True) if m is None]
+    if unknown:
+        more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
+        raise DatasetError(
+            f"{asking}: expected the metres a pixel of every scene, unknown for {unknown[0].name}{more}: "
+            f"{unknown[0].image} has no georeference that tells them; say them with dataset.metres_per_pixel"
+        )
+    return metres
+
+
+# --------------------------------------------------------------------------------------- tiles at another gsd
+
+
 class GroundScale:
     """Windows of a training set by ground size."""
 
     def __init__(self, recipe: Recipe, index: TileIndex, store: SceneStore) -> None:
-        """Needs `augmentation.scale_to` and the index's `metres_S`.
+        """Take a recipe with `augmentation.scale_to` and an index with `metres_S`.
 
         Raises:
             ConfigError: no scene can be shown at any of the asked scales.
@@ -64,50 +141,50 @@ class GroundScale:
 
     @classmethod
     def of(cls, recipe: Recipe, index: TileIndex, store: SceneStore) -> GroundScale | None:
-        """That of a recipe; None where it shows tiles at their own scale."""
+        """Return the one of a recipe; None if it shows tiles at their own gsd."""
         return None if recipe.augmentation.scale_to is None else cls(recipe, index, store)
 
     def _reach(self, scene: int) -> tuple[int, int]:
-        """Smallest and largest side of a window of a scene, in its pixels."""
+        """Return the smallest and largest side of a window of a scene, in its pixels."""
         return _reach(self._store.size(scene), self._tile)
 
     def _asked(self, scene: int) -> tuple[float, float]:
-        """Sides of the windows that would show a scene at all of the asked scales."""
+        """Return the sides of windows that would show a scene at all of the asked gsd."""
         return _asked(self._wanted, float(self._metres_S[scene]), self._tile)
 
     def _meets(self, scene: int) -> bool:
         return _meets(self._reach_S[scene], self._asked(scene))
 
     def sides(self, scene: int) -> tuple[float, float]:
-        """Sides of a scene's windows, in its pixels, between which they are drawn."""
+        """Return the range of sides, in a scene's pixels, that its windows are drawn from."""
         least, most = self._reach_S[scene]
         low, high = (min(max(side, least), most) for side in self._asked(scene))
         return low, high
 
     def ends(self) -> tuple[float, float]:
-        """The finest and the coarsest metres a pixel at which any scene is shown."""
+        """Return the finest and the coarsest metres a pixel at which any scene is shown."""
         ends_S2 = self._metres_ends()
         return float(ends_S2.min()), float(ends_S2.max())
 
     def middle(self) -> float:
-        """Metres a pixel in the middle of what is shown: the geometric mean over the tiles."""
+        """Return the geometric mean over the tiles of the metres a pixel shown."""
         tiles_S = np.bincount(self._index.scene_N, minlength=len(self._reach_S))[self._used]
         return float(np.exp(np.average(np.log(self._metres_ends()).mean(axis=1), weights=tiles_S)))
 
     def _metres_ends(self) -> NDArray[np.float64]:
-        """(used scenes, 2), in the order of `_used`."""
+        """Return (used scenes, 2) finest and coarsest metres a pixel, in the order of `_used`."""
         ends = [[side * self._metres_S[s] / self._tile for side in self.sides(int(s))] for s in self._used]
         return np.array(ends, np.float64)
 
     def window(self, tile: int, key: tuple[int, int, int, int]) -> Window:
-        """The window around a tile's middle that is shown as the tile; keyed by (epoch, step, slot, attempt).
+        """Return the window around a tile's middle that is shown; keyed by (epoch, step, slot, attempt).
 
         It lies in the scene as far as this is large enough. The last attempts are as fine as can be.
         """
         return self._around(tile, self._side(tile, key))
 
     def window_beside(self, other: int, tile: int, key: tuple[int, ...]) -> Window | None:
-        """A tile's window at the scale at which a draw shows another tile, to be shown in that one.
+        """Return a tile's window at the gsd at which a draw shows another tile, to be pasted there.
 
         None where its scene cannot be shown at that scale.
         """
@@ -117,7 +194,7 @@ class GroundScale:
         return self._around(other, side) if least <= side <= most else None
 
     def _side(self, tile: int, key: tuple[int, ...]) -> int:
-        """Side of the window that a draw shows, in pixels of the tile's scene."""
+        """Return the side of the window that a draw shows, in pixels of the tile's scene."""
         scene = int(self._index.scene_N[tile])
         low, high = self.sides(scene)
         rng = np.random.default_rng(np.random.SeedSequence([self._seed, *key, _SCALE_STREAM]))
@@ -126,13 +203,13 @@ class GroundScale:
         return min(max(round(low * (high / low) ** share), least), most)
 
     def _around(self, tile: int, side: int) -> Window:
-        """The window of a side around a tile's middle, moved into the scene."""
+        """Return the window of a side around a tile's middle, moved into the scene."""
         scene, home = int(self._index.scene_N[tile]), self._index.window(tile)
         moved = (home.height - side) // 2
         return self._store.window_in_scene(scene, Window(home.row + moved, home.col + moved, side, side))
 
     def describe(self) -> list[str]:
-        """Lines on what is shown, what it costs to read, and the scenes that do not give all of it."""
+        """Return lines on what is shown, what it costs to read, and the scenes that lack a part of it."""
         tiles_S = np.bincount(self._index.scene_N, minlength=len(self._reach_S))
         cost = float(tiles_S @ [self._cost(scene) for scene in range(len(tiles_S))]) / max(1, tiles_S.sum())
         scales = self._metres_S[self._used]
@@ -153,7 +230,7 @@ class GroundScale:
         return lines
 
     def _cost(self, scene: int) -> float:
-        """Mean pixels read for a pixel shown: of (side / tile)², log-uniform between both ends."""
+        """Return the mean pixels read for a pixel shown: of (side / tile)², log-uniform between both ends."""
         low, high = (side / self._tile for side in self.sides(scene))
         return (high**2 - low**2) / (2 * math.log(high / low)) if high > low * (1 + 1e-9) else low**2
 
@@ -187,7 +264,7 @@ def check_shown(recipe: Recipe, dataset: Dataset) -> None:
 
 
 def _reach(size: Size, tile: int) -> tuple[int, int]:
-    """Smallest and largest side of a window of a scene of such a size, in its pixels."""
+    """Return the smallest and largest side of a window of a scene of this size, in its pixels."""
     return -(-tile // MOST_ENLARGED), min(MOST_SHRUNK * tile, max(tile, min(size.height, size.width)))
 
 
@@ -202,7 +279,7 @@ def _meets(reach: tuple[int, int], asked: tuple[float, float]) -> bool:
 def _never_shown(
     wanted: tuple[float, float], tile: int, reaches: Sequence[tuple[float, tuple[int, int]]]
 ) -> ConfigError:
-    """The error of scenes, by metres a pixel and reach, none of which can be shown as is asked."""
+    """Return the error of scenes, by gsd and reach, none of which can be shown as asked."""
     low = min(reach[0] * metres for metres, reach in reaches) / tile
     high = max(reach[1] * metres for metres, reach in reaches) / tile
     return ConfigError(
@@ -219,7 +296,7 @@ def _bounds() -> str:
 
 
 def resampled(tile: Tile, side: int) -> Tile:
-    """A square tile, image (H, H, C), valid (H, H), class ids (H, H), in `side` pixels; see the module.
+    """Resample a square tile, image (H, H, C), valid (H, H), ids (H, H), to `side` pixels; see the module.
 
     The image is 0 where there is no data, as `SceneStore.read` gives it.
     """
@@ -241,7 +318,7 @@ def resampled(tile: Tile, side: int) -> Tile:
 
 
 def _averaged(values_HWC: NDArray[Any], side: int, precise: Any) -> NDArray[Any]:
-    """Mean over the area of each new pixel, or, where these are the smaller ones, linear interpolation.
+    """Average over the area of each new pixel; interpolate linearly if the new ones are smaller.
 
     In floats, a band at a time to save memory: in 8 bits OpenCV rounds the halves of 2×2 averages up, which
     brightens an image by an eighth of a level.
@@ -253,7 +330,7 @@ def _averaged(values_HWC: NDArray[Any], side: int, precise: Any) -> NDArray[Any]
 
 
 def _label(label_HW: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
-    """The class with the largest area in each new pixel, the first of equal ones; the nearest if enlarged."""
+    """Return the class with the largest area in each new pixel, first of equals; the nearest if enlarged."""
     cv2 = _opencv()
     if side > label_HW.shape[0]:
         return np.asarray(cv2.resize(label_HW, (side, side), interpolation=cv2.INTER_NEAREST_EXACT), np.uint8)
@@ -271,11 +348,11 @@ def _label(label_HW: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
 
 
 _ROUNDING = 1e-5
-"""Of areas summed in float32: equal ones must not differ by their last bit."""
+"""Steps of areas summed in float32: equal ones must not differ by their last bit."""
 
 
 def _as_type(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Averages as the pixels' own type: integers are rounded."""
+    """Convert averages to the pixels' own type: integers are rounded."""
     return (np.rint(values) if dtype.kind in "iu" else values).astype(dtype)
 
 
