@@ -19,7 +19,7 @@ from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import open_raster
 from segmenter.runs.resume import Position
 from segmenter.runs.run import Run
-from segmenter.runs.score_files import SUMMARY
+from segmenter.runs.score_files import SUMMARY, keep_as_best
 from segmenter.runs.windows_file import SIDE, ShownWindow, as_base64, save_windows
 
 SHOWN = 3
@@ -195,12 +195,13 @@ def _shown(why: Literal["worst", "best"], one: _Thin, dataset: Dataset) -> Shown
 def show_best(
     run: Run, position: Position, dataset: Dataset, confusion: ConfusionMatrix, examples: Examples
 ) -> None:
-    """Draw the summary of the validation just done, and keep its worst and best windows.
+    """Keep the scores of the validation just done, draw its summary, and keep its worst and best windows.
 
     Raises:
         RasterError: a scene cannot be read again.
         OutputError: a file cannot be written.
     """
+    keep_as_best(run.path)
     title = f"validation after epoch {position.epoch}"
     summary_figure(confusion, examples.read(dataset), run.classes, run.path / SUMMARY, title)
     save_windows(

@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from segmenter.config.recipe import Recipe
 from segmenter.devices.machines.workers import Workers
 from segmenter.devices.strategy import Devices
 from segmenter.grid.labels import ClassMap
+from segmenter.model.normalisation import Normalisation
 from segmenter.runs.resume import installed_versions
+from segmenter.runs.run import Run
 
 _OWN = (
     *("dataset.root", "dataset.cache", "prediction.", "training.input_workers", "training.keep_checkpoints"),
@@ -97,6 +100,14 @@ def _program() -> str:
 def from_chief(workers: Workers, said: Any) -> Any:
     """Return the chief's value, which must be JSON; the others' values are ignored."""
     return json.loads(workers.exchange(json.dumps(said if workers.chief else None))[0])
+
+
+def as_on_chief(workers: Workers, run: Run) -> Run:
+    """Return the run with the chief's normalisation: means taken on another processor differ in last bits."""
+    scenes = None if run.scenes is None else run.scenes.to_dict()
+    shared = from_chief(workers, [run.normalisation.to_dict(), scenes])
+    scenes_of_chief = None if shared[1] is None else Normalisation.from_dict(shared[1])
+    return replace(run, normalisation=Normalisation.from_dict(shared[0]), scenes=scenes_of_chief)
 
 
 def arrays_from_chief(devices: Devices, arrays: Arrays) -> Arrays:

@@ -70,12 +70,10 @@ class ServedTrainer(Trainer):
         super().__post_init__()
         self._cluster = cast("ServerCluster", self.devices.kind)
         self._state = ServedState(
-            self.model,
-            self._optimiser,
-            self.averaged,
+            *(self.learner.model, self.learner.optimiser, self.learner.averaged),
             self.run.recipe.training,
             self.steps,
-            self.pace,
+            self.learner.pace,
             self._cluster.servers,
             self._cluster.workers,
         )
@@ -109,11 +107,11 @@ class ServedTrainer(Trainer):
             self._state.pull()
             self._ahead = False
 
-    def _use_step_of(self, epoch: int) -> None:
-        frozen = self._frozen
-        super()._use_step_of(epoch)
-        if self._frozen != frozen:
-            self._steps = make_served_step(self._parts, self._state)
+    def _use_step_of(self, epoch: int) -> bool:
+        changed = super()._use_step_of(epoch)
+        if changed:
+            self._step = make_served_step(self.learner.parts, self._state)
+        return changed
 
     # ----------------------------------------------------------------------------------- loop
 
@@ -124,7 +122,7 @@ class ServedTrainer(Trainer):
         meter = self._meter(rows, bar)
         batches = epoch_dataset(self.feed, rows, epoch, begun.step)
         feeder = Prefetch(iter(batches), 1, "feeder", given_up=lambda: bool(stop), patience=PATIENCE)
-        flight = InFlight(self._cluster.coordinator, self._steps, _EACH * self._cluster.workers)
+        flight = InFlight(self._cluster.coordinator, self._step, _EACH * self._cluster.workers)
         every = self.run.recipe.training.checkpoint_every
         self._ahead = True
         with closing(feeder):
