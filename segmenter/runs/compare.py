@@ -19,6 +19,7 @@ from segmenter.base.errors import SegmenterError
 from segmenter.base.terminal import aligned
 from segmenter.config.reading import flat_settings
 from segmenter.evaluation.scores import FIGURES, Protocol, Scores, score_of, title_of
+from segmenter.evaluation.scores import percent as table_percent
 from segmenter.pages.parts import Table, number, percent, plain
 from segmenter.runs.report.run_record import Story, read_story
 from segmenter.runs.run import RUN_FILE, runs_in
@@ -175,7 +176,7 @@ def _group(stories: Sequence[Story], names: Sequence[str], group: Sequence[tuple
     for i, scores in ranked:
         story = stories[i]
         best = story.best
-        cells = [_two(score_of(scores, column)) for column in columns]
+        cells = [table_percent(score_of(scores, column)) for column in columns]
         epochs = str(story.run.recipe.training.epochs)
         rows.append([names[i], *cells, "–" if best is None else str(best.epoch), epochs, number(story.steps)])
     title = f"{plain(str(group[0][1].protocol))}; by {title_of(name)}, in percent"
@@ -197,17 +198,13 @@ def _class_table(names: Sequence[str], ranked: Sequence[tuple[int, Scores]]) -> 
         there = [value for value in values if not math.isnan(value)]
         top = max(there, default=math.inf)
         several = len(there) > 1
-        rows.append([name, *(("*" if several and v == top else "") + _two(v) for v in values)])
+        rows.append([name, *(("*" if several and v == top else "") + table_percent(v) for v in values)])
     header = ["Class", *(names[i] for i, _ in ranked)]
     return Table("IoU of each class at the best validation, in percent; *: the highest", header, rows)
 
 
 def _down(value: float) -> float:
     return math.inf if math.isnan(value) else -value
-
-
-def _two(value: float) -> str:
-    return "–" if math.isnan(value) else f"{100 * value:.2f}"
 
 
 # ------------------------------------------------------------------------------- speed and settings

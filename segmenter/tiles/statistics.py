@@ -10,15 +10,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from segmenter.base.errors import DatasetError, SegmenterError, shortened
 from segmenter.base.files import read_regular, write_whole
-from segmenter.base.sealed import sealed, unsealed_text
+from segmenter.base.sealed import sealed, unsealed
 from segmenter.base.terminal import say
 from segmenter.base.threads import in_threads
 from segmenter.grid.geometry import Size, Window
@@ -42,6 +41,7 @@ _SAMPLE_PIXELS = 1 << 18
 _TAILS = 0.01
 """Share of a band's values, at either end, that may be saturated."""
 _SEED = 20
+_FORMAT = 3
 _RULE = 3
 """Number of the rule which pixels are read, and which of them are data."""
 
@@ -322,53 +322,27 @@ def _key(dataset: Dataset, scenes: Sequence[Scene], most_pixels: int) -> str:
     return key_of({"files": files, "bands": dataset.bands, "most_pixels": most_pixels, "rule": _RULE})
 
 
-class _Kept(BaseModel):
-    """The content of a file of statistics, whose types and ranges are checked as it is read."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
-
-    format: Literal[3]
-    mean: tuple[float, ...]
-    std: tuple[Annotated[float, Field(gt=0)], ...]
-    min: tuple[float, ...]
-    max: tuple[float, ...]
-    spread: tuple[Annotated[float, Field(ge=0)], ...]
-    pixels: int = Field(ge=1)
-    dtype: str = Field(pattern=r"^[a-z]+[0-9]+$")
-
-    @model_validator(mode="after")
-    def _fits(self) -> _Kept:
-        if (
-            not len({len(self.mean), *map(len, (self.std, self.min, self.max, self.spread))})
-            == 1
-            <= len(self.mean)
-        ):
-            raise ValueError("expected as many of each as there are bands")
-        np.dtype(self.dtype)  # raises TypeError
-        return self
-
-
 def _load(path: Path) -> BandStatistics | None:
     """Load statistics of an earlier run; None, with a line on stderr if damaged or of another format."""
     if not path.exists():
         return None
     try:
-        whole = unsealed_text(read_regular(path))
-        if whole is None:
-            raise ValueError("its checksum is another")
-        kept = _Kept.model_validate_json(whole)
-    except (SegmenterError, ValueError, TypeError) as error:
+        kept = unsealed(read_regular(path))
+        if kept is None or kept["format"] != _FORMAT:
+            raise ValueError("its checksum or its format is another")
+        mean, std, low, high, spread = (
+            np.array(kept[name], np.float64) for name in ("mean", "std", "min", "max", "spread")
+        )
+        return BandStatistics(mean, std, kept["pixels"], kept["dtype"], low, high, spread)
+    except (SegmenterError, ValueError, TypeError, KeyError) as error:
         say(f"{path}: damaged, it is taken anew ({shortened(' '.join(str(error).split()))})", aside=True)
         return None
-    said = (kept.mean, kept.std, kept.min, kept.max, kept.spread)
-    mean, std, low, high, spread = (np.array(v, np.float64) for v in said)
-    return BandStatistics(mean, std, kept.pixels, kept.dtype, low, high, spread)
 
 
 def _save(path: Path, found: BandStatistics) -> None:
     arrays = {"mean": found.mean_C, "std": found.std_C, "min": found.min_C, "max": found.max_C}
     arrays["spread"] = found.spread_C
-    data = {"format": 3, **{name: array.tolist() for name, array in arrays.items()}}
+    data = {"format": _FORMAT, **{name: array.tolist() for name, array in arrays.items()}}
     text = sealed(json.dumps(data | {"pixels": found.pixels, "dtype": found.dtype}))
     try:
         write_whole(path, text.encode())

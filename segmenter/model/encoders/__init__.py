@@ -12,9 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 from segmenter.config.models import EncoderDecoderConfig
-from segmenter.model.encoders.efficientnet_lite import efficientnet_lite
+from segmenter.model.encoders.families import efficientnet_lite, resnet
 from segmenter.model.encoders.keras_applications import SOURCES
-from segmenter.model.encoders.resnet import resnet
 from segmenter.model.layers import Layers
 
 Encoder = Callable[[Any, Layers, EncoderDecoderConfig], list[Any]]

@@ -24,9 +24,15 @@ from segmenter.pages.parts import (
     percent,
     plain,
 )
-from segmenter.runs.report.classes import class_scores, confusion_chart, means_text
+from segmenter.runs.report.charts import (
+    class_scores,
+    confusion_chart,
+    loss_chart,
+    means_text,
+    rate_chart,
+    scores_chart,
+)
 from segmenter.runs.report.coverage import run_held, run_history, run_text
-from segmenter.runs.report.curves import loss_chart, rate_chart, scores_chart
 from segmenter.runs.report.run_record import Story, finite, read_story
 from segmenter.runs.windows_file import ShownWindow, ShownWindows
 
