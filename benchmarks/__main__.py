@@ -40,18 +40,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{entry.name:<18} {call.seconds:6.0f} s  {call.processor:6.0f} s of processor   {said}",
             flush=True,
         )
-        if entry.sweep is not None:
-            suite_page.draw(done, given.output / suite_page.PLOTS)
         _write(given.output, head, done)
     print("\n".join(table(suite_page.HEAD, suite_page.rows(done), words=3)))
-    print(f"{given.output / PAGE}: the table and plots; {JSON}: all lines")
+    print(f"{given.output / PAGE}: the table; {JSON}: all lines")
     return int(any(call.fault for _, call in done))
 
 
 def _write(folder: Path, head: dict[str, str], done: list[tuple[suite.Entry, suite.Call]]) -> None:
     """Whole, after each call: a crash loses nothing."""
-    drawn = bool(suite_page.swept(done))
-    page = suite_page.lines(head, done, suite_page.PLOTS if drawn else None)
+    page = suite_page.lines(head, done)
     write_whole(folder / PAGE, "\n".join(page).encode())
     content: dict[str, Any] = {**head, "calls": [dataclasses.asdict(call) for _, call in done]}
     write_whole(folder / JSON, (json.dumps(content, indent=1) + "\n").encode())
@@ -84,7 +81,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=Path,
         default=Path("build/bench"),
         metavar="DIR",
-        help="for bench.md, cost.png, bench.json",
+        help="for bench.md and bench.json",
     )
     given = parser.parse_args(arguments)
     if given.rounds is not None and given.rounds < 1:

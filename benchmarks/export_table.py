@@ -1,4 +1,4 @@
-"""Which encoders and decoders go into which format, and by how much they then differ from predict.py.
+"""Table of encoders and decoders by export format, with their difference from predict.py.
 
     python -m benchmarks.export_table --page docs/export.md [--pairs resnet18+unet,…]
 

@@ -55,7 +55,7 @@ def main() -> None:
     }
     figures = {name: round(value / options.steps, 5) for name, value in seconds.items()}
     ratio = median(b / a for a, b in pairs)
-    model = {"parameters": trainer.model.count_params(), "devices": trainer.devices.replicas}
+    model = {"parameters": trainer.learner.model.count_params(), "devices": trainer.devices.replicas}
     print(json.dumps({"benchmark": "overhead", **model, **figures, "ratio": round(ratio, 4)}))
 
 
@@ -119,9 +119,15 @@ def _bare(trainer: Any, options: argparse.Namespace) -> Any:
     from segmenter.training.step import StepParts, make_step
 
     loss = segmentation_loss(trainer.run.recipe.loss, None, options.batch)
-    optimiser, normalisation = trainer._optimiser, trainer.run.normalisation
+    optimiser, normalisation = trainer.learner.optimiser, trainer.run.normalisation
     parts = StepParts(
-        trainer.devices.strategy, trainer.model, optimiser, loss, normalisation, 32, batch=options.batch
+        trainer.devices.strategy,
+        trainer.learner.model,
+        optimiser,
+        loss,
+        normalisation,
+        32,
+        batch=options.batch,
     )
     step, batch = make_step(parts), trainer.devices.distributed(trainer.feed.loader.batch)
     float(step(batch)[0])

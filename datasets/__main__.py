@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from segmenter.base.errors import end_at_once_on_ctrl_c
 
@@ -25,8 +25,9 @@ from segmenter.base.errors import (
 )
 from segmenter.base.files import check_writable
 from segmenter.base.invocation import ToolParser, invocation
-from segmenter.base.terminal import enduring_output
-from segmenter.extras.dask.options import ClusterOptions, add_cluster_options, taken_from
+from segmenter.base.options import add_options
+from segmenter.base.terminal import enduring_output, words_aside
+from segmenter.extras.dask.options import ClusterOptions, taken_from
 from segmenter.grid.scenes import SPLITS
 
 if TYPE_CHECKING:
@@ -54,7 +55,12 @@ def _parser() -> ToolParser:
     )
     _add_recipe(check)
     check.add_argument("--all", action="store_true", help="print every finding and file, not only the first")
-    add_cluster_options(check, "look at the files")
+    check.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON object of every finding on stdout, and the usual lines on stderr",
+    )
+    add_options(check, ClusterOptions)
     check.set_defaults(run=_check)
 
     coverage = commands.add_parser(
@@ -75,7 +81,7 @@ def _parser() -> ToolParser:
     )
     coverage.add_argument("--report", type=Path, metavar="FILE.html", help="write all of it as one HTML page")
     coverage.add_argument("--json", type=Path, metavar="FILE.json", help="write all of it as JSON")
-    add_cluster_options(coverage, "index the tiles")
+    add_options(coverage, ClusterOptions)
     coverage.set_defaults(run=_coverage)
 
     augmented = commands.add_parser(
@@ -93,7 +99,7 @@ def _parser() -> ToolParser:
         "pack", help="decode all training scenes once, for the fastest reading; training then uses the packs"
     )
     _add_recipe(pack)
-    add_cluster_options(pack, "pack")
+    add_options(pack, ClusterOptions)
     pack.set_defaults(run=_pack)
 
     _add_files_commands(commands)
@@ -163,6 +169,11 @@ def _recipe(args: argparse.Namespace) -> tuple[Recipe, ClusterOptions | None]:
 
 
 def _check(args: argparse.Namespace) -> int:
+    with words_aside(args.json) as answer:
+        return _checked(args, answer)
+
+
+def _checked(args: argparse.Namespace, answer: TextIO) -> int:
     from segmenter.extras.dask.spread import spread_over
     from segmenter.training.beginning.demands import unmet_demands
 
@@ -182,6 +193,9 @@ def _check(args: argparse.Namespace) -> int:
     validation_K = report.pixels_PK[SPLITS.index("validation")]
     unmet = list(unmet_demands(recipe, dataset, validation_K, images=readable))
     print(report.text(everything=args.all, fits=not unmet))
+    if args.json:
+        reached = {**report.to_dict(), "unmet": [str(error) for error in unmet]}
+        print(json.dumps(reached), file=answer, flush=True)
     if unmet:
         for each in unmet[:-1]:
             print(f"error: {each}", file=sys.stderr)
@@ -216,16 +230,16 @@ def _coverage(args: argparse.Namespace) -> int:
     with spread_over(cluster, dataset.root) as spread:
         built = build_index(dataset, args.split, recipe.tiles, spread=spread)
     index = with_scales(built, dataset, recipe)
-    found = diagnose(recipe, dataset, index, batches, args.run_dir)
-    print(table(found, everything=args.all))
+    diagnosis = diagnose(recipe, dataset, index, batches, args.run_dir)
+    print(table(diagnosis, everything=args.all))
     if not args.all:
         print("--all shows classes, other ways of sampling and what would help; --report draws it all")
     if args.json:
-        write_whole(args.json, (json.dumps(found.to_dict(), allow_nan=False) + "\n").encode())
+        write_whole(args.json, (json.dumps(diagnosis.to_dict(), allow_nan=False) + "\n").encode())
     if args.report:
         from segmenter.diagnosis.report import html_report
 
-        write_whole(args.report, html_report(found).encode())
+        write_whole(args.report, html_report(diagnosis).encode())
     for path in filter(None, (args.json, args.report)):
         print(plain(f"written: {path}"))
     return 0

@@ -10,6 +10,7 @@ import functools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,6 +105,31 @@ class CheckReport:
         )
         parts = (self._head(everything), self._found(everything), self._table(), [verdict])
         return "\n".join(plain(line) for part in parts for line in part)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report for JSON, with every finding."""
+        names = self.dataset.classes.names
+        return {
+            "dataset": self.dataset.name,
+            "clean": self.clean,
+            "scenes": {split: len(self.dataset.of(split)) for split in SPLITS},
+            "findings": [
+                {
+                    "kind": finding.kind,
+                    "scene": None if finding.scene is None else finding.scene.name,
+                    "text": finding.text,
+                    "pixels": finding.pixels,
+                }
+                for finding in self.findings
+            ],
+            "pixels": {
+                split: dict(zip(names, pixels_K, strict=True))
+                for split, pixels_K in zip(SPLITS, self.pixels_PK.tolist(), strict=True)
+            },
+            "ignored": self.ignored,
+            "unlabelled": list(self.unlabelled),
+            "remarks": list(self.remarks),
+        }
 
     def _head(self, everything: bool) -> Iterator[str]:
         scenes = ", ".join(f"{len(self.dataset.of(split))} {split}" for split in SPLITS)
@@ -325,9 +351,9 @@ def _look_at_label(dataset: Dataset, audit: _Audit, *, masked: bool) -> None:
 
 def _other_types(dataset: Dataset, audits: list[_Audit]) -> Iterator[Finding]:
     """Yield images of another type or number of bands than most."""
-    there = [(audit, (len(audit.bands), audit.info.dtype)) for audit in audits if audit.info is not None]
-    kinds = Counter(image for _, image in there)
-    for audit, image in there:
+    images = [(audit, (len(audit.bands), audit.info.dtype)) for audit in audits if audit.info is not None]
+    kinds = Counter(image for _, image in images)
+    for audit, image in images:
         (bands, dtype), _ = kinds.most_common(1)[0]
         if image != (bands, dtype):
             expected = f"expected {bands} bands of {dtype} as most have"
@@ -339,10 +365,10 @@ def _other_types(dataset: Dataset, audits: list[_Audit]) -> Iterator[Finding]:
 
 def _other_order(audits: list[_Audit]) -> Iterator[Finding]:
     """Yield images whose named bands stand in another order than those of most."""
-    known = [(audit, audit.info) for audit in audits if audit.info is not None]
-    counts = Counter(filter(None, (used_names(info, audit.bands) for audit, info in known)))
+    images = [(audit, audit.info) for audit in audits if audit.info is not None]
+    counts = Counter(filter(None, (used_names(info, audit.bands) for audit, info in images)))
     wanted = counts.most_common(1)[0][0] if counts else ()
-    for audit, info in known:
+    for audit, info in images:
         if order_of(wanted, names_of(info), audit.bands) is not None:
             got = ", ".join(map(str, used_names(info, audit.bands)))
             text = f"{info.path}: expected bands named {', '.join(map(str, wanted))} as most have, got {got}"
@@ -351,10 +377,12 @@ def _other_order(audits: list[_Audit]) -> Iterator[Finding]:
 
 def _without_crs(audits: list[_Audit]) -> Iterator[Finding]:
     """Yield images that do not say where they lie, beside others that do."""
-    known = Counter(crs_name(audit.info) for audit in audits if audit.info is not None and audit.info.crs)
+    crs_counts = Counter(
+        crs_name(audit.info) for audit in audits if audit.info is not None and audit.info.crs
+    )
     for audit in audits:
-        if known and audit.info is not None and audit.info.crs is None:
-            (name, _), count = known.most_common(1)[0], known.total()
+        if crs_counts and audit.info is not None and audit.info.crs is None:
+            (name, _), count = crs_counts.most_common(1)[0], crs_counts.total()
             text = f"{audit.scene.image}: has no CRS, {count} other images have one ({name})"
             yield Finding("georeferencing", text, audit.scene)
 

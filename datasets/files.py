@@ -132,8 +132,8 @@ class Candidates:
 
     def unused(self, names: Iterable[str], reason: str) -> tuple[tuple[Path, str], ...]:
         """Return files of scenes that are left out, the images where there are any, each with the reason."""
-        found = (path for name in sorted(names) for path in self.images.get(name, self.labels.get(name, [])))
-        return tuple((self.root / path, reason) for path in found)
+        paths = (path for name in sorted(names) for path in self.images.get(name, self.labels.get(name, [])))
+        return tuple((self.root / path, reason) for path in paths)
 
     def _no_orphans(
         self, files: Mapping[str, list[str]], others: Mapping[str, list[str]], what: str, wanted: str
@@ -224,13 +224,13 @@ def _by_alias(known: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
 def _matching(entry: str, called: Mapping[str, list[str]], setting: str) -> list[str]:
     """Return scenes that are called `entry`, or else those that match it as a glob pattern."""
     by_pattern = (name for alias, names in called.items() if fnmatchcase(alias, entry) for name in names)
-    found = called.get(entry) or list(dict.fromkeys(by_pattern))
-    if not found:
+    matched = called.get(entry) or list(dict.fromkeys(by_pattern))
+    if not matched:
         raise DatasetError(
             f"{setting}: {entry} matches no scene and no group{_meant(entry, called)}; there are "
             f"{few(sorted(called))}"
         )
-    return found
+    return matched
 
 
 def _meant(entry: str, called: Mapping[str, list[str]]) -> str:
@@ -271,5 +271,5 @@ def _unit_hash(name: str) -> float:
 
 def found_in_paths(pattern: str, paths: Sequence[str]) -> list[str | None]:
     """Return what the one group of a regular expression finds in each path; None where it finds nothing."""
-    found = (re.search(pattern, path) for path in paths)
-    return [None if match is None else match[1] for match in found]
+    matches = (re.search(pattern, path) for path in paths)
+    return [None if match is None else match[1] for match in matches]

@@ -54,9 +54,9 @@ def load_folder(config: FolderConfig) -> Dataset:
     pairs, skipped = _pairs(config, root, paths)
     skipped = (*skipped, *((root / path, _SPELT) for path in _spelt_otherwise(config, paths)))
     groups = _groups(config.split, {name: image for name, (image, _) in pairs.items()})
-    known = {name: (name, groups[name], image) for name, (image, _) in pairs.items()}
-    left = matching(config.split.leave_out, known, "dataset.split.leave_out")
-    splits = _splits(config.split, {name: known[name] for name in known if name not in left}, groups)
+    aliases = {name: (name, groups[name], image) for name, (image, _) in pairs.items()}
+    left = matching(config.split.leave_out, aliases, "dataset.split.leave_out")
+    splits = _splits(config.split, {name: aliases[name] for name in aliases if name not in left}, groups)
     files = _files(config, root, paths, [name for name in pairs if name not in left])
     scenes = tuple(
         Scene(name, root / image, root / label, groups[name], splits[name], files=files.get(name, ()))
@@ -136,15 +136,15 @@ def image_regexes(config: FolderConfig) -> tuple[re.Pattern[str], ...]:
     Raises:
         ConfigError: a pattern that cannot be meant, or several whose names differ or that have none.
     """
-    found = tuple(pattern_regex(pattern, "dataset.images") for pattern in config.images)
-    for regex, pattern in zip(found[1:], config.images[1:], strict=True):
-        if regex.groupindex.keys() != found[0].groupindex.keys() or not regex.groupindex:
+    regexes = tuple(pattern_regex(pattern, "dataset.images") for pattern in config.images)
+    for regex, pattern in zip(regexes[1:], config.images[1:], strict=True):
+        if regex.groupindex.keys() != regexes[0].groupindex.keys() or not regex.groupindex:
             raise ConfigError(
                 f"dataset.images: expected the same {{names}} in each of several patterns, since they pair "
-                f"the files of a scene, got {_braces(regex)} in {pattern}, {_braces(found[0])} in "
+                f"the files of a scene, got {_braces(regex)} in {pattern}, {_braces(regexes[0])} in "
                 f"{config.images[0]}"
             )
-    return found
+    return regexes
 
 
 def _files(
@@ -158,21 +158,21 @@ def _files(
     regexes, files = image_regexes(config), {name: list[Path]() for name in names}
     if len(regexes) == 1 and not config.drivers:
         return {}
-    order, known = list(regexes[0].groupindex), set[str]()
+    order, first_names = list(regexes[0].groupindex), set[str]()
     for pattern, regex in zip(config.images, regexes, strict=True):
-        found: dict[str, list[str]] = {}
+        by_name: dict[str, list[str]] = {}
         for path in paths:
             if match := regex.fullmatch(path):
                 name = "_".join(match[each] for each in order) or PurePosixPath(path).stem
-                found.setdefault(name, []).append(path)
-        known = known or set(found)
-        if alone := sorted(path for name in found.keys() - known for path in found[name]):
+                by_name.setdefault(name, []).append(path)
+        first_names = first_names or set(by_name)
+        if alone := sorted(path for name in by_name.keys() - first_names for path in by_name[name]):
             raise DatasetError(
                 f"{root}: {len(alone)} files like {pattern} have none like {config.images[0]} with the same "
                 f"names: {few(alone)}; add it or move the file out of the folder"
             )
         for name, own in files.items():
-            one = found.get(name, [])
+            one = by_name.get(name, [])
             if len(one) != 1:
                 raise DatasetError(
                     f"{root}: expected one file like {pattern} for {name}, got {few(one) or 'none'}; keep "
@@ -197,25 +197,26 @@ def _pairs(
             f"{_braces(label_regex)} against {_braces(image_regex)}"
         )
     advice = ", or set dataset.unlabelled: skip"
-    found = Candidates(root, config.images[0], config.labels, advice)
+    candidates = Candidates(root, config.images[0], config.labels, advice)
     order = list(image_regex.groupindex)
     keys: dict[str, tuple[str, ...]] = {}
     for path in paths:
-        for regex, files in ((image_regex, found.images), (label_regex, found.labels)):
+        for regex, files in ((image_regex, candidates.images), (label_regex, candidates.labels)):
             match = regex.fullmatch(path)
             if match:
                 key = tuple(match[name] for name in order)
                 files.setdefault(_scene_name(key, keys, path), []).append(path)
     both = sorted(
-        {p for v in found.images.values() for p in v} & {p for v in found.labels.values() for p in v}
+        {p for v in candidates.images.values() for p in v}
+        & {p for v in candidates.labels.values() for p in v}
     )
     if both:
         raise ConfigError(
             f"dataset.images and dataset.labels: expected to match different files, both match {both[0]}"
         )
-    skipped = found.images.keys() - found.labels.keys() if config.unlabelled == "skip" else set()
-    unused = found.unused(skipped, "without a label (unlabelled: skip)")
-    pairs = found.pairs({*found.images, *found.labels} - skipped)
+    skipped = candidates.images.keys() - candidates.labels.keys() if config.unlabelled == "skip" else set()
+    unused = candidates.unused(skipped, "without a label (unlabelled: skip)")
+    pairs = candidates.pairs({*candidates.images, *candidates.labels} - skipped)
     if not order:
         pairs = {PurePosixPath(image).stem: (image, label) for image, label in pairs.values()}
     return pairs, unused
@@ -252,15 +253,15 @@ def _on_one_file(
             f"{few(labels) or 'none'}; name it, join rasters (gdalbuildvrt all.vrt {config.labels}, "
             "dataset.drivers: [VRT]), or pair files with images by the {names} of dataset.images"
         )
-    found = Candidates(root, config.images[0], config.labels)
+    candidates = Candidates(root, config.images[0], config.labels)
     keys: dict[str, tuple[str, ...]] = {}
     for path in paths:
         if path != labels[0] and (match := image_regex.fullmatch(path)):
             key = tuple(match.groups()) if image_regex.groupindex else (PurePosixPath(path).stem,)
             name = _scene_name(key, keys, path)
-            found.images.setdefault(name, []).append(path)
-            found.labels[name] = labels
-    return found.pairs(), ()
+            candidates.images.setdefault(name, []).append(path)
+            candidates.labels[name] = labels
+    return candidates.pairs(), ()
 
 
 def _scene_name(key: tuple[str, ...], keys: dict[str, tuple[str, ...]], path: str) -> str:
@@ -284,9 +285,9 @@ def _groups(split: FolderSplit, images: Mapping[str, str]) -> dict[str, str]:
     """Return the group of each image; without a `group` setting each scene is its own."""
     if split.group is None:
         return {name: name for name in images}
-    found = found_in_paths(split.group, list(images.values()))
+    group_names = found_in_paths(split.group, list(images.values()))
     groups = {}
-    for (name, image), group in zip(images.items(), found, strict=True):
+    for (name, image), group in zip(images.items(), group_names, strict=True):
         if group is None:
             raise DatasetError(
                 f"dataset.split.group: {split.group} names no group in {image}; every image belongs to one"
@@ -346,8 +347,8 @@ def _group_regex(regex: re.Pattern[str], name: str, values: Mapping[str, str]) -
     whole = "^" + re.sub(r"\(\?P<\w+>\[\^/\]\+\)|\(\?P=\w+\)", "[^/]+", whole) + "$"
     short = re.match(r".*?\(\[\^/\]\+\)(?:\\.|[^\\\[(])*", whole)
     assert short is not None, "the name is in the pattern"
-    found = ((image, re.search(short[0], image)) for image in values)
-    return short[0] if all(match and match[1] == values[image] for image, match in found) else whole
+    matches = ((image, re.search(short[0], image)) for image in values)
+    return short[0] if all(match and match[1] == values[image] for image, match in matches) else whole
 
 
 # --------------------------------------------------------------------------------------- class map

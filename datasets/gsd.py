@@ -1,4 +1,4 @@
-"""Scale of a dataset's scenes in metres a pixel, as far as the recipe says it."""
+"""Ground sampling distance of a dataset's scenes, as far as the recipe says it."""
 
 from __future__ import annotations
 
@@ -62,23 +62,23 @@ Images = Sequence[tuple[Scene, RasterInfo]]
 def scale_line(dataset: Dataset, images: Images) -> str:
     """Return a line on the scales of scenes: one, or how many of each octave; empty where none is known."""
     metres = [dataset.scale_of(scene, info.metres_per_pixel) for scene, info in images]
-    known = [m for m in metres if m is not None]
-    if not known:
+    known_metres = [m for m in metres if m is not None]
+    if not known_metres:
         return ""  # what needs it refuses the recipe by name
-    found = scene_strata(metres)
-    if len(found.titles) == 1:
-        return f"{range_text(min(known), max(known))} a pixel"
-    counts = [(int((found.number_S == i).sum()), title) for i, title in enumerate(found.titles)]
-    shown = [f"{n} of {title}" if title != UNKNOWN else f"{n} unknown" for n, title in counts]
-    return f"{range_text(min(known), max(known))} a pixel: scenes {', '.join(shown)}"
+    strata = scene_strata(metres)
+    if len(strata.titles) == 1:
+        return f"{range_text(min(known_metres), max(known_metres))} a pixel"
+    counts = [(int((strata.number_S == i).sum()), title) for i, title in enumerate(strata.titles)]
+    parts = [f"{n} of {title}" if title != UNKNOWN else f"{n} unknown" for n, title in counts]
+    return f"{range_text(min(known_metres), max(known_metres))} a pixel: scenes {', '.join(parts)}"
 
 
 def contradictions(images: Images) -> Iterator[str]:
     """Yield a line for each image whose georeference tells another scale than the recipe."""
     for scene, info in images:
-        said, found = scene.metres_per_pixel, info.metres_per_pixel
-        if said and found and not 1 / _APART <= said / found <= _APART:
+        stated, measured = scene.metres_per_pixel, info.metres_per_pixel
+        if stated and measured and not 1 / _APART <= stated / measured <= _APART:
             yield (
-                f"{scene.image}: dataset.metres_per_pixel says {said:.3g} m a pixel, its georeference "
-                f"{found:.3g} m"
+                f"{scene.image}: dataset.metres_per_pixel says {stated:.3g} m a pixel, its georeference "
+                f"{measured:.3g} m"
             )

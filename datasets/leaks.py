@@ -54,11 +54,11 @@ class Leak:
 
 def equal_scenes(seen: Sequence[Seen]) -> list[list[Scene]]:
     """Return scenes of the same pixels, two or more, whatever their split and however they are stored."""
-    found: dict[bytes, list[Scene]] = defaultdict(list)
+    by_digest: dict[bytes, list[Scene]] = defaultdict(list)
     for each in seen:
         if each.digest is not None:
-            found[each.digest].append(each.scene)
-    return [scenes for scenes in found.values() if len(scenes) > 1]
+            by_digest[each.digest].append(each.scene)
+    return [scenes for scenes in by_digest.values() if len(scenes) > 1]
 
 
 def find_leaks(seen: Sequence[Seen]) -> list[Leak]:
@@ -77,9 +77,11 @@ def find_leaks(seen: Sequence[Seen]) -> list[Leak]:
 def _overlaps(seen: Sequence[Seen]) -> Iterator[Leak]:
     """Yield the first scene of another split on each scene's ground, with how much they share."""
     infos = [each.info for each in seen if each.info is not None]
-    there = [each for each in seen if each.info is not None]
+    with_header = [each for each in seen if each.info is not None]
     lying = [
-        (each, ground) for each, ground in zip(there, outlines(infos), strict=True) if ground is not None
+        (each, ground)
+        for each, ground in zip(with_header, outlines(infos), strict=True)
+        if ground is not None
     ]
     if len({each.scene.split for each, _ in lying}) < 2:
         return

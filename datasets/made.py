@@ -57,13 +57,13 @@ class MadeFilesError(DatasetError):
 
     def text(self, *, everything: bool = False) -> str:
         """Return a line for each fault, or for the first of them."""
-        shown = self.lines if everything else grouped(self.lines)
+        faults = self.lines if everything else grouped(self.lines)
         lines = [
             f"{self._what}: {len(self.lines)}",
-            *(f"  {line}" for line in shown[: None if everything else MOST]),
+            *(f"  {line}" for line in faults[: None if everything else MOST]),
         ]
-        if len(shown) + 1 > len(lines):
-            lines.append(f"  … and {len(shown) + 1 - len(lines)} more; --all shows them")
+        if len(faults) + 1 > len(lines):
+            lines.append(f"  … and {len(faults) + 1 - len(lines)} more; --all shows them")
         return "\n".join(map(plain, [*lines, f"not clean: {counted(len(self.lines), 'finding')}"]))
 
 
@@ -97,7 +97,7 @@ def _with_images(dataset: Dataset, section: FolderConfig) -> Dataset:
         return replace(dataset, scenes=tuple(replace(scene, files=()) for scene in dataset.scenes))
     grid = None if section.grid is None else section.images.index(section.grid)
     stacks = StackedImages(cache_folder(dataset) / IMAGES, grid, section.drivers)
-    found = _made(
+    results = _made(
         several,
         lambda scene: stacks.image(scene.name, scene.files),
         lambda scene: stacks.has(scene.name, scene.files),
@@ -105,10 +105,10 @@ def _with_images(dataset: Dataset, section: FolderConfig) -> Dataset:
         unit="scene",
     )
     stacks.tidy()
-    _refuse(found, len(dataset.scenes), "image")
+    _refuse(results, len(dataset.scenes), "image")
     scenes = tuple(
         replace(scene, image=image)
-        if isinstance(image := found.get(scene.name), Path)
+        if isinstance(image := results.get(scene.name), Path)
         else replace(scene, files=())
         for scene in dataset.scenes
     )
@@ -134,11 +134,13 @@ def _with_labels(dataset: Dataset, section: FolderConfig) -> Dataset:
         assert scene.label is not None
         return files.has(scene.name, scene.image, scene.label)
 
-    found = _made(dataset.scenes, label, has, description="labels onto images", unit="label")
+    results = _made(dataset.scenes, label, has, description="labels onto images", unit="label")
     files.tidy()
-    _refuse(found, len(dataset.scenes), "label")
-    made = _without_empty(dataset, section, found)
-    pairs = [(s.image, s.label) for s in dataset.scenes if s.label is not None and found[s.name] is not None]
+    _refuse(results, len(dataset.scenes), "label")
+    made = _without_empty(dataset, section, results)
+    pairs = [
+        (s.image, s.label) for s in dataset.scenes if s.label is not None and results[s.name] is not None
+    ]
     notes = (*dataset.notes, *files.notes(pairs))
     return replace(made, classes=files.classes, notes=notes)
 
@@ -218,8 +220,8 @@ def _made(
     waiting = [*waiting[first:], *waiting[:first]]
     workers = _WORKERS if unit == "scene" else None
     made = in_threads(tried, waiting, description=description, unit=unit, workers=workers)
-    found = {scene.name: one for scene, one in zip(waiting, made, strict=True)}
-    return found | {scene.name: tried(scene) for scene in scenes if scene.name not in found}
+    results = {scene.name: one for scene, one in zip(waiting, made, strict=True)}
+    return results | {scene.name: tried(scene) for scene in scenes if scene.name not in results}
 
 
 def _refuse(found: Made, scenes: int, what: str) -> None:

@@ -32,16 +32,16 @@ def load_naic2020(config: Naic2020Config) -> Dataset:
             is not there.
     """
     root = data_root(config.root)
-    found = Candidates(root, "images/NAME.tif", "labels/NAME.png")
+    candidates = Candidates(root, "images/NAME.tif", "labels/NAME.png")
     for path in files_under(root, config.files):
         stem, suffix = PurePosixPath(path).stem, PurePosixPath(path).suffix.lower()
         if suffix in (".tif", ".tiff"):
-            found.images.setdefault(stem, []).append(path)
+            candidates.images.setdefault(stem, []).append(path)
         elif suffix == ".png":
-            found.labels.setdefault(stem, []).append(path)
-    there = {*found.images, *found.labels}
-    left = matching(config.leave_out, {name: (name,) for name in there}, "dataset.leave_out")
-    pairs = found.pairs(there - left)
+            candidates.labels.setdefault(stem, []).append(path)
+    names = {*candidates.images, *candidates.labels}
+    left = matching(config.leave_out, {name: (name,) for name in names}, "dataset.leave_out")
+    pairs = candidates.pairs(names - left)
     itself = {name: name for name in pairs}
     named = Named(validation=held_out(pairs, config.validation_share))
     splits = assign_splits({name: (name,) for name in pairs}, itself, named)
@@ -49,7 +49,7 @@ def load_naic2020(config: Naic2020Config) -> Dataset:
         Scene(name, root / image, root / label, name, splits[name]) for name, (image, label) in pairs.items()
     )
     classes = ignoring(NAIC2020_ROUND1 if config.round == 1 else NAIC2020_ROUND2, config.ignore)
-    unused = found.unused(left, "named in leave_out")
+    unused = candidates.unused(left, "named in leave_out")
     return Dataset(f"naic2020-round{config.round}", root, scenes, classes, unused=unused)
 
 

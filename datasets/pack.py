@@ -100,9 +100,9 @@ def _folder(dataset: Dataset, scenes: Sequence[Scene]) -> PackFolder:
     folder.look()
     tell_damaged(folder)
     keys = [key_of(dataset, scene, kind) for scene in scenes for kind in KINDS]
-    found = [one for key in keys if key is not None and (one := folder.find(key)) is not None]
-    kept = {one.pack.path: one.pack for one in found if _as_asked(dataset)(one)}
-    folder.hold(kept.values())
+    packed = [one for key in keys if key is not None and (one := folder.find(key)) is not None]
+    packs = {one.pack.path: one.pack for one in packed if _as_asked(dataset)(one)}
+    folder.hold(packs.values())
     return folder
 
 
@@ -119,8 +119,8 @@ def _jobs(dataset: Dataset, folder: PackFolder, scenes: Sequence[Scene], progres
 
     def missing(scene: Scene, kind: Kind) -> bool:
         key = key_of(dataset, scene, kind)
-        found = None if key is None else folder.find(key)
-        return found is None or not _as_asked(dataset)(found)
+        packed = None if key is None else folder.find(key)
+        return packed is None or not _as_asked(dataset)(packed)
 
     def look(scene: Scene) -> list[Job]:
         kinds = [kind for kind in KINDS if missing(scene, kind)]
@@ -133,8 +133,8 @@ def _jobs(dataset: Dataset, folder: PackFolder, scenes: Sequence[Scene], progres
             jobs.append(Job.of_label(dataset, scene, info.size))
         return jobs
 
-    found = in_threads(look, scenes, description="headers", unit="scene", progress=progress)
-    return [job for jobs in found for job in jobs]
+    per_scene = in_threads(look, scenes, description="headers", unit="scene", progress=progress)
+    return [job for jobs in per_scene for job in jobs]
 
 
 def _as_asked(dataset: Dataset) -> Callable[[PackedArray], bool]:

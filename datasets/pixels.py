@@ -1,4 +1,4 @@
-"""Reading of all pixels of a scene in bounded memory, and a cache of the results."""
+"""Reading of all pixels of a scene in bounded memory."""
 
 from __future__ import annotations
 

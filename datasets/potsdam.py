@@ -31,19 +31,19 @@ def load_potsdam(config: PotsdamConfig) -> Dataset:
         DatasetError: no images, ambiguous or unpaired files, an unknown name, nothing to train on.
     """
     root = data_root(config.root)
-    found = _candidates(config)
-    there = {*found.images, *found.labels}
-    left = matching(_plain(config.leave_out), {name: (name,) for name in there}, "dataset.leave_out")
-    named, notes = _named(config, there - left)
-    used = there if named.train is None else {*named.train, *named.validation, *named.test}
-    pairs = found.pairs(used - left)
+    candidates = _candidates(config)
+    present = {*candidates.images, *candidates.labels}
+    left = matching(_plain(config.leave_out), {name: (name,) for name in present}, "dataset.leave_out")
+    named, notes = _named(config, present - left)
+    used = present if named.train is None else {*named.train, *named.validation, *named.test}
+    pairs = candidates.pairs(used - left)
     itself = {name: name for name in pairs}
     splits = assign_splits({name: (name,) for name in pairs}, itself, named)
     scenes = tuple(
         Scene(name, root / pairs[name][0], root / pairs[name][1], name, splits[name])
         for name in sorted(pairs, key=_numbers)
     )
-    nowhere = [name for name in found.images if name not in pairs and name not in left]
+    nowhere = [name for name in candidates.images if name not in pairs and name not in left]
     colours = (parse_colour(value, f"dataset.ignore.{i}") for i, value in enumerate(config.ignore))
     return Dataset(
         name=f"potsdam-{config.images.lower()}",
@@ -53,7 +53,8 @@ def load_potsdam(config: PotsdamConfig) -> Dataset:
         # Named, so that near infrared is data even where a file tags its fourth band as alpha.
         bands=(1, 2, 3, 4) if config.images == "RGBIR" else (1, 2, 3),
         labels=config.labels,
-        unused=found.unused(nowhere, "named in no split") + found.unused(left, "named in leave_out"),
+        unused=candidates.unused(nowhere, "named in no split")
+        + candidates.unused(left, "named in leave_out"),
         notes=notes,
         usual_metres=METRES_PER_PIXEL,
     )
@@ -68,19 +69,19 @@ def potsdam_layout(config: PotsdamConfig) -> Layout:
 
 def _candidates(config: PotsdamConfig) -> Candidates:
     suffix = "_noBoundary" if config.labels == "eroded" else ""
-    found = Candidates(
+    candidates = Candidates(
         data_root(config.root),
         f"top_potsdam_2_10_{config.images}.tif",
         f"top_potsdam_2_10_label{suffix}.tif",
     )
-    for path in files_under(found.root, config.files):
+    for path in files_under(candidates.root, config.files):
         file = path.rpartition("/")[2]
         image, label = _IMAGE.fullmatch(file), _LABEL.fullmatch(file)
         if image and image[3].upper() == config.images:
-            found.images.setdefault(_scene(image), []).append(path)
+            candidates.images.setdefault(_scene(image), []).append(path)
         elif label and bool(label[3]) == bool(suffix):
-            found.labels.setdefault(_scene(label), []).append(path)
-    return found
+            candidates.labels.setdefault(_scene(label), []).append(path)
+    return candidates
 
 
 def _named(config: PotsdamConfig, present: set[str]) -> tuple[Named, tuple[str, ...]]:
@@ -94,7 +95,7 @@ def _named(config: PotsdamConfig, present: set[str]) -> tuple[Named, tuple[str, 
             f"{config.root}: {', '.join(stray)} are in neither part of the standard split; "
             "name the scenes in dataset.split"
         )
-    there = {
+    of_part = {
         part: tuple(n for n in names if n in present)
         for part, names in (("train", POTSDAM_TRAIN), ("test", POTSDAM_TEST))
     }
@@ -102,10 +103,10 @@ def _named(config: PotsdamConfig, present: set[str]) -> tuple[Named, tuple[str, 
     if len(present) < len(standard):
         missing = [name for name in standard if name not in present]
         notes = (
-            f"{len(there['train'])} of 24 training and {len(there['test'])} of 14 test scenes are there; "
+            f"{len(of_part['train'])} of 24 training and {len(of_part['test'])} of 14 test scenes are there; "
             f"missing: {', '.join(missing)}",
         )
-    return Named(test=there["test"], train=there["train"]), notes
+    return Named(test=of_part["test"], train=of_part["train"]), notes
 
 
 def _by_names(split: SplitByNames, present: set[str]) -> tuple[Named, tuple[str, ...]]:
@@ -115,12 +116,12 @@ def _by_names(split: SplitByNames, present: set[str]) -> tuple[Named, tuple[str,
     def there(part: str, names: tuple[str, ...]) -> tuple[str, ...]:
         gone = [name for name in names if name in {*POTSDAM_TRAIN, *POTSDAM_TEST} - present]
         lacking.extend(f"{name} ({part})" for name in gone)
-        kept = tuple(name for name in names if name not in gone)
-        if part == "validation" and names and not kept:
+        present_names = tuple(name for name in names if name not in gone)
+        if part == "validation" and names and not present_names:
             raise DatasetError(
                 f"dataset.split.validation: none of {', '.join(names)} is there; name others, or leave it out"
             )
-        return kept
+        return present_names
 
     validation, test = there("validation", _plain(split.validation)), there("test", _plain(split.test))
     train = None if split.train is None else there("train", _plain(split.train))

@@ -32,18 +32,18 @@ def remote_files(root: Path, files: Path | None, *, progress: bool = True) -> li
             f"dataset.root: {root} cannot be listed; name its files in dataset.files: a text with a relative "
             "path in each line, as `images/a.tif`"
         )
-    found = []
+    names = []
     for one in listing(place):
         note_state(root / one.name, one.size, one.changed, one.tag)
-        found.append(one.name)
-    if not found:
+        names.append(one.name)
+    if not names:
         raise DatasetError(f"dataset.root: expected files below {place}, there is none")
-    return found
+    return names
 
 
 def _lines(root: RemotePath, source: Path) -> list[str]:
     """Return paths in a list, each once; whole addresses below the root too."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     beginnings = [f"{text.rstrip('/')}/" for text in (root.address.partition("?")[0], str(root))]
     beginnings += [begin.removeprefix("/vsicurl/") for begin in beginnings if begin.startswith("/vsicurl/")]
     place = Place.of(root.address)
@@ -58,10 +58,10 @@ def _lines(root: RemotePath, source: Path) -> list[str]:
             raise DatasetError(
                 f"dataset.files: {source}, line {number}: expected a path below {root}, got {masked(name)}"
             )
-        found[name] = None
-    if not found:
+        names[name] = None
+    if not names:
         raise DatasetError(f"dataset.files: expected a relative path in each line of {source}, there is none")
-    return list(found)
+    return list(names)
 
 
 def _text(source: Path) -> str:

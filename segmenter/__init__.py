@@ -80,7 +80,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """An exported name, imported when it is first asked for."""
+    """Import an exported name when it is first asked for."""
     if name not in _HOMES:
         raise AttributeError(f"module 'segmenter' has no attribute {name!r}")
     found = getattr(import_module(f"segmenter.{_HOMES[name]}"), name)

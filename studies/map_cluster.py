@@ -109,11 +109,13 @@ def make_run(path: Path, model: str) -> None:
 
 def mapped(folder: str, output: str, workers: str, files: str = "all") -> dict[str, Any]:
     """One call of `predict.py`: its seconds, this process's own of processor, and its files' digest."""
-    from segmenter.mapping.quiet import quiet_libraries
-    from segmenter.mapping.session import map_rasters
+    from segmenter.extras.dask.windows import ClusterWindows
+    from segmenter.extras.gis.finisher import Styles
+    from segmenter.mapping.session import map_rasters, quiet_libraries
 
     quiet_libraries()
-    here, cluster = Path(folder), ClusterOptions(workers=int(workers)) if int(workers) else None
+    here = Path(folder)
+    windows = ClusterWindows(ClusterOptions(workers=int(workers))) if int(workers) else None
     maps = here / output
     request = MapRequest(
         run=here / "run",
@@ -121,11 +123,10 @@ def mapped(folder: str, output: str, workers: str, files: str = "all") -> dict[s
         output=maps,
         confidence=files == "all",
         probabilities="uint8" if files == "all" else None,
-        cluster=cluster,
     )
     started, own = time.perf_counter(), time.process_time()
     with contextlib.redirect_stdout(io.StringIO()):
-        done = map_rasters(request)
+        done = map_rasters(request, finishers=[Styles()], windows=windows)
     seconds, own = time.perf_counter() - started, time.process_time() - own
     assert not done.failures, done.failures
     digests = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in maps.glob("*.tif")}

@@ -14,7 +14,7 @@ from segmenter.base.errors import DatasetError
 from segmenter.base.finding import matches
 from segmenter.grid.scenes import Layout
 from segmenter.mapping.request.inputs import find_inputs
-from segmenter.mapping.request.patterns import LabelPattern
+from segmenter.mapping.request.truth import LabelPattern
 
 PATTERNS = (
     *("**/*.tif", "a/**/*.tif", "*/**/b/*.tif", "**", "a/**", "a/**/", "**/b/**/*.tif", "**/*", "**/x.tif"),

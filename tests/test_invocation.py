@@ -18,10 +18,10 @@ from datasets.commands import TOOLS, main
 from datasets.commands import recipes as ready
 from datasets.commands.train import main as train
 from datasets.commands.train import parse_arguments
+from segmenter.api.asked import parse as parse_predict
 from segmenter.base import invocation
 from segmenter.base.errors import ConfigError, DeviceError
 from segmenter.config.reading import load_recipe
-from segmenter.mapping.request.options import parse as parse_predict
 
 ROOT = Path(__file__).parents[1]
 NAMES = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
@@ -212,9 +212,9 @@ def test_a_beginning_of_an_option_and_what_follows_two_dashes_are_taken() -> Non
     "words", [["--bbox", "-1.5,2,3,4"], ["--bbox=-1.5,2,3,4"], ["--bbox", "-1.5", "2", "3", "4"]]
 )
 def test_numbers_of_an_option_may_have_commas(words: list[str]) -> None:
-    part: Any = parse_predict(["run", *words, "1,2,3,4", "--output", "out"]).part
-    assert (part.left, part.bottom, part.right, part.top) == (-1.5, 2, 3, 4)
-    assert parse_predict(["run", *words, "1,2,3,4", "--output", "out"]).inputs == ("1,2,3,4",)
+    request = parse_predict(["run", *words, "1,2,3,4", "--output", "out"])[0].request
+    assert request.bbox == (-1.5, 2, 3, 4)
+    assert request.inputs == ("1,2,3,4",)
 
 
 @pytest.mark.parametrize(

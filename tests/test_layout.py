@@ -56,13 +56,6 @@ DOORS = {"api", "face", "datasets", "commands"}
 
 """Room → the rooms that its modules may import. The one table of who may use whom."""
 
-NOT_YET = {
-    ("mapping", "extras.dask"),
-    ("mapping", "extras.gis"),
-    ("mapping", "extras.upload"),
-    ("mapping", "extras.vectors"),
-}
-"""Arrows from the core to an extra that a seam has still to cut."""
 FOUNDATION = {"base", "grid"}
 
 MEASURES = ("benchmarks", "fuzz", "datasets.commands.gpu.")
@@ -231,7 +224,7 @@ def test_a_room_imports_only_the_rooms_below_it(room: str) -> None:
         if room_of(name) == room
         for other in sorted(WITH_TYPES[name])
         if other in OURS
-        if room_of(other) not in allowed and (room, room_of(other)) not in NOT_YET
+        if room_of(other) not in allowed
         if extra is None or not room_of(other).startswith("extras")
     ]
     assert wrong == []

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as benchmarks
+from segmenter.api.asked import parse
 from segmenter.base.errors import grouped, run_script
-from segmenter.mapping.request import options
 
 Make = Callable[..., Path]
 
@@ -50,12 +50,12 @@ def test_a_box_beside_the_inputs_is_told_where_they_lie(
 @pytest.mark.parametrize("bands", ["RGB", "1,2,x", "0", ""])
 def test_bands_are_numbers(bands: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
-        options.parse(["run", "in", "--output", "out", "--bands", bands])
+        parse(["run", "in", "--output", "out", "--bands", bands])
     assert (
         f"--bands: expected numbers of bands, counted from 1, as in 1,2,3 (of an RGB image), got {bands!r}"
         in (capsys.readouterr().err)
     )
-    assert options.parse(["run", "in", "--output", "out", "--bands", "3,2"]).bands == (3, 2)
+    assert parse(["run", "in", "--output", "out", "--bands", "3,2"])[0].request.bands == (3, 2)
 
 
 def test_help_starts_no_benchmark(

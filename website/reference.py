@@ -25,14 +25,15 @@ from datasets import commands
 from datasets.commands import input as of_input
 from datasets.commands import recipes, train
 from datasets.commands.gpu import command as of_gpu
+from segmenter.api import asked as of_predict
 from segmenter.base.invocation import TOOLS, ToolParser
+from segmenter.base.options import add_options
 from segmenter.config.datasets import DATASET_KINDS
 from segmenter.config.models import MODEL_KINDS
 from segmenter.config.recipe import Recipe
 from segmenter.config.sections import unit_of
-from segmenter.extras.dask.options import add_cluster_options
+from segmenter.extras.dask.options import ClusterOptions
 from segmenter.extras.vectors import __main__ as vectorise
-from segmenter.mapping.request import options as of_predict
 from segmenter.model.pretrained import convert
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -173,7 +174,7 @@ def _first_line(section: type[BaseModel]) -> str:
 def options_page() -> str:
     """Every option of every command."""
     shared = argparse.ArgumentParser(add_help=False)
-    add_cluster_options(shared, "work")
+    add_options(shared, ClusterOptions)
     cluster = {action.dest for action in shared._actions}
     parts = [_OPTIONS]
     for tool, (_, about) in commands.TOOLS.items():

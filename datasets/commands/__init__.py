@@ -1,4 +1,4 @@
-"""The installed command `segmenter TOOL …`, and what its tools wire of loaders and the library."""
+"""Installed command `segmenter TOOL …`; its tools wire the loaders and the library."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from segmenter.base.terminal import enduring_output
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print what a tile costs and how many cards the input feeds; gives the exit code."""
+    """Print what a tile costs and how many cards the input feeds; return the exit code."""
     given = _parser().parse_args(arguments)
 
     from segmenter.config.reading import load_recipe
@@ -57,7 +57,7 @@ def _parser() -> ToolParser:
 
 
 def _positive(kind: type) -> Any:
-    """A number above 0, for argparse."""
+    """Return a parser of numbers above 0, for argparse."""
 
     def number(text: str) -> Any:
         value = kind(text)

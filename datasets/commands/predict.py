@@ -2,64 +2,67 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
+from segmenter.api.asked import Asked, parse
 from segmenter.base.errors import grouped, run_tool
 from segmenter.base.terminal import enduring_output
-from segmenter.mapping.request.options import parse
 
 if TYPE_CHECKING:
     from segmenter.mapping.request.map_request import MapRequest
     from segmenter.mapping.request.truth import Images
+    from segmenter.mapping.session import Mapped
     from segmenter.runs.ensemble import AnyRun
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """The whole program: signals, errors as one line, a reader that goes away; gives the exit code."""
-    from segmenter.mapping.quiet import install_hooks
-
-    install_hooks()
+    """Run the whole program: signals, errors as one line, a reader that goes away; return the exit code."""
+    sys.unraisablehook, sys.excepthook = without_rasterio(sys.unraisablehook, sys.excepthook)
     with enduring_output():
         return run_tool(lambda: main(arguments))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Read aloud: each stage is one call that returns a named value; gives the exit code."""
-    request = parse(arguments)
+    """Map what is asked for, each stage by one call; return the exit code."""
+    asked, as_json = parse(arguments)
 
     # rasterio and TensorFlow are imported once they are needed: --help answers at once.
-    from segmenter.mapping.quiet import quiet_libraries
-    from segmenter.mapping.session import output_folder
+    from segmenter.mapping.session import output_folder, quiet_libraries
 
     quiet_libraries()
-    with output_folder(request.output):
-        return _predict(request)
+    words = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
+    with output_folder(asked.request.output), words:
+        mapped = _predict(asked)
+    if as_json:
+        print(json.dumps(_facts(asked, mapped), ensure_ascii=False, indent=1))
+    return mapped.exit_code
 
 
-def _predict(request: MapRequest) -> int:
+def _predict(asked: Asked) -> Mapped:
     # ------------------------------------------------------------------ the model and the images
     from segmenter.runs.ensemble import joined
     from segmenter.runs.run import load_run
 
-    run = joined([load_run(path) for path in request.runs])
-    images = _find_images(request, run)
+    run = joined([load_run(path) for path in asked.request.runs])
+    images = _find_images(asked.request, run)
 
     # ------------------------------------------------------------------ maps, scores, pictures
-    from segmenter.mapping.session import map_rasters
-
-    mapped = map_rasters(request, run, images)
+    mapped = asked.map(run, images)
 
     # ------------------------------------------------------------------ what went wrong
     for line in grouped(str(error) for error in mapped.failures):
         print(f"error: {line}", file=sys.stderr)
-    return mapped.exit_code
+    return mapped
 
 
 def _find_images(request: MapRequest, run: AnyRun) -> Images:
-    """The inputs, or the scenes of a recipe's split, with the labels that they are scored with."""
+    """Find the inputs, or the scenes of a recipe's split, with the labels that they are scored with."""
     from segmenter.config.reading import load_recipe
+    from segmenter.extras.vectors.mapped import polygon_labels
     from segmenter.mapping.request.truth import check_root, images_of_inputs, images_of_split
     from segmenter.mapping.session import lines_of_notes
 
@@ -68,7 +71,8 @@ def _find_images(request: MapRequest, run: AnyRun) -> Images:
     if request.split is None:
         section = run.recipe.dataset
         named = request.labels is not None or (section.kind == "folder" and len(section.images) > 1)
-        return images_of_inputs(request, run, layout_of(run.recipe) if named else None)
+        layout = layout_of(run.recipe) if named else None
+        return images_of_inputs(request, run, layout, polygon_labels)
     recipe = run.recipe if request.recipe is None else load_recipe(request.recipe)
     where = request.recipe or request.runs[0] / "recipe.yaml"
     check_root(recipe.dataset.root, request.remote, where)
@@ -77,3 +81,48 @@ def _find_images(request: MapRequest, run: AnyRun) -> Images:
     for note in (*lines_of_notes(left_out), *dataset.notes):
         print(note)
     return images_of_split(dataset, layout_of(recipe), request.split, run, where)
+
+
+def _facts(asked: Asked, mapped: Mapped) -> dict[str, Any]:
+    """Return the result as plain JSON: maps in order of their names, other files, scores, what failed."""
+    outcome = mapped.outcome
+    made = {job.output.name: job for job in (*outcome.written, *outcome.kept)}
+    maps = [
+        {
+            "map": name,
+            "image": str(job.info.path),
+            "files": [path.name for path in (*job.files, *job.unchecked)],
+            "kept": job in outcome.kept,
+        }
+        for name, job in sorted(made.items())
+    ]
+    return {
+        "output": str(asked.request.output if asked.uploads is None else asked.uploads.place),
+        "counts": {
+            "written": len(outcome.written),
+            "kept": len(outcome.kept),
+            "failures": len(mapped.failures),
+        },
+        "maps": maps,
+        "further": [path.name for path in outcome.further],
+        "scores": None if outcome.scores is None else outcome.scores.to_dict(),
+        "warnings": outcome.warnings,
+        "failures": [str(error) for error in mapped.failures],
+    }
+
+
+Hook = Callable[..., Any]
+
+
+def without_rasterio(unraisable: Hook, uncaught: Hook) -> tuple[Hook, Hook]:
+    """Return Python's two hooks without what rasterio prints where GDAL quotes a damaged file, not UTF-8."""
+
+    def print_unraisable(what: Any) -> None:
+        if not str(what.object).startswith("rasterio."):
+            unraisable(what)
+
+    def print_uncaught(kind: Any, error: Any, trace: Any) -> None:
+        if not (kind is UnicodeDecodeError and trace is None):
+            uncaught(kind, error, trace)
+
+    return print_unraisable, print_uncaught

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = _parser()
     parsed = parser.parse_args(arguments)
     if parsed.init_from_partial and parsed.init_from is None:

@@ -1,4 +1,4 @@
-"""Makes look-alikes of the published datasets: procedural scenes in their exact formats, names and codes.
+"""Look-alikes of the published datasets: procedural scenes in their exact formats, names and codes.
 
 For demo and tests, and for trying a recipe before the data is there; scores on them say nothing about the
 real data. Each scene is keyed by (seed, dataset, its number): the same seed gives the same bytes, whatever
@@ -238,10 +238,10 @@ def _in_range(what: str, value: int, least: int, most: int) -> None:
 
 def _refuse_to_overwrite(paths: Sequence[Path]) -> None:
     """Refuse to replace files: real data may lie there."""
-    there = [path for path in paths if path.exists()]
-    if there:
+    existing = [path for path in paths if path.exists()]
+    if existing:
         raise DatasetError(
-            f"{there[0]}: exists already ({len(there)} of the {counted(len(paths), 'file')} to make); "
+            f"{existing[0]}: exists already ({len(existing)} of the {counted(len(paths), 'file')} to make); "
             "nothing was written: give an empty folder, or remove them first"
         )
 

@@ -1,4 +1,4 @@
-"""The coverage of a dataset as one value: what `python -m datasets coverage` prints."""
+"""Coverage of a dataset as one value, as `python -m datasets coverage` prints it."""
 
 from __future__ import annotations
 
@@ -93,5 +93,5 @@ def diagnose(
     sizes = sorted({*(batches or USUAL_BATCHES), own})
     where = None if run is None else Path(os.fspath(run))
     with listening(bars=progress):
-        found = diagnosis_of(settings, dataset, index, sizes, where, progress=progress)
-    return Coverage(**vars(found))
+        facts = diagnosis_of(settings, dataset, index, sizes, where, progress=progress)
+    return Coverage(**vars(facts))

@@ -22,7 +22,7 @@ Nodata = float | Sequence[float | None] | None
 def rasters_of(
     run: AnyRun, image: ArrayLike, valid: ArrayLike | None, nodata: Nodata, *, insist: bool
 ) -> tuple[list[ArrayRaster], tuple[int, ...]]:
-    """Images as the model of a run reads them, and the shape of what is predicted for them.
+    """Return images as the model of a run reads them, and the shape of what is predicted for them.
 
     Args:
         image: (H, W, C), (H, W) where the model takes one band, or (B, H, W, C).
@@ -35,20 +35,20 @@ def rasters_of(
         raise RasterError(
             f"image: expected an array, got {image!r}; files are mapped by run.map([…], output)"
         )
-    given = np.asanyarray(image)
-    if given.ndim == 2 and run.band_count == 1:
-        given = given[..., np.newaxis]
-    _check_shape(run, given.shape)
-    if given.dtype.kind not in "iuf" or given.dtype.itemsize > 8:
-        raise RasterError(f"image: expected real numbers of at most 64 bits, got {given.dtype}")
-    shape = given.shape[:-1]
+    array = np.asanyarray(image)
+    if array.ndim == 2 and run.band_count == 1:
+        array = array[..., np.newaxis]
+    _check_shape(run, array.shape)
+    if array.dtype.kind not in "iuf" or array.dtype.itemsize > 8:
+        raise RasterError(f"image: expected real numbers of at most 64 bits, got {array.dtype}")
+    shape = array.shape[:-1]
     seen = None if valid is None else _valid(valid, shape)
     values = _nodata(nodata, run.band_count)
-    if given.ndim == 3:
-        rasters = [ArrayRaster(given, seen, values, run.mean_C)]
+    if array.ndim == 3:
+        rasters = [ArrayRaster(array, seen, values, run.mean_C)]
     else:
-        masks: Iterable[Any] = [None] * len(given) if seen is None else seen
-        pairs = zip(given, masks, strict=True)
+        masks: Iterable[Any] = [None] * len(array) if seen is None else seen
+        pairs = zip(array, masks, strict=True)
         rasters = [ArrayRaster(each, mask, values, run.mean_C) for each, mask in pairs]
     for raster in rasters:
         for line in check_fit(run, raster, raster.extent, insist=insist):
@@ -77,13 +77,13 @@ def _check_shape(run: AnyRun, shape: tuple[int, ...]) -> None:
 
 
 def _valid(valid: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    found = np.asarray(valid)
-    if found.dtype != np.bool_ or found.shape != shape:
+    mask = np.asarray(valid)
+    if mask.dtype != np.bool_ or mask.shape != shape:
         raise RasterError(
             f"valid: expected booleans of {_shown(shape)}, True where there is data (as mask > 0), got "
-            f"{found.dtype} of {_shown(found.shape)}"
+            f"{mask.dtype} of {_shown(mask.shape)}"
         )
-    return found
+    return mask
 
 
 def _nodata(nodata: Nodata, count: int) -> list[float | None]:

@@ -7,25 +7,28 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from segmenter.api.asked import asked_by_python
 from segmenter.api.images import Nodata, rasters_of
-from segmenter.api.predicting import Computing, Probabilities, predict_arrays, result_array
+from segmenter.api.predicting import Probabilities, predict_arrays, result_array
 from segmenter.api.results import Maps, MapScores, MapsError
 from segmenter.base.errors import CheckpointError, DatasetError
 from segmenter.base.files import read_regular
 from segmenter.base.terminal import Said, listening
 from segmenter.config.recipe import Recipe
+from segmenter.extras.vectors.mapped import polygon_labels
 from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Layout
 from segmenter.inference.loading import KeptModels
-from segmenter.mapping.request.options import request_of
+from segmenter.mapping.request.map_request import Computing
 from segmenter.mapping.request.truth import images_of_inputs
-from segmenter.mapping.session import Mapped, map_rasters, output_folder
+from segmenter.mapping.session import Mapped, output_folder
 from segmenter.runs.ensemble import AnyRun, joined, members
 from segmenter.runs.run import RUN_FILE, load_run
 from segmenter.runs.score_files import BEST_FILES
@@ -92,7 +95,7 @@ class OpenRun:
 
     @property
     def scores(self) -> MapScores | None:
-        """Scores of the best validation, whose model predicts; None before the first, and of several runs.
+        """Return the scores of the best validation, whose model predicts; None before it and of several runs.
 
         Raises:
             ScoreError: they cannot be read.
@@ -102,11 +105,11 @@ class OpenRun:
 
     def __repr__(self) -> str:
         names = self.classes.names
-        shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
-        metres = "" if not (found := members(self._run)[0].metres_per_pixel) else f", {found:.3g} m a pixel"
+        listed = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+        metres = "" if not (gsd := members(self._run)[0].metres_per_pixel) else f", {gsd:.3g} m a pixel"
         bands = f"{self.band_count} band{'s' * (self.band_count > 1)} of {self.dtype}"
         where = ", ".join(repr(str(path)) for path in self.paths)
-        return f"open_run({where}): {len(names)} classes ({shown}), {bands}{metres}"
+        return f"open_run({where}): {len(names)} classes ({listed}), {bands}{metres}"
 
     def predict(
         self,
@@ -118,9 +121,9 @@ class OpenRun:
         insist: bool = False,
         out: NDArray[Any] | None = None,
         progress: bool = False,
-        **options: Unpack[Computing],
+        **options: Any,
     ) -> NDArray[Any]:
-        """Class ids of an image, as `predict.py` maps a file of the same pixels, byte for byte.
+        """Return the class ids of an image, as `predict.py` maps a file of the same pixels, byte for byte.
 
         The image may have any size: it is computed in windows that fit the memory, and none of them shows.
         A memory-mapped array is read window by window.
@@ -161,18 +164,18 @@ class OpenRun:
             RasterError: an array of another shape, type or unit than the model takes.
             SegmenterError: an option that cannot be, a run that is not whole, a device without memory.
         """
-        request = request_of(self.paths, ["image"], "maps", _checked(options, probabilities))
+        asked = asked_by_python(self.paths, ["image"], "maps", _checked(options, probabilities))
         rasters, shape = rasters_of(self._run, image, valid, nodata, insist=insist)
         result = result_array(shape, len(self.classes), probabilities, out)
         batches = result if len(shape) == 3 else result[np.newaxis]
         with self._ready():
-            predict_arrays(self._run, rasters, request, batches, progress=progress)
+            predict_arrays(self._run, rasters, asked.request, batches, progress=progress)
         return result
 
     def map(
         self, inputs: Paths | Iterable[Paths], output: Paths, *, progress: bool = False, **options: Any
     ) -> Maps:
-        """Maps of image files, as `predict.py` makes them: the same files, finished ones kept.
+        """Map image files as `predict.py` does: the same files, finished ones kept.
 
         >>> maps = run.map("a.tif", "maps/")
         >>> maps
@@ -199,16 +202,18 @@ class OpenRun:
                     f"{name}: a recipe's scenes are found by a dataset's loader; give the images and labels= "
                     f"instead, or call predict.py with --{name}"
                 )
-        request = request_of(self.paths, [os.fspath(path) for path in given], os.fspath(output), options)
+        asked = asked_by_python(self.paths, [os.fspath(path) for path in given], os.fspath(output), options)
+        request = asked.request
         with self._ready(bars=progress) as said, output_folder(request.output):
             layout = Layout(Path(), _NOWHERE, _NOWHERE, "any")
-            images = None if request.labels is None else images_of_inputs(request, self._run, layout)
-            mapped = map_rasters(request, self._run, images)
+            wanted = request.labels is not None
+            images = images_of_inputs(request, self._run, layout, polygon_labels) if wanted else None
+            mapped = asked.map(self._run, images)
         return _maps(mapped, request.output, said)
 
     @contextmanager
     def _ready(self, *, bars: bool = False) -> Iterator[Said]:
-        """Alone, with the run as it was opened and its models kept; what is said is given, not printed."""
+        """Run alone, with the run as it was opened and its models kept; yield what is said, unprinted."""
         with _ONE_AT_A_TIME:
             for path, text in self._texts.items():
                 if _run_text(path) != text:
@@ -249,12 +254,12 @@ def _run_text(path: Path) -> bytes:
 
 
 def _checked(options: Mapping[str, Any], probabilities: Probabilities) -> Mapping[str, Any]:
-    """Options of a prediction as those of `predict.py`, if there are such.
+    """Return options of a prediction as those of `predict.py`.
 
     Raises:
         DatasetError: there are not.
     """
-    known = list(Computing.__annotations__)
+    known = [field.name for field in fields(Computing)]
     if unknown := [name for name in options if name not in known]:
         raise DatasetError(f"{unknown[0]}: expected an option of prediction: {', '.join(known)}")
     kind = "float16" if probabilities is True else probabilities or None
@@ -262,7 +267,7 @@ def _checked(options: Mapping[str, Any], probabilities: Probabilities) -> Mappin
 
 
 def _maps(mapped: Mapped, folder: Path, said: Said) -> Maps:
-    """What came of a call, or the error that it ended with."""
+    """Return the maps of a call; raise the error that it ended with."""
     outcome = mapped.outcome
     jobs = [*outcome.written, *outcome.kept]
     scored = bool(outcome.each) and (folder / BEST_FILES[0]).is_file()

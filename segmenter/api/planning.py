@@ -197,9 +197,9 @@ def forecast(
         DatasetError: there are no tiles.
     """
     counts, names = _table(tiles, classes)
-    found = forecast_of(holds(counts, min_pixels), seed=seed)
-    present = tuple(names[c] for c in found.classes)
-    return RandomBatches(found.tiles, present, found.method == "exact", found)
+    outlook = forecast_of(holds(counts, min_pixels), seed=seed)
+    present = tuple(names[c] for c in outlook.classes)
+    return RandomBatches(outlook.tiles, present, outlook.method == "exact", outlook)
 
 
 def _table(tiles: Tiles | ArrayLike, classes: Sequence[str]) -> tuple[NDArray[np.integer], tuple[str, ...]]:

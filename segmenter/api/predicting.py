@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,35 +16,19 @@ from segmenter.base.errors import RasterError, SegmenterError
 from segmenter.grid.geometry import Window
 from segmenter.inference.events import Failed, Mapped
 from segmenter.inference.loading import load_predictor
-from segmenter.inference.prediction import ExtraOutputs, Prediction
+from segmenter.inference.prediction import Prediction
 from segmenter.inference.predictor import classify_all
-from segmenter.inference.regridding import ON_THE_GRID
+from segmenter.mapping.call import Call
+from segmenter.mapping.computing import precision_of, tiling_for
 from segmenter.mapping.gsd import lay_grids
 from segmenter.mapping.jobs import MapJob, RasterRequest
-from segmenter.mapping.outputs.finished import MapStyle, known_probabilities
-from segmenter.mapping.own_pixels import OwnPixels
-from segmenter.mapping.precision import precision_of
-from segmenter.mapping.request.map_request import BlendWeights, MapRequest, Mode, Precision
-from segmenter.mapping.tiling import tiling_for
+from segmenter.mapping.outputs.finished import known_probabilities
+from segmenter.mapping.outputs.writing import OwnPixels
+from segmenter.mapping.request.map_request import MapRequest
 from segmenter.raster.in_memory import ArrayRaster
 from segmenter.runs.ensemble import AnyRun
 
 Probabilities = bool | Literal["uint8", "float16"]
-
-
-class Computing(TypedDict, total=False):
-    """How a prediction is computed: options of `predict.py`, with its defaults."""
-
-    mode: Mode | None
-    overlap: float
-    blend_weights: BlendWeights
-    tta: str
-    precision: Precision | None
-    memory: str | int | None
-    window_size: int | None
-    batch: int | None
-    gsd: float | Literal["auto"] | None
-    raster_gsd: float | None
 
 
 @dataclass(frozen=True)
@@ -54,7 +38,7 @@ class _ArrayRequest(RasterRequest):
     raster: ArrayRaster | None = None
 
     def open(self, path: Path) -> Any:
-        """The raster."""
+        """Return the raster."""
         return self.raster
 
 
@@ -70,19 +54,17 @@ def predict_arrays(
     Raises:
         SegmenterError: an option that cannot be, or a device without memory.
     """
-    wanted = ExtraOutputs(probabilities=request.probabilities)
-    style = MapStyle(run.classes, Path(), wanted=wanted)
+    call = Call.of(request, run)
     jobs = [_job(run, raster, number) for number, raster in enumerate(rasters)]
     failures: list[SegmenterError] = []
-    lay_grids(request, run, jobs, failures)
+    lay_grids(call, jobs, failures)
     if failures:
         raise failures[0]
-    asked = wanted if jobs[0].grid is None else ON_THE_GRID
-    tiling = tiling_for(request, run, jobs, asked)
-    predict = load_predictor(run, asked, request.tta, precision_of(run, request.precision))
+    tiling = tiling_for(call, jobs)
+    predict = load_predictor(run, call.wanted(jobs), request.tta, precision_of(run, request.precision))
     for job in jobs:
         job.set_column(tiling.column)
-    places = {id(job): (OwnPixels(job, style), out[number]) for number, job in enumerate(jobs)}
+    places = {id(job): (OwnPixels(job, call.style), out[number]) for number, job in enumerate(jobs)}
     total = sum(job.part.size.pixels for job in jobs)
     with (
         contextlib.closing(classify_all(jobs, tiling, predict)) as events,
@@ -93,8 +75,8 @@ def predict_arrays(
                 raise event.error
             if isinstance(event, Mapped):
                 own, array = places[id(event.job)]
-                for window, found in own.of(event.window, event.prediction):
-                    array[window.slices()] = _asked_of(found)
+                for window, prediction in own.of(event.window, event.prediction):
+                    array[window.slices()] = _asked_of(prediction)
                     bar.update(window.size.pixels)
 
 
@@ -111,7 +93,7 @@ def _asked_of(found: Prediction) -> NDArray[Any]:
 def result_array(
     shape: tuple[int, ...], classes: int, probabilities: Probabilities, out: NDArray[Any] | None
 ) -> NDArray[Any]:
-    """An array for what is predicted, or the one that is given for it.
+    """Return an array for what is predicted, or the one that is given for it.
 
     Raises:
         RasterError: that has another shape or type.

@@ -1,4 +1,4 @@
-"""What calls give back: scores, and the maps of a folder."""
+"""Results of calls: scores, and the maps of a folder."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ class MapScores:
 
     @classmethod
     def read(cls, path: Path) -> MapScores:
-        """The scores in a `scores.json`.
+        """Read the scores in a `scores.json`.
 
         Raises:
             ScoreError: it cannot be read, or is not what this program writes.
         """
         try:
             data: Any = json.loads(path.read_text(encoding="utf-8"))
-            found = Scores.from_dict(data)
-            means = {name: float(getattr(found, name)) for name in FIGURES}
-            iou = dict(zip(found.protocol.classes, map(float, found.iou), strict=True))
+            scores = Scores.from_dict(data)
+            means = {name: float(getattr(scores, name)) for name in FIGURES}
+            iou = dict(zip(scores.protocol.classes, map(float, scores.iou), strict=True))
             return cls(
                 **means,
                 iou=MappingProxyType(iou),
-                all=found,
+                all=scores,
                 epoch=data.get("epoch"),
                 step=data.get("step"),
             )

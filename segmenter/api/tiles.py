@@ -122,13 +122,18 @@ def index_tiles(
     dataset = dataset if cache is None else replace(dataset, cache=Path(cache))
     if not dataset.of(split):
         raise DatasetError(f"scenes: expected some of the split {split}, there are none")
-    with listening(bars=progress) as said:
+    with listening(bars=progress) as messages:
         index = build_index(dataset, split, settings.tiles, progress=progress)
         index = with_scales(index, dataset, settings, progress=progress)
     where = (index.scenes, index.scene_N, index.row_N, index.col_N)
-    kept = (settings, dataset, index)
+    source = (settings, dataset, index)
     return Tiles(
-        index.counts_NK, tuple(dataset.classes.names), *where, index.left_out, tuple(said.warnings), kept
+        index.counts_NK,
+        tuple(dataset.classes.names),
+        *where,
+        index.left_out,
+        tuple(messages.warnings),
+        source,
     )
 
 
@@ -138,10 +143,8 @@ def recipe_with(recipe: Paths | Recipe | None, **changes: Any) -> Recipe:
     Raises:
         ConfigError: a value that none can be.
     """
-    known = (
-        recipe if isinstance(recipe, Recipe) else load_recipe(Path(recipe)) if recipe else default_recipe()
-    )
-    data = known.model_dump(mode="json")
+    base = recipe if isinstance(recipe, Recipe) else load_recipe(Path(recipe)) if recipe else default_recipe()
+    data = base.model_dump(mode="json")
     for name, value in changes.items():
         if value is not None:
             *section, key = _SETTINGS[name].split(".")
@@ -189,15 +192,15 @@ def _dataset(scenes: Scenes, classes: Classes | None, split: Split) -> Dataset:
         raise DatasetError(
             'classes: expected names with their codes in the label files, as {"water": 0}, got none'
         )
-    found = _told_apart([_scene(each, split) for each in scenes])
-    if not found:
+    listed = _told_apart([_scene(each, split) for each in scenes])
+    if not listed:
         raise DatasetError("scenes: expected pairs of an image and its label, got none")
     folders = [
-        os.path.dirname(os.path.abspath(path)) for each in found for path in (each.image, each.label) if path
+        os.path.dirname(os.path.abspath(path)) for each in listed for path in (each.image, each.label) if path
     ]
     root = Path(os.path.commonpath(folders))
-    known = class_map(classes)
-    return Dataset(root.name or "scenes", root, found, known)
+    own_classes = class_map(classes)
+    return Dataset(root.name or "scenes", root, listed, own_classes)
 
 
 def _told_apart(scenes: Sequence[Scene]) -> tuple[Scene, ...]:

@@ -1,1 +1,1 @@
-"""Hold what every room uses: errors, files, locks, threads, words for the terminal."""
+"""Ground floor that every room uses: errors, files, locks, threads, words for the terminal."""

@@ -1,4 +1,4 @@
-"""Terminal output: what is said to people, foreign text escaped, aligned columns, a reader that went away."""
+"""Terminal output: messages for people, foreign text escaped, aligned columns, a reader that went away."""
 
 from __future__ import annotations
 

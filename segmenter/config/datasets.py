@@ -20,44 +20,31 @@ from pydantic_core import PydanticCustomError
 from segmenter.base.addresses import is_address, masked
 from segmenter.base.errors import shortened
 from segmenter.base.finding import is_vector
-from segmenter.config.sections import Section, kinds_of, setting
+from segmenter.config.sections import Section, about, kinds_of, setting
 
 CacheCodec = Literal["none", "lz4"]
 
 
-def _cache() -> str | None:
-    """Declare the setting that all kinds of datasets have."""
-    found: str | None = setting(
-        None, "", "folder for the tile index and decoded scenes, some GB; default: .tile-index in root"
-    )
-    return found
-
-
-def _cache_limit() -> float | None:
-    """Declare a setting, as `_cache` does."""
-    found: float | None = setting(
-        None,
-        "GiB",
-        "of decoded scenes in that folder; those not used for longest go; default: as the disk allows",
-        gt=0,
-    )
-    return found
-
-
-def _cache_compression() -> CacheCodec:
-    """Declare a setting, as `_cache` does."""
-    found: CacheCodec = setting(
-        "none", "", "of decoded scenes; lz4 shrinks class maps to a few percent, aerial images hardly"
-    )
-    return found
-
-
-def _files() -> str | None:
-    """Declare a setting, as `_cache` does."""
-    found: str | None = setting(
-        None, "", "list of a remote root's files, a relative path a line, where it cannot be listed (https)"
-    )
-    return found
+Cache = Annotated[
+    str | None,
+    about("", "folder for the tile index and decoded scenes, some GB; default: .tile-index in root"),
+]
+CacheLimit = Annotated[
+    float | None,
+    about(
+        "GiB", "of decoded scenes in that folder; those not used for longest go; default: as the disk allows"
+    ),
+    Field(gt=0),
+]
+CacheCompression = Annotated[
+    CacheCodec,
+    about("", "of decoded scenes; lz4 shrinks class maps to a few percent, aerial images hardly"),
+]
+Files = Annotated[
+    str | None,
+    about("", "list of a remote root's files, a relative path a line, where it cannot be listed (https)"),
+]
+"""Settings that all kinds of datasets have; and `Scale`."""
 
 
 class Located(Section):
@@ -149,18 +136,9 @@ Scale = Annotated[
     | Annotated[Metres, Tag("number")]
     | Annotated[PathScale, Tag("PathScale")],
     Discriminator(_form_of_scale),
+    about("metres", "of a pixel on the ground: georeference, a number, or {pattern, unit} of images' paths"),
 ]
 """Ground sampling distance of scenes, in three forms; told apart, so that a mistake is explained once."""
-
-
-def _scale() -> Scale:
-    """Declare the setting that all kinds of datasets have."""
-    found: Scale = setting(
-        "georeference",
-        "metres",
-        "of a pixel on the ground: georeference, a number, or {pattern, unit} of images' paths",
-    )
-    return found
 
 
 def _several(value: object) -> object:
@@ -206,11 +184,11 @@ class PotsdamConfig(Located):
     )
     ignore: tuple[str, ...] = setting((), "", "further colours of label files, '#rrggbb', that count nowhere")
     leave_out: tuple[str, ...] = setting((), "", "scenes that are not used; they are counted and printed")
-    metres_per_pixel: Scale = _scale()
-    files: str | None = _files()
-    cache: str | None = _cache()
-    cache_limit: float | None = _cache_limit()
-    cache_compression: CacheCodec = _cache_compression()
+    metres_per_pixel: Scale = "georeference"
+    files: Files = None
+    cache: Cache = None
+    cache_limit: CacheLimit = None
+    cache_compression: CacheCompression = "none"
 
 
 class Naic2020Config(Located):
@@ -226,11 +204,11 @@ class Naic2020Config(Located):
     leave_out: tuple[str, ...] = setting(
         (), "", "stems or glob patterns of tiles that are not used; they are counted and printed"
     )
-    metres_per_pixel: Scale = _scale()
-    files: str | None = _files()
-    cache: str | None = _cache()
-    cache_limit: float | None = _cache_limit()
-    cache_compression: CacheCodec = _cache_compression()
+    metres_per_pixel: Scale = "georeference"
+    files: Files = None
+    cache: Cache = None
+    cache_limit: CacheLimit = None
+    cache_compression: CacheCompression = "none"
     validation_share: float = setting(
         0.1,
         "share of the tiles",
@@ -375,11 +353,11 @@ class FolderConfig(Located):
         "full", "", "for the protocol of scores: are borders ignored?"
     )
     split: FolderSplit = setting(FolderSplit(), "", "what trains, validates and tests")
-    metres_per_pixel: Scale = _scale()
-    files: str | None = _files()
-    cache: str | None = _cache()
-    cache_limit: float | None = _cache_limit()
-    cache_compression: CacheCodec = _cache_compression()
+    metres_per_pixel: Scale = "georeference"
+    files: Files = None
+    cache: Cache = None
+    cache_limit: CacheLimit = None
+    cache_compression: CacheCompression = "none"
 
     @field_validator("classes", mode="before")
     @classmethod

@@ -155,93 +155,41 @@ class DistributionConfig(Section):
             raise PydanticCustomError(f"distribution.{key}", message)
         return self
 
-    def _unserved(self) -> list[tuple[str, str]]:
-        """Return the settings that mean nothing with parameter servers, each with its reason."""
-        whys = {
-            "devices": "each worker computes on one device",
-            "shares": "each worker computes whole steps",
-            "cross_device": "nothing is summed over devices",
-            "logical_gpus": "each worker computes on one device",
-            "memory_limit": "workers take memory as they need it",
-            "deterministic": "updates come in any order, so that no run repeats another's bits",
-            "log_placement": "the workers' operations are not the chief's to log",
-        }
-        fields = type(self).model_fields
-        return [
-            (key, f"{why} under strategy: parameter_server: expected the default, got {getattr(self, key)}")
-            for key, why in whys.items()
-            if self.strategy == "parameter_server" and getattr(self, key) != fields[key].default
-        ]
-
-    def _contradictions(self) -> list[tuple[str, str]]:
-        """Return (setting, what is wrong with it) for each pair of settings that cannot both hold."""
-        found = self._unserved()
-        numbers = self.devices
-        if numbers is not None:
+    def _contradictions(self) -> Iterator[tuple[str, str]]:
+        """Yield (setting, what is wrong with it) for each pair of settings that cannot both hold."""
+        unread = _UNREAD.get(self.strategy, {})
+        if self.strategy not in ("auto", "multi_worker_mirrored"):
+            why = f"expected several workers with it, got strategy: {self.strategy}"
+            unread = unread | dict.fromkeys(_OF_WORKERS, why)
+        for key, message in unread.items():
+            value = getattr(self, key)
+            if value != type(self).model_fields[key].default:
+                yield key, message.format(got=list(value) if isinstance(value, tuple) else value)
+        count, shares = len(self.devices or ()), self.shares
+        if self.devices is not None:
             if self.strategy == "auto":
-                found.append(("devices", "expected strategy: mirrored or one_device with it, got auto"))
-            elif self.strategy == "one_device" and len(numbers) != 1:
-                found.append(
-                    ("devices", f"expected one number with strategy: one_device, got {len(numbers)}")
-                )
-            elif self.strategy in ("mirrored", "central_storage") and len(numbers) < 2:
-                found.append(
-                    ("devices", f"expected two or more with strategy: {self.strategy}, got {len(numbers)}")
-                )
-            elif self.strategy == "multi_worker_mirrored":
-                found.append(("devices", "TensorFlow uses all that a worker sees; say visible_devices"))
+                yield "devices", "expected strategy: mirrored or one_device with it, got auto"
+            elif self.strategy == "one_device" and count != 1:
+                yield "devices", f"expected one number with strategy: one_device, got {count}"
+            elif self.strategy in ("mirrored", "central_storage") and count < 2:
+                yield "devices", f"expected two or more with strategy: {self.strategy}, got {count}"
         for key in ("devices", "visible_devices"):
             listed = getattr(self, key) or ()
             if len(set(listed)) < len(listed):
-                found.append((key, f"expected each number once, got {list(listed)}"))
-        found += self._contradicting_strategy()
+                yield key, f"expected each number once, got {list(listed)}"
+        if self.strategy == "multi_worker_mirrored" and self.cross_device not in ("auto", "nccl"):
+            yield "cross_device", f"expected auto or nccl over workers, got {self.cross_device}"
+        if isinstance(shares, tuple) and count and len(shares) != count:
+            yield "shares", f"expected {count}, one for each of devices, got {len(shares)}"
+        if self.tpu is not None and self.strategy != "tpu":
+            yield "tpu", f"expected strategy: tpu with it, got {self.strategy}"
         if self.memory_limit is not None and self.logical_gpus is not None:
-            found.append(
-                ("memory_limit", "logical_gpus says the memory itself: expected one of both, got both")
-            )
+            yield "memory_limit", "logical_gpus says the memory itself: expected one of both, got both"
         for key in ("memory_limit", "logical_gpus"):
             if getattr(self, key) is not None and self.memory_growth:
-                found.append(
-                    (key, "expected memory_growth: false with it: fixed memory cannot grow, got true")
-                )
+                yield key, "expected memory_growth: false with it: fixed memory cannot grow, got true"
         if self.logical_gpus is not None and self.cross_device == "nccl":
-            found.append(
-                ("cross_device", "nccl needs one card for each device, logical_gpus has one, got nccl")
-            )
-        return found
-
-    def _contradicting_strategy(self) -> list[tuple[str, str]]:
-        """Return the same for settings that the strategy does not read."""
-        found = []
-        if self.cross_device != "auto" and self.strategy == "one_device":
-            found.append(("cross_device", f"one device has no other to add to, got {self.cross_device}"))
-        if self.cross_device != "auto" and self.strategy == "central_storage":
-            found.append(
-                ("cross_device", f"strategy: central_storage adds on the host, got {self.cross_device}")
-            )
-        if self.shares is not None and self.strategy == "one_device":
-            found.append(("shares", f"one device gets all of a step, got {_told(self.shares)}"))
-        for key in ("start_timeout", "heartbeat_timeout", "progress_timeout"):
-            default = type(self).model_fields[key].default
-            if getattr(self, key) != default and self.strategy not in ("auto", "multi_worker_mirrored"):
-                found.append((key, f"expected several workers with it, got strategy: {self.strategy}"))
-        if self.strategy == "multi_worker_mirrored" and self.cross_device not in ("auto", "nccl"):
-            found.append(("cross_device", f"expected auto or nccl over workers, got {self.cross_device}"))
-        given, numbers = len(self.shares or ()), len(self.devices or ())
-        if isinstance(self.shares, tuple) and numbers and given != numbers:
-            found.append(("shares", f"expected {numbers}, one for each of devices, got {given}"))
-        if self.tpu is not None and self.strategy != "tpu":
-            found.append(("tpu", f"expected strategy: tpu with it, got {self.strategy}"))
-        if self.shares is not None and self.strategy == "multi_worker_mirrored":
-            found.append(("shares", "several workers get equal parts of a step; expected none"))
-        if self.strategy == "tpu":
-            fields = type(self).model_fields
-            found += [
-                (key, f"strategy: tpu has no use for it, got {_told(getattr(self, key))}")
-                for key in _NOT_OF_A_TPU
-                if getattr(self, key) != fields[key].default
-            ]
-        return found
+            yield "cross_device", "nccl needs one card for each device, logical_gpus has one, got nccl"
 
     def misfits(
         self, planned_per_replica: bool, precision: str, xla: bool, per_call: bool
@@ -294,12 +242,35 @@ def _unserved_elsewhere(
         )
 
 
+_UNSERVED = {
+    "devices": "each worker computes on one device",
+    "shares": "each worker computes whole steps",
+    "cross_device": "nothing is summed over devices",
+    "logical_gpus": "each worker computes on one device",
+    "memory_limit": "workers take memory as they need it",
+    "deterministic": "updates come in any order, so that no run repeats another's bits",
+    "log_placement": "the workers' operations are not the chief's to log",
+}
 _NOT_OF_A_TPU = (
     *("devices", "shares", "cross_device", "visible_devices", "memory_growth", "memory_limit"),
     *("logical_gpus", "deterministic"),
 )
 """A TPU's cores work in step, each with an equal part and memory of its own."""
-
-
-def _told(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
+_UNREAD: dict[str, dict[str, str]] = {
+    "one_device": {
+        "cross_device": "one device has no other to add to, got {got}",
+        "shares": "one device gets all of a step, got {got}",
+    },
+    "central_storage": {"cross_device": "strategy: central_storage adds on the host, got {got}"},
+    "parameter_server": {
+        key: f"{why} under strategy: parameter_server: expected the default, got {{got}}"
+        for key, why in _UNSERVED.items()
+    },
+    "tpu": dict.fromkeys(_NOT_OF_A_TPU, "strategy: tpu has no use for it, got {got}"),
+    "multi_worker_mirrored": {
+        "devices": "TensorFlow uses all that a worker sees; say visible_devices",
+        "shares": "several workers get equal parts of a step; expected none",
+    },
+}
+"""Strategy → settings that it does not read, with why."""
+_OF_WORKERS = ("start_timeout", "heartbeat_timeout", "progress_timeout")

@@ -66,9 +66,9 @@ def recipe_from(data: dict[str, Any], where: str) -> Recipe:
     try:
         return Recipe.model_validate(data)
     except ValidationError as error:
-        found = [_explain(e, where) for e in error.errors()]
-        more = f"; and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        raise ConfigError("; ".join(found[:_SHOWN]) + more) from None
+        mistakes = [_explain(e, where) for e in error.errors()]
+        more = f"; and {len(mistakes) - _SHOWN} more" if len(mistakes) > _SHOWN else ""
+        raise ConfigError("; ".join(mistakes[:_SHOWN]) + more) from None
 
 
 def dump_recipe(recipe: Recipe) -> str:
@@ -121,10 +121,10 @@ def _explain(error: ErrorDetails, where: str) -> str:
     dotted = error["type"] if "." in error["type"] else ".".join(location) or "recipe"
     section = _section(full[:-1])
     if error["type"] == "extra_forbidden":
-        known = list(getattr(section, "model_fields", ()))
-        near = get_close_matches(location[-1], known, 1)
+        keys = list(getattr(section, "model_fields", ()))
+        near = get_close_matches(location[-1], keys, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        return f"{where}: {dotted}: unknown key; known here: {', '.join(known) or 'see --print-config'}{hint}"
+        return f"{where}: {dotted}: unknown key; known here: {', '.join(keys) or 'see --print-config'}{hint}"
     if error["type"] == "missing":
         return f"{where}: {dotted}: expected a value, got none"
     if error["type"].startswith("union_tag"):

@@ -15,6 +15,11 @@ Count = Annotated[int, Field(le=10**9)]
 """A whole number that others are multiplied by: NumPy and TensorFlow hold what comes of it."""
 
 
+def about(unit: str, why: str) -> Any:
+    """Return unit (empty for a choice) and reason, for an annotated type that several fields share."""
+    return Field(description=why, json_schema_extra={"unit": unit})
+
+
 def setting(default: Any, unit: str, why: str, **limits: Any) -> Any:
     """Declare a field: default (`...` for none), unit (empty for a choice) and reason."""
     return Field(default, description=why, json_schema_extra={"unit": unit}, **limits)
@@ -36,12 +41,12 @@ class Section(BaseModel):
 
 def kinds_of(union: Any) -> dict[str, type[Section]]:
     """Return kind → section, of an annotated union of sections that each have a `kind` of one value."""
-    found = {}
+    sections = {}
     for part in get_args(get_args(union)[0]):
         section: type[Section] = part if isinstance(part, type) else get_args(part)[0]
         (kind,) = get_args(section.model_fields["kind"].annotation)
-        found[kind] = section
-    return found
+        sections[kind] = section
+    return sections
 
 
 def unit_of(section: Any, key: str) -> str:

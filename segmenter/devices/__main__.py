@@ -1,4 +1,4 @@
-"""What TensorFlow sees of this machine's GPUs, why not more, and what a run would use.
+"""Report on this machine's GPUs: which TensorFlow sees, why not more, and which a run would use.
 
 Exit code 0 where all GPUs can be used, and on a machine without; 2 where one is there and cannot.
 """
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _end(why: str, fault: bool, refused: DeviceError | None) -> int:
-    """The exit code, or the error: GPUs that cannot be used before what was refused for lack of them."""
+    """Return the exit code, or raise: unusable GPUs first, then what was refused for lack of them."""
     if fault:
         raise DeviceError(why)
     if why:

@@ -22,7 +22,7 @@ _SECONDS = 10
 
 @dataclass(frozen=True)
 class Answer:
-    """What nvidia-smi says.
+    """Answer of nvidia-smi.
 
     Attributes:
         rows: of the fields that were asked for, one for each GPU.
@@ -34,7 +34,7 @@ class Answer:
 
 
 def ask(*fields: str) -> Answer:
-    """Fields of each GPU, by nvidia-smi's names; the first alone may hold commas, as `name` does."""
+    """Query fields of each GPU, by nvidia-smi's names; only the first may hold commas, as `name` does."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return Answer(error="there is no nvidia-smi")
@@ -44,8 +44,8 @@ def ask(*fields: str) -> Answer:
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         return Answer(error=f"nvidia-smi cannot be run: {error}")
     if done.returncode:
-        said = " ".join((done.stdout + done.stderr).split())
-        return Answer(error=f"nvidia-smi fails: {said[:200] or f'exit code {done.returncode}'}")
+        output = " ".join((done.stdout + done.stderr).split())
+        return Answer(error=f"nvidia-smi fails: {output[:200] or f'exit code {done.returncode}'}")
     lines = [line for line in done.stdout.splitlines() if line.strip()]
     rows = [tuple(cell.strip() for cell in line.rsplit(",", len(fields) - 1)) for line in lines]
     if any(len(row) != len(fields) for row in rows):
@@ -82,7 +82,7 @@ class MachineGpus:
 
     @property
     def named(self) -> tuple[str, ...] | None:
-        """What CUDA_VISIBLE_DEVICES names, up to what ends it; None: it is not set."""
+        """Names in CUDA_VISIBLE_DEVICES up to the first that is empty or -1; None: it is not set."""
         if self.hidden is None:
             return None
         names: list[str] = []
@@ -94,15 +94,15 @@ class MachineGpus:
 
 
 def machine_gpus() -> MachineGpus:
-    """The GPUs of this machine."""
-    found = ask("name", "driver_version")
-    driver = found.rows[0][1] if found.rows else _loaded_driver()
+    """Return the GPUs of this machine."""
+    answer = ask("name", "driver_version")
+    driver = answer.rows[0][1] if answer.rows else _loaded_driver()
     return MachineGpus(
         on_bus=sum(map(_is_gpu, _BUS.glob("*"))),
         files=len(list(_FILES.glob("nvidia[0-9]*"))),
-        listed=tuple(name for name, _ in found.rows),
+        listed=tuple(name for name, _ in answer.rows),
         driver=driver,
-        tool_error=found.error,
+        tool_error=answer.error,
         container=any(path.exists() for path in _CONTAINER),
         hidden=os.environ.get("CUDA_VISIBLE_DEVICES"),
     )
@@ -116,8 +116,8 @@ def _is_gpu(device: Path) -> bool:
 
 
 def _loaded_driver() -> str:
-    """Version of the loaded kernel module; empty where there is none."""
+    """Return the version of the loaded kernel module; an empty text without one."""
     with suppress(OSError):
-        found = _NUMBER.search(_DRIVER.read_text(encoding="utf-8", errors="replace"))
-        return found[1] if found else "of unknown version"
+        match = _NUMBER.search(_DRIVER.read_text(encoding="utf-8", errors="replace"))
+        return match[1] if match else "of unknown version"
     return ""

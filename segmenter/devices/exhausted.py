@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from segmenter.base.errors import DeviceError
 
 _NO_MEMORY = ("OUT_OF_MEMORY", "out of memory", "ALLOC_FAILED")
-"""How CUDA and cuDNN say it, in errors that are not TensorFlow's own ResourceExhaustedError."""
+"""Words of CUDA and cuDNN, in errors that are not TensorFlow's own ResourceExhaustedError."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Whether TensorFlow is installed, and what installs it; found out without importing it."""
+"""Installation of TensorFlow: checked, and named in messages, without importing it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def require_tensorflow() -> None:
 
 
 def how_to_install() -> str:
-    """What installs TensorFlow, for a message."""
+    """Return the command that installs TensorFlow, for a message."""
     return f"run {installation('cpu')}, or with NVIDIA GPUs {installation('gpu')}"
 
 
 def cuda_libraries() -> str:
-    """CUDA's, cuDNN's and NCCL's versions, as far as they were installed as packages of Python."""
-    found = []
+    """Return CUDA's, cuDNN's and NCCL's versions, if they were installed as packages of Python."""
+    versions = []
     for name, package in (("CUDA", "cuda-runtime"), ("cuDNN", "cudnn"), ("NCCL", "nccl")):
         with suppress(PackageNotFoundError):
-            found.append(f"{name} {version(f'nvidia-{package}-cu12')}")
-    return ", ".join(found) or "of the system"
+            versions.append(f"{name} {version(f'nvidia-{package}-cu12')}")
+    return ", ".join(versions) or "of the system"

@@ -28,7 +28,7 @@ cuda-compatibility/minor-version-compatibility.html)."""
 _TENSOR_CORES = (7, 0)
 _SHARED = Path("/dev/shm")
 _SHARED_LEAST = 1 << 30
-"""What NCCL is told to be given where cards have no way to each other but the host's memory."""
+"""Shared memory that NCCL needs where cards reach each other by the host's memory alone."""
 _SAYS = ("dlopen", "dynamic library", "cuda drivers", "cuInit", "CUDA_ERROR", "Ignoring visible gpu device")
 """In lines of TensorFlow's log that say why a GPU is not used."""
 _PREFIX = re.compile(r"^.*?\.cc:\d+\]\s*")
@@ -51,7 +51,7 @@ class SeenGpu:
 
 @dataclass(frozen=True)
 class Seen:
-    """What TensorFlow makes of the machine.
+    """The machine as TensorFlow sees it.
 
     Attributes:
         cuda, cudnn: versions that it was built for; empty: it computes on the CPU only.
@@ -66,7 +66,7 @@ class Seen:
 
 
 def look(logical_devices: int | None = None) -> Seen:
-    """Import TensorFlow, for so many CPU devices, and ask it."""
+    """Import TensorFlow, for a number of CPU devices, and query what it sees."""
     from segmenter.devices.setup import load_tensorflow
 
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # its warnings say which library it lacks
@@ -93,7 +93,7 @@ def _gpu(gpu: Any, details: dict[str, Any]) -> SeenGpu:
 
 @contextmanager
 def _log() -> Iterator[list[str]]:
-    """Lines that are written to stderr meanwhile, by native code too; they are not shown."""
+    """Yield the lines that are written to stderr meanwhile, by native code too; they are not shown."""
     lines: list[str] = []
     sys.stderr.flush()
     stderr = os.dup(2)
@@ -113,16 +113,16 @@ def _log() -> Iterator[list[str]]:
 
 
 def why_not(machine: MachineGpus, seen: Seen) -> tuple[str, bool]:
-    """In one line, why TensorFlow sees fewer GPUs than the machine has, and what to do; empty: it sees all.
+    """Return a line on why TensorFlow sees fewer GPUs than the machine has; an empty text if it sees all.
 
     The second: whether that is a fault. GPUs that CUDA_VISIBLE_DEVICES hides were not wanted.
     """
-    there, found = machine.count, len(seen.gpus)
-    if found >= there:
+    count, seen_count = machine.count, len(seen.gpus)
+    if seen_count >= count:
         return "", False
-    cards = f"the machine has {there} NVIDIA GPU{'s' * (there > 1)}, TensorFlow sees {found or 'none'}"
+    cards = f"the machine has {count} NVIDIA GPU{'s' * (count > 1)}, TensorFlow sees {seen_count or 'none'}"
     named = machine.named
-    if named is not None and found >= len(named):
+    if named is not None and seen_count >= len(named):
         return f"{cards}: CUDA_VISIBLE_DEVICES={machine.hidden} names {len(named) or 'none'}; unset it", False
     causes = (_no_driver, _no_cuda, _old_driver, _no_library, _wrong_number, _silent_driver, _in_its_words)
     return f"{cards}: {next(line for cause in causes if (line := cause(machine, seen)))}", True
@@ -192,7 +192,7 @@ def _least_driver(cuda: str) -> int | None:
 
 
 def describe_machine(machine: MachineGpus, seen: Seen, used: Sequence[Device]) -> list[str]:
-    """Lines on programs, driver, GPUs and processor.
+    """Return lines on programs, driver, GPUs and processor.
 
     Args:
         used: devices that a run would use, which know a card's memory.
@@ -227,7 +227,7 @@ _HEAD = ("device", "name", "compute capability", "memory")
 
 
 def _tensorflow() -> str:
-    """Version of the package that is installed: the one for GPUs, or the one for CPUs."""
+    """Return the version of TensorFlow's package: the one for GPUs, or the one for CPUs."""
     try:
         return version("tensorflow")
     except PackageNotFoundError:
@@ -246,7 +246,7 @@ def _shared_memory(gpus: int) -> list[str]:
 
 
 def describe_run(devices: Devices, precision: str, seen: Seen) -> list[str]:
-    """Lines on what a run would compute with."""
+    """Return lines on what a run would compute with."""
     names = ", ".join(devices.names)
     kind = type(devices.strategy).__name__
     lines = [f"a run       {kind} on {names}; {sums(devices)}; {precision}"]
@@ -257,7 +257,7 @@ def describe_run(devices: Devices, precision: str, seen: Seen) -> list[str]:
 
 
 def sums(devices: Devices) -> str:
-    """How a strategy sums over its devices, in words: as TensorFlow has settled it."""
+    """Describe how a strategy sums over its devices, as TensorFlow has settled it."""
     if devices.replicas == 1:
         return "nothing to sum over"
     if devices.central:
@@ -277,11 +277,11 @@ def sums(devices: Devices) -> str:
 
 
 def _all_cards(devices: Devices) -> bool:
-    """Whether each device is a GPU of its own."""
+    """Return True if each device is a GPU of its own."""
     cards = {device.card for device in devices.used if device.name.startswith("GPU")}
     return len(cards) == devices.replicas
 
 
 def machine_and_seen(logical_devices: int | None = None) -> tuple[MachineGpus, Seen]:
-    """What the machine has, and what TensorFlow makes of it."""
+    """Return the machine's GPUs, and what TensorFlow sees of them."""
     return machine_gpus(), look(logical_devices)

@@ -94,7 +94,7 @@ def _check_room() -> None:
 
 @contextmanager
 def _without_greetings() -> Iterator[None]:
-    """Hold back what native code writes to stderr before its log level counts; anything else passes."""
+    """Hide TensorFlow's greetings on stderr, which come before its log level counts; pass anything else."""
     sys.stderr.flush()
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as held:
@@ -140,7 +140,7 @@ def set_up_devices(
     """Pass the recipe's device settings to TensorFlow, start the devices, and return those that can compute.
 
     These are the visible GPUs, or the parts that one was split into; without a GPU, or where
-    `logical_devices` splits the CPU into so many, the CPU's. Of several workers, this one's.
+    `logical_devices` splits the CPU, the CPU's parts. Of several workers, this one's.
 
     Args:
         before_start: called when all is passed on, with the number of visible GPUs.
@@ -171,7 +171,7 @@ def set_up_devices(
 
 
 def let_memory_grow() -> None:
-    """For predicting: let TensorFlow take GPU memory as it is needed, where it can still be told so.
+    """Let TensorFlow take GPU memory as it is needed, if it can still be told so; for predicting.
 
     A program that has started its devices before has decided this for itself.
     """
@@ -183,7 +183,7 @@ def let_memory_grow() -> None:
 
 
 def _see(config: DistributionConfig, logical_devices: int | None) -> list[Any]:
-    """The visible GPUs, as physical devices."""
+    """Return the visible GPUs, as physical devices."""
     import tensorflow as tf
 
     gpus = list(tf.config.list_physical_devices("GPU"))
@@ -233,7 +233,7 @@ def _limits(config: DistributionConfig, gpus: Sequence[Any]) -> list[int | None]
 def memory_limits(
     asked: MemoryLimit | tuple[MemoryLimit, ...] | None, models: Sequence[str], totals: Mapping[str, int]
 ) -> list[int | None]:
-    """MiB that each of the visible GPUs may take; None: as much as there is.
+    """Return the MiB that each of the visible GPUs may take; None: all of it.
 
     Args:
         asked: the recipe's `distribution.memory_limit`.
@@ -289,7 +289,7 @@ def _before_start(setting: str, call: Callable[..., None], *args: Any) -> None:
 
 
 def _logical_names(kind: str) -> list[str]:
-    """Names like GPU:0; this starts TensorFlow's devices."""
+    """Return names like GPU:0; this starts TensorFlow's devices."""
     import tensorflow as tf
 
     try:
@@ -308,33 +308,33 @@ def _logical_names(kind: str) -> list[str]:
 
 
 def _gpu_devices(config: DistributionConfig, gpus: Sequence[Any]) -> list[Device]:
-    """The logical GPUs, in TensorFlow's order: that of the physical ones, each with its parts."""
+    """Return the logical GPUs, in TensorFlow's order: that of the physical ones, each with its parts."""
     totals = _card_memory()
     parts = config.logical_gpus.number if config.logical_gpus is not None else 1
     split = config.logical_gpus
     limits = _limits(config, gpus) if split is None else [split.memory] * len(gpus)
-    found = []
+    devices = []
     for position, name in enumerate(_logical_names("GPU")):
         gpu, limit = gpus[position // parts], limits[position // parts]
         model = _model_of(gpu)
         total = totals.get(model)
         memory = f"{limit} MiB, fixed" if limit is not None else _gibibytes(total)
-        known = total if limit is None else limit * _MIB
-        found.append(Device(name, model, memory, gpu.name.removeprefix("/physical_device:"), known))
-    return found
+        size = total if limit is None else limit * _MIB
+        devices.append(Device(name, model, memory, gpu.name.removeprefix("/physical_device:"), size))
+    return devices
 
 
 def cards_listed() -> int:
-    """Number of NVIDIA GPUs in the machine: by the driver's own tool, by the driver, or by their files."""
+    """Count the NVIDIA GPUs in the machine: by the driver's tool, by the driver, or by their files."""
     by_driver = len(list(_DRIVER.glob("*"))) if _DRIVER.is_dir() else 0
     return len(_ask_driver()) or by_driver or len(list(_DEVICE_FILES.glob("nvidia[0-9]*")))
 
 
 def gpus_expected(config: DistributionConfig, logical_devices: int | None = None) -> int:
-    """Cards that the recipe and CUDA_VISIBLE_DEVICES leave of those that the driver lists.
+    """Count the cards that a recipe and CUDA_VISIBLE_DEVICES leave of those that the driver lists.
 
     Args:
-        logical_devices: the CPU is split into so many, and no GPU is used.
+        logical_devices: parts of the CPU; no GPU is used then.
     """
     if logical_devices is not None:
         return 0
@@ -350,7 +350,7 @@ def gpus_expected(config: DistributionConfig, logical_devices: int | None = None
 
 
 def overlooked_gpus(*, cpu_chosen: bool = False) -> str:
-    """A warning where the machine has GPUs that TensorFlow cannot use; empty where all is as it should be.
+    """Return a warning if the machine has GPUs that TensorFlow cannot use; else an empty text.
 
     Nothing where CUDA_VISIBLE_DEVICES hides them all, or names those that TensorFlow finds. TensorFlow is
     imported only where the machine has GPUs.
@@ -360,17 +360,17 @@ def overlooked_gpus(*, cpu_chosen: bool = False) -> str:
     """
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     hidden = named is not None and named.strip().split(",")[0] in ("", "-1")
-    there = 0 if cpu_chosen or hidden else cards_listed()
-    if not there:
+    count = 0 if cpu_chosen or hidden else cards_listed()
+    if not count:
         return ""
     import tensorflow as tf
 
-    known = len(tf.config.list_physical_devices("GPU"))
-    if known >= there or (known and named is not None):
+    seen = len(tf.config.list_physical_devices("GPU"))
+    if seen >= count or (seen and named is not None):
         return ""
-    machine = f"this machine has {there} GPU{'s' * (there > 1)}"
-    if known:
-        return f"{machine}, TensorFlow finds {known} of them; nvidia-smi shows their state"
+    machine = f"this machine has {count} GPU{'s' * (count > 1)}"
+    if seen:
+        return f"{machine}, TensorFlow finds {seen} of them; nvidia-smi shows their state"
     if tf.test.is_built_with_cuda():
         why = "TensorFlow finds none of them: its CUDA libraries, or the driver, do not work"
     else:
@@ -379,7 +379,7 @@ def overlooked_gpus(*, cpu_chosen: bool = False) -> str:
 
 
 def smallest_card() -> int | None:
-    """Bytes of the smallest GPU that TensorFlow may use; None without one.
+    """Return the bytes of the smallest GPU that TensorFlow may use; None without one.
 
     Told without starting TensorFlow: by the driver, and by CUDA_VISIBLE_DEVICES where that hides all; within
     `computing_on`, the one that is named there.
@@ -393,7 +393,7 @@ def smallest_card() -> int | None:
 
 @contextmanager
 def computing_on(card: int | None) -> Iterator[None]:
-    """Within it, `smallest_card` is that of other machines, which compute for this process; None: no GPU."""
+    """Let `smallest_card` be that of other machines, which compute for this process; None: no GPU."""
     token = _ELSEWHERE.set((card,))
     try:
         yield
@@ -402,7 +402,7 @@ def computing_on(card: int | None) -> Iterator[None]:
 
 
 def _card_memory() -> dict[str, int]:
-    """Bytes of each model of GPU; a model that comes with several sizes is left out.
+    """Return the bytes of each model of GPU; a model that comes with several sizes is left out.
 
     By model and not by number: CUDA and the driver count in different orders.
     """
@@ -414,7 +414,7 @@ def _card_memory() -> dict[str, int]:
 
 @functools.cache
 def _ask_driver() -> list[tuple[str, int]]:
-    """(model, bytes) of each GPU, from nvidia-smi: TensorFlow does not report a card's memory."""
+    """Query (model, bytes) of each GPU from nvidia-smi: TensorFlow does not report a card's memory."""
     try:
         return [(model, int(mebibytes) * _MIB) for model, mebibytes in ask("name", "memory.total").rows]
     except ValueError:
@@ -422,7 +422,7 @@ def _ask_driver() -> list[tuple[str, int]]:
 
 
 def computed_on(used: Sequence[Device]) -> dict[str, str]:
-    """Names and values on which the last bits of a computation depend, beside programs.
+    """Return names and values on which the last bits of a computation depend, beside programs.
 
     Sums are cut into as many parts as there are threads, and a processor's instructions decide how many
     numbers are added at a time. After `set_up_devices`.
@@ -448,7 +448,7 @@ def _gibibytes(count: int | None) -> str:
 
 
 def processor_model() -> str:
-    """Name of the processor, for people."""
+    """Return the processor's name, for people."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):

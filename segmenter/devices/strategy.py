@@ -96,13 +96,13 @@ class Devices:
         return len(self.used) * self.workers.index
 
     def own_rows(self, batch: int) -> slice:
-        """The part of a global batch of so many tiles that this worker's devices compute."""
+        """Return the part of a global batch of `batch` tiles that this worker's devices compute."""
         local = self.local_batch(batch)
         return slice(self.first * local, (self.first + len(self.used)) * local)
 
     @property
     def central(self) -> bool:
-        """Whether they share one copy of each variable, in the host's memory."""
+        """True if they share one copy of each variable, in the host's memory."""
         return is_central(self.strategy)
 
     @property
@@ -115,7 +115,7 @@ class Devices:
         return facts | ({"variables": "one copy, on the host"} if self.central else {})
 
     def dealt(self, global_batch: int) -> tuple[int, ...]:
-        """Tiles of a step on each replica: the blocks of a batch, in order.
+        """Return the tiles of a step on each replica: the blocks of a batch, in order.
 
         Raises:
             ConfigError: the global batch cannot be split evenly, or not by the shares.
@@ -129,11 +129,11 @@ class Devices:
         return (global_batch // self.replicas,) * self.replicas
 
     def local_batch(self, global_batch: int) -> int:
-        """Tiles of a step on the replica that gets most; errors as of `dealt`."""
+        """Return the tiles of a step on the replica that gets most; errors as of `dealt`."""
         return max(self.dealt(global_batch))
 
     def distributed(self, batch: Any, axis: int = 0) -> Any:
-        """This worker's part of a global batch (a tuple of tensors): each replica's block, on its device.
+        """Put each replica's block of this worker's part of a global batch, a tuple, on its device.
 
         The blocks are contiguous, and of one worker all of the batch. Of several workers, each hands over
         what it has of it (`own_rows`).
@@ -161,7 +161,7 @@ class Devices:
         return self.strategy.experimental_distribute_values_from_function(block)
 
     def _blocks(self, tiles: int) -> list[slice]:
-        """Where each of this worker's replicas finds its tiles among the worker's own."""
+        """Return the block of each of this worker's replicas among the worker's own tiles."""
         own = len(self.used)
         counts = self.dealt(tiles) if self.workers.count == 1 else (tiles // own,) * own
         ends = list(itertools.accumulate(counts))
@@ -206,7 +206,7 @@ def make_devices(
     """Set up TensorFlow's devices and the recipe's strategy.
 
     Args:
-        logical_devices: split the CPU into so many, to run several replicas without a GPU.
+        logical_devices: parts to split the CPU into, to run several replicas without a GPU.
         cluster: the workers to train with; one alone trains like none.
         kind: makes the kind of the training, when the devices are set up and nothing is made on them yet.
 
@@ -218,8 +218,8 @@ def make_devices(
 
     if cluster is not None and cluster.workers > 1:
         return _over_workers(config, logical_devices, cluster)
-    there = set_up_devices(config, logical_devices)
-    used = _chosen(config, there)
+    available = set_up_devices(config, logical_devices)
+    used = _chosen(config, available)
     if config.strategy in ("mirrored", "central_storage") and len(used) < 2:
         raise DeviceError(
             f"distribution.strategy: {config.strategy}: expected at least two devices, found {used[0].name}; "
@@ -234,7 +234,7 @@ def make_devices(
 
 
 def _over_workers(config: DistributionConfig, logical_devices: int | None, cluster: Cluster) -> Devices:
-    """This worker's devices, when all workers are there."""
+    """Return this worker's devices, when all workers are there."""
     if logical_devices is not None:
         raise DeviceError(
             "--logical-devices: TensorFlow uses one CPU device of each of several workers; start more "
@@ -250,7 +250,7 @@ def _over_workers(config: DistributionConfig, logical_devices: int | None, clust
             "distribution.shares: several workers get equal parts of a step; leave it out, or train on one"
         )
     made: list[tuple[Any, Workers]] = []
-    known = cluster.resolved(os.environ)
+    resolved = cluster.resolved(os.environ)
 
     def start(gpus: int) -> None:
         if config.cross_device not in (("auto", "nccl") if gpus else ("auto",)):
@@ -258,27 +258,28 @@ def _over_workers(config: DistributionConfig, logical_devices: int | None, clust
                 f"distribution.cross_device: expected auto with several workers of {gpus} GPUs, got "
                 f"{config.cross_device}"
             )
-        made.append(started(known, config, gpus=gpus > 0))
+        made.append(started(resolved, config, gpus=gpus > 0))
 
     used = set_up_devices(config, None, start)
     ((strategy, workers),) = made
     return Devices(strategy, tuple(used), (), config.visible_devices == (), workers=workers)
 
 
-def _chosen(config: DistributionConfig, there: list[Device]) -> list[Device]:
-    """The devices that the recipe numbers; otherwise the first, or all."""
+def _chosen(config: DistributionConfig, available: list[Device]) -> list[Device]:
+    """Return the devices that the recipe numbers; otherwise the first, or all."""
     if config.devices is None:
-        return there[:1] if config.strategy == "one_device" else there
-    if missing := [number for number in config.devices if number >= len(there)]:
-        names = ", ".join(device.name for device in there)
+        return available[:1] if config.strategy == "one_device" else available
+    if missing := [number for number in config.devices if number >= len(available)]:
+        names = ", ".join(device.name for device in available)
         raise DeviceError(
-            f"distribution.devices: expected numbers from 0 to {len(there) - 1} ({names}), got {missing[0]}"
+            f"distribution.devices: expected numbers from 0 to {len(available) - 1} ({names}), "
+            f"got {missing[0]}"
         )
-    return [there[number] for number in config.devices]
+    return [available[number] for number in config.devices]
 
 
 def _strategy(config: DistributionConfig, used: list[Device]) -> Any:
-    """The strategy over devices. One replica needs no mirroring; the layers are the same there."""
+    """Return the strategy over devices. One replica needs no mirroring; the layers are the same there."""
     import tensorflow as tf
 
     names = [device.name for device in used]
@@ -298,20 +299,20 @@ def _strategy(config: DistributionConfig, used: list[Device]) -> Any:
 
 
 def is_central(strategy: Any) -> bool:
-    """Whether all replicas share one copy of each variable, in the host's memory."""
+    """Return True if all replicas share one copy of each variable, in the host's memory."""
     import tensorflow as tf
 
     return isinstance(strategy, tf.distribute.experimental.CentralStorageStrategy)
 
 
 def share_a_card(used: Sequence[Device]) -> bool:
-    """Whether some of the devices are parts of one GPU."""
+    """Return True if some of the devices are parts of one GPU."""
     cards = [device.card for device in used if device.name.startswith("GPU")]
     return len(set(cards)) < len(cards)
 
 
 def sums_not_compiled(config: DistributionConfig, used: Sequence[Device], workers: int = 1) -> str:
-    """Why sums over several devices cannot be part of what XLA compiles; empty where they can.
+    """Return why sums over several devices cannot be compiled by XLA; an empty text if they can.
 
     TensorFlow 2.21 leaves `merge_call` out, which cannot be compiled, where all devices are GPUs and its own
     collectives sum (`MirroredExtended._use_merge_call`).
@@ -331,7 +332,7 @@ def sums_not_compiled(config: DistributionConfig, used: Sequence[Device], worker
 
 
 def _rings() -> bool:
-    """Whether TensorFlow sees that GPUs are parts of one, and leaves NCCL, which needs a card for each.
+    """Return True if TensorFlow sees that GPUs are parts of one, and so avoids NCCL.
 
     It compares the numbers of all cards of the machine, also of those that are not visible, and of all parts.
     """
@@ -343,7 +344,7 @@ def _rings() -> bool:
 
 
 def _cross_device(kind: str, names: list[str]) -> Any:
-    """Operation that sums over devices; None leaves it to TensorFlow."""
+    """Return the operation that sums over devices; None leaves it to TensorFlow."""
     import tensorflow as tf
 
     if kind == "nccl" and not all(name.startswith("GPU") for name in names):
@@ -370,13 +371,13 @@ def _cross_device(kind: str, names: list[str]) -> Any:
 
 
 def describe(devices: Devices, global_batch: int, precision: str, *, to_measure: bool = False) -> str:
-    """A table of the devices, and a warning for GPUs that stay unused.
+    """Return a table of the devices, and a warning for GPUs that stay unused.
 
     Args:
         to_measure: each device's part of the batch is not known yet.
     """
-    known = ["to be measured"] * devices.replicas if to_measure else devices.dealt(global_batch)
-    own = known[devices.first : devices.first + len(devices.used)]
+    tiles = ["to be measured"] * devices.replicas if to_measure else devices.dealt(global_batch)
+    own = tiles[devices.first : devices.first + len(devices.used)]
     head = ("device", "name", "memory", "local batch", "precision")
     rows = [
         (d.name, d.model, d.memory or "unknown", str(local), precision)
@@ -396,7 +397,7 @@ def describe(devices: Devices, global_batch: int, precision: str, *, to_measure:
 
 
 def _without_bfloat16(devices: Devices) -> list[str]:
-    """A warning for each model of card that computes bfloat16 without units for it."""
+    """Return a warning for each model of card that computes bfloat16 without units for it."""
     import tensorflow as tf
 
     cards = {device.card for device in devices.used}
@@ -414,11 +415,11 @@ def _without_bfloat16(devices: Devices) -> list[str]:
 
 
 def _warnings(devices: Devices) -> list[str]:
-    """The traps of one busy GPU, or the CPU, beside idle ones."""
-    found = []
+    """Return warnings on GPUs that stay idle beside those in use."""
+    lines = []
     if devices.idle and not devices.cpu_chosen:
         number = f"{len(devices.idle)} visible GPU" + "s" * (len(devices.idle) > 1)
-        found.append(f"warning: {number} stay unused: {', '.join(devices.idle)}")
+        lines.append(f"warning: {number} stay unused: {', '.join(devices.idle)}")
     if line := overlooked_gpus(cpu_chosen=devices.cpu_chosen):
-        found.append(f"warning: {line}")
-    return found
+        lines.append(f"warning: {line}")
+    return lines

@@ -45,8 +45,8 @@ def draw_augmented(
     captions += [text for i in range(1, draws + 1) for text in (f"draw {i}", f"label of draw {i}")]
     panels = {caption: _stacked([row[i] for row in columns]) for i, caption in enumerate(captions)}
     hatched = any(not tile[1].all() or (tile[2] == IGNORE).any() for row in rows for tile in row)
-    shown = f", shown 1:{step}" if step > 1 else ""
-    title = f"{len(rows)} training tiles of {index.tile} px{shown}"
+    thinned = f", shown 1:{step}" if step > 1 else ""
+    title = f"{len(rows)} training tiles of {index.tile} px{thinned}"
     save_figure(panels_figure(panels, classes, hatched, title, _SIDE), path)
 
 

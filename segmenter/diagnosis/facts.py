@@ -130,12 +130,12 @@ def _classes(dataset: Dataset, statistics: ClassStatistics) -> list[ClassFacts]:
 
 def _forecast(outlook: Forecast, batches: Sequence[int]) -> ForecastFacts:
     sizes = [size for size in _curve_sizes() if size <= outlook.tiles]
-    found = [without_rounding(one) for one in outlook.outlook([*sizes, *batches])]
+    outlooks = [without_rounding(one) for one in outlook.outlook([*sizes, *batches])]
     return ForecastFacts(
         method=outlook.method,
         classes=list(outlook.classes),
-        curve=found[: len(sizes)],
-        batches=found[len(sizes) :],
+        curve=outlooks[: len(sizes)],
+        batches=outlooks[len(sizes) :],
         needed={label: outlook.needed(share) for label, share in _SHARES.items()},
     )
 
@@ -235,18 +235,18 @@ def class_scales(
     if not any(scene_scales(dataset, index.scenes[::step], progress=False)):
         return None
     boundaries = recipe.sampling.scale_strata
-    found = scene_strata(scene_scales(dataset, index.scenes, progress=progress), boundaries or OCTAVES)
-    if not found.differ:
+    strata = scene_strata(scene_scales(dataset, index.scenes, progress=progress), boundaries or OCTAVES)
+    if not strata.differ:
         return None
     holds_NK = holds(index.counts_NK, recipe.sampling.min_pixels)
-    number_N = found.number_S[index.scene_N]
-    parts = part_table(index.counts_NK, TileStrata(number_N, found.titles), None)
+    number_N = strata.number_S[index.scene_N]
+    parts = part_table(index.counts_NK, TileStrata(number_N, strata.titles), None)
     outlook = forecast(holds(parts.counts_NP, recipe.sampling.min_pixels), seed=recipe.seed)
-    members = [number_N == t for t in range(len(found.titles))]
+    members = [number_N == t for t in range(len(strata.titles))]
     return ScaleFacts(
         planned=bool(boundaries),
-        strata=list(found.titles),
-        scenes=np.bincount(found.number_S, minlength=len(found.titles)).tolist(),
+        strata=list(strata.titles),
+        scenes=np.bincount(strata.number_S, minlength=len(strata.titles)).tolist(),
         tiles=[int(member_N.sum()) for member_N in members],
         held=[holds_NK[member_N].sum(axis=0).tolist() for member_N in members],
         pixels=[index.counts_NK[member_N].sum(axis=0).tolist() for member_N in members],
@@ -285,10 +285,10 @@ def _one(
     if method != "plan" or not rules.plans_classes:
         rules = rules.model_copy(update={"method": method, "coverage": "relaxed"})
     try:
-        found = plan(index.counts_NK, batch, rules, recipe.seed, 0, names=names, replicas=REPLICAS)
+        epoch = plan(index.counts_NK, batch, rules, recipe.seed, 0, names=names, replicas=REPLICAS)
     except DatasetError as error:
         return SamplingFacts(batch, method, str(error))
-    rows_SB = found.rows_SB
+    rows_SB = epoch.rows_SB
     held_SK = held_by_rows(rows_SB, index.counts_NK, rules.min_pixels)
     occurring_K = (index.counts_NK >= rules.min_pixels).any(axis=0)
     uses_N = np.bincount(rows_SB.reshape(-1), minlength=len(index))

@@ -267,8 +267,8 @@ def _label(case: _Case) -> str:
         for s in most
     )
     scenes = int(case.statistics.scenes_K[c])
-    there = len(np.unique(index.scene_N))
-    text = f"{case.name} is in {scenes} of {there} scenes, most of all in {named}: label more of their kind."
+    total = len(np.unique(index.scene_N))
+    text = f"{case.name} is in {scenes} of {total} scenes, most of all in {named}: label more of their kind."
     missing = -(-(case.tiles - case.batch * case.held) // (case.batch - 1)) if case.batch > 1 else 0
     if missing > 0:
         text += (

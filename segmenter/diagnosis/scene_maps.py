@@ -67,14 +67,14 @@ def class_maps(index: TileIndex, *, progress: bool = True) -> tuple[list[SceneMa
     Raises:
         RasterError: an image's header cannot be read.
     """
-    shown = np.unique(index.scene_N).astype(np.int64)
-    infos, unread = _georeferences(index, shown, progress)
+    scene_ids = np.unique(index.scene_N).astype(np.int64)
+    infos, unread = _georeferences(index, scene_ids, progress)
     placed = [s for s, info in infos.items() if _north_up(info)]
     clusters = [[s] for s in placed] if len(placed) <= MOST_MAPS else _adjoining(placed, infos)
     tiles = _Members(index)
     sheets = [_plane(index, tiles, cluster, infos) for cluster in clusters]
     sheets += [_alone(index, tiles, s, info) for s, info in infos.items() if not _north_up(info)]
-    sheets += _without_place(index, tiles, [int(s) for s in shown if s not in infos and s not in unread])
+    sheets += _without_place(index, tiles, [int(s) for s in scene_ids if s not in infos and s not in unread])
     largest = sorted(range(len(sheets)), key=lambda i: -len(sheets[i].tiles))[:MOST_MAPS]
     maps = [_drawn(sheets[i], index.counts_NK) for i in sorted(largest)]
     return maps, len(sheets) - len(maps) + len(unread)

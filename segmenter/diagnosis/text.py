@@ -82,18 +82,18 @@ def _scales(diagnosis: Diagnosis, scales: ScaleFacts) -> str:
 
 
 def _forecast(diagnosis: Diagnosis) -> str:
-    said = diagnosis.forecast
-    exact = said.method == "exact"
+    forecast = diagnosis.forecast
+    exact = forecast.method == "exact"
     rows = [
         [
             str(one.batch),
             _percent(one.probability, 2) + ("" if exact else f" ± {one.error:.2%}"),
             f"{one.expected_classes:.2f}",
         ]
-        for one in said.batches
+        for one in forecast.batches
     ]
-    title = f"a random batch, {'exactly' if exact else 'simulated'}, of the {len(said.classes)} classes"
-    needed = ", ".join(f"{size} tiles for {share} %" for share, size in said.needed.items())
+    title = f"a random batch, {'exactly' if exact else 'simulated'}, of the {len(forecast.classes)} classes"
+    needed = ", ".join(f"{size} tiles for {share} %" for share, size in forecast.needed.items())
     head = ["batch", "holds all", "holds on average"]
     return f"{title}:\n{_grid(head, rows)}\nto hold all: {needed}"
 

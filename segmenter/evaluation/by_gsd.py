@@ -1,4 +1,4 @@
-"""Scores by the scale of the scenes, where these differ: a total over all hides at which a model fails."""
+"""Scores by the scenes' ground sampling distance, where it differs: a total hides at which a model fails."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ class ScaleConfusions:
             protocol: of scenes of these names.
             boundaries: of the strata, in metres a pixel; without, octaves.
         """
-        found = scene_strata(list(self._found), boundaries or OCTAVES)
-        if not found.differ:
+        strata = scene_strata(list(self._found), boundaries or OCTAVES)
+        if not strata.differ:
             return {}
-        totals = [(ConfusionMatrix(self._classes), list[str]()) for _ in found.titles]
-        for number, (confusion, scenes) in zip(found.number_S, self._found.values(), strict=True):
+        totals = [(ConfusionMatrix(self._classes), list[str]()) for _ in strata.titles]
+        for number, (confusion, scenes) in zip(strata.number_S, self._found.values(), strict=True):
             totals[number][0].merge(confusion)
             totals[number][1].extend(scenes)
         return {
             title: confusion.scores(protocol(sorted(scenes)))
-            for title, (confusion, scenes) in zip(found.titles, totals, strict=True)
+            for title, (confusion, scenes) in zip(strata.titles, totals, strict=True)
         }
 
 
@@ -59,10 +59,10 @@ def scale_facts(scores: Mapping[str, Scores]) -> dict[str, Any]:
 
 
 def _facts(scores: Scores) -> dict[str, Any]:
-    found = scores.to_dict()
+    data = scores.to_dict()
     return {
         "scenes": len(scores.protocol.scenes),
-        **{key: found[key] for key in (*FIGURES, "iou", "pixels", "without_data", "confusion", "missed")},
+        **{key: data[key] for key in (*FIGURES, "iou", "pixels", "without_data", "confusion", "missed")},
     }
 
 

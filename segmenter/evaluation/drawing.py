@@ -1,4 +1,4 @@
-"""Parts that all figures share: an empty figure, its PNG, texts and colours.
+"""Drawing that all figures share: an empty figure, its PNG, texts and colours.
 
 matplotlib is imported inside the functions (it takes a second) and used through its objects: no window, no
 global state. All text from users (class names, titles) is drawn as it is, never as markup.

@@ -113,7 +113,7 @@ def _marker(steps: NDArray[Any]) -> str:
 
 def _series(records: Sequence[Mapping[str, Any]], key: str) -> tuple[NDArray[Any], NDArray[np.float64]]:
     """Return steps and values of the records that have `key`; null and infinite become NaN, a gap."""
-    there = [r for r in records if key in r]
-    values = np.array([math.nan if r[key] is None else float(r[key]) for r in there], np.float64)
+    with_key = [r for r in records if key in r]
+    values = np.array([math.nan if r[key] is None else float(r[key]) for r in with_key], np.float64)
     values[~np.isfinite(values)] = np.nan
-    return np.array([int(r["step"]) for r in there], np.int64), values
+    return np.array([int(r["step"]) for r in with_key], np.int64), values

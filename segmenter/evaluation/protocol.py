@@ -97,9 +97,9 @@ def of_one_rule(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]
 
     Only the later ones say their completeness.
     """
-    known = list(records)
-    later = any("completeness" in record for record in known)
-    return [record for record in known if not later or "miou" not in record or "completeness" in record]
+    entries = list(records)
+    later = any("completeness" in record for record in entries)
+    return [record for record in entries if not later or "miou" not in record or "completeness" in record]
 
 
 def _comparable(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Scores of a segmentation, all from one confusion matrix, each with the protocol it was taken under.
+"""Scores of a segmentation from its confusion matrix, with the protocol that they were taken under.
 
 The law of this module: **numbers of different protocols are never put together.** Eroding the labels alone
 can be worth 5 points of mIoU, leaving out one class 8.
@@ -106,13 +106,13 @@ class ConfusionMatrix:
 
     def _checked(self, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return (K, K + 1) counts out of (256, 256), refusing ids that are neither a class nor `IGNORE`."""
-        known = [*range(len(self.classes)), IGNORE]
-        if pairs[np.ix_(known, known)].sum() != pairs.sum():
+        valid_ids = [*range(len(self.classes)), IGNORE]
+        if pairs[np.ix_(valid_ids, valid_ids)].sum() != pairs.sum():
             true, guess = (np.flatnonzero(pairs.sum(axis=axis)).tolist() for axis in (1, 0))
             raise ValueError(
                 f"ids are 0 … {len(self.classes) - 1} or {IGNORE}, got {true} in the truth, {guess} predicted"
             )
-        return pairs[np.ix_(known[:-1], known)]
+        return pairs[np.ix_(valid_ids[:-1], valid_ids)]
 
     def merge(self, other: ConfusionMatrix) -> None:
         """Add what `other` counted; its classes must be the same."""
@@ -234,15 +234,6 @@ class Scores:
         void = self.without_data + other.without_data
         return Scores(protocol, matrix, self.missed + other.missed[order], void)
 
-    def improvement_on(self, other: Scores) -> dict[str, float]:
-        """Return by how much each of `MEANS` is higher than that of `other`.
-
-        Raises:
-            ScoreError: where the protocols differ.
-        """
-        self.protocol.require_same(other.protocol)
-        return {key: getattr(self, key) - getattr(other, key) for key in MEANS}
-
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON: fractions of 1, null where undefined; `from_dict` is the inverse."""
         names = self.protocol.classes
@@ -313,8 +304,8 @@ def _ratio(part: Any, whole: Any) -> NDArray[np.float64]:
 
 def _mean(values: NDArray[np.float64]) -> float:
     """Return the mean of the values that are not NaN; NaN of none."""
-    there = values[~np.isnan(values)]
-    return float(there.mean()) if there.size else math.nan
+    defined = values[~np.isnan(values)]
+    return float(defined.mean()) if defined.size else math.nan
 
 
 def _plain(value: float) -> float | None:
@@ -341,8 +332,8 @@ def check_name(name: str, classes: Sequence[str], where: str) -> None:
     """
     key, colon, of = name.partition(":")
     if not (name in MEANS or (colon and key in OF_CLASS)):
-        known = ", ".join([*MEANS, *(f"{key}:CLASS" for key in OF_CLASS)])
-        raise ConfigError(f"{where}: expected a score of a validation ({known}), got {name}")
+        choices = ", ".join([*MEANS, *(f"{key}:CLASS" for key in OF_CLASS)])
+        raise ConfigError(f"{where}: expected a score of a validation ({choices}), got {name}")
     if colon and of not in classes:
         raise ConfigError(f"{where}: expected a class of the dataset ({', '.join(classes)}), got {of!r}")
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from segmenter.extras.parameter_servers.control import Watch
 
 _CORES = 8
-"""Of a TPU host (v2, v3), each as hungry as a card."""
+"""Cores of a TPU host (v2, v3), each as hungry as a card."""
 
 
 def make_devices(

@@ -16,30 +16,32 @@ import hashlib
 import os
 import shutil
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from segmenter.base.addresses import masked
 from segmenter.base.errors import DatasetError, OutputError, RasterError, SegmenterError, plain
 from segmenter.base.files import caches, gibibytes
 from segmenter.base.terminal import say
+from segmenter.mapping.finisher import Finisher
 from segmenter.mapping.folder.journal import Entry, Facts, digest, file_facts
 from segmenter.raster.remote.buckets import Place, client, code_of, listing, naming_store, payer
 from segmenter.raster.remote.settings import RemotePath
 
 if TYPE_CHECKING:
+    from segmenter.mapping.call import Call
     from segmenter.mapping.jobs import MapJob
     from segmenter.mapping.outputs.finished import MapStyle
-    from segmenter.mapping.request.map_request import MapRequest
+    from segmenter.mapping.scoring import Outcome
 
 PART_BYTES = 1 << 23
-"""Of an object that is sent in parts; one that is not larger goes at once. A thread holds two parts."""
+"""Bytes of each part of an object; one that is not larger goes at once. A thread holds two parts."""
 _MOST_PARTS = 9_000
 _THREADS = 4
-SCORE_FILES = ("scores.json", "confusion.png")
 _REFUSED = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
 _NONE = ("404", "NoSuchKey", "NotFound")
 
@@ -55,56 +57,91 @@ class _There:
 
 
 def made_of(entry: Entry) -> str:
-    """A digest of all that the outputs of an entry depend on."""
+    """Return a digest of all that the outputs of an entry depend on."""
     return digest({"input": entry.input, "run": entry.run, "options": entry.options})
 
 
-class Uploads:
-    """The outputs of one call on their way into a bucket; made and used by one thread, which `finish` ends.
+class Uploads(Finisher):
+    """The outputs of one call on their way into a bucket: its last finisher, and its store.
+
+    Made and used by one thread.
 
     Attributes:
-        sent, equal: objects that were uploaded, and that were there already.
-        sent_bytes: of the first.
-
-    Args:
         place: where they go; the names of the files are added.
         keep: whether files stay in the working folder until the end: scores and pictures read them.
+        sent, equal: objects that were uploaded, and that were there already.
+        sent_bytes: of the first.
     """
 
-    def __init__(self, place: Place, *, keep: bool = False) -> None:
-        self.place, self.keep = place, keep
+    def __init__(self, address: str) -> None:
+        """Take an address in a bucket.
+
+        Raises:
+            DatasetError: it is none that can be written to.
+        """
+        place = Place.of(RemotePath.of(address).address)
+        if place is None or place.scheme != "s3" or not place.bucket:
+            raise DatasetError(
+                f"--output {masked(address)}: expected a folder or s3://BUCKET/PREFIX; for other stores "
+                "write to a folder, and copy it with their own tool"
+            )
+        self.place, self.keep = place, False
         self.sent = self.equal = self.sent_bytes = 0
-        self._client = client(place.scheme)
+        self._address = address
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="upload")
         self._lock, self._stopped = threading.Lock(), threading.Event()
         self._waiting: list[tuple[Future[None], list[Path]]] = []
         self._listed: set[str] | None = None
 
-    def check(self) -> None:
-        """Refuse a bucket that is not there or may not be read, before anything is computed.
+    @cached_property
+    def _client(self) -> Any:
+        return client(self.place.scheme)
+
+    @property
+    def working_folder(self) -> Path:
+        """Where maps lie before they are uploaded, unless --work says it: one folder for each address."""
+        digested = hashlib.sha256(self._address.rstrip("/").encode()).hexdigest()[:12]
+        return caches() / "maps" / f"{self.place.bucket}-{digested}"
+
+    def check(self, call: Call, jobs: Sequence[MapJob]) -> None:
+        """Refuse a bucket that cannot be used, or too small a disk; say where maps go.
 
         Raises:
             SegmenterError: naming it.
         """
+        scored = any(job.label is not None for job in jobs)
+        self.keep = scored or any(finisher.reads_maps for finisher in call.finishers)
         with naming_store(f"--output {self.place}", "cannot be used"):
             self._client.head_bucket(Bucket=self.place.bucket)
+        style, sizes = call.style, [_most_bytes(call.style, job) for job in jobs]
+        free = shutil.disk_usage(style.folder).free
+        if max(sizes) > free:
+            raise OutputError(
+                f"{style.folder}: the largest map may take {gibibytes(max(sizes))} before it is uploaded, "
+                f"{gibibytes(free)} are free; make room, or name another folder with --work"
+            )
+        room = gibibytes(sum(sizes) if self.keep else min(sum(sizes), free))
+        say(
+            f"maps are written and checked in {plain(str(style.folder))} (at most {room} there, "
+            f"{gibibytes(free)} are free), then uploaded to {self.place}"
+        )
 
     def holds(self, files: Sequence[Path], entry: Entry, *, now: bool = False) -> bool:
-        """Whether all outputs of an input are there, made of what they would be made of now.
+        """Return whether all outputs of an input are there, made of what they would be made of now.
 
         Args:
-            now: look again, and not only where there was something when this was first asked.
+            now: look again, also if nothing was there when this was first asked.
 
         Raises:
             SegmenterError: the store does not tell.
         """
         if not now and not all(self.has(path.name) for path in files):
             return False
-        found = [self._look(path.name) for path in files]
-        return all(one is not None and one.made_of == made_of(entry) for one in found)
+        objects = [self._look(path.name) for path in files]
+        return all(one is not None and one.made_of == made_of(entry) for one in objects)
 
     def has(self, name: str) -> bool:
-        """Whether an object was there when this was first asked.
+        """Return whether an object was there when this was first asked.
 
         Raises:
             SegmenterError: the store does not tell.
@@ -127,8 +164,8 @@ class Uploads:
                 with naming_store(self._where(path.name), "cannot be fetched"), aside.open("wb") as file:
                     key = self.place.key(path.name)
                     self._client.download_fileobj(self.place.bucket, key, file, ExtraArgs=payer())
-                found = self._look(path.name)
-                if found is None or file_facts(aside)["sha256"] != found.sha256:
+                uploaded = self._look(path.name)
+                if uploaded is None or file_facts(aside)["sha256"] != uploaded.sha256:
                     raise RasterError(f"{self._where(path.name)}: is not what it was when it was uploaded")
                 aside.replace(path)
             except OSError as error:
@@ -142,19 +179,32 @@ class Uploads:
         Args:
             entry: of the journal, that they are the outputs of.
         """
-        there = [path for path in files if path.exists()]
+        existing = [path for path in files if path.exists()]
 
         def send_all() -> None:
-            for path in there:
+            for path in existing:
                 self._send(path, entry)
             if not self.keep:
-                for path in there:
+                for path in existing:
                     path.unlink(missing_ok=True)
 
-        self._waiting.append((self._pool.submit(send_all), there))
+        self._waiting.append((self._pool.submit(send_all), existing))
 
-    def finish(self) -> list[SegmenterError]:
-        """Wait for all uploads; gives what went wrong. What is in the bucket leaves the working folder."""
+    def finish(self, call: Call, outcome: Outcome) -> list[SegmenterError]:
+        """Upload what was written at the end too, and wait for all; return what went wrong."""
+        for path in outcome.further:
+            self.add([path])
+        failures = self.wait()
+        sent = f"{self.sent} file{'s' * (self.sent != 1)}"
+        equal = f"; {self.equal} were there and equal" if self.equal else ""
+        say(f"{sent} uploaded to {self.place}: {gibibytes(self.sent_bytes)}{equal}")
+        if failures:
+            folder = plain(str(call.request.output))
+            say(f"what is not uploaded stays in {folder}; the same command goes on", aside=True)
+        return failures
+
+    def wait(self) -> list[SegmenterError]:
+        """Wait for all uploads, and remove what is in the bucket from here; return what went wrong."""
         failures: list[SegmenterError] = []
         for future, files in self._waiting:
             try:
@@ -181,15 +231,15 @@ class Uploads:
     def _look(self, name: str) -> _There | None:
         with naming_store(self._where(name), "cannot be looked at"):
             try:
-                found = self._client.head_object(
-                    Bucket=self.place.bucket, Key=self.place.key(name), **payer()
-                )
+                head = self._client.head_object(Bucket=self.place.bucket, Key=self.place.key(name), **payer())
             except Exception as error:
                 if code_of(error) in _NONE:
                     return None
                 raise
-        said = found.get("Metadata", {})
-        return _There(found["ETag"], found["ContentLength"], said.get("sha256", ""), said.get("made-of", ""))
+        metadata = head.get("Metadata", {})
+        return _There(
+            head["ETag"], head["ContentLength"], metadata.get("sha256", ""), metadata.get("made-of", "")
+        )
 
     def _send(self, path: Path, entry: Entry | None) -> None:
         try:
@@ -219,7 +269,7 @@ class Uploads:
             self.sent_bytes += facts["bytes"]
 
     def _is_equal(self, there: _There | None, facts: Facts, marks: dict[str, str]) -> bool:
-        """Whether an object is the file, which is counted."""
+        """Return whether the object equals the local file; count it if so."""
         equal = there is not None and (there.size, there.sha256) == (facts["bytes"], facts["sha256"])
         equal = equal and there is not None and there.made_of == marks.get("made-of", "")
         with self._lock:
@@ -238,15 +288,15 @@ class Uploads:
     def _write_parts(
         self, what: dict[str, str], parts: Iterator[bytes], marks: dict[str, str], condition: dict[str, str]
     ) -> None:
-        """Nothing shows of it before the last request; where that is not reached, the parts are removed."""
+        """Write an object in parts; nothing shows before the last request, an error removes them."""
         upload = self._client.create_multipart_upload(**what, Metadata=marks)["UploadId"]
         done = []
         try:
             for number, body in enumerate(parts, 1):
                 if self._stopped.is_set():
                     raise OutputError(f"{what['Key']}: interrupted")  # nobody hears of it
-                found = self._client.upload_part(**what, UploadId=upload, PartNumber=number, Body=body)
-                done.append({"PartNumber": number, **{k: found[k] for k in _PART if k in found}})
+                answer = self._client.upload_part(**what, UploadId=upload, PartNumber=number, Body=body)
+                done.append({"PartNumber": number, **{k: answer[k] for k in _PART if k in answer}})
             self._client.complete_multipart_upload(
                 **what, UploadId=upload, MultipartUpload={"Parts": done}, **condition
             )
@@ -261,7 +311,7 @@ _PART = ("ETag", "ChecksumCRC32", "ChecksumCRC32C", "ChecksumCRC64NVME", "Checks
 
 @contextlib.contextmanager
 def _checked(path: Path, facts: Facts) -> Iterator[Iterator[bytes]]:
-    """A file's bytes in parts; the last comes only if all are what the journal says.
+    """Yield a file's bytes in parts; the last comes only if all are what the journal says.
 
     Raises:
         OutputError: they are not, or it cannot be read.
@@ -291,83 +341,8 @@ def _parts(file: BinaryIO, size: int, path: Path, sha256: str) -> Iterator[bytes
         part = after
 
 
-@contextlib.contextmanager
-def uploading(request: MapRequest, style: MapStyle, jobs: Sequence[MapJob]) -> Iterator[Uploads | None]:
-    """The uploads of a call, once its bucket and working folder were looked at; None without a bucket.
-
-    Raises:
-        SegmenterError: the bucket cannot be used; an OutputError where the largest map would not fit on disk.
-    """
-    if request.upload is None:
-        yield None
-        return
-    place, scored = _place(request.upload), any(job.label is not None for job in jobs)
-    uploads = Uploads(place, keep=request.pictures or request.vectors is not None or scored)
-    try:
-        uploads.check()
-        sizes = [_most_bytes(style, job) for job in jobs]
-        free = shutil.disk_usage(style.folder).free
-        if max(sizes) > free:
-            raise OutputError(
-                f"{style.folder}: the largest map may take {gibibytes(max(sizes))} before it is uploaded, "
-                f"{gibibytes(free)} are free; make room, or name another folder with --work"
-            )
-        room = gibibytes(sum(sizes) if uploads.keep else min(sum(sizes), free))
-        say(
-            f"maps are written and checked in {plain(str(style.folder))} (at most {room} there, "
-            f"{gibibytes(free)} are free), then uploaded to {place}"
-        )
-        yield uploads
-    finally:
-        uploads.close()
-
-
-def finish_uploads(
-    uploads: Uploads | None, request: MapRequest, jobs: Iterable[MapJob]
-) -> list[SegmenterError]:
-    """Upload scores and pictures too, and wait for all; gives what went wrong, and says what was done.
-
-    Args:
-        jobs: whose maps are finished.
-    """
-    if uploads is None:
-        return []
-    others = [request.output / name for name in SCORE_FILES]
-    others += [job.view for job in jobs if request.pictures]
-    for path in others:
-        uploads.add([path])
-    failures = uploads.finish()
-    files = f"{uploads.sent} file{'s' * (uploads.sent != 1)}"
-    there = f"; {uploads.equal} were there and equal" if uploads.equal else ""
-    say(f"{files} uploaded to {uploads.place}: {gibibytes(uploads.sent_bytes)}{there}")
-    if failures:
-        folder = plain(str(request.output))
-        say(f"what is not uploaded stays in {folder}; the same command goes on", aside=True)
-    return failures
-
-
-def working_folder(address: str) -> Path:
-    """Where maps lie before they are uploaded, unless --work says it: one folder for each address.
-
-    Raises:
-        DatasetError: the address is none that can be written to.
-    """
-    name = f"{_place(address).bucket}-{hashlib.sha256(address.rstrip('/').encode()).hexdigest()[:12]}"
-    return caches() / "maps" / name
-
-
-def _place(address: str) -> Place:
-    place = Place.of(RemotePath.of(address).address)
-    if place is None or place.scheme != "s3" or not place.bucket:
-        raise DatasetError(
-            f"--output {masked(address)}: expected a folder or s3://BUCKET/PREFIX; for other stores write to "
-            "a folder, and copy it with their own tool"
-        )
-    return place
-
-
 def _most_bytes(style: MapStyle, job: MapJob) -> int:
-    """Bytes of a map's files without compression, and of what is kept against a kill."""
+    """Return the bytes of a map's files without compression, and of its partial map."""
     kind = style.wanted.probabilities
     each = 0 if kind is None else len(style.classes) * (1 if kind == "uint8" else 2)
     return job.part.size.pixels * (style.map_bytes + int(style.wanted.confidence) + each) * 2

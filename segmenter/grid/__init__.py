@@ -1,1 +1,1 @@
-"""Hold the nouns of a grid: windows, resampling, ground sampling distance, labels, scenes."""
+"""Nouns of a grid: windows, resampling, ground sampling distance, labels, scenes."""

@@ -1,4 +1,4 @@
-"""Scale of scenes, in metres a pixel on the ground (ground sampling distance), and strata of it."""
+"""Ground sampling distance of scenes, in metres a pixel, and strata of it."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ def scene_strata(metres_S: Sequence[float | None], boundaries: Sequence[float] =
     # Four digits: of a rotated raster 0.3 m is computed as 0.29999999999999993.
     metres_S = [None if metres is None else float(f"{metres:.4g}") for metres in metres_S]
     raw_S = [last if metres is None else bisect_right(boundaries, metres) for metres in metres_S]
-    known = [metres for metres in metres_S if metres is not None]
-    there = sorted(set(raw_S))
-    ends = (min(known), *boundaries, max(known)) if known else ()
-    titles = _titles([(ends[number], ends[number + 1]) for number in there if number != last])
-    titles += [UNKNOWN] if last in there else []
-    return SceneStrata(np.array([there.index(number) for number in raw_S], np.int32), tuple(titles))
+    known_metres = [metres for metres in metres_S if metres is not None]
+    numbers = sorted(set(raw_S))
+    ends = (min(known_metres), *boundaries, max(known_metres)) if known_metres else ()
+    titles = _titles([(ends[number], ends[number + 1]) for number in numbers if number != last])
+    titles += [UNKNOWN] if last in numbers else []
+    return SceneStrata(np.array([numbers.index(number) for number in raw_S], np.int32), tuple(titles))
 
 
 def _titles(ranges: Sequence[tuple[float, float]]) -> list[str]:
     """Return a title for each range, no two of them alike: with as many digits as that takes."""
-    found: list[str] = []
+    titles: list[str] = []
     for digits in range(_DIGITS, _ALL_DIGITS + 1):
-        found = [range_text(low, high, digits) for low, high in ranges]
-        if len(set(found)) == len(found):
+        titles = [range_text(low, high, digits) for low, high in ranges]
+        if len(set(titles)) == len(titles):
             break
-    return found
+    return titles
 
 
 def range_text(low: float, high: float, digits: int = _DIGITS) -> str:

@@ -154,8 +154,8 @@ class ClassMap:
 
     def class_of(self, raw: NDArray[Any]) -> str | None:
         """Return the name of the class that a single pixel's stored value stands for; None: of no class."""
-        found = int(self.decode_known(raw)[0, 0])
-        return self.names[found] if found < len(self) else None
+        class_id = int(self.decode_known(raw)[0, 0])
+        return self.names[class_id] if class_id < len(self) else None
 
     def decode(
         self, raw: NDArray[Any], where: str = "label", void: NDArray[np.bool_] | None = None
@@ -177,9 +177,9 @@ class ClassMap:
         ids = self.decode_known(raw, where, void)
         if (ids == UNKNOWN).any():
             unknown = list(self.unknown(raw, where, void).items())[:5]
-            found = ", ".join(f"{value} ({count} px)" for value, count in unknown)
+            listed = ", ".join(f"{value} ({count} px)" for value, count in unknown)
             raise LabelError(
-                f"{where}: {self.encoding} that the class map does not know: {found}; "
+                f"{where}: {self.encoding} that the class map does not know: {listed}; "
                 "add them to dataset.ignore (or a folder's dataset.classes), or name the scene in leave_out"
             )
         return ids

@@ -98,10 +98,10 @@ def resampled(
         return total, np.ones(total.shape[:2], np.bool_)
     share = _along_cols(_along_rows(valid_HW[..., None], rows, np.float64), cols)
     lacking = _along_cols(_along_rows(~valid_HW[..., None], rows, np.float64), cols)
-    found = share > 0
+    present = share > 0
     # Where all have data nothing is divided, so that the bits are those of a window that has no hole.
-    share = np.where(found & (lacking > 0), share, 1).astype(kind)
-    return np.where(found, total / share, 0).astype(kind, copy=False), found[..., 0]
+    share = np.where(present & (lacking > 0), share, 1).astype(kind)
+    return np.where(present, total / share, 0).astype(kind, copy=False), present[..., 0]
 
 
 def _along_rows(image_HWC: NDArray[Any], taps: Taps, kind: Any) -> NDArray[Any]:

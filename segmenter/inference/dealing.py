@@ -92,8 +92,8 @@ class _Device:
         if batch.image is None:
             return iter(())
         pieces = [entry for entry in batch.entries if isinstance(entry, Piece) and entry.computed]
-        found = list(self._halving(batch.image, batch.valid, pieces))
-        return iter(found)
+        results = list(self._halving(batch.image, batch.valid, pieces))
+        return iter(results)
 
     def _halving(
         self, image: NDArray[Any], valid: NDArray[np.bool_], pieces: Sequence[Piece[Any]]
@@ -103,13 +103,13 @@ class _Device:
             count = min(len(pieces) - start, self._most.get(shape, len(pieces)))
             part = slice(start, start + count)
             try:
-                found = self._run(image[part], valid[part], pieces[part])
+                result = self._run(image[part], valid[part], pieces[part])
             except DeviceError:
                 if count == 1:
                     raise
                 self._most[shape] = count // 2
                 continue
-            yield from found
+            yield from result
             start += count
 
     def _run(self, image: NDArray[Any], valid: NDArray[np.bool_], pieces: Sequence[Piece[Any]]) -> list[Any]:
@@ -118,6 +118,6 @@ class _Device:
             return list(self._worker.weighted(image, valid, rows, cols))
         # One part of all windows: no more than that leaves the device, where it can.
         box = Window.around(piece.within for piece in pieces)
-        found = checked(self._worker.part(image, valid, box), (len(valid), box.height, box.width))
+        prediction = checked(self._worker.part(image, valid, box), (len(valid), box.height, box.width))
         parts = [piece.within.relative_to(box).slices() for piece in pieces]
-        return [found[i][where].masked(pieces[i].valid) for i, where in enumerate(parts)]
+        return [prediction[i][where].masked(pieces[i].valid) for i, where in enumerate(parts)]

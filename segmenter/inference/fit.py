@@ -52,15 +52,15 @@ class Sample:
     @classmethod
     def of(cls, raster: Readable, part: Window) -> Sample:
         """Read 16 windows from the top, or a small part at once; windows that cannot be read are left out."""
-        found = [np.empty((0, len(raster.bands)))]
+        samples = [np.empty((0, len(raster.bands)))]
         for window in _windows(part):
             try:
                 image, valid = raster.read(window)
             except SegmenterError:  # said when it is mapped
                 continue
             step = max(1, max(window.height, window.width) // _SIDE)
-            found.append(image[::step, ::step][valid[::step, ::step]].astype(np.float64))
-        values = np.concatenate(found)
+            samples.append(image[::step, ::step][valid[::step, ::step]].astype(np.float64))
+        values = np.concatenate(samples)
         if not len(values):
             none = np.zeros(values.shape[1])
             return cls(none, none, 0)
@@ -114,15 +114,15 @@ def check_fit(
 
 
 def _other_type(run: AnyRun, info: RasterInfo) -> list[str]:
-    known = sorted({member.dtype for member in members(run)})
+    dtypes = sorted({member.dtype for member in members(run)})
     # Floats of another width hold the same measurement; integers of one may count something else.
-    same = info.dtype in known or any(
-        np.dtype(info.dtype).kind == np.dtype(each).kind == "f" for each in known
+    same = info.dtype in dtypes or any(
+        np.dtype(info.dtype).kind == np.dtype(each).kind == "f" for each in dtypes
     )
     if same:
         return []
     return [
-        f"expected values of {' or '.join(known)} as in the training images, got {info.dtype}; give "
+        f"expected values of {' or '.join(dtypes)} as in the training images, got {info.dtype}; give "
         "them as the files of training hold them, not scaled"
     ]
 
@@ -176,8 +176,8 @@ def _offset(sample: Sample, mean_C: NDArray[np.float64], std_C: NDArray[np.float
     spread = sample.std_C / std_C
     common = float(more.mean())
     alike = bool((np.abs(more - common) < 0.2 * abs(common)).all() and ((spread > 0.5) & (spread < 2)).all())
-    known = any(math.isclose(abs(common), each, rel_tol=0.15) for each in _OFFSETS)
-    if len(more) < 2 or not alike or not known or not (np.abs(more) > std_C).all():
+    is_offset = any(math.isclose(abs(common), each, rel_tol=0.15) for each in _OFFSETS)
+    if len(more) < 2 or not alike or not is_offset or not (np.abs(more) > std_C).all():
         return ""
     return f"each is about {common:+.3g} off; Sentinel-2 has such an offset since processing baseline 04.00"
 
@@ -199,5 +199,5 @@ def _orders(mean_C: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[n
 
 
 def _numbers(values_C: NDArray[np.float64]) -> str:
-    shown = ", ".join(f"{value:.3g}" for value in values_C[:4])
-    return shown + (", …" if len(values_C) > 4 else "")
+    factors = ", ".join(f"{value:.3g}" for value in values_C[:4])
+    return factors + (", …" if len(values_C) > 4 else "")

@@ -78,8 +78,8 @@ class PredictFunction:
                 return _average(members, pixels, tta)
 
         def compiled(image_BHWC: Any, valid_BHW: Any, whole: Any, box_4: Any) -> Any:
-            found = scores(image_BHWC, valid_BHW, whole)
-            return _outputs(found, box_4, wanted, are_logits=not self._several)
+            result = scores(image_BHWC, valid_BHW, whole)
+            return _outputs(result, box_4, wanted, are_logits=not self._several)
 
         def weighted(image_BHWC: Any, valid_BHW: Any, whole: Any, rows_BH: Any, cols_BW: Any) -> Any:
             weights = rows_BH[:, :, tf.newaxis] * cols_BW[:, tf.newaxis, :]
@@ -310,15 +310,15 @@ def _outputs(scores: Any, box_4: Any, wanted: ExtraOutputs, *, are_logits: bool)
     if not wanted.confidence and wanted.probabilities is None:
         return outputs  # without a softmax
     # Fused for the bits, too: TensorFlow's own softmax has others at the end of an array than in its middle.
-    share, found = (tf.nn.softmax if are_logits else tf.identity), scores[box]
+    share, boxed = (tf.nn.softmax if are_logits else tf.identity), scores[box]
     if wanted.confidence:
         with tf.control_dependencies(list(outputs.values())):  # XLA's programs not at once, see `tensors`
-            outputs["confidence"] = per_pixel(lambda x: _as_byte(tf.reduce_max(share(x), axis=-1)), found)
+            outputs["confidence"] = per_pixel(lambda x: _as_byte(tf.reduce_max(share(x), axis=-1)), boxed)
     with tf.control_dependencies(list(outputs.values())):
         if wanted.probabilities == "uint8":
-            outputs["probabilities"] = per_pixel(lambda x: _as_byte(share(x)), found)
+            outputs["probabilities"] = per_pixel(lambda x: _as_byte(share(x)), boxed)
         elif wanted.probabilities is not None:
-            outputs["probabilities"] = per_pixel(lambda x: tf.cast(share(x), wanted.probabilities), found)
+            outputs["probabilities"] = per_pixel(lambda x: tf.cast(share(x), wanted.probabilities), boxed)
     return outputs
 
 

@@ -72,12 +72,12 @@ def load_predictor(
         DeviceError: the device has no memory for the model; also from the function, for a batch.
     """
     wanted, policies = wanted or ExtraOutputs(), tuple(precision or ["float32"] * len(members(run)))
-    kept = _KEPT.get()
-    if kept is None:
+    models = _KEPT.get()
+    if models is None:
         return _load(run, wanted, tta, policies)
     files = [member.weights_file().resolve() for member in members(run)]
     stamps = [(file, file_state(file)) for file in files]
-    return kept.get((wanted, tta, policies), stamps, lambda: _load(run, wanted, tta, policies))
+    return models.get((wanted, tta, policies), stamps, lambda: _load(run, wanted, tta, policies))
 
 
 def _load(run: AnyRun, wanted: ExtraOutputs, tta: str, policies: Sequence[str]) -> Predictor:

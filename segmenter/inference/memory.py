@@ -281,14 +281,14 @@ def _smooth(counts: Counter[Size], needs: Needs, choice: Choice, *notes: str) ->
 
     Not smaller: a model that sees but a few pixels of a scene at a time maps it wrongly.
     """
-    stride, said = needs.network.stride, list(notes)
+    stride, remarks = needs.network.stride, list(notes)
     side = usual = round_up(choice.window or needs.usual, stride)
     if choice.window is None and not _fits(side, 1, counts, needs, choice, blended=True):
         side = round_up(usual // 2, stride)
         if not _fits(side, 1, counts, needs, choice, blended=True):
             _refuse_to_exceed(side, counts, needs, choice, blended=True)
-        said.append(f"windows of {side} pixels, the recipe has {usual}: more --memory would allow them")
-    return _tiling(Size(side, side), 0, needs, choice, counts, choice.blend), said
+        remarks.append(f"windows of {side} pixels, the recipe has {usual}: more --memory would allow them")
+    return _tiling(Size(side, side), 0, needs, choice, counts, choice.blend), remarks
 
 
 def _refuse_to_exceed(

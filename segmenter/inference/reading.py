@@ -138,8 +138,8 @@ def _read_job(
     for column in columns.left(job.done_rows):
         windows = _read_column(job, raster, tiling.placements(extent, column), tiling, column, readers)
         for place, image, valid in _joined(windows, tiling):
-            kept = valid[place.keep.relative_to(place.read).slices()]
-            piece = Piece(job, place, bool(kept.any()), kept, column)
+            inner = valid[place.keep.relative_to(place.read).slices()]
+            piece = Piece(job, place, bool(inner.any()), inner, column)
             yield (place.read.size, *kind), piece, image, valid
 
 
@@ -212,8 +212,8 @@ def _read_run(raster: Readable, run: Sequence[Placement]) -> Iterator[Read]:
         return
     parts = [place.read.relative_to(around).slices() for place in run]
     # Views hold all of the run; where some of its windows are not computed, the others may wait for long.
-    kept = (valid[place.keep.relative_to(around).slices()] for place in run)
-    alone = len(run) > 1 and not all(pixels.any() for pixels in kept)
+    inner = (valid[place.keep.relative_to(around).slices()] for place in run)
+    alone = len(run) > 1 and not all(pixels.any() for pixels in inner)
     for place, part in zip(run, parts, strict=True):
         yield place, *((image[part].copy(), valid[part].copy()) if alone else (image[part], valid[part]))
 

@@ -99,10 +99,10 @@ class Regridder:
                     valid = valid_HW[part.relative_to(rows).slices()]
                     waiting.append((part, pool.submit(self._predicted, part, valid)))
                 while len(waiting) > threads:
-                    part, found = waiting.popleft()
-                    yield part, found.result()
-            for part, found in waiting:
-                yield part, found.result()
+                    part, prediction = waiting.popleft()
+                    yield part, prediction.result()
+            for part, prediction in waiting:
+                yield part, prediction.result()
         self._row = stop
         if stop < self._column.row_stop:
             first = self._over_row(stop)[0]

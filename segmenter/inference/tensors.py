@@ -1,4 +1,4 @@
-"""Pixel-wise operations of prediction, each as one loop over pixels.
+"""Operations on tensors in prediction: functions of pixels as one loop, and resampling.
 
 TensorFlow computes operation by operation, each a pass over memory: on a CPU, choosing the largest of eight
 numbers takes longer than the convolution that gives them. XLA makes one loop of it, six times as fast.
@@ -36,13 +36,13 @@ def per_pixel(function: Callable[..., Any], *inputs: Any) -> Any:
     flat = [tf.reshape(x, [-1, *x.shape[3:]]) for x in inputs]
     compiled, count = fused(function), tf.shape(flat[0])[0]
     chunk = compiled.get_concrete_function(*(tf.TensorSpec([_CHUNK, *x.shape[1:]], x.dtype) for x in flat))
-    found = tf.cond(
+    result = tf.cond(
         (count % _CHUNK == 0) & (count > 0) & (count <= _CHUNK * _MOST_CHUNKS),
         lambda: compiled(*flat),
         lambda: _in_chunks(compiled, chunk.output_dtypes, flat),
     )
     inner = chunk.output_shapes[1:]
-    return tf.ensure_shape(tf.reshape(found, tf.concat([shape, inner], 0)), [None, None, None, *inner])
+    return tf.ensure_shape(tf.reshape(result, tf.concat([shape, inner], 0)), [None, None, None, *inner])
 
 
 def fused(function: Callable[..., Any]) -> Any:
@@ -59,16 +59,16 @@ def _in_chunks(compiled: Any, dtype: Any, inputs: list[Any]) -> Any:
     inputs = [_padded(x, missing) for x in inputs]
     chunks, last = -(-tf.maximum(count, 1) // _CHUNK), count + missing - _CHUNK
 
-    def step(i: Any, found: Any) -> Any:
+    def step(i: Any, results: Any) -> Any:
         start = tf.minimum(i * _CHUNK, last)
         parts = [tf.ensure_shape(x[start : start + _CHUNK], [_CHUNK, *x.shape[1:]]) for x in inputs]
-        return i + 1, found.write(i, compiled(*parts)[i * _CHUNK - start :])
+        return i + 1, results.write(i, compiled(*parts)[i * _CHUNK - start :])
 
     empty = tf.TensorArray(dtype, chunks, infer_shape=False)
     # One after the other: XLA's program for a CPU (TensorFlow 2.21) grows a list of its own in each call, and
     # two calls of one program at once ended in a segmentation fault.
-    _, found = tf.while_loop(lambda i, _: i < chunks, step, [0, empty], parallel_iterations=1)
-    return found.concat()[:count]
+    _, results = tf.while_loop(lambda i, _: i < chunks, step, [0, empty], parallel_iterations=1)
+    return results.concat()[:count]
 
 
 def _padded(values: Any, missing: Any) -> Any:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from segmenter.base.errors import DatasetError, RasterError, SegmenterError
 from segmenter.grid.geometry import Window
 from segmenter.grid.resampling import step_of
 from segmenter.mapping.jobs import MapJob
-from segmenter.mapping.request.map_request import MapRequest
-from segmenter.mapping.request.truth import ScaleOf, by_georeference
+from segmenter.mapping.request.truth import ScaleOf
 from segmenter.raster import RasterInfo, pixel_sides
 from segmenter.raster.resampled import ModelGrid
-from segmenter.runs.ensemble import AnyRun
+
+if TYPE_CHECKING:
+    from segmenter.mapping.call import Call
 
 _SAME = 0.01
 """Share by which an input's scale may differ from the wanted one and stay as it is."""
@@ -23,50 +25,23 @@ _COARSER, _FINER = 256, 64
 """Times that a pixel may become larger or smaller; one of the grid is made of 256² at most."""
 
 
-def wanted_scale(request: MapRequest, run: AnyRun) -> float | None:
-    """Metres a pixel at which the model is to see the inputs; None: at their own.
-
-    Raises:
-        DatasetError: the run does not say at which scale it was trained.
-    """
-    if request.gsd != "auto":
-        return request.gsd
-    if (metres := run.metres_per_pixel) is None:
-        paths = ",".join(map(str, request.runs))
-        raise DatasetError(
-            f"--gsd auto: {paths} does not say at how many metres a pixel it was trained: its images had no "
-            "georeference; give --gsd METRES"
-        )
-    return metres
-
-
-def lay_grids(
-    request: MapRequest,
-    run: AnyRun,
-    jobs: list[MapJob],
-    failures: list[SegmenterError],
-    scale_of: ScaleOf = by_georeference,
-) -> list[tuple[str, Path]]:
-    """Give the jobs their grids; gives what is to be said of each input.
-
-    Args:
-        scale_of: an image and the metres a pixel of its georeference → those that count (`Truth.scale_of`):
-            of a dataset's scenes the recipe may say others, by which they were trained on.
+def lay_grids(call: Call, jobs: list[MapJob], failures: list[SegmenterError]) -> list[tuple[str, Path]]:
+    """Lay the grids of jobs; return a note on each input.
 
     Those whose scale is not known, or is too far from the wanted one, leave `jobs` for `failures`.
 
     Raises:
         DatasetError: in a mosaic, where the grid is one, it cannot be laid.
     """
-    metres = wanted_scale(request, run)
+    metres = call.gsd
     if metres is None:
         return []
     notes: list[tuple[str, Path]] = []
     for job in list(jobs):
         of = job.info if job.mosaic is None else job.mosaic.first
         try:
-            sides = _sides(of, scale_of, request.raster_gsd)
-            job.grid = _grid(job, sides, metres, as_trained=request.gsd == "auto")
+            sides = _sides(of, call.scale_of, call.request.raster_gsd)
+            job.grid = _grid(job, sides, metres, as_trained=call.request.gsd == "auto")
         except SegmenterError as error:
             if job.mosaic is not None:
                 raise DatasetError(f"--mosaic: expected one scale for all inputs; {error}") from None
@@ -78,7 +53,7 @@ def lay_grids(
 
 
 def cost(jobs: Sequence[MapJob]) -> str:
-    """A line on grids much finer than the rasters, whose pixels all are computed; empty if there are none."""
+    """Return a line on grids much finer than the rasters, whose pixels all are computed; empty if none is."""
     finer = [
         (job.grid.over(job.part).size.pixels, job.part.size.pixels) for job in jobs if job.grid is not None
     ]
@@ -93,20 +68,14 @@ def cost(jobs: Sequence[MapJob]) -> str:
 
 
 def groups(jobs: Sequence[MapJob]) -> Iterator[list[MapJob]]:
-    """Jobs that are computed together: those on their own pixels, and those on grids."""
+    """Yield jobs that are computed together: those on their own pixels, and those on grids."""
     for resampled in (False, True):
-        if found := [job for job in jobs if (job.grid is not None) == resampled]:
-            yield found
-
-
-def scale_text(request: MapRequest, run: AnyRun) -> str:
-    """The scale that was asked for, for records: empty where none was."""
-    metres = wanted_scale(request, run)
-    return "" if metres is None else f"{metres:.4g} m"
+        if group := [job for job in jobs if (job.grid is not None) == resampled]:
+            yield group
 
 
 def _grid(job: MapJob, sides: tuple[float, float], metres: float, *, as_trained: bool) -> ModelGrid | None:
-    """None: pixels are as they should be; those of training scenes in the mean, as they may be oblong."""
+    """Return a job's grid; None if its pixels have the size, as trained in the mean: they may be oblong."""
     high, wide = sides
     side = (high * wide) ** 0.5
     compared = (side,) if as_trained else sides
@@ -122,7 +91,7 @@ def _grid(job: MapJob, sides: tuple[float, float], metres: float, *, as_trained:
 
 
 def _sides(info: RasterInfo, scale_of: ScaleOf, stated: float | None) -> tuple[float, float]:
-    """Metres from row to row and column to column: as the dataset says, else the raster, else the call."""
+    """Return metres from row to row and column to column: as the dataset says, else raster, else call."""
     own, square = pixel_sides(info), info.metres_per_pixel
     counts = scale_of(info.path, square)
     if own is not None:

@@ -44,7 +44,7 @@ class Bounds:
         return " ".join(map(str, self.corners))
 
     def window(self, info: RasterInfo) -> Window:
-        """The pixels that the box touches; of no extent where it lies beside the raster."""
+        """Return the pixels that the box touches; of no extent if it lies beside the raster."""
         if info.transform is None:
             raise RasterError(f"{info.path}: has no geotransform, a bounding box cannot be found in it")
         if info.transform.is_degenerate:
@@ -66,7 +66,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class RasterRequest:
-    """What is wanted of every raster.
+    """Bands, part and limits for every raster of a call.
 
     Attributes:
         bands: 1-based; None: all but alpha.
@@ -87,7 +87,7 @@ class RasterRequest:
         """Open a raster with the model's bands.
 
         Raises:
-            RasterError: where it has too few of them, or it cannot be told which.
+            RasterError: it has too few of them, or it cannot be told which.
         """
         raster = open_raster(path, self.bands, max_pixels=self.max_pixels, drivers=self.drivers)
         raster.mean_C = self.mean_C
@@ -98,7 +98,7 @@ class RasterRequest:
         return raster
 
     def window(self, info: RasterInfo) -> Window:
-        """The part of a raster that is wanted; of no extent where a bounding box lies beside it."""
+        """Return the part of a raster that is wanted; of no extent if a bounding box lies beside it."""
         if isinstance(self.part, Bounds):
             return self.part.window(info)
         whole = Window.of(info.size)
@@ -124,7 +124,7 @@ class MapJob:
         name: of its outputs, without extension; unique among the jobs.
         output: its map.
         beside: further files that are written with the map.
-        shown_by: files that tell a GIS how to show the others; others may change them.
+        unchecked: files that finishers write together with the map; others may change them.
         label: to score the map with.
         label_classes: what its values mean, with the ids of the map's classes; None: as the map's.
         scene: what scores call it; None: its name.
@@ -133,7 +133,7 @@ class MapJob:
         remark: a warning about the raster, known once it was read.
         kept_as_partial: whether what is computed is kept against a kill.
         column: the tiling's, see there; on a `grid`, in the raster's own pixels too.
-        tag: of a raster at a server, when the call began; None: of no other, or the server gives none.
+        tag: of a raster at a server, when the call began; None: a local one, or the server sends none.
         grid: on which the model sees the raster; None: on its own pixels.
     """
 
@@ -154,7 +154,7 @@ class MapJob:
     kept_as_partial: bool = True
     column: int = COLUMN
     grid: ModelGrid | None = None
-    shown_by: tuple[Path, ...] = ()
+    unchecked: tuple[Path, ...] = ()
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -181,13 +181,8 @@ class MapJob:
             width = max(BLOCK, int(width * min(Fraction(1), self.grid.cols)) // BLOCK * BLOCK)
         self.column = width
 
-    @property
-    def view(self) -> Path:
-        """Where the picture of the map goes."""
-        return self.output.with_name(f"{self.output.stem}.view.png")
-
     def truth(self, classes: ClassMap) -> LabelIds | None:
-        """The label by windows of the raster, None where there is none; `classes` are those of the map."""
+        """Open the label, which is read by windows of the raster; None if there is none."""
         return None if self.label is None else LabelIds(self.label, self.label_classes or classes)
 
     @contextlib.contextmanager
@@ -216,7 +211,7 @@ class MapJob:
 
 
 def changed(path: Path, expected: str = "the same bytes and time of change") -> ChangedInputError:
-    """The error of an input that is another now."""
+    """Return the error of an input that is another now."""
     return ChangedInputError(
         f"{path}: has changed since this call began: expected {expected}; no map is made of it: wait until "
         "nothing writes to it any more, then the same call again"
@@ -230,7 +225,7 @@ def _described(info: RasterInfo) -> str:
 
 
 def tag_at_server(path: Path) -> str | None:
-    """Return the tag that a server gives a file now; None of a local file, or if it gives none."""
+    """Return the tag that a server sends for a file now; None for a local file, or if it sends none."""
     if isinstance(path, RemotePath):
         with contextlib.suppress(OSError):
             return renewed_tag(path.address)
@@ -238,7 +233,7 @@ def tag_at_server(path: Path) -> str | None:
 
 
 def header(info: RasterInfo) -> dict[str, Any]:
-    """A raster's header as plain JSON, to recognise a changed one."""
+    """Return a raster's header as plain JSON, to recognise a changed one."""
     return {
         "size": [info.size.height, info.size.width],
         "bands": [info.count, info.dtype, list(info.alpha), info.has_palette],

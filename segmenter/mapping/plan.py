@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -14,16 +14,16 @@ from segmenter.base.files import real
 from segmenter.grid.geometry import Window
 from segmenter.grid.scenes import Layout
 from segmenter.mapping.jobs import MapJob, RasterRequest, tag_at_server
-from segmenter.mapping.outputs.finished import MapStyle
 from segmenter.mapping.request.inputs import Inputs
-from segmenter.mapping.request.truth import Truth
+from segmenter.mapping.request.truth import Images
+from segmenter.mapping.scoring import SCORE_FILES
 from segmenter.raster.ground import check_label
 from segmenter.raster.header import Readable
 from segmenter.raster.mosaic import Mosaic
 from segmenter.runs.ensemble import members
 
 if TYPE_CHECKING:
-    from segmenter.runs.ensemble import AnyRun
+    from segmenter.mapping.call import Call
 
 Fit = Callable[[Readable, Window], tuple[str, ...]]
 
@@ -34,36 +34,32 @@ _ROOM = 40
 
 
 def plan_maps(
-    images: Mapping[Path, str],
-    request: RasterRequest,
-    style: MapStyle,
-    truth: Truth | None = None,
-    fit: Fit = lambda raster, part: (),
+    call: Call, request: RasterRequest, fit: Fit
 ) -> Iterator[tuple[Path, MapJob | SegmenterError | None]]:
-    """Plan what to do for each image (with the name of its output), from its header and a sample.
+    """Plan what to do for each image of a call, from its header and a sample.
 
     Args:
-        truth: the images' labels.
         fit: raises what forbids to map part of a raster, and returns warnings about it.
 
     Yields:
-        The image with its job, with the error that forbids it, or with None where a bounding box does not
+        The image with its job, with the error that forbids it, or with None if a bounding box does not
         touch it.
     """
+    images = call.images
+    assert images is not None, "rasters are files"
 
     def plan(image: Path) -> MapJob | SegmenterError | None:
         try:
-            return _plan(image, images[image], request, style, truth, fit)
+            return _plan(call, images, image, request, fit)
         except SegmenterError as error:
             return error
 
     with ThreadPoolExecutor(_HEADER_THREADS) as pool:
-        yield from zip(images, pool.map(plan, images), strict=True)
+        yield from zip(images.names, pool.map(plan, images.names), strict=True)
 
 
-def _plan(
-    image: Path, name: str, request: RasterRequest, style: MapStyle, truth: Truth | None, fit: Fit
-) -> MapJob | None:
+def _plan(call: Call, images: Images, image: Path, request: RasterRequest, fit: Fit) -> MapJob | None:
+    name, style, truth = images.names[image], call.style, images.truth
     tag = tag_at_server(image)
     with request.open(image) as raster:
         part = request.window(raster.info)
@@ -77,8 +73,9 @@ def _plan(
     job = MapJob(request, info, part, name, style.path(name, info), label, style.beside(name))
     if truth is not None:
         job.label_classes, job.scene = truth.classes, truth.scenes.get(image)
-    job.tag, job.shown_by = tag, style.shown_by(name, info)
-    if max(len(os.fsencode(path.name)) for path in (*job.files, *job.shown_by)) > _LONGEST_NAME - _ROOM:
+    job.tag = tag
+    job.unchecked = tuple(path for each in call.finishers for path in each.beside(call, name, info))
+    if max(len(os.fsencode(path.name)) for path in (*job.files, *job.unchecked)) > _LONGEST_NAME - _ROOM:
         raise RasterError(
             f"{image}: its name is too long for those of its outputs, of {_LONGEST_NAME} bytes; rename it"
         )
@@ -98,38 +95,27 @@ def join(inputs: Inputs, jobs: Sequence[MapJob], failures: Sequence[SegmenterErr
         job.mosaic = mosaic
 
 
-def check_outputs(
-    jobs: Sequence[MapJob],
-    inputs: Inputs,
-    folder: Path,
-    others: Iterable[str] = (),
-    *,
-    pictures: bool = False,
-    layout: Layout | None = None,
-) -> None:
+def check_outputs(call: Call, jobs: Sequence[MapJob], images: Images) -> None:
     """Refuse outputs that would replace an input, a label or each other.
-
-    Args:
-        folder: of the outputs.
-        others: names of further files that are written there.
-        pictures: whether each map gets one beside it.
-        layout: of the dataset that the images are of, among whose files no output may lie.
 
     Raises:
         DatasetError: also where the folder is one of the inputs': a second call would take maps for images.
     """
+    folder, inputs, layout = call.request.output, images.inputs, images.layout
     if any(real(given) == real(folder) for given in inputs.folders):
         raise DatasetError(f"--output {folder}: expected another folder than that of the inputs")
-    kept = {real(path) for path in inputs.files}
-    kept |= {real(job.label) for job in jobs if job.label is not None}
+    originals = {real(path) for path in inputs.files}
+    originals |= {real(job.label) for job in jobs if job.label is not None}
     # Some file systems do not distinguish capital letters from small ones.
-    taken: dict[str, Path] = {name.casefold(): folder / name for name in others}
+    scores = () if images.truth is None else SCORE_FILES
+    taken: dict[str, Path] = {name.casefold(): folder / name for name in scores}
     dataset = layout if layout is not None and layout.covers(folder) else None
     for path in taken.values():
-        _replaces_none(path, kept, folder, dataset)
+        _replaces_none(path, originals, folder, dataset)
     for job in jobs:
-        for path in (*job.files, *job.shown_by, *([job.view] if pictures else [])):
-            _replaces_none(path, kept, folder, dataset)
+        later = (path for finisher in call.finishers for path in finisher.afterwards(job))
+        for path in (*job.files, *job.unchecked, *later):
+            _replaces_none(path, originals, folder, dataset)
             other = taken.setdefault(path.name.casefold(), job.info.path)
             if other != job.info.path:
                 raise DatasetError(
@@ -137,8 +123,8 @@ def check_outputs(
                 )
 
 
-def _replaces_none(path: Path, kept: Container[Path], folder: Path, dataset: Layout | None) -> None:
-    if real(path) in kept:
+def _replaces_none(path: Path, originals: Container[Path], folder: Path, dataset: Layout | None) -> None:
+    if real(path) in originals:
         raise DatasetError(f"--output {folder}: {path} would replace an input; choose another folder")
     if dataset is not None and dataset.holds(path):
         raise DatasetError(
@@ -147,23 +133,19 @@ def _replaces_none(path: Path, kept: Container[Path], folder: Path, dataset: Lay
         )
 
 
-def differences(run: AnyRun, job: MapJob, seen_at: float | None = None) -> list[str]:
-    """In what an input differs from what the model has seen, and what its map does not keep.
-
-    Args:
-        seen_at: metres a pixel that were asked for.
-    """
-    found = list(job.info.remarks)
-    for member in members(run):
-        of_it = []
+def differences(call: Call, job: MapJob) -> list[str]:
+    """Return in what an input differs from what the model has seen, and what its map does not keep."""
+    remarks, seen_at = list(job.info.remarks), call.gsd
+    for member in members(call.run):
         mine, theirs = seen_at or job.info.metres_per_pixel, member.metres_per_pixel
-        if mine and theirs:
-            low, high = member.recipe.augmentation.scale_to or (theirs, theirs)
-            if not low / 2 <= mine <= high * 2:
-                seen = f"{theirs:.2g} m" if low == high else f"{low:.2g} to {high:.2g} m"
-                remedy = "" if seen_at else f"; --gsd auto shows it at {theirs:.2g} m"
-                of_it.append(f"a pixel is {mine:.2g} m, the model was trained on {seen}{remedy}")
-        found += [line for line in of_it if line not in found]
+        if not mine or not theirs:
+            continue
+        low, high = member.recipe.augmentation.scale_to or (theirs, theirs)
+        if not low / 2 <= mine <= high * 2:
+            seen = f"{theirs:.2g} m" if low == high else f"{low:.2g} to {high:.2g} m"
+            remedy = "" if seen_at else f"; --gsd auto shows it at {theirs:.2g} m"
+            line = f"a pixel is {mine:.2g} m, the model was trained on {seen}{remedy}"
+            remarks += [line] * (line not in remarks)
     if job.output.suffix == ".png" and job.info.georeferenced:
-        found.append("its georeference is lost in a PNG; --format geotiff keeps it")
-    return found
+        remarks.append("its georeference is lost in a PNG; --format geotiff keeps it")
+    return remarks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,23 +15,18 @@ from segmenter.base.terminal import aligned
 from segmenter.evaluation.by_gsd import ScaleConfusions, scale_facts, scale_table
 from segmenter.evaluation.scores import FIGURES, ConfusionMatrix, Protocol, Scores, percent
 from segmenter.evaluation.tallies import Tallies
-from segmenter.grid.geometry import Size, Window
+from segmenter.grid.geometry import Window
 from segmenter.grid.labels import ClassMap
-from segmenter.grid.windows import COLUMN, grid
-from segmenter.mapping.gsd import scale_text
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.outputs.finished import MapStyle
-from segmenter.mapping.request.map_request import MapRequest
-from segmenter.mapping.request.truth import ScaleOf, Truth, by_georeference
-from segmenter.raster import read_label
 
 if TYPE_CHECKING:
-    from segmenter.runs.ensemble import AnyRun
+    from segmenter.mapping.call import Call
+    from segmenter.mapping.request.truth import Truth
 
+SCORE_FILES = ("scores.json", "confusion.png")
 _SCENES_SHOWN = 40
 """Lines of the table of scenes: of more, those that need a look."""
-_AT_ONCE = Size(512, COLUMN)
-"""Pixels of a finished map that are read to be scored."""
 
 
 class Scorer:
@@ -59,7 +54,7 @@ class Scorer:
 
 @dataclass
 class Outcome:
-    """What came of the jobs.
+    """Outcome of the jobs.
 
     Attributes:
         tallies: of all maps that have a label.
@@ -69,6 +64,8 @@ class Outcome:
         failed: jobs with no (new) map.
         unscored: maps whose label could not be counted.
         warnings: what went wrong without harm to a map.
+        further: files that were written at the end: scores, pictures.
+        scores: of all maps that have a label; None: none was scored.
         stopped: what ended it before the last job; those that are in none of the lists were not finished.
     """
 
@@ -79,6 +76,8 @@ class Outcome:
     each: list[tuple[MapJob, Tallies]] = field(default_factory=list)
     unscored: list[tuple[MapJob, SegmenterError]] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    further: list[Path] = field(default_factory=list)
+    scores: Scores | None = None
     stopped: SegmenterError | None = None
 
     def merge(self, other: Outcome) -> None:
@@ -105,9 +104,8 @@ def score_kept(outcome: Outcome, style: MapStyle) -> None:
             continue
         scorer = Scorer(job, style.classes)
         try:
-            for place in grid(job.part.size, _AT_ONCE):
-                ids = style.ids(job, read_label(job.output, place.keep))
-                scorer.add(place.keep.shifted(job.part.row, job.part.col), ids)
+            for window, ids in style.read_back(job):
+                scorer.add(window.shifted(job.part.row, job.part.col), ids)
         except SegmenterError as error:
             scorer.error = error
         outcome.add_score(job, scorer)
@@ -115,47 +113,31 @@ def score_kept(outcome: Outcome, style: MapStyle) -> None:
 
 @dataclass(frozen=True)
 class Scoring:
-    """How maps are scored.
+    """How the maps of a call are scored.
 
-    Attributes:
-        labels: full or eroded.
-        split: what is scored, for the record.
-        protocol: name of a published one; None: all classes of the run.
-        tta: test-time augmentation, and the scale that was asked for.
-        scale_of: see `Truth`; `strata`: boundaries between scales that are scored apart; without, octaves.
+    Raises:
+        ScoreError: a protocol that does not fit the run's classes, before hours are spent.
     """
 
-    classes: ClassMap
-    labels: Literal["full", "eroded"]
-    split: str
-    protocol: str | None = None
-    tta: str = "none"
-    scale_of: ScaleOf = by_georeference
-    strata: tuple[float, ...] = ()
+    call: Call
+    truth: Truth
 
     def __post_init__(self) -> None:
-        ConfusionMatrix(self.classes).scores(
-            self.of(())
-        )  # raises where the protocol does not fit the classes
-
-    @classmethod
-    def asked_for(cls, request: MapRequest, run: AnyRun, truth: Truth) -> Scoring:
-        """How the maps of a request are scored; what does not fit is refused before hours are spent."""
-        kind, strata = request.label_kind or truth.kind, tuple(run.recipe.sampling.scale_strata)
-        scale = scale_text(request, run)
-        tta = f"{request.tta}, at {scale} a pixel" if scale else request.tta
-        return cls(run.classes, kind, truth.split, request.protocol, tta, truth.scale_of, strata)
+        ConfusionMatrix(self.call.run.classes).scores(self.of(()))
 
     def of(self, scenes: Sequence[str]) -> Protocol:
-        """The protocol with the scenes that were scored."""
-        if self.protocol:
-            kind, split, tta = self.labels, self.split, self.tta
-            return Protocol.published(self.protocol, labels=kind, split=split, tta=tta, scenes=scenes)
-        return Protocol(tuple(self.classes.names), self.labels, self.split, self.tta, scenes=tuple(scenes))
+        """Return the protocol with the scenes that were scored."""
+        request, scale = self.call.request, self.call.style.gsd
+        tta = f"{request.tta}, at {scale} a pixel" if scale else request.tta
+        labels, split = request.label_kind or self.truth.kind, self.truth.split
+        if request.protocol:
+            name = request.protocol
+            return Protocol.published(name, labels=labels, split=split, tta=tta, scenes=scenes)
+        return Protocol(tuple(self.call.run.classes.names), labels, split, tta, scenes=tuple(scenes))
 
 
-def write_scores(outcome: Outcome, scoring: Scoring, folder: Path, title: str) -> str:
-    """Write `scores.json` and `confusion.png` of the maps that have a label; gives the tables for people.
+def write_scores(outcome: Outcome, scoring: Scoring) -> str:
+    """Write `scores.json` and `confusion.png` of the maps that have a label; return the tables for people.
 
     Beside the total, `scores.json` has under `per_scene` the scores of each scene and the name of its map,
     and where the scenes' scales differ under `per_scale` those of each stratum.
@@ -166,23 +148,26 @@ def write_scores(outcome: Outcome, scoring: Scoring, folder: Path, title: str) -
     each = {_scene(job): (job, tallies) for job, tallies in outcome.each}
     scenes = {name: each[name] for name in sorted(each)}
     protocol = scoring.of(list(scenes))
-    scores = outcome.tallies.scores(protocol)
+    outcome.scores = scores = outcome.tallies.scores(protocol)
     alone = {name: tallies.scores(scoring.of([name])) for name, (_, tallies) in scenes.items()}
-    per_scene = {name: _facts(scenes[name][0], found) for name, found in alone.items()}
+    per_scene = {name: _facts(scenes[name][0], own) for name, own in alone.items()}
     by_scale = _by_scale(scenes, scoring)
-    scores.write(folder / "scores.json", {"per_scene": per_scene, **scale_facts(by_scale)})
-    confusion_figure(scores, folder / "confusion.png", f"{title}: {protocol}")
+    score_file, figure = (scoring.call.request.output / name for name in SCORE_FILES)
+    outcome.further += [score_file, figure]
+    scores.write(score_file, {"per_scene": per_scene, **scale_facts(by_scale)})
+    confusion_figure(scores, figure, f"{scoring.call.run.recipe.name}: {protocol}")
     tables = [scene_table(alone)] if len(alone) > 1 else []
     return "\n\n".join([*tables, *([scale_table(by_scale)] if by_scale else []), scores.table()])
 
 
 def _by_scale(scenes: Mapping[str, tuple[MapJob, Tallies]], scoring: Scoring) -> dict[str, Scores]:
-    """Scores of each stratum of the scenes' scale; empty where it is one."""
-    scales = ScaleConfusions(scoring.classes)
+    """Return the scores of each stratum of the scenes' scale; empty if there is only one."""
+    run = scoring.call.run
+    scales = ScaleConfusions(run.classes)
     for name, (job, tallies) in scenes.items():
-        metres = scoring.scale_of(job.info.path, job.info.metres_per_pixel)
+        metres = scoring.truth.scale_of(job.info.path, job.info.metres_per_pixel)
         scales.add(name, metres, tallies.confusion)
-    return scales.scores(scoring.of, scoring.strata)
+    return scales.scores(scoring.of, tuple(run.recipe.sampling.scale_strata))
 
 
 def _scene(job: MapJob) -> str:
@@ -190,20 +175,20 @@ def _scene(job: MapJob) -> str:
 
 
 def _facts(job: MapJob, scores: Scores) -> dict[str, Any]:
-    found = scores.to_dict()
-    return {"map": job.output.name, **{key: found[key] for key in (*FIGURES, "iou", "pixels", *scores.more)}}
+    facts = scores.to_dict()
+    return {"map": job.output.name, **{key: facts[key] for key in (*FIGURES, "iou", "pixels", *scores.more)}}
 
 
 def scene_table(scores: Mapping[str, Scores]) -> str:
-    """For a terminal: a line per scene in percent; of many scenes those with the lowest mIoU."""
-    shown = list(scores)
+    """Return a table for a terminal: a line per scene in percent; of many, those with the lowest mIoU."""
+    names = list(scores)
     more = ""
-    if len(shown) > _SCENES_SHOWN:
-        order = sorted(shown, key=lambda name: np.nan_to_num(scores[name].miou, nan=2))
-        shown = order[:_SCENES_SHOWN]
-        more = f"the {len(shown)} of {len(scores)} scenes with the lowest mIoU; scores.json has all"
+    if len(names) > _SCENES_SHOWN:
+        order = sorted(names, key=lambda name: np.nan_to_num(scores[name].miou, nan=2))
+        names = order[:_SCENES_SHOWN]
+        more = f"the {len(names)} of {len(scores)} scenes with the lowest mIoU; scores.json has all"
     rows = []
-    for name in shown:
+    for name in names:
         cells = (percent(getattr(scores[name], key)) for key in FIGURES)
         rows.append((plain(name), *cells, f"{scores[name].pixels:,}"))
     lines = aligned(("scene", *FIGURES.values(), "pixels"), rows, gap="   ")

@@ -1,4 +1,4 @@
-"""One call of `predict.py`, for Python users too: headers, maps, scores, pictures.
+"""One call of `predict.py`, for Python users too: headers, maps, scores, finishers.
 
     from segmenter.mapping.request.map_request import MapRequest
     from segmenter.mapping.session import map_rasters
@@ -6,18 +6,18 @@
     mapped = map_rasters(MapRequest(run=Path("runs/mine"), inputs=("scenes/",), output=Path("maps")))
 
 It says on standard output what it does, as `predict.py` does. TensorFlow is loaded when there is a map to
-make.
+make. Style files, pictures, polygons and uploads are finishers: `api.asked` adds those that are asked for.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,29 +26,29 @@ from tqdm import tqdm
 from segmenter.base.errors import EXIT_SOME_FAILED, DatasetError, SegmenterError, counted, plain
 from segmenter.base.terminal import no_bar, say, warn
 from segmenter.evaluation.tallies import Tallies
-from segmenter.extras.dask.windows import Workers, computing, warn_above_bar, workers_of
-from segmenter.extras.gis.style_files import restore
-from segmenter.extras.upload import SCORE_FILES, Uploads, uploading
-from segmenter.extras.vectors.mapped import PolygonFile
+from segmenter.grid.geometry import Window
 from segmenter.inference.fit import check_fit, sampled_of
-from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.reading import Tiling
-from segmenter.inference.regridding import ON_THE_GRID
-from segmenter.mapping.after import finish
-from segmenter.mapping.folder.journal import JOURNAL, Journal
+from segmenter.mapping.call import Call
+from segmenter.mapping.computing import Windows, computing_options, settled_tiling
+from segmenter.mapping.finisher import Finisher, Store
+from segmenter.mapping.folder.journal import JOURNAL
 from segmenter.mapping.folder.state import FolderState, neighbour_facts
-from segmenter.mapping.gsd import cost, groups, lay_grids, wanted_scale
+from segmenter.mapping.gsd import cost, groups, lay_grids
 from segmenter.mapping.jobs import Bounds, MapJob, RasterRequest
-from segmenter.mapping.outputs.finished import MapStyle
-from segmenter.mapping.outputs.map_style import map_style
 from segmenter.mapping.outputs.writing import Progress, write_maps
 from segmenter.mapping.plan import check_outputs, differences, join, plan_maps
-from segmenter.mapping.precision import precision_option, settled_precision
 from segmenter.mapping.request.map_request import MapRequest
-from segmenter.mapping.request.truth import Images, by_georeference, check_shared, images_of_inputs
+from segmenter.mapping.request.truth import Images, check_shared, images_of_inputs
 from segmenter.mapping.scoring import Outcome, Scoring, score_kept, write_scores
-from segmenter.mapping.tiling import computing_options, settled_tiling
-from segmenter.raster import check_drivers, extent_text, quiet_libtiff, raster_info, remove_leftovers
+from segmenter.raster import (
+    check_drivers,
+    extent_text,
+    quiet_gdal,
+    quiet_libtiff,
+    raster_info,
+    remove_leftovers,
+)
 from segmenter.runs.ensemble import AnyRun, joined
 from segmenter.runs.run import load_run
 
@@ -58,7 +58,7 @@ _MANY_FILES, _MANY_PIXELS = 1000, 1e9
 
 @dataclass(frozen=True)
 class Mapped:
-    """What came of a request.
+    """Result of a request.
 
     Attributes:
         outcome: the maps, and their scores.
@@ -70,56 +70,60 @@ class Mapped:
 
     @property
     def exit_code(self) -> int:
-        """Of a program that did this."""
+        """Process exit code for this result."""
         return EXIT_SOME_FAILED if self.failures else 0
 
 
-@dataclass(frozen=True)
-class _Helpers:
-    """Who else works on a call: processes that compute, and what takes finished maps to a bucket."""
-
-    workers: Workers | None
-    uploads: Uploads | None
-
-
-def map_rasters(request: MapRequest, run: AnyRun | None = None, images: Images | None = None) -> Mapped:
-    """Map what is asked for, score it and draw it; what is finished from an earlier call is kept.
+def map_rasters(
+    request: MapRequest,
+    run: AnyRun | None = None,
+    images: Images | None = None,
+    *,
+    finishers: Sequence[Finisher] = (),
+    windows: Windows | None = None,
+    store: Store | None = None,
+) -> Mapped:
+    """Map what is asked for and score it; what is finished from an earlier call is kept.
 
     Args:
         run: None: the one that the request names.
         images: what is mapped, with its labels (`truth.images_of_inputs`, `truth.images_of_split`); None: the
             request's inputs. A request with labels or a split needs them, since a dataset's loader says
             where labels lie.
+        finishers, windows, store: see `Call`.
 
     Raises:
         SegmenterError: nothing can be done; what concerns some of the inputs only is in `failures`.
     """
-    with output_folder(request.output):
+    with output_folder(request.output), contextlib.ExitStack() as stack:
         run = joined([load_run(path) for path in request.runs]) if run is None else run
         if images is None:
             images = _inputs_only(request, run)
         request = replace(request, bands=request.bands or images.bands)
-        style = map_style(request, run)
-        scoring = None if images.truth is None else Scoring.asked_for(request, run, images.truth)
-        jobs, failures = _plan(request, run, images, style)
+        call = Call.of(request, run, images, finishers, windows, store)
+        scoring = None if images.truth is None else Scoring(call, images.truth)
+        jobs, failures = _plan(call, images)
         if not jobs or (failures and request.fail_fast):
             return Mapped(Outcome(Tallies(run.classes)), tuple(failures))
-        polygons = None if request.vectors is None else PolygonFile(request, run.classes, jobs)
-        with uploading(request, style, jobs) as uploads, workers_of(request) as workers:
-            outcome = _make_maps(request, run, style, jobs, failures, _Helpers(workers, uploads))
-            failures += _score(outcome, scoring, style, run)
-            failures += finish(request, style, outcome, polygons, uploads)
+        for finisher in call.finishers:
+            stack.callback(finisher.close)
+            finisher.check(call, jobs)
+        stack.enter_context(call.windows.ready())
+        outcome = _make_maps(call, jobs, failures)
+        failures += _score(call, outcome, scoring)
+        for finisher in call.finishers:
+            failures += finisher.finish(call, outcome)
         return Mapped(outcome, tuple(failures))
 
 
 @contextlib.contextmanager
 def output_folder(folder: Path) -> Iterator[None]:
-    """The output folder, made before anything is loaded; removed again where nothing was written.
+    """Make the output folder before anything is loaded; remove it again where nothing was written.
 
     Raises:
         DatasetError: it cannot be made.
     """
-    there = os.path.isdir(folder)  # Path.is_dir raises where one may not look
+    existed = os.path.isdir(folder)  # Path.is_dir raises where one may not look
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -128,15 +132,22 @@ def output_folder(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        if not there:
+        if not existed:
             with contextlib.suppress(OSError):  # it is not empty
                 if [path.name for path in folder.iterdir()] == [JOURNAL]:
                     (folder / JOURNAL).unlink()  # of no map: what was chosen for one that failed
                 folder.rmdir()
 
 
+def quiet_libraries() -> None:
+    """Silence logs of GDAL and TensorFlow, whose errors are in our lines; only programs call it."""
+    quiet_gdal()
+    logging.getLogger("rasterio").setLevel(logging.CRITICAL)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+
 def lines_of_notes(notes: Iterable[tuple[str, Path]]) -> list[str]:
-    """One line for each note, with the first file that it is about and how many more there are."""
+    """Return one line for each note, with the first file that it is about and how many more there are."""
     paths: dict[str, list[Path]] = {}
     for note, path in notes:
         paths.setdefault(note, []).append(path)
@@ -156,48 +167,46 @@ def _inputs_only(request: MapRequest, run: AnyRun) -> Images:
 # ------------------------------------------------------------------------------------------- headers
 
 
-def _plan(
-    request: MapRequest, run: AnyRun, images: Images, style: MapStyle
-) -> tuple[list[MapJob], list[SegmenterError]]:
-    """Jobs whose outputs replace nothing, and the errors of inputs that cannot be mapped."""
-    jobs, failures, beside = _read_headers(request, run, images, style)
+def _plan(call: Call, images: Images) -> tuple[list[MapJob], list[SegmenterError]]:
+    """Return jobs whose outputs replace nothing, and the errors of inputs that cannot be mapped."""
+    jobs, failures, beside = _read_headers(call, images)
     if beside and not jobs and not failures:
-        raise _all_beside(request, images, beside)
+        raise _all_beside(call.request, images, beside)
     _tell_left_out(images, beside)
     if images.truth is not None:
         check_shared(images.truth, jobs)
-    if request.mosaic and jobs:
+    if call.request.mosaic and jobs:
         join(images.inputs, jobs, failures)
-    scale_of = by_georeference if images.truth is None else images.truth.scale_of
-    for line in lines_of_notes(lay_grids(request, run, jobs, failures, scale_of)):
+    for line in lines_of_notes(lay_grids(call, jobs, failures)):
         say(line)
     if line := cost(jobs):
         say(line)
-    scores = () if images.truth is None else SCORE_FILES
-    check_outputs(
-        jobs, images.inputs, request.output, scores, pictures=request.pictures, layout=images.layout
-    )
-    seen_at = wanted_scale(request, run)
-    found = ((note, job.info.path) for job in jobs for note in differences(run, job, seen_at))
-    for line in lines_of_notes(found):
+    check_outputs(call, jobs, images)
+    notes = ((note, job.info.path) for job in jobs for note in differences(call, job))
+    for line in lines_of_notes(notes):
         warn(line)
     return jobs, failures
 
 
-def _read_headers(
-    request: MapRequest, run: AnyRun, images: Images, style: MapStyle
-) -> tuple[list[MapJob], list[SegmenterError], int]:
-    """Jobs from the inputs' headers, errors, and the number of inputs beside the bounding box."""
+def _read_headers(call: Call, images: Images) -> tuple[list[MapJob], list[SegmenterError], int]:
+    """Return jobs from the inputs' headers, errors, and the number of inputs beside the bounding box."""
+    request, run = call.request, call.run
     check_drivers(request.drivers)
-    bands = request.bands or run.bands
-    asked = request.part, request.max_pixels, request.drivers
-    each = RasterRequest(bands, run.band_count, *asked, run.mean_C)
+    part = None if request.part is None else Window(*request.part)
+    each = RasterRequest(
+        bands=request.bands or run.bands,
+        band_count=run.band_count,
+        part=part if request.bbox is None else Bounds(*request.bbox),
+        max_pixels=request.max_pixels,
+        drivers=request.drivers,
+        mean_C=run.mean_C,
+    )
     jobs: list[MapJob] = []
     failures: list[SegmenterError] = []
     beside, count = 0, len(images.inputs.files)
     sampled = sampled_of(images.inputs.files)
     fit = functools.partial(check_fit, run, insist=request.insist, sampled=sampled)
-    plans = plan_maps(images.names, each, style, images.truth, fit)
+    plans = plan_maps(call, each, fit)
     for _, plan in tqdm(plans, "headers", count, unit="file", disable=no_bar(count < _MANY_FILES or None)):
         if isinstance(plan, MapJob):
             jobs.append(plan)
@@ -210,9 +219,9 @@ def _read_headers(
 
 def _all_beside(request: MapRequest, images: Images, beside: int) -> DatasetError:
     lying = raster_info(images.inputs.files[0])
-    assert isinstance(request.part, Bounds), "nothing else lies beside an input"
+    assert request.bbox is not None, "nothing else lies beside an input"
     return DatasetError(
-        f"--bbox {request.part}: touches none of the {beside} inputs; it is in the "
+        f"--bbox {Bounds(*request.bbox)}: touches none of the {beside} inputs; it is in the "
         f"coordinates of the input's CRS, and {lying.path} extends over {extent_text(lying)}"
     )
 
@@ -230,87 +239,48 @@ def _tell_left_out(images: Images, beside: int) -> None:
 # ---------------------------------------------------------------------------------------------- maps
 
 
-def _make_maps(
-    request: MapRequest,
-    run: AnyRun,
-    style: MapStyle,
-    jobs: Sequence[MapJob],
-    failures: list[SegmenterError],
-    helpers: _Helpers,
-) -> Outcome:
-    """Make the maps that are not finished; adds what fails to `failures`."""
-    journal, outcome = Journal(request.output), Outcome(Tallies(run.classes))
-    precision = settled_precision(request, run, journal)
+def _make_maps(call: Call, jobs: Sequence[MapJob], failures: list[SegmenterError]) -> Outcome:
+    """Make the maps that are not finished; add what fails to `failures`."""
+    outcome = Outcome(Tallies(call.run.classes))
+    _ = call.precision  # which is said first
     for together in groups(jobs):
-        outcome.merge(_make_group(request, run, style, together, failures, journal, precision, helpers))
-        if outcome.stopped or (failures and request.fail_fast):
+        outcome.merge(_make_group(call, together, failures))
+        if outcome.stopped or (failures and call.request.fail_fast):
             break
     return outcome
 
 
-def _make_group(
-    request: MapRequest,
-    run: AnyRun,
-    style: MapStyle,
-    jobs: Sequence[MapJob],
-    failures: list[SegmenterError],
-    journal: Journal,
-    precision: tuple[str, ...],
-    helpers: _Helpers,
-) -> Outcome:
+def _make_group(call: Call, jobs: Sequence[MapJob], failures: list[SegmenterError]) -> Outcome:
     """Make the maps of jobs that all are on their own pixels, or all on grids."""
-    wanted = _asked(style, jobs)
-    tiling = settled_tiling(request, run, wanted, jobs, journal)
-    if helpers.workers is not None:
-        tiling = helpers.workers.tiling(request, run, wanted, jobs, tiling)
-    folder_state = _folder_state(request, run, style, tiling, journal, precision, helpers.uploads)
+    tiling = call.windows.tiling(call, jobs, settled_tiling(call, jobs))
+    folder_state = _folder_state(call, tiling)
     kept, waiting = _sort(folder_state, jobs, failures)
-    outcome = Outcome(Tallies(run.classes))
+    outcome = Outcome(Tallies(call.run.classes))
     if waiting:
-        outcome = _write(
-            request, run, style, tiling, folder_state, waiting, _pixels(kept), precision, helpers.workers
-        )
+        outcome = _write(call, tiling, folder_state, waiting, _pixels(kept))
     outcome.kept += kept
     failures += [error for _, error in outcome.failed]
     failures += [outcome.stopped] if outcome.stopped else []
     return outcome
 
 
-def _folder_state(
-    request: MapRequest,
-    run: AnyRun,
-    style: MapStyle,
-    tiling: Tiling,
-    journal: Journal,
-    precision: tuple[str, ...],
-    uploads: Uploads | None,
-) -> FolderState:
-    how = {"bands": request.bands and list(request.bands), **computing_options(request, tiling)}
-    how["precision"] = precision_option(precision)
+def _folder_state(call: Call, tiling: Tiling) -> FolderState:
+    how = computing_options(call, tiling)
 
     def options(job: MapJob) -> dict[str, Any]:
         part = job.part
         around = None if job.mosaic is None else neighbour_facts(job, tiling)
         where = {"part": [part.row, part.col, part.height, part.width], "mosaic": around}
         grid = None if job.grid is None else f"{job.grid} as one"
-        return {**where, **style.options(job), **how, "gsd": grid}
+        return {**where, **call.style.options(job), **how, "gsd": grid}
 
-    facts = {"name": run.recipe.name, "model": run.checksum()}
-    complete = partial(restore, style=style, uploads=uploads)
-    return FolderState(
-        journal, facts, options, redo=request.redo, warn=warn_above_bar, uploads=uploads, complete=complete
-    )
-
-
-def _asked(style: MapStyle, jobs: Sequence[MapJob]) -> ExtraOutputs:
-    """What is asked of the model: what the map is made of, or on a grid, what it is interpolated from."""
-    return style.wanted if jobs[0].grid is None else ON_THE_GRID
+    return FolderState(call, options)
 
 
 def _sort(
     folder_state: FolderState, jobs: Sequence[MapJob], failures: list[SegmenterError]
 ) -> tuple[list[MapJob], list[MapJob]]:
-    """Jobs whose maps are finished and whole, and those to be done, with a line for each reason."""
+    """Return jobs whose maps are finished and whole, and those to be done; say each reason in a line."""
     kept: list[MapJob] = []
     waiting: list[MapJob] = []
     notes: list[tuple[str, Path]] = []
@@ -339,27 +309,20 @@ def _pixels(jobs: Iterable[MapJob]) -> int:
 
 
 def _write(
-    request: MapRequest,
-    run: AnyRun,
-    style: MapStyle,
-    tiling: Tiling,
-    folder_state: FolderState,
-    waiting: Sequence[MapJob],
-    there: int,
-    precision: tuple[str, ...],
-    workers: Workers | None,
+    call: Call, tiling: Tiling, folder_state: FolderState, waiting: Sequence[MapJob], finished: int
 ) -> Outcome:
-    """Load the model and write the maps; `there` are pixels of maps that are finished."""
-    wanted = _asked(style, waiting)
-    compute = computing(workers, request, run, wanted, tiling, precision, waiting)
+    """Load the model and write the maps.
+
+    Args:
+        finished: pixels of maps that are.
+    """
+    compute = call.windows.compute(call, waiting, tiling)
     quiet_libtiff()
-    remove_leftovers(request.output)
-    start, pixels = time.perf_counter(), there + _pixels(waiting)
-    with tqdm(total=pixels, initial=there, unit="pixel", unit_scale=True, disable=no_bar()) as bar:
-        outcome = write_maps(
-            waiting, tiling, compute, style, folder_state, progress=Progress(bar), fail_fast=request.fail_fast
-        )
-    _tell_written(outcome, folder_state, request.output, time.perf_counter() - start)
+    remove_leftovers(call.request.output)
+    start, pixels = time.perf_counter(), finished + _pixels(waiting)
+    with tqdm(total=pixels, initial=finished, unit="pixel", unit_scale=True, disable=no_bar()) as bar:
+        outcome = write_maps(call, waiting, tiling, compute, folder_state, Progress(bar))
+    _tell_written(outcome, folder_state, call.request.output, time.perf_counter() - start)
     return outcome
 
 
@@ -378,17 +341,16 @@ def _tell_written(outcome: Outcome, folder_state: FolderState, folder: Path, sec
 # -------------------------------------------------------------------------------------------- scores
 
 
-def _score(outcome: Outcome, scoring: Scoring | None, style: MapStyle, run: AnyRun) -> list[SegmenterError]:
-    """Write and print the scores of the maps that have a label; what is wrong with others'."""
-    score_kept(outcome, style)
-    failures: list[SegmenterError] = [_not_scored(error) for _, error in outcome.unscored]
+def _score(call: Call, outcome: Outcome, scoring: Scoring | None) -> list[SegmenterError]:
+    """Write and print the scores of the maps that have a label; return what is wrong with others'."""
+    score_kept(outcome, call.style)
+    failures: list[SegmenterError] = [
+        DatasetError(f"{error} (the map is written, its scores are left out)")
+        for _, error in outcome.unscored
+    ]
     try:
         if outcome.each and scoring is not None:
-            say(write_scores(outcome, scoring, style.folder, run.recipe.name))
+            say(write_scores(outcome, scoring))
     except SegmenterError as error:  # the maps are there all the same
         failures.append(error)
     return failures
-
-
-def _not_scored(error: SegmenterError) -> SegmenterError:
-    return DatasetError(f"{error} (the map is written, its scores are left out)")

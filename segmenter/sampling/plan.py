@@ -115,10 +115,10 @@ def plan_epoch(
         DatasetError: there are no tiles; no `global_batch` tiles hold all classes, or, with more than 20
             classes, a row has no more places than classes; an argument is out of its range.
     """
-    found = planned_epoch(
+    planned = planned_epoch(
         counts, global_batch, min_pixels=min_pixels, max_repeats=max_repeats, seed=seed, epoch=epoch
     )
-    return found.rows_SB
+    return planned.rows_SB
 
 
 def planned_epoch(

@@ -1,4 +1,4 @@
-"""Classes by strata of the scenes' scale: columns of the table that an epoch is planned for. Pure NumPy."""
+"""Classes by strata of metres a pixel: columns of the table that an epoch is planned for. Pure NumPy."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ class PartTable:
 
         Too rare at each scale, a class may still be common enough for every row.
         """
-        kept = {self.parts[p].class_id for p in promised}
-        kept |= {part.class_id for part in self.parts if part.stratum is None}
-        lost = sorted({part.class_id for part in self.parts} - kept)
+        promised_ids = {self.parts[p].class_id for p in promised}
+        promised_ids |= {part.class_id for part in self.parts if part.stratum is None}
+        lost = sorted({part.class_id for part in self.parts} - promised_ids)
         return PartTable(self.counts_NK, (*self.parts, *map(Part, lost)), self.strata, self.names)
 
 

@@ -18,7 +18,7 @@ from segmenter.training.prepare import Tiles, changed_data, epoch_plan
 _BYTES_PER_PARAMETER = 16
 """Weight, gradient and the optimiser's two moments, in float32."""
 _SURELY = 2 / 3
-"""Of the bytes that are counted, what is taken at the least: measured 0.67 to 0.83 (benchmarks.memory)."""
+"""Share of the counted bytes that is taken at the least: measured 0.67 to 0.83 (benchmarks.memory)."""
 
 
 def check_devices(recipe: Recipe, devices: Devices, *, profile: bool = False) -> None:
@@ -81,7 +81,7 @@ def check_memory(recipe: Recipe, devices: Devices, of_a_tile: int, parameters: i
 
 
 def _smaller(recipe: Recipe, share: float) -> str:
-    """Settings that make a step smaller, of which that share of its tiles fits into the memory."""
+    """Return settings that make a step smaller, if `share` of its tiles fits into the memory."""
     batch = recipe.training.global_batch
     fits = int(batch * share)
     if fits < 1:

@@ -133,7 +133,7 @@ def leave_report(run: Path) -> None:
 
 
 def describe_result(run: Path, best_by: str) -> list[str]:
-    """Lines on the best validation of a run; without one, only where the learning curves are."""
+    """Return lines on the best validation of a run; without one, only where the learning curves are."""
     lines = describe_scores(run, best_by)
     if (best := scored(run / BEST_FILES[0])) is not None:
         lines += ["", *_classes(best.scores), *_confusions(best.scores), ""]
@@ -142,7 +142,7 @@ def describe_result(run: Path, best_by: str) -> list[str]:
 
 
 def _classes(scores: Scores) -> list[str]:
-    """A line for each class with its IoU as a number and as a bar; of many, for the worst and the best."""
+    """Return a line for each class with its IoU, also as a bar; of many, for the worst and the best."""
     ious = [float(iou) for iou in scores.iou]
     chosen = _chosen(ious)
     shares = [float(count) / max(1, scores.pixels) for count in scores.truth_pixels]
@@ -159,15 +159,15 @@ def _classes(scores: Scores) -> list[str]:
 
 
 def _chosen(ious: list[float]) -> list[int]:
-    """Numbers of the classes that have a line; of many, by IoU: those without one are left out first."""
+    """Return the numbers of the classes that get a line; of many, those of lowest and highest IoU."""
     if len(ious) <= _MOST_CLASSES:
         return list(range(len(ious)))
-    known = sorted((i for i, iou in enumerate(ious) if not math.isnan(iou)), key=lambda i: ious[i])
-    return [*known[:_WORST], *known[_WORST:][-_BEST:]]
+    ranked = sorted((i for i, iou in enumerate(ious) if not math.isnan(iou)), key=lambda i: ious[i])
+    return [*ranked[:_WORST], *ranked[_WORST:][-_BEST:]]
 
 
 def _confusions(scores: Scores) -> list[str]:
-    """The largest shares of a class's pixels that are taken for another class."""
+    """Return lines on the largest shares of a class's pixels that are taken for another class."""
     truth = scores.truth_pixels[:, None]
     shares = np.divide(scores.matrix, truth, out=np.zeros(scores.matrix.shape), where=truth > 0)
     np.fill_diagonal(shares, 0)

@@ -19,7 +19,7 @@ from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import open_raster
 from segmenter.runs.resume import Position
 from segmenter.runs.run import Run
-from segmenter.runs.score_files import SUMMARY
+from segmenter.runs.score_files import SUMMARY, keep_as_best
 from segmenter.runs.windows_file import SIDE, ShownWindow, as_base64, save_windows
 
 SHOWN = 3
@@ -91,7 +91,7 @@ class Examples:
         self._right.offer((_classes_right(label, labelled, prediction), right), *place, right, wrong + right)
 
     def read(self, dataset: Dataset) -> list[Example]:
-        """The one with the most classes and the one with the most mistakes, or one that is both; with pixels.
+        """Read the windows with the most classes and with the most mistakes, which may be one.
 
         Raises:
             RasterError: a scene cannot be read again.
@@ -102,7 +102,7 @@ class Examples:
         return [_example(self._best[why[0]], why, dataset) for why in reasons.values()]
 
     def shown(self, dataset: Dataset) -> list[ShownWindow]:
-        """The windows with the most wrong pixels, worst first, and those in which most classes are right.
+        """Return the windows with the most wrong pixels, worst first, and those with the most classes right.
 
         Raises:
             RasterError: a scene cannot be read again.
@@ -122,8 +122,8 @@ def _classes_right(
     """Sum over a window's classes of the share that is right; traces of a class do not count."""
     truth = np.bincount(label[labelled], minlength=256)
     right = np.bincount(label[labelled & (label == prediction)], minlength=256)
-    there = truth >= max(1, _TRACE * truth.sum())
-    return float((right[there] / truth[there]).sum())
+    counted = truth >= max(1, _TRACE * truth.sum())
+    return float((right[counted] / truth[counted]).sum())
 
 
 class _Ranking:
@@ -155,7 +155,7 @@ class _Ranking:
         del self._kept[: -self._most]
 
     def found(self) -> list[_Thin]:
-        """From the highest value down."""
+        """Return the windows from the highest value down."""
         return [one for *_, one in reversed(self._kept)]
 
 
@@ -195,12 +195,13 @@ def _shown(why: Literal["worst", "best"], one: _Thin, dataset: Dataset) -> Shown
 def show_best(
     run: Run, position: Position, dataset: Dataset, confusion: ConfusionMatrix, examples: Examples
 ) -> None:
-    """Draw the summary of the validation just done, and keep its worst and best windows.
+    """Keep the scores of the validation just done, draw its summary, and keep its worst and best windows.
 
     Raises:
         RasterError: a scene cannot be read again.
         OutputError: a file cannot be written.
     """
+    keep_as_best(run.path)
     title = f"validation after epoch {position.epoch}"
     summary_figure(confusion, examples.read(dataset), run.classes, run.path / SUMMARY, title)
     save_windows(

@@ -25,7 +25,7 @@ from segmenter.tiles.feeding.sizes import processes, threads_for
 from segmenter.training.prepare import Tiles, epoch_plan
 
 _COST_SECONDS = 3.0
-"""Of processor, for the cost of a tile: some thousand tiles."""
+"""Processor time for the cost of a tile: some thousand tiles."""
 _REACHED, _REACHED_HALF = 13.4e12 * 0.6, 53.8e12 * 0.4
 """FLOP/s of an RTX 2080 Ti's convolutions in float32 and by tensor cores, assumed: studies/four_gpus.md."""
 _MEND = {
@@ -94,7 +94,7 @@ def _limit(cost: Cost) -> str:
 
 
 def _need_of_a_card(recipe: Recipe, bands: int, classes: int) -> tuple[float, str]:
-    """Tiles a second that a card takes at most, and where that is from."""
+    """Return the tiles a second that a card takes at most, and the source of that number."""
     from segmenter.devices.setup import load_tensorflow
     from segmenter.model.building import build_model
     from segmenter.model.size import convolution_flops

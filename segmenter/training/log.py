@@ -20,43 +20,20 @@ from segmenter.runs.log import RunLog
 from segmenter.runs.score_files import LAST_FILES
 
 
-class SilentLog:
-    """The log of a worker that writes none: the chief's says it all."""
-
-    def rewind(self, step: int, *, validated: bool) -> None:
-        """Nothing, as are the others; arguments as of `TrainLog`."""
-
-    def trained(self, step: int, values: dict[str, Any]) -> None:
-        """Nothing."""
-
-    def validated(
-        self,
-        step: int,
-        epoch: int,
-        scores: Scores,
-        confusion: ConfusionMatrix,
-        by_scale: Mapping[str, Scores] | None = None,
-    ) -> None:
-        """Nothing."""
-
-    def curves(self) -> None:
-        """Nothing."""
-
-
-class TrainLog(SilentLog):
+class TrainLog:
     """The logs of a run directory."""
 
     def __init__(self, run: Path, classes: ClassMap | None = None) -> None:
-        """`classes` gives the learning curves their colours."""
+        """Open the logs; `classes` gives the learning curves their colours."""
         self._run, self._log, self._classes = run, RunLog(run), classes
         self._board = tf.summary.create_file_writer(str(run / "tensorboard"))
 
     def rewind(self, step: int, *, validated: bool) -> None:
-        """As of `RunLog`."""
+        """Remove what came after a step, as `RunLog.rewind` does."""
         self._log.rewind(step, validated=validated)
 
     def trained(self, step: int, values: dict[str, Any]) -> None:
-        """A line on the steps since the last one; its numbers are TensorBoard scalars, too, its lists not."""
+        """Log the steps since the last line; numbers become TensorBoard scalars, too, lists do not."""
         self._log.append({"step": step, **values})
         with self._shown(step):
             for name, value in values.items():
@@ -71,11 +48,11 @@ class TrainLog(SilentLog):
         confusion: ConfusionMatrix,
         by_scale: Mapping[str, Scores] | None = None,
     ) -> None:
-        """The scores of a validation: a line of the log, and the files of the last validation."""
+        """Log the scores of a validation, and write the files of the last validation."""
         data = scores.to_dict()
-        said = {key: data[key] for key in ("miou", "iou", "completeness")}
-        said["protocol"] = str(scores.protocol)
-        self._log.append({"step": step, "epoch": epoch, **said})
+        figures = {key: data[key] for key in ("miou", "iou", "completeness")}
+        figures["protocol"] = str(scores.protocol)
+        self._log.append({"step": step, "epoch": epoch, **figures})
         table, picture = (self._run / name for name in LAST_FILES)
         scores.write(table, scale_facts(by_scale or {}), facts={"epoch": epoch, "step": step})
         confusion_figure(confusion, picture, f"validation after epoch {epoch}, step {step}")
@@ -92,7 +69,7 @@ class TrainLog(SilentLog):
 
     @contextmanager
     def _shown(self, step: int) -> Iterator[None]:
-        """For TensorBoard, at once."""
+        """Pass the scalars of the context to TensorBoard at once."""
         try:
             with self._board.as_default(step):
                 yield

@@ -12,9 +12,9 @@ from segmenter.tiles.feeding.feed import Feed
 def epoch_dataset(
     source: Feed | BatchLoader, plan: Plan, epoch: int, first_step: int = 0, stacked: int | None = None
 ) -> Any:
-    """The batches of an epoch from `first_step` on, in order, as a `tf.data.Dataset` of global batches.
+    """Return the global batches of an epoch from `first_step` on, in order, as a `tf.data.Dataset`.
 
-    With `stacked`, so many batches come at once, with one more axis in front; the last stack of an epoch is
+    With `stacked`, that many batches come at once, with one more axis in front; the last stack of an epoch is
     filled up with zeros. What makes the batches, and how many ahead, is the feed's affair; here they are
     copied out of it, once, so that its memory is free for the next.
 

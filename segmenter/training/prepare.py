@@ -16,13 +16,15 @@ from segmenter.config.augmentation import in_words
 from segmenter.config.reading import flat_settings, recipe_from
 from segmenter.config.recipe import LossConfig, Recipe, TrainingConfig
 from segmenter.config.sampling import SamplingConfig
+from segmenter.grid.gsd import range_text
 from segmenter.grid.scenes import Dataset
 from segmenter.model.normalisation import Normalisation
 from segmenter.runs.checkpoints import BEST, has_checkpoint
 from segmenter.runs.log import RunLog
 from segmenter.runs.resume import Checkpoint, check_extension, checkpoint_to_resume, extends
 from segmenter.runs.run import Run, load_run
-from segmenter.sampling import Plan, held_by_rows, plan
+from segmenter.sampling import Plan, held_by_rows, part_title, plan
+from segmenter.sampling.strata import tiles_of_parts
 from segmenter.tiles.gsd import GroundScale, scene_scales, some_of, with_scales
 from segmenter.tiles.index import TileIndex, build_index
 from segmenter.tiles.index_cache import cache_folder
@@ -31,7 +33,6 @@ from segmenter.tiles.scene_files import Digests, changed_file, joint_digest, sce
 from segmenter.tiles.statistics import BandStatistics, band_statistics, check_band_counts
 from segmenter.tiles.store import SceneStore
 from segmenter.training.beginning.demands import check_class_weights, check_demands, check_validation
-from segmenter.training.gsd import describe_rare_parts, describe_scales, trained_scale
 
 _FREE_TO_CHANGE = (
     *("distribution.", "dataset.root", "dataset.files", "dataset.cache", "prediction."),
@@ -45,7 +46,7 @@ _MANY_FILLERS = 0.2
 _STEPS_WANTED = 8
 """Steps an epoch that the batch size which is proposed then gives, at the least."""
 _SAME = 1e-6
-"""Of a band's deviation: statistics taken on another processor differ in their last bits."""
+"""Share of a band's deviation: statistics taken on another processor differ in their last bits."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Tiles:
         return len(self.statistics.mean_C), self.statistics.dtype
 
     def fingerprint(self) -> str:
-        """What a resumed run must find again, in short: places and counts of the tiles, the scenes' files."""
+        """Return a digest of the tiles' places and counts and of all files, which a resumed run must have."""
         return joint_digest({"": (self.index.fingerprint(), ""), **self.digests})
 
 
@@ -78,7 +79,7 @@ def check_run_directory(
     """Refuse to write over a run, and to resume one under another recipe; gives what to go on from.
 
     Args:
-        resume_from: the step whose checkpoint it is to be; None: the newest.
+        resume_from: the step of the checkpoint; None: the newest.
 
     Raises:
         CheckpointError, ConfigError: saying what to do instead.
@@ -120,10 +121,10 @@ def _check_same_recipe(path: Path, known: Recipe, recipe: Recipe) -> bool:
 
 
 def _check_writable(path: Path) -> None:
-    there = next(folder for folder in (path, *path.absolute().parents) if os.path.exists(folder))
-    if not there.is_dir():
-        raise CheckpointError(f"{path}: expected a directory for the run, {there} is a file")
-    if not os.access(there, os.W_OK | os.X_OK):
+    existing = next(folder for folder in (path, *path.absolute().parents) if os.path.exists(folder))
+    if not existing.is_dir():
+        raise CheckpointError(f"{path}: expected a directory for the run, {existing} is a file")
+    if not os.access(existing, os.W_OK | os.X_OK):
         raise CheckpointError(f"{path}: cannot write the run there; name another folder with --run")
 
 
@@ -167,7 +168,7 @@ def _trained_scale(recipe: Recipe, dataset: Dataset, index: TileIndex, store: Sc
 
 
 def changed_data(run: Run, tiles: Tiles) -> str:
-    """What of the data is not as it was when a run was started, in a few words; empty where all is."""
+    """Describe what has changed in the data since a run was started; an empty text if nothing has."""
     if run.tiles != tiles.fingerprint():
         return changed_file(run.path, tiles.digests) or "the training tiles have changed"
     there, here = (
@@ -185,7 +186,7 @@ def changed_data(run: Run, tiles: Tiles) -> str:
 
 
 def class_weights(loss: LossConfig, index: TileIndex) -> tuple[float, ...] | None:
-    """The weights of the classes in cross-entropy, in the order of their ids.
+    """Return the weights of the classes in cross-entropy, in the order of their ids.
 
     `inverse_sqrt`: 1/√share, scaled so that the mean over all labelled pixels is 1; a class that no
     training pixel has gets 1.
@@ -206,7 +207,7 @@ def class_weights(loss: LossConfig, index: TileIndex) -> tuple[float, ...] | Non
 
 
 def _summary(recipe: Recipe, dataset: Dataset, index: TileIndex) -> str:
-    """Scenes, tiles, each class with its share and the tiles that hold it, and what the plan promises."""
+    """Describe scenes, tiles, each class with its share and its tiles, and what the plan promises."""
     names = dataset.classes.names
     held_K = (index.counts_NK >= recipe.sampling.min_pixels).sum(axis=0)
     lines = [
@@ -232,7 +233,7 @@ def _summary(recipe: Recipe, dataset: Dataset, index: TileIndex) -> str:
 
 
 def few_steps(training: TrainingConfig, first: Plan, tiles: int) -> Iterator[str]:
-    """A warning where the batch is large for so few tiles."""
+    """Yield a warning if the batch is large for the number of tiles."""
     batch = training.global_batch
     filled = first.fillers / first.rows_SB.size
     if first.steps > 1 and filled < _MANY_FILLERS:
@@ -249,7 +250,7 @@ def few_steps(training: TrainingConfig, first: Plan, tiles: int) -> Iterator[str
 
 
 def epoch_plan(recipe: Recipe, index: TileIndex, names: Sequence[str], epoch: int, replicas: int = 1) -> Plan:
-    """The plan of an epoch under a recipe; `names` are those of the classes."""
+    """Return the plan of an epoch under a recipe; `names` are those of the classes."""
     batch, rules = recipe.training.global_batch, recipe.sampling
     return plan(
         *(index.counts_NK, batch, rules, recipe.seed, epoch),
@@ -260,7 +261,7 @@ def epoch_plan(recipe: Recipe, index: TileIndex, names: Sequence[str], epoch: in
 
 
 def describe_plan(first: Plan, held_K: NDArray[np.int64], names: Sequence[str]) -> list[str]:
-    """Lines on the plan of an epoch: steps, repeats, and each class that it cannot promise."""
+    """Return lines on the plan of an epoch: steps, repeats, and each class that it cannot promise."""
     repeats = counted(first.coverage_repeats, "coverage repeat")
     if first.coverage_repeats:
         repeats += f" (no plan has fewer than {first.repeats_bound})"
@@ -273,7 +274,7 @@ def describe_plan(first: Plan, held_K: NDArray[np.int64], names: Sequence[str]) 
 
 
 def describe_drawn(first: Plan, sampling: SamplingConfig, index: TileIndex) -> str:
-    """A line on an epoch that promises no class: how many of its steps hold all, by the index."""
+    """Return a line on an epoch that promises no class: how many of its steps hold all, by the index."""
     held_SK = held_by_rows(first.rows_SB, index.counts_NK, sampling.min_pixels)
     present_K = (index.counts_NK >= sampling.min_pixels).any(axis=0)
     uses_N = np.bincount(first.rows_SB.reshape(-1), minlength=len(index))
@@ -284,3 +285,54 @@ def describe_drawn(first: Plan, sampling: SamplingConfig, index: TileIndex) -> s
         f"the first epoch's hold all {present_K.sum()}, with {(uses_N > 0).mean():.1%} of the tiles, none "
         f"more than {uses_N.max()} times"
     )
+
+
+# ------------------------------------------------------------------------------- metres a pixel
+
+
+def trained_scale(metres_S: Sequence[float | None], ground: GroundScale | None) -> float | None:
+    """Return the metres a pixel that a model is trained for; None if unknown.
+
+    The middle of what its scenes are shown at by `augmentation.scale_to`, else the median of their own.
+    """
+    if ground is not None:
+        return ground.middle()
+    scales = [metres for metres in metres_S if metres]
+    return float(np.median(scales)) if scales else None
+
+
+def describe_scales(recipe: Recipe, dataset: Dataset, index: TileIndex, store: SceneStore) -> list[str]:
+    """Return lines on the scales that tiles are shown at, and on validation scenes of others.
+
+    Raises:
+        ConfigError: no scene can be shown at any of the asked scales.
+    """
+    ground = GroundScale.of(recipe, index, store)
+    if ground is None:
+        return []
+    low, high = ground.ends()
+    validation = scene_scales(dataset, dataset.of("validation"), progress=False)
+    outside = [metres for metres in validation if metres and not 0.99 * low <= metres <= 1.01 * high]
+    lines = ground.describe()
+    if outside:
+        lines.append(
+            f"  {len(outside)} of {len(validation)} validation scenes are scored at their own scale, "
+            f"{range_text(min(outside), max(outside))} a pixel, which the model is not trained for"
+        )
+    return lines
+
+
+def describe_rare_parts(
+    sampling: SamplingConfig, first: Plan, index: TileIndex, names: Sequence[str]
+) -> list[str]:
+    """Return a line on each class at a scale that the plan cannot promise."""
+    if index.strata is None or not first.rare_parts:
+        return []
+    holds_NK = index.counts_NK >= sampling.min_pixels
+    there_NP = tiles_of_parts(first.rare_parts, index.strata.number_N)
+    held_P = (holds_NK[:, [part.class_id for part in first.rare_parts]] & there_NP).sum(axis=0)
+    return [
+        f"  best effort: {part_title(part, names, index.strata)}, held by {held} tiles, is too rare to be "
+        "in every step"
+        for part, held in zip(first.rare_parts, held_P, strict=True)
+    ]

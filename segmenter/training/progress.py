@@ -61,7 +61,7 @@ class TimeLeft:
     _said_validation: bool = False
 
     def stepped(self, done: int) -> None:
-        """Take in that so many steps of the training are done by now."""
+        """Note that `done` steps of the training are done by now."""
         now = time.perf_counter() - self._validated_s
         self._first = self._first or (done, now)
         before, then = self._first
@@ -73,7 +73,7 @@ class TimeLeft:
 
     @contextmanager
     def validating(self, done: int) -> Iterator[None]:
-        """Measure a validation after so many steps."""
+        """Measure a validation after `done` steps."""
         started = time.perf_counter()
         yield
         seconds, count = time.perf_counter() - started, self._validations(done)
@@ -96,7 +96,7 @@ class TimeLeft:
 
 
 def _clock(seconds: float) -> str:
-    """A duration for people, as 2 h 10 min."""
+    """Return a duration for people, as 2 h 10 min."""
     if seconds < 60:
         return f"{seconds:.2g} s"
     minutes = round(seconds / 60)
@@ -106,7 +106,7 @@ def _clock(seconds: float) -> str:
 
 @dataclass
 class Meter:
-    """Of one epoch.
+    """Progress of one epoch.
 
     Attributes:
         plan: of the epoch: what each step was promised to hold.
@@ -118,7 +118,7 @@ class Meter:
         scaled: steps have a dynamic loss scale, and those that it skips are counted.
         time_left: told of the steps' time.
         bar: tqdm's.
-        log: takes (step, values) for a line of the log.
+        log: takes (step, values) for a line of the log; None where another process writes it.
         rate_at: the learning rate of a step, from 1.
         drawn: what has been drawn so far.
         drawn_before: of that, what earlier lines of the log have counted.
@@ -132,7 +132,7 @@ class Meter:
     strict: bool
     overflows: int
     bar: Any
-    log: Callable[[int, dict[str, Any]], None]
+    log: Callable[[int, dict[str, Any]], None] | None
     rate_at: Callable[[int], float]
     drawn: Callable[[], DrawCounts]
     drawn_before: DrawCounts = field(default_factory=DrawCounts)
@@ -250,22 +250,22 @@ class Meter:
         return max(time.perf_counter() - self._started, 1e-9)
 
     def _rate(self) -> float:
-        """Tiles a second since the first call was done."""
+        """Return the tiles a second since the first call was done."""
         return self.plan.rows_SB.shape[1] * self._timed / self._seconds() if self._timed else 0.0
 
     def throughput(self) -> str:
-        """A line on the epoch so far: tiles a second, the share of the time spent waiting for data, skips."""
-        said = []
+        """Return a line on the epoch so far: tiles a second, share of time that waits for data, skips."""
+        parts = []
         if self._timed:
             share = self._waited / self._seconds()
-            said.append(f"throughput: {self._rate():.1f} images/s, waiting for data {share:.1%} of the time")
+            parts.append(f"throughput: {self._rate():.1f} images/s, waiting for data {share:.1%} of the time")
         if self.skipped_steps:
             steps = f"{self.skipped_steps} step{'s' * (self.skipped_steps > 1)}"
-            said.append(f"{steps} skipped for a gradient that is not finite, loss scale {self._scale:g}")
-        return "; ".join(said)
+            parts.append(f"{steps} skipped for a gradient that is not finite, loss scale {self._scale:g}")
+        return "; ".join(parts)
 
     def _write(self) -> None:
-        """A line of the log over the steps since the last one."""
+        """Write a line of the log over the steps since the last one."""
         if not self._losses:
             return
         values = {
@@ -277,18 +277,19 @@ class Meter:
             **self._skips(),
             **self._coverage(),
         }
-        self.log(self._last, values)
+        if self.log is not None:
+            self.log(self._last, values)
         self._losses, self._held = [], []
         self._short_before, self._skipped_before = self.short_steps, self.skipped_steps
 
     def _skips(self) -> dict[str, Any]:
-        """Steps that the loss scale, where there is one, skipped since the last line."""
+        """Count the steps that the loss scale, if any, skipped since the last line."""
         if not self.scaled:
             return {}
         return {"skipped_steps": self.skipped_steps - self._skipped_before, "loss_scale": self._scale}
 
     def _coverage(self) -> dict[str, Any]:
-        """Classes of the steps since the last line, beside the promised ones; read by the diagnosis."""
+        """Return the classes of the steps since the last line, and those promised, for the diagnosis."""
         held_N2K = np.stack(self._held)
         now = self.drawn()
         drawn, self.drawn_before = now.since(self.drawn_before), now
@@ -310,7 +311,7 @@ class Profiler:
     """Profiles some steps of a training, once it runs evenly."""
 
     def __init__(self, folder: Path | None) -> None:
-        """`folder`: the TensorBoard folder to write into; None: nothing is profiled."""
+        """Profile into `folder`, TensorBoard's; None: nothing is profiled."""
         self._folder = folder
         self._calls = self._steps = 0
         self._running = False
@@ -326,11 +327,11 @@ class Profiler:
 
     @property
     def enough(self) -> bool:
-        """Whether what was profiled is to be written, once its results are read."""
+        """True if enough steps are profiled: the profile is to be written once their results are read."""
         return self._running and self._steps >= _PROFILED_STEPS
 
     def after_call(self, steps: int) -> None:
-        """To be called after each call of the devices, with the steps it did."""
+        """Count the steps of a call of the devices; to be called after each."""
         self._steps += steps * self._running
 
     def close(self) -> str:
@@ -347,7 +348,7 @@ class Profiler:
         return f"profile of {self._steps} steps: {folder}; see it with tensorboard --logdir {folder}"
 
     def missing(self) -> str:
-        """Line that says why a profile was asked for and none was begun; else empty."""
+        """Return a line that says why no profile was begun though one was asked for; else an empty text."""
         if self._folder is None:
             return ""
         return f"warning: no profile: it begins with call {_CALLS_BEFORE + 1}, there were {self._calls}"

@@ -23,7 +23,7 @@ class StoppedError(Exception):
 
 @contextmanager
 def stop_signal() -> Iterator[list[int]]:
-    """SIGINT or SIGTERM fills the list, to be seen after the call under way; a second one ends at once.
+    """Yield a list that SIGINT or SIGTERM fills, to be looked at between calls; a second signal ends at once.
 
     At once: with 128 + its number as exit code, wherever the program is. Python's own handlers run only when
     the main thread is back from TensorFlow, and two signals are one by then; so a thread hears of each from
@@ -48,7 +48,7 @@ def stop_signal() -> Iterator[list[int]]:
 
 
 def _nothing(_number: int, _frame: Any) -> None:
-    """The thread has heard it; without a handler, the signal would end the program."""
+    """Do nothing: the thread has the signal, which would end the program without a handler."""
 
 
 def _watch(reading: int, caught: list[int]) -> None:

@@ -14,15 +14,14 @@ from segmenter.devices.strategy import is_central
 from segmenter.model.dropout import masks_of
 from segmenter.model.normalisation import Normalisation
 from segmenter.training.optimiser.ema import AveragedWeights
-from segmenter.training.optimiser.flat import FlatOptimiser
-from segmenter.training.optimiser.optimisers import sum_over_replicas
+from segmenter.training.optimiser.optimisers import Optimiser, sum_over_replicas
 
 _SUM = tf.distribute.ReduceOp.SUM
 
 
 @dataclass(frozen=True)
 class StepParts:
-    """What a step is made of.
+    """Parts that a step is made of.
 
     Attributes:
         loss: a `losses.ReplicaLoss`.
@@ -36,7 +35,7 @@ class StepParts:
 
     strategy: Any
     model: Any
-    optimiser: FlatOptimiser
+    optimiser: Optimiser
     loss: Any
     normalisation: Normalisation
     min_pixels: int
@@ -47,7 +46,7 @@ class StepParts:
 
 
 class StepResult(NamedTuple):
-    """Of one step, scalars and `held` (2, K); of several, each with an axis of steps in front.
+    """Result of one step: scalars and `held` (2, K); of several, each with an axis of steps in front.
 
     Attributes:
         loss: of the global batch.
@@ -65,7 +64,7 @@ class StepResult(NamedTuple):
 
 
 def make_step(parts: StepParts) -> Any:
-    """A compiled function of a distributed batch (image, valid, label[, slot]) → `StepResult`.
+    """Return a compiled function of a distributed batch (image, valid, label[, slot]) → `StepResult`.
 
     Slots are where the plan has the tiles; without them, places: replicas have contiguous parts of one size.
 
@@ -100,7 +99,7 @@ def summed_gradient(parts: StepParts, *, compiled: bool) -> Any:
 
 
 def make_steps(parts: StepParts) -> Any:
-    """A compiled function of (stack, count) → `StepResult` of `count` steps, losses in float32.
+    """Return a compiled function of (stack, count) → `StepResult` of `count` steps, losses in float32.
 
     `stack` is a distributed batch whose parts have a further axis in front: the batches of several steps, of
     which the first `count` are done, one after the other, without coming back to the host. The steps are
@@ -132,7 +131,7 @@ def _nth(stack: Any, i: Any) -> Any:
 
 
 def _one_step(parts: StepParts) -> Callable[[Any], StepResult]:
-    """A step as a function for the cross-replica context, to be traced."""
+    """Return a step as a function for the cross-replica context, to be traced."""
     strategy = parts.strategy
     update = _accumulated(parts) if parts.accumulate > 1 else _at_once(parts)
 
@@ -148,7 +147,7 @@ def _one_step(parts: StepParts) -> Callable[[Any], StepResult]:
 
 
 def _at_once(parts: StepParts) -> Callable[[Any], Any]:
-    """All of a replica's part in one forward and one backward pass."""
+    """Return the update by one forward and one backward pass over all of a replica's part."""
 
     def own(*batch: Any) -> Any:
         loss, gradients = _gradients(parts, batch)
@@ -170,7 +169,7 @@ def _at_once(parts: StepParts) -> Callable[[Any], Any]:
 
 
 def _applied_centrally(parts: StepParts, gradient: Any) -> tuple[Any, Any]:
-    """The same where all replicas share one copy of the weights: once, outside of them, on the host.
+    """Update weights of which all replicas share one copy: once, outside of the replicas, on the host.
 
     Args:
         gradient: summed over the replicas.
@@ -193,7 +192,7 @@ def _updated(parts: StepParts, gradient: Any) -> tuple[Any, Any]:
 
 
 def _accumulated(parts: StepParts) -> Callable[[Any], Any]:
-    """Micro-batch after micro-batch, whose gradients are added up on each replica, then one update.
+    """Return the update by micro-batches, one after the other, whose gradients each replica adds up.
 
     What the losses divide by, the images or the weight of the valid pixels of the global batch, is known
     before the first micro-batch, so that the sum is the gradient of the whole batch. BatchNorm is not part
@@ -249,12 +248,12 @@ def _accumulated(parts: StepParts) -> Callable[[Any], Any]:
 
 
 def micro_batch(tensor: Any, parts: int, i: Any) -> Any:
-    """The i-th of so many equal parts along the first axis, which is static."""
+    """Return the i-th of `parts` equal parts along the first axis, which is static."""
     return tf.reshape(tensor, (parts, tensor.shape[0] // parts, *tensor.shape[1:]))[i]
 
 
 def _gradients(parts: StepParts, batch: Sequence[Any], *weight: Any) -> Any:
-    """This replica's share of the loss, and its gradients times the loss scale."""
+    """Return this replica's share of the loss, and its gradients times the loss scale."""
     image, valid, label, *slot = batch
     masks = masks_of(slot[0], parts.batch) if slot else nullcontext()
     pixels = parts.normalisation.apply(image, valid, parts.model.inputs[0].dtype)
@@ -268,13 +267,13 @@ def _gradients(parts: StepParts, batch: Sequence[Any], *weight: Any) -> Any:
 
 
 def held_in(parts: StepParts, label: Any) -> Any:
-    """(2, K) float32: the tiles of this replica that hold each class, and whether any does."""
+    """Return (2, K) float32: the number of this replica's tiles that hold each class, and 1 if any does."""
     tiles_K = tiles_holding(label, parts.model.outputs[0].shape[-1], parts.min_pixels)
     return tf.stack([tiles_K, tf.cast(tiles_K > 0, tf.float32)])
 
 
 def tiles_holding(label_BHW: Any, classes: int, min_pixels: int) -> Any:
-    """(K,) float32: the tiles that alone show at least `min_pixels` pixels of each class.
+    """Return (K,) float32: the number of tiles that alone show at least `min_pixels` pixels of each class.
 
     In float32, exact for tiles of up to 4096 × 4096 pixels: int32 would be counted on a GPU's host.
     """
@@ -287,11 +286,11 @@ def _count(true: Any, axis: Any = None) -> Any:
     return tf.reduce_sum(tf.cast(true, tf.float32), axis)
 
 
-def optimiser_arrays(optimiser: FlatOptimiser) -> dict[str, Any]:
-    """The optimiser's state, by position: moments, step count, loss scale."""
+def optimiser_arrays(optimiser: Optimiser) -> dict[str, Any]:
+    """Return the optimiser's state, by position: moments, step count, loss scale."""
     return {f"optimiser/{i:05d}": array for i, array in enumerate(optimiser.arrays().values())}
 
 
-def assign_optimiser(optimiser: FlatOptimiser, arrays: dict[str, Any]) -> None:
-    """Inverse of `optimiser_arrays`, for an optimiser built for the same model."""
+def assign_optimiser(optimiser: Optimiser, arrays: dict[str, Any]) -> None:
+    """Set the state from what `optimiser_arrays` returned for an optimiser of the same model."""
     optimiser.assign({name: arrays[f"optimiser/{i:05d}"] for i, name in enumerate(optimiser.arrays())})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,41 +12,30 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from segmenter.base.errors import CheckpointError, TrainingError
+from segmenter.base.errors import TrainingError
 from segmenter.base.threads import Prefetch
 from segmenter.devices.machines.workers import BATCHES, SHARE, STEP, Workers
 from segmenter.devices.strategy import Devices
 from segmenter.evaluation.by_gsd import ScaleConfusions, scale_table
 from segmenter.evaluation.scores import percent, score_of, title_of
 from segmenter.grid.scenes import Dataset
-from segmenter.inference.function import on_replicas
-from segmenter.inference.prediction import Predictor
-from segmenter.model.building import build_model, keras_seed, stages_of
-from segmenter.model.stages import pace_of
-from segmenter.runs.checkpoints import BEST, META, assign_weights, save_arrays, save_checkpoint, weight_arrays
+from segmenter.runs.checkpoints import BEST, META, save_arrays, save_checkpoint
 from segmenter.runs.resume import Checkpoint, Position, facts_array
 from segmenter.runs.run import Run
-from segmenter.runs.score_files import keep_as_best
 from segmenter.sampling import Plan
 from segmenter.tiles.batches import DrawCounts
 from segmenter.tiles.feeding.feed import Feed
 from segmenter.tiles.index import TileIndex
 from segmenter.training.checks import in_memory
 from segmenter.training.examples import Examples, show_best
-from segmenter.training.log import SilentLog, TrainLog
-from segmenter.training.losses import segmentation_loss
-from segmenter.training.optimiser.ema import AveragedWeights
-from segmenter.training.optimiser.optimisers import build_optimiser, set_trained
-from segmenter.training.optimiser.replicas_agree import Agreement
-from segmenter.training.optimiser.schedules import Schedule
+from segmenter.training.learner import Learner
+from segmenter.training.log import TrainLog
 from segmenter.training.pipeline import epoch_dataset
 from segmenter.training.prepare import epoch_plan
 from segmenter.training.progress import DIVERGED, TOLERATED_OVERFLOWS, Meter, Profiler, TimeLeft
 from segmenter.training.signals import StoppedError, stop_signal
-from segmenter.training.step import StepParts, assign_optimiser, make_steps, optimiser_arrays
 from segmenter.training.validation import validate, validate_together, validation_protocol
 from segmenter.training.workers_agree import Stop
-from segmenter.training.xla_trial import tried_xla, with_xla_as_before, xla_facts, xla_of
 
 _AHEAD = 1
 """Calls' batches that wait on the devices, beside the one in use: memory is scarce there."""
@@ -83,45 +72,10 @@ class Trainer:
         recipe = self.run.recipe
         self.first_plan = self._plan(0)
         self.steps = recipe.training.epochs * self.first_plan.steps
-        keras_seed(recipe.seed)
-        with self.devices.strategy.scope():
-            self.model = self._build()
-            self.pace = pace_of(stages_of(self.model, recipe.model), recipe.training)
-            self._optimiser = build_optimiser(recipe.training, self.model, self.steps, pace=self.pace)
-            averaged = self._build() if recipe.training.ema else None
-        self.averaged = None
-        if averaged is not None:
-            decay = recipe.training.ema
-            self.averaged = AveragedWeights(self.devices.strategy, self.model, averaged, decay)
-        loss = segmentation_loss(
-            *(recipe.loss, self.class_weights, recipe.training.global_batch),
-            class_shares=self.index.shares().tolist(),
-        )
-        self._parts = StepParts(
-            self.devices.strategy,
-            self.model,
-            self._optimiser,
-            loss,
-            self.run.normalisation,
-            recipe.sampling.min_pixels,
-            recipe.training.accumulate,
-            self.averaged,
-            xla_of(recipe, self.devices),
-            recipe.training.global_batch,
-        )
-        held = (self.model, self._optimiser, *([] if averaged is None else [averaged]))
-        self._agreement = Agreement(self.devices, [v for part in held for v in part.variables])
-        self._steps: Any = None
-        self._frozen: bool | None = None
-        self._shown, self._on_host = averaged or self.model, None
-        if self.devices.predicts_on_host:
-            with tf.device("CPU:0"):
-                self._on_host = self._build()
-        predicts = self._on_host or self._shown
-        self._predict = on_replicas(predicts, self.run.normalisation, self.devices)
-        self._rate = Schedule(recipe.training, self.steps)
+        shares = self.index.shares().tolist()
+        self.learner = Learner(self.run, self.devices, self.steps, self.class_weights, shares)
         chief = self._workers.chief
-        self._log = TrainLog(self.run.path, self.run.classes) if chief else SilentLog()
+        self._log = TrainLog(self.run.path, self.run.classes) if chief else None
         self._called, self._drawn = False, DrawCounts()
         every = recipe.training.validate_every * bool(self.dataset.of("validation"))
         self._time_left = TimeLeft(self.steps, recipe.training.epochs, every)
@@ -131,44 +85,16 @@ class Trainer:
     def _workers(self) -> Workers:
         return self.devices.workers
 
-    @property
-    def computed_on(self) -> dict[str, str]:
-        """Devices and the choice of `xla: auto`, on which the last bits depend."""
-        return self.devices.computed_on | xla_facts(self.run.recipe.training, self._parts)
-
-    def _build(self) -> Any:
-        recipe = self.run.recipe
-        form = recipe.model, self.run.band_count, len(self.run.classes)
-        return build_model(*form, dtype=recipe.training.precision, synchronised=True)
-
     # ---------------------------------------------------------------------------------- state
 
     def resume(self, start: Checkpoint) -> None:
-        """Go on from a checkpoint: weights, optimiser, position; the log is for `rewind_log`."""
-        try:
-            self.assign(start.arrays)
-        except (KeyError, ValueError) as error:
-            raise CheckpointError(f"{start.path}: does not fit this recipe's optimiser ({error})") from None
+        """Resume from a checkpoint: weights, optimiser, position; the log is left to `rewind_log`."""
+        self.learner.resume(start)
         self.position = start.position
-        self._parts = with_xla_as_before(self._parts, start.facts.computed_on)
-
-    def assign(self, arrays: Mapping[str, Any]) -> None:
-        """Take weights, their average and the optimiser's state from `state`'s arrays."""
-        assign_weights(self.model, arrays, "model")
-        assign_optimiser(self._optimiser, dict(arrays))
-        if self.averaged is not None:
-            assign_weights(self.averaged.model, arrays, "ema")
-            self.averaged.assign(dict(arrays))
-
-    def state(self) -> dict[str, Any]:
-        """Name → array of all that is trained: weights, their average, the optimiser's state."""
-        arrays = weight_arrays(self.model, "model")
-        if self.averaged is not None:
-            arrays |= weight_arrays(self.averaged.model, "ema") | self.averaged.arrays()
-        return {**arrays, **optimiser_arrays(self._optimiser)}
 
     def rewind_log(self) -> None:
         """Take from the log what came after the present position."""
+        assert self._log is not None, "resumed by the chief"
         self._log.rewind(self.position.done, validated=self.position.step == 0)
 
     def save(self) -> Path | None:
@@ -177,7 +103,7 @@ class Trainer:
         Raises:
             TrainingError: a weight is not finite, or the replicas hold different ones.
         """
-        self._say(self._agreement.check(self.position.done))
+        self._say(self.learner.disagreement(self.position.done))
         keep, arrays = self.run.recipe.training.keep_checkpoints, self._arrays()
         if not self._workers.chief:
             return None
@@ -186,9 +112,9 @@ class Trainer:
     def _arrays(self) -> dict[str, Any]:
         at = self.position
         plan = self._plan(at.planned_epoch)
-        facts = facts_array(self.run.recipe, plan, at, self.devices.replicas, self.computed_on)
+        facts = facts_array(self.run.recipe, plan, at, self.devices.replicas, self.learner.computed_on)
         own = {"position": np.array(at, np.float64), META: facts, **self.run.text_arrays()}
-        state = self.state()
+        state = self.learner.state()
         if not all(np.isfinite(array).all() for name, array in state.items() if name.startswith("model/")):
             raise TrainingError(DIVERGED.format(step=at.done, what="a weight is not finite"))
         return {**state, **own}
@@ -225,11 +151,12 @@ class Trainer:
                 if stop and not last and not self.ended_early:
                     raise StoppedError(stop.signal)
         self._say(self._profiler.missing())
-        self._log.curves()
+        if self._log is not None:
+            self._log.curves()
 
     @property
     def ended_early(self) -> bool:
-        """Whether `stop_after` validations in a row have brought no gain, before the last epoch."""
+        """True if `stop_after` validations in a row have brought no gain, before the last epoch."""
         training = self.run.recipe.training
         patience, before_last = training.stop_after, self.position.epoch < training.epochs
         return bool(patience) and before_last and self.position.without_gain >= patience
@@ -240,29 +167,22 @@ class Trainer:
             tqdm.write(line)
 
     def _plan(self, epoch: int) -> Plan:
-        """The plan of an epoch; two are kept: each checkpoint names one, and the next may be begun."""
+        """Return the plan of an epoch; two are kept: each checkpoint names one, and the next may be begun."""
         if epoch not in self._planned:
             names, replicas = self.run.classes.names, self.devices.replicas
             made = epoch_plan(self.run.recipe, self.index, names, epoch, replicas)
             self._planned = dict([*self._planned.items(), (epoch, made)][-2:])
         return self._planned[epoch]
 
-    def _use_step_of(self, epoch: int) -> None:
-        """The step for the weights that train in an epoch; frozen ones have another than all."""
-        frozen = self.pace.is_frozen(epoch)
-        if frozen == self._frozen:
-            return
-        if self._frozen:
+    def _use_step_of(self, epoch: int) -> bool:
+        """Use the steps for the weights that train in an epoch; return False if they are those in use."""
+        frozen_before = self.learner.frozen
+        if not self.learner.enter(epoch):
+            return False
+        if frozen_before:
             self._say(f"epoch {epoch + 1}: the encoder trains from here on")
-        set_trained(self.model, self.pace, epoch)
-        self._steps, self._frozen, self._called = make_steps(self._parts), frozen, False
-
-    def _choose_xla(self, stack: Any) -> None:
-        """Try XLA on a step's batch where the recipe leaves it open; once, so that all steps are alike."""
-        if self._parts.xla is None:
-            self._parts, line = tried_xla(self._parts, stack)
-            self._say(line)
-            self._steps = make_steps(self._parts)
+        self._called = False
+        return True
 
     def _epoch(self, bar: Any, stop: Stop) -> None:
         epoch, most = self.position.epoch, self.run.recipe.training.steps_per_call
@@ -277,9 +197,9 @@ class Trainer:
                 count = min(most, rows.steps - self.position.step)
                 self._profiler.before_call()
                 with in_memory(self.run.recipe, self.devices.replicas):
-                    self._choose_xla(stack)
+                    self._say(self.learner.choose_xla(stack))
                     self._workers.mark(STEP, self.position.done)
-                    results = stop.call(self._steps, stack, tf.constant(count))
+                    results = stop.call(self.learner.steps, stack, tf.constant(count))
                 self._workers.mark(BATCHES, self.position.done)
                 meter.push(self.position.done + 1, results, feeder.waited)
                 self._profiler.after_call(count)
@@ -313,7 +233,7 @@ class Trainer:
         self._say(meter.throughput())
 
     def _due(self, count: int) -> bool:
-        """Whether one of the last `count` steps is one after which a checkpoint is written."""
+        """Return True if a checkpoint is due after one of the last `count` steps."""
         every = self.run.recipe.training.checkpoint_every
         return self.position.done % every < count
 
@@ -327,8 +247,8 @@ class Trainer:
             strict=recipe.sampling.coverage == "strict",
             overflows=TOLERATED_OVERFLOWS if recipe.training.loss_scaled else 0,
             bar=bar,
-            log=self._log.trained,
-            rate_at=self._rate_at,
+            log=None if self._log is None else self._log.trained,
+            rate_at=self.learner.rate_at,
             drawn=lambda: self.feed.drawn,
             drawn_before=self._drawn,
             compiled=self._called,
@@ -336,13 +256,8 @@ class Trainer:
             time_left=self._time_left,
         )
 
-    def _rate_at(self, step: int) -> float:
-        """The learning rate of a step, from 1; steps that a loss scale skipped are not taken off."""
-        with tf.device("CPU:0"):  # not on a device that computes
-            return float(self._rate(step - 1))
-
     def _fed(self, feeder: Prefetch[Any]) -> Iterator[Any]:
-        """What is fed; a fault of a file is raised as what it is, not as TensorFlow wraps it."""
+        """Yield the stacks of batches; raise a fault of a file as it is, not as TensorFlow wraps it."""
         try:
             with in_memory(self.run.recipe, self.devices.replicas):
                 for stack in feeder:
@@ -353,16 +268,10 @@ class Trainer:
                 raise self.feed.fault from None
             raise
 
-    def _predictor(self) -> Predictor:
-        """The function that validates, with the weights of now."""
-        if self._on_host is not None:
-            assign_weights(self._on_host, weight_arrays(self._shown, "model"), "model")
-        return self._predict
-
     def _validate(self, bar: Any, stop: Stop) -> None:
         bar.set_description("validating")
         scales, examples = ScaleConfusions(self.run.classes), Examples()
-        parts = (self.run, self._predictor(), self.dataset, examples, scales)
+        parts = (self.run, self.learner.predictor(), self.dataset, examples, scales)
         if self._workers.count == 1:
             tallies = validate(*parts, going=self.feed.check)
         else:
@@ -371,7 +280,8 @@ class Trainer:
         protocol, strata = validation_protocol(self.dataset), self.run.recipe.sampling.scale_strata
         by_scale = scales.scores(lambda names: replace(protocol, scenes=tuple(names)), strata)
         scores, confusion = tallies.scores(protocol), tallies.confusion
-        self._log.validated(self.position.done, self.position.epoch, scores, confusion, by_scale)
+        if self._log is not None:
+            self._log.validated(self.position.done, self.position.epoch, scores, confusion, by_scale)
         tables = [scores.table(), *([scale_table(by_scale)] if by_scale else [])]
         tqdm.write(f"after epoch {self.position.epoch}:\n" + "\n\n".join(tables))
         name = self.run.recipe.training.best_by
@@ -388,5 +298,4 @@ class Trainer:
         if not self._workers.chief:
             return
         save_arrays(self.run.path / BEST, self._arrays())
-        keep_as_best(self.run.path)
         show_best(self.run, self.position, self.dataset, confusion, examples)

@@ -49,7 +49,7 @@ class _SceneJob:
         return raster
 
     def truth(self, window: Window) -> NDArray[np.uint8]:
-        """Class ids of the label in a window."""
+        """Return the class ids of the label in a window."""
         if self.scene.label is None:
             raise DatasetError(f"{self.scene.name}: expected a label to validate on, there is none")
         self.label = self.label or LabelIds(self.scene.label, self.dataset.classes)
@@ -62,7 +62,7 @@ class _SceneJob:
 
 
 def tiling_of(run: Run, devices: int = 1) -> Tiling:
-    """The windows that the run's recipe and network ask for, on so many devices."""
+    """Return the windows that the run's recipe and network ask for, on a number of devices."""
     asked = run.recipe.prediction
     return usual_tiling(run.network, asked.window, asked.batch, devices)
 
@@ -77,7 +77,7 @@ def validate_together(
     heard: int = 0,
     going: Callable[[], None] = lambda: None,
 ) -> tuple[Tallies, list[int]]:
-    """`validate` by all workers, each its share of the scenes; the sum, the same on all.
+    """Validate by all workers, each its share of the scenes; return the sum, the same on all.
 
     The examples are of this worker's own scenes.
 
@@ -89,7 +89,7 @@ def validate_together(
         The tallies over all scenes, and what each worker has heard.
     """
     workers, scenes = devices.workers, dataset.of("validation")
-    found: list[tuple[str, float | None, Tallies]] = []
+    scored: list[tuple[str, float | None, Tallies]] = []
 
     def still() -> None:
         workers.mark(SHARE)
@@ -98,12 +98,12 @@ def validate_together(
     validate(
         *(run, predict, dataset, examples),
         scenes=share_of(workers, scenes),
-        finished=lambda *scene: found.append(scene),
+        finished=lambda *scene: scored.append(scene),
         going=still,
     )
-    texts = workers.exchange(_told(found, heard))
-    said = [json.loads(text) for text in texts]
-    by_name = {name: (metres, counts) for one in said for name, metres, counts in _scenes_of(one)}
+    texts = workers.exchange(_told(scored, heard))
+    answers = [json.loads(text) for text in texts]
+    by_name = {name: (metres, counts) for one in answers for name, metres, counts in _scenes_of(one)}
     tallies = Tallies(run.classes)
     for scene in scenes:
         if scene.name in by_name:
@@ -111,14 +111,14 @@ def validate_together(
             own = Tallies(run.classes, counts)
             tallies.merge(own)
             scales.add(scene.name, metres, own.confusion)
-    return tallies, [one["heard"] for one in said]
+    return tallies, [one["heard"] for one in answers]
 
 
-def _told(found: Sequence[tuple[str, float | None, Tallies]], heard: int) -> str:
-    """A worker's scenes as text: names, metres a pixel, counts."""
-    each = [tallies.counts for _, _, tallies in found]
+def _told(scored: Sequence[tuple[str, float | None, Tallies]], heard: int) -> str:
+    """Encode a worker's scenes as text: names, metres a pixel, counts."""
+    each = [tallies.counts for _, _, tallies in scored]
     counts = packed({key: np.stack([one[key] for one in each]) for key in TALLIES}) if each else ""
-    scenes = [[name, metres] for name, metres, _ in found]
+    scenes = [[name, metres] for name, metres, _ in scored]
     return json.dumps({"heard": heard, "scenes": scenes, "counts": counts})
 
 
@@ -139,7 +139,7 @@ def validate(
     finished: Callable[[str, float | None, Tallies], None] | None = None,
     going: Callable[[], None] = lambda: None,
 ) -> Tallies:
-    """Return the tallies over all pixels of the validation scenes, on all devices of the predictor.
+    """Return the tallies over all pixels of the validation scenes, by all devices of the predictor.
 
     Windows are given in the order in which they are read, so that nothing depends on the number of devices.
 
@@ -178,6 +178,6 @@ def validate(
 
 
 def validation_protocol(dataset: Dataset) -> Protocol:
-    """Protocol of the validation's scores."""
+    """Return the protocol of the validation's scores."""
     scenes = tuple(scene.name for scene in dataset.of("validation"))
     return Protocol(tuple(dataset.classes.names), dataset.labels, "validation", scenes=scenes)

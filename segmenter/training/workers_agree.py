@@ -1,6 +1,6 @@
 """Training over several workers: what they must have in common, one start, one stop, one validation.
 
-With one process all of it is what it was: nothing is sent, and nothing waited for.
+With one process nothing is sent, and nothing waited for.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from segmenter.config.recipe import Recipe
 from segmenter.devices.machines.workers import Workers
 from segmenter.devices.strategy import Devices
 from segmenter.grid.labels import ClassMap
+from segmenter.model.normalisation import Normalisation
 from segmenter.runs.resume import installed_versions
+from segmenter.runs.run import Run
 
 _OWN = (
     *("dataset.root", "dataset.cache", "prediction.", "training.input_workers", "training.keep_checkpoints"),
@@ -52,16 +55,16 @@ def check_same(workers: Workers, facts: Mapping[str, str]) -> None:
     chief, *others = map(json.loads, workers.exchange(json.dumps(facts)))
     for index, here in enumerate(others, 1):
         for name in [*chief, *(name for name in here if name not in chief)]:
-            there, own = (shortened(str(said.get(name, "none")), 60) for said in (chief, here))
-            if there != own or chief.get(name) != here.get(name):
+            expected, got = (shortened(str(said.get(name, "none")), 60) for said in (chief, here))
+            if expected != got or chief.get(name) != here.get(name):
                 raise WorkerError(
-                    f"{workers.name(index)}: {name}: expected {there} as on {workers.name(0)}, got {own}; "
+                    f"{workers.name(index)}: {name}: expected {expected} as on {workers.name(0)}, got {got}; "
                     "start all workers with the same recipe, program and data"
                 )
 
 
 def facts_of(recipe: Recipe, classes: ClassMap, tiles: str, devices: Devices) -> dict[str, str]:
-    """What all workers must have in common.
+    """Return what all workers must have in common, by name.
 
     Args:
         tiles: fingerprint of the training tiles and of the scenes' files.
@@ -83,7 +86,7 @@ def facts_of(recipe: Recipe, classes: ClassMap, tiles: str, devices: Devices) ->
 
 
 def _program() -> str:
-    """Digest of this program's own sources: a version's number stays while it is worked on."""
+    """Return a digest of this program's sources: a version's number stays while it is worked on."""
     digest, root = hashlib.sha256(), Path(__file__).resolve().parents[1]
     for path in sorted(root.rglob("*.py")):
         digest.update(path.relative_to(root).as_posix().encode())
@@ -95,12 +98,20 @@ def _program() -> str:
 
 
 def from_chief(workers: Workers, said: Any) -> Any:
-    """What the chief says, JSON; the others' is not looked at."""
+    """Return the chief's value, which must be JSON; the others' values are ignored."""
     return json.loads(workers.exchange(json.dumps(said if workers.chief else None))[0])
 
 
+def as_on_chief(workers: Workers, run: Run) -> Run:
+    """Return the run with the chief's normalisation: means taken on another processor differ in last bits."""
+    scenes = None if run.scenes is None else run.scenes.to_dict()
+    shared = from_chief(workers, [run.normalisation.to_dict(), scenes])
+    scenes_of_chief = None if shared[1] is None else Normalisation.from_dict(shared[1])
+    return replace(run, normalisation=Normalisation.from_dict(shared[0]), scenes=scenes_of_chief)
+
+
 def arrays_from_chief(devices: Devices, arrays: Arrays) -> Arrays:
-    """The chief's arrays, to the bit, on all workers; each has arrays of the same names, types and shapes.
+    """Return the chief's arrays, to the bit, on all workers; each passes the same names, types and shapes.
 
     Sent as a sum in which all others are 0, in whole numbers made of their bytes.
     """
@@ -136,14 +147,14 @@ def arrays_from_chief(devices: Devices, arrays: Arrays) -> Arrays:
 
 
 class Stop:
-    """Whether to stop: where several workers train, only once all know that one has heard a signal.
+    """Decision to stop: of several workers, only once all know that one has received a signal.
 
     Each hands what it has heard to every call of the devices, which add it up; the sum is read one call
     late, with the results, so that nobody waits for it, and all stop after the same call.
     """
 
     def __init__(self, devices: Devices, heard: Sequence[int]) -> None:
-        """`heard`: signals that this process has heard so far; it grows."""
+        """Watch `heard`, the signals that this process has received so far; it grows."""
         self._devices, self._heard = devices, heard
         self._alone = devices.workers.count == 1
         self._agreed = 0
@@ -159,7 +170,7 @@ class Stop:
         return self.said() if self._alone and not self._agreed else self._agreed
 
     def call(self, steps: Any, stack: Any, count: Any) -> Any:
-        """The results of `steps(stack, count)`, and what was heard until the call before is known."""
+        """Return the results of `steps(stack, count)`; read what was heard until the call before."""
         if self._alone:
             return steps(stack, count)
         if self._compiled is None or self._compiled[0] is not steps:
@@ -176,11 +187,11 @@ class Stop:
             self._pending = None
 
     def take(self, heard: Sequence[int]) -> None:
-        """What all workers have heard, told in another way; the same on all."""
+        """Take the signals of all workers, exchanged in another way; the same on all."""
         self._agree(sum(map(_weight, heard)))
 
     def said(self) -> int:
-        """The signal that this worker has heard; 0: none."""
+        """Return the signal that this worker has received; 0: none."""
         return self._heard[0] if self._heard else 0
 
     def _told_here(self) -> Any:
@@ -198,7 +209,7 @@ class Stop:
 
 
 _TERM = 1 << 12
-"""What counts for a SIGTERM in a sum in which a SIGINT counts 1: more than there are workers."""
+"""Weight of a SIGTERM in a sum in which a SIGINT counts 1: more than there are workers."""
 
 
 def _weight(signal_number: int) -> int:
@@ -219,7 +230,7 @@ def _with_heard(steps: Any, strategy: Any) -> Any:
 
 
 def packed(arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Arrays as text."""
+    """Encode arrays as text."""
     buffer = io.BytesIO()
     renamed: dict[str, Any] = {f"_{name}": array for name, array in arrays.items()}
     np.savez_compressed(buffer, **renamed)
@@ -227,11 +238,11 @@ def packed(arrays: Mapping[str, NDArray[Any]]) -> str:
 
 
 def unpacked(text: str) -> Arrays:
-    """Inverse of `packed`; plain arrays only."""
+    """Decode what `packed` returned; plain arrays only."""
     with np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False) as file:
         return {name.removeprefix("_"): file[name] for name in file.files}
 
 
 def share_of(workers: Workers, items: Sequence[Any]) -> list[Any]:
-    """This worker's items: every so-manieth, so that neighbours, which are alike, are dealt."""
+    """Return this worker's items: every n-th, as neighbours are alike."""
     return list(items[workers.index :: workers.count])

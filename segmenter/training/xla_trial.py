@@ -95,8 +95,8 @@ def _rounded(parts: StepParts, batch: Any, expected: Any) -> float:
     for variable in parts.model.trainable_variables:
         value = variable.numpy()
         variable.assign(value * (1 + half_a_digit * rng.choice([-1.0, 1.0], value.shape)).astype(value.dtype))
-    found = np.asarray(summed_gradient(parts, compiled=False)(batch), np.float64)
-    return float(np.linalg.norm(found - expected))
+    gradient = np.asarray(summed_gradient(parts, compiled=False)(batch), np.float64)
+    return float(np.linalg.norm(gradient - expected))
 
 
 @contextmanager
@@ -105,9 +105,9 @@ def _unchanged(parts: StepParts) -> Iterator[None]:
     model, scale = parts.model, parts.optimiser.dynamic_scale
     dropping = [layer for layer in model.layers if hasattr(layer, "masks")]
     rates = [layer.rate for layer in dropping]
-    kept = [(v, v.numpy()) for v in [*model.variables, *([] if scale is None else [scale])]]
+    values = [(v, v.numpy()) for v in [*model.variables, *([] if scale is None else [scale])]]
     if scale is not None:
-        scale.assign(min(float(kept[-1][1]), _SCALE))
+        scale.assign(min(float(values[-1][1]), _SCALE))
     for layer in dropping:
         layer.rate = 0.0
     try:
@@ -115,5 +115,5 @@ def _unchanged(parts: StepParts) -> Iterator[None]:
     finally:
         for layer, rate in zip(dropping, rates, strict=True):
             layer.rate = rate
-        for variable, value in kept:
+        for variable, value in values:
             variable.assign(value)

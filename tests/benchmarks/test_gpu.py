@@ -26,12 +26,16 @@ from datasets.commands.gpu import (
     resume,
     sections,
     step,
+    steps,
 )
 from datasets.commands.gpu.bench import TINY, Bench, Sizes, distribution
 from datasets.commands.gpu.figures import Figure, Section, line_of, read_line
+from datasets.commands.gpu.replicas import strategy_of
 from datasets.commands.recipes import ready_made
 from segmenter.base.errors import DeviceError
 from segmenter.config.reading import load_recipe
+from segmenter.config.recipe import LossConfig, TrainingConfig
+from segmenter.devices.strategy import Devices
 
 ROOT = Path(__file__).parents[2]
 GOOD = Figure("weights, 2 replicas", 1e-14, "", "≤ 1e-10", True, law=True)
@@ -296,3 +300,14 @@ def test_four_cards_are_compared_with_the_page(tensorflow: ModuleType, tmp_path:
     found = step.speedup(Bench("cards", 4, Sizes(), tmp_path), step.Case("float32", 4), 3.2)
     assert (found.holds, found.law) == (False, False)
     assert found.expected == "≥ 3.4; 3.60 … 3.86 ×"
+
+
+def test_the_rate_counts_the_images_of_all_devices(
+    tensorflow: ModuleType, four_replicas: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a clock that says a second a call."""
+    ticks = iter([0.0, 5.0])
+    monkeypatch.setattr(steps.time, "perf_counter", lambda: next(ticks))
+    devices = Devices(strategy_of(2), tuple(SimpleNamespace(name=f"CPU:{i}") for i in range(2)))  # type: ignore[arg-type]
+    training = TrainingConfig(global_batch=6, steps_per_call=3, precision="mixed_float16")
+    assert steps.rate_of(devices, TINY.model, LossConfig(), training, 16, 5) == pytest.approx(3 * 6)

@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from segmenter.base.errors import SegmenterError
-from studies import dubai_arms, dubai_arms_page, what_lifts, what_lifts_page
+from studies import dubai_arms, dubai_arms_page
 from studies.dubai_arms_page import mean_of, runs_of
-from studies.what_lifts_page import Arm, Result, arms_of, gain, interval
 
 ROOT = Path(__file__).resolve().parents[2]
-ARMS, LIFTS = ROOT / dubai_arms.RESULTS, ROOT / "studies/results/what_lifts"
-MINUS = "\N{MINUS SIGN}"
-RESULTS_PAGE, LIFTS_PAGE = ROOT / dubai_arms.PAGE, ROOT / "studies/what_lifts.md"
+ARMS = ROOT / dubai_arms.RESULTS
+RESULTS_PAGE = ROOT / dubai_arms.PAGE
 
 
 def text_of(page: str | Path) -> str:
     """Its words, whatever the ends of its lines."""
     return " ".join((ROOT / page).read_text(encoding="utf-8").split())
-
-
-def assert_says(page: str | Path, sentences: Iterable[str]) -> None:
-    text = text_of(page)
-    assert [sentence for sentence in sentences if sentence not in text] == []
 
 
 # ---------------------------------------------------------------------------------------- Dubai's arms
@@ -96,110 +86,3 @@ def test_no_results_of_arms_are_said(tmp_path: Path, capsys: Any, monkeypatch: p
     assert "expected results of runs, there are none" in capsys.readouterr().err
     with pytest.raises(SegmenterError, match="there are none"):
         runs_of(tmp_path)
-
-
-# ------------------------------------------------------------------------------------------ what lifts
-
-
-@pytest.fixture
-def lifts() -> Arms:
-    """Data → arm → seed → result."""
-    found = what_lifts_page.results_of(LIFTS)
-    return {name: arms_of(one for one in found if one["data"] == name) for name in ("naic", "dubai")}
-
-
-def test_the_tables_of_what_lifts_are_those_of_its_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    page = tmp_path / "what_lifts.md"
-    shutil.copy(LIFTS_PAGE, page)
-    page.write_text(
-        page.read_text(encoding="utf-8").replace("+9.1 ± 5.9 |", "+9.9 ± 5.9 |"), encoding="utf-8"
-    )
-    what_lifts_page.write_page(LIFTS, page)
-    assert page.read_text(encoding="utf-8") == LIFTS_PAGE.read_text(encoding="utf-8")
-
-
-def test_the_plot_of_what_lifts_is_that_of_its_files(tmp_path: Path) -> None:
-    plot = tmp_path / "plot.png"
-    what_lifts_page.draw(what_lifts_page.results_of(LIFTS), plot)
-    with Image.open(plot) as drawn, Image.open(LIFTS_PAGE.with_suffix(".png")) as there:
-        if drawn.info["Software"] != there.info["Software"]:
-            pytest.skip(f"another version drew the page's plot: {there.info['Software']}")
-        assert np.array_equal(drawn, there)
-
-
-def test_every_run_of_what_lifts_is_there_with_its_settings(lifts: Arms) -> None:
-    tasks = what_lifts.tasks_of(["naic", "dubai"], [0, 1, 2], None, "tile_7")
-    assert all(what_lifts.finished(LIFTS, task) for task in tasks)
-    assert sum(len(seeds) for arms in lifts.values() for seeds in arms.values()) == len(tasks)
-
-
-PLAIN, ADJUSTED = "cross_entropy", ("plan", "logit_adjusted")
-Arms = Mapping[str, Mapping[Arm, Mapping[int, Result]]]
-
-
-def gained(lifts: Arms, data: str, sampling: str, loss: str, score: str = "mIoU") -> tuple[float, float]:
-    """Over the baseline, in percent, and half its interval."""
-    mean, half = gain(lifts[data][sampling, loss], lifts[data][what_lifts_page.BASELINE], score)
-    return 100 * mean, 100 * half
-
-
-def said(lifts: Arms, *which: str, sign: str = "", digits: int = 1) -> str:
-    mean, half = gained(lifts, *which)
-    return f"{mean:{sign}.{digits}f} ± {half:.{digits}f}".replace("-", MINUS)
-
-
-def steps(lifts: Arms, data: str, kind: str) -> str:
-    runs = lifts[data][what_lifts_page.BASELINE].values()
-    return f"{100 * sum(run[kind] for run in runs) / len(runs):.0f} of 100 steps"
-
-
-def mean_mious(lifts: Arms, data: str) -> dict[Arm, float]:
-    return {
-        arm: interval([100 * one["mIoU"] for one in runs.values()])[0] for arm, runs in lifts[data].items()
-    }
-
-
-def test_what_is_called_best_lowest_or_unclear_is_so_in_the_files(lifts: Arms) -> None:
-    naic, dubai = mean_mious(lifts, "naic"), mean_mious(lifts, "dubai")
-    best = f"{max(naic.values()):.1f}"
-    assert best == f"{naic['plan', 'weighted']:.1f}" == f"{naic['foreground', PLAIN]:.1f}"
-    assert max(dubai, key=dubai.__getitem__) == ("rare_class", PLAIN)
-    samplings = {name: gained(lifts, "naic", name, PLAIN, "rare_IoU")[0] for name in what_lifts.SAMPLINGS}
-    assert min(samplings, key=samplings.__getitem__) == "rare_class"
-    for unclear in (
-        *(("naic", "plan", "weighted"), ("naic", "foreground", PLAIN), ("dubai", "foreground", PLAIN)),
-        *(("naic", "rare_class", PLAIN, "rare_IoU"), ("naic", "repeat_factor", PLAIN)),
-        ("dubai", "repeat_factor", PLAIN),
-    ):
-        mean, half = gained(lifts, *unclear)
-        assert abs(mean) < half
-    assert not any(gained(lifts, data, "plan", "ohem")[0] > 0 for data in lifts)
-    assert len(naic) - 1 == len(dubai) - 1 == 10
-    assert_says(LIFTS_PAGE, ["There are ten such comparisons for each score", f"{best}, as the best there"])
-
-
-def test_the_recommendation_quotes_the_files(lifts: Arms) -> None:
-    loses = said(lifts, "naic", "shuffle", "ohem").removeprefix(MINUS)
-    most = [gained(lifts, *each)[0] for each in (("dubai", *ADJUSTED), ("naic", *ADJUSTED))]
-    assert_says(
-        LIFTS_PAGE,
-        [
-            f"On Dubai it gains {said(lifts, 'dubai', 'plan', 'weighted')} points of mIoU and "
-            f"{said(lifts, 'dubai', 'plan', 'weighted', 'rare_IoU', digits=0)} of vegetation over",
-            f"no difference is shown ({said(lifts, 'naic', 'plan', 'weighted', sign='+')};",
-            f"with the shuffle they gain as much ({said(lifts, 'dubai', 'shuffle', 'weighted')})",
-            f"every class is in {steps(lifts, 'dubai', 'complete_steps')} of a shuffle",
-            f"where water is in {steps(lifts, 'naic', 'steps_with_rare')}, "
-            f"the plan alone gains {said(lifts, 'naic', 'plan', PLAIN, 'rare_IoU')} points of water",
-            f"gains the most on Dubai ({said(lifts, 'dubai', 'rare_class', PLAIN)}) and has the lowest",
-            f"(water {said(lifts, 'naic', 'rare_class', PLAIN, 'rare_IoU')})",
-            f"best of the look-alikes and {said(lifts, 'dubai', 'foreground', PLAIN, sign='+')} on Dubai",
-            f"gains {most[0]:.0f} points on Dubai and loses {-most[1]:.0f} on the look-alikes, "
-            f"and there {-gained(lifts, 'naic', *ADJUSTED, 'rare_IoU')[0]:.0f} of its rarest class",
-            f"repeat factors ({said(lifts, 'naic', 'repeat_factor', PLAIN)}, "
-            f"{said(lifts, 'dubai', 'repeat_factor', PLAIN, sign='+')})",
-            f"(OHEM), which loses {loses} on the look-alikes",
-        ],
-    )

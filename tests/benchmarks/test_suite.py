@@ -22,12 +22,8 @@ if name == "broken":
     sys.exit("error: the disk is full | really")
 print(json.dumps({"benchmark": name, "seconds": 3.0 * value, "baseline_seconds": value, "ratio": 3.0}))
 """
-SWEEP = suite.Sweep(
-    "--tiles", (10, 20, 40), "Made up", "tiles", "time, s",
-    lambda tiles, _: tiles, lambda _, line: line["seconds"], lambda _, line: line["baseline_seconds"],
-)  # fmt: skip
 LONG = suite.Entry("long", ("ratio",))
-SHORT = suite.Entry("short", ("ratio",), quick=(), rounds=2, sweep=SWEEP)
+SHORT = suite.Entry("short", ("ratio",), quick=("--tiles", "20"), rounds=2)
 BROKEN = suite.Entry("broken", ("ratio",), quick=(), rounds=3)
 
 
@@ -49,15 +45,12 @@ def test_short_ones_are_repeated_by_turns_and_a_failed_one_is_a_row(
     called: list[list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command.main(["--output", str(tmp_path)]) == 1
-    swept = [["short", "--tiles", str(value)] for value in SWEEP.values]
-    assert called == [["long"], *swept, ["broken"], *swept]
+    assert called == [["long"], ["short"], ["broken"], ["short"]]
     page = (tmp_path / command.PAGE).read_text()
     assert "| broken |  | **failed** | exit code 1: error: the disk is full \\| really |" in page
-    assert "| short | tiles 20 | ratio | 3 | 3 … 3 | 2 |" in page
+    assert "| short |  | ratio | 3 | 3 … 3 | 2 |" in page
     assert "| long |  | ratio | 3 |  | 1 |" in page
-    assert "Made up: time ∝ tiles^1.00 from 10 to 40 tiles" in page
     assert all(name in page for name in suite.LEFT_OUT)
-    assert (tmp_path / suite_page.PLOTS).read_bytes().startswith(b"\x89PNG")
     content = json.loads((tmp_path / command.JSON).read_text())
     assert [call["name"] for call in content["calls"]] == [words[0] for words in called]
     assert all(call["processor"] > 0 for call in content["calls"])
@@ -66,28 +59,9 @@ def test_short_ones_are_repeated_by_turns_and_a_failed_one_is_a_row(
 
 def test_quick_takes_the_short_ones(called: list[list[str]], tmp_path: Path) -> None:
     assert command.main(["--quick", "--rounds", "1", "--only", "short", "--output", str(tmp_path)]) == 0
-    assert called == [["short", "--tiles", str(value)] for value in SWEEP.values]
+    assert called == [["short", "--tiles", "20"]]
     with pytest.raises(SystemExit):
         command.main(["--quick", "--only", "long"])
-
-
-def test_growth_is_that_of_the_power() -> None:
-    found = {float(work): [7 * work**1.5, 9 * work**1.5] for work in (3, 11, 50)}
-    assert suite_page.exponent(found) == pytest.approx(1.5)
-
-
-def test_a_line_without_the_figure_is_no_point() -> None:
-    lines = [{"benchmark": "short", "seconds": 6.0}, {"benchmark": "short"}]
-    calls = [suite.Call("short", (), value, lines) for value in (10, 20)]
-    assert suite_page.points(SHORT, calls) == {10: [6.0], 20: [6.0]}
-    assert suite_page.points(SHORT, calls, baseline=True) == {}
-
-
-def test_of_many_lines_the_worst_is_shown() -> None:
-    entry = suite.Entry("equivalence", ("weights",), worst=True)
-    call = suite.Call("equivalence", (), None, [{"weights": 1e-14}, {"weights": 3e-13}, {"weights": 0.0}])
-    ((_, case, name, value, *_),) = suite_page.rows([(entry, call)])
-    assert (case, name, value) == ("worst of 3", "weights", "3e-13")
 
 
 def test_every_benchmark_is_in_the_suite_or_named_or_a_part_of_another() -> None:
@@ -106,14 +80,13 @@ def test_arguments_are_such_as_the_benchmarks_take(quick: bool) -> None:
     """By their own text: none is started."""
     for entry in suite.ENTRIES:
         source = Path(str(importlib.util.find_spec(f"benchmarks.{entry.name}").origin)).read_text()  # type: ignore[union-attr]
-        words = [word for arguments in entry.calls(quick=quick) for word in arguments]
-        options = {word for word in words if word.startswith("--")}
+        options = {word for word in entry.arguments(quick=quick) or () if word.startswith("--")}
         assert [word for word in sorted(options) if f'"{word}"' not in source] == [], entry.name
 
 
 def test_the_machine_and_the_date_head_the_page(called: list[list[str]], tmp_path: Path) -> None:
     head: dict[str, Any] = command._head(True)
     assert set(head) == {"date", "machine", "load before", "sizes"}
-    page = "\n".join(suite_page.lines(head, [], None))
+    page = "\n".join(suite_page.lines(head, []))
     assert head["date"] in page
     assert head["machine"] in page

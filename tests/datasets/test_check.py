@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -230,6 +231,20 @@ def test_check_exits_0_only_if_clean(
     out = capsys.readouterr().out
     assert "more" not in out
     assert "labels/11.png" in out.partition("unknown value")[2]
+
+
+def test_check_as_json_is_all_that_stdout_gets(
+    recipe: Path, make_png: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_png("data/labels/03.png", label_of(7))
+    assert run("check", "--json", recipe) == 1
+    said = capsys.readouterr()
+    answer = json.loads(said.out)
+    assert (answer["clean"], answer["unmet"]) == (False, [])
+    finding = {"kind": "unknown value", "scene": "03", "text": "7", "pixels": SHAPE[0] * SHAPE[1]}
+    assert finding in answer["findings"]
+    assert sum(sum(pixels.values()) for pixels in answer["pixels"].values()) > 0
+    assert "unknown value" in said.err
 
 
 def test_check_says_what_cannot_be_paired(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -145,7 +145,8 @@ def test_scores_of_before_stay_readable_as_they_were_and_are_not_put_beside_new_
     assert "without data missed" in str(old.protocol)
     assert "1 pixels without image data, or" in old.table()
     assert Scores.from_dict(old.to_dict()).to_dict() == old.to_dict()
-    for act, other in ((new.improvement_on, old), (replace(new, protocol=SECOND).merged, old)):
+    merged = replace(new, protocol=SECOND).merged
+    for act, other in ((new.protocol.require_same, old.protocol), (merged, old)):
         with pytest.raises(ScoreError, match="without_data: left out and missed"):
             act(other)
 
@@ -294,7 +295,7 @@ def test_a_protocol_that_does_not_fit_is_refused(build: Callable[[], object], me
 def test_numbers_of_different_protocols_are_never_put_together(other: Protocol, message: str) -> None:
     mine, theirs = _scores([0, 1], [0, 1]), _scores([0, 1], [0, 1], other)
     with pytest.raises(ScoreError, match=f"scores of different protocols: {message}") as caught:
-        mine.improvement_on(theirs)
+        mine.protocol.require_same(theirs.protocol)
     assert isinstance(caught.value, SegmenterError)
     if other.scenes == PLAIN.scenes:
         with pytest.raises(ScoreError, match=message):
@@ -308,7 +309,6 @@ def test_scores_of_one_protocol_compare_and_merge() -> None:
     whole = _scores([0, 1, 3, 0, 1, 1, 2], [0, 1, IGNORE, 0, 0, 1, 2])
     assert both.protocol.scenes == ("s1", "s2")
     assert both.to_dict() | {"protocol": None} == whole.to_dict() | {"protocol": None}
-    assert _scores([0, 1], [0, 1]).improvement_on(_scores([0, 1], [0, 0]))["oa"] == 0.5
 
 
 def test_a_scene_is_not_counted_twice() -> None:

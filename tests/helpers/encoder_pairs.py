@@ -32,7 +32,7 @@ def pair(encoder: str, decoder: str, **options: Any) -> EncoderDecoderConfig:
 
 RATE = 0.0005
 """Learning rate. At 0.005 these random networks grow a rounding a hundred times a step, here ten to twenty:
-`benchmarks.encoder_equivalence --growth` measures it on one device."""
+`studies.encoder_equivalence --growth` measures it on one device."""
 
 
 class PairLaboratory:

@@ -14,21 +14,17 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from datasets.commands.gpu.laboratory import Laboratory
 from datasets.commands.gpu.matrix import (
     BATCH,
     KINDS,
     LIMIT,
-    ROWS,
-    SEEN,
     SUM,
     WEIGHTS,
-    Row,
     difference,
     only,
 )
 from segmenter.config.recipe import LossConfig
-from tests.helpers.naive import Naive
+from tests.helpers.naive import ROWS, SEEN, Guarded, Naive, NaiveLaboratory
 
 pytestmark = pytest.mark.timeout(900)  # compiling for four replicas takes a minute
 FREE = [name for name, row in ROWS.items() if not row.clip]
@@ -36,8 +32,8 @@ CLIPPED = [name for name, row in ROWS.items() if row.clip]
 # Clipping is the optimiser's affair: a shallow model shows it, and compiles in a third of the time.
 SHALLOW = {name: replace(ROWS[name], depth=1) for name in ("cross-entropy", *CLIPPED)}
 SHALLOW = {f"{name}, shallow": row for name, row in SHALLOW.items()}
-SHALLOW["frozen encoder, shallow"] = Row(lopsided=True, depth=1, paced=True)
-SHALLOW["frozen encoder clipped by norm, shallow"] = Row(
+SHALLOW["frozen encoder, shallow"] = Guarded(lopsided=True, depth=1, paced=True)
+SHALLOW["frozen encoder clipped by norm, shallow"] = Guarded(
     lopsided=True, clip="norm", naive="clip", depth=1, paced=True
 )
 SHALLOW_CLIPPED = [name for name, row in SHALLOW.items() if row.clip or row.paced]
@@ -49,28 +45,28 @@ ONE_FACTOR = [
 
 
 @pytest.fixture(scope="module")
-def laboratory(tensorflow: ModuleType) -> Laboratory:
-    return Laboratory(ROWS | SHALLOW, traps=Naive())
+def laboratory(tensorflow: ModuleType) -> NaiveLaboratory:
+    return NaiveLaboratory(ROWS | SHALLOW)
 
 
-def check(laboratory: Laboratory, name: str, replicas: int) -> None:
+def check(laboratory: NaiveLaboratory, name: str, replicas: int) -> None:
     assert {k: d for k, d in laboratory.differences(name, replicas).items() if not d <= LIMIT} == {}
     many, one = (laboratory.exact(name, r)["held"][0] for r in (replicas, 1))
     assert np.array_equal(many, one)
 
 
 @pytest.mark.parametrize(("name", "replicas"), ONE_FACTOR)
-def test_equivalence(laboratory: Laboratory, name: str, replicas: int) -> None:
+def test_equivalence(laboratory: NaiveLaboratory, name: str, replicas: int) -> None:
     check(laboratory, name, replicas)
 
 
 @pytest.mark.parametrize("name", [*FREE, *SHALLOW_CLIPPED])
-def test_naive_variants_are_seen(laboratory: Laboratory, name: str) -> None:
-    assert max(laboratory.differences(name, 2, naive=True).values()) > SEEN
+def test_naive_variants_are_seen(laboratory: NaiveLaboratory, name: str) -> None:
+    assert max(laboratory.naive(name, 2).values()) > SEEN
 
 
 @pytest.mark.parametrize("name", [name for name in SHALLOW_CLIPPED if not SHALLOW[name].paced])
-def test_the_clipping_does_clip(laboratory: Laboratory, name: str) -> None:
+def test_the_clipping_does_clip(laboratory: NaiveLaboratory, name: str) -> None:
     clipped, free = laboratory.exact(name, 1), laboratory.exact("cross-entropy, shallow", 1)
     assert difference(clipped, free, "loss") == 0
     assert difference(clipped, free, "gradients") > 0.1
@@ -78,9 +74,9 @@ def test_the_clipping_does_clip(laboratory: Laboratory, name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "replicas"), list(itertools.product(CLIPPED, (2, 4))))
-def test_equivalence_of_clipping(laboratory: Laboratory, name: str, replicas: int) -> None:
+def test_equivalence_of_clipping(laboratory: NaiveLaboratory, name: str, replicas: int) -> None:
     check(laboratory, name, replicas)
-    assert max(laboratory.differences(name, replicas, naive=True).values()) > SEEN
+    assert max(laboratory.naive(name, replicas).values()) > SEEN
 
 
 def losses() -> Iterator[tuple[str, LossConfig]]:
@@ -95,15 +91,15 @@ def losses() -> Iterator[tuple[str, LossConfig]]:
         yield f"{name} {mean}{weighted}, smoothing {smoothing}", config.model_copy(update=changes)
 
 
-def full_cross(clip: str) -> dict[str, Row]:
+def full_cross(clip: str) -> dict[str, Guarded]:
     rows = {}
     for (name, loss), lopsided, images in itertools.product(losses(), (False, True), (BATCH, 5, 1)):
-        row = Row(loss, lopsided, images, clip, guarded_against(loss, lopsided, images, clip))
+        row = Guarded(loss, lopsided, images, clip, naive=guarded_against(loss, lopsided, images, clip))
         rows[f"{name}, {'lopsided' if lopsided else 'even'}, {images} images"] = row
     return rows
 
 
-def guarded_against(loss: LossConfig, lopsided: bool, images: int, clip: str) -> str:
+def guarded_against(loss: LossConfig, lopsided: bool, images: int, clip: str) -> Naive:
     """A mistake that shows in this row: some are none where all replicas have as much to say."""
     overlaps = loss.dice or loss.jaccard or loss.tversky
     uneven_weights = loss.normalisation == "per_pixel" and loss.class_weights != "none"
@@ -119,8 +115,8 @@ def guarded_against(loss: LossConfig, lopsided: bool, images: int, clip: str) ->
 @pytest.mark.parametrize("clip", ["", "norm", "value"])
 def test_equivalence_full_cross(tensorflow: ModuleType, clip: str) -> None:
     rows = full_cross(clip)
-    laboratory = Laboratory(rows, traps=Naive())
+    laboratory = NaiveLaboratory(rows)
     found = {(n, r): laboratory.differences(n, r) for n, r in itertools.product(rows, (2, 4))}
     assert {case: d for case, d in found.items() if not all(d[k] <= LIMIT for k in KINDS)} == {}
-    naive = {name: laboratory.differences(name, 2, naive=True) for name in rows}
+    naive = {name: laboratory.naive(name, 2) for name in rows}
     assert {case: d for case, d in naive.items() if not max(d.values()) > SEEN} == {}

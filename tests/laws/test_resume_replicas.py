@@ -12,10 +12,11 @@ import pytest
 import yaml
 from numpy.typing import NDArray
 
-from datasets.commands.gpu.matrix import LIMIT, SEEN
+from datasets.commands.gpu.matrix import LIMIT
 from segmenter.config.recipe import UNetConfig
 from segmenter.runs.checkpoints import assign_weights, checkpoints, load_arrays, save_arrays, weight_arrays
 from tests.helpers.made_training import made, train, weights
+from tests.helpers.naive import SEEN
 from tests.helpers.small_training import PER_IMAGE, Training, batches, difference
 
 NARROW = UNetConfig(depth=2, width=2)

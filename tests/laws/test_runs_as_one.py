@@ -16,8 +16,9 @@ from segmenter.base.errors import CheckpointError, run_script
 from segmenter.grid.labels import ClassMap
 from segmenter.inference.loading import load_predictor
 from segmenter.inference.prediction import ExtraOutputs
+from segmenter.mapping.call import Call
+from segmenter.mapping.computing import needs_of
 from segmenter.mapping.request.map_request import MapRequest
-from segmenter.mapping.tiling import _needs
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.ensemble import Ensemble, joined
 from segmenter.runs.run import Run, load_run
@@ -123,9 +124,9 @@ def test_memory_is_counted_for_all_runs(runs: tuple[Path, Path]) -> None:
     assert together.network.bytes_per_pixel == largest + 2 * 4 * 4
     weights = (runs[1] / "best.npz").stat().st_size
     assert together.further_bytes == 2 * weights + 80_000_000
-    request, plain = MapRequest(run=runs[0], inputs=("a.tif",), output=Path("maps")), ExtraOutputs()
+    request = MapRequest(run=runs[0], inputs=("a.tif",), output=Path("maps"))
     for run, bytes_of_others in ((together, together.further_bytes), (first, 0)):
-        assert _needs(request, run, [], plain)[1].weights == bytes_of_others
+        assert needs_of(Call.of(request, run), [])[1].weights == bytes_of_others
     far: Run = replace(second, network=NetworkGeometry(4, None, 1.0, "it looks at all"))
     found = joined([first, far]).network
     assert (found.radius, found.unlimited) == (None, f"{second.path}: it looks at all")

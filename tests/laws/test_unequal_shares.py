@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from datasets.commands.gpu.matrix import SEEN
+from tests.helpers.naive import SEEN
 from tests.helpers.small_training import NO_NORM, PER_PIXEL, SGD, Training, central_of, difference
 from tests.helpers.whole_step import CLIPPED, LOSS, MODEL, check, kinds, trained
 

@@ -9,8 +9,9 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from datasets.commands.gpu.matrix import LIMIT, SEEN
+from datasets.commands.gpu.matrix import LIMIT
 from tests.helpers.child_worker import ROWS, done
+from tests.helpers.naive import SEEN
 from tests.helpers.several_workers import workers
 from tests.helpers.small_training import difference
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import rasterio
 
-from segmenter.mapping.quiet import without_rasterio
+from datasets.commands.predict import without_rasterio
 from tests.helpers.raster_verdict import H, W, pixels, shape, verdict
 
 Make = Callable[..., Path]

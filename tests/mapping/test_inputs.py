@@ -13,7 +13,7 @@ from segmenter.base.errors import DatasetError
 from segmenter.config.datasets import DatasetConfig, Naic2020Config
 from segmenter.grid.scenes import Layout
 from segmenter.mapping.request.inputs import find_inputs, output_names
-from segmenter.mapping.request.patterns import LabelPattern
+from segmenter.mapping.request.truth import LabelPattern
 
 PLAIN = Layout(Path("."), re.compile(r"[^/]*"), re.compile(r"-"), "*")
 

@@ -242,16 +242,16 @@ def test_windows_are_chosen_once(
     capsys: Any,
 ) -> None:
     """On a machine with less memory the same call takes the same windows, which in smooth mode are seen."""
-    import segmenter.mapping.tiling
+    import segmenter.mapping.computing
 
     chosen: list[str] = []
-    plan = segmenter.mapping.tiling.tiling_for
+    plan = segmenter.mapping.computing.tiling_for
 
-    def tiling_for(request: Any, *rest: Any) -> Any:
-        chosen.append(request.mode)
-        return plan(request, *rest)
+    def tiling_for(call: Any, *rest: Any) -> Any:
+        chosen.append(call.request.mode)
+        return plan(call, *rest)
 
-    monkeypatch.setattr("segmenter.mapping.tiling.tiling_for", tiling_for)
+    monkeypatch.setattr("segmenter.mapping.computing.tiling_for", tiling_for)
     source, other = (scene(make_geotiff, f"in/{name}.tif", 60, 50) for name in ("a", "b"))
     assert call(source, "--mode", "smooth") == 0
     assert call(source, "--mode", "smooth") == 0

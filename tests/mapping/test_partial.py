@@ -148,18 +148,6 @@ def test_a_window_that_does_not_follow_the_one_before_it_ends_what_is_believed(
         assert again.recover() == 11
 
 
-@pytest.mark.parametrize("name", ["idz", "window"])
-def test_arrays_of_another_name_or_shape_are_none(
-    tmp_path: Path, rng: np.random.Generator, name: str
-) -> None:
-    entries = contents(rng)[:6]
-    entries[3] = entries[3][0], {name: np.zeros((11, 9), np.uint8)}
-    entries[0] = entries[0][0], {"ids": np.zeros((11, 8), np.uint8)} if name == "window" else entries[0][1]
-    filled(tmp_path, entries)
-    with contextlib.closing(PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
-        assert again.recover() == (0 if name == "window" else 11)
-
-
 def test_a_partial_map_of_an_older_program_is_begun_anew(tmp_path: Path, rng: np.random.Generator) -> None:
     partial = filled(tmp_path, contents(rng))
     partial.path.write_bytes(partial.path.read_bytes().replace(b'{"partial": 2', b'{"partial": 1', 1))

@@ -14,6 +14,7 @@ from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.mapping.jobs import MapJob, RasterRequest
 from segmenter.mapping.outputs.finished import MapStyle
 from segmenter.mapping.outputs.pictures import draw_view
+from segmenter.mapping.request.map_request import MapRequest
 from segmenter.raster import RasterSpec, open_raster, raster_info, read_label, write_raster
 
 
@@ -31,7 +32,8 @@ def test_a_view_is_drawn_beside_the_map(
     ids = rng.integers(0, 3, (size.height, size.width)).astype(np.uint8)
     image = make_geotiff("in.tif", np.repeat(ids[..., None] * 50, 3, axis=2))
     label = make_geotiff("label.tif", classes.codes()[ids])
-    style = MapStyle(classes, tmp_path, "png" if png else "geotiff")
+    request = MapRequest(Path("run"), tmp_path, ("in.tif",), format="png" if png else "geotiff")
+    style = MapStyle(request, classes)
     job = MapJob(
         RasterRequest(None, 3),
         raster_info(image),

@@ -93,10 +93,10 @@ def test_a_call_that_was_killed_goes_on_and_replaces_no_file_of_others(
 ) -> None:
     note = PolygonFile._note
 
-    def killed(self: PolygonFile, made_of: str, file: dict[str, Any] | None) -> None:
+    def killed(self: PolygonFile, journal: Any, made_of: str, file: dict[str, Any] | None) -> None:
         if file is not None:
             raise KeyboardInterrupt
-        note(self, made_of, file)
+        note(self, journal, made_of, file)
 
     with monkeypatch.context() as patch:
         patch.setattr(PolygonFile, "_note", killed)

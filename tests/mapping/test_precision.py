@@ -27,7 +27,7 @@ class Folder:
     def map(self, *options: str, gpu: bool = False, trained: str = MIXED) -> list[str]:
         """Lines of stdout that speak of precision, or of maps that are made anew or kept."""
         card = 11 * 2**30 if gpu else None
-        self._patch.setattr("segmenter.mapping.precision.smallest_card", lambda: card)
+        self._patch.setattr("segmenter.mapping.computing.smallest_card", lambda: card)
         recipe = fake_run(SimpleNamespace()).recipe  # type: ignore[arg-type]
         recipe.training.precision = trained
         assert self._call(self._source, *options, recipe=recipe) == 0

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +11,11 @@ import numpy as np
 import pytest
 import rasterio
 
+from segmenter.api.asked import asked_by_python, parse
 from segmenter.base.errors import SegmenterError
-from segmenter.extras.dask.options import ClusterOptions
-from segmenter.grid.geometry import Window
+from segmenter.extras.vectors.mapped import PolygonFile
 from segmenter.grid.labels import ClassMap
-from segmenter.mapping.jobs import Bounds
 from segmenter.mapping.request.map_request import MapRequest
-from segmenter.mapping.request.options import _parser, parse, request_of
 from segmenter.mapping.session import map_rasters
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_map, fake_load_predictor, fake_run
 
@@ -31,41 +28,33 @@ def request(**changes: Any) -> MapRequest:
 
 
 def test_without_options_a_request_has_the_defaults_of_the_command_line() -> None:
-    assert parse(CALL) == request()
-
-
-def test_each_option_is_an_attribute_of_its_name() -> None:
-    names = {action.dest for action in _parser()._actions if not isinstance(action, argparse._HelpAction)}
-    cluster = {field.name for field in fields(ClusterOptions)}
-    # An --output in a bucket is `upload`, and --work its `output`.
-    asked = {field.name for field in fields(MapRequest)} - {"cluster", "upload"}
-    assert names - {"bbox", "work"} - cluster == asked
+    assert parse(CALL)[0].request == request()
 
 
 def test_options_become_values() -> None:
-    got = parse(
+    asked, _ = parse(
         [
             *CALL,
             *("--window-size", "96", "--blend-weights", "linear", "--tta", "flips", "--memory", "3GB"),
             *("--part", "1", "2", "3", "4", "--bands", "3,1", "--drivers", "VRT,JP2OpenJPEG"),
         ]
     )
-    assert got == request(
+    assert asked.request == request(
         window_size=96,
         blend_weights="linear",
         tta="flips",
         memory=3 * 10**9,
-        part=Window(1, 2, 3, 4),
+        part=(1, 2, 3, 4),
         bands=(3, 1),
         drivers=("VRT", "JP2OpenJPEG"),
     )
     with pytest.raises(FrozenInstanceError):
-        got.tta = "all"  # type: ignore[misc]
+        asked.request.tta = "all"  # type: ignore[misc]
 
 
 def test_a_list_of_runs_may_be_longer_than_a_file_name() -> None:
     names = [letter * 100 for letter in "abcdef"]
-    assert parse([",".join(names), *CALL[1:]]).runs == tuple(map(Path, names))
+    assert parse([",".join(names), *CALL[1:]])[0].request.runs == tuple(map(Path, names))
 
 
 @pytest.mark.parametrize(
@@ -87,9 +76,10 @@ def test_old_and_shortened_names_are_refused(old: tuple[str, ...], capsys: Any) 
         ({"tta": "some"}, "--tta: expected none, flips or all, with or without scales"),
         ({"blend_weights": None}, "--blend-weights: expected hann, gaussian, linear, got None"),
         ({"window_size": 0}, "--window-size: expected 1 or more, got 0"),
-        ({"part": Window(-1, 0, 9, 9)}, "--part: expected ROW COL ≥ 0 and HEIGHT WIDTH ≥ 1, got -1 0 9 9"),
+        ({"part": (-1, 0, 9, 9)}, "--part: expected ROW COL ≥ 0 and HEIGHT WIDTH ≥ 1, got -1 0 9 9"),
+        ({"part": (0, 0, -1, 9)}, "--part: expected ROW COL ≥ 0 and HEIGHT WIDTH ≥ 1, got 0 0 -1 9"),
         (
-            {"part": Bounds(5, 0, 1, 1)},
+            {"bbox": (5, 0, 1, 1)},
             "--bbox: expected numbers, LEFT < RIGHT and BOTTOM < TOP, got 5 0 1 1",
         ),
         ({"cog": True, "format": "png"}, "--cog: is a kind of GeoTIFF, and --format png asks for none"),
@@ -141,4 +131,6 @@ def test_labels_and_splits_of_python_users_need_what_a_loader_says(
 
 def test_one_class_from_python_is_one_class() -> None:
     options = {"vectors": "a.gpkg", "only": "road"}
-    assert request_of((Path("run"),), ["in"], "maps", options).only == ("road",)
+    polygons = asked_by_python((Path("run"),), ["in"], "maps", options).finishers[-1]
+    assert isinstance(polygons, PolygonFile)
+    assert polygons.wanted.only == ("road",)

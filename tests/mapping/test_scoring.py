@@ -310,7 +310,9 @@ def test_a_png_that_loses_the_place_says_so(
 def test_a_png_too_large_for_memory_is_refused(make_classes: Callable[..., ClassMap], tmp_path: Path) -> None:
     from segmenter.grid.geometry import Size, Window
     from segmenter.mapping.outputs.finished import MapStyle
+    from segmenter.mapping.request.map_request import MapRequest
 
+    request = MapRequest(Path("run"), tmp_path, ("a.tif",), format="png")
     info = SimpleNamespace(path=Path("a.tif"), georeferenced=False, size=Size(9000, 9000))
     with pytest.raises(RasterError, match=r"9000×9000 pixels is too large for a PNG; use --format geotiff"):
-        MapStyle(make_classes(3), tmp_path, "png").check(info, Window(0, 0, 9000, 9000))
+        MapStyle(request, make_classes(3)).check(info, Window(0, 0, 9000, 9000))

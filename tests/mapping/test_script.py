@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
@@ -19,29 +20,14 @@ from rasterio.transform import Affine
 
 import predict
 from segmenter.base.errors import run_script
-from segmenter.grid.labels import ClassMap
 from segmenter.mapping.request.inputs import output_names
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.raster import RasterSpec, raster_info, write_raster
 from tests.helpers.child_predict import without_styles
-from tests.helpers.exact_network import RADIUS, STRIDE, exact_map, fake_run, run_predict
+from tests.helpers.exact_network import RADIUS, STRIDE, exact_map
 
 Make = Callable[..., Path]
 REPO = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def call(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, make_classes: Callable[..., ClassMap]
-) -> Callable[..., int]:
-    """`call(input..., "--option", band_count=3)` in the test's folder; maps go to `maps`."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: Any, classes: ClassMap | None = None, output: str = "maps", **changes: Any) -> int:
-        run = fake_run(classes or make_classes(7), **changes)
-        return run_predict(monkeypatch, run, *arguments, "--output", output)
-
-    return call
 
 
 def names(folder: Path) -> list[str]:
@@ -309,6 +295,39 @@ def test_a_wrong_call(
     assert line in said
     assert said.count("\n") == 1
     assert not (tmp_path / "maps").exists()
+
+
+def test_the_result_can_be_had_as_json(
+    tmp_path: Path, make_geotiff: Make, make_png: Make, call: Callable[..., int], capsys: Any
+) -> None:
+    """One object on stdout and the words on stderr, also where an input fails; nothing after a wrong call."""
+    rng = np.random.default_rng(0)
+    for name in "ab":
+        make_geotiff(f"in/{name}.tif", pixels(rng, 40, 50, 3))
+        make_png(f"truth/{name}.png", rng.integers(0, 7, (40, 50), np.uint8))
+    asked = ("in", "--json", "--labels", "truth/{stem}.png", "--confidence", "--pictures")
+    assert call(*asked) == 0
+    told = capsys.readouterr()
+    result = json.loads(told.out)
+    assert "2 maps in maps" in told.err
+    assert result["counts"] == {"written": 2, "kept": 0, "failures": 0}
+    files = [name for one in result["maps"] for name in one["files"]] + result["further"]
+    assert sorted(files) == sorted(p.name for p in (tmp_path / "maps").iterdir() if p.name[0] != ".")
+    assert result["maps"][0] == {
+        "map": "a.tif",
+        "image": "in/a.tif",
+        "files": ["a.tif", "a.confidence.tif", "a.qml", "a.confidence.qml", "a.tif.aux.xml"],
+        "kept": False,
+    }
+    saved = json.loads((tmp_path / "maps" / "scores.json").read_text())
+    assert {key: saved[key] for key in result["scores"]} == result["scores"]
+    (tmp_path / "in" / "c.tif").write_bytes(b"no raster")
+    assert call(*asked) == 1
+    result = json.loads(capsys.readouterr().out)
+    assert result["counts"] == {"written": 0, "kept": 2, "failures": 1}
+    assert "c.tif" in result["failures"][0]
+    assert call("nowhere.tif", "--json") == 2
+    assert capsys.readouterr().out == ""
 
 
 def test_a_run_that_is_none(tmp_path: Path, make_geotiff: Make, capsys: Any) -> None:

@@ -239,8 +239,7 @@ def test_one_source_of_images_and_labels(
 
 
 def test_options_may_stand_before_between_and_behind_the_inputs() -> None:
-    from segmenter.mapping.jobs import Bounds
-    from segmenter.mapping.request.options import parse
+    from segmenter.api.asked import parse
 
     orders = (
         "r a b --output o",
@@ -250,12 +249,12 @@ def test_options_may_stand_before_between_and_behind_the_inputs() -> None:
         "r a --cog b --output o",
     )
     for order in orders:
-        args = parse(order.split())
+        args = parse(order.split())[0].request
         assert (str(args.run), args.inputs, str(args.output)) == ("r", ("a", "b"), "o")
     for dashed in (["r", "--output", "o", "--", "a", "-b"], ["--output", "o", "--", "r", "a", "-b"]):
-        assert parse(dashed).inputs == ("a", "./-b")
-    box = parse(["r", "--bbox", "-1", "2", "3", "4", "--output", "o", "a", "--split-name", "x"])
-    assert (box.inputs, box.part, box.split_name) == (("a",), Bounds(-1, 2, 3, 4), "x")
+        assert parse(dashed)[0].request.inputs == ("a", "./-b")
+    box = parse(["r", "--bbox", "-1", "2", "3", "4", "--output", "o", "a", "--split-name", "x"])[0].request
+    assert (box.inputs, box.bbox, box.split_name) == (("a",), (-1, 2, 3, 4), "x")
 
 
 def test_maps_are_not_put_where_the_next_call_would_take_them_for_scenes(

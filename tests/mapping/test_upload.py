@@ -135,18 +135,18 @@ def test_large_files_go_in_parts_and_appear_at_the_end(
     folder.mkdir()
     content = os.urandom((11 << 20) + 7)
     Path("large.tif").write_bytes(content)
-    uploads = upload.Uploads(upload.Place("s3", store.bucket, "maps"))
+    uploads = upload.Uploads(f"s3://{store.bucket}/maps")
     store.fault = lambda method, path: 403 if "partNumber=3" in path else None
     uploads.add([Path("large.tif")])
-    (error,) = uploads.finish()
+    (error,) = uploads.wait()
     assert str(error).startswith(f"s3://{store.bucket}/maps/large.tif: cannot be uploaded: access is denied")
     assert store.keys() == []
     assert store.unfinished() == []
     assert Path("large.tif").exists()
     store.fault = lambda method, path: 503 if "partNumber=2" in path and len(store.asked) % 2 else None
-    uploads = upload.Uploads(upload.Place("s3", store.bucket, "maps"))
+    uploads = upload.Uploads(f"s3://{store.bucket}/maps")
     uploads.add([Path("large.tif")])
-    assert uploads.finish() == []
+    assert uploads.wait() == []
     assert store.get("maps/large.tif") == content
     assert (uploads.sent, uploads.sent_bytes) == (1, len(content))
 

@@ -11,7 +11,7 @@ from rasterio.crs import CRS
 from rasterio.transform import Affine
 from rasterio.warp import transform
 
-from segmenter.extras.vectors.area import pixel_square_metres
+from segmenter.extras.vectors.vectorise import pixel_square_metres
 from segmenter.grid.geometry import Size
 from segmenter.raster import RasterInfo, RasterSpec, pixel_sides, raster_info, write_raster
 

@@ -26,7 +26,7 @@ def first_loss(
         trainer._use_step_of(0)
         stack = tuple(part[None] for part in trainer.feed.loader.batch)
         dealt = trainer.devices.distributed(stack, axis=1)
-        return float(trainer._steps(dealt, tensorflow.constant(1)).loss[0])
+        return float(trainer.learner.steps(dealt, tensorflow.constant(1)).loss[0])
 
     return loss
 

@@ -108,7 +108,7 @@ def test_replicas_that_differ_end_the_run_before_a_checkpoint(
     first = trainer.save()
     assert first is not None
     assert first.is_file()
-    variable = trainer.model.trainable_variables[0]
+    variable = trainer.learner.model.trainable_variables[0]
     copy = trainer.devices.strategy.experimental_local_results(variable.value)[1]
     copy.assign(copy * 1.0000002)
     trainer.position = trainer.position.after(1)

@@ -163,7 +163,7 @@ def test_a_run_begins_with_the_weights_and_knows_its_scenes_again(
     tiles = prepare_tiles(recipe, dataset)
     devices = strategy.make_devices(recipe.distribution, None)
     with open_training(check_training(recipe, dataset, tiles, devices, tmp_path / "run")) as trainer:
-        for model in (trainer.model, trainer.averaged.model):  # type: ignore[union-attr]
+        for model in (trainer.learner.model, trainer.learner.averaged.model):  # type: ignore[union-attr]
             kernel = model.get_layer("stage2_block1_conv1").kernel.numpy()
             np.testing.assert_array_equal(kernel, tensors["layer2.0.conv1.weight"].transpose(2, 3, 1, 0))
     out = capsys.readouterr().out

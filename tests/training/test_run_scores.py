@@ -54,7 +54,7 @@ def validate(
         dataset=SimpleNamespace(of=lambda _: ()),
         feed=SimpleNamespace(check=None),
         position=Position(),
-        _predictor=lambda: None,
+        learner=SimpleNamespace(predictor=lambda: None),
         _log=TrainLog(tmp_path),
         _workers=Workers(),
         _arrays=lambda: {"done": np.array(state.position.done)},

@@ -16,7 +16,7 @@ from segmenter.config.recipe import Recipe
 from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Dataset
 from segmenter.tiles.index import build_index
-from segmenter.training.gsd import trained_scale
+from segmenter.training.prepare import trained_scale
 from tests.helpers.scaled_scenes import SIDE, scaled_dataset, scaled_recipe
 
 METRES = (0.1, 0.25, 2.0, 0.12, 2.1)

@@ -136,13 +136,14 @@ def test_given_shares_are_whole_tiles_of_each_micro_batch() -> None:
 
 
 def test_the_memory_of_each_devices_part_and_its_micro_batches_are_said() -> None:
-    from segmenter.training.start import _describe_accumulation, _memory_of_each
+    from segmenter.training.beginning.new_run import _memory_of_each
+    from segmenter.training.learner import describe_accumulation
 
     recipe, devices = recipe_of([5, 1], accumulate=4), replace(devices_of("a", "b"), shares=(20, 4))
     assert _memory_of_each(devices, recipe, 300 * 2**20) == (
         "memory of the tiles at a time: GPU:0 1,500 MiB for 5 tiles, GPU:1 300 MiB for 1 tile"
     )
-    line = _describe_accumulation(recipe, devices)
+    line = describe_accumulation(recipe, devices)
     assert line.startswith(
         "accumulation: 4 micro-batches of 6 tiles, 1 to 5 on each device, make a step of 24"
     )

@@ -58,7 +58,7 @@ class Trainer:
 
     def __init__(self, run: Run, refuses: bool = False) -> None:
         self.run, self.refuses, self.steps = run, refuses, 40
-        self.devices, self.computed_on = SimpleNamespace(replicas=4), MACHINE
+        self.devices, self.learner = SimpleNamespace(replicas=4), SimpleNamespace(computed_on=MACHINE)
         self.position: Any = None
         self.log_at_rewind = ""
 
@@ -86,7 +86,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 def test_a_checkpoint_that_is_refused_moves_nothing(tensorflow: ModuleType, gone_on: Run) -> None:
-    from segmenter.training.start import resume_from
+    from segmenter.training.resuming import resume_from
 
     before = contents(gone_on.path)
     with pytest.raises(CheckpointError, match="does not fit"):
@@ -97,7 +97,7 @@ def test_a_checkpoint_that_is_refused_moves_nothing(tensorflow: ModuleType, gone
 def test_taken_back_the_next_best_is_kept_and_the_later_one_too(
     tensorflow: ModuleType, gone_on: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from segmenter.training.start import resume_from
+    from segmenter.training.resuming import resume_from
 
     path, later = gone_on.path, (gone_on.path / BEST).read_bytes()
     trainer = Trainer(gone_on)
@@ -229,7 +229,7 @@ def test_the_start_says_how_far_a_pixel_sees_or_which_layer_has_no_bound(
     network: NetworkGeometry,
     said: str,
 ) -> None:
-    monkeypatch.setattr("segmenter.training.start.network_geometry", lambda model: network)
+    monkeypatch.setattr("segmenter.training.beginning.new_run.network_geometry", lambda model: network)
     check(prepared, tmp_path / "run")
     assert f"parameters, {said}" in capsys.readouterr().out
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets.commands.gpu.matrix import BATCH, CLASSES, LIMIT, SEEN, WEIGHTS
+from datasets.commands.gpu.matrix import BATCH, CLASSES, LIMIT, WEIGHTS
 from segmenter.base.errors import ConfigError
 from segmenter.config.recipe import LossConfig, Recipe, TrainingConfig
+from tests.helpers.naive import SEEN
 from tests.helpers.small_training import (
     AVERAGE,
     NO_NORM,

@@ -124,14 +124,14 @@ def test_where_the_host_validates_it_has_the_weights_of_now(
     monkeypatch.setattr(Devices, "predicts_on_host", True)
     here = made_trainer(tmp_path, classes, 1)
     image, valid, *_ = here.feed.loader.batch
-    for variable in here.model.trainable_variables:
+    for variable in here.learner.model.trainable_variables:
         variable.assign(variable.value * 1.5)
-    assert here._predictor() is not here._on_host
-    found = here._predictor()(image, valid).ids
-    before = there._predictor()(image, valid).ids
-    for ours, theirs in zip(there.model.variables, here.model.variables, strict=True):
+    assert here.learner.predictor() is not here.learner._on_host
+    found = here.learner.predictor()(image, valid).ids
+    before = there.learner.predictor()(image, valid).ids
+    for ours, theirs in zip(there.learner.model.variables, here.learner.model.variables, strict=True):
         ours.assign(theirs.value)
-    assert np.array_equal(found, there._predictor()(image, valid).ids)
+    assert np.array_equal(found, there.learner.predictor()(image, valid).ids)
     assert not np.array_equal(found, before)
 
 

@@ -1,1 +1,1 @@
-"""Tell what a GPU server does, `segmenter gpu`: a module for each section, each run by itself."""
+"""Command `segmenter gpu`: laws and speed of a GPU server; a module for each section."""

@@ -1,4 +1,4 @@
-"""Truth about a GPU server in ten minutes, after `make setup GPU=1`.
+"""Laws and speed of a GPU server, in ten minutes, after `make setup GPU=1`.
 
 Facts, collectives, equivalence (law 2), memory, the training step, the input against its need, prediction
 and resume (law 3). Each section is a process with a limit in time; a page, gpu.md, and gpu.json are written

@@ -54,16 +54,16 @@ def _in(bench: Bench, rows: dict[str, Row], dtype: str) -> Iterator[Figure]:
     }
     for replicas in bench.numbers[1:]:
         draws = (0,) if exact else DRAWS
-        found = {name: _median(laboratory, name, replicas, draws) for name in rows}
-        yield _difference(found, limits, f"{replicas} {bench.said} against one, {dtype}")
+        differences = {name: _median(laboratory, name, replicas, draws) for name in rows}
+        yield _difference(differences, limits, f"{replicas} {bench.said} against one, {dtype}")
     unequal = laboratory.unequal_copies()
     name = f"variables that differ between replicas, {dtype}"
     yield Figure(name, float(unequal), "", "0", unequal == 0, law=True)
 
 
 def _median(laboratory: Laboratory, name: str, replicas: int, draws: Sequence[int]) -> Kinds:
-    found = [laboratory.differences(name, replicas, rounded=draw) for draw in draws]
-    return {kind: float(np.median([differences[kind] for differences in found])) for kind in KINDS}
+    drawn = [laboratory.differences(name, replicas, rounded=draw) for draw in draws]
+    return {kind: float(np.median([differences[kind] for differences in drawn])) for kind in KINDS}
 
 
 def _allowed(roundings: Kinds) -> Kinds:

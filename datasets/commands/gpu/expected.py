@@ -31,6 +31,6 @@ MAPPED = {"float32": (10.95, 17.89), "mixed_float16": (18.34, 31.03)}
 
 def mapped(precision: str, window: int) -> str:
     """Return what one card maps a second at least and at most, of which a window's border is not kept."""
-    kept = max(window - 2 * (-(-_RADIUS // _STRIDE) * _STRIDE), _STRIDE)
-    low, high = ((kept / window) ** 2 * rate for rate in MAPPED[precision])
+    inner = max(window - 2 * (-(-_RADIUS // _STRIDE) * _STRIDE), _STRIDE)
+    low, high = ((inner / window) ** 2 * rate for rate in MAPPED[precision])
     return f"{low:.3g} … {high:.3g} MPx/s"

@@ -51,10 +51,10 @@ def _card(number: int, details: dict[str, Any], build: dict[str, Any]) -> Iterat
     capability = details.get("compute_capability")
     if capability is None:
         return
-    there = has_code(tuple(capability), build.get("cuda_compute_capabilities", ()))
+    supported = has_code(tuple(capability), build.get("cuda_compute_capabilities", ()))
     name = f"compute capability of GPU {number}"
     code = ", ".join(build.get("cuda_compute_capabilities", ()))
-    yield Figure(name, ".".join(map(str, capability)), "", f"code for {code}", there)
+    yield Figure(name, ".".join(map(str, capability)), "", f"code for {code}", supported)
 
 
 def has_code(capability: tuple[int, ...], code: Any) -> bool:

@@ -1,12 +1,11 @@
-"""Run the rows of the matrix of equivalence on one device and on several, from the same weights."""
+"""Laboratory of equivalence: rows of the matrix on one device and on several, from the same weights."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,6 @@ from .matrix import (
     MODEL,
     SHARES,
     STEPS,
-    Naive,
     Result,
     Row,
     batch,
@@ -32,31 +30,23 @@ from .matrix import (
 )
 from .replicas import strategy_of, unequal_copies
 
-LEARNING_RATE, CLIP_NORM, CLIP_VALUE = 0.05, 0.01, 0.001
+LEARNING_RATE = 0.05
+CLIPS = {"norm": 0.01, "value": 0.001}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Key of a compiled step: its replicas, its clipping and its naive variant."""
+    """Key of a compiled step: its replicas, its clipping and its model."""
 
     replicas: int
     clip: str = ""
-    naive: Naive = ""
     depth: int = MODEL.depth
     paced: bool = False
 
-
-class Traps(Protocol):
-    """Naive variants (`NAIVE`), from which the program must be told."""
-
-    def mean_of_means(self, config: LossConfig, weights: Any, batch: int | None, shares: Any) -> Any:
-        """Make the loss that is a mean of the replicas' own losses."""
-
-    def optimiser(self, rate: float, norm: float, value: float, model: Any) -> Any:
-        """Make an optimiser that clips each replica's gradients by itself."""
-
-    def clipping_before_the_sum(self) -> AbstractContextManager[None]:
-        """Leave the sum to that optimiser, while a step is compiled."""
+    @classmethod
+    def of(cls, row: Row, replicas: int) -> Setting:
+        """Return the setting of a row."""
+        return cls(replicas, row.clip, row.depth, row.paced)
 
 
 class Laboratory:
@@ -65,7 +55,6 @@ class Laboratory:
     Args:
         strategies: makes the strategy of so many replicas, once for each number.
         dtype: that all is computed in.
-        traps: the naive variants, where they are asked for: tests ask whether they are seen.
     """
 
     def __init__(
@@ -73,12 +62,10 @@ class Laboratory:
         rows: Mapping[str, Row],
         strategies: Callable[[int], Any] = strategy_of,
         dtype: str = "float64",
-        traps: Traps | None = None,
         steps: int = STEPS,
     ) -> None:
-        self._rows, self._strategies, self._dtype, self._traps = dict(rows), strategies, dtype, traps
-        self._steps = steps
-        self._trainers: dict[Setting, _Trainer] = {}
+        self.rows, self.strategies, self.dtype, self._steps = dict(rows), strategies, dtype, steps
+        self._trainers: dict[Setting, Trainer] = {}
         self._results: dict[tuple[str, Setting, int], Result] = {}
 
     def exact(self, name: str, replicas: int, rounded: int = 0) -> Result:
@@ -87,20 +74,11 @@ class Laboratory:
         Args:
             rounded: draws which initial weights are rounded up once, which down; 0: none.
         """
-        row = self._rows[name]
-        return self._result(name, Setting(replicas, row.clip, depth=row.depth, paced=row.paced), rounded)
+        return self.result(name, Setting.of(self.rows[name], replicas), rounded)
 
-    def naive(self, name: str, replicas: int) -> Result:
-        """Compute a row with the mistake that it guards against."""
-        row = self._rows[name]
-        return self._result(name, Setting(replicas, row.clip, row.naive, row.depth, row.paced))
-
-    def differences(
-        self, name: str, replicas: int, *, naive: bool = False, rounded: int = 0
-    ) -> dict[str, float]:
-        """Return kind → the difference from one device, which is never naive."""
-        many = self.naive(name, replicas) if naive else self.exact(name, replicas, rounded)
-        one = self.exact(name, 1, rounded)
+    def differences(self, name: str, replicas: int, *, rounded: int = 0) -> dict[str, float]:
+        """Return kind → the difference from one device."""
+        many, one = (self.exact(name, number, rounded) for number in (replicas, 1))
         return {kind: difference(many, one, kind) for kind in KINDS}
 
     def roundings(self, name: str) -> dict[str, float]:
@@ -112,46 +90,75 @@ class Laboratory:
         """Count the trained variables that are not the same to the bit on all of their replicas."""
         return sum(trainer.unequal_copies() for trainer in self._trainers.values())
 
-    def _result(self, name: str, setting: Setting, rounded: int = 0) -> Result:
+    def result(self, name: str, setting: Setting, rounded: int = 0) -> Result:
+        """Return a row as the trainer of a setting computes it."""
         if (name, setting, rounded) not in self._results:
             if setting not in self._trainers:
-                compiled_for = setting.clip, setting.depth, setting.paced
-                rows = [r for r in self._rows.values() if (r.clip, r.depth, r.paced) == compiled_for]
-                rows = [r for r in rows if setting.naive in ("", r.naive)]
-                strategy = self._strategies(setting.replicas)
-                self._trainers[setting] = _Trainer(setting, rows, strategy, self._dtype, self._traps)
-            run = self._trainers[setting].run(self._rows[name], self._steps, rounded)
+                self._trainers[setting] = self.trainer(setting)
+            run = self._trainers[setting].run(self.rows[name], self._steps, rounded)
             self._results[name, setting, rounded] = run
         return self._results[name, setting, rounded]
 
+    def trainer(self, setting: Setting) -> Trainer:
+        """Make the trainer of all rows that one compiled step serves."""
+        rows = [row for row in self.rows.values() if Setting.of(row, setting.replicas) == setting]
+        return Trainer(setting, rows, self.strategies(setting.replicas), self.dtype)
 
-class _Trainer:
+
+class Trainer:
     """A model with its compiled step, which starts each run from the same weights."""
 
-    def __init__(
-        self, setting: Setting, rows: Sequence[Row], strategy: Any, dtype: str, traps: Traps | None
-    ) -> None:
+    def __init__(self, setting: Setting, rows: Sequence[Row], strategy: Any, dtype: str) -> None:
         from segmenter.training.optimiser.optimisers import set_trained
         from segmenter.training.step import StepParts, make_step
 
-        self._setting = setting
-        self._strategy = strategy
+        self.setting, self._strategy = setting, strategy
         start = _initial_weights(setting.depth)
         with self._strategy.scope():
-            synchronised = setting.replicas > 1 and setting.naive != "norm"
-            self._model = _model(setting.depth, synchronised, dtype)
-            self._optimiser = _optimiser(setting, self._model, traps)
+            self._model = _model(setting.depth, self.synchronised, dtype)
+            self._optimiser = self.make_optimiser(self._model)
         if (pace := _pace(self._model, setting)) is not None:
             set_trained(self._model, pace, 0)
         self._start = list(zip(self._model.variables, start, strict=True))
         self._start += [(v, v.numpy()) for v in self._optimiser.variables]
         normalisation = Normalisation.of([120.0] * BANDS, [60.0] * BANDS)
-        self._factors, loss = _switchable(rows, dtype, traps if setting.naive == "means" else None)
+        self._factors, loss = self._switchable(rows, dtype)
         self._step = make_step(
             StepParts(self._strategy, self._model, self._optimiser, loss, normalisation, 8)
         )
-        with traps.clipping_before_the_sum() if traps and setting.naive == "clip" else nullcontext():
-            self._step.get_concrete_function(self._any_size())
+        self.compile()
+
+    @property
+    def synchronised(self) -> bool:
+        """True if BatchNorm is that of the global batch."""
+        return self.setting.replicas > 1
+
+    def make_loss(self, row: Row) -> Callable[[Any, Any], Any]:
+        """Make the loss of a row."""
+        from segmenter.training.losses import segmentation_loss
+
+        return segmentation_loss(row.loss, row.weights, row.global_batch, SHARES)
+
+    def make_optimiser(self, model: Any) -> Any:
+        """Make the optimiser, with the setting's clipping."""
+        from segmenter.training.optimiser.optimisers import build_optimiser
+
+        norm, value = (limit if self.setting.clip == kind else 0.0 for kind, limit in CLIPS.items())
+        config = TrainingConfig(
+            global_batch=BATCH,
+            optimizer="sgd",
+            learning_rate=LEARNING_RATE,
+            weight_decay=0,
+            schedule="constant",
+            warmup=0,
+            clip_norm=norm,
+            clip_value=value,
+        )
+        return build_optimiser(config, model, STEPS, pace=_pace(model, self.setting))
+
+    def compile(self) -> None:
+        """Compile the step for batches of any size."""
+        self._step.get_concrete_function(self._any_size())
 
     def run(self, row: Row, steps: int, rounded: int) -> Result:
         """Run so many steps on the row's batch."""
@@ -169,11 +176,25 @@ class _Trainer:
             self._step(parts)
         assert self._step.experimental_get_tracing_count() == 1, "a batch was compiled anew"
         statistics = [v.numpy() for v in self._model.non_trainable_variables if "moving" in v.path]
-        found = ([loss], gradients, self._trainable(), statistics, [held[0]])
-        return dict(zip((*KINDS, "held"), found, strict=True))
+        tensors = ([loss], gradients, self._trainable(), statistics, [held[0]])
+        return dict(zip((*KINDS, "held"), tensors, strict=True))
 
     def unequal_copies(self) -> int:
         return unequal_copies(self._strategy, [*self._model.variables, *self._optimiser.variables])
+
+    def _switchable(
+        self, rows: Sequence[Row], dtype: str
+    ) -> tuple[dict[_Term, Any], Callable[[Any, Any], Any]]:
+        """Return a factor for each different loss of the rows, and the sum of all, each times its factor."""
+        import tensorflow as tf
+
+        terms = {_term(row): self.make_loss(row) for row in rows}
+        factors = {term: tf.Variable(0.0, dtype=dtype, trainable=False) for term in terms}
+
+        def loss(labels: Any, logits: Any) -> Any:
+            return tf.add_n([factors[term] * share(labels, logits) for term, share in terms.items()])
+
+        return factors, loss
 
     def _round(self, seed: int) -> None:
         rng = np.random.default_rng(seed)
@@ -189,9 +210,9 @@ class _Trainer:
         """Deal each replica its contiguous block, as tf.distribute does: the last ones may get nothing."""
         import tensorflow as tf
 
-        if self._setting.replicas == 1:
+        if self.setting.replicas == 1:
             return tuple(tf.constant(part) for part in content)
-        block = -(-len(content[0]) // self._setting.replicas)
+        block = -(-len(content[0]) // self.setting.replicas)
 
         def own(context: Any) -> Any:
             first = context.replica_id_in_sync_group * block
@@ -233,43 +254,6 @@ def _term(row: Row) -> _Term:
     return row.loss, row.global_batch
 
 
-def _switchable(
-    rows: Sequence[Row], dtype: str, traps: Traps | None
-) -> tuple[dict[_Term, Any], Callable[[Any, Any], Any]]:
-    """Return a factor for each different loss of the rows, and the sum of all, each times its factor."""
-    import tensorflow as tf
-
-    from segmenter.training.losses import segmentation_loss
-
-    make = traps.mean_of_means if traps else segmentation_loss
-    terms = {_term(row): make(row.loss, row.weights, row.global_batch, SHARES) for row in rows}
-    factors = {term: tf.Variable(0.0, dtype=dtype, trainable=False) for term in terms}
-
-    def loss(labels: Any, logits: Any) -> Any:
-        return tf.add_n([factors[term] * share(labels, logits) for term, share in terms.items()])
-
-    return factors, loss
-
-
-def _optimiser(setting: Setting, model: Any, traps: Traps | None) -> Any:
-    from segmenter.training.optimiser.optimisers import build_optimiser
-
-    norm, value = (limit if setting.clip == kind else 0.0 for kind, limit in _CLIPS.items())
-    config = TrainingConfig(
-        global_batch=BATCH,
-        optimizer="sgd",
-        learning_rate=LEARNING_RATE,
-        weight_decay=0,
-        schedule="constant",
-        warmup=0,
-        clip_norm=norm,
-        clip_value=value,
-    )
-    if traps and setting.naive == "clip":
-        return traps.optimiser(LEARNING_RATE, norm, value, model)
-    return build_optimiser(config, model, STEPS, pace=_pace(model, setting))
-
-
 def _pace(model: Any, setting: Setting) -> Pace | None:
     """Return the pace by which the encoder waits for the second epoch."""
     if not setting.paced:
@@ -278,6 +262,3 @@ def _pace(model: Any, setting: Setting) -> Pace | None:
 
     config = TrainingConfig(epochs=2, freeze_encoder=1, rates={"head": 0.5})
     return pace_of(stages_of(model, UNetConfig(depth=setting.depth)), config)
-
-
-_CLIPS = {"norm": CLIP_NORM, "value": CLIP_VALUE}

@@ -53,14 +53,14 @@ def peak(devices: Any, bench: Bench, precision: str, images: int) -> int | None:
     stack, one = made_stack(devices, 1, images, bench.sizes.side), tf.constant(1)
     float(steps(stack, one).loss[-1])  # compiles; cuDNN tries its algorithms, with memory of their own
     name = devices.names[0]
-    found = None
+    most = None
     if name.startswith("GPU"):
         tf.config.experimental.reset_memory_stats(name)
         float(steps(stack, one).loss[-1])
-        found = int(tf.config.experimental.get_memory_info(name)["peak"])
+        most = int(tf.config.experimental.get_memory_info(name)["peak"])
     del steps, stack
     gc.collect()
-    return found
+    return most
 
 
 def per_image(bench: Bench, precision: str) -> int:

@@ -65,8 +65,8 @@ def cell(text: str) -> str:
 def line(section: Section) -> str:
     """Return a line for the terminal: the section and its figures with a verdict, or the first ones."""
     judged = [f for f in section.figures if f.holds is not None] or section.figures[:3]
-    found = "; ".join(f"{figure.name} {figure.shown}" for figure in judged[:4])
-    return f"{section.name:<12} {section.verdict:<9} {section.seconds:4.0f} s   {section.fault or found}"
+    text = "; ".join(f"{figure.name} {figure.shown}" for figure in judged[:4])
+    return f"{section.name:<12} {section.verdict:<9} {section.seconds:4.0f} s   {section.fault or text}"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> list[str]:

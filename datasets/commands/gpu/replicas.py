@@ -1,4 +1,4 @@
-"""Make strategies over several replicas of one process."""
+"""Strategies over several replicas of one process."""
 
 from __future__ import annotations
 

@@ -82,16 +82,16 @@ def train(bench: Bench, run: Path, *more: str) -> None:
     """
     arguments = [str(ready_made()["demo"]), "--run", str(run), *_settings(bench), *more]
     if bench.sizes.tiny:
-        code, said = _here(bench, arguments)
+        code, output = _here(bench, arguments)
     else:
         environment = {k: v for k, v in os.environ.items() if k != "TF_ENABLE_ONEDNN_OPTS"}
         done = subprocess.run(
             [sys.executable, "-c", _CODE, "train", *arguments], cwd=ROOT, env=environment,
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-        code, said = done.returncode, done.stderr
+        code, output = done.returncode, done.stderr
     if code:
-        lines = said.strip().splitlines() or ["nothing"]
+        lines = output.strip().splitlines() or ["nothing"]
         raise TrainingError(f"the training ended with exit code {code}: {lines[-1]}")
 
 
@@ -100,13 +100,13 @@ def _here(bench: Bench, arguments: list[str]) -> tuple[int, str]:
     from ..train import run
 
     bench.devices(1)
-    said = io.StringIO()
+    output = io.StringIO()
     with (
-        redirect_stdout(said),
-        redirect_stderr(said),
+        redirect_stdout(output),
+        redirect_stderr(output),
         collectives_apart(next(_CALLS)),
     ):
-        return run(arguments), said.getvalue()
+        return run(arguments), output.getvalue()
 
 
 def _settings(bench: Bench) -> list[str]:

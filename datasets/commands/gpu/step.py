@@ -1,4 +1,4 @@
-"""The training step on 1 … N devices, in each precision, with and without XLA, in images a second.
+"""Training step on 1 … N devices, in each precision, with and without XLA, in images a second.
 
 The steps of the program (`steps`), with batches that lie on the devices. One device and all of
 them in mixed precision first, then both with XLA, so that a section that is cut off has what matters.
@@ -69,11 +69,11 @@ def cases(bench: Bench) -> list[Case]:
     ends, between = sorted({1, most}), range(2, most)
     both = ["float32", "mixed_float16"]
     every = [*both, *(["mixed_bfloat16"] if has_bfloat16(bench) else [])]
-    found = [Case("mixed_float16", n, xla) for xla in (False, True) for n in ends]
-    found += [Case(precision, n) for precision in ("float32", *every[2:]) for n in ends]
-    found += [Case("float32", n, xla=True) for n in ends]
-    found += [Case(precision, n) for precision in both for n in between]
-    return TINY_CASES if bench.sizes.tiny else found
+    listed = [Case("mixed_float16", n, xla) for xla in (False, True) for n in ends]
+    listed += [Case(precision, n) for precision in ("float32", *every[2:]) for n in ends]
+    listed += [Case("float32", n, xla=True) for n in ends]
+    listed += [Case(precision, n) for precision in both for n in between]
+    return TINY_CASES if bench.sizes.tiny else listed
 
 
 def has_bfloat16(bench: Bench) -> bool:
@@ -105,11 +105,11 @@ def rate(bench: Bench, case: Case) -> float:
 def speedup(bench: Bench, case: Case, found: float) -> Figure:
     """Return the speed-up over one device; four cards have a limit to keep to."""
     limited = bench.place == "cards" and case.replicas == 4 and not case.xla
-    said = _expected(case, "speedup")
+    expectation = _expected(case, "speedup")
     if limited:
-        said = f"≥ {SPEEDUP_OF_FOUR}; {said}"
+        expectation = f"≥ {SPEEDUP_OF_FOUR}; {expectation}"
     holds = found >= SPEEDUP_OF_FOUR if limited else None
-    return Figure(SPEEDUP.format(case.name), found, "×", said, holds)
+    return Figure(SPEEDUP.format(case.name), found, "×", expectation, holds)
 
 
 def _expected(case: Case, what: Literal["rate", "speedup"]) -> str:

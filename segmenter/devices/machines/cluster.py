@@ -19,7 +19,7 @@ _ADDRESS = re.compile(r"(?:[\w.-]+|\[[0-9a-fA-F:]+\]):(\d{1,5})")
 _STRATEGIES = ("auto", "multi_worker_mirrored")
 _EXAMPLE = "host1:2222,host2:2222"
 _SLURM_PORT = 8888
-"""Of the first task on a host, as in TensorFlow's SlurmClusterResolver; further ones have the next."""
+"""Port of the first task on a host, as in TensorFlow's SlurmClusterResolver; further ones have the next."""
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,17 @@ class Cluster:
 
     @property
     def chief(self) -> bool:
-        """Whether this worker writes the run."""
+        """True if this worker writes the run."""
         return self.index == 0
 
     def name(self, index: int | None = None) -> str:
-        """A worker for messages: this one, or that of a number."""
+        """Return a worker's name for messages: this one's, or that of a number."""
         number = self.index if index is None else index
         where = f" ({self.addresses[number]})" if self.addresses else ""
         return f"worker {number}{where}"
 
     def resolved(self, environment: Mapping[str, str]) -> Cluster:
-        """With the addresses; imports TensorFlow where Slurm's are to be read.
+        """Return the cluster with its addresses; imports TensorFlow if Slurm's are to be read.
 
         Raises:
             DeviceError: Slurm's list of hosts cannot be read.
@@ -58,7 +58,7 @@ class Cluster:
         return self if self.addresses else replace(self, addresses=_slurm_addresses(environment))
 
     def tf_config(self) -> str:
-        """Content of TF_CONFIG, from which TensorFlow's strategies read all this."""
+        """Return the content of TF_CONFIG, from which TensorFlow's strategies read all this."""
         task = {"type": "worker", "index": self.index}
         return json.dumps({"cluster": {"worker": list(self.addresses)}, "task": task})
 
@@ -66,7 +66,7 @@ class Cluster:
 def find_cluster(
     strategy: str, asked: str | None, index: int | None, environment: Mapping[str, str]
 ) -> Cluster | None:
-    """The cluster that this process belongs to; None for a training by one process.
+    """Return the cluster that this process belongs to; None for a training by one process.
 
     Args:
         strategy: the recipe's `distribution.strategy`.
@@ -101,14 +101,14 @@ def find_cluster(
 
 
 def _addresses(listed: Sequence[Any], where: str) -> tuple[str, ...]:
-    found = tuple(str(address).strip() for address in listed)
-    for address in found:
+    addresses = tuple(str(address).strip() for address in listed)
+    for address in addresses:
         match = _ADDRESS.fullmatch(address)
         if match is None or not 0 < int(match[1]) < 1 << 16:
             raise ConfigError(f"{where}: expected {_EXAMPLE}, got {shortened(address or 'an empty address')}")
-    if twice := [address for i, address in enumerate(found) if address in found[:i]]:
+    if twice := [address for i, address in enumerate(addresses) if address in addresses[:i]]:
         raise ConfigError(f"{where}: expected each address once, got {twice[0]} twice")
-    return found
+    return addresses
 
 
 def _index(index: Any, workers: int, where: str) -> int:
@@ -120,10 +120,10 @@ def _index(index: Any, workers: int, where: str) -> int:
 
 
 def _of_tf_config(text: str) -> Cluster | None:
-    """The cluster in TF_CONFIG, whose jobs may be `worker` and, first of all, one `chief`."""
+    """Return the cluster in TF_CONFIG, whose jobs may be `worker` and, first of all, one `chief`."""
     try:
-        said = json.loads(text)
-        cluster, task = said.get("cluster") or {}, said.get("task") or {}
+        config = json.loads(text)
+        cluster, task = config.get("cluster") or {}, config.get("task") or {}
         jobs = {str(job): list(addresses) for job, addresses in dict(cluster).items() if addresses}
         kind, index = str(task.get("type")), task.get("index")
     except (ValueError, TypeError, AttributeError):
@@ -169,7 +169,7 @@ def _of_slurm(index: int | None, environment: Mapping[str, str]) -> Cluster:
 
 
 def _slurm_addresses(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """host:port of each task, in the order of Slurm's numbers.
+    """Return host:port of each task, in the order of Slurm's numbers.
 
     Read by TensorFlow's SlurmClusterResolver, whose own list is sorted by the hosts' names as text, so that
     of n2 and n10 each would take the other's number; it also divides by the number of GPUs, which may be 0.
@@ -179,16 +179,16 @@ def _slurm_addresses(environment: Mapping[str, str]) -> tuple[str, ...]:
     try:
         hosts = slurm.expand_hostlist(environment["SLURM_STEP_NODELIST"])
         tasks = slurm.expand_tasks_per_node(environment["SLURM_STEP_TASKS_PER_NODE"])
-        found = [
+        addresses = [
             f"{host}:{_SLURM_PORT + task}"
             for host, count in zip(hosts, tasks, strict=True)
             for task in range(count)
         ]
     except ValueError as error:
         raise DeviceError(f"--cluster slurm: cannot read Slurm's list of hosts: {error}") from None
-    if len(found) != int(environment["SLURM_STEP_NUM_TASKS"]):
+    if len(addresses) != int(environment["SLURM_STEP_NUM_TASKS"]):
         raise DeviceError(
             f"--cluster slurm: expected {environment['SLURM_STEP_NUM_TASKS']} tasks on Slurm's hosts, got "
-            f"{len(found)}"
+            f"{len(addresses)}"
         )
-    return tuple(found)
+    return tuple(addresses)

@@ -37,7 +37,7 @@ _TASK = re.compile(r"/job:\w+(?:/replica:\d+)?/task:(\d+)")
 
 
 class Place(NamedTuple):
-    """How far a worker is: comparable between workers, which all do the same in the same order.
+    """Progress of a worker: comparable between workers, which all do the same in the same order.
 
     Attributes:
         steps: optimiser steps done.
@@ -66,15 +66,15 @@ class Workers:
 
     @property
     def chief(self) -> bool:
-        """Whether this worker writes the run."""
+        """True if this worker writes the run."""
         return self.index == 0
 
     def name(self, index: int | None = None) -> str:
-        """A worker for messages: this one, or that of a number."""
+        """Return a worker's name for messages: this one's, or that of a number."""
         return f"worker {self.index if index is None else index}"
 
     def exchange(self, text: str) -> list[str]:
-        """The texts of all workers, in their order; all of them must come here.
+        """Return the texts of all workers, in their order; all of them must call this.
 
         Raises:
             WorkerError: one does not.
@@ -82,11 +82,11 @@ class Workers:
         return [text]
 
     def mark(self, stage: int, steps: int | None = None) -> None:
-        """Progress: what of `STAGES` is begun, and after how many optimiser steps; None: as before."""
+        """Note that a stage of `STAGES` begins, after a number of optimiser steps (None: as before)."""
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """In here, what ends one worker ends all, each with a line that names it."""
+        """End all workers with the one that ends within the context, each with a line that names it."""
         yield
 
 
@@ -143,7 +143,7 @@ class ClusterWorkers(Workers):
     # ------------------------------------------------------------------------------------ failures
 
     def _probe(self) -> None:
-        """Call once what is called later where no error may stop: TensorFlow's service is no public one.
+        """Call each function of TensorFlow's service once: it is not public, and a later error would be lost.
 
         Raises:
             WorkerError: this TensorFlow has not those calls: it would not be noticed that a worker hangs.
@@ -174,7 +174,7 @@ class ClusterWorkers(Workers):
             _service().report_error_to_cluster(_INTERNAL, plain(shortened(what)))
 
     def _told(self, error: Exception) -> Exception:
-        """The line on a worker that has failed; the error itself where it is not of the others' making."""
+        """Return the error on the worker that has failed; `error` itself if no other worker caused it."""
         return self._failure() or self._said_by_tensorflow(str(error)) or error
 
     def _failure(self) -> WorkerError | None:
@@ -184,7 +184,7 @@ class ClusterWorkers(Workers):
         return None
 
     def _said_by_tensorflow(self, text: str) -> WorkerError | None:
-        """What TensorFlow knows of a lost worker."""
+        """Return the error on a worker that TensorFlow knows to be lost; None if it knows none."""
         silent = text.partition("stopped sending heartbeats")[2]
         numbers = [int(number) for number in _TASK.findall(silent or text)]
         others = [number for number in numbers if number != self.index]
@@ -199,7 +199,7 @@ class ClusterWorkers(Workers):
     # -------------------------------------------------------------------------------------- hanging
 
     def _watch(self) -> None:
-        """End a training in which nothing goes on, and name the worker that is least far.
+        """Abort a stalled training and report the slowest worker.
 
         Each tells the others now and then where it is. A thread of Python's cannot raise in another, which
         may be in a system call for ever: this ends the program.
@@ -222,7 +222,7 @@ class ClusterWorkers(Workers):
                     self._end_for(hanging)
 
     def _least_far(self, heard: dict[int, tuple[str, float]], limit: float) -> tuple[int, str] | None:
-        """The worker that all wait for and what it does; None while some worker goes on."""
+        """Return the worker that all wait for and what it does; None while some worker makes progress."""
         places = {self.index: self._place}
         for i in range(self.count):
             if i == self.index:
@@ -269,7 +269,7 @@ class ClusterWorkers(Workers):
 
 
 def _service() -> Any:
-    """TensorFlow's own context, which talks to the coordination service; nothing public does."""
+    """Return TensorFlow's own context, which talks to the coordination service; nothing public does."""
     from tensorflow.python.eager import context
 
     return context.context()
@@ -279,7 +279,7 @@ def _service() -> Any:
 
 
 def started(cluster: Cluster, config: DistributionConfig, *, gpus: bool) -> tuple[Any, ClusterWorkers]:
-    """The strategy over all workers, once all are there; before TensorFlow starts its devices.
+    """Return the strategy over all workers, once all are there; before TensorFlow starts its devices.
 
     Sums go by NCCL between GPUs, each of which must be a card of its own, and by rings of gRPC between CPUs.
 
@@ -310,7 +310,7 @@ def started(cluster: Cluster, config: DistributionConfig, *, gpus: bool) -> tupl
 
 
 def _configure(cluster: Cluster, config: DistributionConfig) -> None:
-    """The coordination service as the strategy would start it, but for its limits of time."""
+    """Configure the coordination service as the strategy would, but for its time limits."""
     from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2 as proto
 
     _service().configure_coordination_service(

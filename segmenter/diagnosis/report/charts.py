@@ -36,15 +36,15 @@ def _rows(
 ) -> Figure:
     """Draw horizontal bars, one row a class, in percent; those that do not occur come last."""
     by_id = diagnosis.classes
-    shown = [by_id[c] for c in diagnosis.rarest_first] + [c for c in by_id if not c.tiles]
-    values = [100 * value(c) for c in shown]
-    hovers = [lines(c.name, text(c)) for c in shown]
-    trace = bars(values, [percent(value(c)) for c in shown], hovers, orientation="h", x=values)
-    trace["y"] = list(range(len(shown)))
+    ids = [by_id[c] for c in diagnosis.rarest_first] + [c for c in by_id if not c.tiles]
+    values = [100 * value(c) for c in ids]
+    hovers = [lines(c.name, text(c)) for c in ids]
+    trace = bars(values, [percent(value(c)) for c in ids], hovers, orientation="h", x=values)
+    trace["y"] = list(range(len(ids)))
     top = min(135.0, 1.3 * max([*values, 0.001]))  # room for the number behind the longest bar
     x = percent_axis(title, top, **({"dtick": 50} if top > 100 else {"nticks": 4}))
-    rows = names_axis([c.name for c in shown])
-    return {"data": [trace], "layout": layout(ROW * len(shown) + _AXIS, x, rows)}
+    rows = names_axis([c.name for c in ids])
+    return {"data": [trace], "layout": layout(ROW * len(ids) + _AXIS, x, rows)}
 
 
 # ----------------------------------------------------------------------------------------- classes
@@ -53,11 +53,11 @@ def _rows(
 def class_tiles(diagnosis: Diagnosis) -> Chart:
     """Draw the number of tiles that hold each class."""
     tiles = max(1, diagnosis.tiles)
-    found = [diagnosis.classes[c] for c in diagnosis.rarest_first]
+    classes = [diagnosis.classes[c] for c in diagnosis.rarest_first]
     title = "No tile holds any class"
-    if found:
-        title = f"{plain(found[0].name)} is held by {percent(found[0].tiles / tiles)} of the tiles"
-        alone = len(found) > 1 and found[0].tiles < found[1].tiles
+    if classes:
+        title = f"{plain(classes[0].name)} is held by {percent(classes[0].tiles / tiles)} of the tiles"
+        alone = len(classes) > 1 and classes[0].tiles < classes[1].tiles
         title += ", fewer than any other class" if alone else ""
     figure = _rows(
         diagnosis,

@@ -1,4 +1,4 @@
-"""Chart of the report: which class is there at which scale of the scenes."""
+"""Chart of the report: which class occurs at which ground sampling distance."""
 
 from __future__ import annotations
 

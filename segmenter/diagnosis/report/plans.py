@@ -52,8 +52,8 @@ def _trace(
     hovers = [lines(f"{p.batch:,} tiles, {name}", text) for p, text in zip(plans, texts, strict=True)]
     stripes = {"shape": pattern, "bgcolor": colour, "fgcolor": "#ffffff", "solidity": 0.25}
     look = {"name": name, "marker": {"color": colour, "pattern": stripes}, "textangle": 0}
-    shown = texts if len(plans) <= _NUMBERED else [""] * len(plans)
-    return bars(values, shown, hovers, x=list(range(len(plans))), y=list(values), **look)
+    labels = texts if len(plans) <= _NUMBERED else [""] * len(plans)
+    return bars(values, labels, hovers, x=list(range(len(plans))), y=list(values), **look)
 
 
 def _figure(plans: Sequence[PlanFacts], traces: Sequence[Data], yaxis: Data) -> Figure:

@@ -71,8 +71,8 @@ def main_batch(diagnosis: Diagnosis) -> int:
     made = [p.batch for p in report_plans.made(diagnosis)]
     sizes = made or [p.batch for p in diagnosis.plans]
     wanted = (diagnosis.global_batch, _USUAL_BATCH)
-    found = [size for size in wanted if size is not None and size in sizes]
-    return int(found[0] if found else max(sizes, default=0))
+    choices = [size for size in wanted if size is not None and size in sizes]
+    return int(choices[0] if choices else max(sizes, default=0))
 
 
 def headline(diagnosis: Diagnosis) -> str:
@@ -84,8 +84,8 @@ def headline(diagnosis: Diagnosis) -> str:
     every = _everything(diagnosis)
     if plan.refused:
         return f"No batch of {plan.batch:,} tiles can hold {every}: {plain(plan.refused)}"
-    said = {i.batch: i.probability for i in diagnosis.forecast.batches}
-    random = said.get(plan.batch, plan.shuffle.complete_steps)
+    probability = {i.batch: i.probability for i in diagnosis.forecast.batches}
+    random = probability.get(plan.batch, plan.shuffle.complete_steps)
     repeats = counted(plan.coverage_repeats, "repeat") if plan.coverage_repeats else "no repeats"
     text = (
         f"A random batch of {plan.batch:,} holds {every} in {_spoken(random)} of the steps; the plan in "
@@ -131,8 +131,8 @@ def _facts(diagnosis: Diagnosis) -> dict[str, str]:
 
 def _charts(*charts: Chart | None) -> list[Block]:
     """Return the charts that are not None, side by side."""
-    found = [chart for chart in charts if chart]
-    return [Charts(found)] if found else []
+    present = [chart for chart in charts if chart]
+    return [Charts(present)] if present else []
 
 
 def _classes(diagnosis: Diagnosis) -> Section:

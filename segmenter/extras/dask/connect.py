@@ -31,7 +31,7 @@ _END_SECONDS = 10
 
 @contextlib.contextmanager
 def connected(options: ClusterOptions) -> Iterator[Pool]:
-    """The workers that the options name, ready to be given work; those that were started end with it.
+    """Yield the workers that the options name, ready to be given work; end those that were started here.
 
     Raises:
         ClusterError: Dask is not installed, the scheduler does not answer, or nothing could be started.
@@ -74,8 +74,8 @@ def _load(options: ClusterOptions) -> Any:
             f"{options.asked}: needs Dask, which is not installed ({error}); run {installation('cluster')}"
         ) from None
     dask.config.set({"distributed.logging.distributed": "critical"})
-    known = [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]
-    for name in (*known, "tornado.application", "asyncio"):
+    loggers = [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]
+    for name in (*loggers, "tornado.application", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters of it is in our lines
     return Client
 
@@ -103,7 +103,7 @@ def _security(options: ClusterOptions) -> Any:
 
 @contextlib.contextmanager
 def _local(options: ClusterOptions) -> Iterator[Any]:
-    """Processes of this machine; on a machine with other users, only this call's can talk to each other."""
+    """Start processes on this machine; where it has other users, only this call's can talk to each other."""
     import dask
     from distributed import LocalCluster
 

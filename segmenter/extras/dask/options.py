@@ -8,29 +8,42 @@ from pathlib import Path
 from typing import Any
 
 from segmenter.base.errors import ClusterError
+from segmenter.base.options import option
 
+_GROUP = "cluster"
 _SCHEMES = ("tcp", "tls", "inproc")
 """inproc: a cluster of threads in this process, for Python users."""
 
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """Where work is done beside this process.
-
-    Attributes:
-        workers: processes to start on this machine.
-        scheduler: address of a running Dask scheduler, as tcp://host:8786.
-        tls_ca, tls_cert, tls_key: PEM files, for a scheduler at tls://….
+    """Cluster that work is done on.
 
     Raises:
         ClusterError: they exclude each other, or something is missing.
     """
 
-    workers: int | None = None
-    scheduler: str | None = None
-    tls_ca: Path | None = None
-    tls_cert: Path | None = None
-    tls_key: Path | None = None
+    workers: int | None = option(
+        None,
+        "work in N processes of this machine (Dask; docs/machines.md)",
+        metavar="N",
+        group=_GROUP,
+    )
+    scheduler: str | None = option(
+        None,
+        "work by the workers of a running Dask scheduler, as tcp://host:8786",
+        metavar="ADDRESS",
+        group=_GROUP,
+    )
+    tls_ca: Path | None = option(
+        None, "certificate authority (PEM), for --scheduler tls://…", metavar="FILE", group=_GROUP
+    )
+    tls_cert: Path | None = option(
+        None, "certificate (PEM), for --scheduler tls://…", metavar="FILE", group=_GROUP
+    )
+    tls_key: Path | None = option(
+        None, "private key (PEM), for --scheduler tls://…", metavar="FILE", group=_GROUP
+    )
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.scheduler is not None:
@@ -54,9 +67,9 @@ class ClusterOptions:
         return f"--scheduler {self.scheduler}" if self.scheduler else f"--workers {self.workers}"
 
     def _check_tls(self) -> None:
-        given = {"--tls-ca": self.tls_ca, "--tls-cert": self.tls_cert, "--tls-key": self.tls_key}
+        files = {"--tls-ca": self.tls_ca, "--tls-cert": self.tls_cert, "--tls-key": self.tls_key}
         encrypted = (self.scheduler or "").startswith("tls://")
-        named = [name for name, path in given.items() if path is not None]
+        named = [name for name, path in files.items() if path is not None]
         if named and not encrypted:
             raise ClusterError(
                 f"{named[0]}: is for --scheduler tls://HOST:PORT, got {self.asked}"
@@ -64,7 +77,7 @@ class ClusterOptions:
             )
         if not encrypted:
             return
-        for name, path in given.items():
+        for name, path in files.items():
             if path is None:
                 raise ClusterError(
                     f"{self.asked}: expected --tls-ca, --tls-cert and --tls-key, got no {name}"
@@ -80,27 +93,8 @@ def _check_address(address: str) -> None:
     raise ClusterError(f"--scheduler: expected tcp://HOST:PORT or tls://HOST:PORT, got {address}")
 
 
-def add_cluster_options(group: Any, what: str) -> None:
-    """Add the options to a parser or a group of one; `what` is done by the workers."""
-    group.add_argument(
-        "--workers",
-        metavar="N",
-        type=int,
-        help=f"{what} in N processes of this machine (Dask; docs/machines.md)",
-    )
-    group.add_argument(
-        "--scheduler",
-        metavar="ADDRESS",
-        help=f"{what} by the workers of a running Dask scheduler, as tcp://host:8786",
-    )
-    for name, content in (("ca", "certificate authority"), ("cert", "certificate"), ("key", "private key")):
-        group.add_argument(
-            f"--tls-{name}", metavar="FILE", type=Path, help=f"{content} (PEM), for --scheduler tls://…"
-        )
-
-
 def taken_from(given: dict[str, Any] | argparse.Namespace) -> ClusterOptions | None:
-    """The options, which are taken out of the parsed arguments; None where none is given.
+    """Take the options out of the parsed arguments; return None if none is given.
 
     Raises:
         ClusterError: see `ClusterOptions`.

@@ -24,8 +24,7 @@ from distributed.protocol.pickle import dumps
 from segmenter.base.errors import ClusterError, LostClusterError, SegmenterError
 from segmenter.extras.dask import remote
 from segmenter.extras.dask.options import ClusterOptions
-from segmenter.extras.dask.remote import Answer
-from segmenter.extras.dask.versions import versions
+from segmenter.extras.dask.remote import Answer, versions
 
 Item = TypeVar("Item")
 
@@ -88,16 +87,16 @@ class Pool:
         return self._options.asked
 
     def machines(self) -> dict[str, tuple[int | None, int, int]]:
-        """`remote.machine` of each worker.
+        """Return `remote.machine` of each worker.
 
         Raises:
             ClusterError: they cannot be asked.
         """
         try:
-            found: dict[str, Any] = self._client.run(remote.machine)
+            machines: dict[str, Any] = self._client.run(remote.machine)
         except Exception as error:  # whatever a foreign environment raises
             raise self._unusable(error) from None
-        return found
+        return machines
 
     def in_order(
         self,
@@ -107,7 +106,7 @@ class Pool:
         alone: bool = True,
         stop: Callable[[], bool] = lambda: False,
     ) -> Generator[tuple[Item, Answer], None, None]:
-        """Each item with what came of it, in the order of the items, which are asked for as they are needed.
+        """Yield each item with its answer, in the order of the items, which are asked for as they are needed.
 
         Args:
             work: is sent to each worker once, with all that it holds, and called there with each item; as a
@@ -176,7 +175,7 @@ class Pool:
     def _settle(self, ready: queue.SimpleQueue[tuple[_Task, Future]]) -> _Task | None:
         """Fetch what is done, at once: what lies here is not lost with a worker.
 
-        Gives a task whose result was lost with its worker, to be submitted again.
+        Return a task whose result was lost with its worker, to be submitted again.
         """
         try:
             task, future = ready.get(timeout=_POLL_SECONDS)
@@ -197,7 +196,7 @@ class Pool:
         return None
 
     def _stuck(self, name: str) -> bool:
-        """Whether workers are ready, and none is at work: twice, since what is done may be on its way.
+        """Return whether workers are ready and none is at work, twice in a row: a result may be on its way.
 
         Where all workers were lost at once, the scheduler does not look again at what waits for a resource
         when one of them has it.
@@ -211,40 +210,40 @@ class Pool:
         return True
 
     def _answer(self, task: _Task, future: Future) -> Answer | None:
-        """What came of a task; None where that is not to be had, for now or for good."""
+        """Return the answer of a task; None if it cannot be fetched now, or is lost."""
         if future.status == "error":
             error = future.exception()
             if isinstance(error, KilledWorker):
                 count = dask.config.get("distributed.scheduler.allowed-failures") + 1
                 return Answer(error=PieceKilledError(f"ended {count} workers, one after the other"))
             raise error
-        there = self._client.status == "running"
+        is_running = self._client.status == "running"
         if future.status != "finished":
-            self._check_there(there)
+            self._check_there(is_running)
             return None
         try:
             # Not without end: the worker that has the result may go at this very moment, with all others.
             answer = future.result(timeout=task.patience)
         except TimeoutError:
-            self._check_there(there)
+            self._check_there(is_running)
             return None
         except (OSError, SegmenterError) as error:
             raise self._lost() from error
         except BaseException as error:
             if type(error).__name__.endswith("CancelledError"):
-                self._check_there(there)
+                self._check_there(is_running)
                 return None
             raise
         assert isinstance(answer, Answer)
         return answer
 
-    def _check_there(self, there: bool) -> None:
-        """Where nothing is to be had because the scheduler is gone, and not a worker, raise that."""
-        if not there:
+    def _check_there(self, is_running: bool) -> None:
+        """Raise LostClusterError if it is the scheduler that is gone, and not a worker."""
+        if not is_running:
             raise self._lost()
 
     def _look(self, name: str, *, now: bool = False) -> bool:
-        """Whether the scheduler and some worker are there; counts the places. Gives whether it has looked.
+        """Look for the scheduler and its workers, and count the places; return whether it was time to look.
 
         Raises:
             LostClusterError: they are not.
@@ -307,7 +306,7 @@ def _cancel(tasks: deque[_Task]) -> None:
 
 
 def _bytes(value: Any) -> int:
-    """Of what is held of an answer: answers of bytes count, others are small."""
+    """Return the bytes that an answer holds: answers of bytes count, others are small."""
     if isinstance(value, bytes):
         return len(value)
     return sum(map(_bytes, value)) if isinstance(value, (list, tuple)) else 0

@@ -1,4 +1,4 @@
-"""What runs in a cluster's workers: work is given to each once, then its items, one at a time.
+"""Code of a cluster's workers: work is sent to each once, then its items, one at a time.
 
 A worker that was given the work has a resource of the call's name, which the items ask for: so a worker
 that differs, or did not get the work, gets no item, and one with several threads does not compute several.
@@ -6,9 +6,17 @@ that differs, or did not get the work, gets no item, and one with several thread
 
 from __future__ import annotations
 
+import hashlib
+import os
+import platform
+import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from distributed import Worker, get_worker
@@ -16,9 +24,9 @@ from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.protocol.pickle import loads
 
 from segmenter.base.errors import ClusterError, DeviceError, SegmenterError
+from segmenter.base.locks import FileLock
 from segmenter.base.machine import machine_memory
-from segmenter.devices.setup import smallest_card
-from segmenter.extras.dask.versions import difference, versions
+from segmenter.devices.setup import cards_listed, smallest_card
 
 Work = Callable[[Any], Any]
 
@@ -30,14 +38,14 @@ _LOCKS: dict[str, threading.Lock] = {}
 
 @dataclass(frozen=True)
 class Answer:
-    """What came of an item: a value, or the user's error."""
+    """Result of an item: a value, or the user's error."""
 
     value: Any = None
     error: SegmenterError | None = None
 
 
 class Setup(WorkerPlugin):
-    """Gives the work to each worker, also to those that join later.
+    """Plugin that brings the work to each worker, also to those that join later.
 
     Args:
         name: of the call.
@@ -83,6 +91,85 @@ def run(name: str, item: Any, alone: bool) -> Answer:
 
 
 def machine(dask_worker: Worker) -> tuple[int | None, int, int]:
-    """Of a worker: bytes of its smallest card (None: no GPU), of its memory, and its number of threads."""
+    """Return the bytes of a worker's smallest card (None: no GPU) and of its memory, and its threads."""
     limit = dask_worker.memory_manager.memory_limit or machine_memory()
     return smallest_card(), min(limit, machine_memory()), dask_worker.state.nthreads
+
+
+# --------------------------------------------------------------- a worker's share of its machine
+
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_held: list[FileLock] = []
+
+
+def take_share(threads: int) -> None:
+    """Let TensorFlow see one GPU that no other worker has, or without GPUs as many threads.
+
+    A variable that whoever started the worker has set is kept: CUDA_VISIBLE_DEVICES, TF_NUM_…_THREADS. The
+    GPU is marked by a lock that ends with the process, so that a worker that is started anew finds it free.
+
+    Raises:
+        DeviceError: there are more workers than GPUs.
+    """
+    if "tensorflow" in sys.modules or _held:  # of an earlier call: it cannot be changed any more
+        return
+    if _VISIBLE not in os.environ and (cards := cards_listed()):
+        os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        os.environ[_VISIBLE] = str(_free_card(cards))
+    for kind in ("INTRA", "INTER"):
+        os.environ.setdefault(f"TF_NUM_{kind}OP_THREADS", str(max(1, threads)))
+
+
+def _free_card(cards: int) -> int:
+    folder = Path(tempfile.gettempdir()) / f"segmenter-cards-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        for card in range(cards):
+            lock = FileLock(folder / f"{card}.lock")
+            try:
+                lock.take()
+            except BlockingIOError:
+                continue
+            _held.append(lock)
+            return card
+    except OSError as error:
+        raise DeviceError(f"{folder}: cannot mark a GPU as taken: {error.strerror}") from None
+    raise DeviceError(
+        f"expected a GPU for each worker, all {cards} are taken by others of this machine; start one worker "
+        "a GPU, or set CUDA_VISIBLE_DEVICES for each"
+    )
+
+
+# --------------------------------------------------------------- versions on which results depend
+
+_PACKAGES = ("numpy", "rasterio", "tensorflow", "tensorflow-cpu", "keras", "distributed")
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Name → version in this environment; tells a build of TensorFlow for GPUs from one for CPUs not."""
+    names = {"this program": _digest(), "Python": ".".join(platform.python_version_tuple()[:2])}
+    for package in _PACKAGES:
+        try:
+            names[package.removesuffix("-cpu")] = version(package)
+        except PackageNotFoundError:
+            continue
+    return names
+
+
+def difference(here: dict[str, str], there: dict[str, str]) -> str | None:
+    """Return the first difference in words; None if there is none."""
+    for name in {**here, **there}:
+        mine, theirs = (found.get(name, "none") for found in (here, there))
+        if mine != theirs:
+            return f"expected {name} {mine} as here, got {theirs}"
+    return None
+
+
+def _digest() -> str:
+    """Return a digest of the library's source files: a worker with others would compute something else."""
+    root, total = Path(__file__).parents[2], hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        total.update(f"{path.relative_to(root)}\n".encode())
+        total.update(path.read_bytes())
+    return total.hexdigest()[:12]

@@ -27,7 +27,7 @@ _AT_ONCE, _EACH = 256, 16
 
 @contextlib.contextmanager
 def spread_over(options: ClusterOptions | None, root: Path) -> Iterator[Spread]:
-    """What does work for many items: threads here, or the workers of a cluster.
+    """Yield what does work for many items: threads here, or the workers of a cluster.
 
     Args:
         root: a folder that the workers have to see.
@@ -66,15 +66,15 @@ class OnWorkers:
         note: Callable[[Result], str] | None = None,
         at_end: Callable[[], None] = lambda: None,
     ) -> Iterator[Result]:
-        """As `in_threads`; `work` is sent with what it holds, and does not share it with this process."""
+        """Work as `in_threads` does; `work` is sent with a copy of all that it holds."""
         at_once = max(1, min(_AT_ONCE, len(items) // (_EACH * max(1, self._places))))
         lots = [items[first : first + at_once] for first in range(0, len(items), at_once)]
         with (
             tqdm(total=len(items), desc=description, unit=unit, disable=not progress or not items) as bar,
-            contextlib.closing(self._pool.in_order(_lot(work, self._root), lots, alone=False)) as found,
+            contextlib.closing(self._pool.in_order(_lot(work, self._root), lots, alone=False)) as results,
         ):
             try:
-                for _, answers in found:
+                for _, answers in results:
                     for answer in [answers] if answers.error is not None else answers.value:
                         if answer.error is not None:
                             raise answer.error
@@ -88,19 +88,19 @@ class OnWorkers:
 
 def _lot(work: Callable[[Item], Result], root: Path) -> Callable[[Sequence[Item]], list[Answer]]:
     def each(items: Sequence[Item]) -> list[Answer]:
-        """What came of the items, to the first error."""
+        """Return the answers of the items, up to the first error."""
         if not root.is_dir():
             raise ClusterError(
                 f"{root}: is not there; workers read files themselves, under the caller's paths: mount it"
             )
         from segmenter.extras.dask.remote import Answer
 
-        found: list[Answer] = []
+        answers: list[Answer] = []
         for item in items:
             try:
-                found.append(Answer(work(item)))
+                answers.append(Answer(work(item)))
             except SegmenterError as error:
-                return [*found, Answer(error=error)]
-        return found
+                return [*answers, Answer(error=error)]
+        return answers
 
     return each

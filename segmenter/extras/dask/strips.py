@@ -28,13 +28,13 @@ from segmenter.mapping.jobs import MapJob
 from segmenter.raster.mosaic import Mosaic
 
 PIXELS = 1 << 24
-"""Of what is given out at once: seconds on a GPU, half a minute on a core; 16 MB of class ids."""
+"""Pixels that are sent out at once: seconds on a GPU, half a minute on a core; 16 MB of class ids."""
 _LEAST_PIXELS = 1 << 20
 """Not smaller, for however many workers: each takes some milliseconds to be dealt."""
 _EACH = 8
 """Pieces for each worker of what there is, so that they end at about the same time."""
 _RESULT_BYTES = 1 << 26
-"""Of what comes back at once, before it is compressed; but for a band of windows, which is not cut."""
+"""Bytes that come back at once, before compression; but a band of windows is never cut."""
 _BLENDED_BANDS = 8
 """Least bands of blended windows in a strip: one more is computed, and computed for the next strip too."""
 _COMPRESSION = 1
@@ -58,14 +58,14 @@ class Strip:
 
     @property
     def part(self) -> Window:
-        """Its pixels; exact windows may reach below it."""
+        """Return its pixels; exact windows may reach below it."""
         column = self.column or Window(self.job.part.row, self.job.part.col, 0, 0)
         if self.rows is None:
             return column
         return Window(self.rows[0], column.col, self.rows[1] - self.rows[0], column.width)
 
     def to_send(self) -> Strip:
-        """The same with what a worker needs of the job; the mosaic, which may be large, was sent before."""
+        """Return the strip with what a worker needs of the job, without the mosaic, which it has."""
         info = replace(self.job.info, path=self.job.info.path.absolute())
         job = replace(self.job, info=info, mosaic=None, label=None, label_classes=None, beside=())
         return replace(self, job=job)
@@ -73,7 +73,7 @@ class Strip:
 
 @dataclass(frozen=True)
 class StripResult:
-    """What came of a strip.
+    """Result of a strip.
 
     Attributes:
         windows: in the format of a partial map, compressed.
@@ -88,23 +88,17 @@ class StripResult:
     unseen: bool = False
 
     def __iter__(self) -> Iterator[tuple[Window, Prediction]]:
-        """The windows in order; raises ClusterError where they are damaged."""
-        try:
-            content = zlib.decompress(self.windows)
-        except zlib.error as error:
-            raise ClusterError(f"a worker's result is damaged: {error}") from None
-        file = io.BytesIO(content)
-        for window, arrays in read_windows(file, len(content)):
+        """Yield the windows in order."""
+        content = zlib.decompress(self.windows)
+        for window, arrays in read_windows(io.BytesIO(content), len(content)):
             yield window, Prediction(**arrays)
-        if file.tell() != len(content):
-            raise ClusterError("a worker's result is damaged: its end cannot be read")
 
 
 # ------------------------------------------------------------------------------------- how it is cut
 
 
 def strip_pixels(pixels: int, workers: int, out_bytes: int) -> int:
-    """Pixels that are given out at once, of so many for so many workers.
+    """Return the pixels that are given out at once.
 
     Args:
         out_bytes: that come back for a pixel.
@@ -114,7 +108,7 @@ def strip_pixels(pixels: int, workers: int, out_bytes: int) -> int:
 
 
 def cut(jobs: Iterable[MapJob], tiling: Tiling, pixels: int) -> Iterator[tuple[Strip, ...]]:
-    """Jobs as strips, in order: several whole small columns at a time, or one strip of a large one."""
+    """Yield jobs as strips, in order: several whole small columns at a time, or one strip of a large one."""
     together: list[Strip] = []
     for job in jobs:
         for strip in _strips(job, tiling, pixels):
@@ -134,7 +128,7 @@ def cut(jobs: Iterable[MapJob], tiling: Tiling, pixels: int) -> Iterator[tuple[S
 
 
 def _strips(job: MapJob, tiling: Tiling, pixels: int) -> Iterator[Strip]:
-    """Of one job; none after it was abandoned."""
+    """Yield the strips of one job, none once it is abandoned."""
     columns = list(job.columns.left(job.done_rows))
     if not columns:
         yield Strip(job, None, last=True)
@@ -152,7 +146,7 @@ def _strips(job: MapJob, tiling: Tiling, pixels: int) -> Iterator[Strip]:
 
 
 def _rows(column: Window, tiling: Tiling, pixels: int) -> int:
-    """Rows of a strip: whole bands of windows, in number the nearest."""
+    """Return the rows of a strip: the nearest number of whole bands of windows."""
     band = tiling.band_rows
     bands = max(1, round(pixels / (band * max(1, column.width))))
     return band * (bands if tiling.blend is None else max(bands, _BLENDED_BANDS))
@@ -168,7 +162,7 @@ class StripWork:
     Attributes:
         runs: run directories, as the workers see them.
         model: their checksum.
-        mosaic: what the windows look into beside the jobs' own files.
+        mosaic: files that the windows look into, around the jobs' own.
     """
 
     runs: tuple[Path, ...]
@@ -181,7 +175,7 @@ class StripWork:
     _predictor: Predictor | None = None
 
     def __call__(self, strips: tuple[Strip, ...]) -> list[StripResult]:
-        """The results of the strips, in order."""
+        """Return the results of the strips, in order."""
         predictor = self._predictor = self._predictor or self._loaded()
         jobs = [_StripJob(replace(strip.job, mosaic=self.mosaic), strip, self.tiling) for strip in strips]
         results = [_Result() for _ in jobs]
@@ -194,9 +188,9 @@ class StripWork:
         return [result.given(job) for job, result in zip(jobs, results, strict=True)]
 
     def _loaded(self) -> Predictor:
-        from segmenter.extras.dask.share import take_share
+        from segmenter.extras.dask.remote import take_share
         from segmenter.inference.loading import load_predictor
-        from segmenter.mapping.quiet import quiet_libraries
+        from segmenter.mapping.session import quiet_libraries
         from segmenter.raster import quiet_libtiff
         from segmenter.runs.ensemble import joined
         from segmenter.runs.run import load_run

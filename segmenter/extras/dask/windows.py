@@ -3,88 +3,87 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tqdm import tqdm
-
-from segmenter.base.errors import ClusterError, DeviceError, RasterError, SegmenterError, plain
+from segmenter.base.errors import ClusterError, ConfigError, DeviceError, RasterError, SegmenterError
 from segmenter.base.machine import machine_memory
-from segmenter.base.terminal import warn
+from segmenter.base.terminal import say
 from segmenter.base.threads import Prefetch
 from segmenter.extras.dask.connect import connected
+from segmenter.extras.dask.options import ClusterOptions
 from segmenter.extras.dask.strips import Strip, StripResult, StripWork, cut, strip_pixels
 from segmenter.inference.events import Event, Failed, Finished, Mapped
 from segmenter.inference.loading import computing_on
-from segmenter.inference.memory import SHARE_OF_MACHINE
-from segmenter.inference.prediction import ExtraOutputs
-from segmenter.inference.predictor import classify_all
+from segmenter.inference.memory import SHARE_OF_MACHINE, Choice, plan_tiling, share_of
 from segmenter.inference.reading import Tiling
+from segmenter.mapping.computing import Compute, needs_of
+from segmenter.mapping.folder.state import warn_above_bar
 from segmenter.mapping.jobs import MapJob
-from segmenter.mapping.outputs.writing import Compute
-from segmenter.mapping.tiling import tiling_of_worker
 from segmenter.raster.remote.settings import RemotePath
 
 if TYPE_CHECKING:
     from segmenter.extras.dask.pool import Pool
-    from segmenter.mapping.request.map_request import MapRequest
-    from segmenter.runs.ensemble import AnyRun
+    from segmenter.mapping.call import Call
 
 _AHEAD = 2
 """Windows that wait to be written."""
 _SHARE_OF_LIMIT = 0.6
-"""Of what a foreign worker may have: Dask ends it at 0.95, and holds what waits there too."""
+"""Share of a foreign worker's memory: Dask ends it at 0.95, and holds what waits there too."""
 
 
-@dataclass
-class Workers:
-    """The workers of a call.
+class ClusterWindows:
+    """Windows computed by the workers of a cluster, which are started or found when they are needed."""
 
-    Attributes:
-        memory: bytes that each may take; None: their share of this machine's.
-    """
+    def __init__(self, options: ClusterOptions) -> None:
+        self._options = options
+        self._pool: Pool
+        self._count = 0
+        self._memory: int | None = None
+        """Bytes that each worker may take; None: its share of this machine's."""
 
-    pool: Pool
-    count: int
-    memory: int | None
+    @contextlib.contextmanager
+    def ready(self) -> Iterator[None]:
+        """Have the workers at hand; what is planned inside is planned for their devices.
 
-    def tiling(
-        self, request: MapRequest, run: AnyRun, wanted: ExtraOutputs, jobs: Sequence[MapJob], tiling: Tiling
-    ) -> Tiling:
-        """What each of them takes of one process's tiling: the same windows, as far as they fit.
+        Raises:
+            ClusterError: they cannot be had.
+        """
+        with connected(self._options) as pool:
+            pool.warn = warn_above_bar
+            machines = pool.machines()
+            cards = [card for card, _, _ in machines.values()]
+            least = min(memory for _, memory, _ in machines.values())
+            self._pool, self._count = pool, len(machines)
+            self._memory = None if pool.local else int(_SHARE_OF_LIMIT * least)
+            with computing_on(None if None in cards else min(card for card in cards if card is not None)):
+                yield
+
+    def tiling(self, call: Call, jobs: Sequence[MapJob], tiling: Tiling) -> Tiling:
+        """Return what each worker takes of one process's tiling: the same windows, as far as they fit.
 
         Raises:
             ConfigError: they do not.
         """
-        memory = self.memory
+        memory = self._memory
         if memory is None:
-            memory = int(request.memory or machine_memory() * SHARE_OF_MACHINE) // self.count
-        return tiling_of_worker(request, run, wanted, jobs, tiling, memory, self.pool.asked)
+            memory = int(call.request.memory or machine_memory() * SHARE_OF_MACHINE) // self._count
+        return tiling_of_worker(call, jobs, tiling, memory, self._pool.asked)
 
-    def compute(
-        self,
-        request: MapRequest,
-        run: AnyRun,
-        wanted: ExtraOutputs,
-        tiling: Tiling,
-        precision: tuple[str, ...],
-        jobs: Sequence[MapJob],
-    ) -> Compute:
-        """What takes the place of `classify_all` for these jobs."""
+    def compute(self, call: Call, jobs: Sequence[MapJob], tiling: Tiling) -> Compute:
+        """Return what takes the place of `classify_all` for these jobs."""
+        request, run, wanted = call.request, call.run, call.wanted(jobs)
         paths = tuple(path.absolute() for path in request.runs)
         mosaic = jobs[0].mosaic and jobs[0].mosaic.absolute()
-        work = StripWork(paths, run.checksum(), wanted, request.tta, precision, tiling, mosaic)
+        work = StripWork(paths, run.checksum(), wanted, request.tta, call.precision, tiling, mosaic)
         total = sum(job.part.size.pixels for job in jobs)
-        pixels = strip_pixels(total, self.count, wanted.pixel_bytes(len(run.classes)))
+        pixels = strip_pixels(total, self._count, wanted.pixel_bytes(len(run.classes)))
 
         def compute(waiting: Iterable[MapJob]) -> Generator[Event[MapJob], None, None]:
             stop = threading.Event()
             events = Prefetch(
-                _events(self.pool, work, cut(waiting, tiling, pixels), stop.is_set), _AHEAD, "cluster"
+                _events(self._pool, work, cut(waiting, tiling, pixels), stop.is_set), _AHEAD, "cluster"
             )
             try:
                 yield from events
@@ -95,63 +94,51 @@ class Workers:
         return compute
 
 
-@contextlib.contextmanager
-def workers_of(request: MapRequest) -> Iterator[Workers | None]:
-    """The workers that a request asks for, started or found; None where this process computes.
+def tiling_of_worker(call: Call, jobs: Sequence[MapJob], tiling: Tiling, memory: int, asked: str) -> Tiling:
+    """Return the tiling for each of several processes: the windows of one, if they fit into its memory.
 
-    What is planned inside is planned for their devices.
+    Else smaller ones, which is said; but not of blended windows, whose size decides what comes out.
+
+    Args:
+        memory: bytes of each.
+        asked: option that named the processes.
 
     Raises:
-        ClusterError: they cannot be had.
+        ConfigError: blended windows do not fit.
     """
-    if request.cluster is None:
-        yield None
-        return
-    with connected(request.cluster) as pool:
-        pool.warn = warn_above_bar
-        machines = pool.machines()
-        cards = [card for card, _, _ in machines.values()]
-        limit = None if pool.local else int(_SHARE_OF_LIMIT * min(each for _, each, _ in machines.values()))
-        card = None if None in cards else min(card for card in cards if card is not None)
-        with computing_on(card):
-            yield Workers(pool, len(machines), limit)
-
-
-def computing(
-    workers: Workers | None,
-    request: MapRequest,
-    run: AnyRun,
-    wanted: ExtraOutputs,
-    tiling: Tiling,
-    precision: tuple[str, ...],
-    jobs: Sequence[MapJob],
-) -> Compute:
-    """Computes jobs on the workers; or here, with the model that is loaded now."""
-    if workers is not None:
-        return workers.compute(request, run, wanted, tiling, precision, jobs)
-    from segmenter.inference.loading import load_predictor, overlooked_gpus
-
-    predict = load_predictor(run, wanted, request.tta, precision)
-    if line := overlooked_gpus():
-        warn(line)
-    return functools.partial(classify_all, tiling=tiling, predict=predict)
+    request = call.request
+    sizes, needs = needs_of(call, jobs, gpus=1)
+    same, least = share_of(tiling, sizes, needs, memory, request.batch)
+    if least <= memory or request.window_size is not None:
+        return same
+    if tiling.blend is not None:
+        raise ConfigError(
+            f"{asked}: expected {least / 1e9:.1f}GB for each, which windows of {tiling.window} pixels take, "
+            f"got {memory / 1e9:.1f}GB; take fewer workers, or choose --window-size"
+        )
+    small, _ = plan_tiling(sizes, needs, Choice("exact", memory=memory, batch=request.batch))
+    say(
+        f"{asked}: windows of {small.window} pixels, one process takes {tiling.window}; --memory gives "
+        "more room"
+    )
+    return small
 
 
 def _events(
     pool: Pool, work: StripWork, pieces: Iterable[tuple[Strip, ...]], stop: Callable[[], bool]
 ) -> Iterator[Event[MapJob]]:
-    """What one process would compute, each job's windows in order."""
+    """Yield what one process would compute, each job's windows in order."""
     failed: set[int] = set()
     sent = ((strips, tuple(strip.to_send() for strip in strips)) for strips in pieces)
-    given: list[tuple[Strip, ...]] = []
+    sent_strips: list[tuple[Strip, ...]] = []
 
     def noted() -> Iterator[tuple[Strip, ...]]:
         for strips, small in sent:
-            given.append(strips)
+            sent_strips.append(strips)
             yield small
 
     for _, answer in pool.in_order(work, noted(), stop=stop):
-        strips = given.pop(0)
+        strips = sent_strips.pop(0)
         if isinstance(answer.error, (ClusterError, DeviceError)) and not _of_a_raster(answer.error):
             raise answer.error
         for position, strip in enumerate(strips):
@@ -179,9 +166,9 @@ def _of_strip(strip: Strip, result: StripResult) -> Iterator[Event[MapJob]]:
     for window, prediction in result:
         yield Mapped(job, window, prediction)
     if result.remark is not None and job.remark is None:
-        said = result.remark.removeprefix(f"{path.absolute()}: ")
+        remark = result.remark.removeprefix(f"{path.absolute()}: ")
         whole = strip.rows is None and strip.column == job.part
-        job.remark = f"{path}: {said}" if whole else f"{path}: at least {said}"
+        job.remark = f"{path}: {remark}" if whole else f"{path}: at least {remark}"
     if result.error is not None:
         if result.unseen and not isinstance(path, RemotePath) and path.exists():
             raise ClusterError(
@@ -192,9 +179,3 @@ def _of_strip(strip: Strip, result: StripResult) -> Iterator[Event[MapJob]]:
         yield Failed(job, type(result.error)(text))
     elif strip.last:
         yield Finished(job)
-
-
-def warn_above_bar(text: str) -> None:
-    """Say aside at once what is not as it should be, above a bar that may be there."""
-    with tqdm.external_write_mode(file=sys.stderr):
-        warn(plain(text))

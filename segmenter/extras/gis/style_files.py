@@ -9,49 +9,76 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import OutputError, SegmenterError
-from segmenter.base.files import sync
-from segmenter.extras.gis.attribute_table import attribute_table
-from segmenter.extras.gis.legend import is_ours
-from segmenter.extras.gis.styles import class_style, share_style, style_file
-from segmenter.extras.upload import Uploads
-from segmenter.grid.geometry import Size
+from segmenter.base.files import real, sync
+from segmenter.extras.gis.documents import (
+    attribute_table,
+    class_style,
+    is_ours,
+    legend,
+    share_style,
+    style_file,
+)
 from segmenter.grid.labels import class_pixels
-from segmenter.grid.windows import COLUMN, grid
-from segmenter.mapping.jobs import MapJob
-from segmenter.mapping.outputs.finished import MapStyle
-from segmenter.raster import read_label
+from segmenter.mapping.outputs.finished import BESIDE
+from segmenter.raster.remote.settings import RemotePath
 
-_AT_ONCE = Size(512, COLUMN)
-"""Pixels of a finished map that are read at once."""
+if TYPE_CHECKING:
+    from segmenter.mapping.call import Call
+    from segmenter.mapping.jobs import MapJob
+    from segmenter.mapping.outputs.finished import MapStyle
+    from segmenter.raster import RasterInfo
+
 _COUNTED_AT_ONCE = 1 << 20
 """Pixels; NumPy takes 8 bytes for each while it counts."""
+
+
+def files_of(style: MapStyle, name: str, info: RasterInfo) -> tuple[Path, ...]:
+    """Return the style files of a raster's map."""
+    path = style.path(name, info)
+    styles = [] if _lies_beside(path, name, info.path) else [path.with_name(f"{name}.qml")]
+    styles += [one.with_suffix(".qml") for one in style.beside(name) if one.name.endswith(BESIDE)]
+    return (*styles, *([] if style.is_png(info) else [path.with_name(f"{path.name}.aux.xml")]))
+
+
+def _lies_beside(path: Path, name: str, image: Path) -> bool:
+    """Return whether a map goes beside an image that is called so."""
+    if isinstance(image, RemotePath) or image.stem != name:
+        return False
+    return real(image.parent) == real(path.parent)
 
 
 class StyleFiles:
     """The style files of one job on their way: they get their names after the map has its own.
 
-    Attributes:
-        left: styles of others, which stay.
-
     Args:
-        paths: of these files; None: all.
+        paths: of these files.
     """
 
-    def __init__(self, job: MapJob, style: MapStyle, paths: Iterable[Path] | None = None) -> None:
+    def __init__(self, job: MapJob, style: MapStyle, paths: Iterable[Path]) -> None:
         self._job, self._style = job, style
         self._pixels_K: NDArray[np.int64] | None = np.zeros(len(style.classes), np.int64)
-        names = job.shown_by if paths is None else tuple(paths)
-        self._aside = {path: path.with_name(f".{path.name}.tmp-{os.getpid()}") for path in names}
-        self.left: list[Path] = []
+        self._aside = {path: path.with_name(f".{path.name}.tmp-{os.getpid()}") for path in paths}
+        self._left: list[Path] = []
 
-    def count(self, ids: NDArray[np.uint8]) -> None:
+    @property
+    def remark(self) -> str | None:
+        """Return what is to be said of a style that QGIS saved, which stays; None if there is none."""
+        if not self._left:
+            return None
+        return (
+            f"{self._left[0]}: is a style that was saved by QGIS or by hand, and is left; remove it for a "
+            "new one"
+        )
+
+    def add(self, ids: NDArray[np.uint8]) -> None:
         """Count the classes of a window of the map."""
         if not self._aside or self._pixels_K is None:
             return
@@ -62,8 +89,8 @@ class StyleFiles:
     def count_map(self) -> None:
         """Count those of the map that is there; where it lies elsewhere, the table has no pixels."""
         try:
-            for place in grid(self._job.part.size, _AT_ONCE):
-                self.count(self._style.ids(self._job, read_label(self._job.output, place.keep)))
+            for _, ids in self._style.read_back(self._job):
+                self.add(ids)
         except SegmenterError:
             self._pixels_K = None
 
@@ -88,7 +115,7 @@ class StyleFiles:
         with self._writing():
             for path, aside in self._aside.items():
                 if path.suffix == ".qml" and _of_others(path):
-                    self.left.append(path)
+                    self._left.append(path)
                 else:
                     aside.replace(path)
             if self._aside:
@@ -103,9 +130,9 @@ class StyleFiles:
     def _content(self, path: Path) -> bytes:
         if path.suffix == ".xml":
             counted = None if self._pixels_K is None else self._pixels_K.tolist()
-            return attribute_table(self._style.legend(self._job, counted))
+            return attribute_table(legend(self._style, self._job, counted))
         of_classes = path.name == f"{self._job.name}.qml"
-        return style_file(class_style(self._style.legend(self._job)) if of_classes else share_style())
+        return style_file(class_style(legend(self._style, self._job)) if of_classes else share_style())
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -117,19 +144,17 @@ class StyleFiles:
             ) from None
 
 
-def restore(job: MapJob, style: MapStyle, uploads: Uploads | None = None) -> list[Path]:
-    """Write the style files of a finished map that are gone, from what it holds; gives these.
-
-    Args:
-        uploads: where they may be as well.
+def write_gone(call: Call, job: MapJob) -> None:
+    """Write the style files of a finished map that are gone, from what it holds.
 
     Raises:
         OutputError: they cannot be written.
     """
-    gone = [path for path in job.shown_by if not path.exists() and not (uploads and uploads.has(path.name))]
+    store = call.store
+    gone = [path for path in job.unchecked if not path.exists() and not (store and store.has(path.name))]
     if not gone:
-        return []
-    files = StyleFiles(job, style, gone)
+        return
+    files = StyleFiles(job, call.style, gone)
     try:
         if any(path.suffix == ".xml" for path in gone):
             files.count_map()
@@ -137,7 +162,6 @@ def restore(job: MapJob, style: MapStyle, uploads: Uploads | None = None) -> lis
         files.publish()
     finally:
         files.discard()
-    return gone
 
 
 def remove_styles(path: Path) -> None:
@@ -145,13 +169,6 @@ def remove_styles(path: Path) -> None:
     style = path.with_suffix(".qml")
     for beside in (path.with_name(f"{path.name}.aux.xml"), *([] if _of_others(style) else [style])):
         beside.unlink(missing_ok=True)
-
-
-def left_alone(paths: Sequence[Path]) -> str | None:
-    """What there is to be said of styles that QGIS saved; None where there are none."""
-    if not paths:
-        return None
-    return f"{paths[0]}: is a style that was saved by QGIS or by hand, and is left; remove it for a new one"
 
 
 def _of_others(path: Path) -> bool:

@@ -44,7 +44,7 @@ def versions_here() -> dict[str, str]:
 
 
 class Watch:
-    """The chief's ends of the line.
+    """Watch of a cluster's chief over its members: their connections.
 
     Attributes:
         roles: of the cluster.
@@ -54,7 +54,11 @@ class Watch:
     """
 
     def __init__(self, roles: Roles, say: Callable[[str], None] = print) -> None:
-        """Raises DeviceError where the chief's address is taken, or not of this machine."""
+        """Listen for members.
+
+        Raises:
+            DeviceError: the chief's address is taken, or not of this machine.
+        """
         self.roles, self._say = roles, say
         self._changed = threading.Condition()
         self._here: dict[Member, Line] = {}
@@ -75,7 +79,7 @@ class Watch:
         """Return when all members are there.
 
         Raises:
-            DeviceError: naming those that are not there after so many seconds, or are of other versions.
+            DeviceError: naming those that are not there after `patience` seconds, or are of other versions.
         """
         missing = self.missing
         if missing:
@@ -165,11 +169,11 @@ class Watch:
         if hello.get("cluster") != _addresses(self.roles):
             return self._remember(f"{title} was started with another cluster than the chief's")
         if differ := [name for name in here if there.get(name) != here[name]]:
-            said = ", ".join(
+            differences = ", ".join(
                 f"{name} {shortened(str(there.get(name)))}, here {here[name]}" for name in differ
             )
             return self._remember(
-                f"{title} has other versions than the chief: {plain(said)}; install the same"
+                f"{title} has other versions than the chief: {plain(differences)}; install the same"
             )
         if not line.send({"welcome": True}):
             return "gone"
@@ -185,7 +189,7 @@ class Watch:
         return ""
 
     def _remember(self, refused: str) -> str:
-        """The first refusal ends a chief that still waits for its members."""
+        """Keep the first refusal, which ends a chief that still waits for its members; return it."""
         with self._changed:
             self._refused = self._refused or refused
             self._changed.notify_all()
@@ -196,7 +200,7 @@ class Watch:
 
 @contextmanager
 def watching(roles: Roles, say: Callable[[str], None] = print) -> Iterator[Watch]:
-    """The chief's watch, for as long as the context lasts."""
+    """Yield the chief's watch over its members; end them with the context."""
     watch = Watch(roles, say)
     last = "has failed"
     try:
@@ -210,7 +214,7 @@ def watching(roles: Roles, say: Callable[[str], None] = print) -> Iterator[Watch
 
 
 def stay(roles: Roles, say: Callable[[str], None] = print) -> int:
-    """Say hello to the chief, as soon as there is one, and return when it ends; the exit code.
+    """Join the chief, as soon as it is there, and return the exit code when it ends.
 
     0: the chief has said how it ended; 1: it is gone without a word.
 
@@ -233,17 +237,17 @@ def stay(roles: Roles, say: Callable[[str], None] = print) -> int:
 
 
 def _reach(roles: Roles, own: str, say: Callable[[str], None]) -> socket.socket:
-    """A connection to the chief, waited for as long as it takes: the chief may index for hours."""
-    said = False
+    """Connect to the chief, waiting as long as it takes: the chief may index for hours."""
+    announced = False
     while True:
         with suppress(OSError):
             connection = socket.create_connection(split(roles.chief), timeout=10)
             connection.settimeout(None)
             _keep_alive(connection)
             return connection
-        if not said:
+        if not announced:
             say(f"{own}: waiting for the chief at {roles.chief}")
-            said = True
+            announced = True
         time.sleep(_AGAIN)
 
 

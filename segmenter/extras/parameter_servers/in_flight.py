@@ -23,7 +23,7 @@ class InFlight:
 
     @property
     def full(self) -> bool:
-        """Whether no further step may be given."""
+        """True if no further step may be given."""
         return len(self._under_way) >= self._most
 
     @property
@@ -40,7 +40,7 @@ class InFlight:
         threading.Thread(target=self._fetch, args=(number, result), daemon=True).start()
 
     def done(self, seconds: float) -> Any:
-        """What a step gave, in the order in which they end; None where none ends within some seconds.
+        """Return the result of the next step that ends; None if none ends within some seconds.
 
         Raises:
             Exception: what a step failed with.

@@ -44,22 +44,22 @@ class Roles:
 
     @property
     def address(self) -> str:
-        """Of this process."""
+        """Address of this process."""
         return self.chief if self.role == "chief" else self.members[self.role, self.index]
 
     @property
     def place_on_host(self) -> int:
-        """How many workers of a lower index are on this worker's host: its place among the host's GPUs."""
+        """Number of workers of a lower index on this worker's host: its place among the host's GPUs."""
         host = split(self.address)[0]
         return sum(split(other)[0] == host for other in self.workers[: self.index])
 
     def title(self, role: str, index: int) -> str:
-        """Of a process, for messages: `worker 1 (host:port)`."""
+        """Return the title of a process, for messages: `worker 1 (host:port)`."""
         return f"{role} {index} ({self.members[role, index]})"
 
 
 def parse_cluster(words: Sequence[str]) -> Jobs:
-    """Addresses by role of `ROLE=HOST:PORT,HOST:PORT …`; a list without a role is of workers.
+    """Parse `ROLE=HOST:PORT,HOST:PORT …` to addresses by role; a list without a role is of workers.
 
     Raises:
         ConfigError: a role or address that is none, or one that comes twice.
@@ -77,7 +77,7 @@ def parse_cluster(words: Sequence[str]) -> Jobs:
 
 
 def cluster_of_environment(text: str) -> tuple[Jobs, str, int]:
-    """Addresses, own role and own index of TF_CONFIG, as TensorFlow has it.
+    """Return addresses, own role and own index of TF_CONFIG, as TensorFlow has it.
 
     Raises:
         ConfigError: it is not of the form {"cluster": {"chief": […], …}, "task": {"type": …, "index": …}}.
@@ -102,7 +102,7 @@ def roles_of(
     index: int | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Roles:
-    """This process' role in a cluster with parameter servers.
+    """Return this process' role in a cluster with parameter servers.
 
     Args:
         words: of `--cluster`; None: TF_CONFIG says it.
@@ -112,10 +112,10 @@ def roles_of(
     Raises:
         ConfigError: naming what is missing, or is no part of the cluster.
     """
-    known = os.environ if environment is None else environment
+    variables = os.environ if environment is None else environment
     if words:
         jobs, own, number, where = parse_cluster(words), role or "chief", index, "--cluster"
-    elif text := known.get("TF_CONFIG"):
+    elif text := variables.get("TF_CONFIG"):
         if role is not None or index is not None:
             raise ConfigError("--role, --index: TF_CONFIG says them; expected --cluster with them, got none")
         (jobs, own, number), where = cluster_of_environment(text), "TF_CONFIG"

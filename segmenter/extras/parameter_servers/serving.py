@@ -19,7 +19,7 @@ def run_role(config: DistributionConfig, roles: Roles, train: Callable[[Watch], 
     """Run this process in its role of a cluster, and end it with the exit code.
 
     Args:
-        train: what a chief does, with the watch over its members; gives the exit code.
+        train: trains as the chief, with the watch over its members, and returns the exit code.
 
     Raises:
         DeviceError: as of `serve`.
@@ -77,12 +77,12 @@ each other wait for ever."""
 
 
 def _cores() -> int:
-    """Those that this process may use, where the system tells."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _session(config: DistributionConfig, roles: Roles) -> Any:
-    """What the server's devices are to be: one GPU for a worker, none for a parameter server."""
+    """Configure the server's devices: one GPU for a worker, none for a parameter server."""
     import tensorflow as tf
 
     session = tf.compat.v1.ConfigProto()
@@ -99,7 +99,7 @@ def _session(config: DistributionConfig, roles: Roles) -> Any:
 
 
 def own_gpu(config: DistributionConfig, roles: Roles, gpus: int) -> int:
-    """The GPU of a worker on a machine with so many: the next for each of the workers on its host.
+    """Return the GPU of a worker on a machine with `gpus`: the next for each of the workers on its host.
 
     Raises:
         DeviceError: there are fewer GPUs than workers on the host, or not those that the recipe numbers.

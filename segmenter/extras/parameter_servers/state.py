@@ -3,11 +3,10 @@
 The chief has a model, an optimiser and an average of its own, as without servers: they start a run, are
 validated with and saved. `push` takes them to the servers, `pull` back.
 
-Where several workers update a server at the same time, each adds its change to each variable in one operation
-(`flat.write_vector`), so that none is lost. There is no lock: TensorFlow's own (`tf.CriticalSection`) chains
-those of several devices, and a step came to wait for itself. So a step may read some weights before and some
-after another's update. A single worker writes what it has computed: the
-bits of one device.
+Where several workers update a server at the same time, each adds its change to each variable in one
+operation, so that none is lost. There is no lock: TensorFlow's own (`tf.CriticalSection`) chains those of
+several devices, and a step came to wait for itself. So a step may read some weights before and some after
+another's update. A single worker writes what it has computed: the bits of one device.
 """
 
 from __future__ import annotations
@@ -25,9 +24,7 @@ import tensorflow as tf
 from segmenter.config.recipe import TrainingConfig
 from segmenter.model.stages import Pace
 from segmenter.training.optimiser.ema import AveragedWeights
-from segmenter.training.optimiser.flat import FlatOptimiser, LossScale
-from segmenter.training.optimiser.optimisers import flat_optimiser
-from segmenter.training.optimiser.vectors import numbers_in
+from segmenter.training.optimiser.optimisers import LossScale, Optimiser, numbers_in
 
 _NOT_NEGATIVE = "/moving_variance"
 
@@ -47,11 +44,11 @@ class Shard:
     device: str
     own: tuple[Any, ...]
     kept: tuple[Any, ...]
-    optimiser: FlatOptimiser | None
+    optimiser: Optimiser | None
     averaged: AveragedWeights | None
 
     def among(self, variables: Sequence[Any]) -> list[Any]:
-        """Those of some variables of the model that are kept here, in the model's order."""
+        """Return those of some variables of the model that are kept here, in the model's order."""
         paths = {v.path for v in variables}
         return [v for v in self.own if v.path in paths]
 
@@ -76,7 +73,7 @@ class ServedState:
     def __init__(
         self,
         model: Any,
-        optimiser: FlatOptimiser,
+        optimiser: Optimiser,
         averaged: AveragedWeights | None,
         config: TrainingConfig,
         steps: int,
@@ -89,12 +86,14 @@ class ServedState:
         weights = {v.path for v in optimiser.weights}
         self.statistics = frozenset(v.path for v in model.non_trainable_variables if v.path not in weights)
 
+        alone = config.model_copy(update={"clip_norm": 0.0, "clip_value": 0.0})  # clipped as one gradient
+
         def shard(device: str, own: tuple[Any, ...]) -> Shard:
             with tf.device(device):
                 kept = tuple(_like(v) for v in own)
                 trained = [v for v in kept if v.path in weights]
-                rule = flat_optimiser(config, trained, steps, pace, shared=self.shared) if trained else None
-                average = _average(kept, config.ema, self.shared) if averaged is not None else None
+                rule = Optimiser(alone, trained, steps, pace, shared=self.shared) if trained else None
+                average = _average(kept, config.ema) if averaged is not None else None
                 return Shard(device, own, kept, rule, average)
 
         parts = dealt(model.variables, len(servers))
@@ -103,7 +102,7 @@ class ServedState:
             self.loss_scale = None if optimiser.loss_scale is None else LossScale()
 
     @property
-    def counter(self) -> FlatOptimiser:
+    def counter(self) -> Optimiser:
         """The optimiser whose updates are counted: the first."""
         return next(shard.optimiser for shard in self.shards if shard.optimiser is not None)
 
@@ -142,7 +141,7 @@ class ServedState:
 
 
 def dealt(variables: Sequence[Any], servers: int) -> list[tuple[Any, ...]]:
-    """Variables dealt to servers, the largest first, each to the one with the fewest numbers so far."""
+    """Deal variables to servers, the largest first, each to the one with the fewest numbers so far."""
     size = [numbers_in([v]) for v in variables]
     loads, places = [0] * servers, [0] * len(variables)
     for number in sorted(range(len(variables)), key=lambda i: -size[i]):
@@ -155,7 +154,7 @@ def dealt(variables: Sequence[Any], servers: int) -> list[tuple[Any, ...]]:
 
 
 def _like(variable: Any) -> Any:
-    """A variable with the value and path of another, on the device of the context."""
+    """Return a variable with the value and path of another, on the device of the context."""
     *folders, name = variable.path.split("/")
     with ExitStack() as scopes:
         for folder in folders:
@@ -163,9 +162,9 @@ def _like(variable: Any) -> Any:
         return keras.Variable(variable.numpy(), dtype=variable.dtype, trainable=False, name=name)
 
 
-def _average(kept: Sequence[Any], decay: float, shared: bool) -> AveragedWeights:
+def _average(kept: Sequence[Any], decay: float) -> AveragedWeights:
     weights, averages = (SimpleNamespace(variables=list(v)) for v in (kept, map(_like, kept)))
-    return AveragedWeights(tf.distribute.get_strategy(), weights, averages, decay, shared=shared)
+    return AveragedWeights(tf.distribute.get_strategy(), weights, averages, decay)
 
 
 def _of_scale(scale: LossScale) -> list[Any]:

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from segmenter.extras.parameter_servers.state import ServedState, Shard
-from segmenter.training.optimiser.vectors import as_vector, numbers_in
+from segmenter.training.optimiser.optimisers import as_vector, numbers_in
 from segmenter.training.step import StepParts, StepResult, held_in, micro_batch
 
 
 class _Read(NamedTuple):
-    """What a step has read of the servers: values by path, updates until then, the loss scale or None."""
+    """Values of the servers that a step has read, by path, updates until then, the loss scale or None."""
 
     values: dict[str, Any]
     updates: Any
@@ -26,7 +26,7 @@ class _Read(NamedTuple):
 
 
 def make_served_step(parts: StepParts, state: ServedState) -> Any:
-    """A compiled function of a batch → (`StepResult`, updates of others meanwhile), for a worker.
+    """Return a compiled function of a batch → (`StepResult`, updates of others meanwhile), for a worker.
 
     The batch is a whole global batch, in the order of its slots. Made for the weights that train now
     (`set_trained`).
@@ -54,7 +54,7 @@ def make_served_step(parts: StepParts, state: ServedState) -> Any:
 
 
 def _read(state: ServedState) -> _Read:
-    """Weights and statistics of all servers."""
+    """Read weights and statistics of all servers."""
     values: dict[str, Any] = {}
     updates, scale = None, None
     for shard in state.shards:
@@ -65,20 +65,20 @@ def _read(state: ServedState) -> _Read:
         with_scale = shard is state.shards[0] and state.loss_scale is not None
         more = [*counter, *([state.loss_scale.scale] if with_scale and state.loss_scale else [])]
         with tf.device(shard.device):
-            found = [*(as_vector(group) for group in groups), *(tf.identity(v.value) for v in more)]
-        for group, vector in zip(groups, found, strict=False):
+            tensors = [*(as_vector(group) for group in groups), *(tf.identity(v.value) for v in more)]
+        for group, vector in zip(groups, tensors, strict=False):
             # As one tensor over the network, and only then in parts.
             parts = tf.split(tf.identity(vector), [numbers_in([v]) for v in group])
             values |= {v.path: tf.reshape(p, v.shape) for v, p in zip(group, parts, strict=True)}
         if shard.optimiser is state.counter:
-            updates = tf.identity(found[len(groups)])
+            updates = tf.identity(tensors[len(groups)])
         if with_scale:
-            scale = tf.identity(found[-1])
+            scale = tf.identity(tensors[-1])
     return _Read(values, updates, scale)
 
 
 def _computed(parts: StepParts, state: ServedState, read: _Read, *batch: Any) -> Any:
-    """(loss, gradient times the loss scale in the servers' order, statistics by path) of a whole batch."""
+    """Return (loss, gradient times the loss scale in the servers' order, statistics by path) of a batch."""
     model, loss_of = parts.model, parts.loss
     dtype = model.outputs[0].dtype
     trained = [read.values[v.path] for v in model.trainable_variables]
@@ -116,33 +116,33 @@ def _computed(parts: StepParts, state: ServedState, read: _Read, *batch: Any) ->
 
 
 def _in_order(model: Any, state: ServedState, gradients: Sequence[Any]) -> Any:
-    """Gradients as one vector, server by server, of each in its optimiser's order."""
+    """Concatenate gradients to one vector, server by server, in the order of each server's optimiser."""
     of = {v.path: g for v, g in zip(model.trainable_variables, gradients, strict=True)}
-    found = []
+    vectors = []
     for shard in state.shards:
         trained = shard.among(model.trainable_variables)
         if shard.optimiser is not None and trained:
-            found.append(shard.optimiser.flat([of[v.path] for v in trained], trained))
-    return as_vector(found)
+            vectors.append(shard.optimiser.flat([of[v.path] for v in trained], trained))
+    return as_vector(vectors)
 
 
 def _updated(
     parts: StepParts, state: ServedState, read: _Read, gradient: Any, statistics: dict[str, Any], finite: Any
 ) -> Any:
-    """Updates by others between the reading and this one, which is applied on each server."""
+    """Apply an update on each server; return the number of updates by others since the reading."""
     trained = [shard.among(parts.model.trainable_variables) for shard in state.shards]
     own_parts = tf.split(gradient, [numbers_in(own) for own in trained])
     late = None
     for shard, own, part in zip(state.shards, trained, own_parts, strict=True):
         kept = [v.path for v in shard.kept if v.path in statistics]
         with tf.device(shard.device):
-            there = tf.identity(part)
+            on_server = tf.identity(part)
             changes = {p: (tf.identity(read.values[p]), tf.identity(statistics[p])) for p in kept}
             ok = None if finite is None else tf.identity(finite)
             # All of it is there before any is applied: a worker that is lost while it sends changes nothing.
-            with tf.control_dependencies([there, *(t for pair in changes.values() for t in pair)]):
+            with tf.control_dependencies([on_server, *(t for pair in changes.values() for t in pair)]):
                 before = None if shard.optimiser is None else tf.identity(shard.optimiser.iterations.value)
-                _update_shard(shard, own, there, ok)
+                _update_shard(shard, own, on_server, ok)
                 follow(shard, changes, shared=state.shared)
                 if shard.averaged is not None:
                     _if(ok, shard.averaged.take_in)

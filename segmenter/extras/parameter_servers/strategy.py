@@ -30,14 +30,14 @@ class ServerCluster(Kind):
 
     @property
     def trainer(self) -> Any:
-        """`ServedTrainer`."""
+        """Class of the training loop, loaded when it is needed."""
         from segmenter.extras.parameter_servers.trainer import ServedTrainer
 
         return ServedTrainer
 
     @property
     def roles(self) -> Roles:
-        """Of all its processes."""
+        """Roles of all its processes."""
         return self.watch.roles
 
     @property
@@ -51,7 +51,7 @@ class ServerCluster(Kind):
         return [f"/job:ps/replica:0/task:{i}/device:CPU:0" for i in range(len(self.roles.servers))]
 
     def describe(self) -> str:
-        """A line on who does what."""
+        """Return a line on who does what."""
         pairs = ("worker", self.roles.workers), ("server", self.roles.servers)
         workers, servers = (f"{len(a)} {name}{'s' * (len(a) > 1)} ({', '.join(a)})" for name, a in pairs)
         return (
@@ -61,7 +61,7 @@ class ServerCluster(Kind):
 
     @property
     def computed_on(self) -> dict[str, str]:
-        """What no bit can be repeated under, for checkpoints."""
+        """Asynchronous updates, under which no bits can be repeated, for checkpoints."""
         return {"updates": f"asynchronous, by {self.workers} workers"}
 
 
@@ -102,6 +102,6 @@ def connect(watch: Watch) -> ServerCluster:
 
 
 def _own_address(roles: Roles) -> str:
-    """An address of TensorFlow's server in the chief, which none of the members calls: any free port."""
+    """Return an address for TensorFlow's server in the chief, which no member calls: any free port."""
     with closing(socket.create_server(("", 0))) as free:
         return f"{split(roles.chief)[0]}:{free.getsockname()[1]}"

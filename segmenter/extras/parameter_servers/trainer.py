@@ -46,7 +46,7 @@ _TOLD = 10.0
 
 @dataclass
 class _Lateness:
-    """How many updates by others came between the reading of a step and its own update."""
+    """Counts of the updates by others between the reading of a step and its own update."""
 
     steps: int = 0
     total: int = 0
@@ -70,17 +70,15 @@ class ServedTrainer(Trainer):
         super().__post_init__()
         self._cluster = cast("ServerCluster", self.devices.kind)
         self._state = ServedState(
-            self.model,
-            self._optimiser,
-            self.averaged,
+            *(self.learner.model, self.learner.optimiser, self.learner.averaged),
             self.run.recipe.training,
             self.steps,
-            self.pace,
+            self.learner.pace,
             self._cluster.servers,
             self._cluster.workers,
         )
         self._ahead = False
-        """Whether the servers have what the chief has not."""
+        """True while the servers are ahead of the chief's copies."""
 
     def train(self) -> None:
         """Train to the last epoch, or to the validation that ends it early.
@@ -109,11 +107,11 @@ class ServedTrainer(Trainer):
             self._state.pull()
             self._ahead = False
 
-    def _use_step_of(self, epoch: int) -> None:
-        frozen = self._frozen
-        super()._use_step_of(epoch)
-        if self._frozen != frozen:
-            self._steps = make_served_step(self._parts, self._state)
+    def _use_step_of(self, epoch: int) -> bool:
+        changed = super()._use_step_of(epoch)
+        if changed:
+            self._step = make_served_step(self.learner.parts, self._state)
+        return changed
 
     # ----------------------------------------------------------------------------------- loop
 
@@ -124,7 +122,7 @@ class ServedTrainer(Trainer):
         meter = self._meter(rows, bar)
         batches = epoch_dataset(self.feed, rows, epoch, begun.step)
         feeder = Prefetch(iter(batches), 1, "feeder", given_up=lambda: bool(stop), patience=PATIENCE)
-        flight = InFlight(self._cluster.coordinator, self._steps, _EACH * self._cluster.workers)
+        flight = InFlight(self._cluster.coordinator, self._step, _EACH * self._cluster.workers)
         every = self.run.recipe.training.checkpoint_every
         self._ahead = True
         with closing(feeder):
@@ -167,7 +165,7 @@ class ServedTrainer(Trainer):
         Raises:
             TrainingError: a parameter server is lost.
         """
-        heard, said = time.monotonic(), False
+        heard, announced = time.monotonic(), False
         while True:
             enough = until()
             if enough and patient:
@@ -178,7 +176,7 @@ class ServedTrainer(Trainer):
                 self._late.add(int(late))
                 meter.push(self.position.done + 1, _of_one(result), feeder.waited)
                 self.position = self.position.after(1)
-                heard, said = time.monotonic(), False
+                heard, announced = time.monotonic(), False
                 continue
             if enough:
                 return
@@ -186,10 +184,10 @@ class ServedTrainer(Trainer):
             silent = time.monotonic() - heard
             if stop and (not patient or silent > _GRACE):
                 return
-            if silent > _SILENCE and not said:
+            if silent > _SILENCE and not announced:
                 who = self._cluster.watch.lost_workers or "the workers"
                 self._say(f"no step has ended for {silent:.0f} s: waiting for {who}; Ctrl-C stops and saves")
-                said = True
+                announced = True
 
     def _done(self, flight: InFlight, seconds: float) -> Any:
         try:
@@ -207,8 +205,8 @@ class ServedTrainer(Trainer):
         while not (lost := watch.lost_servers) and time.monotonic() < end:
             time.sleep(_LOOK / 5)
         if lost:
-            there = list(checkpoints(self.run.path).values())
-            since, how = (f" after {there[-1].name}", "--resume") if there else ("", "the same command")
+            saved = list(checkpoints(self.run.path).values())
+            since, how = (f" after {saved[-1].name}", "--resume") if saved else ("", "the same command")
             raise TrainingError(
                 f"{lost} is lost, and with it what was trained{since}: start the cluster again, the chief "
                 f"with {how}"
@@ -216,5 +214,5 @@ class ServedTrainer(Trainer):
 
 
 def _of_one(result: StepResult) -> StepResult:
-    """A step's result as that of a call of one step."""
+    """Return a step's result as that of a call of one step."""
     return StepResult(*(np.asarray(value)[None] for value in result))

@@ -1,7 +1,7 @@
 """Tiles of a step for each device: equal parts, by the recipe's shares, or by what each was measured at.
 
-Measuring comes before the training starts, and what was chosen is kept in run.json: a clock would not choose
-the same in the next run, and everything after it is to be the same.
+Measuring comes before the training starts, and the choice is kept in run.json: a clock would not choose the
+same in the next run, and a resumed run must repeat it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def share_out(
     classes: int,
     known: MeasuredShares | None = None,
 ) -> Devices:
-    """The devices with the tiles that each gets of a step; says what was measured and chosen.
+    """Return the devices with the tiles that each gets of a step; say what was measured and chosen.
 
     Args:
         form: bands and dtype of the images.
@@ -63,24 +63,24 @@ def share_out(
 
 
 def _with(devices: Devices, tiles: tuple[int, ...]) -> Devices:
-    """Equal parts are none: what is computed is then what it was without shares, to the bit."""
+    """Return the devices with these shares; equal ones are dropped, for the bits of no shares."""
     return replace(devices, shares=() if len(set(tiles)) == 1 else tiles)
 
 
 def measured(
     probe: Probe, names: Sequence[str], global_batch: int, unit: int
 ) -> tuple[tuple[int, ...], list[float]]:
-    """Tiles of a step for each device, by the seconds that a tile takes there, and these.
+    """Measure the seconds that a tile takes on each device; return the tiles of a step for each, and these.
 
     A part that is larger than what was timed is tried before it is chosen; where the memory does not hold
     it, the device gets at most what it holds.
     """
     quickest(global_batch, [1.0] * len(names), unit)  # refuses too few tiles before minutes of measuring
     first = max(unit, global_batch // len(names) // unit * unit)
-    found = [probe.seconds(name, first, unit) for name in names]
-    fits = [tiles for tiles, _ in found]
+    probed = [probe.seconds(name, first, unit) for name in names]
+    fits = [tiles for tiles, _ in probed]
     most: list[int | None] = [tiles // unit if tiles < first else None for tiles in fits]
-    seconds = [each for _, each in found]
+    seconds = [each for _, each in probed]
     while True:
         chosen = quickest(global_batch, seconds, unit, most)
         larger = [i for i, tiles in enumerate(chosen) if tiles > fits[i] and most[i] is None]
@@ -110,7 +110,7 @@ class Probe:
     changed: Callable[[Any, str], Any] = field(default=lambda loss, device: loss)
 
     def seconds(self, device: str, tiles: int, unit: int = 1) -> tuple[int, float]:
-        """So many tiles, or what of them the memory holds, and the seconds that one takes.
+        """Return the number of tiles that the memory holds, at most `tiles`, and the seconds that one takes.
 
         Raises:
             TrainingError: not even `unit` tiles fit.
@@ -130,7 +130,7 @@ class Probe:
                 gc.collect()  # its variables lie on the device
 
     def _steps(self, device: str, tiles: int) -> float:
-        """The shortest time of a step."""
+        """Return the shortest time of a step, in seconds."""
         batch = self._batch(device, tiles)
         # Made once, for this batch: TensorFlow warns of a function that is made again and again.
         step = self._step(device, tiles).get_concrete_function(batch)

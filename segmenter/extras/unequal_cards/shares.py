@@ -31,7 +31,7 @@ def with_given(devices: Devices, shares: Sequence[int]) -> Devices:
 def quickest(
     tiles: int, seconds: Sequence[float], unit: int = 1, most: Sequence[int | None] = ()
 ) -> tuple[int, ...]:
-    """Tiles of each device such that the slowest is done as early as can be; equal where they are alike.
+    """Return the tiles of each device for which the slowest is done earliest; equal if they are alike.
 
     Each gets one unit; unit after unit goes then to the device that would be done with it first, which is
     optimal for tiles that all take a device the same time.

@@ -19,37 +19,38 @@ if __name__ == "__main__":
 
 from segmenter.base.errors import SegmenterError, run_tool
 from segmenter.base.invocation import ToolParser, as_started, installation, invocation
+from segmenter.base.options import add_options, taken
 from segmenter.base.terminal import enduring_output
-from segmenter.extras.vectors.mapped import add_polygon_options
+from segmenter.extras.vectors.wanted import Wanted
 from segmenter.mapping.outputs.finished import BESIDE
 from segmenter.raster import quiet_gdal
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the file; gives the exit code."""
+    """Write the file; return the exit code."""
     args = _parser().parse_args(arguments)
     quiet_gdal()
     maps = [path for given in args.maps for path in _maps(given)]
     if args.output.exists() and not args.overwrite:
         raise SegmenterError(f"{args.output}: exists already; name another file, or add --overwrite")
+    wanted = taken(Wanted, vars(args))
     try:
-        from segmenter.extras.vectors.vectorise import Wanted, vectorise
+        from segmenter.extras.vectors.vectorise import vectorise
     except ModuleNotFoundError as error:
         raise SegmenterError(f"polygons need the package {error.name}: {installation('vectors')}") from None
-    wanted = Wanted(args.min_area, args.simplify, tuple(args.only))
     count = vectorise(maps, args.output, wanted)
     print(f"{args.output}: {count:,} polygons of {len(maps)} map{'s' * (len(maps) > 1)}")
     return 0
 
 
 def _maps(given: Path) -> list[Path]:
-    """A map, or those in a folder."""
+    """Return a map, or those in a folder."""
     if not given.is_dir():
         return [given]
-    found = [path for path in sorted(given.glob("*.tif")) if not path.name.endswith(BESIDE)]
-    if not found:
+    paths = [path for path in sorted(given.glob("*.tif")) if not path.name.endswith(BESIDE)]
+    if not paths:
         raise SegmenterError(f"{given}: expected GeoTIFF maps in this folder, there are none")
-    return found
+    return paths
 
 
 def _parser() -> ToolParser:
@@ -62,7 +63,7 @@ def _parser() -> ToolParser:
     parser.add_argument(
         "--output", type=Path, required=True, metavar="FILE", help="NAME.gpkg or NAME.parquet (GeoParquet)"
     )
-    add_polygon_options(parser)
+    add_options(parser, Wanted)
     parser.add_argument("--overwrite", action="store_true", help="replace FILE")
     return parser
 

@@ -21,15 +21,14 @@ from segmenter.base.errors import DatasetError, LabelError
 from segmenter.extras.vectors.components import strips_of
 from segmenter.extras.vectors.features import Box, Features, VectorFile
 from segmenter.extras.vectors.rule import BurnRule
-from segmenter.extras.vectors.touched import outlined
 from segmenter.grid.geometry import Size, Window
 from segmenter.raster import RasterInfo
 from segmenter.raster.polygons import Move, between, box_around, covered, to_pixels
 
 BAND_PIXELS = 1 << 24
-"""Of the rows for which polygons are read and moved at once."""
+"""Pixels of the rows for which polygons are read and moved at once."""
 STRIP_PIXELS = 1 << 23
-"""Of the rows that are burned at once; a few bytes of memory each."""
+"""Pixels of the rows that are burned at once; a few bytes of memory each."""
 _MOST_OFF = 1 / 16
 """Pixels by which a straight edge may leave its place when it is moved to another CRS."""
 _MOST_HALVINGS = 12
@@ -53,7 +52,7 @@ class Placed:
     fid_P: NDArray[np.int64]
 
     def touching(self, window: Window) -> Placed:
-        """Those whose extent touches a window."""
+        """Return those whose extent touches a window."""
         left, top, right, bottom = shapely.bounds(self.shape_P).reshape(-1, 4).T
         rows = (top <= window.row_stop) & (bottom >= window.row)
         cols = (left <= window.col_stop) & (right >= window.col)
@@ -86,7 +85,7 @@ class Burner:
         self._move = between(vector.crs, info.crs)
 
     def strips(self) -> Iterator[tuple[Window, NDArray[np.uint8]]]:
-        """Class ids of the image's rows, from top to bottom.
+        """Yield the class ids of the image's rows, from top to bottom.
 
         Raises:
             LabelError: a value names no class, or an overlap has no order.
@@ -99,16 +98,16 @@ class Burner:
                 yield window, self.ids(placed, window)
 
     def placed(self, window: Window) -> Placed:
-        """The polygons that may touch a window."""
+        """Return the polygons that may touch a window."""
         box = box_around(self._info, window, self._vector.crs)
-        found = self._vector.within(box)
+        features = self._vector.within(box)
         path = self._vector.path
         kinds = [
             self._rule.kind_of(value, f"{path}: feature {fid}", self._vector.value_hint)
-            for value, fid in zip(found.value_F.tolist(), found.fid_F.tolist(), strict=True)
+            for value, fid in zip(features.value_F.tolist(), features.fid_F.tolist(), strict=True)
         ]
-        shapes, owner = _simple(found, path)
-        kind_P, fid_P = np.array(kinds, np.uint8)[owner], found.fid_F[owner]
+        shapes, owner = _simple(features, path)
+        kind_P, fid_P = np.array(kinds, np.uint8)[owner], features.fid_F[owner]
         if len(shapes):
             shapes, part_of = _near(shapes, self._around)
             kind_P, fid_P = kind_P[part_of], fid_P[part_of]
@@ -125,7 +124,7 @@ class Burner:
 
     @cached_property
     def _around(self) -> Box:
-        """The image with as much around it on each side, in the file's CRS.
+        """The image and as much around it on each side, in the file's CRS.
 
         In the image's own CRS polygons stay whole for longer: what is cut has corners that are rounded.
         """
@@ -135,7 +134,7 @@ class Burner:
         return box_around(self._info, around, self._vector.crs)
 
     def ids(self, placed: Placed, window: Window) -> NDArray[np.uint8]:
-        """(H, W) class ids of a window."""
+        """Return the (H, W) class ids of a window."""
         rule = self._rule
         near = placed.touching(window)
         ids_HW = np.full((window.height, window.width), rule.outside_id, np.uint8)
@@ -155,10 +154,10 @@ class Burner:
 
     def _covered(self, near: Placed, kind: int, window: Window) -> NDArray[np.bool_]:
         shapes = near.shape_P[near.kind_P == kind]
-        found_HW = covered(shapes, window)
+        covered_HW = covered(shapes, window)
         if self._rule.all_touched:
-            found_HW |= outlined(shapes, window)
-        return found_HW
+            covered_HW |= outlined(shapes, window)
+        return covered_HW
 
     def _overlap(
         self,
@@ -190,33 +189,33 @@ class Burner:
         )
 
 
-def _simple(found: Features, path: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Simple polygons, and for each the feature that it is part of.
+def _simple(features: Features, path: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return simple polygons, and for each the feature that it is part of.
 
     Parts are burned one by one: burned as one shape, where two overlap there would be a hole.
     """
-    shapes, owner = found.shape_F, np.arange(len(found.shape_F), dtype=np.int64)
+    shapes, owner = features.shape_F, np.arange(len(features.shape_F), dtype=np.int64)
     for _ in range(3):  # collections of collections of parts
         kinds = shapely.get_type_id(shapes)
         if not np.isin(kinds, (_MULTI, _COLLECTION)).any():
             break
         shapes, index = shapely.get_parts(shapes, return_index=True)
         owner = owner[index]
-    there = ~(shapely.is_missing(shapes) | shapely.is_empty(shapes))
-    shapes, owner = shapes[there], owner[there]
+    whole_P = ~(shapely.is_missing(shapes) | shapely.is_empty(shapes))
+    shapes, owner = shapes[whole_P], owner[whole_P]
     wrong = np.flatnonzero(shapely.get_type_id(shapes) != _POLYGON)
     if len(wrong):
-        kind, whole = shapes[wrong[0]].geom_type, found.shape_F[owner[wrong[0]]].geom_type
+        kind, whole = shapes[wrong[0]].geom_type, features.shape_F[owner[wrong[0]]].geom_type
         what = f"a {kind}" if kind == whole else f"a {whole} with a {kind}"
         raise DatasetError(
-            f"{path}: feature {found.fid_F[owner[wrong[0]]]} is {what}, expected polygons: a label needs "
+            f"{path}: feature {features.fid_F[owner[wrong[0]]]} is {what}, expected polygons: a label needs "
             "an area; buffer lines and points by their width first (QGIS: Buffer), or name another layer"
         )
     return shapes, owner
 
 
 def _near(shapes: NDArray[Any], box: Box) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Polygons cut by a box around the image, and for each which it was part of.
+    """Cut polygons by a box around the image; return the parts, and for each the polygon it was part of.
 
     Far from the image another CRS may have no coordinates, or wrong ones.
     """
@@ -230,12 +229,12 @@ def _near(shapes: NDArray[Any], box: Box) -> tuple[NDArray[Any], NDArray[np.int6
     for _ in range(2):  # a collection may hold several as one
         whole, part_of = shapely.get_parts(whole, return_index=True)
         index = index[part_of]
-    kept = (shapely.get_type_id(whole) == _POLYGON) & ~shapely.is_empty(whole)
-    return whole[kept], index[kept]
+    is_area = (shapely.get_type_id(whole) == _POLYGON) & ~shapely.is_empty(whole)
+    return whole[is_area], index[is_area]
 
 
 def _bent(shapes: NDArray[Any], move: Move, to_pixel: Move) -> NDArray[Any]:
-    """Polygons of another CRS in columns and rows; None where one has corners without coordinates there.
+    """Return polygons of another CRS in columns and rows; None if one has corners without coordinates there.
 
     An edge that is straight in one CRS is bent in the other: edges get points on the way until none leaves
     its place by more than `_MOST_OFF`. How many depends on the polygon alone, not on those beside it.
@@ -249,18 +248,18 @@ def _bent(shapes: NDArray[Any], move: Move, to_pixel: Move) -> NDArray[Any]:
         if halvings:
             dense = shapely.segmentize(dense, np.maximum(length[waiting] / 2**halvings, np.finfo(float).tiny))
         off_P = _off(dense, move, to_pixel)
-        known = np.isfinite(off_P)
-        done = known & ((off_P <= _MOST_OFF) | (halvings == _MOST_HALVINGS))
+        is_known = np.isfinite(off_P)
+        done = is_known & ((off_P <= _MOST_OFF) | (halvings == _MOST_HALVINGS))
         if done.any():
             out[waiting[done]] = shapely.transform(dense[done], lambda xy: to_pixel(move(xy)))
-        waiting = waiting[known & ~done]
+        waiting = waiting[is_known & ~done]
         if not len(waiting):
             break
     return out
 
 
 def _off(shapes: NDArray[Any], move: Move, to_pixel: Move) -> NDArray[np.float64]:
-    """Pixels by which the middles of each polygon's edges leave their place; NaN where there is none."""
+    """Return by how many pixels the middles of each polygon's edges leave their place; NaN if it has none."""
     rings, shape_R = shapely.get_rings(shapes, return_index=True)
     xy, ring_V = shapely.get_coordinates(rings, return_index=True)
     edge = ring_V[1:] == ring_V[:-1]
@@ -277,3 +276,55 @@ def _off(shapes: NDArray[Any], move: Move, to_pixel: Move) -> NDArray[np.float64
     straight = (ends[:-1][edge] + ends[1:][edge]) / 2
     np.maximum.at(off_P, shape_E, np.hypot(*(middle - straight).T))
     return off_P
+
+
+# ----------------------------------------------------------------------------------- pixels of outlines
+# GDAL's own `ALL_TOUCHED` cuts edges at the border of what it burns, and then misses pixels, or takes others.
+
+_Points = NDArray[np.float64]
+
+
+def outlined(shape_P: NDArray[Any], window: Window) -> NDArray[np.bool_]:
+    """Return the (H, W) pixels of a window through whose inside an edge runs, not along their border."""
+    outlined_HW = np.zeros((window.height, window.width), np.bool_)
+    first_E, last_E = _edges(shape_P, window)
+    edge_S, along_S = _cuts(first_E, last_E)
+    within = edge_S[1:] == edge_S[:-1]
+    middle = ((along_S[1:] + along_S[:-1]) / 2)[within]
+    edge = edge_S[1:][within]
+    xy = first_E[edge] + (last_E[edge] - first_E[edge]) * middle[:, None]
+    cell = np.floor(xy).astype(np.int64)
+    inside = (cell != xy).all(axis=1)  # else it runs along the border between two pixels
+    col, row = (cell[inside] - (window.col, window.row)).T
+    here = (row >= 0) & (row < window.height) & (col >= 0) & (col < window.width)
+    outlined_HW[row[here], col[here]] = True
+    return outlined_HW
+
+
+def _edges(shape_P: NDArray[Any], window: Window) -> tuple[_Points, _Points]:
+    """Return the first and last points of the edges that may run through a window, as (column, row)."""
+    rings = shapely.get_rings(shape_P)
+    xy, ring_V = shapely.get_coordinates(rings, return_index=True)
+    joined = ring_V[1:] == ring_V[:-1]
+    first, last = xy[:-1][joined], xy[1:][joined]
+    low, high = np.minimum(first, last), np.maximum(first, last)
+    corner, opposite = (window.col, window.row), (window.col_stop, window.row_stop)
+    near = ((high >= corner) & (low <= opposite)).all(axis=1)
+    return first[near], last[near]
+
+
+def _cuts(first_E: _Points, last_E: _Points) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return where edges cross the lines between pixels: edge and way along it (0 … 1), in that order."""
+    count = len(first_E)
+    edges, ways = [np.arange(count), np.arange(count)], [np.zeros(count), np.ones(count)]
+    for axis in (0, 1):
+        start, step = first_E[:, axis], last_E[:, axis] - first_E[:, axis]
+        lowest = np.floor(np.minimum(start, start + step)).astype(np.int64) + 1
+        lines = np.maximum(0, np.ceil(np.maximum(start, start + step)).astype(np.int64) - lowest)
+        edge = np.repeat(np.arange(count), lines)
+        number = np.arange(len(edge)) - np.repeat(np.cumsum(lines) - lines, lines)
+        edges.append(edge)
+        ways.append((lowest[edge] + number - start[edge]) / step[edge])
+    edge_S, along_S = np.concatenate(edges), np.concatenate(ways)
+    order = np.lexsort((along_S, edge_S))
+    return edge_S[order], along_S[order]

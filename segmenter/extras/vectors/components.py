@@ -17,7 +17,7 @@ from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE
 
 STRIP_PIXELS = 1 << 23
-"""Of a strip, at most, where a row has not more; some 30 bytes of memory each."""
+"""Most pixels of a strip, unless a row has more; some 30 bytes of memory each."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Strip:
 
     Attributes:
         window: where it lies.
-        labels: (H, W) int32, the component of each pixel; 0 where there is none.
+        labels: (H, W) int32, the component of each pixel; 0: none.
         class_C: of each component, from number 0, which is none.
     """
 
@@ -36,19 +36,19 @@ class Strip:
 
     @property
     def count(self) -> int:
-        """Of components."""
+        """Number of components."""
         return len(self.class_C) - 1
 
 
 def strips_of(size: Size, pixels: int = STRIP_PIXELS) -> Iterator[Window]:
-    """Windows of full width from top to bottom, of at most so many pixels but at least one row."""
+    """Yield windows of full width from top to bottom, of at most `pixels` but at least one row."""
     rows = max(1, min(size.height, pixels // size.width))
     for row in range(0, size.height, rows):
         yield Window(row, 0, min(rows, size.height - row), size.width)
 
 
 def components(window: Window, ids_HW: NDArray[np.uint8], *, nodata: bool = False) -> Strip:
-    """The components of a strip.
+    """Return the components of a strip.
 
     Args:
         ids_HW: class ids; `IGNORE` is no data.
@@ -69,7 +69,7 @@ def components(window: Window, ids_HW: NDArray[np.uint8], *, nodata: bool = Fals
 
 
 def touching(above: Strip, below: Strip) -> NDArray[np.int64]:
-    """(n, 2) components of two strips that are parts of one: of one class, and side by side at the seam."""
+    """Return (n, 2) components of two strips that are one: of one class, and side by side at the seam."""
     top_W, bottom_W = above.labels[-1], below.labels[0]
     same_W = (top_W > 0) & (bottom_W > 0) & (above.class_C[top_W] == below.class_C[bottom_W])
     return np.unique(np.stack([top_W[same_W], bottom_W[same_W]], axis=1).astype(np.int64), axis=0)

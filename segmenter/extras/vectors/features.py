@@ -35,7 +35,7 @@ Box = tuple[float, float, float, float]
 _BEGINNINGS = {".gpkg": b"SQLite format 3\0", ".fgb": b"fgb", ".shp": b"\0\0\x27\x0a", ".parquet": b"PAR1"}
 _DRIVERS = {"GPKG", "GeoJSON", "ESRI Shapefile", "FlatGeobuf"}
 _COMPANIONS = {".gpkg": ("-wal",), ".shp": (".dbf", ".shx", ".prj", ".cpg", ".qix")}
-"""What belongs to a file: of SQLite, what a program that is at work has not brought into it yet."""
+"""Endings of files that belong to another; SQLite's hold changes that are not in the database yet."""
 _HEAD = 64
 _CONVERT = "ogr2ogr -f GPKG labels.gpkg"
 _AREAS = 3, 6, 7
@@ -56,7 +56,7 @@ class Features:
     """Polygons as they are in the file.
 
     Attributes:
-        shape_F: shapely geometries, of two dimensions; None where there is none.
+        shape_F: shapely geometries, of two dimensions, or None.
         value_F: the attribute.
         fid_F: their numbers in the file.
     """
@@ -66,12 +66,12 @@ class Features:
     fid_F: NDArray[np.int64]
 
     def of(self, which: Any) -> Features:
-        """Some of them."""
+        """Return some of them."""
         return Features(self.shape_F[which], self.value_F[which], self.fid_F[which])
 
 
 def files_of(path: Path) -> list[Path]:
-    """A file of polygons, and those beside it that belong to it, whether they are there or not."""
+    """Return a file of polygons, and the files beside it that belong to it, existing or not."""
     ending = path.suffix.lower()
     beside = (
         Path(f"{path}{also}") if also.startswith("-") else path.with_suffix(also)
@@ -84,7 +84,7 @@ class VectorFile:
     """A file of polygons; safe to use from several threads.
 
     Attributes:
-        crs: as rasterio has it; None where neither the file nor the recipe names one.
+        crs: as rasterio has it; None if neither the file nor the recipe names one.
         count: of features.
     """
 
@@ -194,7 +194,7 @@ class VectorFile:
                 )
 
     def _batches(self) -> Iterator[Features]:
-        """All features, without their attribute, some at a time."""
+        """Yield all features, without their attribute, some at a time."""
         if not self._indexed:
             yield self._all_features()
             return
@@ -214,7 +214,7 @@ class VectorFile:
         )
 
     def within(self, box: Box) -> Features:
-        """The polygons whose extent touches a box, in the order of the file.
+        """Return the polygons whose extent touches a box, in the order of the file.
 
         Raises:
             DatasetError: the file cannot be read.
@@ -234,8 +234,8 @@ class VectorFile:
 
     def _all_features(self) -> Features:
         if self._all is None:
-            found = self._read()
-            self._all = found, shapely.STRtree(found.shape_F)
+            features = self._read()
+            self._all = features, shapely.STRtree(features.shape_F)
         return self._all[0]
 
     def _read(self, **how: Any) -> Features:
@@ -251,7 +251,7 @@ class VectorFile:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
-        """What the libraries raise of a damaged file, as one line."""
+        """Turn what the libraries raise of a damaged file into one line."""
         try:
             yield
         except UnicodeDecodeError:
@@ -297,7 +297,7 @@ def _check_tables(path: Path, layer: str | None) -> None:
 
 
 def _crs_of_geojson(path: Path, told: str | None) -> str | None:
-    """The CRS that a GeoJSON names, as GDAL tells it; None if it names none.
+    """Return the CRS that a GeoJSON names, as GDAL tells it; None if it names none.
 
     Raises:
         DatasetError: it names one that GDAL does not know, and takes for the default.
@@ -326,7 +326,7 @@ def _crs_of_geojson(path: Path, told: str | None) -> str | None:
 
 
 def _name_in(member: Any) -> str:
-    """The text of a member `crs` of any form."""
+    """Return the text of a member `crs` of any form."""
     while isinstance(member, dict):
         keys = [key for key in ("properties", "name", "urn", "code", "href") if key in member]
         if not keys:

@@ -18,11 +18,11 @@ _NO_CRS_SAID = "OGC:CRS84"
 
 @dataclass(frozen=True)
 class Header:
-    """What a file of polygons says of itself.
+    """Header of a file of polygons.
 
     Attributes:
         fields: names of the attributes.
-        crs: as text; None where it is unknown.
+        crs: as text; None if it is unknown.
         count: of features.
         indexed: whether those of a box are found without reading all.
     """
@@ -34,7 +34,7 @@ class Header:
 
 
 def header(path: Path) -> Header:
-    """The header of a file.
+    """Read the header of a file.
 
     Raises:
         OSError, ArrowException: it is damaged, no GeoParquet, or holds no WKB.
@@ -49,7 +49,7 @@ def header(path: Path) -> Header:
 
 
 def read(path: Path, attribute: str) -> tuple[NDArray[np.int64], list[bytes | None], NDArray[Any]]:
-    """Row numbers, geometries as WKB and an attribute of all features.
+    """Read row numbers, geometries as WKB and an attribute of all features.
 
     Raises:
         OSError, ArrowException: it is damaged.

@@ -20,7 +20,7 @@ from segmenter.raster import RasterWriter, crs_title, extent_text, raster_info
 from segmenter.raster.made import MadeRasters, label_spec
 
 _VERSION = 2
-"""Of the rules that decide what is burned; it is part of the name."""
+"""Version of the rules that decide what is burned; it is part of the name."""
 
 
 class LabelFiles:
@@ -40,11 +40,11 @@ class LabelFiles:
 
     @property
     def classes(self) -> ClassMap:
-        """Of the labels that are made."""
+        """Classes of the labels that are made."""
         return self._rule.classes
 
     def label(self, name: str, image: Path, polygons: Path, *, shared: bool) -> Path | None:
-        """The label of an image; None where no polygon lies on it.
+        """Return the label of an image, made if necessary; None if no polygon lies on it.
 
         Args:
             name: of the scene, or a path: another for each image.
@@ -62,26 +62,26 @@ class LabelFiles:
         )
 
     def has(self, name: str, image: Path, polygons: Path) -> bool:
-        """Whether a label is made, or known to be none."""
+        """Return whether a label is made, or known to be none."""
         return self._cache.has(name, [*files_of(polygons), image])
 
     def tidy(self) -> None:
-        """See `MadeRasters.tidy`."""
+        """Tidy the cache; see `MadeRasters.tidy`."""
         self._cache.tidy()
 
     def _file(self, polygons: Path) -> VectorFile:
         with self._lock:
-            found = self._files.get(polygons)
-            if found is None:
+            file = self._files.get(polygons)
+            if file is None:
                 rule = self._rule
                 try:
-                    found = VectorFile(polygons, rule.attribute, rule.layer, rule.crs)
+                    file = VectorFile(polygons, rule.attribute, rule.layer, rule.crs)
                 except DatasetError as error:  # of all images: it is not opened for each
-                    found = error
-                self._files[polygons] = found
-        if isinstance(found, DatasetError):
-            raise found
-        return found
+                    file = error
+                self._files[polygons] = file
+        if isinstance(file, DatasetError):
+            raise file
+        return file
 
     def _make(self, path: Path, image: Path, polygons: VectorFile, shared: bool) -> bool:
         """Write a label, if any polygon lies on the image."""

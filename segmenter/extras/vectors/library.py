@@ -13,7 +13,7 @@ from types import ModuleType
 
 
 def _loaded() -> ModuleType:
-    """pyogrio; raises ModuleNotFoundError."""
+    """Load pyogrio; raise ModuleNotFoundError."""
     flags = sys.getdlopenflags()
     if "tensorflow" in sys.modules:  # else nothing is in the way: TensorFlow does not change what is bound
         sys.setdlopenflags(flags | getattr(os, "RTLD_DEEPBIND", 0))  # its own libraries come first

@@ -1,120 +1,139 @@
-"""Polygons of the maps of one call: `predict.py --vectors FILE`, kept while the maps stay the same."""
+"""Polygons of one call: those of its maps (`--vectors FILE`), and those it is scored with (`--labels`)."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from segmenter.base.addresses import is_address
 from segmenter.base.errors import DatasetError, SegmenterError, plain
 from segmenter.base.files import caches, real
 from segmenter.base.invocation import installation
+from segmenter.base.options import option
 from segmenter.base.terminal import no_bar, say
+from segmenter.extras.vectors.wanted import OUTPUTS, Wanted
+from segmenter.mapping.finisher import Finisher
 
 if TYPE_CHECKING:
-    from segmenter.extras.vectors.vectorise import Wanted
-    from segmenter.grid.labels import ClassMap
+    from segmenter.extras.vectors.label_files import LabelFiles
+    from segmenter.mapping.call import Call
+    from segmenter.mapping.folder.journal import Journal
     from segmenter.mapping.jobs import MapJob
-    from segmenter.mapping.request.map_request import MapRequest
     from segmenter.mapping.scoring import Outcome
+    from segmenter.runs.ensemble import AnyRun
 
 
-def add_polygon_options(group: Any) -> None:
-    """Options that say what is made of maps, for `predict.py` and for `vectorise`."""
-    metres = {"type": float, "default": 0.0}
-    group.add_argument(
-        "--min-area",
-        metavar="M2",
-        help="smaller areas go to the neighbour with the longest shared border (pixels without georeference)",
-        **metres,
-    )
-    group.add_argument(
-        "--simplify",
-        metavar="METRES",
-        help="straighten borders, shared ones together: no gaps, no overlaps (pixels without georeference)",
-        **metres,
-    )
-    group.add_argument(
-        "--only",
-        action="append",
-        default=[],
-        metavar="CLASS",
-        help="polygons of this class; may be given again",
-    )
+def _local(text: str) -> Path:
+    if is_address(text):
+        raise DatasetError(
+            f"--vectors {text}: expected a file here; copy it into a bucket when it is finished"
+        )
+    return Path(text)
 
 
-class PolygonFile:
-    """The file of polygons that a call asks for.
+@dataclass
+class PolygonFile(Finisher):
+    """Writes the polygons of all maps to one file, at the end.
 
     The journal of the output folder says what it was made of, and its checksum, so that the same call again
     keeps it, and replaces no file that is another's or that a person has worked on.
     """
 
-    def __init__(self, request: MapRequest, classes: ClassMap, jobs: Sequence[MapJob]) -> None:
+    vectors: Path | None = option(
+        None,
+        "also the maps' polygons, as one .gpkg or .parquet (GeoParquet); never uploaded",
+        metavar="FILE",
+        group=OUTPUTS,
+        read=_local,
+    )
+    wanted: Wanted = field(default_factory=Wanted)
+    reads_maps = True
+
+    def __post_init__(self) -> None:
+        if self.vectors is None and (alone := [name for name, value in vars(self.wanted).items() if value]):
+            option_name = alone[0].replace("_", "-")
+            raise DatasetError(f"--{option_name}: says what polygons are written; it needs --vectors")
+
+    @cached_property
+    def _path(self) -> Path:
+        assert self.vectors is not None, "it is asked for"
+        return self.vectors
+
+    @cached_property
+    def _settings(self) -> dict[str, Any]:
+        return {**asdict(self.wanted), "only": list(self.wanted.only)}
+
+    @cached_property
+    def _what(self) -> dict[str, str]:
+        return {"polygons": str(real(self._path))}
+
+    def check(self, call: Call, jobs: Sequence[MapJob]) -> None:
         """Refuse what would fail after hours of computing.
 
         Raises:
             SegmenterError: the extra is missing, the file is another's or cannot be written, or maps cannot
                 be in one file.
         """
+        _vectorise()
+        names = call.run.classes.names
+        if unknown := [name for name in self.wanted.only if name not in names]:
+            raise DatasetError(f"--only: no class {unknown[0]}; there are {', '.join(names)}")
+        _check_maps(jobs)
+        self._check_file(self._journal(call))
+
+    def _journal(self, call: Call) -> Journal:
+        """Return the output folder's journal; one on the way to a bucket is removed once it is empty."""
         from segmenter.mapping.folder.journal import Journal
 
-        assert request.vectors is not None, "it is asked for"
-        self._path, self._wanted = request.vectors, _wanted(request)
-        # A folder on the way to a bucket is removed once it is empty.
-        self._journal = Journal(request.output if request.upload is None else caches() / "polygons")
-        self._what = {"polygons": str(real(self._path))}
-        self._settings = {name: getattr(self._wanted, name) for name in ("min_area", "simplify")}
-        self._settings["only"] = list(self._wanted.only)
-        if unknown := [name for name in self._wanted.only if name not in classes.names]:
-            raise DatasetError(f"--only: no class {unknown[0]}; there are {', '.join(classes.names)}")
-        _check_maps(jobs)
-        self._check_file()
+        return Journal(call.request.output if call.store is None else caches() / "polygons")
 
-    def _check_file(self) -> None:
+    def _check_file(self, journal: Journal) -> None:
         from segmenter.extras.vectors.writing import check_name
 
         check_name(self._path)
-        if self._path.exists() and self._noted() is None:
+        if self._path.exists() and self._noted(journal) is None:
             raise DatasetError(
                 f"--vectors {self._path}: exists already, and is not as an earlier call with this "
                 "--output left it; name another file, or remove it"
             )
 
-    def _noted(self) -> dict[str, Any] | None:
-        """What the file was made of (`file` is None where a call was killed at it); None: it is not ours."""
+    def _noted(self, journal: Journal) -> dict[str, Any] | None:
+        """Return what the file was made of (`file`: None where a call was killed); None if not ours."""
         from segmenter.mapping.folder.journal import file_facts
 
-        noted = self._journal.settings(self._what)
+        noted = journal.settings(self._what)
         try:
             known = noted is not None and noted["file"] in (None, file_facts(self._path))
         except (OSError, KeyError):
             return None
         return noted if known else None
 
-    def write(self, outcome: Outcome) -> list[SegmenterError]:
-        """Write it, unless it is finished; gives what went wrong."""
-        from segmenter.extras.vectors.vectorise import vectorise
+    def finish(self, call: Call, outcome: Outcome) -> list[SegmenterError]:
+        """Write it, unless it is finished; return what went wrong."""
         from segmenter.mapping.folder.journal import digest, file_facts
 
         jobs = sorted([*outcome.written, *outcome.kept], key=lambda job: job.name)
         if outcome.stopped is not None or not jobs:
             return []
         try:
-            self._journal.refresh()
-            made_of = digest({**self._settings, "maps": [self._facts(job) for job in jobs]})
-            noted = self._noted() if self._path.exists() else None
+            journal = self._journal(call)
+            made_of = digest({**self._settings, "maps": [_facts(journal, job) for job in jobs]})
+            noted = self._noted(journal) if self._path.exists() else None
             if noted is not None and noted["file"] is not None and noted["made_of"] == made_of:
                 say(plain(f"{self._path}: finished and unchanged"))
                 return []
-            self._note(made_of, None)  # a call killed from here on leaves a file that is ours
-            count = vectorise(
+            self._note(journal, made_of, None)  # a call killed from here on leaves a file that is ours
+            count = _vectorise()(
                 [job.output for job in jobs],
                 self._path,
-                self._wanted,
+                self.wanted,
                 progress=sys.stderr.isatty() and not no_bar(),
             )
-            self._note(made_of, file_facts(self._path))
+            self._note(journal, made_of, file_facts(self._path))
         except SegmenterError as error:
             return [error]
         except OSError as error:
@@ -124,29 +143,30 @@ class PolygonFile:
         say(plain(f"{self._path}: {count:,} polygons of {maps}{failed}"))
         return []
 
-    def _note(self, made_of: str, file: dict[str, Any] | None) -> None:
-        self._journal.settle(self._what, {"made_of": made_of, "file": file})
-        self._journal.flush()
-
-    def _facts(self, job: MapJob) -> list[Any]:
-        """By which a changed map, or a changed confidence beside it, is recognised."""
-        from segmenter.mapping.folder.journal import file_facts
-        from segmenter.raster.written_map import CONFIDENCE
-
-        entry = self._journal.find(job.name)
-        known = {} if entry is None else entry.outputs
-        files = [job.output, job.output.with_name(job.output.name.removesuffix(".tif") + CONFIDENCE)]
-        return [[path.name, known.get(path.name) or file_facts(path)] for path in files if path.is_file()]
+    def _note(self, journal: Journal, made_of: str, file: dict[str, Any] | None) -> None:
+        journal.settle(self._what, {"made_of": made_of, "file": file})
+        journal.flush()
 
 
-def _wanted(request: MapRequest) -> Wanted:
+def _vectorise() -> Callable[..., int]:
     try:
-        from segmenter.extras.vectors.vectorise import Wanted
+        from segmenter.extras.vectors.vectorise import vectorise
     except ModuleNotFoundError as error:
         raise DatasetError(
             f"--vectors: polygons need the package {error.name}: {installation('vectors')}"
         ) from None
-    return Wanted(request.min_area, request.simplify, request.only)
+    return vectorise
+
+
+def _facts(journal: Journal, job: MapJob) -> list[Any]:
+    """Return the facts by which a changed map, or a changed confidence beside it, is recognised."""
+    from segmenter.mapping.folder.journal import file_facts
+    from segmenter.raster.written_map import CONFIDENCE
+
+    entry = journal.find(job.name)
+    known = {} if entry is None else entry.outputs
+    files = [job.output, job.output.with_name(job.output.name.removesuffix(".tif") + CONFIDENCE)]
+    return [[path.name, known.get(path.name) or file_facts(path)] for path in files if path.is_file()]
 
 
 def _check_maps(jobs: Sequence[MapJob]) -> None:
@@ -168,3 +188,26 @@ def _check_maps(jobs: Sequence[MapJob]) -> None:
                 f"--vectors: expected images in one CRS, {info.path} has another than {first.path}; map them "
                 "in calls of their own, each with its file"
             )
+
+
+def polygon_labels(run: AnyRun, asked: str) -> LabelFiles:
+    """Return what makes rasters of files of polygons, by the rule of the run's recipe or its defaults.
+
+    The rasters are kept in the user's cache.
+
+    Args:
+        asked: the argument that names the files, for messages.
+
+    Raises:
+        DatasetError: the extra is missing.
+    """
+    try:
+        from segmenter.extras.vectors.label_files import LabelFiles
+        from segmenter.extras.vectors.rule import BurnRule
+    except ModuleNotFoundError as error:
+        raise DatasetError(
+            f"{asked}: polygons need the package {error.name}: {installation('vectors')}"
+        ) from None
+    dataset = run.recipe.dataset
+    rule = BurnRule.of(getattr(dataset, "vector", None), run.classes, getattr(dataset, "ignore", ()))
+    return LabelFiles(caches() / "labels", rule)

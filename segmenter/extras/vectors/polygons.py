@@ -31,7 +31,7 @@ class Polygons:
         shape_P: shapely polygons, in columns and rows of the map.
         class_P: class ids.
         pixels_P: pixels of each, before borders were simplified.
-        confidence_P: sum over them; None where it is not known.
+        confidence_P: sum over them; None if it is not known.
     """
 
     shape_P: NDArray[Any]
@@ -43,13 +43,13 @@ class Polygons:
         return len(self.shape_P)
 
     def of(self, kept_P: NDArray[np.bool_]) -> Polygons:
-        """Those that are kept."""
+        """Return those that are kept."""
         sums = None if self.confidence_P is None else self.confidence_P[kept_P]
         return Polygons(self.shape_P[kept_P], self.class_P[kept_P], self.pixels_P[kept_P], sums)
 
     @classmethod
     def together(cls, parts: Sequence[Polygons]) -> Polygons:
-        """Several as one."""
+        """Join several."""
         sums = [part.confidence_P for part in parts if part.confidence_P is not None]
         return cls(
             np.concatenate([part.shape_P for part in parts]),
@@ -70,7 +70,7 @@ class _Open:
 
 
 class Joiner:
-    """Takes strips from top to bottom, gives the polygons of the components that have ended."""
+    """Joiner of strips from top to bottom: returns the polygons of the components that have ended."""
 
     def __init__(self, simplify: float = 0.0) -> None:
         """`simplify`: how far shared borders may be moved, in pixels, see `simplified`; 0: not at all."""
@@ -80,7 +80,7 @@ class Joiner:
         self._open_of: NDArray[np.int64] = np.zeros(0, np.int64)
 
     def add(self, strip: Strip, confidence_HW: NDArray[np.float32] | None) -> Polygons:
-        """The polygons that end above this strip, or in it without reaching its last row."""
+        """Return the polygons that end above this strip, or in it without reaching its last row."""
         count = strip.count
         shapes = self._shapes(strip)
         flat = strip.labels.ravel()
@@ -112,12 +112,12 @@ class Joiner:
         return Polygons.together([whole, _whole(ended, known)])
 
     def end(self, *, confidence: bool) -> Polygons:
-        """The polygons that reach the last row."""
+        """Return the polygons that reach the last row."""
         ended, self._open, self._last = self._open, [], None
         return _whole(ended, confidence)
 
     def _groups(self, strip: Strip) -> NDArray[np.int64]:
-        """A number for each open component, then for each of the strip's; parts of one have the same."""
+        """Return a number for each open component and each of the strip's; parts of one have the same."""
         before, count = len(self._open), strip.count
         pairs = np.zeros((0, 2), np.int64)
         if self._last is not None:
@@ -127,7 +127,7 @@ class Joiner:
         return connected_components(edges, directed=False)[1].astype(np.int64)
 
     def _shapes(self, strip: Strip) -> NDArray[Any]:
-        """A polygon for each component of a strip, in their order."""
+        """Return a polygon for each component of a strip, in their order."""
         found = outlines_of(strip.labels, strip.window.row)
         made = shapely.from_ragged_array(
             shapely.GeometryType.POLYGON, found.xy, (found.rings, found.polygons)
@@ -138,7 +138,7 @@ class Joiner:
 
 
 def simplified(shape_P: NDArray[Any], tolerance: float) -> NDArray[Any]:
-    """Polygons of a strip without gaps, with the borders that they share moved together.
+    """Simplify the polygons of a strip without gaps: the borders that they share move together.
 
     By the Visvalingam-Whyatt algorithm as GEOS has it for coverages: corners go whose triangle with their
     neighbours is smaller than the square of `tolerance`. The outer border of the strip stays, so that the

@@ -23,7 +23,7 @@ class BurnRule:
 
     Attributes:
         classes: of the rasterised labels, see `labels.rasterised_classes`.
-        ignored: values of the attribute that stand for pixels to ignore, beside none at all.
+        ignored: values of the attribute that stand for pixels to ignore, as no value does.
         others: as in the recipe, see `VectorLabels`.
     """
 
@@ -41,7 +41,7 @@ class BurnRule:
     def of(
         cls, section: VectorLabels | None, classes: ClassMap, ignored: Sequence[int | str] = ()
     ) -> BurnRule:
-        """The rule of a recipe's section (None: its defaults) for classes in the order of their ids."""
+        """Make the rule of a recipe's section (None: its defaults) for classes in the order of their ids."""
         section = section or VectorLabels()
         return cls(
             classes=rasterised_classes(classes),
@@ -57,39 +57,39 @@ class BurnRule:
 
     @cached_property
     def _ids(self) -> dict[str, int]:
-        """What an attribute may hold → class id; where two say the same, the first counts."""
+        """Text of an attribute → class id; of two that are the same, the first counts."""
         names = {name: i for i, name in enumerate(self.classes.names)}
         codes = {str(each.code): i for i, each in enumerate(self.classes.classes)}
         named = {value: names.get(name, IGNORE) for value, name in self.values.items()}
         return {**codes, **names, **dict.fromkeys(self.ignored, IGNORE), **named}
 
     def kind_of(self, value: Any, where: str, hint: Callable[[Any], str] = lambda value: "") -> int:
-        """Class id of a polygon by the value of its attribute; `IGNORE` also where it has none.
+        """Return the class id of a polygon by the value of its attribute; `IGNORE` if it has none.
 
         Raises:
-            LabelError: the value says no class; `where` names file and polygon, `hint` gives a likely cause.
+            LabelError: the value says no class; `where` names file and polygon, `hint` a likely cause.
         """
         text = as_text(value)
         if text is None:
             return IGNORE
-        found = self._ids.get(text)
-        if found is None:
-            known = ", ".join(shortened(name, 40) for name in self.classes.names)
+        kind = self._ids.get(text)
+        if kind is None:
+            listed = ", ".join(shortened(name, 40) for name in self.classes.names)
             raise LabelError(
                 f"{where}: {self.attribute} is {shortened(text, 60)!r}, which names no class (there are "
-                f"{known}); add it to dataset.vector.values, as the class that it means or as ignore"
+                f"{listed}); add it to dataset.vector.values, as the class that it means or as ignore"
                 f"{hint(value)}"
             )
-        return found
+        return kind
 
     @cached_property
     def outside_id(self) -> int:
-        """Of pixels in no polygon."""
+        """Class id of pixels in no polygon."""
         return self._id(self.outside)
 
     @cached_property
     def above(self) -> tuple[int, ...]:
-        """Ids from top to bottom, of those whose order is said; what is to be ignored lies on top of all."""
+        """Ids from top to bottom, of classes whose order is set; what is ignored lies on top of all."""
         order = tuple(self._id(name) for name in self.order)
         return order if IGNORE in order else (IGNORE, *order)
 
@@ -98,21 +98,21 @@ class BurnRule:
         return names.index(name) if name in names else IGNORE
 
     def name_of(self, kind: int) -> str:
-        """Of a class id, or `ignore`."""
+        """Return the name of a class id, or `ignore`."""
         return IGNORE_WORD if kind == IGNORE else self.classes.names[kind]
 
     def stored(self) -> NDArray[np.uint16]:
-        """(256,) value in the rasterised file of each id."""
+        """Return the (256,) value in the rasterised file of each id."""
         return stored_values(self.classes)
 
     def key(self) -> str:
-        """A digest of all that the ids of pixels depend on, beside the file."""
+        """Return a digest of all but the file that the ids of pixels depend on."""
         facts = {**asdict(self), "classes": self.classes.to_dict(), "values": dict(self.values)}
         return digest(facts, 64)
 
 
 def as_text(value: Any) -> str | None:
-    """The value of an attribute as people write it; None where there is none: null, not a number, empty.
+    """Return the value of an attribute as people write it; None if it is null, not a number or empty.
 
     A whole number is written as such: where some are null, columns of integers come as floats.
     """

@@ -24,7 +24,7 @@ _Pairs = NDArray[np.int64]
 """(n, 2) numbers of components."""
 _Labels = NDArray[np.int32]
 _Of = tuple[int, NDArray[np.bool_]]
-"""Of a strip: what its components' numbers begin after, and which of them look small in it."""
+"""Offset of a strip's component numbers, and which components look small in it."""
 
 
 class Slivers:
@@ -55,14 +55,14 @@ class Slivers:
         area_C = np.asarray(np.bincount(labels_HW.ravel(), weights, strip.count + 1), np.float64)
         small_C = area_C < self._least
         width, height = sides
-        here = offset, small_C
-        self._border(labels_HW[:, :-1], labels_HW[:, 1:], height, here, here)
-        self._border(labels_HW[:-1], labels_HW[1:], width, here, here)
+        own = offset, small_C
+        self._border(labels_HW[:, :-1], labels_HW[:, 1:], height, own, own)
+        self._border(labels_HW[:-1], labels_HW[1:], width, own, own)
         if self._last is not None:
             above, above_offset, above_small_C = self._last
             self._joined.append(touching(above, strip) + np.array([above_offset, offset]))
-            there = above_offset, above_small_C
-            self._border(above.labels[-1:], labels_HW[:1], width, there, here)
+            of_above = above_offset, above_small_C
+            self._border(above.labels[-1:], labels_HW[:1], width, of_above, own)
         self._class.append(strip.class_C[1:])
         self._area.append(area_C[1:])
         self._first.append(_first_pixels(strip))
@@ -76,15 +76,15 @@ class Slivers:
         apart = (a + a_offset != b + b_offset) & (a > 0) & (b > 0)
         left, right = a[apart].astype(np.int64), b[apart].astype(np.int64)
         # A part of a large component may look small here: its border is kept, and left out in the end.
-        kept = a_small[left] | b_small[right]
-        ends = np.stack([left[kept] + a_offset, right[kept] + b_offset], axis=1)
+        small = a_small[left] | b_small[right]
+        ends = np.stack([left[small] + a_offset, right[small] + b_offset], axis=1)
         ends.sort(axis=1)
         pairs, counts = np.unique(ends, axis=0, return_counts=True)
         self._pairs.append(pairs)
         self._lengths.append(np.asarray(counts * length, np.float64))
 
     def classes(self) -> Iterator[NDArray[np.uint8]]:
-        """For each strip the class of each of its components, from number 0, which is `IGNORE`."""
+        """Yield for each strip the class of each of its components, from number 0, which is `IGNORE`."""
         class_N = np.concatenate(self._class)
         root_N = self._roots(np.concatenate(self._first))
         area_R = np.asarray(np.bincount(root_N, np.concatenate(self._area)), np.float64)
@@ -95,7 +95,7 @@ class Slivers:
             yield np.concatenate([np.full(1, IGNORE, np.uint8), new_N[offset + 1 : offset + 1 + len(kinds)]])
 
     def _roots(self, first_N: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Number of the whole component that each part belongs to, in the order of their first pixels.
+        """Return the number of the whole component of each part, in the order of their first pixels.
 
         Number 0 is alone. The order decides between equals, whatever the strips are.
         """
@@ -143,14 +143,14 @@ class _Merged:
                 heapq.heappush(waiting, self._turn(kept))
 
     def classes(self) -> NDArray[np.uint8]:
-        """Of each component, in the end."""
-        found = self._class.copy()
+        """Return the class of each component, in the end."""
+        class_R = self._class.copy()
         for one in self._into:
-            found[one] = self._class[self._root(one)]
-        return found
+            class_R[one] = self._class[self._root(one)]
+        return class_R
 
     def _turn(self, one: int) -> tuple[float, int, int]:
-        """When it is a component's turn: the smallest first, of equals the one that begins first."""
+        """Return when it is a component's turn: the smallest first, of equals the one that begins first."""
         return float(self._area[one]), self._rank[one], one
 
     def _root(self, one: int) -> int:
@@ -188,7 +188,7 @@ class _Merged:
 
 
 def _first_pixels(strip: Strip) -> NDArray[np.int64]:
-    """Of each component the first pixel, counted row by row in the whole map."""
+    """Return the first pixel of each component, counted row by row in the whole map."""
     flat = strip.labels.ravel()
     first_C = np.zeros(strip.count + 1, np.int64)
     first_C[flat[::-1]] = np.arange(len(flat) - 1, -1, -1)  # the last one that is written stays
@@ -196,6 +196,6 @@ def _first_pixels(strip: Strip) -> NDArray[np.int64]:
 
 
 def _of_roots(class_N: NDArray[np.uint8], root_N: NDArray[np.int64]) -> NDArray[np.uint8]:
-    found = np.zeros(root_N.max(initial=0) + 1, np.uint8)
-    found[root_N] = class_N
-    return found
+    class_R = np.zeros(root_N.max(initial=0) + 1, np.uint8)
+    class_R[root_N] = class_N
+    return class_R

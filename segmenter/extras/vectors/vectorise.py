@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,48 +12,25 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from segmenter.base.errors import SegmenterError
-from segmenter.extras.vectors.area import on_the_ground, pixel_square_metres, square_metres
 from segmenter.extras.vectors.components import Strip, components, strips_of
 from segmenter.extras.vectors.polygons import Joiner, Polygons
 from segmenter.extras.vectors.slivers import Slivers
+from segmenter.extras.vectors.wanted import Wanted
 from segmenter.extras.vectors.writing import Batch, polygon_file
 from segmenter.grid.labels import IGNORE
 from segmenter.raster import RasterInfo, pixel_sides
 from segmenter.raster.crs_units import same_ground
+from segmenter.raster.polygons import lengths_stretch, on_equal_area
 from segmenter.raster.written_map import WrittenMap
 
 _AT_ONCE = 20_000
 """Polygons that are written at once, at least: a GeoPackage is opened anew for each batch."""
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What is made of a map.
-
-    Attributes:
-        min_area: square metres (pixels, where the map has no georeference) below which an area goes to its
-            neighbour.
-        simplify: metres (sides of a pixel, where it has none) by which shared borders may move.
-        only: names of the classes that are written; empty: all.
-    """
-
-    min_area: float = 0.0
-    simplify: float = 0.0
-    only: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name in ("min_area", "simplify"):
-            value = getattr(self, name)
-            if not (np.isfinite(value) and value >= 0):
-                raise SegmenterError(
-                    f"--{name.replace('_', '-')}: expected a number that is not negative, got {value:g}"
-                )
-
-
 def vectorise(maps: Sequence[Path], output: Path, wanted: Wanted, *, progress: bool = True) -> int:
-    """Write the polygons of all maps to one GeoPackage or GeoParquet file; gives their number.
+    """Write the polygons of all maps to one GeoPackage or GeoParquet file; return their number.
 
-    Without `min_area` and `simplify` they are the maps: rasterised again, each gives every pixel back.
+    Without `min_area` and `simplify` they are the maps: rasterised again, each has the same pixels.
 
     Raises:
         SegmenterError: a map cannot be read, maps have several CRSs, or a class of `only` is in none of them;
@@ -69,7 +45,7 @@ def vectorise(maps: Sequence[Path], output: Path, wanted: Wanted, *, progress: b
 
 
 def _check(maps: Sequence[Path], wanted: Wanted) -> Any:
-    """The CRS of all maps."""
+    """Check that maps can be in one file; return their CRS."""
     named: set[str] = set()
     first: RasterInfo | None = None
     for path in maps:
@@ -96,11 +72,11 @@ def _one(path: Path, wanted: Wanted, write: Callable[[Batch], None], progress: b
         passes = 2 if wanted.min_area else 1
         total = one.info.size.pixels * passes
         with tqdm(total=total, desc=path.name, unit="px", unit_scale=True, disable=not progress) as bar:
-            kept = _classes(one, wanted, bar)
+            classes = _classes(one, wanted, bar)
             waiting: list[Polygons] = []
             count = held = 0
-            for found in _polygons(one, wanted, kept, bar):
-                waiting.append(_chosen(found, one, wanted))
+            for polygons in _polygons(one, wanted, classes, bar):
+                waiting.append(_chosen(polygons, one, wanted))
                 held += len(waiting[-1])
                 if held >= _AT_ONCE:
                     count += _write(waiting, one, write)
@@ -109,7 +85,7 @@ def _one(path: Path, wanted: Wanted, write: Callable[[Batch], None], progress: b
 
 
 def _classes(one: WrittenMap, wanted: Wanted, bar: Any) -> Iterator[NDArray[np.uint8]] | None:
-    """For each strip the classes of its components once slivers are gone; None: nothing changes."""
+    """Return for each strip the classes of its components once slivers are gone; None if nothing changes."""
     if not wanted.min_area:
         return None
     info = one.info
@@ -125,41 +101,81 @@ def _classes(one: WrittenMap, wanted: Wanted, bar: Any) -> Iterator[NDArray[np.u
 
 
 def _polygons(
-    one: WrittenMap, wanted: Wanted, kept: Iterator[NDArray[np.uint8]] | None, bar: Any
+    one: WrittenMap, wanted: Wanted, classes: Iterator[NDArray[np.uint8]] | None, bar: Any
 ) -> Iterator[Polygons]:
     simplify = wanted.simplify / (one.info.metres_per_pixel or 1.0)
     joiner = Joiner(simplify)
     for window in strips_of(one.info.size):
         ids, confidence = one.read(window)
-        if kept is not None:
+        if classes is not None:
             strip: Strip = components(window, ids)
-            ids = next(kept)[strip.labels]
+            ids = next(classes)[strip.labels]
         yield joiner.add(components(window, ids, nodata=simplify > 0), confidence)
         bar.update(window.size.pixels)
     yield joiner.end(confidence=one.has_confidence)
 
 
-def _chosen(found: Polygons, one: WrittenMap, wanted: Wanted) -> Polygons:
-    """Without what has no data, nor is asked for."""
+def _chosen(polygons: Polygons, one: WrittenMap, wanted: Wanted) -> Polygons:
+    """Return the polygons that have data and are asked for."""
     ids = [i for i, each in enumerate(one.classes) if not wanted.only or each.name in wanted.only]
-    return found.of(np.isin(found.class_P, ids) & (found.class_P != IGNORE))
+    return polygons.of(np.isin(polygons.class_P, ids) & (polygons.class_P != IGNORE))
 
 
 def _write(waiting: Sequence[Polygons], one: WrittenMap, write: Callable[[Batch], None]) -> int:
-    found = Polygons.together(waiting)
-    if not len(found):
+    polygons = Polygons.together(waiting)
+    if not len(polygons):
         return 0
-    shapes = shapely.normalize(on_the_ground(found.shape_P, one.info))
+    shapes = shapely.normalize(on_the_ground(polygons.shape_P, one.info))
     names, codes = zip(*((each.name, each.code) for each in one.classes), strict=True)
-    mean = None if found.confidence_P is None else found.confidence_P / found.pixels_P
+    mean = None if polygons.confidence_P is None else polygons.confidence_P / polygons.pixels_P
     columns: dict[str, NDArray[Any] | None] = {
-        "class": np.array(names, object)[found.class_P],
-        "class_id": found.class_P.astype(np.int32),
-        "code": np.array(codes, np.int32)[found.class_P],
-        "pixels": found.pixels_P,
+        "class": np.array(names, object)[polygons.class_P],
+        "class_id": polygons.class_P.astype(np.int32),
+        "code": np.array(codes, np.int32)[polygons.class_P],
+        "pixels": polygons.pixels_P,
         "area_m2": square_metres(shapes, one.info),
         "confidence": mean,
-        "map": np.full(len(found), one.info.path.name, object),
+        "map": np.full(len(polygons), one.info.path.name, object),
     }
     write(Batch(shapely.to_wkb(shapes), columns))
-    return len(found)
+    return len(polygons)
+
+
+# --------------------------------------------------------------------------------- areas on the ground
+
+
+def square_metres(shape_P: NDArray[Any], info: RasterInfo) -> NDArray[np.float64] | None:
+    """Return the area of each polygon, in coordinates of a map's CRS; None if these are not of the ground.
+
+    In degrees and in Mercator's projections it is that on an equal-area projection, elsewhere the plane one.
+    """
+    crs = info.crs
+    if crs is None or info.transform is None:
+        return None
+    if lengths_stretch(crs):
+        equal = shapely.transform(shape_P, lambda xy: on_equal_area(crs, xy))
+        areas: NDArray[np.float64] = shapely.area(equal)
+        return None if np.isnan(areas).any() else areas
+    if not crs.is_projected:
+        return None
+    return np.asarray(shapely.area(shape_P)) * float(crs.linear_units_factor[1]) ** 2
+
+
+def on_the_ground(shape_P: NDArray[Any], info: RasterInfo) -> NDArray[Any]:
+    """Return polygons in columns and rows as such in the map's CRS; unchanged if it has no georeference."""
+    move = info.transform
+    if move is None:
+        return shape_P
+    turn = np.array([[move.a, move.d], [move.b, move.e]])
+    moved: NDArray[Any] = shapely.transform(shape_P, lambda xy: xy @ turn + (move.c, move.f))
+    return moved
+
+
+def pixel_square_metres(info: RasterInfo) -> NDArray[np.float64] | None:
+    """Return the area of a pixel in each row of a map, at its middle column; None if it cannot be told."""
+    rows, middle = np.arange(info.size.height), info.size.width // 2
+    if info.crs is not None and info.crs.is_projected and not lengths_stretch(info.crs):
+        rows = rows[:1]  # all are alike
+    cells = shapely.box(middle, rows, middle + 1, rows + 1)
+    area = square_metres(on_the_ground(np.atleast_1d(cells), info), info)
+    return None if area is None else np.broadcast_to(area, info.size.height)

@@ -59,7 +59,7 @@ def check_name(path: Path) -> None:
 
 @contextlib.contextmanager
 def polygon_file(path: Path, crs: Any) -> Iterator[Callable[[Batch], None]]:
-    """Gives what writes a batch; the file gets its name at the end, after an error nothing is left.
+    """Yield what writes a batch; the file gets its name at the end, after an error nothing is left.
 
     Args:
         path: ends in .gpkg or .parquet.
@@ -113,14 +113,14 @@ def _geopackage(aside: Path, layer: str, crs: Any) -> Iterator[Callable[[Batch],
         batch(Batch(np.zeros(0, object), dict.fromkeys(FIELDS)))
 
 
-def _filled(found: Batch, name: str) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-    """A column, and where it has no value."""
-    values = found.columns[name]
+def _filled(batch: Batch, name: str) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+    """Return a column, and where it has no value."""
+    values = batch.columns[name]
     if values is not None:
         return values, None
     kind = FIELDS[name]
     empty: Any = object if pa.types.is_string(kind) else kind.to_pandas_dtype()
-    count = len(found.wkb_P)
+    count = len(batch.wkb_P)
     return np.zeros(count, empty), np.ones(count, np.bool_)
 
 
@@ -147,7 +147,7 @@ def _geoparquet(aside: Path, layer: str, crs: Any) -> Iterator[Callable[[Batch],
 
 
 def _projjson(crs: Any) -> Any:
-    """As GeoParquet wants it: null says that it is unknown, no entry would mean longitude and latitude."""
+    """Return a CRS for GeoParquet; null says it is unknown, no entry would mean longitude and latitude."""
     if crs is None:
         return None
     return crs.to_dict(projjson=True)

@@ -58,7 +58,7 @@ class Entry:
     outputs: dict[str, Facts]
 
     def difference(self, other: Entry) -> str | None:
-        """In words, what a new entry has otherwise; None where the outputs would be the same.
+        """Return in words what a new entry has otherwise; None if the outputs would be the same.
 
         What the new one does not name, an output that is not wanted this time, does not count.
         """
@@ -71,7 +71,7 @@ class Entry:
         return f"other options: {', '.join(changed)}" if changed else None
 
     def extends(self, before: Entry) -> bool:
-        """Whether the outputs of an earlier entry that this one does not name would be the same now."""
+        """Return whether outputs of an earlier entry that this one does not name would be the same now."""
         if (self.input, self.run) != (before.input, before.run):
             return False
         # Not the format, in which only the map itself is written. What an older journal lacks is None.
@@ -144,19 +144,19 @@ class Journal:
             if "settings" in record:
                 self._settings[str(record["for"])] = dict(record["settings"])
             else:
-                self._lines[_entry(record).name] = line
-        except (ValueError, TypeError, KeyError, AttributeError):
+                self._lines[Entry(**record).name] = line
+        except (ValueError, TypeError, KeyError):  # another version's
             self.damaged += 1
 
     def find(self, name: str) -> Entry | None:
-        """The latest entry of that name."""
+        """Return the latest entry of that name; None if there is none."""
         line = self._lines.get(name)
         if line is None:
             return None
         record = unsealed(line)
         assert record is not None, "it was whole when it was read"
         del record["format"]
-        return _entry(record)
+        return Entry(**record)
 
     def append(self, entry: Entry) -> None:
         """Add an entry.
@@ -167,7 +167,7 @@ class Journal:
         self._lines[entry.name] = self._append(asdict(entry))
 
     def settings(self, what: Mapping[str, Any]) -> Facts | None:
-        """What was chosen by the program when it was last called for `what`."""
+        """Return what the program chose when it was last called for `what`; None if it never was."""
         return self._settings.get(digest(what))
 
     def settle(self, what: Mapping[str, Any], settings: Facts) -> None:
@@ -206,33 +206,20 @@ class Journal:
         return line
 
 
-def _entry(record: Facts) -> Entry:
-    """The entry in a line's record; raises ValueError, TypeError or AttributeError where it is none."""
-    entry = Entry(**record)
-    texts = [entry.name, entry.source, *entry.outputs, *(facts["sha256"] for facts in entry.outputs.values())]
-    if not all(isinstance(text, str) for text in texts):
-        raise TypeError("expected names and checksums as text")
-    if not all(isinstance(facts, dict) for facts in (entry.input, entry.run, entry.options)):
-        raise TypeError("expected facts by name")
-    if not all(type(facts["bytes"]) is int for facts in entry.outputs.values()):
-        raise TypeError("expected numbers of bytes")
-    return entry
-
-
 def _torn(handle: int) -> bool:
-    """Whether the last line has no end, since its writer was killed."""
+    """Return whether the last line has no end, since its writer was killed."""
     end = os.fstat(handle).st_size
     return end > 0 and os.pread(handle, 1, end - 1) != b"\n"
 
 
 def digest(facts: Mapping[str, Any]) -> str:
-    """A short name for plain JSON, the same in any order of its keys."""
+    """Return a short name for plain JSON, the same in any order of its keys."""
     text = json.dumps(facts, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def input_facts(path: Path, header: Mapping[str, Any]) -> Facts:
-    """The values by which a changed input is recognised (see this module's text).
+    """Return the values by which a changed input is recognised (see this module's text).
 
     Raises:
         SegmenterError: it cannot be read.
@@ -257,7 +244,7 @@ def input_facts(path: Path, header: Mapping[str, Any]) -> Facts:
 
 
 def _remote_facts(path: RemotePath, header: Mapping[str, Any]) -> Facts:
-    """As `input_facts`; without a time of change a signature counts too: nothing else tells files apart."""
+    """Return `input_facts` of a remote file; without a time of change a signature counts too."""
     try:
         status = path.stat()
     except OSError as error:
@@ -279,14 +266,14 @@ def _sample(file: BinaryIO, size: int) -> str:
 
 
 def file_facts(path: Path) -> Facts:
-    """Bytes and SHA-256 of a file; raises OSError."""
+    """Return bytes and SHA-256 of a file; raise OSError."""
     with path.open("rb") as file:
         checksum = hashlib.file_digest(file, "sha256").hexdigest()
         return {"bytes": os.fstat(file.fileno()).st_size, "sha256": checksum}
 
 
 def damage(folder: Path, entry: Entry) -> str | None:
-    """In words, what is wrong with the outputs of an entry; None where each is what it was."""
+    """Return in words what is wrong with the outputs of an entry; None if each is what it was."""
     for name, facts in entry.outputs.items():
         try:
             if os.stat(folder / name).st_size != facts["bytes"] or file_facts(folder / name) != facts:

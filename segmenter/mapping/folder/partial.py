@@ -19,7 +19,6 @@ import os
 import shutil
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -30,15 +29,13 @@ from segmenter.base.errors import RasterError
 from segmenter.base.sealed import sealed, unsealed
 from segmenter.grid.geometry import Window
 from segmenter.inference.events import Strips
-from segmenter.inference.prediction import Prediction
 
 LEAST_PIXELS = 1 << 22
 """Smaller rasters are done again: that takes seconds, and a file more for each tile of a folder too."""
 MUCH_PIXELS = 1 << 26
-"""So many that are computed are kept even where the raster cannot be read on: the disk may be to blame."""
+"""From this many on, computed pixels are kept if the raster cannot be read on: a disk may be at fault."""
 _LONGEST_LINE = 1 << 16
 _FORMAT = 2
-_ARRAYS = {field.name for field in fields(Prediction)}
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -109,7 +106,7 @@ class PartialMap:
             aside.unlink(missing_ok=True)
 
     def replay(self) -> Iterator[tuple[Window, Arrays]]:
-        """The complete windows in the order in which they were added; to be read to the end, before `add`.
+        """Yield the complete windows in the order in which they were added; read it to the end before `add`.
 
         Raises:
             RasterError: they are no longer what `recover` found.
@@ -125,7 +122,7 @@ class PartialMap:
             self._file.seek(0, os.SEEK_END)
 
     def add(self, window: Window, arrays: Arrays) -> None:
-        """Append a window; raises OSError where there is no space."""
+        """Append a window; raise OSError if there is no space."""
         if self._file is None:
             return
         write_window(self._file, window, arrays)
@@ -164,36 +161,22 @@ def write_window(file: BinaryIO, window: Window, arrays: Arrays) -> None:
 
 
 def read_windows(file: BinaryIO, size: int) -> Iterator[tuple[Window, Arrays]]:
-    """Windows from where a file of so many bytes stands, to the first that is damaged."""
+    """Yield windows from where a file of `size` bytes stands, up to the first that is damaged."""
     while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
-        record = unsealed(line)
-        if record is None:
+        if (record := unsealed(line)) is None:
             return
-        try:
-            window = Window(*record["window"])
-            shapes = [(name, np.dtype(kind), tuple(shape)) for name, kind, shape in record["arrays"]]
-            lengths = [kind.itemsize * math.prod(shape) for _, kind, shape in shapes]
-            if sum(lengths) > size - file.tell():
-                return
-            parts = [file.read(length) for length in lengths]
-            if _checksum(parts) != record["data"]:
-                return
-            arrays = {
-                name: np.frombuffer(part, kind).reshape(shape)
-                for (name, kind, shape), part in zip(shapes, parts, strict=True)
-            }
-        except (ValueError, TypeError, KeyError):
+        shapes = [(name, np.dtype(kind), tuple(shape)) for name, kind, shape in record["arrays"]]
+        lengths = [kind.itemsize * math.prod(shape) for _, kind, shape in shapes]
+        if sum(lengths) > size - file.tell():
             return
-        if not _fits(window, arrays):
+        parts = [file.read(length) for length in lengths]
+        if _checksum(parts) != record["data"]:
             return
-        yield window, arrays
-
-
-def _fits(window: Window, arrays: Arrays) -> bool:
-    """Whether arrays are what `Prediction` has of a window."""
-    shape = window.height, window.width
-    known = "ids" in arrays and arrays.keys() <= _ARRAYS
-    return known and all(array.shape[:2] == shape for array in arrays.values())
+        arrays = zip(shapes, parts, strict=True)
+        yield (
+            Window(*record["window"]),
+            {name: np.frombuffer(part, kind).reshape(shape) for (name, kind, shape), part in arrays},
+        )
 
 
 def _checksum(parts: Sequence[bytes | memoryview]) -> int:

@@ -7,36 +7,86 @@ run left of it; `finished` writes it into the journal, or `leave` lets go of it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from segmenter.base.errors import RasterError, SegmenterError
+from tqdm import tqdm
+
+from segmenter.base.errors import RasterError, SegmenterError, plain
 from segmenter.base.files import no_locks
-from segmenter.extras.gis.style_files import remove_styles
-from segmenter.extras.upload import Uploads
+from segmenter.base.locks import FileLock
+from segmenter.base.terminal import warn
 from segmenter.inference.reading import Tiling
-from segmenter.mapping.folder.journal import Entry, Facts, Journal, damage, digest, file_facts, input_facts
-from segmenter.mapping.folder.locks import OutputLocks
+from segmenter.mapping.folder.journal import Entry, Facts, damage, digest, file_facts, input_facts
 from segmenter.mapping.folder.partial import LEAST_PIXELS, MUCH_PIXELS, PartialMap
 from segmenter.mapping.jobs import MapJob, changed, header, tag_at_server
 from segmenter.raster import RasterInfo, leftovers
 from segmenter.raster.remote.settings import RemotePath
 
+if TYPE_CHECKING:
+    from segmenter.mapping.call import Call
+
 _OF_ONE_FILE = {"GTiff", "COG", "PNG", "JPEG", "WEBP", "BMP"}
 """Drivers whose rasters lie in the file that is named, with the sidecars that `journal.input_facts` knows."""
 
 _OF_PIXELS = ("bytes", "mtime_ns", "sample", ".msk")
-"""Of `journal.input_facts`: what pixels are read from until the last window. All else is read at the opening;
+"""Facts of `journal.input_facts` on what pixels are read from until the end. All else is read at the opening;
 a viewer that puts statistics or overviews beside an image in the meantime does no harm."""
+
+
+_NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+class OutputLocks:
+    """Locks on all files of a map, `.NAME.lock` beside each; another format's map may have some too."""
+
+    def __init__(self, outputs: Sequence[Path]) -> None:
+        self._locks = {output: FileLock(output.with_name(f".{output.name}.lock")) for output in outputs}
+
+    @property
+    def names(self) -> set[str]:
+        """Names of the locks' files."""
+        return {lock.path.name for lock in self._locks.values()}
+
+    @property
+    def missing(self) -> str | None:
+        """Why nothing keeps another process out: the file system has no locks; None if it has."""
+        return next((lock.missing for lock in self._locks.values() if lock.missing is not None), None)
+
+    def take(self) -> None:
+        """Take all of them, or none.
+
+        Raises:
+            RasterError: another process has one, or its file cannot be made.
+        """
+        for output, lock in self._locks.items():
+            try:
+                output.parent.mkdir(parents=True, exist_ok=True)
+                lock.take()
+            except OSError as error:
+                self.give_back()
+                if isinstance(error, BlockingIOError):
+                    why = "is being written by another process; left to that one"
+                else:
+                    advice = "; is there permission to write?" if error.errno in _NO_PERMISSION else ""
+                    why = f"cannot be written: {error.strerror}{advice}"
+                raise RasterError(f"{output}: {why}") from None
+
+    def give_back(self) -> None:
+        """Give them back; harmless where they were not taken."""
+        for lock in self._locks.values():
+            lock.give_back()
 
 
 @dataclass
 class _Held:
-    """What belongs to a job while it is worked on."""
+    """Locks and partial map of a job while it is worked on."""
 
     locks: OutputLocks
     partial: PartialMap | None = None
@@ -49,30 +99,15 @@ class FolderState:
         removed: files of older maps that went since they did not belong to the new ones.
 
     Args:
-        journal: of the folder.
-        run: name and checksum of the run.
         options: of a job, all that decides what its outputs hold, as plain JSON.
-        redo: take nothing up that is there.
-        warn: called once with the message that the file system of the folder has no locks.
-        uploads: where finished outputs go; what is there is finished too.
-        complete: called with a job that is finished, before it is uploaded: writes what may be gone.
     """
 
-    def __init__(
-        self,
-        journal: Journal,
-        run: Facts,
-        options: Callable[[MapJob], Mapping[str, Any]],
-        *,
-        redo: bool = False,
-        warn: Callable[[str], None] | None = None,
-        uploads: Uploads | None = None,
-        complete: Callable[[MapJob], object] | None = None,
-    ) -> None:
-        folder = journal.path.parent
-        self._warn, self._uploads, self._complete = warn, uploads, complete
-        self.journal = journal
-        self._folder, self._run, self._options, self._redo = folder, run, options, redo
+    def __init__(self, call: Call, options: Callable[[MapJob], Mapping[str, Any]]) -> None:
+        folder = call.request.output
+        self._call, self._store, self._redo = call, call.store, call.request.redo
+        self.journal, self._folder, self._options = call.journal, folder, options
+        self._run = {"name": call.run.recipe.name, "model": call.run.checksum()}
+        self._locks_missing_said = False
         self.removed: list[Path] = []
         self._entries: dict[int, Entry] = {}
         self._seen: dict[str, Entry | None] = {}
@@ -81,14 +116,14 @@ class FolderState:
         self._hidden = {path.name for path in folder.glob(".*")}
 
     def unfinished(self, job: MapJob) -> str | None:
-        """Why a job is to be done; empty where it never was; None where its outputs are finished and whole.
+        """Return why a job must be done, empty if it never was; None if its outputs are finished and whole.
 
         Raises:
             SegmenterError: the input cannot be read.
         """
         entry = self._entry(job)
-        found = self._seen[job.name] = self.journal.find(job.name)
-        reason = self._reason(job, entry, found)
+        before = self._seen[job.name] = self.journal.find(job.name)
+        reason = self._reason(job, entry, before)
         if reason is None:
             self._tidy(job)
         elif self._is_elsewhere(job):
@@ -98,28 +133,28 @@ class FolderState:
         return reason
 
     def _offer(self, job: MapJob, entry: Entry) -> None:
-        """Complete a finished job's files, and upload what is not there."""
-        if self._uploads is not None and self._uploads.keep:
-            self._uploads.fetch(job.files)
-        if self._complete is not None:
-            self._complete(job)
-        if self._uploads is not None:
-            self._uploads.add((*job.files, *job.shown_by), entry)
+        """Complete a finished job's files, and give the store what it has not."""
+        if self._store is not None and self._store.keep:
+            self._store.fetch(job.files)
+        for finisher in self._call.finishers:
+            finisher.restore(self._call, job)
+        if self._store is not None:
+            self._store.add((*job.files, *job.unchecked), entry)
 
-    def _reason(self, job: MapJob, entry: Entry, found: Entry | None) -> str | None:
-        if found is None:
+    def _reason(self, job: MapJob, entry: Entry, before: Entry | None) -> str | None:
+        if before is None:
             return ""
         if self._redo:
             return "asked for by --redo"
         if (reason := _not_looked_at(job.info)) is not None:
             return reason
-        return found.difference(entry) or damage(self._folder, found)
+        return before.difference(entry) or damage(self._folder, before)
 
     def _is_elsewhere(self, job: MapJob, *, now: bool = False) -> bool:
-        """Whether a job's outputs are where they would be uploaded to; `now`: look again."""
-        if self._uploads is None or self._redo or _not_looked_at(job.info) is not None:
+        """Return whether the store has a job's outputs; `now`: look again."""
+        if self._store is None or self._redo or _not_looked_at(job.info) is not None:
             return False
-        return self._uploads.holds(job.files, self._entry(job), now=now)
+        return self._store.holds(job.files, self._entry(job), now=now)
 
     def _tidy(self, job: MapJob) -> None:
         """Remove what a call left that was killed between its last line in the journal and its end."""
@@ -143,8 +178,8 @@ class FolderState:
         held.locks.take()
         self._held[id(job)] = held
         if held.locks.missing is not None:
-            self._say_once(no_locks(self._folder, held.locks.missing))
-        names = [path.name for path in (*job.files, *job.shown_by)]
+            self._tell_missing(held.locks.missing)
+        names = [path.name for path in (*job.files, *job.unchecked)]
         for leftover in (old for name in names for old in self._leftovers.pop(name, ())):
             if held.locks.missing is None:
                 with contextlib.suppress(OSError):
@@ -161,13 +196,13 @@ class FolderState:
         held.partial = self._recovered(job)
         return True
 
-    def _say_once(self, text: str) -> None:
-        warn, self._warn = self._warn, None
-        if warn is not None:
-            warn(text)
+    def _tell_missing(self, why: str) -> None:
+        if not self._locks_missing_said:
+            warn_above_bar(no_locks(self._folder, why))
+        self._locks_missing_said = True
 
     def partial(self, job: MapJob) -> PartialMap | None:
-        """Where the finished windows of a taken job go; None for small ones."""
+        """Return where the finished windows of a taken job go; None for small ones."""
         return self._held[id(job)].partial
 
     def give_way(self, job: MapJob) -> bool:
@@ -216,11 +251,11 @@ class FolderState:
                 raise
             self.journal.append(entry)
         self.leave(job, keep=False)
-        if self._uploads is not None:
-            self._uploads.add((*job.files, *job.shown_by), replace(self._entry(job), outputs=facts))
+        if self._store is not None:
+            self._store.add((*job.files, *job.unchecked), replace(self._entry(job), outputs=facts))
 
     def _with_rest(self, entry: Entry, before: Entry) -> Entry:
-        """An entry with what an earlier call wrote besides and would be the same; what would not be goes.
+        """Return an entry with outputs of an earlier call that would be the same; remove the other ones.
 
         Only files that are still what the journal says: others are someone else's by now.
         """
@@ -239,7 +274,8 @@ class FolderState:
                 else:
                     path.unlink()
                     self.removed.append(path)
-                    remove_styles(path)
+                    for finisher in self._call.finishers:
+                        finisher.forget(path)
         asked = {
             option: value
             for option, value in before.options.items()
@@ -254,7 +290,7 @@ class FolderState:
             _let_go(held, keep=keep)
 
     def holds_much(self, job: MapJob) -> bool:
-        """Whether so much is computed of a taken job that it is worth its place on the disk."""
+        """Return whether so much is computed of a taken job that it is worth its place on the disk."""
         held = self._held.get(id(job))
         much = held is not None and held.partial is not None and held.partial.pixels >= MUCH_PIXELS
         return much and _not_looked_at(job.info) is None
@@ -266,7 +302,7 @@ class FolderState:
         self._held.clear()
 
     def _entry(self, job: MapJob) -> Entry:
-        """What the journal will say of a job, but for its outputs: the input as it is when first asked."""
+        """Return the job's journal entry without its outputs: the input as it is when first asked."""
         if id(job) not in self._entries:
             facts = input_facts(job.info.path, header(job.info))
             source = str(job.info.path.resolve())
@@ -293,7 +329,7 @@ class FolderState:
 
 
 def neighbour_facts(job: MapJob, tiling: Tiling) -> Facts:
-    """What a job's map in a mosaic depends on: the files around it, where the grid begins and where all ends.
+    """Return what a job's map in a mosaic depends on: files around it, begin of the grid, ends of the mosaic.
 
     An end that is farther away than a window sees is the same wherever it is; blended windows lie
     otherwise in another mosaic.
@@ -317,7 +353,7 @@ def neighbour_facts(job: MapJob, tiling: Tiling) -> Facts:
 
 
 def _not_looked_at(info: RasterInfo) -> str | None:
-    """Why it cannot be told whether an input's pixels are what they were; None where it can."""
+    """Return why it cannot be told whether an input's pixels are unchanged; None if it can."""
     if isinstance(info.path, RemotePath):
         with contextlib.suppress(OSError):
             if info.path.stat().st_mtime_ns > 0:
@@ -326,6 +362,12 @@ def _not_looked_at(info: RasterInfo) -> str | None:
     if info.driver in _OF_ONE_FILE or info.driver.startswith("JP2"):
         return None
     return f"the files that a {info.driver} reads are not looked at"
+
+
+def warn_above_bar(text: str) -> None:
+    """Warn at once, above a progress bar that may be there."""
+    with tqdm.external_write_mode(file=sys.stderr):
+        warn(plain(text))
 
 
 def _let_go(held: _Held, *, keep: bool) -> None:

@@ -26,7 +26,7 @@ _NUMBER = re.compile(r"\s*(\d+)\s*$")
 
 @dataclass(frozen=True)
 class FileValues:
-    """What a file holds for each class id, and where there is no data.
+    """Values of a file: one for each class id, and one without data.
 
     Attributes:
         codes: by id, each another.
@@ -55,12 +55,12 @@ class FileValues:
 
     @property
     def dtype(self) -> str:
-        """Of the file: the smaller one that holds all values."""
+        """Type of the file: the smaller one that holds all values."""
         return "uint8" if max(*self.codes, self.nodata) <= 255 else "uint16"
 
     @property
     def _plain(self) -> bool:
-        """Whether it holds the ids themselves."""
+        """True if it holds the ids themselves."""
         return self.nodata == IGNORE and self.codes == tuple(range(len(self.codes)))
 
     @cached_property
@@ -78,16 +78,16 @@ class FileValues:
         return table
 
     def of(self, ids: NDArray[np.uint8]) -> NDArray[Any]:
-        """What the file holds for class ids."""
+        """Return what the file holds for class ids."""
         return ids if self._plain else self._values[ids]
 
     def ids(self, raw: NDArray[Any]) -> NDArray[np.uint8]:
-        """Class ids of what a file holds, `IGNORE` where no class has the value."""
+        """Return class ids of what a file holds, `IGNORE` where no class has the value."""
         return self._ids[raw]
 
 
 def free_value(codes: Sequence[int]) -> int:
-    """The value without data beside codes: the largest of their type, else 0, else the largest one free."""
+    """Return the value without data: the largest of the codes' type, else 0, else the largest free one."""
     largest = 255 if max(codes) <= 255 else _MOST
     return next(value for value in (largest, 0, *range(largest, 0, -1)) if value not in codes)
 
@@ -102,23 +102,23 @@ def check_codes(text: str) -> None:
 
 
 def codes_of(text: str, classes: ClassMap) -> tuple[int, ...]:
-    """Codes by class id, of what `--codes` says.
+    """Return codes by class id, of what `--codes` says.
 
     Raises:
         DatasetError: not one for each class of the run.
     """
-    found = _parse(text)
-    if found is None:
+    codes = _parse(text)
+    if codes is None:
         return tuple(each.code for each in classes.classes)
-    if isinstance(found, dict):
-        if unknown := [name for name in found if name not in classes.names]:
+    if isinstance(codes, dict):
+        if unknown := [name for name in codes if name not in classes.names]:
             raise DatasetError(f"--codes: the run has no class {unknown[0]}; {_listed(classes)}")
-        if missing := [name for name in classes.names if name not in found]:
+        if missing := [name for name in classes.names if name not in codes]:
             raise DatasetError(f"--codes: no code for {', '.join(missing)}; {_listed(classes)}")
-        return tuple(found[name] for name in classes.names)
-    if len(found) != len(classes):
-        raise DatasetError(f"--codes: got {len(found)} codes for {len(classes)} classes; {_listed(classes)}")
-    return tuple(found)
+        return tuple(codes[name] for name in classes.names)
+    if len(codes) != len(classes):
+        raise DatasetError(f"--codes: got {len(codes)} codes for {len(classes)} classes; {_listed(classes)}")
+    return tuple(codes)
 
 
 def _listed(classes: ClassMap) -> str:
@@ -126,7 +126,7 @@ def _listed(classes: ClassMap) -> str:
 
 
 def _parse(text: str) -> list[int] | dict[str, int] | None:
-    """Codes in order, or by name; None: the recipe's."""
+    """Return codes in order, or by name; None if they are the recipe's."""
     if text == OF_THE_RECIPE:
         return None
     parts = text.split(",")
@@ -135,12 +135,12 @@ def _parse(text: str) -> list[int] | dict[str, int] | None:
     named: dict[str, int] = {}
     name = ""
     for part in parts:  # a name may hold commas
-        found = _NAMED.match(name := f"{name},{part}" if name else part)
-        if found is None:
+        match = _NAMED.match(name := f"{name},{part}" if name else part)
+        if match is None:
             continue
-        if found[1].strip() in named:
-            raise DatasetError(f"--codes: {found[1].strip()} has two codes")
-        named[found[1].strip()] = int(found[2])
+        if match[1].strip() in named:
+            raise DatasetError(f"--codes: {match[1].strip()} has two codes")
+        named[match[1].strip()] = int(match[2])
         name = ""
     if name or not named:
         raise DatasetError(

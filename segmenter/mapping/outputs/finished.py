@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import RasterError
-from segmenter.base.files import real
-from segmenter.extras.gis.legend import LegendEntry
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap
+from segmenter.grid.windows import COLUMN, grid
 from segmenter.inference.predictor import ExtraOutputs, Prediction
+from segmenter.mapping.finisher import Completed
 from segmenter.mapping.jobs import MapJob
-from segmenter.mapping.outputs.codes import FileValues, free_value
-from segmenter.mapping.request.map_request import Format
-from segmenter.raster import RasterInfo, RasterSpec, RasterWriter, keeps_crs
-from segmenter.raster.remote.settings import RemotePath
+from segmenter.mapping.outputs.codes import FileValues, codes_of, free_value
+from segmenter.mapping.request.map_request import MapRequest
+from segmenter.raster import RasterInfo, RasterSpec, RasterWriter, keeps_crs, read_label
 from segmenter.raster.write import BLOCK
 from segmenter.raster.written_map import CODES, VALUES
 
@@ -33,6 +32,9 @@ _MAX_PNG_SIDE = 1_000_000
 _QUICKLOOK_SIDE = 1024
 """Pixels of a quick look's longer side, at most."""
 
+_AT_ONCE = Size(512, COLUMN)
+"""Pixels of a finished map that are read at once."""
+
 BESIDE = (".confidence.tif", ".probabilities.tif")
 """Endings of GeoTIFFs that lie beside a map and are none."""
 
@@ -41,13 +43,13 @@ _HEADERS = 1 << 20
 
 
 def known_probabilities(prediction: Prediction) -> NDArray[Any]:
-    """(H, W, K) probabilities of a window; without data NaN, or in uint8 255, which none else is."""
-    found = prediction.probabilities
-    assert found is not None
-    whole = found.dtype == np.uint8
-    known = np.minimum(found, np.uint8(254)) if whole else found
-    empty = np.array(255 if whole else np.nan, found.dtype)
-    return np.where((prediction.ids == IGNORE)[..., None], empty, known)
+    """Return (H, W, K) probabilities of a window; without data NaN, in uint8 255, which no other has."""
+    probabilities = prediction.probabilities
+    assert probabilities is not None
+    whole = probabilities.dtype == np.uint8
+    capped = np.minimum(probabilities, np.uint8(254)) if whole else probabilities
+    empty = np.array(255 if whole else np.nan, probabilities.dtype)
+    return np.where((prediction.ids == IGNORE)[..., None], empty, capped)
 
 
 @dataclass(frozen=True)
@@ -59,43 +61,46 @@ class MapStyle:
     codes, or `codes`, and an unused one where there is no data.
 
     Attributes:
-        folder: of all files.
-        nodata: value of a GeoTIFF's pixels without data; None: 255, or one that is no code.
-        codes: what files hold for the class ids.
-        codes_by_default: whether maps of rasters without georeference are PNGs.
-        tags: further metadata of the GeoTIFFs.
-        scale: `GSD` in the metadata of those whose raster is resampled for the model.
-        wanted: whether there is a `STEM.confidence.tif` and a `STEM.probabilities.tif`.
-        cog: cloud-optimised GeoTIFFs instead of plain ones.
-        quicklook: also `STEM.quicklook.png`, small and in the classes' colours.
-        styles: also what tells a GIS how to show the files, see `shown_by`.
+        request: which files are wanted, and with which values.
+        run: name of the run, for the metadata of GeoTIFFs.
+        codes_by_default: maps of rasters without georeference are PNGs.
+        gsd: scale in the metadata of those whose raster is resampled for the model.
+
+    Raises:
+        DatasetError, RasterError: codes or a value without data that do not fit the classes.
     """
 
+    request: MapRequest
     classes: ClassMap
-    folder: Path
-    format: Format = "auto"
-    nodata: int | None = None
-    codes: tuple[int, ...] | None = None
+    run: str = ""
     codes_by_default: bool = False
-    tags: Mapping[str, str] = field(default_factory=dict)
-    scale: str = ""
-    wanted: ExtraOutputs = field(default_factory=ExtraOutputs)
-    cog: bool = False
-    quicklook: bool = False
-    styles: bool = True
+    gsd: str = ""
 
     def __post_init__(self) -> None:
-        plain = self.codes is None and self.nodata is not None
-        if plain and not len(self.classes) <= (self.nodata or 0) <= 255:
-            raise RasterError(
-                f"--nodata: expected {len(self.classes)} … 255 (the ids below are classes), got {self.nodata}"
-            )
+        nodata, count = self.request.nodata, len(self.classes)
+        if self.codes is None and nodata is not None and not count <= nodata <= 255:
+            raise RasterError(f"--nodata: expected {count} … 255 (the ids below are classes), got {nodata}")
         _ = self._geotiff_values  # refuses codes that cannot be
+
+    @property
+    def folder(self) -> Path:
+        """Folder of all files."""
+        return self.request.output
+
+    @cached_property
+    def codes(self) -> tuple[int, ...] | None:
+        """Codes that files hold for the class ids; None: the ids."""
+        return None if self.request.codes is None else codes_of(self.request.codes, self.classes)
+
+    @cached_property
+    def wanted(self) -> ExtraOutputs:
+        """Layers beside the class ids, each in a file of its own."""
+        return ExtraOutputs(confidence=self.request.confidence, probabilities=self.request.probabilities)
 
     @cached_property
     def _geotiff_values(self) -> FileValues:
         codes = tuple(range(len(self.classes))) if self.codes is None else self.codes
-        return FileValues(codes, free_value(codes) if self.nodata is None else self.nodata)
+        return FileValues(codes, free_value(codes) if self.request.nodata is None else self.request.nodata)
 
     @cached_property
     def _png_values(self) -> FileValues:
@@ -103,48 +108,30 @@ class MapStyle:
         return FileValues(codes, next(value for value in (0, 255, *range(1, 1000)) if value not in codes))
 
     def file_values(self, job: MapJob) -> FileValues:
-        """What a job's map holds for class ids."""
-        return self._png_values if self._is_png(job.info) else self._geotiff_values
+        """Return what a job's map holds for class ids."""
+        return self._png_values if self.is_png(job.info) else self._geotiff_values
 
     def path(self, name: str, info: RasterInfo) -> Path:
-        """Where the map of a raster goes."""
-        return self.folder / f"{name}{'.png' if self._is_png(info) else '.tif'}"
+        """Return where the map of a raster goes."""
+        return self.folder / f"{name}{'.png' if self.is_png(info) else '.tif'}"
 
     def beside(self, name: str) -> tuple[Path, ...]:
-        """Where the files go that are written with a map."""
+        """Return where the files go that are written with a map."""
         beside = {
             "confidence.tif": self.wanted.confidence,
             "probabilities.tif": self.wanted.probabilities is not None,
-            "quicklook.png": self.quicklook,
+            "quicklook.png": self.request.quicklook,
         }
-        return tuple(self.folder / f"{name}.{ending}" for ending, there in beside.items() if there)
+        return tuple(self.folder / f"{name}.{ending}" for ending, is_wanted in beside.items() if is_wanted)
 
-    def shown_by(self, name: str, info: RasterInfo) -> tuple[Path, ...]:
-        """Where the files go that tell a GIS how to show the others.
-
-        None beside an image of the map's stem: QGIS would show the image by it.
-        """
-        if not self.styles:
-            return ()
-        path = self.path(name, info)
-        styles = [] if self._lies_beside(name, info.path) else [path.with_name(f"{name}.qml")]
-        styles += [one.with_suffix(".qml") for one in self.beside(name) if one.name.endswith(BESIDE)]
-        return (*styles, *([] if self._is_png(info) else [path.with_name(f"{path.name}.aux.xml")]))
-
-    def _lies_beside(self, name: str, image: Path) -> bool:
-        """Whether the outputs of that name go beside an image that is called so."""
-        if isinstance(image, RemotePath) or image.stem != name:
-            return False
-        return real(image.parent) == real(self.folder)
-
-    def _is_png(self, info: RasterInfo) -> bool:
-        return self.format == "png" or (
-            self.format == "auto" and self.codes_by_default and not info.georeferenced
-        )
+    def is_png(self, info: RasterInfo) -> bool:
+        """Return whether the map of a raster is a PNG."""
+        by_default = self.codes_by_default and not info.georeferenced
+        return self.request.format == "png" or (self.request.format == "auto" and by_default)
 
     def check(self, info: RasterInfo, part: Window) -> None:
         """Refuse a PNG that would not fit in memory, and a GeoTIFF that would lose its CRS."""
-        if not self._is_png(info):
+        if not self.is_png(info):
             crs = info.gcp_crs if info.gcps else info.crs
             if crs is not None and not keeps_crs(crs.to_wkt()):
                 raise RasterError(
@@ -157,58 +144,44 @@ class MapStyle:
             )
 
     def options(self, job: MapJob) -> dict[str, Any]:
-        """What decides of the files' contents, as plain JSON; files that are not wanted are not named."""
+        """Return what decides on the files' contents, as plain JSON, without files that are not wanted."""
         files = {
             "confidence": self.wanted.confidence,
             "probabilities": self.wanted.probabilities,
-            "quicklook": self.quicklook,
+            "quicklook": self.request.quicklook,
         }
         return {
             "format": job.output.suffix,
             "nodata": self._geotiff_values.nodata,
             "codes": self.codes and list(self.codes),
-            "cog": self.cog,
+            "cog": self.request.cog,
             **{name: value for name, value in files.items() if value},
         }
 
     def ids(self, job: MapJob, raw: NDArray[Any]) -> NDArray[np.uint8]:
-        """Class ids from the values of a written map, `IGNORE` where it has no data."""
+        """Return class ids from the values of a written map, `IGNORE` where it has no data."""
         return self.file_values(job).ids(raw)
 
+    def read_back(self, job: MapJob) -> Iterator[tuple[Window, NDArray[np.uint8]]]:
+        """Yield the class ids of a finished map by windows of it.
+
+        Raises:
+            SegmenterError: it cannot be read.
+        """
+        for place in grid(job.part.size, _AT_ONCE):
+            yield place.keep, self.ids(job, read_label(job.output, place.keep))
+
     def values(self, job: MapJob, ids: NDArray[np.uint8]) -> NDArray[Any]:
-        """What the map holds for class ids."""
+        """Return what the map holds for class ids."""
         return self.file_values(job).of(ids)
 
     @property
     def map_bytes(self) -> int:
-        """Of a pixel of a GeoTIFF."""
+        """Bytes of a pixel of a GeoTIFF."""
         return np.dtype(self._geotiff_values.dtype).itemsize
-
-    def legend(self, job: MapJob, pixels: Sequence[int] | None = None) -> list[LegendEntry]:
-        """The classes by what a job's map holds for them.
-
-        Args:
-            pixels: of each class.
-        """
-        counts = [None] * len(self.classes) if pixels is None else [int(count) for count in pixels]
-        rows = zip(self.file_values(job).codes, self.classes.classes, counts, strict=True)
-        return [LegendEntry(value, each.name, each.colour, count) for value, each, count in rows]
 
 
 Values = Callable[[Prediction], NDArray[Any]]
-
-
-class Completed(Protocol):
-    """A file in two steps: all of it on the disk, then its name; `discard` removes what has none."""
-
-    def finish(self) -> None:
-        """Bring it to the disk."""
-
-    def publish(self) -> None:
-        """Give it its name."""
-
-    def discard(self) -> None:
-        """Remove what is temporary."""
 
 
 class MapFiles:
@@ -224,14 +197,15 @@ class MapFiles:
         own = style.codes or [each.code for each in style.classes.classes]
         codes = {f"CODE_{i}": str(code) for i, code in enumerate(own)}
         meaning = {} if style.codes is None else {VALUES: CODES}
-        scale = {"GSD": style.scale} if job.grid is not None else {}
-        self._tags = {**names, **codes, **meaning, "SOURCE": job.info.path.name, **style.tags, **scale}
+        facts = {"SOURCE": job.info.path.name, "RUN": style.run}
+        scale = {"GSD": style.gsd} if job.grid is not None else {}
+        self._tags = {**names, **codes, **meaning, **facts, **scale}
         self._layers: list[tuple[RasterWriter, Values]] = [self._map()]
         if style.wanted.confidence:
             self._layers.append(self._confidence())
         if style.wanted.probabilities is not None:
             self._layers.append(self._probabilities(style.wanted.probabilities))
-        self._quicklook = _Quicklook(job, style) if style.quicklook else None
+        self._quicklook = _Quicklook(job, style) if style.request.quicklook else None
 
     def open(self) -> None:
         """Make the temporary files."""
@@ -252,7 +226,7 @@ class MapFiles:
 
     @property
     def ahead_bytes(self) -> int:
-        """Of the disk's space, what the files may take before anything else can give way to them.
+        """Bytes of the disk that the files may take before anything else can give way to them.
 
         A row of blocks is written at once, a PNG as a whole; uncompressed, a file is hardly larger than that.
         """
@@ -263,7 +237,7 @@ class MapFiles:
     def complete(
         self, check: Callable[[], None] | None = None, also: Sequence[Completed] = ()
     ) -> tuple[Path, ...]:
-        """Check all files, then give them their names; gives these. After an error nothing is left.
+        """Check all files, then give them their names; return these. After an error nothing is left.
 
         Args:
             check: called before the first of them has its name; what it raises forbids all.
@@ -346,7 +320,7 @@ class MapFiles:
             RasterSpec(
                 **self._job.info.georeference(self._job.part),
                 tags=self._tags,
-                overviews=overviews if self._style.cog else None,
+                overviews=overviews if self._style.request.cog else None,
                 **options,
             ),
             column=self._job.column,
@@ -370,7 +344,7 @@ class _Quicklook:
         self._ids[rows, cols] = picked
 
     def written(self) -> RasterWriter:
-        """Its file, all of it written, transparent where there is no data."""
+        """Write all of its file, transparent where there is no data."""
         colours = np.zeros((256, 4), np.uint8)
         colours[:, :3] = self._classes.palette()
         colours[:, 3] = 255

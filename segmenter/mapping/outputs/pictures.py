@@ -3,34 +3,56 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from segmenter.base.errors import SegmenterError
-from segmenter.evaluation.figures import side_by_side
+from segmenter.base.options import option
 from segmenter.grid.geometry import Size
-from segmenter.mapping.jobs import MapJob
-from segmenter.mapping.outputs.finished import MapStyle
-from segmenter.mapping.scoring import Outcome
-from segmenter.raster import read_label
+from segmenter.mapping.finisher import Finisher
+from segmenter.mapping.request.map_request import OUTPUTS
+
+if TYPE_CHECKING:
+    from segmenter.mapping.call import Call
+    from segmenter.mapping.jobs import MapJob
+    from segmenter.mapping.outputs.finished import MapStyle
+    from segmenter.mapping.scoring import Outcome
 
 _SIDE = 1024
 """Pixels of the longer side of a panel: what a screen shows of a scene beside another."""
 
 
-def draw_views(outcome: Outcome, style: MapStyle) -> list[SegmenterError]:
-    """Pictures of the maps, of those that were there as far as needed; what is wrong and not told yet.
+@dataclass(frozen=True)
+class Pictures(Finisher):
+    """Finisher that draws `STEM.view.png` beside each map, at the end."""
 
-    A label that could not be counted is left out of its picture.
-    """
-    unscored = {id(job): str(error) for job, error in outcome.unscored}
-    failures: list[SegmenterError] = []
-    for job in [*outcome.written, *(job for job in outcome.kept if not view_is_current(job))]:
-        try:
-            draw_view(replace(job, label=None) if id(job) in unscored else job, style)
-        except SegmenterError as error:
-            if str(error) != unscored.get(id(job)):
-                failures.append(error)
-    return failures
+    pictures: bool = option(False, "also STEM.view.png: image, label and map side by side", group=OUTPUTS)
+    reads_maps = True
+
+    def afterwards(self, job: MapJob) -> tuple[Path, ...]:
+        """Return the picture's path."""
+        return (_view(job),)
+
+    def finish(self, call: Call, outcome: Outcome) -> list[SegmenterError]:
+        """Draw the maps, of those that were there as far as needed; return what is wrong and not told yet.
+
+        A label that could not be counted is left out of its picture.
+        """
+        unscored = {id(job): str(error) for job, error in outcome.unscored}
+        failures: list[SegmenterError] = []
+        for job in [*outcome.written, *(job for job in outcome.kept if not _is_current(job))]:
+            try:
+                draw_view(replace(job, label=None) if id(job) in unscored else job, call.style)
+            except SegmenterError as error:
+                if str(error) != unscored.get(id(job)):
+                    failures.append(error)
+        outcome.further += [_view(job) for job in (*outcome.written, *outcome.kept)]
+        return failures
+
+
+def _view(job: MapJob) -> Path:
+    return job.output.with_name(f"{job.output.stem}.view.png")
 
 
 def draw_view(job: MapJob, style: MapStyle) -> None:
@@ -39,6 +61,9 @@ def draw_view(job: MapJob, style: MapStyle) -> None:
     Raises:
         RasterError, LabelError: a file cannot be read again.
     """
+    from segmenter.evaluation.figures import side_by_side  # brings matplotlib
+    from segmenter.raster import read_label
+
     longer = max(job.part.height, job.part.width)
     factor = max(1, -(-longer // _SIDE))
     shape = Size(max(1, job.part.height // factor), max(1, job.part.width // factor))
@@ -50,17 +75,17 @@ def draw_view(job: MapJob, style: MapStyle) -> None:
         with contextlib.closing(truth):
             label = truth.read(job.part, shape)
     side_by_side(
-        *(image, label, ids, style.classes, job.view, job.name),
+        *(image, label, ids, style.classes, _view(job), job.name),
         valid_HW=valid,
         of=job.part.size,
         side=3 * _SIDE,
     )
 
 
-def view_is_current(job: MapJob) -> bool:
-    """Whether there is a picture that is newer than the map and its label."""
+def _is_current(job: MapJob) -> bool:
+    """Return whether there is a picture that is newer than the map and its label."""
     shown = [path for path in (job.output, job.label) if path is not None]
     try:
-        return job.view.stat().st_mtime_ns > max(path.stat().st_mtime_ns for path in shown)
+        return _view(job).stat().st_mtime_ns > max(path.stat().st_mtime_ns for path in shown)
     except OSError:
         return False

@@ -7,45 +7,78 @@ import errno
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from segmenter.base.errors import ChangedInputError, ClusterError, DeviceError, SegmenterError
 from segmenter.base.files import may_be_full
 from segmenter.evaluation.tallies import Tallies
-from segmenter.extras.gis.style_files import StyleFiles, left_alone
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE
-from segmenter.inference.predictor import (
-    Event,
-    Failed,
-    Mapped,
-    Prediction,
-    Tiling,
-)
+from segmenter.inference.events import Event, Failed, Mapped
+from segmenter.inference.prediction import Prediction
+from segmenter.inference.reading import Tiling
+from segmenter.inference.regridding import Regridder
+from segmenter.mapping.computing import Compute
 from segmenter.mapping.folder.state import FolderState
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.outputs.finished import MapFiles, MapStyle
-from segmenter.mapping.own_pixels import OwnPixels
 from segmenter.mapping.scoring import Outcome, Scorer
+from segmenter.raster.resampled import GridColumns
+from segmenter.raster.valid_rows import ValidRows
+
+if TYPE_CHECKING:
+    from segmenter.mapping.call import Call
 
 _COMPLETED_AT_ONCE = 4
 
-Compute = Callable[[Iterable[MapJob]], Generator[Event[MapJob], None, None]]
-"""Jobs, which it asks for as it gets on → their windows, as `predictor.classify_all` gives them."""
+
+class OwnPixels:
+    """The windows of one job as they come, brought back from the job's grid where it has one.
+
+    Which of the raster's own pixels have data is read from it a second time, unless its header says that all
+    have: from the part that is just being written, a column at a time.
+    """
+
+    def __init__(self, job: MapJob, style: MapStyle) -> None:
+        self._job, self._raster = job, None if job.grid is None else job.request.open(job.info.path)
+        self._regridder: Regridder | None = None
+        if isinstance(columns := job.columns, GridColumns):
+            valid = ValidRows(self._raster).of
+            self._regridder = Regridder(columns, style.wanted, len(style.classes), valid)
+
+    def of(self, window: Window, prediction: Prediction) -> Iterator[tuple[Window, Prediction]]:
+        """Yield what is complete with the next window.
+
+        Raises:
+            RasterError: the raster cannot be read again.
+        """
+        if self._regridder is None:
+            yield window, prediction
+        else:
+            yield from self._regridder.take(window, prediction)
+
+    def close(self) -> None:
+        """Close the raster; the job keeps its remark."""
+        raster, self._raster = self._raster, None
+        if raster is not None:
+            self._job.remark = raster.partial_remark
+            raster.close()
 
 
 class _Output:
     """The map of one job while it is written and scored."""
 
-    def __init__(self, job: MapJob, style: MapStyle, folder_state: FolderState) -> None:
+    def __init__(self, call: Call, job: MapJob, folder_state: FolderState) -> None:
         self.job, self._folder_state = job, folder_state
-        self._files, self._styles = MapFiles(job, style), StyleFiles(job, style)
+        self._files = MapFiles(job, call.style)
+        begun = [finisher.companion(call, job) for finisher in call.finishers]
+        self._companions = [each for each in begun if each is not None]
         self._partial = folder_state.partial(job)
-        self._own = OwnPixels(job, style)
-        self.scorer = Scorer(job, style.classes)
+        self._own = OwnPixels(job, call.style)
+        self.scorer = Scorer(job, call.style.classes)
         self.warning: str | None = None
         self.empty = True
         self.replayed = 0
@@ -58,7 +91,7 @@ class _Output:
             undo.pop_all()
 
     def add(self, window: Window, prediction: Prediction) -> int:
-        """Keep a window against a kill, then write what is complete of the map; gives its pixels."""
+        """Keep a window against a kill, then write what is complete of the map; return its pixels."""
         if self._partial is not None:
             arrays = {name: array for name, array in vars(prediction).items() if array is not None}
             try:
@@ -71,7 +104,7 @@ class _Output:
         return self._write(window, prediction)
 
     def _leave_room(self) -> None:
-        """Raise OSError where the map would soon find no space beside its partial map.
+        """Raise OSError if the map would soon find no space beside its partial map.
 
         Of the two, it is the map that cannot be written again from the middle.
         """
@@ -80,23 +113,27 @@ class _Output:
 
     def _write(self, window: Window, prediction: Prediction) -> int:
         pixels = 0
-        for own, found in self._own.of(window, prediction):
-            self.empty = self.empty and not (found.ids != IGNORE).any()
-            self._files.write(own, found)
-            self.scorer.add(own, found.ids)
-            self._styles.count(found.ids)
+        for own, own_prediction in self._own.of(window, prediction):
+            self.empty = self.empty and not (own_prediction.ids != IGNORE).any()
+            self._files.write(own, own_prediction)
+            self.scorer.add(own, own_prediction.ids)
+            for companion in self._companions:
+                companion.add(own_prediction.ids)
             pixels += own.size.pixels
         return pixels
 
     def complete(self) -> None:
         self._own.close()
-        self._files.complete(lambda: self._folder_state.check_unchanged(self.job), [self._styles])
+        self._files.complete(lambda: self._folder_state.check_unchanged(self.job), self._companions)
         self._folder_state.finished(self.job)
 
     @property
-    def remark(self) -> str | None:
-        """What there is to be said of its files."""
-        return left_alone(self._styles.left)
+    def remarks(self) -> list[str]:
+        """Lines to warn of, once it is complete."""
+        remarks = [self.warning, self.job.remark, *(companion.remark for companion in self._companions)]
+        if self.empty:
+            remarks.append(f"{self.job.info.path}: has no pixel with data; its map is empty")
+        return [line for line in remarks if line is not None]
 
     def discard(self) -> None:
         self._own.close()
@@ -111,15 +148,15 @@ class Progress:
         self._bar = bar
 
     def computed(self, pixels: int) -> None:
-        """Pixels came from the model."""
+        """Count pixels that came from the model."""
         self._bar.update(pixels)
 
     def again(self, pixels: int) -> None:
-        """Pixels are to be computed once more."""
+        """Count pixels that are to be computed once more."""
         self._bar.total += pixels
 
     def found(self, pixels: int) -> None:
-        """Pixels were there: they count for how much is left, not for the rate."""
+        """Count pixels of an earlier call: for how much is left, not for the rate."""
         if self._bar.disable:
             return
         self._bar.initial += pixels
@@ -128,27 +165,25 @@ class Progress:
 
 
 def write_maps(
+    call: Call,
     jobs: Sequence[MapJob],
     tiling: Tiling,
     compute: Compute,
-    style: MapStyle,
     folder_state: FolderState,
-    *,
-    progress: Progress | None = None,
-    fail_fast: bool = False,
+    progress: Progress,
 ) -> Outcome:
     """Map every job and write it, whole or not at all; one that fails does not stop the others.
 
+    With `fail_fast` the first that fails ends all; so does an error of the device or of the cluster.
+
     Args:
-        compute: gives the windows of jobs, as `predictor.classify_all`.
-        folder_state: locks the outputs, gives what an interrupted call left, and notes what is finished.
+        folder_state: locks the outputs, has what an interrupted call left, and notes what is finished.
         progress: gets the numbers of finished pixels.
-        fail_fast: stop at the first job that fails, and give up the others; so does an error of the device
-            or of the cluster.
     """
+    fail_fast = call.request.fail_fast
     for job in jobs:
         job.set_column(tiling.column)
-    with contextlib.closing(_Maps(style, folder_state, progress)) as maps:
+    with contextlib.closing(_Maps(call, folder_state, progress)) as maps:
         waiting = list(jobs)
         while waiting and maps.outcome.stopped is None and not (fail_fast and maps.outcome.failed):
             events = compute(maps.begun(waiting))
@@ -172,16 +207,16 @@ class _Maps:
     at a time while the model goes on.
     """
 
-    def __init__(self, style: MapStyle, folder_state: FolderState, progress: Progress | None) -> None:
-        self.outcome = Outcome(Tallies(style.classes))
-        self._style, self._folder_state, self._progress = style, folder_state, progress
+    def __init__(self, call: Call, folder_state: FolderState, progress: Progress) -> None:
+        self.outcome = Outcome(Tallies(call.run.classes))
+        self._call, self._folder_state, self._progress = call, folder_state, progress
         self._open: dict[int, _Output] = {}
         self._pool = ThreadPoolExecutor(_COMPLETED_AT_ONCE)
         self._completing: deque[tuple[_Output, Future[None]]] = deque()
         self._repeated: list[MapJob] = []
 
     def begun(self, jobs: Iterable[MapJob]) -> Iterator[MapJob]:
-        """The jobs that are to be computed, each locked just before; runs in the reading thread."""
+        """Yield the jobs that are to be computed, each locked just before; runs in the reading thread."""
         for job in jobs:
             try:
                 wanted = self._folder_state.take(job)
@@ -204,7 +239,7 @@ class _Maps:
                 return
             output = self._output(job)
             if isinstance(event, Mapped):
-                self._count(output.add(event.window, event.prediction))
+                self._progress.computed(output.add(event.window, event.prediction))
                 return
         except SegmenterError as error:
             self._not_written(job, error)
@@ -233,26 +268,20 @@ class _Maps:
             )
             self._let_go(job, keep=False)
             self._repeated.append(replace(job, abandoned=False, done_rows=0, kept_as_partial=False))
-            if self._progress is not None:
-                self._progress.again(job.part.size.pixels)
+            self._progress.again(job.part.size.pixels)
         else:
             self._give_up(job, error)
 
     def to_repeat(self) -> list[MapJob]:
-        """Jobs that are to be done once more."""
+        """Return jobs that are to be done once more."""
         jobs, self._repeated = self._repeated, []
         return jobs
 
     def _output(self, job: MapJob) -> _Output:
         if id(job) not in self._open:
-            self._open[id(job)] = _Output(job, self._style, self._folder_state)
-            if self._progress is not None:
-                self._progress.found(self._open[id(job)].replayed)
+            self._open[id(job)] = _Output(self._call, job, self._folder_state)
+            self._progress.found(self._open[id(job)].replayed)
         return self._open[id(job)]
-
-    def _count(self, pixels: int) -> None:
-        if self._progress is not None:
-            self._progress.computed(pixels)
 
     def settle(self, left: int = 0) -> None:
         """Wait until at most `left` maps are being completed, and note what came of the others."""
@@ -274,10 +303,7 @@ class _Maps:
 
     def _note(self, output: _Output) -> None:
         self.outcome.written.append(output.job)
-        found = [output.warning, output.job.remark, output.remark]
-        if output.empty:
-            found.append(f"{output.job.info.path}: has no pixel with data; its map is empty")
-        self.outcome.warnings += [line for line in found if line is not None]
+        self.outcome.warnings += output.remarks
         self.outcome.add_score(output.job, output.scorer)
 
     def _give_up(self, job: MapJob, error: SegmenterError, *, keep: bool = True) -> None:

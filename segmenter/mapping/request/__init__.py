@@ -1,1 +1,1 @@
-"""Say what to map: options, inputs, patterns and labels of one call."""
+"""Request of one call: what is mapped, its inputs and its labels."""

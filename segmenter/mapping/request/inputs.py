@@ -23,7 +23,7 @@ from segmenter.raster.remote.settings import RemotePath, note_state
 _MOST_LOOKED_AT = 10_000
 """Files in subfolders, for a hint."""
 EXTENSIONS = (".tif", ".tiff", ".png", ".jpg", ".jpeg")
-"""Of the files that are taken from a folder; a file that is named itself may be called anything."""
+"""Endings of files that are taken from a folder; a file that is named itself may be called anything."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Inputs:
 
 
 def find_inputs(given: Sequence[str], output: Path | None = None, *, remote: bool = False) -> Inputs:
-    """The files that files, folders (without their subfolders) and glob patterns (`**` too) stand for.
+    """Find the files that files, folders (without subfolders) and glob patterns (`**` too) stand for.
 
     Args:
         output: folder of the maps; a pattern that meets them does not mean them.
@@ -62,13 +62,13 @@ def find_inputs(given: Sequence[str], output: Path | None = None, *, remote: boo
                 files.setdefault(address, address)
             continue
         with readable(text):
-            found = _matches(text)
+            paths = _matches(text)
         if output is not None and not Path(text).exists():
-            found, theirs = _without_outputs(found, real(output))
-            outputs += theirs
-            if not found:
+            paths, maps = _without_outputs(paths, real(output))
+            outputs += maps
+            if not paths:
                 raise DatasetError(f"{text}: matches only files in --output {output}; choose another folder")
-        for path in found:
+        for path in paths:
             if path.is_dir():
                 folders.append(path)
                 with readable(path):
@@ -112,9 +112,9 @@ def scenes_of_bands(given: Sequence[str], layout: Layout | None) -> tuple[list[B
     for text in given:
         with readable(text):
             folders = [] if is_address(text) else [real(path) for path in _matches(text) if path.is_dir()]
-            found = [scene for folder in folders for scene in _scenes_below(folder, layout)]
-        scenes |= {scene.files[0]: scene for scene in found}
-        others += [] if found else [text]
+            in_folders = [scene for folder in folders for scene in _scenes_below(folder, layout)]
+        scenes |= {scene.files[0]: scene for scene in in_folders}
+        others += [] if in_folders else [text]
     return list(scenes.values()), others
 
 
@@ -139,7 +139,7 @@ def _scenes_below(folder: Path, layout: Layout) -> Iterator[BandFiles]:
 
 
 def _remote(text: str) -> list[RemotePath]:
-    """The rasters that an address stands for."""
+    """Return the rasters that an address stands for."""
     address = RemotePath.of(text)
     place = Place.of(address.address)
     if place is None or not (text.endswith("/") or glob.has_magic(text)):
@@ -148,7 +148,7 @@ def _remote(text: str) -> list[RemotePath]:
     first = next((i for i, part in enumerate(parts) if glob.has_magic(part)), 0)
     above = place if not parts else place._replace(prefix="/".join(parts[:first]))
     wanted = parts[first:] or ["*"]
-    found = []
+    addresses = []
     for one in listing(above):
         names = one.name.split("/")
         deep = "**" in wanted or len(names) == len(wanted)
@@ -156,14 +156,14 @@ def _remote(text: str) -> list[RemotePath]:
         if deep and PurePosixPath(one.name).match(pattern) and _is_image(one.name, named=bool(parts)):
             path = RemotePath.of(f"{above}/{one.name}")
             note_state(path, one.size, one.changed, one.tag)
-            found.append(path)
-    if not found:
+            addresses.append(path)
+    if not addresses:
         raise DatasetError(f"{text}: expected images ({', '.join(EXTENSIONS)}) there, the bucket has none")
-    return found
+    return addresses
 
 
 def _is_image(name: str, *, named: bool) -> bool:
-    """Whether a file counts: by a pattern any, in a folder what its name says to be an image."""
+    """Return whether a file counts: by a pattern any, in a folder what its name says to be an image."""
     path = PurePosixPath(name)
     return not path.name.startswith(".") and (named or path.suffix.lower() in EXTENSIONS)
 
@@ -184,16 +184,16 @@ def _matches(text: str) -> list[Path]:
         raise DatasetError(
             f"{text}: expected a local file; URLs and GDAL's own paths are opened only with --remote"
         )
-    found = [Path(name) for name in matches(text)]
-    if not found:
+    paths = [Path(name) for name in matches(text)]
+    if not paths:
         kind = "pattern matches no file" if glob.has_magic(text) else "no such file or folder"
         braces = "; patterns have * ? [27] and **, no braces: without quotes, the shell resolves those"
         raise DatasetError(f"{text}: {kind}{braces if '{' in text else ''}")
-    return found
+    return paths
 
 
 def _without_outputs(paths: Iterable[Path], output: Path) -> tuple[list[Path], list[Path]]:
-    """Paths that are not the output folder or straight in it, where all maps go, and the files that are."""
+    """Return paths that are not the output folder nor straight in it, and the maps that are."""
     others: list[Path] = []
     outputs: list[Path] = []
     for path in paths:
@@ -215,7 +215,7 @@ def _in_folder(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _deeper(folder: Path) -> str:
-    """A hint: the pattern of images in subfolders, which a folder does not stand for."""
+    """Return a hint: the pattern of images in subfolders, which a folder does not stand for."""
     with contextlib.suppress(OSError):
         for path in itertools.islice(folder.glob("*/**/*"), _MOST_LOOKED_AT):
             if path.suffix.lower() in EXTENSIONS and path.is_file():
@@ -224,7 +224,7 @@ def _deeper(folder: Path) -> str:
 
 
 def output_names(paths: Iterable[Path]) -> dict[Path, str]:
-    """A name for each path, all different: its stem, and where two would be equal more of what differs.
+    """Return a name for each path, all different: its stem, and where two would be equal, more of the path.
 
     `a/x.tif` and `b/x.tif` give `a_x` and `b_x`; `x.tif` and `x.png` give `x_tif` and `x_png`.
     """

@@ -1,20 +1,24 @@
-"""Everything that one call of `predict.py` asks for, as one frozen value that Python users can make too."""
+"""Request of one call of `predict.py`, as one frozen value that Python users can make too.
+
+Its options are declared here, once: the command line, `--help` and `run.map(…)` come from these fields. What
+a finisher or another place of computing asks for is declared beside it.
+"""
 
 from __future__ import annotations
 
+import argparse
+import functools
 import math
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal
 
-from segmenter.base.errors import DatasetError
-from segmenter.grid.geometry import Window
+from segmenter.base.errors import ConfigError, DatasetError
+from segmenter.base.options import check_choices, option, whole_number
 from segmenter.inference.tta import parse_tta
 from segmenter.mapping.outputs.codes import check_codes
-
-if TYPE_CHECKING:
-    from segmenter.extras.dask.options import ClusterOptions
-    from segmenter.mapping.jobs import Bounds
 
 Mode = Literal["exact", "smooth"]
 BlendWeights = Literal["hann", "gaussian", "linear"]
@@ -23,58 +27,122 @@ Format = Literal["auto", "geotiff", "png"]
 LabelKind = Literal["full", "eroded"]
 Precision = Literal["run", "float32", "mixed_float16", "mixed_bfloat16"]
 
-_CHOICES: dict[str, tuple[Any, ...]] = {
-    "mode": (None, *get_args(Mode)),
-    "blend_weights": get_args(BlendWeights),
-    "probabilities": (None, *get_args(Probabilities)),
-    "format": get_args(Format),
-    "label_kind": (None, *get_args(LabelKind)),
-    "precision": (None, *get_args(Precision)),
-}
 _COUNTS = ("max_pixels", "memory", "window_size", "batch")
+OUTPUTS, GIS, OPENED = "outputs", "maps in a GIS", "what is opened"
+COMPUTING, SCORES = "computing", "scores"
+GROUPS = (OUTPUTS, GIS, OPENED, COMPUTING, "cluster", SCORES)
+"""Titles of the groups of options, in the order of `--help`."""
+_computing, _output_file, _in_gis, _opening, _scoring = (
+    functools.partial(option, group=title) for title in (COMPUTING, OUTPUTS, GIS, OPENED, SCORES)
+)
+
+
+def parse_runs(text: str) -> Path | tuple[Path, ...]:
+    """Read one run directory, or several between commas; a directory may have a comma in its name."""
+    if "," not in text or os.path.isdir(text):  # longer than a file name may be, Path.is_dir raises
+        return Path(text)
+    return tuple(Path(each) for each in text.split(",") if each)
+
+
+def _gsd(text: str) -> float | str:
+    if text == "auto":
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected metres a pixel, as 0.5, or auto, got {text!r}") from None
+
+
+def _tta(text: str) -> str:
+    try:
+        return str(parse_tta(text))
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("--tta: ")) from None
+
+
+def _memory(text: str) -> int:
+    from segmenter.inference.memory import parse_memory  # brings NumPy, which --help does without
+
+    try:
+        return parse_memory(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _bands(text: str) -> tuple[int, ...]:
+    try:
+        bands = tuple(map(int, text.split(",")))
+    except ValueError:
+        bands = ()
+    if not bands or min(bands) < 1:
+        raise argparse.ArgumentTypeError(
+            f"expected numbers of bands, counted from 1, as in 1,2,3 (of an RGB image), got {text!r}"
+        )
+    return bands
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name for name in text.split(",") if name)
+
+
+def _between_commas(value: Any) -> Any:
+    """Return codes by name or in order, and bands, as the command line has them."""
+    if isinstance(value, Mapping):
+        return ",".join(f"{name}={code}" for name, code in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ",".join(map(str, value))
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Computing:
+    """How predictions are computed: of files and of arrays alike."""
+
+    mode: Mode | None = _computing(
+        None,
+        "exact: as if the model had seen the whole raster at once (default where it is possible and keeps "
+        "half of what it computes); smooth: overlapping windows, blended",
+    )
+    overlap: float = _computing(50, "of windows, in smooth mode (default 50)", "PERCENT")
+    blend_weights: BlendWeights = _computing("hann", "in smooth mode")
+    tta: str = _computing(
+        "none",
+        "test-time augmentation: average over mirror images (none; flips: 4; all: 8) and scales (scales: "
+        "0.75, 1 and 1.25, or numbers), as flips,scales or 0.5,1; takes the time of each of them",
+        "WHAT",
+        read=_tta,
+    )
+    precision: Precision | None = _computing(
+        None,
+        "of the model; run: as in training and validation (default on a GPU; on a CPU float32, which is "
+        "faster there)",
+    )
+    gsd: float | Literal["auto"] | None = _computing(
+        None,
+        "ground sampling distance at which the model sees the inputs, as 0.5, or auto: that of its "
+        "training; they are resampled while they are read, and the map comes back on their own pixels",
+        "METRES",
+        read=_gsd,
+    )
+    raster_gsd: float | None = _computing(None, "that of inputs that do not say it, with --gsd", "METRES")
+    memory: int | None = _computing(
+        None,
+        "what the program may take, as 8GB (half of the machine's): decides how large windows are",
+        "SIZE",
+        read=_memory,
+    )
+    window_size: int | None = _computing(None, "side of the model's window, not chosen", "PX")
+    batch: int | None = _computing(None, "windows computed at once, not chosen", "N")
 
 
 @dataclass(frozen=True)
-class MapRequest:
-    """What is mapped, with which model, how it is computed, and which files come out.
-
-    Each attribute has the name of its option in `python predict.py --help`, and its default.
+class MapRequest(Computing):
+    """Request: what is mapped, with which model, how it is computed, and which files come out.
 
     Attributes:
         run: run directory, or several whose probabilities are averaged.
         output: folder of all files that are written.
-        upload: address in a bucket that they go to from there; None: they stay.
         inputs: files, folders and globs; empty with `split`.
-        split: train, validation or test: the scenes of a recipe, scored with their labels.
-        recipe: whose scenes `split` takes; None: the run's.
-        part: of each raster, in pixels or as a box in the coordinates of its CRS; None: all of it.
-        bands: 1-based bands of the inputs; None: the run's.
-        redo: make finished maps anew.
-        fail_fast: stop at the first input that fails.
-        confidence, probabilities, quicklook, pictures: further files.
-        cog: cloud-optimised GeoTIFFs.
-        nodata: GeoTIFF value of pixels without data; None: 255, or one that is no code.
-        codes: what maps hold for the classes in place of ids: `10,20,30`, `building=10,road=20`, `recipe`.
-        styles: whether maps get what shows them in a GIS by name and colour.
-        vectors: file of the maps' polygons, .gpkg or .parquet; None: none is written.
-        min_area, simplify, only: see `vectors.vectorise.Wanted`.
-        insist: also inputs unlike the training images; see `inference.fit.check_fit`.
-        max_pixels, drivers: limits of what is opened; see `raster.open_raster`.
-        remote: whether inputs may be addresses.
-        mode: None: exact where that is possible and worth it.
-        overlap: of windows, percent of their side, in smooth mode.
-        blend_weights: of a window's pixels, in smooth mode.
-        tta: test-time augmentation: the mirror images and scales that are averaged, see `tta.parse_tta`.
-        precision: in which the model computes; run: as in training; None: so on a GPU, float32 on a CPU.
-        memory: bytes that the program may take; None: half of the machine's.
-        window_size: side of the model's window in pixels; None: chosen to fit the memory; so `batch`.
-        gsd: metres a pixel at which the model sees the inputs; auto: as in training; None: their own.
-        raster_gsd: metres a pixel of inputs that do not say it.
-        mosaic: whether inputs that adjoin are one raster.
-        labels: pattern of the label files that maps are scored with.
-        label_kind, protocol: how they are scored.
-        split_name: what `labels` are of, for the record; None: unstated.
-        cluster: whose workers compute; None: this process.
 
     Raises:
         DatasetError: a value that none can be, or arguments that exclude each other.
@@ -83,55 +151,70 @@ class MapRequest:
     run: Path | tuple[Path, ...]
     output: Path
     inputs: tuple[str, ...] = ()
-    split: str | None = None
-    recipe: Path | None = None
-    part: Bounds | Window | None = None
-    bands: tuple[int, ...] | None = None
-    redo: bool = False
-    fail_fast: bool = False
-    confidence: bool = False
-    probabilities: Probabilities | None = None
-    cog: bool = False
-    quicklook: bool = False
-    format: Format = "auto"
-    pictures: bool = False
-    nodata: int | None = None
-    codes: str | None = None
-    styles: bool = True
-    vectors: Path | None = None
-    min_area: float = 0.0
-    simplify: float = 0.0
-    only: tuple[str, ...] = ()
-    max_pixels: int | None = None
-    drivers: tuple[str, ...] = ()
-    insist: bool = False
-    remote: bool = False
-    upload: str | None = None
-    mode: Mode | None = None
-    overlap: float = 50
-    blend_weights: BlendWeights = "hann"
-    tta: str = "none"
-    precision: Precision | None = None
-    memory: int | None = None
-    window_size: int | None = None
-    batch: int | None = None
-    gsd: float | Literal["auto"] | None = None
-    raster_gsd: float | None = None
-    mosaic: bool = False
-    labels: str | None = None
-    label_kind: LabelKind | None = None
-    protocol: str | None = None
-    split_name: str | None = None
-    cluster: ClusterOptions | None = None
+    split: str | None = option(
+        None, "test, validation or train: the recipe's scenes instead of INPUT, scored", "NAME"
+    )
+    recipe: Path | None = option(None, "whose scenes --split takes (default: the run's)", "FILE")
+    bbox: tuple[float, float, float, float] | None = option(
+        None,
+        "map only this box, in the coordinates of the input's CRS; inputs beside it are left out",
+        ("LEFT", "BOTTOM", "RIGHT", "TOP"),
+        read=float,
+    )
+    part: tuple[int, int, int, int] | None = option(
+        None, "map only these pixels", ("ROW", "COL", "HEIGHT", "WIDTH"), read=whole_number
+    )
+    bands: tuple[int, ...] | None = option(
+        None, "bands of the inputs, not the run's", "1,2,3", read=_bands, spelt=_between_commas
+    )
+    redo: bool = option(False, "make all maps anew, also finished ones")
+    fail_fast: bool = option(False, "stop at the first input that fails")
+    confidence: bool = _output_file(False, "also STEM.confidence.tif: the largest probability × 255")
+    probabilities: Probabilities | None = _output_file(
+        None, "also STEM.probabilities.tif: a band for each class; uint8 is × 255"
+    )
+    cog: bool = _output_file(False, "cloud-optimised GeoTIFFs, with overviews")
+    quicklook: bool = _output_file(False, "also STEM.quicklook.png: the map, small, in its colours")
+    format: Format = _output_file("auto", "of the maps")
+    codes: str | None = _in_gis(
+        None,
+        "what maps hold for the classes in place of ids: 10,20,30 in their order, or building=10,road=20, "
+        "or recipe (those of its classes); 16 bits where one is above 255",
+        "CODES",
+        spelt=_between_commas,
+    )
+    nodata: int | None = _in_gis(
+        None,
+        "GeoTIFF value without data (default 255; with 16-bit codes 65535; another where it is a code)",
+        "N",
+    )
+    max_pixels: int | None = _opening(
+        None, "refuse larger rasters; default 2**30, or 10,000 per byte of the file if that is more", "N"
+    )
+    drivers: tuple[str, ...] = _opening(
+        (), "further GDAL drivers that may open inputs; a VRT can read any other file", "NAME,…", read=_names
+    )
+    insist: bool = _opening(
+        False, "map also inputs whose type, order of bands or range of values is not that of training"
+    )
+    remote: bool = _opening(
+        False,
+        "inputs may also be URLs (https://, s3://, gs://, az://) and GDAL's own paths (/vsizip/…), of "
+        "GeoTIFFs; their maps are made in each call",
+    )
+    mosaic: bool = _computing(False, "inputs that adjoin are one raster: windows see over their edges")
+    labels: str | None = _scoring(None, "score the maps with these labels, as truth/{stem}.png", "PATTERN")
+    label_kind: LabelKind | None = _scoring(None, "what these labels are (those it trained on)")
+    protocol: str | None = _scoring(None, "a published protocol: potsdam-6 or potsdam-5", "NAME")
+    split_name: str | None = _scoring(
+        None, "what --labels are of, for the record: test, … (default unstated)", "NAME"
+    )
 
     def __post_init__(self) -> None:
-        for name, choices in _CHOICES.items():
-            if (value := getattr(self, name)) not in choices:
-                named = ", ".join(choice for choice in choices if choice is not None)
-                raise DatasetError(f"{_option(name)}: expected {named}, got {value}")
+        check_choices(self)
         for name in _COUNTS:
             if (value := getattr(self, name)) is not None and value < 1:
-                raise DatasetError(f"{_option(name)}: expected 1 or more, got {value}")
+                raise DatasetError(f"{_flag(name)}: expected 1 or more, got {value}")
         parse_tta(self.tta)
         self._check_runs()
         self._check_source()
@@ -141,7 +224,6 @@ class MapRequest:
             check_codes(self.codes)
         if self.cog and self.format == "png":
             raise DatasetError("--cog: is a kind of GeoTIFF, and --format png asks for none")
-        self._check_vectors()
         if (self.protocol or self.label_kind) and self.labels is None and self.split is None:
             raise DatasetError("--protocol and --label-kind say how to score: they need --labels or --split")
 
@@ -158,7 +240,7 @@ class MapRequest:
             raise DatasetError(f"RUN: expected each run once, got {twice[0]} twice")
 
     def _check_source(self) -> None:
-        """Images come from `inputs` or from a split, labels from a pattern or with the split."""
+        """Refuse images or labels of their own beside a split, and none without."""
         if self.split is None:
             if not self.inputs:
                 raise DatasetError(
@@ -177,37 +259,27 @@ class MapRequest:
                     f"{name} {shown}"
                 )
 
-    def _check_vectors(self) -> None:
-        given = {"min_area": self.min_area, "simplify": self.simplify, "only": self.only}
-        if self.vectors is None:
-            if alone := [name for name, value in given.items() if value]:
-                raise DatasetError(f"{_option(alone[0])}: says what polygons are written; it needs --vectors")
-            return
-        if self.format == "png":
-            raise DatasetError("--vectors: polygons are made of GeoTIFF maps, and --format png asks for none")
-
     def _check_scale(self) -> None:
         for name in ("gsd", "raster_gsd"):
             value = getattr(self, name)
             if isinstance(value, str) or value is None:
                 continue
             if not (math.isfinite(value) and value > 0):
-                raise DatasetError(f"{_option(name)}: expected metres a pixel, above 0, got {value:g}")
+                raise DatasetError(f"{_flag(name)}: expected metres a pixel, above 0, got {value:g}")
         if self.raster_gsd is not None and self.gsd is None:
             raise DatasetError(f"--raster-gsd {self.raster_gsd:g}: says from which scale; it needs --gsd")
 
     def _check_part(self) -> None:
-        if self.part is None:
-            return
-        if isinstance(self.part, Window):
-            row, col, height, width = self.part.row, self.part.col, self.part.height, self.part.width
-            if min(row, col) < 0 or min(height, width) < 1:
-                got = f"{row} {col} {height} {width}"
-                raise DatasetError(f"--part: expected ROW COL ≥ 0 and HEIGHT WIDTH ≥ 1, got {got}")
-            return
-        left, bottom, right, top = self.part.corners
-        if not (left < right and bottom < top and all(map(math.isfinite, self.part.corners))):
-            raise DatasetError(f"--bbox: expected numbers, LEFT < RIGHT and BOTTOM < TOP, got {self.part}")
+        if self.bbox is not None and self.part is not None:
+            raise DatasetError("--bbox, --part: expected one of the two, got both")
+        if self.part is not None and (min(self.part[:2]) < 0 or min(self.part[2:]) < 1):
+            got = " ".join(map(str, self.part))
+            raise DatasetError(f"--part: expected ROW COL ≥ 0 and HEIGHT WIDTH ≥ 1, got {got}")
+        if self.bbox is not None:
+            left, bottom, right, top = self.bbox
+            if not (left < right and bottom < top and all(map(math.isfinite, self.bbox))):
+                got = " ".join(map(str, self.bbox))
+                raise DatasetError(f"--bbox: expected numbers, LEFT < RIGHT and BOTTOM < TOP, got {got}")
 
 
 def check_split(split: str) -> None:
@@ -222,5 +294,5 @@ def check_split(split: str) -> None:
         raise DatasetError(f"--split: expected {', '.join(SPLITS)}, got {split}")
 
 
-def _option(name: str) -> str:
+def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"

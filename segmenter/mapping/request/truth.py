@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import glob
+import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from segmenter.base.addresses import is_address, masked
 from segmenter.base.errors import DatasetError, SegmenterError
 from segmenter.base.files import caches, real
-from segmenter.base.finding import is_vector
+from segmenter.base.finding import is_vector, matches
 from segmenter.base.terminal import say
 from segmenter.base.threads import in_threads
-from segmenter.extras.vectors.truth import Labels, placed_truth, rasterised_truth
 from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import SPLITS, Dataset, Layout
-from segmenter.mapping.request.inputs import BandFiles, Inputs, find_inputs, output_names, scenes_of_bands
+from segmenter.mapping.request.inputs import (
+    BandFiles,
+    Inputs,
+    find_inputs,
+    output_names,
+    readable,
+    scenes_of_bands,
+)
 from segmenter.mapping.request.map_request import MapRequest, check_split
-from segmenter.mapping.request.patterns import LabelPattern
 from segmenter.raster import raster_info
 from segmenter.raster.ground import both_placed
+from segmenter.raster.placed import PlacedLabels
 from segmenter.raster.stacked import StackedImages
 
 if TYPE_CHECKING:
@@ -29,13 +37,38 @@ if TYPE_CHECKING:
     from segmenter.runs.ensemble import AnyRun
 
 _LOOKING_THREADS = 4
+_BANDS_IN_NAME = re.compile(r"_(RGB|IRRG|RGBIR)$")
+_PLACEHOLDER = re.compile(r"\{([^}]*)\}")
+Labels = Mapping[Path, Path | SegmenterError]
+"""Image → its label, or why it has none."""
 ScaleOf = Callable[[Path, float | None], float | None]
 Shown = Mapping[Path, tuple[Path, Path]]
 """Image → the file that its outputs are named after, and that whose name has the recipe's form."""
 
 
+class LabelFiles(Protocol):
+    """Labels that are made on the grid of each image, as rasters in the user's cache.
+
+    Attributes:
+        classes: what the values of the rasters mean.
+    """
+
+    @property
+    def classes(self) -> ClassMap: ...
+
+    def label(self, name: str, image: Path, source: Path, /, *, shared: bool) -> Path | None:
+        """Return an image's label of a source that may be `shared` by all; None if it lies elsewhere."""
+
+    def tidy(self) -> None:
+        """Keep the cache within its limit."""
+
+
+PolygonReader = Callable[["AnyRun", str], LabelFiles]
+"""A run, whose recipe says what polygons mean, and the argument that asks for them → their labels."""
+
+
 def by_georeference(image: Path, metres: float | None) -> float | None:
-    """Metres a pixel of an image that belongs to no dataset: those of its georeference."""
+    """Return the metres a pixel of an image that belongs to no dataset: those of its georeference."""
     return metres
 
 
@@ -62,20 +95,20 @@ class Truth:
     scale_of: ScaleOf = by_georeference
 
     def label(self, image: Path) -> Path:
-        """The label of an image.
+        """Return the label of an image.
 
         Raises:
             SegmenterError: it has none.
         """
-        found = self.files[image]
-        if isinstance(found, SegmenterError):
-            raise found
-        return found
+        label = self.files[image]
+        if isinstance(label, SegmenterError):
+            raise label
+        return label
 
 
 @dataclass(frozen=True)
 class Images:
-    """What is mapped, and the labels that the maps are scored with.
+    """Images of a call, and the labels that their maps are scored with.
 
     Attributes:
         names: image → name of its outputs, all different.
@@ -91,11 +124,14 @@ class Images:
     layout: Layout | None = None
 
 
-def images_of_inputs(request: MapRequest, run: AnyRun, layout: Layout | None = None) -> Images:
-    """The files that a request's inputs stand for, with the labels that its pattern finds.
+def images_of_inputs(
+    request: MapRequest, run: AnyRun, layout: Layout | None = None, polygons: PolygonReader | None = None
+) -> Images:
+    """Find the files that a request's inputs stand for, and the labels that its pattern finds.
 
     Args:
         layout: of the run's dataset, whose fields may stand in the pattern; a request with labels needs it.
+        polygons: what reads labels that are polygons.
 
     Raises:
         DatasetError: an input stands for nothing, or the pattern cannot be meant.
@@ -111,15 +147,14 @@ def images_of_inputs(request: MapRequest, run: AnyRun, layout: Layout | None = N
     if request.labels is not None:
         if layout is None:
             raise DatasetError(f"--labels {request.labels}: expected the layout of the run's dataset with it")
-        truth = labels_by_pattern(
-            request, request.labels, layout, {image: first for image, (_, first) in shown.items()}, run
-        )
+        named_like = {image: first for image, (_, first) in shown.items()}
+        truth = labels_by_pattern(request, request.labels, layout, named_like, run, polygons)
     names = output_names(name for name, _ in shown.values())
     return Images(inputs, {image: names[name] for image, (name, _) in shown.items()}, truth)
 
 
 def _stacked(scenes: Sequence[BandFiles], layout: Layout, drivers: Sequence[str]) -> Shown:
-    """One raster for each scene, kept in the user's cache; a line says where."""
+    """Make one raster of each scene, kept in the user's cache; a line says where."""
     stacks = StackedImages(caches() / "scenes", layout.grid, drivers)
     made = in_threads(
         lambda scene: stacks.image(str(scene.files[0].parent / scene.name), scene.files),
@@ -128,7 +163,7 @@ def _stacked(scenes: Sequence[BandFiles], layout: Layout, drivers: Sequence[str]
         unit="scene",
         workers=2,
     )
-    found = {
+    images = {
         image: (Path(f"{scene.name}.tif"), scene.files[0]) for scene, image in zip(scenes, made, strict=True)
     }
     stacks.tidy()
@@ -136,13 +171,18 @@ def _stacked(scenes: Sequence[BandFiles], layout: Layout, drivers: Sequence[str]
         f"{len(scenes)} scenes of {len(layout.bands)} files each, brought into one GeoTIFF each in "
         f"{stacks.folder}"
     )
-    return found
+    return images
 
 
 def labels_by_pattern(
-    request: MapRequest, pattern: str, layout: Layout, images: Mapping[Path, Path], run: AnyRun
+    request: MapRequest,
+    pattern: str,
+    layout: Layout,
+    images: Mapping[Path, Path],
+    run: AnyRun,
+    polygons: PolygonReader | None = None,
 ) -> Truth:
-    """The labels of inputs by `--labels`; an image without one is reported when its turn comes.
+    """Find the labels of inputs by `--labels`; an image without one is reported when its turn comes.
 
     One raster for several images is placed by its georeference, and so are those of a run whose recipe says
     so.
@@ -164,11 +204,95 @@ def labels_by_pattern(
     with ThreadPoolExecutor(_LOOKING_THREADS) as pool:
         files: Labels = dict(zip(images, pool.map(label, images), strict=True))
     asked, classes, shared = f"--labels {pattern}", run.classes, not wanted.has_fields
-    if is_vector(pattern):
-        files, classes = rasterised_truth(files, run, asked, shared=shared)
+    made: LabelFiles | None = None
+    if is_vector(pattern) and polygons is not None:
+        made = polygons(run, asked)
     elif (shared and len(images) > 1) or layout.by_georeference:
-        files, classes = placed_truth(files, layout.classes or classes, request.drivers, shared=shared)
+        made = PlacedLabels(caches() / "labels", layout.classes or classes, request.drivers)
+    if made is not None:
+        files, classes = _on_images(files, made, shared=shared), made.classes
     return Truth(asked, files, classes, request.label_kind or run.labels, request.split_name or "unstated")
+
+
+def _on_images(labels: Labels, files: LabelFiles, *, shared: bool) -> Labels:
+    """Return labels on the grid of each image, in place of their sources."""
+
+    def made(image: Path) -> Path | SegmenterError:
+        source = labels[image]
+        if isinstance(source, SegmenterError):
+            return source
+        try:
+            label = files.label(str(real(image)), image, source, shared=shared)
+        except SegmenterError as error:
+            return error
+        return label or DatasetError(f"{image}: no label of {source} lies on it")
+
+    rasters = in_threads(made, list(labels), description="labels onto images", unit="label")
+    files.tidy()
+    return dict(zip(labels, rasters, strict=True))
+
+
+class LabelPattern:
+    """A path, also a glob pattern, in which fields of an image's name stand in braces.
+
+    Without fields it is one file for all images.
+
+    `{stem}` is the image's name without its extension, `{scene}` that without a trailing `_RGB`, `_IRRG` or
+    `_RGBIR`. The others are the recipe's: the `{names}` of its image pattern, Potsdam's `{row}` and
+    `{column}`, NAIC2020's `{name}`. Where the recipe has one called stem or scene, its own counts.
+
+    Args:
+        layout: of the recipe's dataset.
+
+    Raises:
+        DatasetError: for an unknown field.
+    """
+
+    def __init__(self, text: str, layout: Layout) -> None:
+        self.text, self._layout = text, layout
+        self._used = list(dict.fromkeys(_PLACEHOLDER.findall(text)))
+        fields = dict.fromkeys(("stem", "scene", *layout.names))
+        if unknown := [name for name in self._used if name not in fields]:
+            names = [f"{{{name}}}" for name in fields]
+            listed = f"{', '.join(names[:-1])} and {names[-1]}"
+            raise DatasetError(f"--labels {text}: unknown {{{unknown[0]}}}; known are {listed}")
+
+    @property
+    def has_fields(self) -> bool:
+        """True if images have files of their own, and not one for all."""
+        return bool(self._used)
+
+    def label(self, image: Path) -> Path:
+        """Return the one label file of an image.
+
+        Raises:
+            DatasetError: not exactly one file matches, or the image's path has not the recipe's form.
+        """
+        fields = self._fields(image)
+        plain = self._filled(fields, str)
+        with readable(plain):
+            if Path(plain).is_file():
+                return Path(plain)
+        wanted = self._filled(fields, glob.escape)
+        files = [Path(name) for name in matches(wanted) if Path(name).is_file()]
+        if len(files) != 1:
+            names = ", ".join(map(str, files[:3])) or "none"
+            raise DatasetError(f"{image}: expected one label file {plain}, found {names}")
+        return files[0]
+
+    def _fields(self, image: Path) -> dict[str, str]:
+        own = {"stem": image.stem, "scene": _BANDS_IN_NAME.sub("", image.stem)}
+        of_recipe = self._layout.fields(image) if {*self._used} & {*self._layout.names} else None
+        fields = {**own, **(of_recipe or {})}
+        if missing := [name for name in self._used if name not in fields]:
+            raise DatasetError(
+                f"{image}: expected a path like {self._layout.form}, as the recipe has it, for "
+                f"{{{missing[0]}}} in --labels {self.text}; or use {{stem}}"
+            )
+        return fields
+
+    def _filled(self, fields: Mapping[str, str], written: Callable[[str], str]) -> str:
+        return _PLACEHOLDER.sub(lambda match: written(fields[match[1]]), self.text)
 
 
 def check_root(root: str, remote: bool, recipe: Path) -> None:
@@ -186,7 +310,7 @@ def check_root(root: str, remote: bool, recipe: Path) -> None:
 
 
 def images_of_split(dataset: Dataset, layout: Layout, split: str, run: AnyRun, recipe: Path) -> Images:
-    """The scenes of a split with their labels; outputs are named as if all splits were mapped at once.
+    """Return the scenes of a split with their labels; outputs are named as if all splits were mapped.
 
     Args:
         recipe: that names the dataset, for messages.
@@ -197,13 +321,13 @@ def images_of_split(dataset: Dataset, layout: Layout, split: str, run: AnyRun, r
     check_split(split)
     scenes = [scene for scene in dataset.scenes if scene.split == split]
     if not scenes:
-        there = ", ".join(f"{len(dataset.of(each))} {each}" for each in SPLITS if dataset.of(each))
+        counts = ", ".join(f"{len(dataset.of(each))} {each}" for each in SPLITS if dataset.of(each))
         raise DatasetError(
-            f"{recipe}: expected scenes of the split {split}, it has {there or 'none'}; name some in "
+            f"{recipe}: expected scenes of the split {split}, it has {counts or 'none'}; name some in "
             "dataset.split, or another recipe with --recipe"
         )
-    shown = {s.image: Path(f"{s.name}.tif") if s.files else s.image for s in dataset.scenes}
-    names = output_names(shown.values())
+    named_after = {s.image: Path(f"{s.name}.tif") if s.files else s.image for s in dataset.scenes}
+    names = output_names(named_after.values())
     by_image = {scene.image: scene for scene in scenes}
     truth = Truth(
         f"--split {split}",
@@ -219,11 +343,11 @@ def images_of_split(dataset: Dataset, layout: Layout, split: str, run: AnyRun, r
     )
     inputs = Inputs(tuple(scene.image for scene in scenes), (), ())
     bands = None if dataset.bands == run.bands else dataset.bands
-    return Images(inputs, {image: names[shown[image]] for image in inputs.files}, truth, bands, layout)
+    return Images(inputs, {image: names[named_after[image]] for image in inputs.files}, truth, bands, layout)
 
 
 def _in_order_of(ours: ClassMap, theirs: ClassMap, recipe: Path) -> ClassMap:
-    """A dataset's class map that gives the run's ids, by the classes' names."""
+    """Return a dataset's class map in the order of the run's ids, by the classes' names."""
     if different := sorted({*ours.names} ^ {*theirs.names}):
         whose = "the run" if different[0] in ours.names else "the recipe"
         raise DatasetError(

@@ -32,7 +32,7 @@ class Feed:
     """
 
     def __init__(self, loader: BatchLoader, batch: int, pool: WorkerPool | None = None) -> None:
-        """`batch`: tiles of a step."""
+        """Feed batches of `batch` tiles a step."""
         self.loader = loader
         self.fault: SegmenterError | None = None
         self.shape = BatchShape(batch, loader.tile_shape, loader.dtype)
@@ -118,7 +118,7 @@ class Feed:
             self._sent += 1
 
     def _made(self, step: int) -> tuple[int, Batch]:
-        """Ticket and batch of a step, waited for."""
+        """Wait for a step's batch; return its ticket and the batch."""
         while True:
             self._fill()  # what was given up may have made room only now
             ticket = self._ordered.get(step)

@@ -36,7 +36,7 @@ class Maker(ABC):
 
     @abstractmethod
     def result(self, ticket: int) -> Batch | None:
-        """A batch, valid until it is dropped; None: it is not made yet; its error is raised."""
+        """Return a batch, valid until it is dropped, or raise its error; None: it is not made yet."""
 
     @abstractmethod
     def drop(self, ticket: int) -> None:
@@ -121,7 +121,7 @@ class Threads(Maker):
             self._made[ticket] = made
 
     def check(self) -> None:
-        """Threads are gone with the program only."""
+        """Do nothing: threads end only with the program."""
 
     def close(self) -> None:
         self._closed = True

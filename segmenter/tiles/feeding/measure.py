@@ -44,7 +44,7 @@ class ThreadTimes:
         weakref.finalize(self, os.close, self._file)
 
     def now(self) -> Times:
-        """Seconds by the clock, of the processor, and in the scheduler's queue."""
+        """Return the seconds by the clock, of the processor, and in the scheduler's queue."""
         queued = int(os.pread(self._file, 100, 0).split()[1]) / 1e9 if self.knows_queue else 0.0
         return time.perf_counter(), time.thread_time(), queued
 
@@ -66,7 +66,7 @@ class Cost:
 
     @property
     def total(self) -> float:
-        """All stages."""
+        """Seconds of all stages."""
         return sum(self.stages.values())
 
     @property
@@ -109,17 +109,17 @@ class _Timed:
         return getattr(self._inner, name)
 
     def __call__(self, *arguments: Any, **options: Any) -> Tile:
-        """Augmented."""
+        """Call it, timed."""
         with self._clock.stage(self._stage):
             return cast(Tile, self._inner(*arguments, **options))
 
     def read(self, *arguments: Any) -> Tile:
-        """Of a store."""
+        """Read from a store, timed."""
         with self._clock.stage(self._stage):
             return cast(Tile, self._inner.read(*arguments))
 
     def read_label(self, *arguments: Any) -> Any:
-        """Of a store."""
+        """Read from a store, timed."""
         with self._clock.stage(self._stage):
             return self._inner.read_label(*arguments)
 
@@ -149,7 +149,7 @@ def cost_of_a_tile(
     plan: Plan,
     seconds: float,
 ) -> Cost:
-    """Cost of a tile, from batches made one after the other in this thread.
+    """Measure the cost of a tile by making batches one after the other in this thread.
 
     Args:
         seconds: of processor time that it may take, beyond the batch that it needs at least.
@@ -181,7 +181,7 @@ def _repeat(work: Callable[[int], object], steps: int, seconds: float) -> int:
 
 
 def _copy_seconds(shape: BatchShape) -> float:
-    """Of one copy of a tile."""
+    """Measure the seconds of one copy of a tile."""
     source, target = shape.empty(), shape.empty()
     for part in (*source, *target):
         part.fill(1)
@@ -192,10 +192,10 @@ def _copy_seconds(shape: BatchShape) -> float:
 
 
 def rate_of(feed: Feed, plan: Plan, steps: int, seconds: float, warm: int) -> tuple[float, int]:
-    """Tiles a second of a feed by the clock, and the steps that were taken.
+    """Measure a feed's tiles a second by the clock; return them and the steps that were taken.
 
     Args:
-        steps, seconds: it ends after so many, whichever comes first.
+        steps, seconds: limits, whichever comes first.
         warm: steps that are not counted: those that were begun together at the start.
     """
     into, started, done = feed.shape.empty(), 0.0, 0

@@ -35,13 +35,13 @@ class Order:
 
     @classmethod
     def of(cls, plan: Plan, epoch: int, step: int) -> Order:
-        """The order of a step of a plan, with a ticket of its own."""
+        """Return the order of a step of a plan, with a ticket of its own."""
         wanted_B = None if plan.wanted_SB is None else plan.wanted_SB[step].copy()
         row_B = plan.rows_SB[step].copy()
         return cls(next(_TICKETS), epoch, step, row_B, wanted_B, plan.blocks, plan.promised, plan.parts)
 
     def plan(self) -> Plan:
-        """A plan whose steps up to this one have this one's row: `BatchLoader.load` looks at no other."""
+        """Return a plan whose steps up to this one have this one's row: `BatchLoader.load` uses no other."""
         rows_SB = np.broadcast_to(self.row_B, (self.step + 1, len(self.row_B)))
         wanted_SB = None if self.wanted_B is None else np.broadcast_to(self.wanted_B, rows_SB.shape)
         return Plan(
@@ -59,7 +59,7 @@ class Order:
 
     @property
     def title(self) -> str:
-        """For messages; people count from 1."""
+        """Step and epoch for messages; people count from 1."""
         return f"step {self.step + 1} of epoch {self.epoch + 1}"
 
 

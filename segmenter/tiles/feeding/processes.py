@@ -47,7 +47,7 @@ _PATIENCE = 5.0
 def worker_processes(
     recipe: Recipe, bands: int, dtype: str, gpus: int, workers_of_training: int = 1
 ) -> Iterator[WorkerPool | None]:
-    """The recipe's worker processes, for as long as the context lasts; None where it has none.
+    """Yield the recipe's worker processes, for as long as the context lasts; None without any.
 
     Args:
         bands, dtype: of the scenes as they are read.
@@ -95,7 +95,7 @@ class WorkerPool(Maker):
         """Start the workers.
 
         Raises:
-            TrainingError: there is not so much memory, or no such number of processes.
+            TrainingError: the memory, or the processes, cannot be had.
         """
         self._slots = Slots(slots, shape)
         self._free = list(range(slots))
@@ -124,7 +124,7 @@ class WorkerPool(Maker):
 
     @property
     def workers(self) -> int:
-        """How many processes there are."""
+        """Number of processes."""
         return len(self._workers)
 
     @property
@@ -254,7 +254,7 @@ class WorkerPool(Maker):
         self._free.append(self._slot_of.pop(ticket))
 
     def _told(self, answer: Answer, worker: _Worker, order: Order) -> BaseException:
-        """What a worker failed with: a user's error as it is, a defect of ours with its traceback."""
+        """Return a worker's error: a user's error as it is, a defect of ours with its traceback."""
         if isinstance(answer.error, SegmenterError):
             return answer.error
         if isinstance(answer.error, MemoryError):
@@ -264,7 +264,7 @@ class WorkerPool(Maker):
         return RuntimeError(f"{self._name(worker)} failed at {order.title}:\n{answer.traceback}")
 
     def _lost(self, worker: _Worker) -> Exception:
-        """The line on a worker that is gone."""
+        """Return the error on a worker that is gone."""
         if self._closed:
             return FeedClosedError()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -283,7 +283,7 @@ _GO_ON = "go on with the same command and --resume"
 
 
 def _end_of(code: int | None) -> str:
-    """In words, how a process ended."""
+    """Describe how a process ended."""
     if code is None:
         return "no longer answers"
     if code == -signal.SIGKILL:
@@ -294,7 +294,7 @@ def _end_of(code: int | None) -> str:
 
 
 def _started(number: int, life: int, memory: int) -> _Worker:
-    """A worker process with our modules' search path; it inherits nothing but what is named here."""
+    """Start a worker process with our modules' search path; it inherits nothing but what is named here."""
     ours, theirs = Pipe()
     try:
         command = [sys.executable, "-c", _START, str(theirs.fileno()), str(life), *sys.path]

@@ -1,4 +1,4 @@
-"""How many workers make batches, and how many batches are under way: by cores, devices and memory."""
+"""Numbers of workers that make batches, and of batches under way, by cores, devices and memory."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _MOST_THREADS = 8
 _MORE = 8
 """Batches beyond one a worker at most: further ones wait for nothing but memory."""
 _WORKER_BYTES = 320 * 2**20
-"""Of a worker with its libraries, two tiles under way and GDAL's buffers; 141 MiB are the libraries."""
+"""Memory of a worker with its libraries (141 MiB), two tiles under way and GDAL's buffers."""
 _SHARE = 4
 """A quarter of the free memory for batches, and one for workers: decoded copies are read from the rest."""
 
 
 def workers_for(asked: Workers, gpus: int) -> int:
-    """Worker processes of a training on so many GPUs; 0: threads of this process make the batches.
+    """Return the number of worker processes of a training; 0: threads of this process make the batches.
 
     Where the devices are CPUs, they compute on the very cores that workers would take: none by `auto`. Beside
     GPUs each card's thread, or half of the cores where these are few, stay free.
@@ -36,23 +36,23 @@ def workers_for(asked: Workers, gpus: int) -> int:
 
 
 def threads_for() -> int:
-    """Threads that make batches where there are no worker processes."""
+    """Return the number of threads that make batches without worker processes."""
     return min(max(2, usable_cores()), _MOST_THREADS)
 
 
 def ahead_of(workers: int, batch_bytes: int) -> int:
-    """Batches that may be under way or waiting: two a worker, but few beyond one each, as memory allows."""
+    """Return how many batches may be under way or waiting: one or two a worker, as memory allows."""
     wanted = min(2 * workers, _MORE + workers)
     return max(1, min(wanted, free_memory() // _SHARE // max(1, batch_bytes)))
 
 
 def processes(workers: int) -> str:
-    """So many worker processes, for messages."""
+    """Return a number of worker processes, for messages."""
     return f"{workers} worker process{'es' * (workers > 1)}"
 
 
 def describe(workers: int, slots: int, batch_bytes: int) -> str:
-    """A line on the workers of a training; empty without any."""
+    """Return a line on the workers of a training; an empty text without any."""
     if not workers:
         return ""
     ahead = f"{slots} batches of {batch_bytes / 2**20:,.1f} MiB ahead"

@@ -48,7 +48,7 @@ class BatchShape:
 
     @property
     def bytes(self) -> int:
-        """Of a batch in a slot."""
+        """Bytes of a batch in a slot."""
         return sum(_aligned(size) for size in self._sizes)
 
     def empty(self, stacked: tuple[int, ...] = ()) -> Batch:
@@ -57,7 +57,7 @@ class BatchShape:
         return image, valid, label, slot
 
     def views(self, memory: mmap.mmap, start: int) -> Batch:
-        """Arrays of a batch that lies in memory from a byte on."""
+        """Return the arrays of a batch that lies in memory from a byte on."""
         starts = itertools.accumulate(map(_aligned, self._sizes), initial=start)
         image, valid, label, slot = (
             np.ndarray(shape, dtype, memory, first)
@@ -77,7 +77,7 @@ def _aligned(size: int) -> int:
 
 
 class Slots:
-    """So many batches in shared memory.
+    """Batches side by side in shared memory.
 
     Attributes:
         descriptor: of the memory, for the workers to map.
@@ -87,10 +87,10 @@ class Slots:
     """
 
     def __init__(self, number: int, shape: BatchShape, descriptor: int | None = None) -> None:
-        """Take the memory.
+        """Take the memory for a number of batches.
 
         Raises:
-            TrainingError: there is not so much.
+            TrainingError: the memory is not free.
         """
         self.number, self.shape = number, shape
         size = number * shape.bytes
@@ -99,7 +99,7 @@ class Slots:
         self._memory = mmap.mmap(self.descriptor, size)
 
     def batch(self, slot: int) -> Batch:
-        """Arrays of a slot."""
+        """Return the arrays of a slot."""
         return self.shape.views(self._memory, slot * self.shape.bytes)
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class Slots:
 
 
 def _made(size: int) -> int:
-    """A descriptor of so many bytes of memory; of a nameless file in the temporary folder, if need be."""
+    """Return a descriptor of `size` bytes of memory, or of a nameless file in the temporary folder."""
     if size > free_memory():  # first of all: taking more would end other programs, not this call
         raise _too_large(size)
     try:

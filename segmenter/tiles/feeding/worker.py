@@ -73,7 +73,7 @@ def _answer(loader: BatchLoader, order: Order, slots: Slots, slot: int) -> Answe
 
 
 def _is_of_memory(error: Exception) -> bool:
-    """Whether memory is wanting: OpenCV has an error of its own for that."""
+    """Return True if memory is exhausted: OpenCV has an error of its own for that."""
     cv2 = libraries()[1]
     return isinstance(error, MemoryError) or (
         isinstance(error, cv2.error) and getattr(error, "code", 0) == cv2.Error.StsNoMem
@@ -81,7 +81,7 @@ def _is_of_memory(error: Exception) -> bool:
 
 
 def _sendable(error: Exception) -> Exception:
-    """The error, or its text where it holds what cannot be sent."""
+    """Return the error, or its text if it holds what cannot be sent."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

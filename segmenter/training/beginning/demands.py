@@ -36,7 +36,7 @@ def check_demands(recipe: Recipe, dataset: Dataset) -> None:
 def unmet_demands(
     recipe: Recipe, dataset: Dataset, validation_K: NDArray[np.int64], *, images: bool
 ) -> Iterator[SegmenterError]:
-    """All that a training would refuse, as far as it can be known without tiles.
+    """Yield all that a training would refuse, as far as it can be known without tiles.
 
     Args:
         validation_K: labelled pixels of each class in the validation scenes.

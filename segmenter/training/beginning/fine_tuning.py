@@ -37,7 +37,7 @@ class Source:
 
 
 def find_source(path: Path, recipe: Recipe, dataset: Dataset, *, partial: bool = False) -> Source:
-    """The run that `--init-from` names, whose weights fit the recipe's model; imports no TensorFlow.
+    """Return the run that `--init-from` names, if its weights fit the recipe's model; imports no TensorFlow.
 
     Args:
         partial: `--init-from-partial`: however few of them do.
@@ -57,7 +57,7 @@ def find_source(path: Path, recipe: Recipe, dataset: Dataset, *, partial: bool =
 
 
 def _network(recipe: Recipe) -> str:
-    """What of a model must be the same for most weights to fit."""
+    """Return the network's name, which must be the same for most weights to fit."""
     return recipe.model.encoder if isinstance(recipe.model, EncoderDecoderConfig) else recipe.model.kind
 
 
@@ -87,7 +87,7 @@ def _little_fits(source: Source, recipe: Recipe, found: str) -> CheckpointError:
 
 
 def fitting(source: Source, shapes: Mapping[str, Shape], classes: list[str]) -> list[str]:
-    """Paths of the weights that `runs.checkpoints.transfer_weights` keeps for a model of such shapes."""
+    """Return the paths of the weights that `runs.checkpoints.transfer_weights` keeps for these shapes."""
     head = "logits/" if source.run.classes.names != classes else None
     return [
         path
@@ -99,7 +99,7 @@ def fitting(source: Source, shapes: Mapping[str, Shape], classes: list[str]) -> 
 
 
 def describe_kept(shapes: Mapping[str, Shape], kept: Collection[str], stage_of: Mapping[str, str]) -> str:
-    """Kept parameters, and the stages that are kept, kept in part and begun anew, in a line.
+    """Return a line: kept parameters, and the stages that are kept, kept in part and begun anew.
 
     Args:
         shapes: of all weights, by path.
@@ -109,12 +109,14 @@ def describe_kept(shapes: Mapping[str, Shape], kept: Collection[str], stage_of: 
     for path in sorted(shapes, key=lambda path: _PARTS.index(stage_of[path].split(" ")[0])):
         stages.setdefault(stage_of[path], []).append(path)
     known = set(kept)
-    found: dict[str, list[str]] = {"kept": [], "kept in part": [], "anew": []}
+    by_state: dict[str, list[str]] = {"kept": [], "kept in part": [], "anew": []}
     for stage, paths in stages.items():
-        there = sum(path in known for path in paths)
-        found["anew" if not there else "kept" if there == len(paths) else "kept in part"].append(stage)
+        count_kept = sum(path in known for path in paths)
+        by_state["anew" if not count_kept else "kept" if count_kept == len(paths) else "kept in part"].append(
+            stage
+        )
     count, total = _parameters(shapes, known), _parameters(shapes, shapes)
-    parts = [f"{what}: {joined_stages(names)}" for what, names in found.items() if names]
+    parts = [f"{what}: {joined_stages(names)}" for what, names in by_state.items() if names]
     return f"{count:,} of {total:,} parameters ({count / total:.1%}) kept; {'; '.join(parts)}"
 
 
@@ -133,7 +135,7 @@ def bands_seen(dataset: Dataset) -> int:
 
 
 def _difference(source: Run, recipe: Recipe) -> str:
-    """Differences of the two models, as settings of the recipe."""
+    """Return the differences of the two models, as settings of the recipe."""
     theirs, ours = (r.model.model_dump(exclude={"dropout"}) for r in (source.recipe, recipe))
     if theirs["kind"] != ours["kind"]:  # they share no other setting
         theirs, ours = {"kind": theirs["kind"]}, {"kind": ours["kind"]}

@@ -26,12 +26,12 @@ _SIDE = 224
 
 
 def weight_key(path: str) -> str:
-    """A variable's path without what differs from one model to the next."""
+    """Return a variable's path without what differs from one model to the next."""
     return _LAST_NORM.sub("layer_normalization/", _COUNTED.sub("/gamma", "/".join(path.split("/")[-2:])))
 
 
 def keras_encoder_weights(config: EncoderDecoderConfig, bands: int) -> EncoderWeights:
-    """The weights that a recipe names for an encoder of `keras.applications`.
+    """Return the weights that a recipe names for an encoder of `keras.applications`.
 
     Args:
         bands: that the model sees.
@@ -57,7 +57,7 @@ def keras_encoder_weights(config: EncoderDecoderConfig, bands: int) -> EncoderWe
 
 
 def _of_rgb(kernel: NDArray[np.float32]) -> NDArray[np.float32]:
-    """A first layer for red, green, blue of deviation 1, of one for blue, green, red of 0…255 less means."""
+    """Convert a first layer for BGR of 0…255 minus means to one for RGB of deviation 1."""
     return kernel[:, :, ::-1] * np.array(CAFFE.std, np.float32)[:, None]
 
 
@@ -66,7 +66,7 @@ def _as_published(config: EncoderDecoderConfig) -> bool:
 
 
 def _loaded(config: EncoderDecoderConfig) -> tuple[Any, str]:
-    """Keras' network with its weights, and the file that they are from."""
+    """Return Keras' network with its weights, and the file that they are from."""
     source, weights = SOURCES[config.encoder], str(config.weights)
     options: dict[str, Any] = {"include_top": False, **source.options}
     if weights == "imagenet":

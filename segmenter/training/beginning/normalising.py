@@ -22,7 +22,7 @@ from segmenter.tiles.statistics import BandStatistics
 from segmenter.training.beginning.fine_tuning import Source, fitting
 
 _SAME, _NOTABLE = 0.005, 0.1
-"""Of a deviation, and of a ratio of two: what is no difference; from where a frozen layer is harmed."""
+"""Shares of a deviation, or of a ratio of two: no difference; enough to harm a frozen layer."""
 
 
 def normalisation_of(
@@ -35,7 +35,7 @@ def normalisation_of(
     pace: Pace,
     chief: bool = True,
 ) -> tuple[Normalisation, Normalisation | None]:
-    """The model's normalisation, and that of the training scenes where it is another; says which it is.
+    """Return the model's normalisation, and that of the training scenes if it is another; say which it is.
 
     Args:
         source: another run, whose weights the model starts from.
@@ -66,7 +66,11 @@ def normalisation_of(
 def _beside(
     run: Run, recipe: Recipe, scenes: Normalisation, dtype: str, *, kept: bool
 ) -> tuple[Normalisation, list[str]]:
-    """The normalisation for a start from a run's weights, and a line on it; `kept`: its first layer is."""
+    """Return the normalisation for a start from a run's weights, and a line on it.
+
+    Args:
+        kept: the run's first layer is kept.
+    """
     asked = getattr(recipe.model, "input_normalisation", "auto")
     as_there, why = kept and dtype == run.dtype, ""
     if not kept:
@@ -92,7 +96,7 @@ def _beside(
 
 
 def _of_weights(run: Run) -> list[bool]:
-    """Of each band: whether a run's normalisation is of the weights that it began with, not of its scenes."""
+    """Return for each band if a run's normalisation is that of its initial weights, not of its scenes."""
     own = run.normalisation
     scenes = run.scenes or own
     pairs = zip(zip(own.mean, own.std, strict=True), zip(scenes.mean, scenes.std, strict=True), strict=True)
@@ -109,7 +113,7 @@ def _named(theirs: list[bool], run: Run) -> str:
 
 
 def _shift(scenes: Normalisation, there: Normalisation) -> tuple[float, float, float]:
-    """Of all bands: the farthest mean, in deviations there; the least and the largest ratio of deviations."""
+    """Return the largest difference of means, in deviations, and least and largest ratio of deviations."""
     means = zip(scenes.mean, there.mean, there.std, strict=True)
     ratios = [here / std for here, std in zip(scenes.std, there.std, strict=True)]
     return max(abs(here - mean) / std for here, mean, std in means), min(ratios), max(ratios)
@@ -121,7 +125,7 @@ def _differs(shift: tuple[float, float, float], by: float) -> bool:
 
 
 def _difference(scenes: Normalisation, run: Run, *, taken: bool) -> str:
-    """How far the statistics of the scenes are from a run's normalisation, in a few words."""
+    """Describe how far the statistics of the scenes are from a run's normalisation."""
     shift = _shift(scenes, run.normalisation)
     if not _differs(shift, _SAME):
         return f"those of the scenes and of {run.path} are the same"
@@ -133,7 +137,7 @@ def _difference(scenes: Normalisation, run: Run, *, taken: bool) -> str:
 
 
 def _frozen_otherwise(chosen: Normalisation, run: Run, dtype: str) -> list[str]:
-    """Warning for a frozen first layer that sees a pixel at another value than it was trained with."""
+    """Return a warning if a frozen first layer sees a pixel at another value than it was trained with."""
     if dtype != run.dtype or not _differs(_shift(chosen, run.normalisation), _NOTABLE):
         return []
     return [

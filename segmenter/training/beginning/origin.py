@@ -23,7 +23,7 @@ from segmenter.tiles.index import TileIndex
 from segmenter.training.beginning.fine_tuning import Source
 
 _DIGITS = 6
-"""Of degrees: 0.1 m."""
+"""Decimal places of degrees: 0.1 m."""
 
 
 def record_origin(
@@ -53,19 +53,19 @@ def record_origin(
     if not resumed:
         begun = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         started_from = "" if source is None else source.run.recipe.name
-    found = origin_of(run.recipe, dataset, index, begun, started_from)
-    save_origin(run.path, found.model_copy(update={"computed_on": dict(computed_on)}))
+    origin = origin_of(run.recipe, dataset, index, begun, started_from)
+    save_origin(run.path, origin.model_copy(update={"computed_on": dict(computed_on)}))
 
 
 def origin_of(
     recipe: Recipe, dataset: Dataset, index: TileIndex, begun: str | None, started_from: str | None
 ) -> Origin:
-    """The record of a training on these tiles; the last two are as in `Origin`."""
+    """Return the record of a training on these tiles; the last two arguments are as in `Origin`."""
     names = dataset.classes.names
     held_K = (index.counts_NK >= recipe.sampling.min_pixels).sum(axis=0)
     asked = some_of(index.scenes)
-    found = list(in_threads(lambda s: _header(s, dataset), asked, description="places", unit="scene"))
-    scales = [metres for _, metres in found if metres]
+    headers = list(in_threads(lambda s: _header(s, dataset), asked, description="places", unit="scene"))
+    scales = [metres for _, metres in headers if metres]
     return Origin(
         begun=begun,
         scenes={split: len(dataset.of(split)) for split in SPLITS},
@@ -75,13 +75,13 @@ def origin_of(
         pixels=dict(zip(names, index.counts_NK.sum(axis=0).tolist(), strict=True)),
         tiles_with=dict(zip(names, held_K.tolist(), strict=True)),
         metres_per_pixel=(min(scales), max(scales)) if scales else None,
-        place=place_of([corners for corners, _ in found if corners is not None]),
+        place=place_of([corners for corners, _ in headers if corners is not None]),
         started_from=started_from,
     )
 
 
 def _header(scene: Scene, dataset: Dataset) -> tuple[NDArray[np.float64] | None, float | None]:
-    """Corners in degrees and metres a pixel; None where they are not known."""
+    """Return corners in degrees and metres a pixel; None if unknown."""
     with suppress(SegmenterError):  # what is wrong with a file is said where its pixels are read
         info = raster_info(scene.image)
         return lon_lat_corners(info), dataset.scale_of(scene, info.metres_per_pixel)
@@ -89,7 +89,7 @@ def _header(scene: Scene, dataset: Dataset) -> tuple[NDArray[np.float64] | None,
 
 
 def place_of(outlines: Sequence[NDArray[np.float64]]) -> Place | None:
-    """The place of scenes with (4, 2) corners in degrees; None of none."""
+    """Return the place of scenes with (4, 2) corners in degrees; None without scenes."""
     if not outlines:
         return None
     exact = len(outlines) <= MOST_OUTLINES
@@ -98,7 +98,7 @@ def place_of(outlines: Sequence[NDArray[np.float64]]) -> Place | None:
 
 
 def _around(points: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The convex hull of points, or their rectangle where they lie on a line."""
+    """Return the convex hull of points, or their bounding rectangle if they lie on a line."""
     try:
         return np.asarray(points[ConvexHull(points).vertices], np.float64)
     except QhullError:
@@ -107,7 +107,7 @@ def _around(points: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _closed(corners: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
-    """A closed ring, counter-clockwise as GeoJSON has it."""
+    """Return a closed ring, counter-clockwise as GeoJSON has it."""
     x, y = corners[:, 0] - corners[0, 0], corners[:, 1] - corners[0, 1]
     area = float((x * np.roll(y, -1) - np.roll(x, -1) * y).sum())
     ring = corners if area >= 0 else corners[::-1]

@@ -25,7 +25,7 @@ def check_encoder_weights(config: ModelConfig, dataset: Dataset, *, download: bo
     """Refuse weights that are missing, damaged or of another encoder, before the data are indexed.
 
     Args:
-        download: whether such as would be downloaded are asked for.
+        download: also ask for those that would be downloaded.
 
     Raises:
         WeightsError: in one line.
@@ -44,7 +44,7 @@ def check_encoder_weights(config: ModelConfig, dataset: Dataset, *, download: bo
 
 
 def find_encoder_weights(config: ModelConfig, bands: int) -> EncoderWeights | None:
-    """The weights that a recipe's encoder starts from; None: from scratch.
+    """Return the weights that a recipe's encoder starts from; None: from scratch.
 
     Raises:
         WeightsError: in one line.
@@ -82,13 +82,13 @@ def load_encoder(model: Any, weights: EncoderWeights) -> str:
 
 
 def frozen_at_random(pace: Pace, known: Collection[str], epochs: int) -> str:
-    """Warning where weights are frozen at the start that nobody has trained; empty elsewhere.
+    """Return a warning if weights are frozen at the start that nobody has trained; else an empty text.
 
     Args:
         known: paths of the weights that were loaded.
         epochs: of the training.
     """
-    found: dict[str, list[str]] = {}
+    by_duration: dict[str, list[str]] = {}
     for stage, paths in pace.stages.items():
         if anew := [path for path in paths if path not in known and not pace.trains(path, 0)]:
             if any(pace.trains(path) for path in anew):
@@ -96,10 +96,10 @@ def frozen_at_random(pace: Pace, known: Collection[str], epochs: int) -> str:
             else:
                 norms = pace.norms.issuperset(anew)
                 long = "in BatchNorm (training.freeze_norms)" if norms else "for good (training.rates)"
-            found.setdefault(long, []).append(stage)
-    if not found:
+            by_duration.setdefault(long, []).append(stage)
+    if not by_duration:
         return ""
-    stages = "; ".join(f"{joined_stages(names)} {long}" for long, names in found.items())
+    stages = "; ".join(f"{joined_stages(names)} {long}" for long, names in by_duration.items())
     return (
         f"warning: random weights are frozen: {stages}; start from trained ones (model.weights, --init-from)"
     )

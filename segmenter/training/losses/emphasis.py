@@ -17,7 +17,7 @@ _REACH = 3
 
 
 def border_weight(ids_BHW: Any, valid_BHW: Any, boundary: float, width: float) -> Any:
-    """1 + boundary · exp(−d² / 2·width²) of each pixel, (b, H, W) in the type of `valid_BHW`.
+    """Return 1 + boundary · exp(−d² / 2·width²) of each pixel, (b, H, W) in the type of `valid_BHW`.
 
     d is the distance in pixels, along the longer axis, to the nearest pixel that touches one of another class
     (also at a corner): 0 there. Pixels to ignore are no class, so their outlines are no borders, nor are the
@@ -41,12 +41,12 @@ def border_weight(ids_BHW: Any, valid_BHW: Any, boundary: float, width: float) -
 
 
 def _dilated(map_BHW: Any) -> Any:
-    """The largest value of each 3 × 3 neighbourhood."""
+    """Return the largest value of each 3 × 3 neighbourhood."""
     return tf.nn.max_pool2d(map_BHW[..., tf.newaxis], 3, 1, "SAME")[..., 0]
 
 
 def of_class(values_BHWK: Any, ids_BHW: Any) -> Any:
-    """The value of each pixel's own class, (b, H, W); of finite values, to the bit.
+    """Return the value of each pixel's own class, (b, H, W); of finite values, to the bit.
 
     A product and a sum: the gradient of `tf.gather` adds up maps of indices, and XLA cannot fuse it.
     """
@@ -55,7 +55,7 @@ def of_class(values_BHWK: Any, ids_BHW: Any) -> Any:
 
 
 def hardest(ids_BHW: Any, valid_BHW: Any, logits_BHWK: Any, share: float, threshold: float) -> Any:
-    """(b, H, W): 1 for the hardest `share` of an image's valid pixels and where p_y < `threshold`, else 0.
+    """Return (b, H, W): 1 for the hardest `share` of an image's valid pixels and if p_y < `threshold`.
 
     Hard is a low probability of the true class, p_y. The share is rounded up; where several pixels are as
     hard as the last that is kept, each counts in part, so that their order does not matter. No gradient.
@@ -76,14 +76,14 @@ def hardest(ids_BHW: Any, valid_BHW: Any, logits_BHWK: Any, share: float, thresh
     above, equal = (tf.cast(c, flat_BN.dtype) for c in (flat_BN > limit_B1, tf.equal(flat_BN, limit_B1)))
     left_B1 = keep_B[:, tf.newaxis] - tf.reduce_sum(above, axis=1, keepdims=True)
     part_B1 = tf.math.divide_no_nan(left_B1, tf.reduce_sum(equal, axis=1, keepdims=True))
-    kept = tf.reshape(above + equal * part_B1, shape)
+    weight = tf.reshape(above + equal * part_B1, shape)
     if threshold:
-        kept = tf.where(cost > -math.log(threshold), tf.ones_like(kept), kept)
-    return tf.stop_gradient(kept * valid_BHW)
+        weight = tf.where(cost > -math.log(threshold), tf.ones_like(weight), weight)
+    return tf.stop_gradient(weight * valid_BHW)
 
 
 def log_priors(shares_K: Sequence[float], tau: float) -> tuple[float, ...]:
-    """τ · log π_k of each class's share of the pixels, to be added to the logits in training.
+    """Return τ · log π_k of each class's share of the pixels, to be added to the logits in training.
 
     Menon et al. 2021 (arXiv:2007.07314, eq. 10): a model trained so gives balanced scores when it is used
     without. A class that no training pixel has gets 0: the loss then pushes its logit down, as without.

@@ -46,7 +46,7 @@ def targets_of(
     class_weights: Sequence[float] | None = None,
     borders: tuple[float, float] | None = None,
 ) -> Targets:
-    """Labels (b, H, W) uint8, the weight of each class (default: 1) and (boundary, width) as targets."""
+    """Return the targets of labels (b, H, W) uint8, weights of classes (default: 1) and (boundary, width)."""
     valid = tf.not_equal(labels_BHW, IGNORE)
     ids = tf.where(valid, tf.cast(labels_BHW, tf.int64), 0)
     valid = weight = tf.cast(valid, dtype)
@@ -58,12 +58,12 @@ def targets_of(
 
 
 def cross_entropy(ids_BHW: Any, logits_BHWK: Any, smoothing: float = 0.0) -> Any:
-    """−Σ_k q_k · log p_k of each pixel, (b, H, W), with q = (1 − s)·[k = y] + s/K (Szegedy et al. 2016)."""
+    """Return −Σ_k q_k · log p_k of each pixel, (b, H, W), q = (1 − s)·[k = y] + s/K (Szegedy et al. 2016)."""
     return _against_smoothed(-tf.nn.log_softmax(logits_BHWK), ids_BHW, smoothing)
 
 
 def focal(ids_BHW: Any, logits_BHWK: Any, gamma: float, smoothing: float = 0.0) -> Any:
-    """−Σ_k q_k · (1 − p_k)^γ · log p_k of each pixel, (b, H, W); γ = 0 is cross-entropy.
+    """Return −Σ_k q_k · (1 − p_k)^γ · log p_k of each pixel, (b, H, W); γ = 0 is cross-entropy.
 
     Without smoothing this is (1 − p_y)^γ · −log p_y (Lin et al. 2017, arXiv:1708.02002, eq. 4); the paper's
     α are the class weights.
@@ -77,7 +77,7 @@ def focal(ids_BHW: Any, logits_BHWK: Any, gamma: float, smoothing: float = 0.0) 
 
 
 def _against_smoothed(cost_BHWK: Any, ids_BHW: Any, smoothing: float) -> Any:
-    """Σ_k q_k · cost_k: what each class as the target would cost, by the smoothed target."""
+    """Return Σ_k q_k · cost_k, (b, H, W): the cost of each class as the target, by the smoothed target q."""
     own = of_class(cost_BHWK, ids_BHW)
     if not smoothing:
         return own
@@ -85,7 +85,7 @@ def _against_smoothed(cost_BHWK: Any, ids_BHW: Any, smoothing: float) -> Any:
 
 
 def per_image(pixel_BHW: Any, targets: Targets) -> Any:
-    """(b,): Σ w·ℓ / valid pixels of each image; 0 for an image without any.
+    """Return (b,): Σ w·ℓ / valid pixels of each image; 0 for an image without any.
 
     One value per image, because `tf.nn.compute_average_loss` divides by the images of the global batch alone.
     """
@@ -94,5 +94,5 @@ def per_image(pixel_BHW: Any, targets: Targets) -> Any:
 
 
 def per_pixel_share(pixel_BHW: Any, targets: Targets, global_weight: Any) -> Any:
-    """This replica's Σ w·ℓ over the weight of all valid pixels of the global batch; 0 where that is 0."""
+    """Return this replica's Σ w·ℓ over the weight of all valid pixels of the global batch; 0 if that is 0."""
     return tf.math.divide_no_nan(tf.reduce_sum(pixel_BHW * targets.weight_BHW), global_weight)

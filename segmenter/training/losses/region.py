@@ -13,7 +13,7 @@ DICE, JACCARD = (0.5, 0.5), (1.0, 1.0)
 
 
 def soft_overlaps(labels_BHW: Any, logits_BHWK: Any) -> Any:
-    """(3, K): Σ p·y, Σ p and Σ y of each class over the valid pixels, p being the softmax."""
+    """Return (3, K): Σ p·y, Σ p and Σ y of each class over the valid pixels, p being the softmax."""
     classes = logits_BHWK.shape[-1]
     valid = tf.cast(tf.not_equal(labels_BHW, IGNORE), logits_BHWK.dtype)[..., tf.newaxis]
     p = tf.nn.softmax(logits_BHWK) * valid
@@ -22,7 +22,7 @@ def soft_overlaps(labels_BHW: Any, logits_BHWK: Any) -> Any:
 
 
 def tversky_loss(overlaps_3K: Any, alpha: float, beta: float) -> Any:
-    """1 − mean soft Tversky index over the classes that the labels hold; 1 where they hold none.
+    """Return 1 − mean soft Tversky index over the classes that the labels hold; 1 if they hold none.
 
     TP / (TP + α·FP + β·FN) with TP = Σ p·y, FP = Σ p·(1 − y), FN = Σ (1 − p)·y (Salehi et al. 2017,
     arXiv:1706.05721, eq. 4). α = β = ½ is soft Dice (Milletari et al. 2016, arXiv:1606.04797, without
@@ -41,7 +41,7 @@ def tversky_loss(overlaps_3K: Any, alpha: float, beta: float) -> Any:
 
 
 def lovasz_per_image(labels_BHW: Any, logits_BHWK: Any) -> Any:
-    """Lovász-softmax of each image, (b,): mean over the classes in it, 0 for an image without a valid pixel.
+    """Return Lovász-softmax of each image, (b,): mean over its classes, 0 for an image without a valid pixel.
 
     The convex extension of 1 − IoU to the errors m = |y − p| (Berman et al. 2018, arXiv:1705.08790,
     algorithm 1): with m sorted downwards, Σ m_i·(J_i − J_{i−1}), J_i being the Jaccard loss of a prediction
@@ -62,7 +62,7 @@ def lovasz_per_image(labels_BHW: Any, logits_BHWK: Any) -> Any:
 
 
 def _sorted_by(error_BKN: Any, truth_BKN: Any) -> tuple[Any, Any]:
-    """Both in the falling order of the first; that one differentiable.
+    """Return both in the falling order of the first; that one is differentiable.
 
     With indices of 64 bits: top_k's own gradient adds up maps of int32, which a GPU leaves to its host.
     """
@@ -73,16 +73,16 @@ def _sorted_by(error_BKN: Any, truth_BKN: Any) -> tuple[Any, Any]:
 
 
 def _pixels_last(map_BHWK: Any) -> Any:
-    """(b, H, W, K) as (b, K, H·W)."""
+    """Reshape (b, H, W, K) to (b, K, H·W)."""
     shape = tf.shape(map_BHWK)
     flat = tf.reshape(map_BHWK, (shape[0], shape[1] * shape[2], map_BHWK.shape[-1]))
     return tf.transpose(flat, (0, 2, 1))
 
 
 def _jaccard_steps(truth_BKN: Any) -> Any:
-    """J_i − J_{i−1} along the sorted pixels, with J_i = 1 − (T − Σ_{≤i} y) / (T + Σ_{≤i} (1 − y))."""
+    """Return J_i − J_{i−1} along the sorted pixels, J_i = 1 − (T − Σ_{≤i} y) / (T + Σ_{≤i} (1 − y))."""
     total = tf.reduce_sum(truth_BKN, axis=-1, keepdims=True)
-    kept = total - tf.cumsum(truth_BKN, axis=-1)
+    overlap = total - tf.cumsum(truth_BKN, axis=-1)
     union = total + tf.cumsum(1 - truth_BKN, axis=-1)
-    jaccard = 1 - kept / union  # a union is at least one pixel: the first is of the class, or is not
+    jaccard = 1 - overlap / union  # a union is at least one pixel: the first is of the class, or is not
     return jaccard - tf.pad(jaccard, ((0, 0), (0, 0), (1, 0)))[..., :-1]

@@ -97,13 +97,13 @@ class ReplicaLoss:
         return targets_of(labels_BHW, dtype, self.class_weights, borders)
 
     def _kept(self, targets: Targets, logits_BHWK: Any) -> Targets:
-        """The targets of the hard pixels alone, where the recipe asks for these."""
+        """Return the targets, of the hard pixels alone if the recipe asks for these."""
         share, threshold = self.config.ohem, self.config.ohem_threshold
         if not share:
             return targets
-        known = targets.valid_BHW
-        kept = hardest(targets.ids_BHW, known, self._adjusted(logits_BHWK), share, threshold)
-        return replace(targets, valid_BHW=kept, weight_BHW=targets.weight_BHW * kept)
+        valid = targets.valid_BHW
+        hard = hardest(targets.ids_BHW, valid, self._adjusted(logits_BHWK), share, threshold)
+        return replace(targets, valid_BHW=hard, weight_BHW=targets.weight_BHW * hard)
 
     def _adjusted(self, logits_BHWK: Any) -> Any:
         if self.log_priors is None:
@@ -112,11 +112,11 @@ class ReplicaLoss:
 
     @property
     def needs_valid_weight(self) -> bool:
-        """Whether parts of a global batch have to know the weight of all its valid pixels beforehand."""
+        """True if parts of a global batch must know the weight of all its valid pixels beforehand."""
         return self.config.normalisation == "per_pixel" and bool(_weighted(self.config, "pixels"))
 
     def valid_weight(self, labels_BHW: Any, dtype: Any) -> Any:
-        """Σ w[y] over the valid pixels of the global batch, from the labels alone; one all-reduce.
+        """Return Σ w[y] over the valid pixels of the global batch, from the labels alone; one all-reduce.
 
         Not with `ohem`, whose pixels only the logits tell.
         """
@@ -129,7 +129,7 @@ def segmentation_loss(
     global_batch: int | None,
     class_shares: Sequence[float] | None = None,
 ) -> ReplicaLoss:
-    """The recipe's loss, see `ReplicaLoss`.
+    """Return the recipe's loss, see `ReplicaLoss`.
 
     Args:
         class_shares: (K,) share of each class in the training pixels, for `loss.logit_adjustment` alone.
@@ -147,7 +147,7 @@ def segmentation_loss(
 
 
 def in_order(value: Any, users: int) -> list[Any]:
-    """The value for each of its users, whose gradients are added up in their order.
+    """Return the value once for each of its users, whose gradients are added up in their order.
 
     TensorFlow's own sum of three or more starts with whichever happens to be free to be written over, so that
     its last bits differ from step to step (docs/internals.md). It also makes one such sum of a chain of
@@ -165,13 +165,13 @@ def in_order(value: Any, users: int) -> list[Any]:
 
 
 def replicas() -> int:
-    """Replicas that compute together with this one; 1 where there is no strategy."""
+    """Return the number of replicas that compute together; 1 without a strategy."""
     context = tf.distribute.get_replica_context()
     return 1 if context is None else int(context.num_replicas_in_sync)
 
 
 def global_sum(own: Any) -> Any:
-    """Σ of a tensor over the replicas, in one all-reduce; differentiable by this replica's summand alone.
+    """Sum a tensor over the replicas, in one all-reduce; differentiable by this replica's summand alone.
 
     The others' summands are constants here, so the backward pass needs no second all-reduce: each replica
     differentiates the same function of the sum by its own part, and the gradients are summed later.
@@ -184,7 +184,7 @@ def global_sum(own: Any) -> Any:
 
 
 def share_of(loss: Any) -> Any:
-    """This replica's share of a loss that every replica has computed whole: loss / R, with its full gradient.
+    """Return this replica's share, loss / R with its full gradient, of a loss that each has computed whole.
 
     The values of the shares add up to the loss. The gradients are of this replica's summands only
     (`global_sum`), and add up to the loss's gradient as they are.
@@ -198,7 +198,7 @@ def _global_weight(targets: Targets) -> Any:
 
 
 def _mean_over_images(image_B: Any, global_batch: int | None) -> Any:
-    """This replica's share of the mean over the images of the global batch."""
+    """Return this replica's share of the mean over the images of the global batch."""
     if global_batch is not None:
         return tf.nn.compute_average_loss(image_B, global_batch_size=global_batch)
     # As a float: NCCL would have to fetch an int32 from the host.

@@ -6,8 +6,6 @@ from typing import Any
 
 import tensorflow as tf
 
-from segmenter.training.optimiser.vectors import as_vector, write_vector
-
 
 class AveragedWeights:
     """Follows a model's weights: a ← d·a + (1 − d)·w after each step that was applied.
@@ -20,17 +18,12 @@ class AveragedWeights:
     The average is on each replica, computed there from its own copy of the weights: nothing is sent.
     """
 
-    def __init__(
-        self, strategy: Any, model: Any, averaged: Any, decay: float, *, shared: bool = False
-    ) -> None:
-        """`averaged` is another model of the same make, whose weights become the average.
+    def __init__(self, strategy: Any, model: Any, averaged: Any, decay: float) -> None:
+        """Average a model's weights in `averaged`, another model of the same make.
 
         Both were built in the strategy's scope.
-
-        Args:
-            shared: others update it at the same time, see `flat.write_vector`.
         """
-        self._strategy, self._decay, self._shared = strategy, decay, shared
+        self._decay = decay
         self.model = averaged
         self._pairs = list(zip(averaged.variables, model.variables, strict=True))
         with strategy.scope():  # each replica counts for itself
@@ -49,19 +42,16 @@ class AveragedWeights:
         for average, weight in self._pairs:
             if not weight.value.dtype.is_floating:
                 average.assign(weight.value)
-        for dtype in dict.fromkeys(w.dtype for _, w in self._pairs if w.value.dtype.is_floating):
-            pairs = [pair for pair in self._pairs if pair[1].dtype == dtype]
-            before, now = (as_vector(values) for values in zip(*pairs, strict=True))
-            n = tf.cast(self._updates, dtype)
-            decay = tf.minimum(tf.cast(self._decay, dtype), (1 + n) / (10 + n))
-            averages = [average for average, _ in pairs]
-            after = before + (1 - decay) * (now - before)
-            write_vector(averages, after, before if self._shared else None)
+                continue
+            n = tf.cast(self._updates, weight.dtype)
+            decay = tf.minimum(tf.cast(self._decay, weight.dtype), (1 + n) / (10 + n))
+            # Added, and not assigned: other workers may update it at the same time.
+            average.value.assign_add((1 - decay) * (weight.value - average.value))
 
     def arrays(self) -> dict[str, Any]:
-        """Arrays that a checkpoint holds beside the averaged model's weights."""
+        """Return the arrays that a checkpoint holds beside the averaged model's weights."""
         return {"ema_updates": self._updates.numpy()}
 
     def assign(self, arrays: dict[str, Any]) -> None:
-        """Inverse of `arrays`."""
+        """Set the state from what `arrays` returned."""
         self._updates.assign(arrays["ema_updates"])

@@ -1,22 +1,25 @@
-"""The recipe's optimiser, on gradients that are summed over the replicas, and the layers that it trains.
+"""The recipe's optimiser: Keras' own update of each weight, on gradients that are summed over the replicas.
 
 Keras 3 sums gradients over the replicas inside the optimiser, after it has clipped them and after the loss
-scale has looked at replica 0's alone. Here they are summed first (`sum_over_replicas`): clipping then sees
+scale has looked at replica 0's alone. Here they are put into one vector and summed first: clipping then sees
 the gradient of the global batch, and an overflow on any replica is an overflow on all.
+
+Nothing here but `sum_over_replicas` talks to other replicas. Each keeps, and updates, copies of its own of
+weights and state: equal, since what is applied is the same sum on all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from segmenter.config.recipe import TrainingConfig
-from segmenter.model.stages import Pace
-from segmenter.training.optimiser.flat import FlatOptimiser
-from segmenter.training.optimiser.rules import Adam, Momentum, Nesterov, Plain, Rule
+from segmenter.model.stages import Pace, is_decayed
 from segmenter.training.optimiser.schedules import Schedule
 
 
@@ -28,41 +31,272 @@ def sum_over_replicas(gradient: Any) -> Any:
     return context.all_reduce(tf.distribute.ReduceOp.SUM, gradient)
 
 
+def numbers_in(weights: Sequence[Any]) -> int:
+    """Count the numbers of some variables or tensors, all together."""
+    return sum(int(np.prod(v.shape)) for v in weights)
+
+
+def as_vector(parts: Sequence[Any]) -> Any:
+    """Concatenate tensors, or the values of Keras variables, to (n,)."""
+    values = [part.value if isinstance(part, keras.Variable) else part for part in parts]
+    return tf.concat([tf.reshape(value, [-1]) for value in values], 0)
+
+
+class LossScale:
+    """A dynamic loss scale, as that of Keras: halved at an overflow, doubled after a number of steps without.
+
+    Attributes:
+        scale: its variable.
+        steps: since it was changed last, its variable.
+        growth_steps: after which it is doubled.
+    """
+
+    growth_steps = 2000
+
+    def __init__(self) -> None:
+        self.scale = _variable((), "float32", "dynamic_scale", 2.0**15)
+        self.steps = _variable((), "int64", "step_counter")
+
+    def follow(self, finite: Any) -> None:
+        """Update the scale, given whether a step's gradients were finite."""
+        grows = finite & tf.equal(self.steps.value, self.growth_steps - 1)
+        factor = tf.where(finite, tf.where(grows, 2.0, 1.0), 0.5)
+        self.scale.assign(self.scale.value * factor)
+        goes_on = tf.cast(finite & ~grows, tf.int64)
+        self.steps.assign((self.steps.value + 1) * goes_on)
+
+
+class Optimiser:
+    """The recipe's optimiser for some weights; to be made in the strategy's scope.
+
+    Attributes:
+        weights: those that it updates in some epoch, in the order of the gradient's vector.
+        iterations: Keras variable, updates so far; skipped steps are not in it.
+        loss_scale: None without one.
+    """
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        weights: Sequence[Any],
+        steps: int,
+        pace: Pace,
+        *,
+        scaled: bool = False,
+        shared: bool = False,
+    ) -> None:
+        """Make the state of the weights that train in some epoch.
+
+        Args:
+            weights: Keras variables, in the model's order.
+            steps: of the whole training.
+            scaled: with a dynamic loss scale.
+            shared: others update the same variables at the same time: changes are added, each at once.
+        """
+        self._config, self._pace = config, pace
+        self._schedule = Schedule(config, steps)
+        trained = [v for v in weights if pace.trains(v.path)]
+        self.loss_scale = LossScale() if scaled else None
+        self.iterations = _variable((), "int64", "iteration")
+        adam = config.optimizer == "adamw"
+        late = adam and any(v.path in pace.late for v in trained)
+        self._late_steps = _variable((), "int64", "late_steps") if late else None
+        self._keras = _of_keras(config, self.iterations, shared=shared)
+        before = len(self._keras.variables)
+        self._keras.build(trained)
+        moments = ("momentum", "velocity") if adam else ("momentum",) * bool(config.momentum)
+        names = [f"{v.path}/{moment}" for v in trained for moment in moments]
+        self._moments = dict(zip(names, self._keras.variables[before:], strict=True))
+        self.weights = tuple(_by_pace(trained, pace))
+
+    @property
+    def dynamic_scale(self) -> Any:
+        """Variable of the loss scale; None for an optimiser without one, which skips no step."""
+        return None if self.loss_scale is None else self.loss_scale.scale
+
+    @property
+    def learning_rate(self) -> Any:
+        """Learning rate of the next update, float32."""
+        return self._schedule(self.iterations.value)
+
+    @property
+    def variables(self) -> list[Any]:
+        """All its state, as Keras variables."""
+        own = [] if self.loss_scale is None else [self.loss_scale.steps, self.loss_scale.scale]
+        late = [] if self._late_steps is None else [self._late_steps]
+        return [*own, self.iterations, *late, *self._moments.values()]
+
+    # ---------------------------------------------------------------------------------- the step
+
+    def scale_loss(self, loss: Any) -> Any:
+        """Return the loss to differentiate: times the loss scale."""
+        return loss if self.loss_scale is None else loss * tf.cast(self.loss_scale.scale.value, loss.dtype)
+
+    def flat(self, gradients: Sequence[Any], trained: Sequence[Any]) -> Any:
+        """Concatenate the gradients of the weights that train now, (n,) in this optimiser's order."""
+        of = {v.path: gradient for v, gradient in zip(trained, gradients, strict=True)}
+        return as_vector([of[v.path] for v in self._now(trained)])
+
+    def apply(self, gradient: Any, trained: Sequence[Any], then: Callable[[], None] | None = None) -> Any:
+        """Update the weights that train now; to be called in a replica.
+
+        Args:
+            gradient: (n,), `flat` gradients summed over the replicas, times the loss scale.
+            then: what follows an update, as an average of the weights does: on a GPU each branch of its own
+                would wait for the host.
+
+        Returns:
+            Whether it was applied: false where a number was not finite, for which only the loss scale looks.
+        """
+        if self.loss_scale is None:
+            self._update(gradient, trained)
+            if then is not None:
+                then()
+            return tf.constant(True)
+
+        def update() -> None:
+            self._update(gradient / scale, trained)
+            if then is not None:
+                then()
+
+        finite = tf.reduce_all(tf.math.is_finite(gradient))
+        scale = tf.cast(self.loss_scale.scale.value, gradient.dtype)
+        tf.cond(finite, update, lambda: None)
+        self.loss_scale.follow(finite)
+        return finite
+
+    def clipped(self, gradient: Any) -> Any:
+        """Clip the gradient (n,) to the recipe's limits."""
+        config = self._config
+        if config.clip_norm:
+            (gradient,), _ = tf.clip_by_global_norm([gradient], config.clip_norm)
+        elif config.clip_value:
+            gradient = tf.clip_by_value(gradient, -config.clip_value, config.clip_value)
+        return gradient
+
+    def count(self) -> None:
+        """Count an update."""
+        self.iterations.value.assign_add(1)
+
+    def _now(self, trained: Sequence[Any]) -> list[Any]:
+        """Return the weights that train, in the order of the gradient's vector."""
+        paths = {v.path for v in trained}
+        return [v for v in self.weights if v.path in paths]
+
+    def _update(self, gradient: Any, trained: Sequence[Any]) -> None:
+        weights = self._now(trained)
+        parts = tf.split(self.clipped(gradient), [numbers_in([v]) for v in weights])
+        rate = tf.cast(self.learning_rate, gradient.dtype)
+        for variable, part in zip(weights, parts, strict=True):
+            self._update_weight(variable, tf.reshape(part, variable.shape), rate)
+        self.count()
+        if self._late_steps is not None and any(v.path in self._pace.late for v in weights):
+            self._late_steps.value.assign_add(1)
+
+    def _update_weight(self, variable: Any, gradient: Any, rate: Any) -> None:
+        """Decay a weight, w ← w − η λ w (Loshchilov & Hutter, arXiv:1711.05101), and update it."""
+        factor, decay = self._pace.rates.get(variable.path, 1.0), self._config.weight_decay
+        if factor != 1:
+            rate *= tf.cast(factor, rate.dtype)
+        if decay and is_decayed(variable.path, len(variable.shape)):
+            variable.value.assign_sub(variable.value * tf.cast(decay, rate.dtype) * rate)
+        if self._late_steps is not None and variable.path in self._pace.late:
+            rate = rate * self._correction(self._late_steps) / self._correction(self.iterations)
+        self._keras.update_step(gradient, variable, rate)
+
+    def _correction(self, steps_before: Any) -> Any:
+        """Return Adam's factor √(1 − β₂ᵗ) / (1 − β₁ᵗ) for moments that start from 0, in the next step t.
+
+        The moments of late weights start later than the others'. Corrected by the steps of all, which are too
+        many, their first updates would be up to 6.5 times as large as they should be.
+        """
+        step = tf.cast(steps_before.value + 1, self.weights[0].dtype)
+        first, second = (
+            1 - tf.pow(tf.cast(beta, step.dtype), step) for beta in (self._keras.beta_1, self._keras.beta_2)
+        )
+        return tf.sqrt(second) / first
+
+    # ---------------------------------------------------------------------------------- checkpoints
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the state by name, weight by weight, in the order of Keras' optimisers.
+
+        `unused` and `no_rate` are the step and the learning rate of Keras' wrapper for a loss scale.
+        """
+        arrays: dict[str, NDArray[Any]] = {}
+        if self.loss_scale is not None:
+            arrays |= {"unused": np.zeros((), np.int64), "no_rate": np.zeros((), np.float32)}
+        return arrays | {name: np.asarray(variable.numpy()) for name, variable in self._named().items()}
+
+    def assign(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Set the state from what `arrays` returned.
+
+        Raises:
+            ValueError: an array has another shape.
+        """
+        named = self._named()
+        for name, variable in named.items():
+            if arrays[name].shape != tuple(variable.shape):
+                raise ValueError(f"{name}: expected shape {tuple(variable.shape)}, got {arrays[name].shape}")
+        for name, variable in named.items():
+            variable.assign(arrays[name])
+
+    def _named(self) -> dict[str, Any]:
+        others = [v for v in self.variables if all(v is not m for m in self._moments.values())]
+        return {v.name: v for v in others} | self._moments
+
+
+def _of_keras(config: TrainingConfig, iterations: Any, *, shared: bool) -> Any:
+    """Return Keras' own optimiser, of which `update_step` is used alone.
+
+    Args:
+        iterations: by which it counts: of its own variable, replicas have no copies of their own.
+        shared: as of `Optimiser`.
+    """
+    adam = config.optimizer == "adamw"
+    base: Any = keras.optimizers.Adam if adam else keras.optimizers.SGD
+
+    class OfKeras(base):
+        @property
+        def iterations(self) -> Any:
+            return iterations
+
+        def assign(self, variable: Any, value: Any) -> None:
+            if shared:
+                self.assign_add(variable, value - variable.value)
+            else:
+                super().assign(variable, value)
+
+    look_ahead = {"momentum": config.momentum, "nesterov": config.nesterov and config.momentum > 0}
+    return OfKeras(learning_rate=lambda: 0.0, **({} if adam else look_ahead))
+
+
+def _by_pace(weights: Sequence[Any], pace: Pace) -> list[Any]:
+    """Sort weights by rate and start, of each those that decay first: the order of sums over a gradient."""
+    kinds = [(pace.rates.get(v.path, 1.0), v.path in pace.late) for v in weights]
+    keys = [
+        (kinds.index(kind), not is_decayed(v.path, len(v.shape)))
+        for kind, v in zip(kinds, weights, strict=True)
+    ]
+    return [weights[i] for i in sorted(range(len(weights)), key=lambda i: keys[i])]
+
+
+def _variable(shape: tuple[int, ...], dtype: str, name: str, value: float = 0) -> Any:
+    """Return a variable of which each replica updates a copy of its own."""
+    return keras.Variable(np.full(shape, value, dtype), dtype=dtype, trainable=False, name=name)
+
+
 def build_optimiser(
     config: TrainingConfig, model: keras.Model, steps: int, *, pace: Pace | None = None
-) -> FlatOptimiser:
-    """Return the recipe's optimiser, built for the model's weights; call it in the strategy's scope.
+) -> Optimiser:
+    """Return the recipe's optimiser of a model; call it in the strategy's scope.
 
     Args:
         steps: of the whole training.
         pace: of the weights (`model.stages.pace_of`); those that train in no epoch have no state. None: all
             train alike from the start.
     """
-    limits = {"clip_norm": config.clip_norm, "clip_value": config.clip_value}
-    weights = model.trainable_variables
-    return flat_optimiser(config, weights, steps, pace or Pace(), scaled=config.loss_scaled, **limits)
-
-
-def flat_optimiser(
-    config: TrainingConfig, weights: Sequence[Any], steps: int, pace: Pace, **options: Any
-) -> FlatOptimiser:
-    """Return the recipe's rule, rate and decay for some weights; `options` as of `FlatOptimiser`."""
-    return FlatOptimiser(
-        _rule(config),
-        [v for v in weights if pace.trains(v.path)],
-        Schedule(config, steps),
-        pace,
-        weight_decay=config.weight_decay,
-        **options,
-    )
-
-
-def _rule(config: TrainingConfig) -> Rule:
-    if config.optimizer == "adamw":
-        return Adam()
-    if not config.momentum:
-        return Plain()
-    return Nesterov(config.momentum) if config.nesterov else Momentum(config.momentum)
+    return Optimiser(config, model.trainable_variables, steps, pace or Pace(), scaled=config.loss_scaled)
 
 
 def set_trained(model: keras.Model, pace: Pace, epoch: int) -> None:

@@ -24,13 +24,13 @@ class Agreement:
     """Compares the replicas' copies of variables by two numbers of each, which the devices compute."""
 
     def __init__(self, devices: Devices, variables: Sequence[Any]) -> None:
-        """`variables` are Keras variables of which each replica has a copy."""
+        """Compare `variables`: Keras variables of which each replica has a copy."""
         self._devices, self._variables = devices, list(variables)
         self._run = tf.function(lambda: devices.strategy.run(self._fingerprints), autograph=False)
         self._said, self._names = False, list[str]()
 
     def check(self, step: int) -> str:
-        """A warning where replicas on several models of card differ, once; else empty.
+        """Compare the replicas; return a warning, once, if several models of card differ, else an empty text.
 
         Several models add up in different ways, so that the last bits of their statistics differ for good.
 
@@ -40,10 +40,11 @@ class Agreement:
         if self._devices.replicas == 1 or self._devices.central:
             return ""
         local = [np.asarray(own) for own in self._devices.strategy.experimental_local_results(self._run())]
-        found, self._names, models = self._of_all(local)
-        if all(np.array_equal(own, found[0]) for own in found):
+        fingerprints, self._names, models = self._of_all(local)
+        if all(np.array_equal(own, fingerprints[0]) for own in fingerprints):
             return ""
-        what = f"step {step}: expected the same weights and state on all replicas, got {self._told(found)}"
+        got = self._told(fingerprints)
+        what = f"step {step}: expected the same weights and state on all replicas, got {got}"
         if len(models) == 1:
             raise TrainingError(
                 f"{what}; a device computes or stores wrongly (nvidia-smi -q -d ECC), nothing was written: "
@@ -54,20 +55,22 @@ class Agreement:
         return line
 
     def _of_all(self, local: list[NDArray[np.int64]]) -> tuple[list[NDArray[np.int64]], list[str], set[str]]:
-        """Fingerprints and names of all replicas, and the models of their devices, over all workers."""
+        """Return fingerprints and names of all replicas over all workers, and the models of their devices."""
         workers, used = self._devices.workers, self._devices.used
         if workers.count == 1:
             return local, list(self._devices.names), {device.model for device in used}
         own = {"found": [a.tolist() for a in local], "models": [device.model for device in used]}
-        said = [json.loads(text) for text in workers.exchange(json.dumps(own))]
+        answers = [json.loads(text) for text in workers.exchange(json.dumps(own))]
         names = [f"{n} of {workers.name(i)}" for i in range(workers.count) for n in self._devices.names]
-        found = [np.array(a, np.int64) for one in said for a in one["found"]]
-        return found, names, {model for one in said for model in one["models"]}
+        fingerprints = [np.array(a, np.int64) for one in answers for a in one["found"]]
+        return fingerprints, names, {model for one in answers for model in one["models"]}
 
-    def _told(self, found: Sequence[NDArray[np.int64]]) -> str:
-        """Whose copies of what are others than the first replica's."""
-        others = [r for r, own in enumerate(found) if not np.array_equal(own, found[0])]
-        rows = np.unique(np.concatenate([np.flatnonzero((found[r] != found[0]).any(axis=1)) for r in others]))
+    def _told(self, fingerprints: Sequence[NDArray[np.int64]]) -> str:
+        """Describe which replicas' copies of which variables differ from the first replica's."""
+        others = [r for r, own in enumerate(fingerprints) if not np.array_equal(own, fingerprints[0])]
+        rows = np.unique(
+            np.concatenate([np.flatnonzero((fingerprints[r] != fingerprints[0]).any(axis=1)) for r in others])
+        )
         names = ", ".join(self._variables[row].path for row in rows[:_FEW])
         more = f" and {len(rows) - _FEW} more" if len(rows) > _FEW else ""
         on = ", ".join(self._names[r] for r in others)
@@ -78,7 +81,7 @@ class Agreement:
 
 
 def _fingerprint(values: Any) -> Any:
-    """(2,) int64: Σ b and Σ b² over the values as whole numbers b of their bits, modulo 2^64.
+    """Return (2,) int64: Σ b and Σ b² over the values as whole numbers b of their bits, modulo 2^64.
 
     The first tells of any one number that differs, both together of several. Not by place: that would take a
     number for each, which a GPU gets from its host.

@@ -14,7 +14,7 @@ import pytest
 from distributed import Future
 
 from segmenter.base.errors import ClusterError, DatasetError, DeviceError, LostClusterError
-from segmenter.extras.dask import remote, share
+from segmenter.extras.dask import remote
 from segmenter.extras.dask.connect import connected
 from segmenter.extras.dask.options import ClusterOptions
 from segmenter.extras.dask.pool import Pool
@@ -185,14 +185,14 @@ def test_each_worker_takes_a_gpu_that_no_other_has(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     cards = []
     with monkeypatch.context() as patched:
-        patched.setattr(share, "_held", [])
-        cards = [share._free_card(3) for _ in range(3)]
+        patched.setattr(remote, "_held", [])
+        cards = [remote._free_card(3) for _ in range(3)]
         assert cards == [0, 1, 2]
         with pytest.raises(DeviceError, match="expected a GPU for each worker, all 3 are taken"):
-            share._free_card(3)
-        share._held[1].give_back()
-        assert share._free_card(3) == 1
-        for lock in share._held:
+            remote._free_card(3)
+        remote._held[1].give_back()
+        assert remote._free_card(3) == 1
+        for lock in remote._held:
             lock.give_back()
 
 

@@ -12,9 +12,7 @@ import numpy as np
 import pytest
 import rasterio
 
-from segmenter.extras.gis.attribute_table import attribute_table
-from segmenter.extras.gis.legend import LegendEntry, shown
-from segmenter.extras.gis.styles import class_style, style_file
+from segmenter.extras.gis.documents import LegendEntry, attribute_table, class_style, shown, style_file
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.raster import RasterSpec, open_raster, write_raster
 from tests.helpers.child_predict import scene

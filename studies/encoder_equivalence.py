@@ -14,13 +14,13 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks.equivalence import four_devices
+from studies.equivalence import four_devices
 from benchmarks.page import renew, rows_of
 from datasets.commands.gpu.matrix import KINDS, LIMIT
 from segmenter.config.models import NOT_RESIDUAL
 from tests.helpers.encoder_pairs import DECODERS, ENCODERS, PairLaboratory, pair
 
-_MARK = "<!-- table: python -m benchmarks.encoder_equivalence --page -->"
+_MARK = "<!-- table: python -m studies.encoder_equivalence --page -->"
 REPLICAS = 4
 _OFF = 1e-15
 

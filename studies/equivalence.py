@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.page import renew
-from datasets.commands.gpu.laboratory import Laboratory
-from datasets.commands.gpu.matrix import KINDS, LIMIT, NAIVE, ROWS, SEEN
+from datasets.commands.gpu.matrix import KINDS, LIMIT
 from segmenter.devices.strategy import load_tensorflow
-from tests.helpers.naive import Naive
+from tests.helpers.naive import NAIVE, ROWS, SEEN, NaiveLaboratory
 
 REPLICAS = (2, 4)
-_MARK = "<!-- table: python -m benchmarks.equivalence --page -->"
+_MARK = "<!-- table: python -m studies.equivalence --page -->"
 
 
 def main() -> int:
@@ -30,7 +29,7 @@ def main() -> int:
     arguments = parser.parse_args()
     four_devices()
     lines = []
-    laboratory = Laboratory(ROWS, traps=Naive())
+    laboratory = NaiveLaboratory(ROWS)
     for name in ROWS:
         lines.append(_line(laboratory, name))
         print(json.dumps(lines[-1]), flush=True)
@@ -48,9 +47,9 @@ def four_devices() -> None:
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
 
 
-def _line(laboratory: Laboratory, name: str) -> dict[str, Any]:
+def _line(laboratory: NaiveLaboratory, name: str) -> dict[str, Any]:
     exact = [laboratory.differences(name, replicas) for replicas in REPLICAS]
-    naive = [laboratory.differences(name, replicas, naive=True) for replicas in REPLICAS]
+    naive = [laboratory.naive(name, replicas) for replicas in REPLICAS]
     worst = _by_kind(max, exact)
     return {
         "benchmark": "equivalence",

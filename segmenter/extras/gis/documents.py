@@ -1,0 +1,176 @@
+"""Documents that a GIS reads beside a map: QGIS' style, `.qml`, and GDAL's attribute table, `.aux.xml`.
+
+Styles are held by `tests/extras/gis/test_in_qgis.py`, where QGIS reads them; what has a default in QGIS is
+left out. The attribute table lies where GDAL keeps it beside a GeoTIFF: the GDAL of rasterio's wheel (3.10)
+knows no other place; later versions can keep one inside the GeoTIFF, where older programs do not look.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
+
+if TYPE_CHECKING:
+    from segmenter.mapping.jobs import MapJob
+    from segmenter.mapping.outputs.finished import MapStyle
+
+MARK = "written by coverage-segmenter; a file without this line is left as it is"
+"""QGIS leaves comments out of what it saves: where this one stands, nobody changed the file by QGIS."""
+
+QGIS_HEAD = f"<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>\n<!-- {MARK} -->\n"
+QGIS_VERSION = "3.22.0"
+"""Whose form our files have: the oldest that is tested. Later versions read it."""
+
+_HEAD = 1 << 10
+_NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True)
+class LegendEntry:
+    """One class in a file.
+
+    Attributes:
+        value: of its pixels.
+        colour: red, green, blue, 0 … 255.
+        pixels: how many there are; None: not counted.
+    """
+
+    value: int
+    name: str
+    colour: tuple[int, int, int]
+    pixels: int | None = None
+
+
+def legend(style: MapStyle, job: MapJob, pixels: Sequence[int] | None = None) -> list[LegendEntry]:
+    """Return the classes by what a job's map holds for them.
+
+    Args:
+        pixels: of each class.
+    """
+    counts = [None] * len(style.classes) if pixels is None else [int(count) for count in pixels]
+    rows = zip(style.file_values(job).codes, style.classes.classes, counts, strict=True)
+    return [LegendEntry(value, each.name, each.colour, count) for value, each, count in rows]
+
+
+def shown(text: str) -> str:
+    """Return a text as XML may hold it: other characters are replaced by U+FFFD."""
+    return _NOT_IN_XML.sub("\ufffd", text)
+
+
+def child(parent: ET.Element, tag: str, text: str | None = None, /, **attributes: object) -> ET.Element:
+    """Add an element below another, with its text and its attributes."""
+    element = ET.SubElement(parent, tag, {name: shown(str(value)) for name, value in attributes.items()})
+    element.text = None if text is None else shown(text)
+    return element
+
+
+def document(root: ET.Element, head: str = "") -> bytes:
+    """Return an XML file, with lines before its root."""
+    ET.indent(root)
+    return f"{head}{ET.tostring(root, encoding='unicode')}\n".encode()
+
+
+def is_ours(content: bytes) -> bool:
+    """Return whether a file's content is as this program wrote it, and not as QGIS saved it since."""
+    return MARK.encode() in content[:_HEAD]
+
+
+# ------------------------------------------------------------------------------------------- styles
+
+_RAMP = (
+    *((0.0, "#440154"), (0.25, "#3b528b"), (0.5, "#21918c"), (0.75, "#5ec962")),
+    (1.0, "#fde725"),
+)
+"""Viridis: as bright as the share is high, also in grey and to the colour-blind."""
+
+
+def class_style(entries: Sequence[LegendEntry]) -> ET.Element:
+    """Return a style of classes by name and colour, in this order; every other value is transparent."""
+    pipe, renderer = _pipe("paletted", band=1)
+    palette = child(renderer, "colorPalette")
+    for entry in entries:
+        colour = "#{:02x}{:02x}{:02x}".format(*entry.colour)
+        child(palette, "paletteEntry", value=entry.value, color=colour, alpha=255, label=entry.name)
+    return pipe
+
+
+def share_style() -> ET.Element:
+    """Return a style of shares from 0 to 1 in the first band, dark to bright, in percent."""
+    pipe, renderer = _pipe("singlebandpseudocolor", band=1, classificationMin=0, classificationMax=1)
+    shader = child(
+        child(renderer, "rastershader"),
+        "colorrampshader",
+        minimumValue=0,
+        maximumValue=1,
+        clip=0,
+        classificationMode=1,
+        colorRampType="INTERPOLATED",
+    )
+    for share, colour in _RAMP:
+        child(shader, "item", value=share, label=f"{share:.0%}", color=colour, alpha=255)
+    return pipe
+
+
+def style_file(pipe: ET.Element) -> bytes:
+    """Return a `.qml` file."""
+    root = ET.Element("qgis", version=QGIS_VERSION, styleCategories="Symbology")
+    root.append(pipe)
+    child(root, "blendMode", "0")
+    return document(root, QGIS_HEAD)
+
+
+def _pipe(kind: str, **attributes: object) -> tuple[ET.Element, ET.Element]:
+    """Return the steps from a raster's values to colours, and the renderer, which is to be filled in."""
+    pipe = ET.Element("pipe")
+    # Classes must not be averaged, and the values of an image need not be: neighbours as they are.
+    resampling = {f"zoomed{way}ResamplingMethod": "nearestNeighbour" for way in ("In", "Out")}
+    child(child(pipe, "provider"), "resampling", enabled="false", maxOversampling=2, **resampling)
+    renderer = child(pipe, "rasterrenderer", type=kind, opacity=1, alphaBand=-1, nodataColor="", **attributes)
+    child(renderer, "rasterTransparency")
+    return pipe, renderer
+
+
+# ---------------------------------------------------------------------------------- attribute table
+
+_WHOLE, _REAL, _TEXT = 0, 1, 2
+_COUNT, _NAME, _VALUE, _COLOURS = 1, 2, 5, (6, 7, 8, 9)
+"""GDAL's numbers for types and for uses of columns (`GDALRATFieldType`, `GDALRATFieldUsage`)."""
+_NAMED_VALUES = 256
+"""Names by position are a list as long as the largest value: for 16-bit codes there are none."""
+
+
+def attribute_table(entries: Sequence[LegendEntry]) -> bytes:
+    """Return the `.aux.xml` of a map: value, class, red, green, blue, alpha and, where counted, pixels.
+
+    With the names as GDAL's categories too, which programs show that know no attribute tables.
+    """
+    root = ET.Element("PAMDataset")
+    band = child(root, "PAMRasterBand", band=1)
+    names = {entry.value: entry.name for entry in entries}
+    if max(names) < _NAMED_VALUES:
+        listed = child(band, "CategoryNames")
+        for value in range(max(names) + 1):
+            child(listed, "Category", names.get(value, ""))
+    table = child(band, "GDALRasterAttributeTable", tableType="thematic")
+    counted = all(entry.pixels is not None for entry in entries)
+    for index, (name, kind, use) in enumerate(_columns(counted=counted)):
+        field = child(table, "FieldDefn", index=index)
+        child(field, "Name", name)
+        child(field, "Type", str(kind))
+        child(field, "Usage", str(use))
+    for index, entry in enumerate(entries):
+        row = child(table, "Row", index=index)
+        for cell in (entry.value, shown(entry.name), *entry.colour, 255, *([entry.pixels] * counted)):
+            child(row, "F", str(cell))
+    return document(root)
+
+
+def _columns(*, counted: bool) -> list[tuple[str, int, int]]:
+    """Name, type and use of each; a whole number of GDAL's has 32 bits, too few to count pixels."""
+    colours = zip(("Red", "Green", "Blue", "Alpha"), _COLOURS, strict=True)
+    columns = [("Value", _WHOLE, _VALUE), ("Class", _TEXT, _NAME)]
+    columns += [(name, _WHOLE, use) for name, use in colours]
+    return columns + [("Count", _REAL, _COUNT)] * counted

@@ -1,0 +1,98 @@
+"""One call of mapping as a value: what its steps ask for, made once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from segmenter.base.errors import DatasetError
+from segmenter.inference.regridding import ON_THE_GRID
+from segmenter.mapping.computing import ThisProcess, Windows, settled_precision
+from segmenter.mapping.finisher import Finisher, Store
+from segmenter.mapping.folder.journal import Journal
+from segmenter.mapping.outputs.finished import MapStyle
+from segmenter.mapping.request.truth import Images, ScaleOf, by_georeference
+
+if TYPE_CHECKING:
+    from segmenter.inference.prediction import ExtraOutputs
+    from segmenter.mapping.jobs import MapJob
+    from segmenter.mapping.request.map_request import MapRequest
+    from segmenter.runs.ensemble import AnyRun
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request with all that belongs to it.
+
+    Attributes:
+        images: what is mapped, with its labels; None: arrays.
+        gsd: metres a pixel at which the model sees the inputs; None: their own.
+        style: which files are written of a map, and what they hold.
+        finishers: what makes something of the maps, in this order.
+        windows: where the windows of the rasters are computed.
+        store: where finished outputs go; None: they stay in the folder.
+    """
+
+    request: MapRequest
+    run: AnyRun
+    images: Images | None
+    gsd: float | None
+    style: MapStyle
+    finishers: tuple[Finisher, ...]
+    windows: Windows
+    store: Store | None
+
+    @classmethod
+    def of(
+        cls,
+        request: MapRequest,
+        run: AnyRun,
+        images: Images | None = None,
+        finishers: Sequence[Finisher] = (),
+        windows: Windows | None = None,
+        store: Store | None = None,
+    ) -> Call:
+        """Make the call of a request.
+
+        Raises:
+            DatasetError, RasterError: codes or a value without data that do not fit the classes, or a scale
+                that the run does not say.
+        """
+        gsd = _wanted_gsd(request, run)
+        by_default, shown = run.recipe.dataset.maps_hold_codes, "" if gsd is None else f"{gsd:.4g} m"
+        style = MapStyle(request, run.classes, run.recipe.name, by_default, shown)
+        return cls(request, run, images, gsd, style, tuple(finishers), windows or ThisProcess(), store)
+
+    @cached_property
+    def journal(self) -> Journal:
+        """Journal of the output folder."""
+        return Journal(self.request.output)
+
+    @cached_property
+    def precision(self) -> tuple[str, ...]:
+        """Keras dtype policy of each of the run's members; says why, when it is first asked for."""
+        return settled_precision(self)
+
+    @property
+    def scale_of(self) -> ScaleOf:
+        """An image and the metres a pixel of its georeference → those that count (`Truth.scale_of`)."""
+        truth = None if self.images is None else self.images.truth
+        return by_georeference if truth is None else truth.scale_of
+
+    def wanted(self, jobs: Sequence[MapJob]) -> ExtraOutputs:
+        """Return what is asked of the model: on a grid, what the jobs' own pixels are interpolated from."""
+        return ON_THE_GRID if any(job.grid is not None for job in jobs) else self.style.wanted
+
+
+def _wanted_gsd(request: MapRequest, run: AnyRun) -> float | None:
+    if request.gsd != "auto":
+        return request.gsd
+    if (metres := run.metres_per_pixel) is None:
+        paths = ",".join(map(str, request.runs))
+        raise DatasetError(
+            f"--gsd auto: {paths} does not say at how many metres a pixel it was trained: its images had no "
+            "georeference; give --gsd METRES"
+        )
+    return metres

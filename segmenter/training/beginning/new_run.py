@@ -1,0 +1,107 @@
+"""New run: its record, and the weights that it starts from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from segmenter.base.terminal import say, warn
+from segmenter.config.recipe import Recipe
+from segmenter.devices.strategy import Devices
+from segmenter.grid.scenes import Dataset
+from segmenter.model.building import build_model, network_geometry, shapes_of, stages_of
+from segmenter.model.pretrained.encoder_weights import EncoderWeights
+from segmenter.model.size import training_bytes_per_image
+from segmenter.model.stages import pace_of, part_of
+from segmenter.runs.checkpoints import transfer_weights
+from segmenter.runs.run import Run
+from segmenter.tiles.statistics import band_names
+from segmenter.training.beginning.fine_tuning import Source, check_fit, describe_kept
+from segmenter.training.beginning.normalising import normalisation_of
+from segmenter.training.beginning.pretraining import frozen_at_random, load_encoder
+from segmenter.training.checks import check_memory
+from segmenter.training.learner import Learner
+from segmenter.training.prepare import Tiles
+
+
+def new_run(
+    recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path, source: Source | None, devices: Devices
+) -> Run:
+    """Return the run of a training, as it will be saved; say its model's size and normalisation.
+
+    Args:
+        source: another run, whose weights it starts from.
+
+    Raises:
+        CheckpointError: they do not fit.
+        ConfigError: the memory cannot hold a step, or the model has not the stages that the recipe names.
+    """
+    statistics = tiles.statistics
+    bands, classes = len(statistics.mean_C), len(dataset.classes)
+    model = build_model(recipe.model, bands, classes, dtype=recipe.training.precision, synchronised=True)
+    shapes, names = shapes_of(model), dataset.classes.names
+    if source is not None:
+        check_fit(source, shapes, recipe, names)
+    pace = pace_of(stages_of(model, recipe.model), recipe.training)  # refuses stages that the model has not
+    network = network_geometry(model)
+    side = recipe.tiles.size
+    mixed = recipe.training.precision.startswith("mixed")
+    normalisation, scenes = normalisation_of(
+        recipe, statistics, source, shapes=shapes, classes=names, pace=pace, chief=devices.workers.chief
+    )
+    memory = training_bytes_per_image(model, side, side, mixed=mixed)
+    say(f"model: {model.count_params():,} parameters, {network}, {memory / 2**20:.0f} MiB a tile in training")
+    if devices.shares:
+        say(_memory_of_each(devices, recipe, memory))
+    if not devices.kind.elsewhere and (line := check_memory(recipe, devices, memory, model.count_params())):
+        warn(line)
+    return Run(
+        path=path,
+        recipe=recipe,
+        classes=dataset.classes,
+        bands=dataset.bands,
+        band_count=bands,
+        band_names=band_names(dataset),
+        dtype=statistics.dtype,
+        normalisation=normalisation,
+        scenes=scenes,
+        metres_per_pixel=tiles.metres_per_pixel,
+        labels=dataset.labels,
+        network=network,
+        tiles=tiles.fingerprint(),
+    )
+
+
+def _memory_of_each(devices: Devices, recipe: Recipe, of_a_tile: int) -> str:
+    """Return a line on the memory that each device's part of a step takes at a time."""
+    dealt = devices.dealt(recipe.training.global_batch)
+    at_once = [tiles // recipe.training.accumulate for tiles in dealt]
+    parts = [
+        f"{device.name} {tiles * of_a_tile / 2**20:,.0f} MiB for {tiles} tile{'s' * (tiles != 1)}"
+        for device, tiles in zip(devices.used, at_once, strict=True)
+    ]
+    return f"memory of the tiles at a time: {', '.join(parts)}"
+
+
+def load_first_weights(
+    learner: Learner, run: Run, source: Source | None, pretrained: EncoderWeights | None
+) -> None:
+    """Load the weights that a new training starts from; say which, and which random ones are frozen."""
+    kept: list[str] = []
+    line = ""
+    if source is not None:
+        kept, line = _fine_tuned(learner, run, source)
+    elif pretrained is not None:
+        line = load_encoder(learner.model, pretrained)
+        kept = [path for path in shapes_of(learner.model) if part_of(path) == "encoder"]
+    if line and learner.averaged is not None:
+        learner.averaged.follow()
+    for each in filter(None, (line, frozen_at_random(learner.pace, kept, run.recipe.training.epochs))):
+        say(each)
+
+
+def _fine_tuned(learner: Learner, run: Run, source: Source) -> tuple[list[str], str]:
+    """Set another run's weights, as far as they fit; return their paths, and a line on them."""
+    same = source.run.classes.names == run.classes.names
+    kept, _ = transfer_weights(learner.model, source.weights, same_classes=same)
+    described = describe_kept(shapes_of(learner.model), kept, stages_of(learner.model, run.recipe.model))
+    return kept, f"from {source.run.path}: {described}"

@@ -1,0 +1,185 @@
+"""Learner: the model of a training with its optimiser and average, and the steps that update them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from segmenter.base.errors import CheckpointError
+from segmenter.config.recipe import Recipe
+from segmenter.devices.strategy import Devices
+from segmenter.inference.function import on_replicas
+from segmenter.inference.prediction import Predictor
+from segmenter.model.building import build_model, keras_seed, stages_of
+from segmenter.model.stages import pace_of
+from segmenter.runs.checkpoints import assign_weights, weight_arrays
+from segmenter.runs.resume import Checkpoint
+from segmenter.runs.run import Run
+from segmenter.training.losses import segmentation_loss
+from segmenter.training.optimiser.ema import AveragedWeights
+from segmenter.training.optimiser.optimisers import build_optimiser, set_trained
+from segmenter.training.optimiser.replicas_agree import Agreement
+from segmenter.training.optimiser.schedules import Schedule, describe_schedule
+from segmenter.training.step import StepParts, assign_optimiser, make_steps, optimiser_arrays
+from segmenter.training.xla_trial import tried_xla, with_xla_as_before, xla_facts, xla_of
+
+
+class Learner:
+    """Model, optimiser and average of a training, on its devices.
+
+    Attributes:
+        model: a Keras model; `averaged` follows it, None without an average.
+        optimiser, pace: of its weights.
+        parts: what its step is made of.
+        steps: compiled function (stack, count) of several steps, for the weights that train now (`enter`).
+        frozen: whether the late weights stay as they are now; None before `enter`.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        devices: Devices,
+        steps: int,
+        class_weights: Sequence[float] | None,
+        class_shares: Sequence[float],
+    ) -> None:
+        """Build all of it.
+
+        Args:
+            steps: of the whole training.
+            class_weights, class_shares: (K,), as of `losses.segmentation_loss`.
+        """
+        recipe, strategy = run.recipe, devices.strategy
+        self._run, self._devices = run, devices
+        keras_seed(recipe.seed)
+        with strategy.scope():
+            self.model = self._build()
+            self.pace = pace_of(stages_of(self.model, recipe.model), recipe.training)
+            self.optimiser = build_optimiser(recipe.training, self.model, steps, pace=self.pace)
+            averaged = self._build() if recipe.training.ema else None
+        self.averaged = None
+        if averaged is not None:
+            self.averaged = AveragedWeights(strategy, self.model, averaged, recipe.training.ema)
+        batch = recipe.training.global_batch
+        self.parts = StepParts(
+            strategy,
+            self.model,
+            self.optimiser,
+            segmentation_loss(recipe.loss, class_weights, batch, class_shares),
+            run.normalisation,
+            recipe.sampling.min_pixels,
+            recipe.training.accumulate,
+            self.averaged,
+            xla_of(recipe, devices),
+            batch,
+        )
+        holders = (self.model, self.optimiser, *([] if averaged is None else [averaged]))
+        self._agreement = Agreement(devices, [v for each in holders for v in each.variables])
+        self.steps: Any = None
+        self.frozen: bool | None = None
+        self._shown, self._on_host = averaged or self.model, None
+        if devices.predicts_on_host:
+            with tf.device("CPU:0"):
+                self._on_host = self._build()
+        self._predict = on_replicas(self._on_host or self._shown, run.normalisation, devices)
+        self._rate = Schedule(recipe.training, steps)
+
+    def _build(self) -> Any:
+        recipe = self._run.recipe
+        form = recipe.model, self._run.band_count, len(self._run.classes)
+        return build_model(*form, dtype=recipe.training.precision, synchronised=True)
+
+    @property
+    def computed_on(self) -> dict[str, str]:
+        """Devices and the choice of `xla: auto`, on which the last bits depend."""
+        return self._devices.computed_on | xla_facts(self._run.recipe.training, self.parts)
+
+    def describe(self) -> list[str]:
+        """Return lines on the learning rate, the stages' rates and the micro-batches."""
+        recipe = self._run.recipe
+        schedule = describe_schedule(recipe.training, self._rate.steps)
+        return [*filter(None, (schedule, self.pace.describe(), describe_accumulation(recipe, self._devices)))]
+
+    def disagreement(self, step: int) -> str:
+        """Compare the replicas' copies after a step, as `Agreement.check`."""
+        return self._agreement.check(step)
+
+    def rate_at(self, step: int) -> float:
+        """Return the learning rate of a step, from 1; steps that a loss scale skipped are counted, too."""
+        with tf.device("CPU:0"):  # not on a device that computes
+            return float(self._rate(step - 1))
+
+    # ---------------------------------------------------------------------------------- steps
+
+    def enter(self, epoch: int) -> bool:
+        """Make the steps for the weights that train in an epoch; return False if they are those in use."""
+        frozen = self.pace.is_frozen(epoch)
+        if frozen == self.frozen:
+            return False
+        set_trained(self.model, self.pace, epoch)
+        self.steps, self.frozen = make_steps(self.parts), frozen
+        return True
+
+    def choose_xla(self, stack: Any) -> str:
+        """Try XLA on a step's batch if the recipe leaves it open, once; return a line on it."""
+        if self.parts.xla is not None:
+            return ""
+        self.parts, line = tried_xla(self.parts, stack)
+        self.steps = make_steps(self.parts)
+        return line
+
+    def predictor(self) -> Predictor:
+        """Return the function that validates, with the present weights."""
+        if self._on_host is not None:
+            assign_weights(self._on_host, weight_arrays(self._shown, "model"), "model")
+        return self._predict
+
+    # ---------------------------------------------------------------------------------- state
+
+    def resume(self, start: Checkpoint) -> None:
+        """Take weights, optimiser and the choice of XLA from a checkpoint.
+
+        Raises:
+            CheckpointError: it does not fit.
+        """
+        try:
+            self.assign(start.arrays)
+        except (KeyError, ValueError) as error:
+            raise CheckpointError(f"{start.path}: does not fit this recipe's optimiser ({error})") from None
+        self.parts = with_xla_as_before(self.parts, start.facts.computed_on)
+
+    def assign(self, arrays: Mapping[str, Any]) -> None:
+        """Take weights, their average and the optimiser's state from `state`'s arrays."""
+        assign_weights(self.model, arrays, "model")
+        assign_optimiser(self.optimiser, dict(arrays))
+        if self.averaged is not None:
+            assign_weights(self.averaged.model, arrays, "ema")
+            self.averaged.assign(dict(arrays))
+
+    def state(self) -> dict[str, Any]:
+        """Return name → array of all that is trained: weights, their average, the optimiser's state."""
+        arrays = weight_arrays(self.model, "model")
+        if self.averaged is not None:
+            arrays |= weight_arrays(self.averaged.model, "ema") | self.averaged.arrays()
+        return {**arrays, **optimiser_arrays(self.optimiser)}
+
+
+def describe_accumulation(recipe: Recipe, devices: Devices) -> str:
+    """Describe what accumulation means for this recipe; an empty text without it."""
+    training = recipe.training
+    if training.accumulate == 1:
+        return ""
+    at_once = training.global_batch // training.accumulate
+    each = sorted({tiles // training.accumulate for tiles in devices.dealt(training.global_batch)})
+    line = (
+        f"accumulation: {training.accumulate} micro-batches of {at_once} tiles, "
+        f"{' to '.join(map(str, (each[0], each[-1])[: len(each)]))} on "
+        f"each device, make a step of {training.global_batch}"
+    )
+    if recipe.model.kind != "unet" or recipe.model.normalisation == "batch":
+        line += (
+            f"; BatchNorm's statistics are those of {at_once} tiles, all else is of {training.global_batch}"
+        )
+    return line

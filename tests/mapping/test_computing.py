@@ -1,0 +1,126 @@
+"""The tiling that follows from a call: one process, a grid, or workers that share memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from segmenter.base.errors import ConfigError
+from segmenter.extras.dask.windows import tiling_of_worker
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.labels import ClassMap
+from segmenter.mapping.call import Call
+from segmenter.mapping.computing import needs_of, tiling_for
+from segmenter.mapping.jobs import MapJob, RasterRequest
+from segmenter.mapping.request.map_request import MapRequest
+from segmenter.model.receptive_field import NetworkGeometry
+from segmenter.raster.in_memory import ArrayRaster
+from segmenter.raster.resampled import ModelGrid
+from tests.helpers.exact_network import fake_run
+
+GB = 10**9
+
+
+@pytest.fixture
+def run(make_classes: Callable[..., ClassMap], monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr("segmenter.inference.memory.smallest_card", lambda: None)
+    return fake_run(make_classes(6), network=NetworkGeometry(16, 94, 650.0))
+
+
+def call_of(run: Any, **options: Any) -> Call:
+    return Call.of(MapRequest(Path("run"), Path("maps"), ("in",), **options), run)
+
+
+def jobs(side: int) -> Any:
+    return [SimpleNamespace(info=SimpleNamespace(dtype="uint8"), seen=Size(side, side), grid=None)]
+
+
+@pytest.mark.parametrize("mode", [None, "exact", "smooth"])
+def test_scales_whose_windows_no_machine_holds_are_refused_in_one_line(run: Any, mode: Any) -> None:
+    """They meet every 2,306,304 pixels, to which each raster is padded, however small it is."""
+
+    def tiling(tta: str) -> Any:
+        return tiling_for(call_of(run, mode=mode, tta=tta), jobs(500))
+
+    with pytest.raises(
+        ConfigError, match=r"windows of 2306304×2306304 pixels: one takes .*GB.* --tta"
+    ) as said:
+        tiling("5/16,5/13,5/11,5/9,5/7")
+    assert "\n" not in str(said.value)
+    assert tiling("scales").stride == 64
+
+
+# ------------------------------------------------------------------------------------------ on a grid
+
+
+def job(step: Fraction, width: int = 3000) -> MapJob:
+    raster = ArrayRaster(np.broadcast_to(np.uint8(0), (700, width, 3)))
+    part = Window.of(raster.info.size)
+    request = RasterRequest(None, 3)
+    return MapJob(request, raster.info, part, "a", Path("a.tif"), grid=ModelGrid(part, step, step))
+
+
+@pytest.mark.parametrize("mode", ["exact", "smooth"])
+@pytest.mark.parametrize(
+    "step", [Fraction(1, 64), Fraction(1, 10), Fraction(3, 20), Fraction(1, 8), Fraction(7, 5), Fraction(5)]
+)
+def test_what_is_planned_holds_the_widest_column_of_the_grid(run: Any, mode: Any, step: Fraction) -> None:
+    """With any memory that is not refused, however many pixels of the grid an own one has."""
+    planned = 0
+    for memory in (1.3, 1.6, 2, 3, 4, 8, 64):
+        one, call = job(step), call_of(run, mode=mode, memory=int(memory * GB))
+        try:
+            tiling = tiling_for(call, [one])
+        except ConfigError:
+            continue
+        one.set_column(tiling.column)
+        widest = max(column.width for column in one.columns.left(0))
+        needs = needs_of(call, [one])[1]
+        taken = needs.total(tiling.window, tiling.batch, widest, blended=mode == "smooth")
+        taken += needs.own_rows(tiling.column) + needs.model(tiling.window, tiling.batch)
+        assert taken <= memory * GB
+        planned += 1
+    assert planned >= 4
+
+
+def test_a_narrow_raster_needs_no_more_than_its_own_grid(run: Any) -> None:
+    call = call_of(run, mode="exact", memory=int(1.5 * GB))
+    narrow = job(Fraction(1, 64), width=60)
+    assert tiling_for(call, [narrow]).halo == 94
+    with pytest.raises(ConfigError, match=r"--memory: expected at least .*GB for windows of"):
+        tiling_for(call, [job(Fraction(1, 64))])
+
+
+# ------------------------------------------------------------------------------------------ workers
+
+
+def test_workers_take_the_same_windows_in_smaller_batches(run: Any, capsys: Any) -> None:
+    call = call_of(run, memory=16 * GB)
+    one = tiling_for(call, jobs(256))
+    shared = tiling_of_worker(call, jobs(256), one, 2 * GB, "--workers 8")
+    assert (shared.window, shared.halo, shared.blend) == (one.window, one.halo, one.blend)
+    assert 1 <= shared.batch < one.batch
+    assert capsys.readouterr().out == ""
+
+
+def test_windows_that_do_not_fit_are_smaller_and_that_is_said(run: Any, capsys: Any) -> None:
+    call = call_of(run, memory=32 * GB)
+    one = tiling_for(call, jobs(6000))
+    shared = tiling_of_worker(call, jobs(6000), one, 4 * GB, "--workers 8")
+    assert shared.window < one.window
+    line = f"--workers 8: windows of {shared.window} pixels, one process takes {one.window}; --memory"
+    assert capsys.readouterr().out.startswith(line)
+
+
+def test_blended_windows_that_do_not_fit_are_refused(run: Any) -> None:
+    """Their size decides what comes out: smaller ones would give another map."""
+    call = call_of(run, memory=16 * GB, mode="smooth")
+    one = tiling_for(call, jobs(6000))
+    with pytest.raises(ConfigError, match=r"--workers 32: expected 1\.\dGB for each.*take fewer workers"):
+        tiling_of_worker(call, jobs(6000), one, GB // 2, "--workers 32")
