@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from segmenter.model.architectures import Block
+from segmenter.model.architectures import FAMILIES, Block
 
 SMALL = "mobilenet_v2"
 """Name under which `small_encoder` stands while a test uses it."""
@@ -76,14 +76,18 @@ def narrow(family: str, monkeypatch: pytest.MonkeyPatch, by: int = 16) -> None:
 
     The family's own code builds them, so that they are of it as the large ones are.
     """
-    encoder = import_module(f"segmenter.model.encoders.{family}")
-    monkeypatch.setattr(encoder, _STEMS[family], getattr(encoder, _STEMS[family]) // by)
-    monkeypatch.setattr(encoder, "blocks", _fewer(encoder.blocks, by))
+    families = import_module("segmenter.model.encoders.families")
+    monkeypatch.setattr(families, _STEMS[family], getattr(families, _STEMS[family]) // by)
+    monkeypatch.setattr(families, "blocks", _fewer(families.blocks, family, by))
 
 
-def _fewer(blocks: Callable[[str, int], list[Block]], by: int) -> Callable[[str, int], list[Block]]:
+def _fewer(
+    blocks: Callable[[str, int], list[Block]], family: str, by: int
+) -> Callable[[str, int], list[Block]]:
     def fewer(encoder: str, output_stride: int) -> list[Block]:
         every = blocks(encoder, output_stride)
+        if FAMILIES[encoder] != family:
+            return every
         ends = {block.name.partition("_")[0] for block in every if block.feature}
         kept = [b for b in every if b.name.endswith("_block1") or b.name == "stage2_block2"]
         last = {block.name.partition("_")[0]: block.name for block in kept}
