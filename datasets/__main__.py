@@ -248,27 +248,13 @@ def _coverage(args: argparse.Namespace) -> int:
 def _augmented(args: argparse.Namespace) -> int:
     from segmenter.config.reading import load_recipe
     from segmenter.diagnosis.augmented import draw_augmented
-    from segmenter.tiles.batches import BatchLoader
-    from segmenter.tiles.index import build_index
-    from segmenter.tiles.index_cache import cache_folder
-    from segmenter.tiles.probing import check_augmentation
-    from segmenter.tiles.statistics import band_statistics
-    from segmenter.tiles.store import SceneStore
 
     from . import load_dataset
 
     recipe = load_recipe(args.config, args.set)
     check_writable(args.output)
     dataset = load_dataset(recipe)
-    if not dataset.of("train"):
-        raise DatasetError(f"{dataset.root}: expected scenes to train on, the split leaves none")
-    check_augmentation(recipe.augmentation, dataset, recipe.tiles.size)
-    index = build_index(dataset, "train", recipe.tiles)
-    statistics = band_statistics(dataset)
-    mean_C = statistics.mean_C.tolist()
-    store = SceneStore(dataset, index.scenes, recipe.tiles.size, cache_folder(dataset), mean_C=mean_C)
-    loader = BatchLoader(recipe, index, store, statistics)
-    draw_augmented(loader, index, dataset.classes, args.output, tiles=args.tiles, draws=args.draws)
+    draw_augmented(recipe, dataset, args.output, tiles=args.tiles, draws=args.draws)
     print(plain(f"written: {args.output}"))
     return 0
 

@@ -114,7 +114,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(given: argparse.Namespace, answer: TextIO) -> int:
-
     # ---------------------------------------------------------------------------------- recipe
     from segmenter.config.reading import describe_recipe, load_recipe
 
@@ -128,12 +127,11 @@ def _main(given: argparse.Namespace, answer: TextIO) -> int:
 
     # ----------------------------------------------------------------------- role in a cluster
     if recipe.distribution.strategy == "parameter_server":
-        from segmenter.extras.parameter_servers.roles import roles_of_command
         from segmenter.extras.parameter_servers.serving import run_role
 
-        roles = roles_of_command(given.cluster, given.role, given.index, given.logical_devices)
+        named = (given.cluster, given.role, given.index, given.logical_devices)
         run_role(
-            recipe.distribution, roles, lambda watch: _told(_train(given, recipe, watch=watch), given, answer)
+            recipe.distribution, named, lambda watch: _told(_train(given, recipe, watch=watch), given, answer)
         )
     cluster = _cluster(given, recipe)
     outcome = _train(given, recipe, cluster)

@@ -9,12 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.base.errors import DatasetError
+from segmenter.config.recipe import Recipe
 from segmenter.evaluation.drawing import save_figure
 from segmenter.evaluation.figures import coloured, panels_figure, stretched
 from segmenter.grid.labels import IGNORE, ClassMap
+from segmenter.grid.scenes import Dataset
 from segmenter.tiles.batches import BatchLoader
-from segmenter.tiles.index import TileIndex
-from segmenter.tiles.store import Tile
+from segmenter.tiles.index import TileIndex, build_index
+from segmenter.tiles.index_cache import cache_folder
+from segmenter.tiles.probing import check_augmentation
+from segmenter.tiles.statistics import band_statistics
+from segmenter.tiles.store import SceneStore, Tile
 
 _GAP = 4
 """Pixels between two tiles of a column."""
@@ -32,10 +38,19 @@ def tiles_to_show(index: TileIndex, count: int) -> list[int]:
     return list(chosen)[:count]
 
 
-def draw_augmented(
-    loader: BatchLoader, index: TileIndex, classes: ClassMap, path: Path, *, tiles: int = 4, draws: int = 3
-) -> None:
-    """Write a PNG: a row for each tile, as it lies and `draws` times augmented, each beside its label."""
+def draw_augmented(recipe: Recipe, dataset: Dataset, path: Path, *, tiles: int = 4, draws: int = 3) -> None:
+    """Write a PNG: a row for each tile, as it lies and `draws` times augmented, each beside its label.
+
+    Raises:
+        DatasetError: no scene trains.
+    """
+    if not dataset.of("train"):
+        raise DatasetError(f"{dataset.root}: expected scenes to train on, the split leaves none")
+    check_augmentation(recipe.augmentation, dataset, recipe.tiles.size)
+    index, statistics = build_index(dataset, "train", recipe.tiles), band_statistics(dataset)
+    mean_C = statistics.mean_C.tolist()
+    store = SceneStore(dataset, index.scenes, recipe.tiles.size, cache_folder(dataset), mean_C=mean_C)
+    loader, classes = BatchLoader(recipe, index, store, statistics), dataset.classes
     rows = [loader.samples(tile, draws) for tile in tiles_to_show(index, tiles)]
     step = max(
         1, -(-(2 * (draws + 1) * index.tile.width) // _SIDE), -(-len(rows) * index.tile.height // _SIDE)

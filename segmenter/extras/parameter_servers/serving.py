@@ -5,25 +5,31 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from segmenter.base.errors import DeviceError, run_script
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.setup import load_tensorflow
 from segmenter.extras.parameter_servers.control import Watch, check_port, stay, watching
-from segmenter.extras.parameter_servers.roles import Roles
+from segmenter.extras.parameter_servers.roles import Roles, roles_of_command
 
 
-def run_role(config: DistributionConfig, roles: Roles, train: Callable[[Watch], int]) -> NoReturn:
+def run_role(
+    config: DistributionConfig,
+    named: tuple[Sequence[str] | None, str | None, int | None, int | None],
+    train: Callable[[Watch], int],
+) -> NoReturn:
     """Run this process in its role of a cluster, and end it with the exit code.
 
     Args:
+        named: by the command, see `roles_of_command`.
         train: trains as the chief, with the watch over its members, and returns the exit code.
 
     Raises:
         DeviceError: as of `serve`.
     """
+    roles = roles_of_command(*named)
     if roles.role != "chief":
         serve(config, roles)
 
