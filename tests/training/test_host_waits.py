@@ -53,7 +53,7 @@ def test_an_epoch_waits_for_no_call_before_the_next_is_under_way(
         values = np.ones(PER_CALL, np.float32), held, np.ones(PER_CALL, bool), np.ones(PER_CALL, np.float32)
         return StepResult(*(Result(value, made[-1], made, reads) for value in values))
 
-    monkeypatch.setattr("segmenter.training.trainer.make_steps", lambda parts: steps)
+    monkeypatch.setattr("segmenter.training.learner.make_steps", lambda parts: steps)
     trainer = made_trainer(
         tmp_path, make_classes(classes), REPLICAS, STEPS, steps_per_call=PER_CALL, epochs=1
     )
