@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import sys
 from collections.abc import Callable, Sequence
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from segmenter.api.asked import Asked, parse
 from segmenter.base.errors import grouped, run_tool
-from segmenter.base.terminal import enduring_output
+from segmenter.base.terminal import enduring_output, words_aside
 
 if TYPE_CHECKING:
     from segmenter.mapping.request.map_request import MapRequest
@@ -34,11 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from segmenter.mapping.session import output_folder, quiet_libraries
 
     quiet_libraries()
-    words = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
-    with output_folder(asked.request.output), words:
+    with output_folder(asked.request.output), words_aside(as_json) as answer:
         mapped = _predict(asked)
-    if as_json:
-        print(json.dumps(_facts(asked, mapped), ensure_ascii=False, indent=1))
+        if as_json:
+            print(json.dumps(_facts(asked, mapped), ensure_ascii=False, indent=1), file=answer)
     return mapped.exit_code
 
 
