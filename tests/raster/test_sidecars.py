@@ -1,4 +1,4 @@
-"""No raster chooses what else is opened: all that GDAL would open is looked at."""
+"""No raster chooses what else is opened: all that GDAL and PROJ would open is looked at."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import rasterio
+from rasterio.crs import CRS
 
 from segmenter.base.errors import RasterError
 from segmenter.grid.geometry import Size, Window
@@ -117,6 +118,73 @@ def test_metadata_of_imagine_beside_an_image_are_refused(image: Path) -> None:
         thinned(image)
     image.with_name("a.aux").write_text("\\relax")  # TeX's
     assert (thinned(image) == OWN).all()
+
+
+# ------------------------------------------------------------------------- a CRS that names files
+
+GRIDS = CRS.from_string("+proj=utm +zone=33 +ellps=bessel +nadgrids=@nowhere +type=crs")
+DATUM = 'DATUM["d",SPHEROID["B",6377397.155,299.15],EXTENSION["PROJ4_GRIDS","{}"]]'
+WKT = 'GEOGCS["x",' + DATUM + ',PRIMEM["Greenwich",0],UNIT["degree",0.0174532925199433]]'
+
+
+@pytest.mark.parametrize(
+    "crs",
+    [
+        "+proj=utm +zone=33 +nadgrids={}",
+        "+proj=utm +zone=33 +n&#97;dgrids={}",
+        GRIDS.to_wkt(version="WKT2_2019").replace("@nowhere", "{}"),
+        WKT,
+        "+init={}:1234",
+        "{}",
+        "ESRI::{}",
+        "+proj=pipeline +step +proj=tinshift +file={}",
+    ],
+)
+@pytest.mark.parametrize("points", [False, True])
+def test_a_crs_beside_an_image_names_no_file(image: Path, secret: Path, crs: str, points: bool) -> None:
+    text = crs.replace("{}", str(secret)).replace('"', "&quot;")
+    place = f'<GCPList Projection="{text}"></GCPList>' if points else f"<sRS mapping='1,2'>{text}</sRS>"
+    image.with_name("a.tif.aux.xml").write_text(f"<PAMDataset>{place}</PAMDataset>")
+    with pytest.raises(RasterError, match=r"expected a CRS in a\.tif\.aux\.xml that names no file"):
+        open_raster(image)
+
+
+def test_nor_does_the_wkt_of_other_programs(image: Path, secret: Path) -> None:
+    wkt = WKT.replace("{}", str(secret)).replace('"', "&quot;")
+    crs = f"<GeodataXform><SpatialReference><WKT>{wkt}</WKT></SpatialReference></GeodataXform>"
+    metadata = f'<Metadata domain="xml:ESRI" format="xml">{crs}</Metadata>'
+    image.with_name("a.tif.aux.xml").write_text(f"<PAMDataset>{metadata}</PAMDataset>")
+    with pytest.raises(RasterError, match=r"expected a CRS in a\.tif\.aux\.xml that names no file"):
+        open_raster(image)
+
+
+def test_a_text_that_is_no_crs_may_say_anything(image: Path) -> None:
+    item = '<MDI key="DESCRIPTION">file = grids of init = 3 (pipeline)</MDI>'
+    image.with_name("a.tif.aux.xml").write_text(f"<PAMDataset><Metadata>{item}</Metadata></PAMDataset>")
+    open_raster(image).close()
+
+
+@pytest.mark.parametrize("crs", ["", "EPSG:25833", CRS.from_epsg(25833).to_wkt(), "+proj=utm +zone=33"])
+def test_any_other_crs_beside_an_image_counts(image: Path, crs: str) -> None:
+    text = crs.replace('"', "&quot;")
+    image.with_name("a.tif.aux.xml").write_text(f"<PAMDataset><SRS>{text}</SRS></PAMDataset>")
+    assert (raster_info(image).crs is not None) is bool(crs)
+
+
+@pytest.mark.parametrize("options", [{}, {"bigtiff": "YES", "endianness": "BIG"}])
+def test_a_crs_in_a_geotiff_names_no_file(make_geotiff: Make, secret: Path, options: Any) -> None:
+    """GeoTIFF keys can hold WKT, and with it what PROJ opens as soon as the raster is."""
+    crs = CRS.from_string("+proj=merc +lat_ts=11.5 +x_0=111 +y_0=222 +ellps=bessel +type=crs")
+    path = make_geotiff("a.tif", np.ones((4, 5), np.uint8), crs=crs, geotiff_keys_flavor="ESRI_PE", **options)
+    assert raster_info(path).crs is not None
+    data = path.read_bytes()
+    start = data.index(b"ESRI PE String = ") + 17
+    stop = data.index(b"|", start)
+    named = WKT.format("/nowhere/g.gsb").encode()
+    path.write_bytes(data[:start] + named.ljust(stop - start) + data[stop:])
+    assert len(named) <= stop - start
+    with pytest.raises(RasterError, match=r"expected a CRS that names no file, got 'PE String = .*/nowhere"):
+        open_raster(path)
 
 
 # ----------------------------------------------------------------------------- pipes and devices

@@ -1,4 +1,4 @@
-"""Sidecar files that GDAL opens by itself: those beside a raster, and those that it names.
+"""Sidecar files that GDAL and PROJ open by themselves: those beside a raster, and those that it names.
 
 A foreign raster is data: it does not choose what else is opened. Beside it may lie what GDAL looks for by
 name, if these are ordinary files of a bearable size, none of which names a further file.
@@ -23,6 +23,7 @@ TIFF_SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _TEXT_BYTES = 16 << 20
 """GDAL reads texts beside a raster whole, and keeps an XML tree of several times their size."""
 _FIELD_BYTES = 1 << 20
+_GEO_ASCII = 34737
 
 # What GDAL 3.10 looks for beside x.tif: georeference, satellites' metadata and camera models. It tries both
 # capital and small letters.
@@ -33,6 +34,15 @@ _TAILS = (
 _MIXED = ("_METADATA.txt", "_MTL.txt")
 _BESIDE_ANY = ("metadata.dim", "METADATA.DIM", "summary.txt", "SUMMARY.TXT")
 _PARTS_OF_ONE = re.compile(r"_R\d+C\d+.*$")
+
+_NAMES_FILES = re.compile(r"grids|parameterfile|\binit\s*=|\bfile\s*=|pipeline", re.IGNORECASE)
+"""In the text of a CRS: parameters whose values are files, which PROJ opens as soon as the text is parsed."""
+_WKT = re.compile(r"\s*\w+\s*[\[(]")
+_BAND = ["pamdataset", "pamrasterband"]
+_CLASS_NAMES = (["categorynames", "category"], ["gdalrasterattributetable", "row", "f"])
+"""Below it: elements of which GDAL takes names, and parses nothing."""
+_CRS_TEXT = re.compile(r"\s*$|\s*\w+\s*[\[(]|\s*\w+:\d+\s*$|\s*urn:[\w:.,-]+\s*$|\s*\+proj=", re.IGNORECASE)
+"""Anything else PROJ takes for the name of a file, among others."""
 
 
 def check_beside(path: Path) -> None:
@@ -71,6 +81,7 @@ def _check_beside(path: Path, name: str) -> None:
     for text in _texts(name):
         if os.access(text, os.F_OK):  # ten times as fast as asking for what is not there
             _check_ordinary(path, text, _TEXT_BYTES)
+    _check_crs_inside(path, name)
     _check_xml(path, f"{name}.aux.xml")
     for aux in _cases(f"{_stem(name)}.", "aux") + _cases(f"{name}.", "aux"):
         if os.access(aux, os.F_OK):
@@ -157,13 +168,70 @@ def _check_xml(path: Path, beside: str) -> None:
         return
     name = os.path.basename(beside)
     _check_ordinary(path, beside, _TEXT_BYTES)
+    texts = _Texts()
     try:
-        text = read_regular(Path(beside), _TEXT_BYTES).decode(errors="replace")
-        expat.ParserCreate("utf-8").Parse(text.encode(), True)
+        texts.parse(read_regular(Path(beside), _TEXT_BYTES).decode(errors="replace"))
     except expat.ExpatError as error:
         raise RasterError(
             f"{path}: expected XML beside it, {name} is none ({error}); remove it, or make it anew"
         ) from None
+    for text in texts.crs + [text for text in texts.others if _WKT.match(text)]:
+        if _NAMES_FILES.search(text) or not _CRS_TEXT.match(text):
+            raise RasterError(
+                f"{path}: expected a CRS in {name} that names no file, as WKT, EPSG:… or +proj=…, got "
+                f"{_short(text)}; mend or remove it"
+            )
+
+
+class _Texts:
+    """The texts of an .aux.xml: those that GDAL parses as a CRS in whatever form, and all others.
+
+    Names of classes are none of them: one may be called `pipeline (buried)`.
+    """
+
+    def __init__(self) -> None:
+        self.crs: list[str] = []
+        self.others: list[str] = []
+        self._open: list[list[str]] = []
+        self._names: list[str] = []
+
+    def parse(self, text: str) -> None:
+        parser = expat.ParserCreate("utf-8")
+        parser.buffer_text = True
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._end
+        parser.CharacterDataHandler = self._text
+        parser.Parse(text.encode(), True)
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        for key, text in attributes.items():
+            (self.crs if key.lower() == "projection" else self.others).append(text)
+        self._open.append([])
+        self._names.append(name.lower())
+
+    def _end(self, name: str) -> None:
+        text, path = "".join(self._open.pop()), self._names.copy()
+        self._names.pop()
+        if name.lower() == "srs":
+            self.crs.append(text)
+        elif path[:2] != _BAND or path[2:] not in _CLASS_NAMES:
+            self.others.append(text)
+
+    def _text(self, text: str) -> None:
+        self._open[-1].append(text)
+
+
+def _check_crs_inside(path: Path, name: str) -> None:
+    """Refuse a GeoTIFF with a CRS as WKT (`ESRI PE String`) that names files."""
+    with open(name, "rb") as file:
+        for _, value in tiff_fields(file, (_GEO_ASCII,)):
+            text = value.decode("latin-1")
+            if "pe string" in text.lower() and _NAMES_FILES.search(text):
+                start = text.lower().index("pe string")
+                raise RasterError(
+                    f"{path}: expected a CRS that names no file, got {_short(text[start:])}; set another "
+                    "(gdal_edit.py -a_srs)"
+                )
 
 
 def tiff_fields(file: BinaryIO, tags: Collection[int], base: int = 0) -> Iterator[tuple[str, bytes]]:
