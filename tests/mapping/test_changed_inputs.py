@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,37 +11,23 @@ import numpy as np
 import pytest
 
 from tests.helpers.child_predict import files, scene, without_styles
-from tests.helpers.exact_network import fake_run
+from tests.helpers.maps import Call, Make, at_batch
 
-Make = Callable[..., Path]
 OPTIONS = ("--window-size", 64, "--batch", 1)
 
 
 @pytest.fixture
-def changing(
-    call: Callable[..., int], monkeypatch: pytest.MonkeyPatch
-) -> Callable[[int, Callable[[], Any]], Callable[..., int]]:
+def changing(call: Call, monkeypatch: Any) -> Callable[..., Call]:
     """`changing(3, change)(input...)`: predict.py, with something that happens when a batch is computed."""
     monkeypatch.setattr("segmenter.mapping.folder.state.LEAST_PIXELS", 1)
 
-    def make(at: int, change: Callable[[], Any]) -> Callable[..., int]:
-        seen: list[int] = []
-
-        def load(wanted: Any = None, **_: Any) -> Any:
-            model = fake_run(None).predictor(wanted)  # type: ignore[arg-type]
-
-            def predict(image: Any, valid: Any) -> Any:
-                seen.append(1)
-                if len(seen) == at:
-                    change()
-                return model(image, valid)
-
-            return replace(model, function=predict)
+    def make(at: int, change: Callable[[], Any]) -> Call:
+        predictor = at_batch(at, change)
 
         def changed_call(*arguments: Any, **named: Any) -> int:
-            return call(*arguments, *OPTIONS, predictor=load, **named)
+            return call(*arguments, *OPTIONS, predictor=predictor, **named)
 
-        changed_call.batches = seen  # type: ignore[attr-defined]
+        changed_call.batches = predictor.batches  # type: ignore[attr-defined]
         return changed_call
 
     return make

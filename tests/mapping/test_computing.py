@@ -28,7 +28,7 @@ GB = 10**9
 
 
 @pytest.fixture
-def run(make_classes: Callable[..., ClassMap], monkeypatch: pytest.MonkeyPatch) -> Any:
+def run(make_classes: Callable[..., ClassMap], monkeypatch: Any) -> Any:
     monkeypatch.setattr("segmenter.inference.memory.smallest_card", lambda: None)
     return fake_run(make_classes(6), network=NetworkGeometry(16, 94, 650.0))
 

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from segmenter.raster import write_raster
 from tests.helpers.child_predict import files, scene
-
-Make = Callable[..., Path]
+from tests.helpers.maps import Call, Make
 
 
 def test_finished_maps_are_kept_and_what_has_changed_is_said(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any
+    tmp_path: Path, make_geotiff: Make, call: Call, capsys: Any
 ) -> None:
     for name in ("a", "b"):
         scene(make_geotiff, f"in/{name}.tif", 40, 50)
@@ -42,24 +37,20 @@ def test_finished_maps_are_kept_and_what_has_changed_is_said(
     assert "maps/a.tif: made anew: the input has changed\n1 of 2 maps are finished and unchanged\n" in out
     assert "1 map in maps" in out
     assert "maps/a.tif and 1 more: made anew: other options: nodata was 255, is 99" in again("--nodata", 99)
-    assert "maps/a.tif and 1 more: made anew: the run has changed" in again(
-        "--nodata", 99, checksum=lambda: "trained on"
-    )
+    changed = {"checksum": lambda: "trained on"}
+    assert "maps/a.tif and 1 more: made anew: the run has changed" in again("--nodata", 99, **changed)
     data = bytearray((tmp_path / "maps" / "b.tif").read_bytes())
     data[len(data) // 2] ^= 4
     (tmp_path / "maps" / "b.tif").write_bytes(data)
-    changed = {"checksum": lambda: "trained on"}
     assert "maps/b.tif: made anew: b.tif has changed" in again("--nodata", 99, **changed)
     (tmp_path / "maps" / "b.tif").unlink()
     assert "maps/b.tif: made anew: b.tif is gone" in again("--nodata", 99, **changed)
-    assert "maps/a.tif and 1 more: made anew: asked for by --redo" in again(
-        "--nodata", 99, "--redo", **changed
-    )
+    assert "made anew: asked for by --redo" in again("--nodata", 99, "--redo", **changed)
     assert again("--nodata", 99, **changed) == "2 of 2 maps are finished and unchanged\n"
 
 
 def test_a_file_more_is_made_and_one_fewer_is_no_reason(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any
+    tmp_path: Path, make_geotiff: Make, call: Call, capsys: Any
 ) -> None:
     source = scene(make_geotiff, "in/a.tif", 40, 50)
     assert call(source) == 0
@@ -73,7 +64,7 @@ def test_a_file_more_is_made_and_one_fewer_is_no_reason(
 
 
 def test_what_belonged_to_an_older_map_does_not_stay_beside_the_new_one(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any
+    tmp_path: Path, make_geotiff: Make, call: Call, capsys: Any
 ) -> None:
     """Only what the journal says that we wrote goes, and only where it would be another now."""
     maps = tmp_path / "maps"
@@ -94,14 +85,12 @@ def test_what_belonged_to_an_older_map_does_not_stay_beside_the_new_one(
     assert files(maps).keys() == {*outputs, "a.probabilities.tif", "a.probabilities.qml", *styles}
     assert call(source, "--quicklook", "--nodata", 99) == 0
     assert files(maps).keys() == {*outputs, *styles}
-    assert (
-        call(source, "--quicklook", "--nodata", 99, "--format", "png") == 0
-    )  # the GeoTIFF is right as it is
-    assert "a.tif" in files(maps)
+    assert call(source, "--quicklook", "--nodata", 99, "--format", "png") == 0
+    assert "a.tif" in files(maps), "the GeoTIFF is right as it is"
 
 
 def test_what_another_input_wrote_is_not_taken_for_an_older_map(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int]
+    tmp_path: Path, make_geotiff: Make, call: Call
 ) -> None:
     source = scene(make_geotiff, "in/a.tif", 40, 50)
     assert call(source, "--confidence") == 0
@@ -113,27 +102,8 @@ def test_what_another_input_wrote_is_not_taken_for_an_older_map(
     assert (tmp_path / "maps" / "a.confidence.tif").read_bytes() == theirs
 
 
-def test_kept_maps_are_scored_like_new_ones(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int]
-) -> None:
-    for name in ("a", "b"):
-        scene(make_geotiff, f"in/{name}.tif", 700, 50)
-        truth = np.random.default_rng(3).integers(0, 7, (700, 50), np.uint8)
-        write_raster(tmp_path / "truth" / f"{name}.tif", truth)
-    options = ("--labels", "truth/{stem}.tif", "--part", 5, 3, 600, 40, "--nodata", 88)
-    assert call("in", *options) == 0
-    scores = (tmp_path / "maps" / "scores.json").read_bytes()
-    (tmp_path / "maps" / "scores.json").unlink()
-    (tmp_path / "maps" / "b.tif").unlink()
-    assert call("in", *options) == 0
-    assert json.loads((tmp_path / "maps" / "scores.json").read_bytes())["pixels"] > 0
-    new, old = json.loads((tmp_path / "maps" / "scores.json").read_bytes()), json.loads(scores)
-    assert {**new, "protocol": None} == {**old, "protocol": None}
-    assert sorted(new["protocol"]["scenes"]) == old["protocol"]["scenes"]
-
-
 def test_a_damaged_journal_costs_its_maps_only_time(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any
+    tmp_path: Path, make_geotiff: Make, call: Call, capsys: Any
 ) -> None:
     source = scene(make_geotiff, "in/a.tif", 40, 50)
     assert call(source) == 0

@@ -71,8 +71,8 @@ def test_a_finisher_works_with_each_map_and_at_the_end(
     tmp_path: Path,
     make_geotiff: Callable[..., Path],
     make_classes: Callable[..., ClassMap],
-    monkeypatch: pytest.MonkeyPatch,
-    rng: np.random.Generator,
+    monkeypatch: Any,
+    rng: Any,
 ) -> None:
     monkeypatch.setattr("segmenter.inference.loading.load_predictor", fake_load_predictor)
     source = make_geotiff("in/a.tif", rng.integers(0, 255, (83, 57, 3), np.uint8))

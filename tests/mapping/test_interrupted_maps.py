@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,22 @@ import rasterio
 
 from segmenter.base.errors import RasterError
 from segmenter.raster import Raster
-from tests.helpers.child_predict import COMMAND, ENVIRONMENT, files, scene, without_styles
+from tests.helpers.child_predict import CLASSES, COMMAND, ENVIRONMENT, files, scene, without_styles
 from tests.helpers.exact_network import exact_network
+from tests.helpers.maps import Call, Make, at_batch, counting
 
-Make = Callable[..., Path]
-LARGE = "1000"
-"""Pixels from which rasters are kept_as_partial in these tests."""
+LARGE = 1000
+"""Pixels from which rasters are kept in part in these tests."""
+WINDOWS = ("--window-size", "64", "--batch", "1")
+
+
+@pytest.fixture
+def large(monkeypatch: Any) -> None:
+    monkeypatch.setattr("segmenter.mapping.folder.state.LEAST_PIXELS", LARGE)
 
 
 def started(folder: Path, *arguments: Any, seconds: float = 0.01) -> subprocess.Popen[str]:
-    command = [*COMMAND, str(seconds), LARGE, *map(str, arguments), "--output", str(folder)]
+    command = [*COMMAND, str(seconds), str(LARGE), *map(str, arguments), "--output", str(folder)]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
     )
@@ -77,35 +82,38 @@ def kill_at_random(tmp_path: Path, make_geotiff: Make, kills: int, seed: int) ->
     # Of each kill only the band under way is lost, and what was ahead of it in the queue.
     assert last < batches
     assert computed + last <= batches + kills * 20
-    assert finished(tmp_path / "maps", *sources, *OPTIONS) == ["5 of 5 maps are finished and unchanged"]
 
 
 def test_kill_9_at_random_moments(tmp_path: Path, make_geotiff: Make) -> None:
-    kill_at_random(tmp_path, make_geotiff, kills=3, seed=1)
+    kill_at_random(tmp_path, make_geotiff, kills=2, seed=1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_kill_9_at_many_random_moments(tmp_path: Path, make_geotiff: Make, seed: int) -> None:
     kill_at_random(tmp_path, make_geotiff, kills=5, seed=10 + seed)
 
 
 @pytest.mark.parametrize(("mode", "gsd"), [("exact", ()), ("smooth", ()), ("exact", ("--gsd", "0.35"))])
 def test_a_large_raster_goes_on_from_its_last_band(
-    tmp_path: Path, make_geotiff: Make, mode: str, gsd: tuple[str, ...]
+    tmp_path: Path, make_geotiff: Make, call: Call, large: None, mode: str, gsd: tuple[str, ...]
 ) -> None:
     source = scene(make_geotiff, "in/a.tif", 700, 50)
-    options = ("--window-size", "64", "--batch", "1", "--mode", mode, "--probabilities", "uint8", *gsd)
-    out = finished(tmp_path / "undisturbed", source, *options)
-    batches = out.count("batch")
-    assert killed(tmp_path / "maps", source, *options, lines=batches - 4) < batches
+    asked = (source, *WINDOWS, "--mode", mode, "--probabilities", "uint8", *gsd)
+    whole, rest = counting(), counting()
+    assert call(*asked, predictor=whole, output="undisturbed") == 0
+    stopped = at_batch(len(whole.batches) - 3, KeyboardInterrupt())
+    assert call(*asked, predictor=stopped) == 130
     assert files(tmp_path / "maps") == {}
-    assert ".a.tif.partial" in {path.name for path in (tmp_path / "maps").iterdir()}
-    assert finished(tmp_path / "maps", source, *options).count("batch") <= 12
+    assert (tmp_path / "maps" / ".a.tif.partial").exists()
+    assert call(*asked, predictor=rest) == 0
+    assert len(rest.batches) <= 12
     assert files(tmp_path / "maps") == files(tmp_path / "undisturbed")
 
 
-def test_what_cannot_be_looked_at_is_not_gone_on_with(tmp_path: Path, make_geotiff: Make) -> None:
+def test_what_cannot_be_looked_at_is_not_gone_on_with(
+    tmp_path: Path, make_geotiff: Make, call: Call, large: None
+) -> None:
     """The files behind a VRT may have changed meanwhile: half of its map would be of the old ones."""
     scene(make_geotiff, "in/a.tif", 700, 50)
     bands = "".join(
@@ -113,23 +121,19 @@ def test_what_cannot_be_looked_at_is_not_gone_on_with(tmp_path: Path, make_geoti
         f"</SourceFilename><SourceBand>{b}</SourceBand></SimpleSource></VRTRasterBand>"
         for b in (1, 2, 3)
     )
-    source = tmp_path / "v.xml"
-    source.write_text(
-        f'<VRTDataset rasterXSize="50" rasterYSize="700">{bands}</VRTDataset>', encoding="ascii"
-    )
-    options = ("--window-size", "64", "--batch", "1", "--drivers", "VRT")
-    batches = finished(tmp_path / "before", source, *options).count("batch")
-    assert killed(tmp_path / "maps", source, *options, lines=batches - 4) < batches
-    assert ".v.tif.partial" in {path.name for path in (tmp_path / "maps").iterdir()}
+    Path("v.xml").write_text(f'<VRTDataset rasterXSize="50" rasterYSize="700">{bands}</VRTDataset>')
+    asked = ("v.xml", *WINDOWS, "--drivers", "VRT")
+    assert call(*asked, output="before") == 0
+    assert call(*asked, predictor=at_batch(9, KeyboardInterrupt())) == 130
+    assert (tmp_path / "maps" / ".v.tif.partial").exists()
     scene(make_geotiff, "in/a.tif", 700, 50, seed=1)
-    finished(tmp_path / "maps", source, *options)
-    finished(tmp_path / "after", source, *options)
+    assert call(*asked) == call(*asked, output="after") == 0
     assert files(tmp_path / "maps") == files(tmp_path / "after") != files(tmp_path / "before")
 
 
 @pytest.mark.parametrize("much", [True, False])
 def test_a_disk_that_fails_once_costs_little(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], monkeypatch: Any, capsys: Any, much: bool
+    tmp_path: Path, make_geotiff: Make, call: Call, monkeypatch: Any, capsys: Any, much: bool
 ) -> None:
     """Where much is computed; a raster that fails early leaves nothing behind."""
     source = scene(make_geotiff, "in/a.tif", 700, 50)
@@ -156,10 +160,12 @@ def test_a_disk_that_fails_once_costs_little(
     assert files(tmp_path / "maps") == files(tmp_path / "whole")
 
 
-def test_a_partial_map_of_other_options_is_not_taken_up(tmp_path: Path, make_geotiff: Make) -> None:
+def test_a_partial_map_of_other_options_is_not_taken_up(
+    tmp_path: Path, make_geotiff: Make, call: Call, large: None
+) -> None:
     source = scene(make_geotiff, "in/a.tif", 300, 50)
-    killed(tmp_path / "maps", source, "--window-size", "64", "--batch", "1", lines=6)
-    finished(tmp_path / "maps", source, "--window-size", "64", "--batch", "1", "--nodata", "99")
+    assert call(source, *WINDOWS, predictor=at_batch(5, KeyboardInterrupt())) == 130
+    assert call(source, *WINDOWS, "--nodata", "99") == 0
     with rasterio.open(tmp_path / "maps" / "a.tif") as result, rasterio.open(source) as image:
         assert ((result.read(1) == 99) == (image.read(1) == 0)).all()
         assert result.nodata == 99
@@ -179,21 +185,21 @@ child_predict.main(0, 1000, sys.argv[1:])
 
 
 def test_outputs_of_one_input_are_complete_or_made_anew(
-    tmp_path: Path, make_geotiff: Make, capsys: Any
+    tmp_path: Path, make_geotiff: Make, call: Call
 ) -> None:
     """Killed when the first of two files has its new name: both are of the new call in the end."""
     source = scene(make_geotiff, "in/a.tif", 60, 50)
-    finished(tmp_path / "maps", source, "--confidence")
-    finished(tmp_path / "other", source, "--confidence", "--nodata", "77", "--cog")
+    changed = (str(source), "--confidence", "--nodata", "77", "--cog")
+    assert call(source, "--confidence", classes=CLASSES) == 0
+    assert call(*changed, classes=CLASSES, output="other") == 0
     before, wanted = files(tmp_path / "maps"), files(tmp_path / "other")
-    arguments = [str(source), "--confidence", "--nodata", "77", "--cog", "--output", str(tmp_path / "maps")]
-    command = [*COMMAND[:1], "-c", KILLED_BETWEEN_NAMES, *arguments]
+    command = [*COMMAND[:1], "-c", KILLED_BETWEEN_NAMES, *changed, "--output", str(tmp_path / "maps")]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, check=False)
     assert done.returncode == -signal.SIGKILL
     mixed = files(tmp_path / "maps")
     assert mixed["a.tif"] == wanted["a.tif"] != before["a.tif"]
     assert mixed["a.confidence.tif"] == before["a.confidence.tif"] != wanted["a.confidence.tif"]
-    finished(tmp_path / "maps", *arguments[:-2])
+    assert call(*changed, classes=CLASSES) == 0
     assert files(tmp_path / "maps") == wanted
     assert [p.name for p in (tmp_path / "maps").iterdir() if p.name.startswith(".")] == [".journal.jsonl"]
 
@@ -201,30 +207,32 @@ def test_outputs_of_one_input_are_complete_or_made_anew(
 # --------------------------------------------------------------------------------- two processes
 
 
-def test_of_two_processes_one_writes_and_the_other_says_so(tmp_path: Path, make_geotiff: Make) -> None:
+def test_of_two_processes_one_writes_and_the_other_says_so(
+    tmp_path: Path, make_geotiff: Make, call: Call, capsys: Any
+) -> None:
     source = scene(make_geotiff, "in/a.tif", 300, 50)
-    first = started(tmp_path / "maps", source, "--window-size", "64", "--batch", "1", seconds=1000)
+    first = started(tmp_path / "maps", source, *WINDOWS, seconds=1000)
     try:
         assert first.stdout is not None
         assert first.stdout.readline() == "batch\n"
-        second = started(tmp_path / "maps", source, "--window-size", "64", "--batch", "1")
-        out, err = second.communicate()
-        assert (second.returncode, out) == (1, "")
-        assert err == f"error: {tmp_path}/maps/a.tif: is being written by another process; left to that one\n"
+        assert call(source, *WINDOWS) == 1
+        error = "error: maps/a.tif: is being written by another process; left to that one\n"
+        assert capsys.readouterr() == ("", error)
     finally:
         first.kill()
         first.communicate()
-    finished(tmp_path / "maps", source, "--window-size", "64", "--batch", "1")
+    assert call(source, *WINDOWS) == 0
 
 
-def test_what_another_process_finished_meanwhile_is_not_made_twice(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: Any
+def test_what_another_call_finished_meanwhile_is_not_made_twice(
+    make_geotiff: Make, call: Call, capsys: Any
 ) -> None:
     sources = [scene(make_geotiff, f"in/{name}.tif", 60, 50) for name in "ab"]
 
     def meanwhile(*_: Any, **__: Any) -> Any:
         """Loading the model takes so long that the other one is done."""
-        finished(tmp_path / "maps", *sources)
+        assert call(*sources) == 0
+        assert "2 maps in maps" in capsys.readouterr().out
         return exact_network(2, 8)
 
     assert call(*sources, predictor=meanwhile) == 0
@@ -235,11 +243,7 @@ def test_what_another_process_finished_meanwhile_is_not_made_twice(
 
 
 def test_windows_are_chosen_once(
-    tmp_path: Path,
-    make_geotiff: Make,
-    call: Callable[..., int],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Any,
+    tmp_path: Path, make_geotiff: Make, call: Call, monkeypatch: Any, capsys: Any
 ) -> None:
     """On a machine with less memory the same call takes the same windows, which in smooth mode are seen."""
     import segmenter.mapping.computing
@@ -253,8 +257,8 @@ def test_windows_are_chosen_once(
 
     monkeypatch.setattr("segmenter.mapping.computing.tiling_for", tiling_for)
     source, other = (scene(make_geotiff, f"in/{name}.tif", 60, 50) for name in ("a", "b"))
-    assert call(source, "--mode", "smooth") == 0
-    assert call(source, "--mode", "smooth") == 0
+    for _ in range(2):
+        assert call(source, "--mode", "smooth") == 0
     assert chosen == ["smooth"]
     assert call(source, "--mode", "smooth", "--memory", "3GB") == 0
     assert call(source, other, "--mode", "smooth") == 0

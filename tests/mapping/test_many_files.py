@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import resource
-import signal
-import subprocess
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +11,14 @@ import pytest
 
 from segmenter.base.errors import DeviceError
 from segmenter.raster import raster_info, write_raster
-from tests.helpers.child_predict import COMMAND, ENVIRONMENT, without_styles
-from tests.helpers.exact_network import fake_run
-
-Make = Callable[..., Path]
-
-
-def names(folder: Path) -> list[str]:
-    return without_styles(path.name for path in folder.iterdir())
-
+from tests.helpers.forbidden import small_files
+from tests.helpers.maps import Call, Make, at_batch, names
 
 # -------------------------------------------------------------------------------------- bad inputs
 
 
 def test_fail_fast_stops_at_the_first_bad_input(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any
+    tmp_path: Path, make_geotiff: Make, call: Call, capsys: Any
 ) -> None:
     image = np.random.default_rng(0).integers(0, 255, (700, 30, 3), np.uint8)
     for name in ("a", "b", "c"):
@@ -40,7 +29,7 @@ def test_fail_fast_stops_at_the_first_bad_input(
     said = capsys.readouterr().err
     assert "b.tif: cannot read rows" in said
     assert said.count("\n") == 1
-    assert names(tmp_path / "maps") == [".journal.jsonl", "a.tif"]
+    assert names(tmp_path / "maps", hidden=True) == [".journal.jsonl", "a.tif"]
     (tmp_path / "in" / "a0.tif").write_text("no image")
     assert call("in", "--fail-fast", output="other") == 1
     assert "a0.tif: expected a GeoTIFF" in capsys.readouterr().err
@@ -52,7 +41,7 @@ def test_fail_fast_stops_at_the_first_bad_input(
 
 
 def test_a_bad_input_leaves_the_older_map_and_no_traces(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make_geotiff: Make, call: Call, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr("segmenter.mapping.folder.state.LEAST_PIXELS", 1)
     source = make_geotiff("in/a.tif", np.random.default_rng(0).integers(0, 255, (700, 30, 3), np.uint8))
@@ -61,11 +50,11 @@ def test_a_bad_input_leaves_the_older_map_and_no_traces(
     source.write_bytes(source.read_bytes()[:40_000])
     for _ in range(2):
         assert call(source, "--confidence") == 1
-        assert names(tmp_path / "maps") == [".journal.jsonl", "a.tif"]
+        assert names(tmp_path / "maps", hidden=True) == [".journal.jsonl", "a.tif"]
         assert (tmp_path / "maps" / "a.tif").read_bytes() == before
 
 
-def test_a_file_that_declares_much_costs_no_memory(tmp_path: Path, call: Callable[..., int]) -> None:
+def test_a_file_that_declares_much_costs_no_memory(tmp_path: Path, call: Call) -> None:
     """An empty TIFF of 65,535² pixels, written by hand: 8 tags, no block."""
     import struct
     import tracemalloc
@@ -88,7 +77,7 @@ def test_a_file_that_declares_much_costs_no_memory(tmp_path: Path, call: Callabl
 
 
 def test_outputs_of_different_inputs_never_get_one_name(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any
+    tmp_path: Path, make_geotiff: Make, call: Call, capsys: Any
 ) -> None:
     for name in ("a", "A.confidence"):
         make_geotiff(f"in/{name}.tif", np.ones((9, 9, 3), np.uint8))
@@ -101,7 +90,7 @@ def test_outputs_of_different_inputs_never_get_one_name(
 
 
 def test_a_link_in_the_output_folder_is_replaced_and_not_followed(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int]
+    tmp_path: Path, make_geotiff: Make, call: Call
 ) -> None:
     source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
     (tmp_path / "elsewhere").mkdir()
@@ -116,9 +105,7 @@ def test_a_link_in_the_output_folder_is_replaced_and_not_followed(
     assert raster_info(tmp_path / "maps" / "a.tif").size.height == 9
 
 
-def test_a_link_to_an_input_is_refused(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any
-) -> None:
+def test_a_link_to_an_input_is_refused(tmp_path: Path, make_geotiff: Make, call: Call, capsys: Any) -> None:
     source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
     (tmp_path / "maps").mkdir()
     (tmp_path / "maps" / "a.confidence.tif").symlink_to(source)
@@ -131,13 +118,13 @@ def test_a_link_to_an_input_is_refused(
 @pytest.mark.parametrize(
     "path", ["/vsicurl/https://example.org/a.tif", "https://example.org/a.tif", "/vsizip/a.zip/a.tif"]
 )
-def test_a_network_path_is_refused(call: Callable[..., int], path: str, capsys: Any) -> None:
+def test_a_network_path_is_refused(call: Call, path: str, capsys: Any) -> None:
     assert call(path) == 2
     assert capsys.readouterr().err.endswith("URLs and GDAL's own paths are opened only with --remote\n")
 
 
 def test_only_drivers_that_are_named_open_a_file(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any
+    tmp_path: Path, make_geotiff: Make, call: Call, capsys: Any
 ) -> None:
     make_geotiff("in/a.tif", np.ones((20, 30, 3), np.uint8))
     bands = "".join(
@@ -164,62 +151,40 @@ def test_only_drivers_that_are_named_open_a_file(
 # -------------------------------------------------------------------------------------- full disk
 
 
-def limited(limit: int, *arguments: Any) -> subprocess.CompletedProcess[str]:
-    """Run it in a process that may write no file larger than so many bytes, as on a full disk."""
-
-    def limit_files() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-    command = [*COMMAND, "0", "1000000000", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, preexec_fn=limit_files, env=ENVIRONMENT)
-
-
 @pytest.mark.parametrize(
     ("limit", "options", "name"),
     [
         (4000, (), "a.tif"),  # of 15,000: fails when it is closed
-        (4000, ("--cog",), "a.tif"),
-        (30_000, ("--probabilities", "float16"), "a.probabilities.tif"),
         (17_000, ("--cog",), "a.tif"),  # holds the map, and not the map with its overviews
-        (300, (), "a.tif"),
+        (30_000, ("--probabilities", "float16"), "a.probabilities.tif"),
     ],
 )
 def test_a_full_disk_is_one_line_and_leaves_what_was_there(
-    tmp_path: Path, make_geotiff: Make, limit: int, options: tuple[str, ...], name: str
+    tmp_path: Path, make_geotiff: Make, call: Call, capsys: Any, limit: int, options: Any, name: str
 ) -> None:
-    image = np.random.default_rng(0).integers(0, 255, (601, 61, 3), np.uint8)
-    make_geotiff("in/a.tif", image)
+    make_geotiff("in/a.tif", np.random.default_rng(0).integers(0, 255, (601, 61, 3), np.uint8))
     make_geotiff("in/b.tif", np.zeros((9, 9, 3), np.uint8), nodata=0)
     (tmp_path / "maps").mkdir()
     (tmp_path / "maps" / "a.tif").write_bytes(b"older")
-    done = limited(limit, tmp_path / "in", "--output", tmp_path / "maps", *options)
-    assert done.returncode == 1, done.stderr
-    errors = [line for line in done.stderr.splitlines() if not line.startswith("warning: ")]
-    assert len(errors) <= 2
-    assert errors[0].startswith(f"error: {tmp_path}/maps/{name}: ")
+    with small_files(limit):
+        assert call("in", *options) == 1
+    lines = capsys.readouterr().err.splitlines()
+    (error,) = [line for line in lines if not line.startswith("warning: ")]
+    assert error.startswith(f"error: maps/{name}: ")
     assert (tmp_path / "maps" / "a.tif").read_bytes() == b"older"
-    assert not [n for n in names(tmp_path / "maps") if "tmp" in n or "lock" in n]
-    if limit > 1000:
-        assert len(errors) == 1
-        assert (tmp_path / "maps" / "b.tif").is_file()
+    assert not [n for n in names(tmp_path / "maps", hidden=True) if "tmp" in n or "lock" in n]
+    assert (tmp_path / "maps" / "b.tif").is_file()
 
 
 def test_a_partial_map_that_finds_no_space_costs_only_the_going_on(
-    tmp_path: Path, make_geotiff: Make
+    tmp_path: Path, make_geotiff: Make, call: Call, monkeypatch: Any, capsys: Any
 ) -> None:
+    monkeypatch.setattr("segmenter.mapping.folder.state.LEAST_PIXELS", 1000)
     source = make_geotiff("in/a.tif", np.zeros((601, 61, 3), np.uint8))
-
-    def limit_files() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-
-    command = [*COMMAND, "0", "1000", str(source), "--output", str(tmp_path / "maps"), "--quicklook"]
-    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=limit_files, env=ENVIRONMENT)
-    assert done.returncode == 0, done.stderr
-    assert "warning:" in done.stderr
-    assert "a.tif: cannot be resumed from within: File too large" in done.stderr
-    assert names(tmp_path / "maps") == [".journal.jsonl", "a.quicklook.png", "a.tif"]
+    with small_files(20_000):
+        assert call(source, "--quicklook") == 0
+    assert "a.tif: cannot be resumed from within: File too large" in capsys.readouterr().err
+    assert names(tmp_path / "maps", hidden=True) == [".journal.jsonl", "a.quicklook.png", "a.tif"]
 
 
 # --------------------------------------------------------------------------------------- progress
@@ -246,10 +211,7 @@ class Bar:
 
 
 def test_the_bar_counts_the_pixels_of_all_inputs(
-    tmp_path: Path,
-    make_geotiff: Make,
-    call: Callable[..., int],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, make_geotiff: Make, call: Call, monkeypatch: Any
 ) -> None:
     """Those that were there count for what is left, and not for the rate."""
     bars: list[Bar] = []
@@ -266,30 +228,16 @@ def test_the_bar_counts_the_pixels_of_all_inputs(
         make_geotiff(f"in/{name}.tif", np.ones((height, 30, 3), np.uint8))
     assert call("in/a.tif") == 0
     assert (bars[0].initial, bars[0].total, bars[0].n) == (0, 600, 600)
-    seen: list[int] = []
-
-    def stopped(*_: Any, **__: Any) -> Any:
-        model = fake_run(None).predictor()  # type: ignore[arg-type]
-
-        def predict(image: Any, valid: Any) -> Any:
-            seen.append(1)
-            if len(seen) == 6:
-                raise KeyboardInterrupt
-            return model(image, valid)
-
-        return replace(model, function=predict)
-
-    assert call("in", "--window-size", 64, "--batch", 1, predictor=stopped) == 130
-    assert call("in", "--window-size", 64, "--batch", 1) == 0
+    asked = ("in", "--window-size", 64, "--batch", 1)
+    assert call(*asked, predictor=at_batch(6, KeyboardInterrupt())) == 130
+    assert call(*asked) == 0
     last = bars[-1]
     assert last.total == last.n == 30 * 320
     assert 0 < last.initial < 30 * 320
     assert last.initial + last.computed == last.total
 
 
-def test_more_inputs_than_may_be_open_at_once(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int]
-) -> None:
+def test_more_inputs_than_may_be_open_at_once(tmp_path: Path, make_geotiff: Make, call: Call) -> None:
     """Locks, partial maps and maps under way are let go of; 64 open files are enough for 150 rasters."""
     for index in range(150):
         write_raster(tmp_path / "in" / f"{index}.tif", np.full((12, 9, 3), index, np.uint8))
@@ -303,25 +251,13 @@ def test_more_inputs_than_may_be_open_at_once(
 
 
 def test_a_device_that_gives_up_costs_only_what_is_not_done(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any
+    tmp_path: Path, make_geotiff: Make, call: Call, capsys: Any
 ) -> None:
     for name in ("a", "b", "c"):
         make_geotiff(f"in/{name}.tif", np.ones((300, 30, 3), np.uint8))
-    seen: list[int] = []
-
-    def lost(*_: Any, **__: Any) -> Any:
-        model = fake_run(None).predictor()  # type: ignore[arg-type]
-
-        def predict(image: Any, valid: Any) -> Any:
-            seen.append(1)
-            if len(seen) > 14:
-                raise DeviceError("no memory for a single window")
-            return model(image, valid)
-
-        return replace(model, function=predict)
-
+    lost = at_batch(15, DeviceError("no memory for a single window"))
     assert call("in", "--window-size", 64, "--batch", 1, predictor=lost) == 1
     assert capsys.readouterr().err == "error: no memory for a single window\n"
-    assert names(tmp_path / "maps") == [".journal.jsonl", "a.tif"]
+    assert names(tmp_path / "maps", hidden=True) == [".journal.jsonl", "a.tif"]
     assert call("in", "--window-size", 64, "--batch", 1) == 0
     assert "1 of 3 maps are finished" in capsys.readouterr().out

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,16 +17,16 @@ from rasterio.features import rasterize
 
 from segmenter.config.datasets import FolderConfig
 from segmenter.extras.vectors.mapped import PolygonFile
+from tests.helpers.maps import Call, Make
+from tests.helpers.maps import ids as read
 from tests.helpers.s3_server import Store
 
-Make = Callable[..., Path]
-Call = Callable[..., int]
 SIZE = (61, 83)
 raw = pytest.importorskip("pyogrio.raw", reason="the extra `vectors` is not installed")
 
 
 @pytest.fixture
-def scenes(make_geotiff: Make, rng: np.random.Generator) -> list[Path]:
+def scenes(make_geotiff: Make, rng: Any) -> list[Path]:
     """Two images, the second to the right of the first."""
     made = []
     for i, name in enumerate("ab"):
@@ -44,21 +43,10 @@ def features(path: Path) -> dict[str, Any]:
 
 def burned(found: dict[str, Any], name: str, like: Path) -> NDArray[np.uint8]:
     """The polygons of one map rasterised again."""
-    of_it = [
-        (shape, int(kind))
-        for shape, kind, of in zip(found["geometry"], found["class_id"], found["map"], strict=True)
-        if of == name
-    ]
+    each = zip(found["geometry"], found["class_id"], found["map"], strict=True)
+    of_it = [(shape, int(kind)) for shape, kind, of in each if of == name]
     with rasterio.open(like) as file:
-        again: NDArray[np.uint8] = rasterize(
-            of_it, file.shape, fill=255, dtype="uint8", transform=file.transform
-        )
-    return again
-
-
-def read(path: Path) -> NDArray[np.uint8]:
-    with rasterio.open(path) as file:
-        return np.asarray(file.read(1))
+        return rasterize(of_it, file.shape, fill=255, dtype="uint8", transform=file.transform)
 
 
 def test_polygons_of_a_call_are_its_maps_and_kept_while_these_are(
@@ -89,7 +77,7 @@ def test_polygons_of_a_call_are_its_maps_and_kept_while_these_are(
 
 
 def test_a_call_that_was_killed_goes_on_and_replaces_no_file_of_others(
-    scenes: list[Path], call: Call, monkeypatch: pytest.MonkeyPatch, capfd: Any
+    scenes: list[Path], call: Call, monkeypatch: Any, capfd: Any
 ) -> None:
     note = PolygonFile._note
 
@@ -110,29 +98,22 @@ def test_a_call_that_was_killed_goes_on_and_replaces_no_file_of_others(
     assert Path("areas.parquet").read_bytes() == first
     Path("areas.parquet").write_bytes(b"mine")
     assert call("in", "--vectors", "areas.parquet") == 2
-    assert (
-        "areas.parquet: exists already, and is not as an earlier call with this --output left it"
-        in capfd.readouterr().err
-    )
+    assert "areas.parquet: exists already" in capfd.readouterr().err
     assert Path("areas.parquet").read_bytes() == b"mine"
 
 
 def test_what_cannot_be_is_refused_before_maps_are_made(
-    scenes: list[Path], call: Call, make_geotiff: Make, capfd: Any, monkeypatch: pytest.MonkeyPatch
+    scenes: list[Path], call: Call, make_geotiff: Make, capfd: Any, monkeypatch: Any
 ) -> None:
     make_geotiff("else/c.tif", np.zeros((9, 9, 3), np.uint8), crs="EPSG:25832")
     Path("mine.gpkg").write_bytes(b"mine")
     for arguments, line in (
-        (("in", "--vectors", "x.shp"), r"x.shp: expected a name that ends in .gpkg or .parquet"),
-        (("in", "--vectors", "no/x.gpkg"), "there is no folder no"),
+        (("in", "--vectors", "x.shp"), "expected a name that ends in .gpkg or .parquet"),
         (("in", "--vectors", "mine.gpkg"), "mine.gpkg: exists already"),
         (("in", "--vectors", "s3://b/x.gpkg"), "expected a file here; copy it into a bucket"),
         (("in", "--vectors", "x.gpkg", "--format", "png"), "polygons are made of GeoTIFF maps"),
         (("in", "--vectors", "x.gpkg", "--only", "sea"), "--only: no class sea; there are a, b"),
-        (
-            ("in", "--vectors", "x.gpkg", "--min-area", "-1"),
-            "--min-area: expected a number that is not negative",
-        ),
+        (("in", "--vectors", "x.gpkg", "--min-area", "-1"), "--min-area: expected a number"),
         (("in", "--simplify", "2"), "--simplify: says what polygons are written; it needs --vectors"),
         (("in", "else", "--vectors", "x.gpkg"), "expected images in one CRS"),
     ):
@@ -151,7 +132,7 @@ def test_what_cannot_be_is_refused_before_maps_are_made(
 
 
 def test_with_maps_in_a_bucket_the_polygons_stay_here(
-    scenes: list[Path], call: Call, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+    scenes: list[Path], call: Call, store: Store, tmp_path: Path, monkeypatch: Any, capfd: Any
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     output = f"s3://{store.bucket}/maps"
@@ -167,7 +148,7 @@ def test_with_maps_in_a_bucket_the_polygons_stay_here(
 
 
 def test_labels_of_polygons_score_as_the_raster_does(
-    scenes: list[Path], call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+    scenes: list[Path], call: Call, tmp_path: Path, monkeypatch: Any, capfd: Any
 ) -> None:
     """The polygons of the maps themselves, with one class renamed by hand: one file for both images."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -195,11 +176,7 @@ def test_labels_of_polygons_score_as_the_raster_does(
 
 
 def test_a_split_is_scored_with_its_polygons(
-    scenes: list[Path],
-    call: Call,
-    make_geotiff: Make,
-    rng: np.random.Generator,
-    monkeypatch: pytest.MonkeyPatch,
+    scenes: list[Path], call: Call, make_geotiff: Make, rng: Any, monkeypatch: Any
 ) -> None:
     """The recipe names one file for all scenes, which the run's own maps were made into."""
     assert call("in", "--vectors", "in/areas.gpkg") == 0

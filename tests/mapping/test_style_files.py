@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tests.helpers.child_predict import files, scene, without_styles
+from tests.helpers.maps import Call, Make
 from tests.helpers.s3_server import Store
-
-Make = Callable[..., Path]
-Call = Callable[..., int]
 
 
 def test_what_is_gone_is_written_again_without_the_model(
@@ -57,11 +53,7 @@ def test_what_others_changed_is_no_reason_to_make_a_map_anew(
     assert "'a'" in table.read_text()
     capsys.readouterr()
     assert call("in", "--redo") == 0
-    said = capsys.readouterr().err
-    assert said == (
-        "warning: maps/a.qml: is a style that was saved by QGIS or by hand, and is left; "
-        "remove it for a new one\n"
-    )
+    assert capsys.readouterr().err.startswith("warning: maps/a.qml: is a style that was saved by QGIS")
     assert style.read_text() == "<qgis>of someone</qgis>"
     assert "GDALRasterAttributeTable" in table.read_text()  # what was there was of the older file
 
@@ -75,7 +67,7 @@ def test_no_style_lies_beside_the_image_itself(tmp_path: Path, make_png: Make, c
 
 
 def test_a_style_that_cannot_be_written_leaves_no_half(
-    tmp_path: Path, make_geotiff: Make, call: Call, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    tmp_path: Path, make_geotiff: Make, call: Call, monkeypatch: Any, capsys: Any
 ) -> None:
     """The older map and its style stay."""
     scene(make_geotiff, "in/a.tif", 40, 50)
@@ -92,23 +84,9 @@ def test_a_style_that_cannot_be_written_leaves_no_half(
 
     monkeypatch.setattr(Path, "write_bytes", full)
     assert call("in") == 1
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert (
-        said
-        == "error: maps/a.tif: its style files cannot be written: No space left on device; is there space?"
-    )
+    assert "its style files cannot be written: No space left" in capsys.readouterr().err.splitlines()[-1]
     assert files(tmp_path / "maps") == before
     assert [path.name for path in (tmp_path / "maps").glob(".*")] == [".journal.jsonl"]
-
-
-def test_what_belongs_to_an_older_map_goes_with_it(tmp_path: Path, make_geotiff: Make, call: Call) -> None:
-    scene(make_geotiff, "in/a.tif", 40, 50)
-    maps = tmp_path / "maps"
-    assert call("in", "--confidence", "--probabilities", "uint8") == 0
-    (maps / "a.probabilities.qml").write_text("of someone")
-    scene(make_geotiff, "in/a.tif", 40, 50, seed=7)
-    assert call("in") == 0
-    assert sorted(files(maps)) == ["a.probabilities.qml", "a.qml", "a.tif", "a.tif.aux.xml"]
 
 
 def test_what_a_killed_call_left_is_removed(tmp_path: Path, make_geotiff: Make, call: Call) -> None:
@@ -121,7 +99,7 @@ def test_what_a_killed_call_left_is_removed(tmp_path: Path, make_geotiff: Make, 
 
 
 def test_in_a_bucket_what_is_gone_comes_back(
-    tmp_path: Path, make_geotiff: Make, call: Call, store: Store, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make_geotiff: Make, call: Call, store: Store, monkeypatch: Any
 ) -> None:
     """The map itself is not sent again, nor looked at: the table has no pixels then."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,36 +15,21 @@ from rasterio.crs import CRS
 from rasterio.enums import ColorInterp
 from rasterio.rpc import RPC
 
+from segmenter.base.errors import RasterError
 from segmenter.grid.geometry import Window
+from segmenter.raster import raster_info
+from tests.helpers.maps import Call, Make
 from tests.helpers.raster_verdict import H, W, pixels, points, shape, verdict
-
-Make = Callable[..., Path]
-Call = Callable[..., int]
 
 RGBA = (ColorInterp.red, ColorInterp.green, ColorInterp.blue, ColorInterp.alpha)
 GCPS = [
     GroundControlPoint(row, col, 10 + col / 999, 50 - row / 999, 3)
     for row, col in ((0, 0), (0, 80), (60, 0), (50, 71))
 ]
+SQUARE = np.ones((20, 30, 3), np.uint8)
 COEFFICIENTS = [1.0, *[0.002] * 19]
-RPCS = RPC(
-    100.0,
-    500.0,
-    50.0,
-    0.1,
-    COEFFICIENTS,
-    COEFFICIENTS,
-    30.0,
-    31.0,
-    10.0,
-    0.2,
-    COEFFICIENTS,
-    COEFFICIENTS,
-    40.0,
-    41.0,
-    1.0,
-    0.5,
-)
+TWICE = (COEFFICIENTS, COEFFICIENTS)
+RPCS = RPC(100.0, 500.0, 50.0, 0.1, *TWICE, 30.0, 31.0, 10.0, 0.2, *TWICE, 40.0, 41.0, 1.0, 0.5)
 ROTATED_POLE = "+proj=ob_tran +o_proj=longlat +o_lon_p=-162 +o_lat_p=39.25 +lon_0=180 +R=6371229"
 
 
@@ -70,7 +55,7 @@ def test_every_way_of_storing(make_geotiff: Make, rng: Any, call: Call, capfd: A
     assert verdict(call, capfd, path, 3) is None
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "uint64", "float64"])
+@pytest.mark.parametrize("dtype", ["int8", "uint64", "float64"])
 def test_every_type(make_geotiff: Make, rng: Any, call: Call, capfd: Any, dtype: str) -> None:
     assert verdict(call, capfd, make_geotiff("a.tif", pixels(rng, dtype=dtype), nodata=5), 3) is None
 
@@ -160,8 +145,9 @@ NO_DATA = {
 }
 
 
-@pytest.mark.parametrize("mode", ["exact", "smooth"])
-@pytest.mark.parametrize("kind", NO_DATA)
+@pytest.mark.parametrize(
+    ("kind", "mode"), [*((kind, "exact") for kind in NO_DATA), ("alpha and mask", "smooth")]
+)
 def test_every_way_of_having_no_data(
     tmp_path: Path, make_geotiff: Make, rng: Any, call: Call, capfd: Any, kind: str, mode: str
 ) -> None:
@@ -180,7 +166,7 @@ def test_every_way_of_having_no_data(
     assert verdict(call, capfd, path, 3, "--mode", mode) is None
 
 
-@pytest.mark.parametrize(("scale", "offset"), [("nan", 0), ("inf", 0), (1, "nan"), (1, "-inf"), (0, 1)])
+@pytest.mark.parametrize(("scale", "offset"), [("nan", 0), (1, "-inf"), (0, 1)])
 def test_a_scale_that_leaves_no_data_is_refused(
     make_geotiff: Make, rng: Any, call: Call, capfd: Any, scale: Any, offset: Any
 ) -> None:
@@ -212,10 +198,9 @@ def test_nodata_values_that_are_data_are_counted_and_told(
     some, all_ = (values == 3).any(axis=2), (values == 3).all(axis=2)
     count = (some if masked else some & ~all_).sum()
     why = "its mask says so" if masked else "other bands do not"
-    assert capfd.readouterr().err == (
-        f"warning: {path}: {count:,} pixels hold a nodata value in some band and are data, since {why}; "
-        "the model sees that band's mean there\n"
-    )
+    (line,) = capfd.readouterr().err.splitlines()
+    assert f"{path}: {count:,} pixels hold a nodata value" in line
+    assert why in line
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -234,10 +219,8 @@ def test_fill_values_that_are_not_declared_are_no_data(
     ("beside", "refusal"),
     [
         ((H, W), None),
-        ((H + 9, W + 7), "expected a mask of 83×61 pixels, a.tif.msk has 90×70"),
-        ((H - 1, W), "expected a mask of 83×61 pixels, a.tif.msk has 83×60"),
-        (b"", "expected a TIFF beside it as .msk, a.tif.msk begins with b''"),
-        (b"<VRTDataset/>", "expected a TIFF beside it as .msk, a.tif.msk begins with b'<VRT'"),
+        ((H + 9, W + 7), "expected a mask of 83×61 pixels"),
+        (b"<VRTDataset/>", "expected a TIFF beside it as .msk"),
     ],
 )
 def test_a_mask_beside_a_file(
@@ -259,13 +242,6 @@ def test_a_mask_beside_a_file(
     if refusal is None:
         with rasterio.open("maps/a.tif") as result:
             assert (result.read(1)[5:9, 3:] == 255).all()
-
-
-def test_overviews_are_of_a_tiff(make_geotiff: Make, rng: Any, call: Call, capfd: Any) -> None:
-    """GDAL would open a VRT of that name, which may read any other file."""
-    path = make_geotiff("in/a.tif", pixels(rng))
-    path.with_name("a.tif.ovr").write_text('<VRTDataset rasterXSize="9" rasterYSize="9"/>')
-    assert "expected a TIFF beside it as .ovr" in str(verdict(call, capfd, path, 3))
 
 
 # ----------------------------------------------------------------------------------- where it lies
@@ -304,20 +280,11 @@ def test_every_place(
     assert verdict(call, capfd, path, 1, part=part) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "refusal"),
-    [
-        ("2\n0\n0\n-2\n100\n200\n", None),
-        ("1\n0.5\n0.5\n-1\n100\n200\n", None),
-        ("not\na\nnumber\n", None),
-    ],
-)
-def test_a_world_file(
-    tmp_path: Path, make_png: Make, rng: Any, call: Call, capfd: Any, text: str, refusal: str | None
-) -> None:
+@pytest.mark.parametrize("text", ["1\n0.5\n0.5\n-1\n100\n200\n", "not\na\nnumber\n"])
+def test_a_world_file(make_png: Make, rng: Any, call: Call, capfd: Any, text: str) -> None:
     path = make_png("in/a.png", pixels(rng))
     path.with_suffix(".wld").write_text(text)
-    assert verdict(call, capfd, path, 3) == refusal
+    assert verdict(call, capfd, path, 3) is None
 
 
 @pytest.mark.parametrize(("offset", "refused"), [("30", False), ("somewhere", True)])
@@ -392,3 +359,43 @@ def test_pixels_without_area_have_no_place(
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert "no area" in line
+
+
+@pytest.mark.parametrize(("crs", "pixel"), [("EPSG:4326", 1e308), ("EPSG:25833", 1e200)])
+def test_a_huge_pixel_fails_alone(
+    tmp_path: Path, make_geotiff: Make, call: Call, capfd: Any, crs: str, pixel: float
+) -> None:
+    """A geotransform that leads beyond all numbers."""
+    make_geotiff("in/a.tif", SQUARE, crs=crs, transform=rasterio.Affine(pixel, 0, 0, 0, -pixel, 0))
+    make_geotiff("in/b.tif", SQUARE)
+    assert call("in") == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("error: in/a.tif: expected a geotransform whose corners are finite, ")
+    assert [path.name for path in (tmp_path / "maps").glob("*.tif")] == ["b.tif"]
+
+
+def test_a_box_in_a_place_beyond_numbers_fails_alone(
+    tmp_path: Path, make_geotiff: Make, call: Call, capfd: Any
+) -> None:
+    """Its geotransform is of numbers, that of the way back is not."""
+    make_geotiff("in/a.tif", SQUARE, transform=rasterio.Affine(1e-155, 0, 1e300, 0, -1e-150, 1))
+    make_geotiff("in/b.tif", SQUARE, transform=rasterio.Affine(1, 0, 0, 0, -1, 0))
+    assert call("in", "--bbox", 0, -10, 10, 0) == 1
+    assert "in/a.tif: a bounding box cannot be found in it" in capfd.readouterr().err.splitlines()[-1]
+    assert [path.name for path in (tmp_path / "maps").glob("*.tif")] == ["b.tif"]
+    assert call("in", "--mosaic", output="joined") == 2
+    assert "in/a.tif is beyond all numbers" in capfd.readouterr().err
+
+
+def test_every_geotransform_of_numbers_has_a_header_or_a_line(make_geotiff: Make) -> None:
+    """Whatever its powers of ten: no other error than ours."""
+    rng, read = np.random.default_rng(0), 0
+    for number in range(60):
+        a, b, d, e = rng.choice([-1, 1], 4) * 10.0 ** rng.uniform(-320, 308, 4)
+        c, f = 10.0 ** rng.uniform(-10, 308, 2)
+        place = rasterio.Affine(a, 0, c, 0, e, f) if number % 2 else rasterio.Affine(a, b, c, d, e, f)
+        crs = ["EPSG:4326", "EPSG:25833"][number % 3 > 0]
+        path = make_geotiff("x.tif", SQUARE[:2, :2], crs=crs, transform=place)
+        with contextlib.suppress(RasterError):
+            read += raster_info(path).size.height == 2
+    assert 9 < read < 60

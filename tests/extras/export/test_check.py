@@ -80,7 +80,7 @@ def test_predict_is_given_windows_filled_up_with_pixels_without_data() -> None:
     assert original.valid.sum() == 5 * 7 - 1
 
 
-@pytest.mark.parametrize(("stride", "radius"), [(4, 21), (8, 53), (16, 107), (32, 219), (32, 401)])
+@pytest.mark.parametrize(("stride", "radius"), [(4, 21), (16, 107), (32, 401)])
 def test_tiles_of_deepness_lie_on_the_grid_with_overlap_for_the_radius(stride: int, radius: int) -> None:
     network = NetworkGeometry(stride, radius)
     tile = choose_tile(network)
