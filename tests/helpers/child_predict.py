@@ -42,9 +42,9 @@ def scene(make_geotiff: Make, name: str, height: int, width: int, seed: int = 0)
     return make_geotiff(name, pixels, nodata=0, tiled=True, blockxsize=80, blockysize=48)
 
 
-def files(folder: Path) -> dict[str, bytes]:
+def files(folder: Path | str) -> dict[str, bytes]:
     """What a user sees of a folder."""
-    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.name[0] != "."}
 
 
 def without_styles(names: Iterable[str]) -> list[str]:

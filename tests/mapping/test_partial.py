@@ -95,7 +95,7 @@ def test_nothing_behind_a_damage_is_believed(tmp_path: Path, rng: Any) -> None:
 def test_of_another_input_or_run_nothing_is_taken_up(tmp_path: Path, rng: Any) -> None:
     entries = contents(rng)
     filled(tmp_path, entries)
-    for key in ("other", "key"):
+    for key in ("other", "key"):  # the first begins it anew
         with contextlib.closing(PartialMap(tmp_path / "a.tif", key, Columns(PART, 1 << 16))) as partial:
             assert partial.recover() == 0
 

@@ -24,7 +24,7 @@ from tests.helpers.s3_server import Store
 
 
 def test_a_map_of_what_a_server_gives(
-    server: FileServer, tmp_path: Path, make_geotiff: Make, rng: Any, call: Call, capfd: Any
+    server: FileServer, make_geotiff: Make, rng: Any, call: Call, capfd: Any
 ) -> None:
     source = make_geotiff("served/a.tif", rng.integers(0, 255, (61, 83, 3), np.uint8), compress="deflate")
     assert call(source, output="local") == 0
@@ -41,12 +41,12 @@ def test_a_map_of_what_a_server_gives(
 
 
 def test_what_a_server_does_not_give_is_one_line_each(
-    server: FileServer, tmp_path: Path, make_geotiff: Make, rng: Any, call: Call, capfd: Any
+    server: FileServer, make_geotiff: Make, rng: Any, call: Call, capfd: Any
 ) -> None:
     source = make_geotiff("served/a.tif", rng.integers(0, 255, (300, 300, 3), np.uint8), tiled=True)
-    (tmp_path / "served" / "cut.tif").write_bytes(source.read_bytes()[:150_000])
-    (tmp_path / "served" / "text.tif").write_text("no raster")
-    (tmp_path / "served" / "b.vrt").write_text("<VRTDataset rasterXSize='1' rasterYSize='1'/>")
+    Path("served/cut.tif").write_bytes(source.read_bytes()[:150_000])
+    Path("served/text.tif").write_text("no raster")
+    Path("served/b.vrt").write_text("<VRTDataset rasterXSize='1' rasterYSize='1'/>")
     names = ["a.tif", "cut.tif", "gone.tif", "text.tif", "b.vrt"]
     assert call(*(server.url(f"{name}?signed=secret") for name in names), "--remote") == 1
     lines = capfd.readouterr().err.splitlines()
@@ -130,20 +130,6 @@ def test_folders_and_patterns_in_a_bucket(store: Store, make_geotiff: Make, rng:
         assert [path.stem for path in found] == list(names), given
     with pytest.raises(DatasetError, match=r"expected images .* the bucket has none"):
         find_inputs([f"s3://{store.bucket}/in/b?.tif"], remote=True)
-
-
-def test_maps_from_one_bucket_into_another_are_made_once(
-    store: Store, make_geotiff: Make, rng: Any, call: Call, capfd: Any, monkeypatch: Any
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
-    source = make_geotiff("a.tif", rng.integers(0, 255, (31, 33, 3), np.uint8))
-    store.client.put_object(Bucket=store.bucket, Key="in/a.tif", Body=source.read_bytes())
-    call_it = (f"s3://{store.bucket}/in/", "--remote")
-    assert call(*call_it, output=f"s3://{store.bucket}/out") == 0
-    assert call(source, output="local") == 0
-    assert store.get("out/a.tif") == Path("local/a.tif").read_bytes()
-    assert call(*call_it, output=f"s3://{store.bucket}/out", predictor=None) == 0
-    assert "1 of 1 maps are finished and unchanged" in capfd.readouterr().out
 
 
 def test_a_foreign_recipe_is_no_reason_to_ask_a_server(call: Call, capfd: Any) -> None:

@@ -26,16 +26,14 @@ from tests.helpers.exact_network import RADIUS, STRIDE, exact_map
 from tests.helpers.maps import Call, Make, expected, ids, pixels
 
 
-def test_scores_carry_their_protocol(
-    tmp_path: Path, make_geotiff: Make, call: Call, rng: Any, capsys: Any
-) -> None:
+def test_scores_carry_their_protocol(make_geotiff: Make, call: Call, rng: Any, capsys: Any) -> None:
     image = pixels(rng, 80, 90, 3)
     truth = expected(image)
     truth[:, :30] = rng.integers(0, 7, (80, 30))
     make_geotiff("in/a_RGB.tif", image)
-    write_raster(tmp_path / "truth" / "a_label.png", truth, RasterSpec(driver="PNG"))
+    write_raster(Path("truth/a_label.png"), truth, RasterSpec(driver="PNG"))
     assert call("in/a_RGB.tif", "--labels", "truth/{scene}_*.png", "--split-name", "test") == 0
-    scores = json.loads((tmp_path / "maps" / "scores.json").read_text())
+    scores = json.loads(Path("maps/scores.json").read_text())
     guess, iou = expected(image), []
     for k in range(7):
         both, either = ((truth == k) & (guess == k)).sum(), ((truth == k) | (guess == k)).sum()
@@ -48,7 +46,7 @@ def test_scores_carry_their_protocol(
     table = capsys.readouterr().out
     assert "mIoU" in table
     assert "7 classes, full labels, test split (1 scene), TTA none" in table
-    with rasterio.open(tmp_path / "maps" / "confusion.png") as picture:
+    with rasterio.open("maps/confusion.png") as picture:
         assert picture.width > 200
 
 
@@ -67,8 +65,8 @@ def test_pixels_without_data_count_nowhere_made_now_or_before(
     right = (exact_map(image, ~void, RADIUS, STRIDE) == truth)[~void].mean()
     make_geotiff("in/a.tif", np.dstack([image, *alpha]), **options[kind])
     make_geotiff("in/b.tif", np.full((17, 19, 3), 9, np.uint8))
-    write_raster(tmp_path / "truth" / "a.png", truth, RasterSpec(driver="PNG"))
-    write_raster(tmp_path / "truth" / "b.png", np.zeros((17, 19), np.uint8), RasterSpec(driver="PNG"))
+    write_raster(Path("truth/a.png"), truth, RasterSpec(driver="PNG"))
+    write_raster(Path("truth/b.png"), np.zeros((17, 19), np.uint8), RasterSpec(driver="PNG"))
     asked = ("in", "--nodata", 200)
     assert call(*asked) == 0
     found = []
@@ -83,23 +81,19 @@ def test_pixels_without_data_count_nowhere_made_now_or_before(
     assert found[0]["without_data"] == void.sum()
 
 
-def test_only_the_part_is_scored(
-    tmp_path: Path, make_geotiff: Make, call: Call, rng: np.random.Generator
-) -> None:
+def test_only_the_part_is_scored(make_geotiff: Make, call: Call, rng: Any) -> None:
     image = pixels(rng, 80, 90, 3)
     make_geotiff("in/a.tif", image)
     truth = np.full((80, 90), 6, np.uint8)
     truth[13:60, 21:70] = expected(image)[13:60, 21:70]
-    write_raster(tmp_path / "truth.png", truth, RasterSpec(driver="PNG"))
+    write_raster(Path("truth.png"), truth, RasterSpec(driver="PNG"))
     assert call("in/a.tif", "--labels", "truth.png", "--part", 13, 21, 47, 49) == 0
-    scores = json.loads((tmp_path / "maps" / "scores.json").read_text())
+    scores = json.loads(Path("maps/scores.json").read_text())
     assert (scores["oa"], scores["pixels"]) == (1.0, 47 * 49)
 
 
 @pytest.mark.parametrize(("name", "counted"), [("potsdam-6", 6), ("potsdam-5", 5)])
-def test_potsdam_protocols_by_name(
-    tmp_path: Path, make_geotiff: Make, call: Call, rng: Any, name: str, counted: int
-) -> None:
+def test_potsdam_protocols_by_name(make_geotiff: Make, call: Call, rng: Any, name: str, counted: int) -> None:
     names = ("impervious surfaces", "building", "low vegetation", "tree", "car", "clutter")
     colours = ((255, 255, 255), (0, 0, 255), (0, 255, 255), (0, 255, 0), (255, 255, 0), (255, 0, 0))
     table = tuple(LandCoverClass(n, c, i) for i, (n, c) in enumerate(zip(names, colours, strict=True)))
@@ -108,7 +102,7 @@ def test_potsdam_protocols_by_name(
     label = np.array(colours, np.uint8)[truth]
     label[:3] = 0  # the eroded border
     make_geotiff("in/top_potsdam_2_13_RGB.tif", pixels(rng, 40, 40, 3))
-    write_raster(tmp_path / "top_potsdam_2_13_label_noBoundary.tif", label)
+    write_raster(Path("top_potsdam_2_13_label_noBoundary.tif"), label)
 
     def half_right(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
         ids = np.zeros(valid.shape, np.uint8)
@@ -118,17 +112,17 @@ def test_potsdam_protocols_by_name(
     labels = ("--labels", "{scene}_label_noBoundary.tif", "--protocol", name)
     kind = {"classes": classes, "predictor": lambda *_, **__: FunctionPredictor(half_right)}
     assert call("in/top_potsdam_2_13_RGB.tif", *labels, labels="eroded", **kind) == 0
-    scores = json.loads((tmp_path / "maps" / "scores.json").read_text())
+    scores = json.loads(Path("maps/scores.json").read_text())
     assert scores["protocol"]["name"] == name
     assert len(scores["iou"]) == counted
     assert scores["pixels"] == (truth[3:] < counted).sum()
 
 
 def test_a_protocol_that_does_not_fit_is_refused_before_the_work(
-    tmp_path: Path, make_geotiff: Make, call: Call, capsys: Any
+    make_geotiff: Make, call: Call, capsys: Any
 ) -> None:
     source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
-    write_raster(tmp_path / "t.png", np.zeros((9, 9), np.uint8), RasterSpec(driver="PNG"))
+    write_raster(Path("t.png"), np.zeros((9, 9), np.uint8), RasterSpec(driver="PNG"))
     for options, said in (
         (("potsdam-6",), "expected eroded labels"),
         (("potsdam-6", "--label-kind", "eroded"), "have no class 'impervious surfaces'"),
@@ -136,31 +130,29 @@ def test_a_protocol_that_does_not_fit_is_refused_before_the_work(
     ):
         assert call(source, "--labels", "t.png", "--protocol", *options) == 2
         assert said in capsys.readouterr().err
-    assert not (tmp_path / "maps").exists()
+    assert not Path("maps").exists()
 
 
 def test_an_unknown_label_value_costs_the_score_not_the_map(
-    tmp_path: Path, make_geotiff: Make, call: Call, rng: Any, capsys: Any
+    make_geotiff: Make, call: Call, rng: Any, capsys: Any
 ) -> None:
     for name, value in (("a", 0), ("b", 77)):
         make_geotiff(f"in/{name}.tif", pixels(rng, 90, 20, 3))
         truth = np.zeros((90, 20), np.uint8)
         truth[70, 3] = value
-        write_raster(tmp_path / "truth" / f"{name}.png", truth, RasterSpec(driver="PNG"))
+        write_raster(Path(f"truth/{name}.png"), truth, RasterSpec(driver="PNG"))
     assert call("in", "--labels", "truth/{stem}.png") == 1
     said = capsys.readouterr()
     assert "b.png: codes" in said.err
     assert "77 (1 px)" in said.err
     assert "the map is written, its scores are left out" in said.err
-    assert json.loads((tmp_path / "maps" / "scores.json").read_text())["protocol"]["scenes"] == ["a"]
-    assert (tmp_path / "maps" / "b.tif").is_file()
+    assert json.loads(Path("maps/scores.json").read_text())["protocol"]["scenes"] == ["a"]
+    assert Path("maps/b.tif").is_file()
 
 
-def test_labels_that_do_not_fit_their_image(
-    tmp_path: Path, make_geotiff: Make, call: Call, capsys: Any
-) -> None:
+def test_labels_that_do_not_fit_their_image(make_geotiff: Make, call: Call, capsys: Any) -> None:
     source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
-    write_raster(tmp_path / "a_1.png", np.zeros((9, 10), np.uint8), RasterSpec(driver="PNG"))
+    write_raster(Path("a_1.png"), np.zeros((9, 10), np.uint8), RasterSpec(driver="PNG"))
     assert call(source, "--labels", "{stem}_1.png") == 1
     assert "a_1.png: expected 9×9 pixels as its image " in capsys.readouterr().err
 
@@ -190,12 +182,12 @@ def test_a_label_of_another_place_is_refused_as_check_refuses_it(
     good = make_geotiff("good/a.tif", np.zeros((21, 31), np.uint8))
     moved = make_geotiff("moved/a.tif", np.zeros((21, 31), np.uint8), **profile)
     assert call(image, "--labels", good) == 0
-    (tmp_path / "maps" / "scores.json").unlink()
+    Path("maps/scores.json").unlink()
     for part in ((), ("--part", 3, 4, 5, 6)):
         assert call(image, "--labels", moved, *part) == 1
         error = capsys.readouterr().err.strip()
         assert re.search(said, error)
-        assert not (tmp_path / "maps" / "scores.json").exists()
+        assert not Path("maps/scores.json").exists()
         dataset = Dataset("made", tmp_path, (Scene("a", image, moved, "a", "train"),), make_classes(1))
         found = [f.text for f in check_dataset(dataset, progress=False).findings]
         assert [f"error: {text}" for text in found] == [error]
@@ -228,7 +220,7 @@ def test_a_world_file_is_a_place_and_a_plain_mask_lies_on_its_image(
 
 
 def test_naic_results_are_pngs_with_the_original_codes(
-    tmp_path: Path, make_geotiff: Make, call: Call, rng: np.random.Generator
+    make_geotiff: Make, call: Call, rng: np.random.Generator
 ) -> None:
     classes = ClassMap(tuple(LandCoverClass(f"c{i}", (i, i, i), 100 * (i + 1)) for i in range(8)))
     images = {f"{i}": pixels(rng, 256, 256, 3) for i in range(3)}
@@ -243,25 +235,23 @@ def test_naic_results_are_pngs_with_the_original_codes(
         augmentation=SimpleNamespace(scale_to=None),
         training=SimpleNamespace(precision="float32"),
     )
-    assert call(tmp_path / "in", classes=classes, recipe=recipe) == 0
-    names = {p.name for p in (tmp_path / "maps").glob("[!.]*")}
+    assert call(Path("in"), classes=classes, recipe=recipe) == 0
+    names = {p.name for p in Path("maps").glob("[!.]*")}
     styles = {f"{stem}.qml" for stem in ("0", "1", "2", "placed")} | {"placed.tif.aux.xml"}
     assert names - styles == {"0.png", "1.png", "2.png", "placed.tif"}
     assert styles <= names
     for stem in ("0", "1"):
-        got = ids(tmp_path / "maps" / f"{stem}.png")
+        got = ids(f"maps/{stem}.png")
         assert got.dtype == np.uint16
         np.testing.assert_array_equal(got, 100 * (expected(images[stem]).astype(int) + 1))
-    assert (ids(tmp_path / "maps" / "2.png")[:50] == 0).all()
-    assert ids(tmp_path / "maps" / "placed.tif").max() < 8
+    assert (ids("maps/2.png")[:50] == 0).all()
+    assert ids("maps/placed.tif").max() < 8
 
 
-def test_a_png_that_loses_the_place_says_so(
-    tmp_path: Path, make_geotiff: Make, call: Call, capsys: Any
-) -> None:
+def test_a_png_that_loses_the_place_says_so(make_geotiff: Make, call: Call, capsys: Any) -> None:
     assert call(make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8)), "--format", "png") == 0
     assert "its georeference is lost in a PNG" in capsys.readouterr().err
-    assert ids(tmp_path / "maps" / "a.png").dtype == np.uint8
+    assert ids("maps/a.png").dtype == np.uint8
 
 
 def test_a_png_too_large_for_memory_is_refused(make_classes: Callable[..., ClassMap], tmp_path: Path) -> None:

@@ -87,9 +87,9 @@ def test_a_split_is_scored_scene_by_scene_and_in_total(
         assert entry["miou"] == pytest.approx(iou(tiles.truth[name], tiles.guess[name]), rel=1e-12)
         assert entry["oa"] == pytest.approx((tiles.truth[name] == tiles.guess[name]).mean(), rel=1e-12)
         assert entry["pixels"] == SIZE[0] * SIZE[1]
-        with rasterio.open(tmp_path / "maps" / entry["map"]) as file:
+        with rasterio.open("maps" / entry["map"]) as file:
             np.testing.assert_array_equal(file.read(1), tiles.guess[name])
-        assert (tmp_path / "maps" / entry["map"].replace(".tif", ".view.png")).is_file()
+        assert (Path("maps") / entry["map"].replace(".tif", ".view.png")).is_file()
     lines = capsys.readouterr().out.splitlines()
     head = next(i for i, line in enumerate(lines) if line.startswith("scene"))
     rows = lines[head : head + 3]
@@ -123,7 +123,7 @@ def test_scenes_of_different_scale_are_scored_by_scale_too(
 
 
 def test_a_scale_of_the_recipe_goes_before_the_georeference_as_in_training(
-    tmp_path: Path, tiles: Tiles, call: Call, capsys: Any
+    tiles: Tiles, call: Call, capsys: Any
 ) -> None:
     with rasterio.open(tiles.root / "tile_3" / "images" / "p.tif", "r+") as image:
         image.crs, image.transform = "EPSG:25833", rasterio.Affine(1.2, 0, 0, 0, -1.2, 0)
@@ -144,10 +144,10 @@ def test_splits_share_a_folder_and_are_gone_on_with(
         assert scores_of(tmp_path)["protocol"]["scenes"] == names
     assert len({entry["map"] for entry in seen.values()}) == 5
     for name, entry in seen.items():
-        with rasterio.open(tmp_path / "maps" / entry["map"]) as file:
+        with rasterio.open("maps" / entry["map"]) as file:
             np.testing.assert_array_equal(file.read(1), tiles.guess[name])
     capsys.readouterr()
-    (tmp_path / "maps" / seen["3_q"]["map"]).unlink()
+    (Path("maps") / seen["3_q"]["map"]).unlink()
     assert call("--split", "test", recipe=tiles.recipe()) == 0
     assert "1 of 2 maps are finished and unchanged" in capsys.readouterr().out
     assert {**scores_of(tmp_path)["per_scene"]} == {name: seen[name] for name in ("3_p", "3_q")}
@@ -182,7 +182,7 @@ def test_the_labels_and_bands_of_another_recipe_mean_what_it_says(
     classes = [{"name": n, "code": 250 if n == "a" else 100 - "abcdefg".index(n)} for n in "gfedcba"]
     other = tiles.recipe(**files, classes=classes, bands=[2, 3, 4])
     data = {"name": "other", "dataset": other.dataset.model_dump(mode="json")}
-    (tmp_path / "other.yaml").write_text(yaml.safe_dump(data))
+    Path("other.yaml").write_text(yaml.safe_dump(data))
     arguments = ("--split", "test", "--pictures", "--recipe", "other.yaml")
     assert call(*arguments, recipe=tiles.recipe(), bands=(1, 2, 3)) == 0
     truth, guess = (np.concatenate([a[s] for s in ("3_p", "3_q")]) for a in (tiles.truth, tiles.guess))
@@ -191,20 +191,18 @@ def test_the_labels_and_bands_of_another_recipe_mean_what_it_says(
     assert call(*arguments, recipe=tiles.recipe(), bands=(1, 2, 3)) == 0
     assert "2 of 2 maps are finished" in capsys.readouterr().out
     data["dataset"]["classes"] = data["dataset"]["classes"][:6]
-    (tmp_path / "other.yaml").write_text(yaml.safe_dump(data))
+    Path("other.yaml").write_text(yaml.safe_dump(data))
     assert call(*arguments, recipe=tiles.recipe()) == 2
     assert "only the run has a\n" in capsys.readouterr().err
 
 
-def test_a_recipe_without_that_split_is_refused_in_one_line(
-    tmp_path: Path, tiles: Tiles, call: Call, capsys: Any
-) -> None:
+def test_a_recipe_without_that_split_is_refused_in_one_line(tiles: Tiles, call: Call, capsys: Any) -> None:
     recipe = tiles.recipe(split={"group": r"(tile_\d+)/", "validation": ["tile_2"]})
     assert call("--split", "test", recipe=recipe) == 2
     error = capsys.readouterr().err
     assert "run/recipe.yaml: expected scenes of the split test, it has 4 train, 1 validation" in error
     assert error.count("\n") == 1
-    assert not (tmp_path / "maps").exists()
+    assert not Path("maps").exists()
 
 
 def test_options_may_stand_before_between_and_behind_the_inputs() -> None:
@@ -220,16 +218,16 @@ def test_options_may_stand_before_between_and_behind_the_inputs() -> None:
 
 
 def test_maps_are_not_put_where_the_next_call_would_take_them_for_scenes(
-    tmp_path: Path, make_geotiff: Make, make_png: Make, call: Call, tiles: Tiles, capsys: Any
+    make_geotiff: Make, make_png: Make, call: Call, tiles: Tiles, capsys: Any
 ) -> None:
     for name in "abc":
         make_geotiff(f"flat/images/{name}.tif", np.ones((*SIZE, 3), np.uint8), crs=None)
         make_png(f"flat/labels/{name}.png", np.zeros(SIZE, np.uint8))
-    files = {"root": str(tmp_path / "flat"), "images": "**/{name}.tif", "labels": "labels/{name}.png"}
+    files = {"root": str(Path("flat")), "images": "**/{name}.tif", "labels": "labels/{name}.png"}
     recipe = tiles.recipe(**files, split={"test": ["c"]})
     assert call("--split", "test", recipe=recipe, output="flat/maps") == 2
     assert "flat/maps: c.tif would be taken for a file of the dataset in" in capsys.readouterr().err
-    assert not (tmp_path / "flat" / "maps").exists()
+    assert not Path("flat/maps").exists()
     files["images"] = "images/{name}.tif"
     for _ in range(2):
         recipe = tiles.recipe(**files, split={"test": ["c"]})
@@ -256,7 +254,7 @@ def test_one_label_for_several_images(
     assert code == 2
     assert "st/a_lab/x.tif for st/a/x.tif and for st/b/x.tif" in error
     assert error.count("\n") == 1
-    assert not (tmp_path / "maps").exists()
+    assert not Path("maps").exists()
     assert call("st/b/x.tif", "--labels", "st/a_lab/{stem}.tif") == 0  # said for this one
 
 

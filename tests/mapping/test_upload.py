@@ -41,7 +41,7 @@ def written(store: Store) -> list[str]:
 
 
 def test_what_is_uploaded_is_what_a_folder_gets(
-    scenes: list[Path], call: Call, to_bucket: Call, store: Store, tmp_path: Path, capfd: Any
+    scenes: list[Path], call: Call, to_bucket: Call, store: Store, capfd: Any
 ) -> None:
     assert call("in", output="local") == 0
     capfd.readouterr()
@@ -53,12 +53,12 @@ def test_what_is_uploaded_is_what_a_folder_gets(
         assert store.get(f"maps/a.{name}") == Path(f"local/a.{name}").read_bytes()
     assert f"10 files uploaded to s3://{store.bucket}/maps: " in said.out
     assert said.err == ""
-    left = [path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    left = [path.name for path in Path("cache").rglob("*") if path.is_file()]
     assert left == []
 
 
 def test_the_same_command_does_nothing_twice(
-    scenes: list[Path], to_bucket: Call, store: Store, tmp_path: Path, capfd: Any, make_geotiff: Make
+    scenes: list[Path], to_bucket: Call, store: Store, capfd: Any, make_geotiff: Make
 ) -> None:
     """Neither beside its working folder nor on another machine; what changed is made anew, and replaced."""
     assert to_bucket("in") == 0
@@ -67,7 +67,7 @@ def test_the_same_command_does_nothing_twice(
         assert to_bucket("in", predictor=None) == 0
         assert written(store) == []
         assert "2 of 2 maps are finished and unchanged" in capfd.readouterr().out
-        shutil.rmtree(tmp_path / "cache")
+        shutil.rmtree(Path("cache"))
     make_geotiff("in/b.tif", np.zeros((61, 83, 3), np.uint8))
     store.asked.clear()
     assert to_bucket("in") == 0
@@ -106,7 +106,7 @@ def test_a_store_that_is_busy_for_a_while_gets_all(
 
 
 def test_what_is_refused_stays_and_the_same_command_goes_on(
-    scenes: list[Path], to_bucket: Call, store: Store, tmp_path: Path, capfd: Any
+    scenes: list[Path], to_bucket: Call, store: Store, capfd: Any
 ) -> None:
     store.fault = lambda method, path: 403 if method == "PUT" and path.endswith("b.tif") else None
     assert to_bucket("in") == 1
@@ -115,7 +115,7 @@ def test_what_is_refused_stays_and_the_same_command_goes_on(
     assert f"error: s3://{store.bucket}/maps/b.tif: cannot be uploaded: access is denied" in said
     assert "the same command goes on" in said
     assert without_styles(store.keys()) == ["maps/a.tif"]
-    assert [path.name for path in (tmp_path / "cache").rglob("*.tif")] == ["b.tif"]
+    assert [path.name for path in Path("cache").rglob("*.tif")] == ["b.tif"]
     store.fault = lambda method, path: None
     assert to_bucket("in", predictor=None) == 0
     assert without_styles(store.keys()) == ["maps/a.tif", "maps/b.tif"]

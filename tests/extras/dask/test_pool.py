@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import threading
+import urllib.error
+import urllib.request
 from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from distributed import Future
 
@@ -197,3 +200,19 @@ def test_more_local_workers_than_gpus_are_refused(monkeypatch: Any) -> None:
     line = "expected at most 4, one for each GPU, got 5"
     with pytest.raises(ClusterError, match=line), connected(ClusterOptions(workers=5)):
         pass
+
+
+@pytest.mark.slow
+def test_no_port_answers_over_plain_http(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with connected(ClusterOptions(workers=1)):
+        me = psutil.Process()
+        found = [c for p in (me, *me.children(recursive=True)) for c in p.net_connections("inet")]
+        ports = {one.laddr.port for one in found if one.status == "LISTEN"}
+        assert {one.laddr.ip for one in found if one.status == "LISTEN"} == {"127.0.0.1"}
+        for port in ports:
+            for page in ("", "status", "health", "metrics", "info/main/workers.html", "json/identity.json"):
+                with pytest.raises((urllib.error.URLError, OSError)):
+                    urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}")
+    assert ports
+    assert list(tmp_path.glob(".segmenter*")) == []

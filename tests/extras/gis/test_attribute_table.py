@@ -58,15 +58,15 @@ def table(gdal: Any, path: Path) -> dict[str, list[Any]]:
 
 @pytest.mark.parametrize("options", [(), ("--cog",), ("--codes", "7,300,2,9,11,0,65534")], ids=str)
 def test_gdal_reads_the_classes_of_a_map_and_their_pixels(
-    tmp_path: Path, make_geotiff: Callable[..., Path], call: Callable[..., int], gdal: Any, options: Any
+    make_geotiff: Callable[..., Path], call: Callable[..., int], gdal: Any, options: Any
 ) -> None:
     colours = [(20 * i, 255 - i, 3 * i) for i in range(7)]
     rows = enumerate(zip(NAMES, colours, strict=True))
     classes = ClassMap(tuple(LandCoverClass(name, colour, i) for i, (name, colour) in rows))
     scene(make_geotiff, "in/a.tif", 131, 203)
     assert call("in", *options, classes=classes) == 0
-    found = table(gdal, tmp_path / "maps" / "a.tif")
-    with rasterio.open(tmp_path / "maps" / "a.tif") as file:
+    found = table(gdal, Path("maps/a.tif"))
+    with rasterio.open("maps/a.tif") as file:
         pixels = file.read(1)
         assert file.descriptions == ("land-cover class",)
         assert file.dtypes == ("uint16" if "300" in str(options) else "uint8",)

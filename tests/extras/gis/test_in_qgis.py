@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,6 @@ import rasterio
 from numpy.typing import NDArray
 
 from segmenter.grid.labels import ClassMap, LandCoverClass
-from tests.helpers.asking_qgis import ask_qgis
 from tests.helpers.child_predict import scene
 
 NAMES = ("building & <shed>", 'road "paved"', "Gebüsch", "水体", "pipeline (buried)", "]]>", "car")
@@ -52,8 +54,8 @@ def test_qgis_shows_the_classes_by_name_and_colour_and_nothing_else(
     assert call("in", "--codes", codes, "--confidence", classes=classes, output="coded") == 0
     assert call("in", "--no-styles", classes=classes, output="bare") == 0
     maps = {name: str(tmp_path / name / "a.tif") for name in ("maps", "coded", "bare")}
-    sure = str(tmp_path / "coded" / "a.confidence.tif")
-    pictures = {str(tmp_path / f"{name}.png"): maps[name] for name in ("maps", "coded")}
+    sure = str(Path("coded/a.confidence.tif"))
+    pictures = {str(Path(f"{name}.png")): maps[name] for name in ("maps", "coded")}
     said = ask_qgis(tmp_path, layers=[*maps.values(), sure], pictures=pictures)["layers"]
     assert said[maps["maps"]]["legend"] == said[maps["coded"]]["legend"] == LEGEND
     assert said[maps["maps"]]["values"] == list(range(7))
@@ -66,7 +68,7 @@ def test_qgis_shows_the_classes_by_name_and_colour_and_nothing_else(
     assert len(np.unique(ids)) == 8
     colours = np.array([*COLOURS, *[MAGENTA] * (256 - len(COLOURS))], np.uint8)
     for name in ("maps", "coded"):
-        np.testing.assert_array_equal(drawn(tmp_path / f"{name}.png"), colours[ids])
+        np.testing.assert_array_equal(drawn(Path(f"{name}.png")), colours[ids])
 
 
 def test_what_qgis_saves_is_left(
@@ -74,9 +76,9 @@ def test_what_qgis_saves_is_left(
 ) -> None:
     scene(make_geotiff, "in/a.tif", 40, 50)
     assert call("in", classes=classes) == 0
-    map_file = str(tmp_path / "maps" / "a.tif")
+    map_file = str(Path("maps/a.tif"))
     ask_qgis(tmp_path, saved_styles=[map_file], statistics=[map_file])
-    style, table = tmp_path / "maps" / "a.qml", tmp_path / "maps" / "a.tif.aux.xml"
+    style, table = Path("maps/a.qml"), Path("maps/a.tif.aux.xml")
     theirs = style.read_bytes(), table.read_bytes()
     assert b"STATISTICS_MEAN" in theirs[1]
     assert b"GDALRasterAttributeTable" in theirs[1]
@@ -95,7 +97,36 @@ def test_qgis_shows_the_classes_of_a_png(
 ) -> None:
     make_png("in/a.png", np.random.default_rng(5).integers(0, 255, (60, 90, 3), np.uint8))
     assert call("in", "--format", "png", classes=classes) == 0
-    path = str(tmp_path / "maps" / "a.png")
+    path = str(Path("maps/a.png"))
     said = ask_qgis(tmp_path, layers=[path])["layers"][path]
     assert said["legend"] == LEGEND
     assert said["values"] == [3 * i for i in range(7)]
+
+
+_PYTHON = Path("/usr/bin/python3")
+_LIBRARY = Path("/usr/lib/python3/dist-packages/qgis")
+_SCRIPT = Path(__file__).parents[2] / "helpers" / "qgis_look.py"
+
+
+def ask_qgis(folder: Path, **asked: Any) -> dict[str, Any]:
+    """What QGIS says of files, see `qgis_look`; skips the test where there is none.
+
+    Args:
+        folder: for its settings.
+    """
+    if not (_PYTHON.exists() and _LIBRARY.is_dir()):
+        pytest.skip("QGIS is not installed (Debian: apt-get install python3-qgis qgis-providers)")
+    foreign = ("PYTHON", "GDAL", "PROJ")  # of our own libraries
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    environment |= {"QT_QPA_PLATFORM": "offscreen", "HOME": str(folder), "XDG_RUNTIME_DIR": str(folder)}
+    done = subprocess.run(
+        [_PYTHON, "-W", "ignore", _SCRIPT],
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found

@@ -52,9 +52,6 @@ def burner(rule: BurnRule) -> Burner:
     return found
 
 
-# ------------------------------------------------------------------------------------------- the laws
-
-
 @given(st.integers(0, 10**6), st.integers(1, 15), st.booleans())
 @settings(max_examples=30, deadline=None)
 def test_strips_do_not_show(seed: int, rows: int, all_touched: bool) -> None:
@@ -98,9 +95,6 @@ def test_a_pixel_is_touched_where_a_polygon_has_a_part_of_it(seed: int) -> None:
     common = [shapely.area(shapely.intersection(cells, one)) > 1e-9 for one in shapes]
     found = burner(replace(RULE, all_touched=True)).ids(placed(shapes, [0] * len(shapes)), Window.of(size))
     np.testing.assert_array_equal(found == 0, np.any(common, axis=0))
-
-
-# --------------------------------------------------------------------------------------------- files
 
 
 @pytest.fixture
@@ -217,9 +211,6 @@ def test_arcs_are_followed(image: Path, tmp_path: Path) -> None:
     found = labels(path, image) == 2
     assert found[away < 9.9].all()
     assert not found[away > 10].any()
-
-
-# ------------------------------------------------------------------------------ values, order, refusals
 
 
 def test_values_are_names_codes_or_what_the_recipe_says(image: Path, tmp_path: Path) -> None:

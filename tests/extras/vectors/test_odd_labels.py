@@ -97,9 +97,6 @@ def test_what_a_collection_holds_is_named(image: Path, tmp_path: Path) -> None:
         burned(path, image)
 
 
-# ------------------------------------------------------------------------------------------ CRS, text
-
-
 def geojson(path: Path, member: Any, shape: Any) -> Path:
     geometry = shapely.geometry.mapping(shape)
     feature = {"type": "Feature", "properties": {"class": "a", "crs": "no"}, "geometry": geometry}
@@ -152,8 +149,6 @@ def test_text_of_an_encoding_that_a_shapefile_does_not_tell(image: Path, tmp_pat
     with pytest.raises(LabelError, match=r"into x\.cpg"):
         burned(path, image)
 
-
-# ---------------------------------------------------------------------------------------------- views
 
 ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT "
 

@@ -140,9 +140,6 @@ def test_a_sliver_goes_to_the_neighbour_with_the_longest_border(
     np.testing.assert_array_equal(slivers_gone(ids, least, rows), one_by_one(ids, least))
 
 
-# ------------------------------------------------------------------------------------ the command
-
-
 @pytest.fixture
 def make_map(tmp_path: Path) -> Callable[..., Path]:
     """A map as predict.py writes it, half a metre a pixel, by default with a confidence of 0.4 beside it."""
