@@ -44,9 +44,7 @@ def test_the_files_are_those_of_the_command(run: OpenRun, scenes: Path, tmp_path
     assert repr(again).startswith("2 maps in")
 
 
-def test_maps_are_scored_with_labels(
-    run: OpenRun, scenes: Path, tmp_path: Path, make_png: Make, capfd: Any
-) -> None:
+def test_maps_are_scored(run: OpenRun, scenes: Path, tmp_path: Path, make_png: Make, capfd: Any) -> None:
     run.map(scenes, tmp_path / "maps", format="png")
     for name in ("a", "b"):
         (tmp_path / "truth").mkdir(exist_ok=True)
@@ -60,7 +58,7 @@ def test_maps_are_scored_with_labels(
     assert capfd.readouterr() == ("", "")
 
 
-def test_an_input_that_fails_is_an_error_and_the_others_are_mapped(
+def test_a_failing_input_is_an_error_and_others_are_mapped(
     run: OpenRun, scenes: Path, tmp_path: Path
 ) -> None:
     (scenes / "c.tif").write_bytes((scenes / "a.tif").read_bytes()[:300])
@@ -94,9 +92,7 @@ def test_the_model_is_compiled_once_for_many_calls(run: OpenRun, scenes: Path, t
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_options_are_checked_before_anything_is_done(
-    run: OpenRun, tmp_path: Path, options: dict[str, Any], said: str
-) -> None:
+def test_options_are_checked_first(run: OpenRun, tmp_path: Path, options: dict[str, Any], said: str) -> None:
     with pytest.raises(DatasetError, match=said):
         run.map("nowhere.tif", tmp_path / "maps", **options)
     assert not (tmp_path / "maps").exists()

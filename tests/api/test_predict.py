@@ -74,9 +74,7 @@ def test_probabilities_and_blended_windows_are_those_of_the_file(
     np.testing.assert_array_equal(run.predict(image, valid, mode="smooth", window_size=64), expected)
 
 
-def test_another_scale_is_that_of_the_file(
-    run: OpenRun, image: Any, make_geotiff: Make, tmp_path: Path
-) -> None:
+def test_another_scale_is_the_files(run: OpenRun, image: Any, make_geotiff: Make, tmp_path: Path) -> None:
     expected = _mapped(run, make_geotiff("a.tif", image), tmp_path / "maps", "--gsd", "0.8")
     np.testing.assert_array_equal(run.predict(image, gsd=0.8, raster_gsd=0.5), expected)
     assert (expected != run.predict(image)).any()
@@ -84,9 +82,7 @@ def test_another_scale_is_that_of_the_file(
         run.predict(image, gsd=0.8)
 
 
-def test_several_images_and_memory_maps_give_what_each_gives_alone(
-    run: OpenRun, image: Any, tmp_path: Path
-) -> None:
+def test_several_images_and_memory_maps_are_as_each_alone(run: OpenRun, image: Any, tmp_path: Path) -> None:
     """In the other byte order too, with rows that lie backwards, and into a file."""
     stack = np.stack([image[:40, :70], image[50:90, 100:170]])
     alone = [run.predict(each) for each in stack]
@@ -152,17 +148,13 @@ def test_what_cannot_be_meant_is_refused_with_advice(run: OpenRun, image: Any, w
         run.predict(**arguments(image))
 
 
-def test_bands_of_a_file_are_chosen_by_an_expression_that_is_told(
-    run: OpenRun, image: Any, monkeypatch: Any
-) -> None:
+def test_the_expression_that_chooses_bands_is_told(run: OpenRun, image: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(run, "_run", replace(load_run(run.paths[0]), bands=(4, 2, 1)))
     with pytest.raises(RasterError, match=r"bands 4, 2, 1 of its files: image\[..., \[3, 1, 0\]\]"):
         run.predict(np.dstack([image, image]))
 
 
-def test_a_run_that_is_replaced_is_not_mixed_up_with_the_opened_one(
-    run: OpenRun, image: Any, tmp_path: Path
-) -> None:
+def test_a_replaced_run_is_not_mixed_up_with_the_opened_one(run: OpenRun, image: Any, tmp_path: Path) -> None:
     """Newer weights of the same run are taken, as a training writes them; another run.json is refused."""
     path = tmp_path / "run"
     shutil.copytree(run.paths[0], path)

@@ -66,9 +66,7 @@ def test_alpha_that_is_measurements(images: Images, rng: Any, call: Callable[...
         assert capfd.readouterr().err == f"error: {expected}\n"
 
 
-def test_none_of_it_is_lost_once_they_are_said(
-    images: Images, rng: Any, call: Callable[..., int], capfd: Any
-) -> None:
+def test_named_bands_are_all_read(images: Images, rng: Any, call: Callable[..., int], capfd: Any) -> None:
     values = near_infrared(rng)
     dataset = replace(images(values, alpha=True), bands=(1, 2, 3, 4))
     assert check_dataset(dataset, progress=False).clean
@@ -107,7 +105,7 @@ def test_training_looks_before_it_starts(tmp_path: Path, make_geotiff: Make, rng
         prepare_tiles(recipe, load_dataset(recipe))
 
 
-def test_nodata_values_that_are_data_are_told_by_the_check_and_by_training(
+def test_nodata_values_that_are_data_are_told_by_check_and_training(
     images: Images, rng: Any, capfd: Any
 ) -> None:
     values = rng.integers(0, 4, (*SHAPE, 3), np.uint8)

@@ -58,12 +58,7 @@ MODES = [("--mode", "exact"), ("--mode", "smooth"), ("--gsd", "0.35", *CODES), P
 
 @pytest.mark.parametrize("options", MODES, ids=str)
 def test_maps_of_a_cluster_are_those_of_one_process(
-    tmp_path: Path,
-    make_geotiff: Make,
-    call: Call,
-    small_strips: None,
-    two_workers: str,
-    options: tuple[str, ...],
+    tmp_path: Path, make_geotiff: Make, call: Call, small_strips: None, two_workers: str, options: Any
 ) -> None:
     same_as_one_process(tmp_path, make_geotiff, call, two_workers, *options)
 
@@ -80,9 +75,7 @@ def test_maps_of_any_number_of_workers_are_those_of_one_process(
                 shutil.rmtree(tmp_path / folder)
 
 
-def test_a_mosaic_on_a_cluster_has_no_seams(
-    make_geotiff: Make, call: Call, small_strips: None, two_workers: str
-) -> None:
+def test_a_mosaic_has_no_seams(make_geotiff: Make, call: Call, small_strips: None, two_workers: str) -> None:
     image = np.random.default_rng(3).integers(1, 255, (210, 160, 3), np.uint8)
     make_geotiff("in/left.tif", image[:, :80])
     make_geotiff("in/right.tif", image[:, 80:], transform=rasterio.Affine(0.5, 0, 368040, 0, -0.5, 5808000))

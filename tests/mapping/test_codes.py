@@ -94,7 +94,7 @@ def test_codes_by_name_of_the_recipe_and_in_a_png(
     assert (kind, set(np.unique(values))) == ("uint16", {0, 10, 20, 30, 40, 50, 60, 700})
 
 
-def test_scores_are_those_of_the_ids_also_of_maps_that_were_there(
+def test_scores_are_those_of_the_ids_also_of_kept_maps(
     tmp_path: Path, make_geotiff: Make, call: Call
 ) -> None:
     rng = np.random.default_rng(3)

@@ -182,7 +182,7 @@ def test_the_same_call_keeps_its_maps_and_its_precision_on_another_machine(folde
         (["float32"], ["run"], "precision was float32, is mixed_float16"),
     ],
 )
-def test_a_map_of_another_precision_is_made_anew(
+def test_another_precision_is_another_map(
     folder: Folder, before: list[str], after: list[str], reason: str
 ) -> None:
     folder.map("--precision", *before)

@@ -86,9 +86,7 @@ def test_what_says_where_or_whether_is_not_lost_in_silence(
     assert what in refusal
 
 
-def test_a_mask_that_is_cut_off_is_not_lost_in_silence(
-    make_geotiff: Make, rng: Any, verdict: Verdict
-) -> None:
+def test_a_mask_cut_off_is_not_lost_in_silence(make_geotiff: Make, rng: Any, verdict: Verdict) -> None:
     path = make_geotiff("a.tif", pixels(rng), masks=shape(rng))
     data = bytearray(path.read_bytes())
     start = struct.unpack_from("<I", data, 4)[0]

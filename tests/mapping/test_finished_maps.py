@@ -15,9 +15,7 @@ from tests.helpers.child_predict import files, scene, without_styles
 from tests.helpers.maps import Call, Make, at_batch
 
 
-def test_finished_maps_are_kept_and_what_has_changed_is_said(
-    make_geotiff: Make, call: Call, capsys: Any
-) -> None:
+def test_finished_maps_are_kept_and_changes_are_said(make_geotiff: Make, call: Call, capsys: Any) -> None:
     for name in ("a", "b"):
         scene(make_geotiff, f"in/{name}.tif", 40, 50)
     assert call("in") == 0
@@ -65,7 +63,7 @@ def test_a_file_more_is_made_and_one_fewer_is_no_reason(make_geotiff: Make, call
     assert Path("maps/a.confidence.tif").exists()
 
 
-def test_what_belonged_to_an_older_map_does_not_stay_beside_the_new_one(
+def test_files_of_an_older_map_do_not_stay_beside_the_new_one(
     make_geotiff: Make, call: Call, capsys: Any
 ) -> None:
     """Only what the journal says that we wrote goes, and only where it would be another now."""
@@ -146,7 +144,7 @@ def check_refused(capsys: Any, folder: Path, name: str, made: set[str]) -> str:
     return str(said)
 
 
-def test_an_input_replaced_while_it_waits_is_not_mapped(
+def test_an_input_replaced_before_is_not_mapped(
     make_geotiff: Make, changing: Any, call: Any, capsys: Any
 ) -> None:
     """Its place and size were read before it became another raster."""
@@ -168,7 +166,7 @@ def test_an_input_replaced_while_it_waits_is_not_mapped(
 
 
 @pytest.mark.parametrize("old_time", [False, True])
-def test_an_input_rewritten_while_it_is_read_gives_no_map(
+def test_an_input_rewritten_gives_no_map(
     make_geotiff: Make, changing: Any, capsys: Any, old_time: bool
 ) -> None:
     """Old rows and new ones; also where whoever wrote it puts the old time back, as `rsync -t`."""
@@ -190,7 +188,7 @@ def test_an_input_rewritten_while_it_is_read_gives_no_map(
     assert Path("maps/a.tif").read_bytes() == b"older"
 
 
-def test_a_neighbour_that_changes_gives_no_map_of_a_mosaic(
+def test_a_changing_neighbour_gives_no_map_of_a_mosaic(
     make_geotiff: Make, changing: Any, capsys: Any
 ) -> None:
     from rasterio import Affine

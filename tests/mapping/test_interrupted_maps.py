@@ -128,7 +128,7 @@ def test_what_cannot_be_looked_at_is_not_gone_on_with(make_geotiff: Make, call: 
 
 
 @pytest.mark.parametrize("much", [True, False])
-def test_a_disk_that_fails_once_costs_little(
+def test_a_failing_disk_costs_little(
     make_geotiff: Make, call: Call, monkeypatch: Any, capsys: Any, much: bool
 ) -> None:
     """Where much is computed; a raster that fails early leaves nothing behind."""
@@ -196,9 +196,7 @@ def test_outputs_of_one_input_are_complete_or_made_anew(make_geotiff: Make, call
     assert [p.name for p in Path("maps").iterdir() if p.name.startswith(".")] == [".journal.jsonl"]
 
 
-def test_of_two_processes_one_writes_and_the_other_says_so(
-    make_geotiff: Make, call: Call, capsys: Any
-) -> None:
+def test_of_two_processes_one_writes_the_other_says_so(make_geotiff: Make, call: Call, capsys: Any) -> None:
     source = scene(make_geotiff, "in/a.tif", 300, 50)
     first = started(Path("maps"), source, *WINDOWS, seconds=1000)
     try:
@@ -213,9 +211,7 @@ def test_of_two_processes_one_writes_and_the_other_says_so(
     assert call(source, *WINDOWS) == 0
 
 
-def test_what_another_call_finished_meanwhile_is_not_made_twice(
-    make_geotiff: Make, call: Call, capsys: Any
-) -> None:
+def test_what_another_call_finished_is_not_made_twice(make_geotiff: Make, call: Call, capsys: Any) -> None:
     sources = [scene(make_geotiff, f"in/{name}.tif", 60, 50) for name in "ab"]
 
     def meanwhile(*_: Any, **__: Any) -> Any:

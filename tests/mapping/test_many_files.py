@@ -215,9 +215,7 @@ def test_more_inputs_than_may_be_open_at_once(make_geotiff: Make, call: Call) ->
     assert len(list(Path("maps").glob("*.tif"))) == 100
 
 
-def test_a_device_that_gives_up_costs_only_what_is_not_done(
-    make_geotiff: Make, call: Call, capsys: Any
-) -> None:
+def test_a_failing_device_costs_only_what_is_not_done(make_geotiff: Make, call: Call, capsys: Any) -> None:
     for name in ("a", "b", "c"):
         make_geotiff(f"in/{name}.tif", np.ones((300, 30, 3), np.uint8))
     lost = at_batch(15, DeviceError("no memory for a single window"))

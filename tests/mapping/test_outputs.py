@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rio_cogeo import cog_validate
 
 from segmenter.grid.geometry import Size, Window
-from segmenter.grid.labels import IGNORE, ClassMap
+from segmenter.grid.labels import IGNORE
 from segmenter.inference.prediction import FunctionPredictor
 from segmenter.inference.predictor import ExtraOutputs, Prediction
 from segmenter.mapping.jobs import MapJob, RasterRequest
@@ -115,7 +115,7 @@ def test_overviews_hold_only_classes_that_are_there(make_geotiff: Make, call: Ca
 
 
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (1024, 3), (1025, 33), (2049, 5)])
-def test_a_quick_look_is_the_map_made_small(
+def test_a_quick_look_is_a_small_map(
     make_geotiff: Make, call: Call, rng: Any, height: int, width: int
 ) -> None:
     image = rng.integers(1, 255, (height, width, 3), np.uint8)
@@ -160,11 +160,7 @@ def test_a_certain_class_is_not_taken_for_no_data(make_geotiff: Make, call: Call
     ("size", "png"), [(Size(37, 53), True), (Size(1, 5), False), (Size(2600, 650), False)]
 )
 def test_a_view_is_drawn_beside_the_map(
-    tmp_path: Path,
-    make_geotiff: Callable[..., Path],
-    make_classes: Callable[..., ClassMap],
-    size: Size,
-    png: bool,
+    tmp_path: Path, make_geotiff: Any, make_classes: Any, size: Size, png: bool
 ) -> None:
     classes = make_classes(3, first_code=100)
     rng = np.random.default_rng(0)
@@ -183,7 +179,7 @@ def test_a_view_is_drawn_beside_the_map(
     assert {tuple(c.colour) for c in classes.classes} <= drawn
 
 
-def test_thinned_reading_keeps_image_validity_and_label_together(
+def test_thinned_image_validity_and_label_stay_together(
     tmp_path: Path, make_geotiff: Callable[..., Path]
 ) -> None:
     rng = np.random.default_rng(1)

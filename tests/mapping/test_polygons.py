@@ -54,7 +54,7 @@ def test_polygons_of_a_call_are_its_maps_and_kept_while_these_are(
     assert call(*asked) == 0
     found = features(Path("areas.gpkg"))
     for name in ("a.tif", "b.tif"):
-        np.testing.assert_array_equal(burned(found, name, Path("in") / name), read("maps" / name))
+        np.testing.assert_array_equal(burned(found, name, Path("in") / name), read(Path("maps") / name))
     assert ((found["confidence"] >= 0.5) & (found["confidence"] < 1)).all()
     assert f"areas.gpkg: {len(found['map']):,} polygons of 2 maps" in capfd.readouterr().out
     before = Path("areas.gpkg").stat()
@@ -132,14 +132,14 @@ def test_what_cannot_be_is_refused_before_maps_are_made(
 def test_with_maps_in_a_bucket_the_polygons_stay_here(
     scenes: list[Path], call: Call, store: Store, monkeypatch: Any, capfd: Any
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(Path("cache")))
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
     output = f"s3://{store.bucket}/maps"
     assert call("in", output="local") == 0
     assert call("in", "--vectors", "areas.gpkg", "--no-styles", output=output) == 0
     assert store.keys() == ["maps/a.tif", "maps/b.tif"]
     found = features(Path("areas.gpkg"))
     for name in ("a.tif", "b.tif"):
-        np.testing.assert_array_equal(burned(found, name, Path("in") / name), read("local" / name))
+        np.testing.assert_array_equal(burned(found, name, Path("in") / name), read(Path("local") / name))
     capfd.readouterr()
     assert call("in", "--vectors", "areas.gpkg", "--no-styles", output=output) == 0
     assert "areas.gpkg: finished and unchanged" in capfd.readouterr().out
@@ -149,7 +149,7 @@ def test_labels_of_polygons_score_as_the_raster_does(
     scenes: list[Path], call: Call, monkeypatch: Any, capfd: Any
 ) -> None:
     """The polygons of the maps themselves, with one class renamed by hand: one file for both images."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(Path("cache")))
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
     assert call("in", "--vectors", "areas.gpkg") == 0
     assert call("in", "--labels", "areas.gpkg") == 0
     scores = json.loads(Path("maps/scores.json").read_text())

@@ -159,11 +159,7 @@ class Sums(Finisher):
 
 
 def test_a_finisher_works_with_each_map_and_at_the_end(
-    tmp_path: Path,
-    make_geotiff: Callable[..., Path],
-    make_classes: Callable[..., ClassMap],
-    monkeypatch: Any,
-    rng: Any,
+    tmp_path: Path, make_geotiff: Any, make_classes: Any, monkeypatch: Any, rng: Any
 ) -> None:
     monkeypatch.setattr("segmenter.inference.loading.load_predictor", fake_load_predictor)
     image = rng.integers(0, 255, (83, 57, 3), np.uint8)

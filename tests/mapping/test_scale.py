@@ -71,9 +71,7 @@ def test_the_map_is_that_of_the_resampled_raster_seen_at_once(
         assert file.tags()["GSD"] == f"{gsd} m"
 
 
-def test_windows_columns_and_parts_do_not_show(
-    make_geotiff: Make, call: Call, rng: Any, monkeypatch: Any
-) -> None:
+def test_windows_and_columns_do_not_show(make_geotiff: Make, call: Call, rng: Any, monkeypatch: Any) -> None:
     """Byte for byte: other windows, several columns, a part, a box, pieces of a few pixels, and strips."""
     image = rng.integers(1, 255, (113, 701, 3), np.uint8)
     image[60:80, 200:600] = 0
@@ -128,7 +126,7 @@ def test_the_training_scale_is_the_one_of_auto_and_near_it_nothing_is_resampled(
     assert call(near, fine) == 0
     said = capsys.readouterr()
     assert "fine.tif: a pixel is 0.1 m, the model was trained on 0.5 m; --gsd auto shows it" in said.err
-    plain = {name: read("maps" / name) for name in ("near.tif", "fine.tif")}
+    plain = {name: read(Path("maps") / name) for name in ("near.tif", "fine.tif")}
     assert call(near, fine, "--gsd", "auto") == 0
     said = capsys.readouterr()
     assert said.err == ""
@@ -139,7 +137,7 @@ def test_the_training_scale_is_the_one_of_auto_and_near_it_nothing_is_resampled(
     np.testing.assert_array_equal(read("maps/near.tif"), plain["near.tif"])
     scales = {}
     for name in plain:
-        with rasterio.open("maps" / name) as file:
+        with rasterio.open(Path("maps") / name) as file:
             scales[name] = file.tags().get("GSD")
     assert scales == {"near.tif": None, "fine.tif": "0.5 m"}
     expected = probabilities(image, np.ones((90, 70), np.bool_), Fraction(5), Fraction(5))
@@ -165,9 +163,7 @@ def test_pixels_that_are_not_square_are_resampled_to_a_number_and_kept_where_tra
     assert said in capsys.readouterr().out
 
 
-def test_a_raster_that_does_not_say_its_scale_needs_it_said(
-    make_geotiff: Make, call: Call, rng: Any, capsys: Any
-) -> None:
+def test_a_raster_of_unknown_scale_needs_one(make_geotiff: Make, call: Call, rng: Any, capsys: Any) -> None:
     image = rng.integers(0, 255, (40, 50, 3), np.uint8)
     nowhere = make_geotiff("in/nowhere.tif", image, crs=None)
     assert call(nowhere, "--gsd", 1) == 1
@@ -179,7 +175,7 @@ def test_a_raster_that_does_not_say_its_scale_needs_it_said(
     assert_classes(found, probabilities(image, found != 255, Fraction(4), Fraction(4)), found != 255)
 
 
-def test_metres_that_lie_under_a_crs_of_degrees_are_no_scale(
+def test_metres_under_a_crs_of_degrees_are_no_scale(
     make_geotiff: Make, call: Call, rng: Any, capsys: Any
 ) -> None:
     """Latitude 5,808,300 has a cosine, too: 0.5 degrees would be 55,660 by 27,830 m."""
@@ -210,9 +206,7 @@ def test_a_scale_that_cannot_be_meant_is_refused_in_one_line(
     assert not Path("maps").exists()
 
 
-def test_a_scene_cut_into_files_is_mapped_like_the_whole(
-    make_geotiff: Make, call: Call, rng: np.random.Generator
-) -> None:
+def test_a_cut_scene_is_mapped_like_the_whole(make_geotiff: Make, call: Call, rng: Any) -> None:
     """Byte for byte, though the files do not end where the model's pixels do."""
     image = rng.integers(0, 255, (120, 160, 3), np.uint8)
     parts = []
@@ -225,7 +219,7 @@ def test_a_scene_cut_into_files_is_mapped_like_the_whole(
     assert call(*(path for path, *_ in parts), "--gsd", 1.2, "--mosaic") == 0
     expected = read("maps/whole.tif")
     for path, rows, cols in parts:
-        found = read("maps" / path.name)
+        found = read(Path("maps") / path.name)
         np.testing.assert_array_equal(found, expected[slice(*rows), slice(*cols)])
 
 

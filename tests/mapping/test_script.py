@@ -39,9 +39,7 @@ def test_a_map_is_exact_and_complete(make_geotiff: Make, call: Call, rng: Any, c
     assert names("maps") == ["a.tif"]
 
 
-def test_pixels_without_data_stay_so_under_the_outputs_own_value(
-    make_geotiff: Make, call: Call, rng: np.random.Generator
-) -> None:
+def test_pixels_without_data_get_the_outputs_own_value(make_geotiff: Make, call: Call, rng: Any) -> None:
     image = pixels(rng, 40, 50, 3)
     image[10:20, 30:] = 0
     source = make_geotiff("in/a.tif", image, nodata=0)
@@ -53,9 +51,7 @@ def test_pixels_without_data_stay_so_under_the_outputs_own_value(
         np.testing.assert_array_equal(file.dataset_mask() > 0, ~empty)
 
 
-def test_a_window_and_a_box_give_that_part_of_the_map(
-    make_geotiff: Make, call: Call, rng: np.random.Generator
-) -> None:
+def test_a_part_and_a_box_give_that_part_of_the_map(make_geotiff: Make, call: Call, rng: Any) -> None:
     image = pixels(rng, 150, 170, 3)
     source = make_geotiff("in/a.tif", image)  # 0.5 m pixels from 368000, 5808000
     whole = expected(image)
@@ -125,9 +121,7 @@ def test_differences_from_training_are_one_line_each(make_geotiff: Make, call: C
     assert ["uint16" in found[0], "1.2 m" in found[1], len(found)] == [True, True, 2]
 
 
-def test_no_scale_within_those_that_augmentation_showed_is_called_another(
-    make_geotiff: Make, call: Call, capsys: Any
-) -> None:
+def test_a_scale_that_augmentation_showed_is_no_other(make_geotiff: Make, call: Call, capsys: Any) -> None:
     """Their geometric mean is what `--gsd auto` takes, not the only one that was seen."""
     for name, side in (("fine", 0.1), ("coarse", 3.9), ("beyond", 9.0)):
         transform = rasterio.Affine(side, 0, 368000, 0, -side, 5808000)
@@ -138,9 +132,7 @@ def test_no_scale_within_those_that_augmentation_showed_is_called_another(
     assert "beyond.tif: a pixel is 9 m, the model was trained on 0.1 to 4 m" in warning
 
 
-def test_a_window_that_is_asked_for_and_smaller_than_the_halo_is_refused(
-    make_geotiff: Make, call: Call, capsys: Any
-) -> None:
+def test_a_window_smaller_than_the_halo_is_refused(make_geotiff: Make, call: Call, capsys: Any) -> None:
     source = make_geotiff("in/a.tif", np.ones((99, 99, 3), np.uint8))
     network = NetworkGeometry(8, 40, 100.0)
     assert call(source, "--memory", "4GB", network=network) == 0

@@ -38,9 +38,7 @@ def test_none_where_they_are_not_wanted(make_geotiff: Make, call: Call) -> None:
     assert {"a.qml", "a.tif.aux.xml"} <= files("maps").keys()
 
 
-def test_what_others_changed_is_no_reason_to_make_a_map_anew(
-    make_geotiff: Make, call: Call, capsys: Any
-) -> None:
+def test_a_changed_style_is_no_reason_for_a_new_map(make_geotiff: Make, call: Call, capsys: Any) -> None:
     scene(make_geotiff, "in/a.tif", 40, 50)
     assert call("in") == 0
     style, table = Path("maps/a.qml"), Path("maps/a.tif.aux.xml")
@@ -64,7 +62,7 @@ def test_no_style_lies_beside_the_image_itself(tmp_path: Path, make_png: Make, c
     assert sorted(files(tmp_path)) == ["a.png", "a.tif", "a.tif.aux.xml"]
 
 
-def test_a_style_that_cannot_be_written_leaves_no_half(
+def test_an_unwritable_style_leaves_no_half(
     make_geotiff: Make, call: Call, monkeypatch: Any, capsys: Any
 ) -> None:
     """The older map and its style stay."""
@@ -96,11 +94,9 @@ def test_what_a_killed_call_left_is_removed(make_geotiff: Make, call: Call) -> N
     assert [path.name for path in Path("maps").glob(".*")] == [".journal.jsonl"]
 
 
-def test_in_a_bucket_what_is_gone_comes_back(
-    make_geotiff: Make, call: Call, store: Store, monkeypatch: Any
-) -> None:
+def test_styles_of_a_bucket_come_back(make_geotiff: Make, call: Call, store: Store, monkeypatch: Any) -> None:
     """The map itself is not sent again, nor looked at: the table has no pixels then."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(Path("cache")))
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
     scene(make_geotiff, "in/a.tif", 40, 50)
     output = f"s3://{store.bucket}/maps"
     assert call("in", output=output) == 0

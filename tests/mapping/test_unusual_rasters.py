@@ -119,9 +119,7 @@ NO_DATA = {
 @pytest.mark.parametrize(
     ("kind", "mode"), [*((kind, "exact") for kind in NO_DATA), ("alpha and mask", "smooth")]
 )
-def test_every_way_of_having_no_data(
-    make_geotiff: Make, rng: Any, verdict: Verdict, kind: str, mode: str
-) -> None:
+def test_every_way_of_no_data(make_geotiff: Make, rng: Any, verdict: Verdict, kind: str, mode: str) -> None:
     odd = NO_DATA[kind]
     values = pixels(rng, odd.bands, odd.dtype, odd.most) - (1 if odd.colours else 0)
     if odd.dtype == "float32" and not odd.colours:
@@ -150,7 +148,7 @@ def test_a_scale_that_leaves_no_data_is_refused(
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), 7.0])
-def test_a_raster_without_data_is_told(
+def test_no_pixel_with_data_is_told(
     make_geotiff: Make, rng: Any, call: Call, capfd: Any, value: float
 ) -> None:
     path = make_geotiff("a.tif", np.full((H, W, 3), value, np.float32), nodata=7)
@@ -159,7 +157,7 @@ def test_a_raster_without_data_is_told(
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_nodata_values_that_are_data_are_counted_and_told(
+def test_nodata_values_that_are_data_are_told(
     make_geotiff: Make, rng: Any, call: Call, capfd: Any, masked: bool
 ) -> None:
     values = pixels(rng, most=5)
@@ -175,7 +173,7 @@ def test_nodata_values_that_are_data_are_counted_and_told(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_fill_values_that_are_not_declared_are_no_data(
+def test_undeclared_fill_values_are_no_data(
     make_geotiff: Make, rng: Any, verdict: Verdict, dtype: str
 ) -> None:
     """The largest numbers of a type: NaN around them after the first convolution."""
@@ -194,7 +192,7 @@ def test_fill_values_that_are_not_declared_are_no_data(
         (b"<VRTDataset/>", "expected a TIFF beside it as .msk"),
     ],
 )
-def test_a_mask_beside_a_file(
+def test_a_mask_beside(
     make_geotiff: Make, rng: Any, verdict: Verdict, beside: Any, refusal: str | None
 ) -> None:
     """GDAL takes the top left part of a larger one, and passes in silence over what it cannot read."""
@@ -255,7 +253,7 @@ def test_a_world_file(make_png: Make, rng: Any, verdict: Verdict, text: str) -> 
 
 
 @pytest.mark.parametrize(("offset", "refused"), [("30", False), ("somewhere", True)])
-def test_rpcs_in_a_file_beside(
+def test_rpcs_beside_a_file(
     make_geotiff: Make, rng: Any, verdict: Verdict, offset: str, refused: bool
 ) -> None:
     path = make_geotiff("in/a.tif", pixels(rng), crs=None)
@@ -278,7 +276,7 @@ def points_beside(path: Path, crs: str = "EPSG:4326") -> None:
     )
 
 
-def test_of_a_transform_and_control_points_the_one_with_a_crs_stays(
+def test_of_transform_and_control_points_the_one_with_crs_stays(
     make_geotiff: Make, rng: Any, call: Call
 ) -> None:
     """A GeoTIFF cannot hold both; GDAL has no CRS for a transform where control points have theirs."""
@@ -298,9 +296,7 @@ def test_of_a_transform_and_control_points_the_one_with_a_crs_stays(
 @pytest.mark.parametrize(
     ("crs", "kept"), [(ROTATED_POLE, False), ("EPSG:5773", False), ("ESRI:102003", True), ("EPSG:2053", True)]
 )
-def test_a_crs_that_no_geotiff_can_hold(
-    make_png: Make, rng: Any, verdict: Verdict, crs: str, kept: bool
-) -> None:
+def test_a_crs_no_geotiff_can_hold(make_png: Make, rng: Any, verdict: Verdict, crs: str, kept: bool) -> None:
     """GDAL would write it into a file beside, or something else into the map."""
     path = make_png("in/a.png", pixels(rng))
     wkt = CRS.from_string(crs).to_wkt(version="WKT2_2019").replace('"', "&quot;")
@@ -318,9 +314,7 @@ def test_a_transform_that_is_no_number(make_geotiff: Make, rng: Any, verdict: Ve
 
 
 @pytest.mark.parametrize("options", [("--bbox", 1, 2, 3, 4), ("--mosaic",)])
-def test_pixels_without_area_have_no_place(
-    make_geotiff: Make, rng: Any, call: Call, capfd: Any, options: Any
-) -> None:
+def test_pixels_without_area(make_geotiff: Make, rng: Any, call: Call, capfd: Any, options: Any) -> None:
     path = make_geotiff("a.tif", pixels(rng), transform=rasterio.Affine(0, 0, 3, 0, 0, 5))
     assert call(path, *options) in (1, 2)
     (line,) = capfd.readouterr().err.splitlines()

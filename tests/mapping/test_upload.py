@@ -87,9 +87,7 @@ def test_scores_and_pictures_of_maps_that_are_there_already(
     assert len(json.loads(store.get("maps/scores.json"))["per_scene"]) == 1
 
 
-def test_a_store_that_is_busy_for_a_while_gets_all(
-    scenes: list[Path], to_bucket: Call, store: Store, capfd: Any
-) -> None:
+def test_a_busy_store_gets_all(scenes: list[Path], to_bucket: Call, store: Store, capfd: Any) -> None:
     refused = set()
 
     def busy(method: str, path: str) -> int | None:
@@ -105,7 +103,7 @@ def test_a_store_that_is_busy_for_a_while_gets_all(
     assert capfd.readouterr().err == ""
 
 
-def test_what_is_refused_stays_and_the_same_command_goes_on(
+def test_what_is_refused_stays_for_the_next_call(
     scenes: list[Path], to_bucket: Call, store: Store, capfd: Any
 ) -> None:
     store.fault = lambda method, path: 403 if method == "PUT" and path.endswith("b.tif") else None

@@ -113,9 +113,7 @@ SHAPES = [(5, 3, 25, 17), (20, 10, 20, 5), (2, 30, 4, 3)]
 
 
 @pytest.mark.parametrize("ending", [".gpkg", ".geojson", ".fgb", ".shp"])
-def test_every_format_gives_the_same_label(
-    ending: str, image: Path, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_all_formats_give_the_same_label(ending: str, image: Path, tmp_path: Path, monkeypatch: Any) -> None:
     crs = "EPSG:4326" if ending == ".geojson" else "EPSG:25833"  # which that format is always in
     shapes = [box(*each) for each in SHAPES]
     if ending == ".geojson":
@@ -240,9 +238,7 @@ def test_an_overlap_needs_an_order(image: Path, tmp_path: Path) -> None:
         labels(cut, image, replace(RULE, order=(), all_touched=True))
 
 
-def test_what_is_no_label_is_refused_in_one_line(
-    image: Path, make_geotiff: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_what_is_no_label_is_one_line(image: Path, make_geotiff: Callable[..., Path], tmp_path: Path) -> None:
     a = box(0, 0, 9, 9)
     line = write(tmp_path / "line.gpkg", [shapely.LineString([a.bounds[:2], a.bounds[2:]])], ["road"])
     plain = make_geotiff("plain.tif", np.zeros((9, 9, 3), np.uint8), crs=None)

@@ -42,7 +42,7 @@ def burned(path: Path, image: Path, rule: BurnRule = RULE) -> Any:
 
 @pytest.mark.parametrize("ending", FORMATS)
 @pytest.mark.parametrize("bad", [np.nan, -np.inf])
-def test_a_corner_that_is_no_number_is_refused_by_feature(
+def test_a_corner_of_no_number_names_its_feature(
     ending: str, bad: float, image: Path, tmp_path: Path
 ) -> None:
     """Whatever is right beside it."""
@@ -59,9 +59,7 @@ def test_a_corner_that_is_no_number_is_refused_by_feature(
 
 
 @pytest.mark.parametrize("far", [2e5, 2e8, 2e9, 1e15])
-def test_a_polygon_that_reaches_far_is_burned_where_it_covers_the_image(
-    far: float, image: Path, tmp_path: Path
-) -> None:
+def test_a_far_polygon_is_burned_where_it_covers_the_image(far: float, image: Path, tmp_path: Path) -> None:
     expected = (np.indices((ROWS, COLS))[1] < 10).astype(np.uint8)
     path = write(tmp_path / "x.gpkg", [box(10, -5, far, ROWS + 10)])
     np.testing.assert_array_equal(burned(path, image), expected)
@@ -169,9 +167,7 @@ LISTED = (
 
 
 @pytest.mark.parametrize("layer", ["v", "V", None])
-def test_a_layer_that_is_a_view_is_refused_before_it_is_asked_for_a_row(
-    layer: str | None, tmp_path: Path
-) -> None:
+def test_a_layer_that_is_a_view_is_refused_before_any_row_is_read(layer: str | None, tmp_path: Path) -> None:
     path = write(tmp_path / "x.gpkg", [box(3, 3, 9, 9)])
     view = f"CREATE VIEW v AS {ENDLESS} c.x AS fid, t.geom, t.class FROM c, x t"
     changed(path, view, *LISTED)

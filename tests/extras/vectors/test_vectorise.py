@@ -53,9 +53,7 @@ def polygons(ids: NDArray[np.uint8], rows: int, simplify: float = 0.0) -> Polygo
 
 @given(st.integers(0, 10**6), st.booleans(), st.integers(1, 20))
 @settings(max_examples=30, deadline=None)
-def test_rasterised_again_they_are_the_map_and_do_not_know_the_strips(
-    seed: int, cells: bool, rows: int
-) -> None:
+def test_rasterised_again_they_are_the_map_in_any_strips(seed: int, cells: bool, rows: int) -> None:
     ids = noise(seed, cells)
     found = polygons(ids, rows)
     again = np.full(ids.shape, IGNORE, np.uint8)
@@ -75,7 +73,7 @@ def _wkbs(found: Polygons) -> list[str]:
 
 @given(st.integers(0, 10**6), st.booleans(), st.integers(1, 20), st.floats(0.5, 4))
 @settings(max_examples=20, deadline=None)
-def test_simplified_they_leave_no_gap_and_do_not_overlap(
+def test_simplified_they_have_no_gap_and_no_overlap(
     seed: int, cells: bool, rows: int, tolerance: float
 ) -> None:
     ids = noise(seed, cells)
@@ -133,9 +131,7 @@ def one_by_one(ids: NDArray[np.uint8], least: float) -> NDArray[np.uint8]:
 
 @given(st.integers(0, 10**6), st.booleans(), st.integers(1, 12), st.integers(2, 12))
 @settings(max_examples=15, deadline=None)
-def test_a_sliver_goes_to_the_neighbour_with_the_longest_border(
-    seed: int, cells: bool, rows: int, least: int
-) -> None:
+def test_a_sliver_goes_to_the_longest_border(seed: int, cells: bool, rows: int, least: int) -> None:
     ids = noise(seed, cells)[:18, :18]
     np.testing.assert_array_equal(slivers_gone(ids, least, rows), one_by_one(ids, least))
 
@@ -207,9 +203,7 @@ def test_areas_in_degrees_are_those_on_the_ground(make_map: Callable[..., Path],
     np.testing.assert_allclose(_read(tmp_path / "a.parquet")["area_m2"], [expected], rtol=1e-4)
 
 
-def test_only_some_classes_and_slivers_in_square_metres(
-    make_map: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_some_classes_and_slivers_in_square_metres(make_map: Callable[..., Path], tmp_path: Path) -> None:
     ids = np.zeros((20, 30), np.uint8)
     ids[3:5, 3:5], ids[10:18, 10:18] = 2, 2
     ids[12, 12] = 1
@@ -252,9 +246,7 @@ print(len(pyogrio.raw.read(sys.argv[2], bbox=(0, 0, 1, 1))[2]), "far away")
 """
 
 
-def test_a_geopackage_has_its_index_where_tensorflow_was_loaded_before(
-    make_map: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_geopackage_has_its_index_after_tensorflow(make_map: Callable[..., Path], tmp_path: Path) -> None:
     path, output = make_map("a", noise(1, cells=True)), tmp_path / "a.gpkg"
     given = [sys.executable, "-c", WRITES, str(path), str(output)]
     done = subprocess.run(given, capture_output=True, text=True, check=False)
