@@ -65,7 +65,7 @@ def test_docstrings_show_what_happens(here: Path, run: OpenRun) -> None:
     assert functions <= with_examples, "each function shows an example"
 
 
-def test_the_guide_shows_what_happens(here: Path, run: OpenRun) -> None:
+def test_the_guide_shows_what_happens(here: Path) -> None:
     text = (DOCS / "python.md").read_text(encoding="utf-8")
     plain = re.sub(r"^```.*$", "", text, flags=re.MULTILINE)  # what is expected ends at an empty line
     test = doctest.DocTestParser().get_doctest(plain, {}, "python.md", "docs/python.md", 0)

@@ -44,7 +44,7 @@ def test_the_files_are_those_of_the_command(run: OpenRun, scenes: Path, tmp_path
     assert repr(again).startswith("2 maps in")
 
 
-def test_maps_are_scored(run: OpenRun, scenes: Path, tmp_path: Path, make_png: Make, capfd: Any) -> None:
+def test_maps_are_scored(run: OpenRun, scenes: Path, tmp_path: Path, capfd: Any) -> None:
     run.map(scenes, tmp_path / "maps", format="png")
     for name in ("a", "b"):
         (tmp_path / "truth").mkdir(exist_ok=True)
@@ -58,9 +58,7 @@ def test_maps_are_scored(run: OpenRun, scenes: Path, tmp_path: Path, make_png: M
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_failing_input_is_an_error_and_others_are_mapped(
-    run: OpenRun, scenes: Path, tmp_path: Path
-) -> None:
+def test_a_failing_input_is_an_error_others_are_mapped(run: OpenRun, scenes: Path, tmp_path: Path) -> None:
     (scenes / "c.tif").write_bytes((scenes / "a.tif").read_bytes()[:300])
     with pytest.raises(MapsError, match=r"1 input failed, 2 maps are finished: .*c\.tif") as caught:
         run.map(scenes, tmp_path / "maps")

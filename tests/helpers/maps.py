@@ -69,3 +69,13 @@ def at_batch(number: int, action: Callable[[], Any] | BaseException) -> Any:
 def counting() -> Any:
     """A `predictor` for `call` that counts: `.batches` has an item for each batch."""
     return at_batch(0, lambda: None)
+
+
+def vrt_of(name: str, height: int, width: int) -> str:
+    """Return a VRT of the three bands of a file beside it."""
+    bands = "".join(
+        f'<VRTRasterBand dataType="Byte" band="{b}"><SimpleSource><SourceFilename relativeToVRT="1">{name}'
+        f"</SourceFilename><SourceBand>{b}</SourceBand></SimpleSource></VRTRasterBand>"
+        for b in (1, 2, 3)
+    )
+    return f'<VRTDataset rasterXSize="{width}" rasterYSize="{height}">{bands}</VRTDataset>'

@@ -16,14 +16,13 @@ from segmenter.base.errors import DatasetError, RasterError
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import TilesConfig
 from segmenter.grid.geometry import Window
-from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Dataset, Scene, Split
 from segmenter.tiles.index import band_statistics, build_index
 from segmenter.tiles.store import SceneStore
 from segmenter.training.prepare import prepare_tiles
 from tests.helpers.made_training import made
+from tests.helpers.maps import Call, Make
 
-Make = Callable[..., Path]
 Images = Callable[..., Dataset]
 SHAPE = (40, 50)
 ASKED = "band 4 is tagged as alpha, but holds measurements and no mask; say which bands to use, by "
@@ -31,7 +30,7 @@ ASKED += "dataset.bands in the recipe or --bands of predict.py: 1,2,3,4 or 1,2,3
 
 
 @pytest.fixture
-def images(tmp_path: Path, make_geotiff: Make, make_classes: Callable[..., ClassMap]) -> Images:
+def images(tmp_path: Path, make_geotiff: Make, make_classes: Any) -> Images:
     """`images(array, …)`: a dataset of them, of which `splits` may say what each is for."""
 
     def make(*arrays: Any, splits: tuple[Split, ...] = (), **options: Any) -> Dataset:
@@ -51,7 +50,7 @@ def near_infrared(rng: Any) -> Any:
     return values
 
 
-def test_alpha_that_is_measurements(images: Images, rng: Any, call: Callable[..., int], capfd: Any) -> None:
+def test_alpha_that_is_measurements(images: Images, rng: Any, call: Call, capfd: Any) -> None:
     values = near_infrared(rng)
     dataset = images(values, alpha=True)
     (scene,) = dataset.scenes
@@ -66,7 +65,7 @@ def test_alpha_that_is_measurements(images: Images, rng: Any, call: Callable[...
         assert capfd.readouterr().err == f"error: {expected}\n"
 
 
-def test_named_bands_are_all_read(images: Images, rng: Any, call: Callable[..., int], capfd: Any) -> None:
+def test_named_bands_are_all_read(images: Images, rng: Any, call: Call, capfd: Any) -> None:
     values = near_infrared(rng)
     dataset = replace(images(values, alpha=True), bands=(1, 2, 3, 4))
     assert check_dataset(dataset, progress=False).clean
@@ -105,9 +104,7 @@ def test_training_looks_before_it_starts(tmp_path: Path, make_geotiff: Make, rng
         prepare_tiles(recipe, load_dataset(recipe))
 
 
-def test_nodata_values_that_are_data_are_told_by_check_and_training(
-    images: Images, rng: Any, capfd: Any
-) -> None:
+def test_nodata_values_that_are_data_are_told_in_training(images: Images, rng: Any, capfd: Any) -> None:
     values = rng.integers(0, 4, (*SHAPE, 3), np.uint8)
     dataset = images(values, np.ones((*SHAPE, 3), np.uint8), nodata=0)
     count = ((values == 0).any(axis=2) & (values != 0).any(axis=2)).sum()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +77,7 @@ def test_a_map_holds_the_codes_and_no_data_outside_of_them(
 
 
 def test_codes_by_name_of_the_recipe_and_in_a_png(
-    tmp_path: Path, make_geotiff: Make, call: Call, make_classes: Callable[..., ClassMap]
+    tmp_path: Path, make_geotiff: Make, call: Call, make_classes: Any
 ) -> None:
     scene(make_geotiff, "in/a.tif", 40, 50)
     ids = lambda output: held(tmp_path / output / "a.tif")[0]  # noqa: E731
@@ -94,9 +93,7 @@ def test_codes_by_name_of_the_recipe_and_in_a_png(
     assert (kind, set(np.unique(values))) == ("uint16", {0, 10, 20, 30, 40, 50, 60, 700})
 
 
-def test_scores_are_those_of_the_ids_also_of_kept_maps(
-    tmp_path: Path, make_geotiff: Make, call: Call
-) -> None:
+def test_scores_are_those_of_the_ids_and_of_kept_maps(tmp_path: Path, make_geotiff: Make, call: Call) -> None:
     rng = np.random.default_rng(3)
     scene(make_geotiff, "in/a.tif", 131, 203)
     make_geotiff("truth/a.tif", rng.integers(0, 7, (131, 203), np.uint8))

@@ -14,7 +14,6 @@ import pytest
 from segmenter.base.errors import ConfigError
 from segmenter.extras.dask.windows import tiling_of_worker
 from segmenter.grid.geometry import Size, Window
-from segmenter.grid.labels import ClassMap
 from segmenter.mapping.call import Call
 from segmenter.mapping.computing import needs_of, tiling_for
 from segmenter.mapping.jobs import MapJob, RasterRequest
@@ -28,7 +27,7 @@ GB = 10**9
 
 
 @pytest.fixture
-def run(make_classes: Callable[..., ClassMap], monkeypatch: Any) -> Any:
+def run(make_classes: Any, monkeypatch: Any) -> Any:
     monkeypatch.setattr("segmenter.inference.memory.smallest_card", lambda: None)
     return fake_run(make_classes(6), network=NetworkGeometry(16, 94, 650.0))
 
@@ -182,7 +181,7 @@ def test_the_same_call_keeps_its_maps_and_its_precision_on_another_machine(folde
         (["float32"], ["run"], "precision was float32, is mixed_float16"),
     ],
 )
-def test_another_precision_is_another_map(
+def test_another_precision_makes_anew(
     folder: Folder, before: list[str], after: list[str], reason: str
 ) -> None:
     folder.map("--precision", *before)

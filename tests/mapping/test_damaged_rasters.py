@@ -62,10 +62,14 @@ def test_wherever_a_header_is_damaged(
             shutil.rmtree("maps")
 
 
-def entry_of(data: bytes, tag: int) -> int:
-    """Where a classic little-endian TIFF's first directory has a tag."""
+def directory_of(data: bytes) -> tuple[int, int]:
+    """Where a classic little-endian TIFF's first directory begins, and the number of its entries."""
     start = struct.unpack_from("<I", data, 4)[0]
-    count = struct.unpack_from("<H", data, start)[0]
+    return start, struct.unpack_from("<H", data, start)[0]
+
+
+def entry_of(data: bytes, tag: int) -> int:
+    start, count = directory_of(data)
     places = (start + 2 + 12 * index for index in range(count))
     return next(place for place in places if struct.unpack_from("<H", data, place)[0] == tag)
 
@@ -89,8 +93,7 @@ def test_what_says_where_or_whether_is_not_lost_in_silence(
 def test_a_mask_cut_off_is_not_lost_in_silence(make_geotiff: Make, rng: Any, verdict: Verdict) -> None:
     path = make_geotiff("a.tif", pixels(rng), masks=shape(rng))
     data = bytearray(path.read_bytes())
-    start = struct.unpack_from("<I", data, 4)[0]
-    count = struct.unpack_from("<H", data, start)[0]
+    start, count = directory_of(data)
     struct.pack_into("<I", data, start + 2 + 12 * count, len(data) + 2)  # where the mask's directory begins
     path.write_bytes(data)
     assert str(verdict(path, 3)).startswith("cannot read its header: ")
@@ -106,8 +109,7 @@ def test_a_large_raster_that_fails_leaves_nothing(make_geotiff: Make, rng: Any, 
 def test_directories_in_a_circle(make_geotiff: Make, rng: Any, verdict: Verdict) -> None:
     path = make_geotiff("a.tif", pixels(rng))
     data = bytearray(path.read_bytes())
-    start = struct.unpack_from("<I", data, 4)[0]
-    count = struct.unpack_from("<H", data, start)[0]
+    start, count = directory_of(data)
     struct.pack_into("<I", data, start + 2 + 12 * count, start)
     path.write_bytes(data)
     verdict(path, 3)

@@ -63,9 +63,7 @@ def test_a_file_more_is_made_and_one_fewer_is_no_reason(make_geotiff: Make, call
     assert Path("maps/a.confidence.tif").exists()
 
 
-def test_files_of_an_older_map_do_not_stay_beside_the_new_one(
-    make_geotiff: Make, call: Call, capsys: Any
-) -> None:
+def test_files_of_an_older_map_do_not_stay(make_geotiff: Make, call: Call, capsys: Any) -> None:
     """Only what the journal says that we wrote goes, and only where it would be another now."""
     maps = Path("maps")
     source = scene(make_geotiff, "in/a.tif", 40, 50)
@@ -144,9 +142,7 @@ def check_refused(capsys: Any, folder: Path, name: str, made: set[str]) -> str:
     return str(said)
 
 
-def test_an_input_replaced_before_is_not_mapped(
-    make_geotiff: Make, changing: Any, call: Any, capsys: Any
-) -> None:
+def test_a_replaced_input_is_not_mapped(make_geotiff: Make, changing: Any, call: Any, capsys: Any) -> None:
     """Its place and size were read before it became another raster."""
     for name in ("a", "b"):
         scene(make_geotiff, f"in/{name}.tif", 500, 60)
@@ -166,7 +162,7 @@ def test_an_input_replaced_before_is_not_mapped(
 
 
 @pytest.mark.parametrize("old_time", [False, True])
-def test_an_input_rewritten_gives_no_map(
+def test_a_rewritten_input_gives_no_map(
     make_geotiff: Make, changing: Any, capsys: Any, old_time: bool
 ) -> None:
     """Old rows and new ones; also where whoever wrote it puts the old time back, as `rsync -t`."""
@@ -188,9 +184,7 @@ def test_an_input_rewritten_gives_no_map(
     assert Path("maps/a.tif").read_bytes() == b"older"
 
 
-def test_a_changing_neighbour_gives_no_map_of_a_mosaic(
-    make_geotiff: Make, changing: Any, capsys: Any
-) -> None:
+def test_a_changing_neighbour_gives_no_mosaic(make_geotiff: Make, changing: Any, capsys: Any) -> None:
     from rasterio import Affine
 
     pixels = np.random.default_rng(0).integers(1, 255, (300, 64, 3), np.uint8)

@@ -92,7 +92,7 @@ def test_a_name_that_is_not_utf8_is_one_line(make_geotiff: Make, call: Call, cap
     assert names("maps") == ["a.tif"]
 
 
-def test_a_refusal_of_the_system_is_one_line(
+def test_the_system_s_refusal_is_one_line(
     make_geotiff: Make, call: Call, capsys: Any, monkeypatch: Any
 ) -> None:
     source = make_geotiff("in/a.tif", IMAGE)

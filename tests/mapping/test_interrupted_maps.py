@@ -17,7 +17,7 @@ from segmenter.base.errors import RasterError
 from segmenter.raster import Raster
 from tests.helpers.child_predict import CLASSES, COMMAND, ENVIRONMENT, files, scene, without_styles
 from tests.helpers.exact_network import exact_network
-from tests.helpers.maps import Call, Make, at_batch, counting
+from tests.helpers.maps import Call, Make, at_batch, counting, vrt_of
 
 LARGE = 1000
 """Pixels from which rasters are kept in part in these tests."""
@@ -112,12 +112,7 @@ def test_a_large_raster_goes_on_from_its_last_band(
 def test_what_cannot_be_looked_at_is_not_gone_on_with(make_geotiff: Make, call: Call, large: None) -> None:
     """The files behind a VRT may have changed meanwhile: half of its map would be of the old ones."""
     scene(make_geotiff, "in/a.tif", 700, 50)
-    bands = "".join(
-        f'<VRTRasterBand dataType="Byte" band="{b}"><SimpleSource><SourceFilename relativeToVRT="1">in/a.tif'
-        f"</SourceFilename><SourceBand>{b}</SourceBand></SimpleSource></VRTRasterBand>"
-        for b in (1, 2, 3)
-    )
-    Path("v.xml").write_text(f'<VRTDataset rasterXSize="50" rasterYSize="700">{bands}</VRTDataset>')
+    Path("v.xml").write_text(vrt_of("in/a.tif", 700, 50))
     asked = ("v.xml", *WINDOWS, "--drivers", "VRT")
     assert call(*asked, output="before") == 0
     assert call(*asked, predictor=at_batch(9, KeyboardInterrupt())) == 130

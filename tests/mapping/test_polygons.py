@@ -23,7 +23,7 @@ SIZE = (61, 83)
 raw = pytest.importorskip("pyogrio.raw", reason="the extra `vectors` is not installed")
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def scenes(make_geotiff: Make, rng: Any) -> list[Path]:
     """Two images, the second to the right of the first."""
     made = []
@@ -48,7 +48,7 @@ def burned(found: dict[str, Any], name: str, like: Path) -> NDArray[np.uint8]:
 
 
 def test_polygons_of_a_call_are_its_maps_and_kept_while_these_are(
-    scenes: list[Path], call: Call, capfd: Any, make_geotiff: Make
+    call: Call, capfd: Any, make_geotiff: Make
 ) -> None:
     asked = ("in", "--vectors", "areas.gpkg", "--confidence")
     assert call(*asked) == 0
@@ -75,7 +75,7 @@ def test_polygons_of_a_call_are_its_maps_and_kept_while_these_are(
 
 
 def test_a_call_that_was_killed_goes_on_and_replaces_no_file_of_others(
-    scenes: list[Path], call: Call, monkeypatch: Any, capfd: Any
+    call: Call, monkeypatch: Any, capfd: Any
 ) -> None:
     note = PolygonFile._note
 
@@ -101,7 +101,7 @@ def test_a_call_that_was_killed_goes_on_and_replaces_no_file_of_others(
 
 
 def test_what_cannot_be_is_refused_before_maps_are_made(
-    scenes: list[Path], call: Call, make_geotiff: Make, capfd: Any, monkeypatch: Any
+    call: Call, make_geotiff: Make, capfd: Any, monkeypatch: Any
 ) -> None:
     make_geotiff("else/c.tif", np.zeros((9, 9, 3), np.uint8), crs="EPSG:25832")
     Path("mine.gpkg").write_bytes(b"mine")
@@ -130,7 +130,7 @@ def test_what_cannot_be_is_refused_before_maps_are_made(
 
 
 def test_with_maps_in_a_bucket_the_polygons_stay_here(
-    scenes: list[Path], call: Call, store: Store, monkeypatch: Any, capfd: Any
+    call: Call, store: Store, monkeypatch: Any, capfd: Any
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "cache")
     output = f"s3://{store.bucket}/maps"
@@ -145,9 +145,7 @@ def test_with_maps_in_a_bucket_the_polygons_stay_here(
     assert "areas.gpkg: finished and unchanged" in capfd.readouterr().out
 
 
-def test_labels_of_polygons_score_as_the_raster_does(
-    scenes: list[Path], call: Call, monkeypatch: Any, capfd: Any
-) -> None:
+def test_labels_of_polygons_score_as_the_raster_does(call: Call, monkeypatch: Any) -> None:
     """The polygons of the maps themselves, with one class renamed by hand: one file for both images."""
     monkeypatch.setenv("XDG_CACHE_HOME", "cache")
     assert call("in", "--vectors", "areas.gpkg") == 0

@@ -23,9 +23,7 @@ from tests.helpers.maps import Call, Make
 from tests.helpers.s3_server import Store
 
 
-def test_a_map_from_a_server(
-    server: FileServer, make_geotiff: Make, rng: Any, call: Call, capfd: Any
-) -> None:
+def test_a_served_raster(server: FileServer, make_geotiff: Make, rng: Any, call: Call, capfd: Any) -> None:
     source = make_geotiff("served/a.tif", rng.integers(0, 255, (61, 83, 3), np.uint8), compress="deflate")
     assert call(source, output="local") == 0
     for address in (server.url("a.tif?signed=secret"), "/vsicurl/" + server.url("a.tif")):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,6 @@ import pytest
 
 from segmenter.api.asked import parse
 from segmenter.base.errors import DatasetError, SegmenterError
-from segmenter.grid.labels import ClassMap
 from segmenter.mapping.finisher import Finisher
 from segmenter.mapping.request.map_request import MapRequest
 from segmenter.mapping.session import Mapped, map_rasters
@@ -97,7 +96,7 @@ def test_a_request_that_cannot_be_meant_is_refused(changes: dict[str, Any], line
 
 
 def test_labels_and_splits_of_python_users_need_what_a_loader_says(
-    tmp_path: Path, make_geotiff: Make, make_classes: Callable[..., ClassMap]
+    tmp_path: Path, make_geotiff: Make, make_classes: Any
 ) -> None:
     source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
     run: Any = fake_run(make_classes(7))

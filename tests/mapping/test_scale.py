@@ -175,9 +175,7 @@ def test_a_raster_of_unknown_scale_needs_one(make_geotiff: Make, call: Call, rng
     assert_classes(found, probabilities(image, found != 255, Fraction(4), Fraction(4)), found != 255)
 
 
-def test_metres_under_a_crs_of_degrees_are_no_scale(
-    make_geotiff: Make, call: Call, rng: Any, capsys: Any
-) -> None:
+def test_metres_under_degrees_are_no_scale(make_geotiff: Make, call: Call, rng: Any, capsys: Any) -> None:
     """Latitude 5,808,300 has a cosine, too: 0.5 degrees would be 55,660 by 27,830 m."""
     image, transform = rng.integers(0, 255, (40, 50, 3), np.uint8), Affine(0.5, 0, 368000, 0, -0.5, 5808310)
     wrong = make_geotiff("in/wrong.tif", image, crs="EPSG:4326", transform=transform)

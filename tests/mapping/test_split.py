@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +15,6 @@ from numpy.typing import NDArray
 
 from segmenter.config.datasets import FolderConfig
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
-from segmenter.grid.labels import ClassMap
 from tests.helpers.maps import Call, Make, expected, ids
 
 SIZE = (37, 53)
@@ -143,9 +141,7 @@ def test_splits_share_a_folder_and_resume(tiles: Tiles, call: Call, capsys: Any)
     assert {**scores_of()["per_scene"]} == {name: seen[name] for name in ("3_p", "3_q")}
 
 
-def test_the_protocol_is_that_of_the_validation_in_training(
-    tiles: Tiles, call: Call, make_classes: Callable[..., ClassMap]
-) -> None:
+def test_the_protocol_is_that_of_the_validation_in_training(tiles: Tiles, call: Call) -> None:
     from datasets import load_dataset
     from segmenter.training.validation import validation_protocol
 
@@ -225,7 +221,7 @@ def test_maps_are_not_put_where_the_next_call_would_take_them_for_scenes(
 
 
 @pytest.mark.parametrize("placed", [True, False])
-def test_one_label_for_several_images(
+def test_a_label_of_several_images(
     make_geotiff: Make, call: Call, rng: Any, capsys: Any, placed: bool
 ) -> None:
     """Fine for two images of one place, refused where nothing says on which of them it lies."""
@@ -248,7 +244,7 @@ def test_one_label_for_several_images(
     assert call("st/b/x.tif", "--labels", "st/a_lab/{stem}.tif") == 0  # said for this one
 
 
-def test_of_many_scenes_the_table_shows_those_that_need_a_look(make_classes: Callable[..., ClassMap]) -> None:
+def test_of_many_scenes_the_table_shows_those_that_need_a_look(make_classes: Any) -> None:
     from segmenter.mapping.scoring import scene_table
 
     classes = make_classes(2)

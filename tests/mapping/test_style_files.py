@@ -62,7 +62,7 @@ def test_no_style_lies_beside_the_image_itself(tmp_path: Path, make_png: Make, c
     assert sorted(files(tmp_path)) == ["a.png", "a.tif", "a.tif.aux.xml"]
 
 
-def test_an_unwritable_style_leaves_no_half(
+def test_an_unwritable_style_is_no_half(
     make_geotiff: Make, call: Call, monkeypatch: Any, capsys: Any
 ) -> None:
     """The older map and its style stay."""

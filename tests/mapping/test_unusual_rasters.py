@@ -148,9 +148,7 @@ def test_a_scale_that_leaves_no_data_is_refused(
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), 7.0])
-def test_no_pixel_with_data_is_told(
-    make_geotiff: Make, rng: Any, call: Call, capfd: Any, value: float
-) -> None:
+def test_no_data_at_all_is_told(make_geotiff: Make, call: Call, capfd: Any, value: float) -> None:
     path = make_geotiff("a.tif", np.full((H, W, 3), value, np.float32), nodata=7)
     assert call(path, dtype="float32") == 0
     assert capfd.readouterr().err == f"warning: {path}: has no pixel with data; its map is empty\n"
@@ -173,9 +171,7 @@ def test_nodata_values_that_are_data_are_told(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_undeclared_fill_values_are_no_data(
-    make_geotiff: Make, rng: Any, verdict: Verdict, dtype: str
-) -> None:
+def test_undeclared_fills_are_no_data(make_geotiff: Make, rng: Any, verdict: Verdict, dtype: str) -> None:
     """The largest numbers of a type: NaN around them after the first convolution."""
     values = pixels(rng, 1, dtype)
     values[3:5, 7] = np.finfo(dtype).min
@@ -253,9 +249,7 @@ def test_a_world_file(make_png: Make, rng: Any, verdict: Verdict, text: str) -> 
 
 
 @pytest.mark.parametrize(("offset", "refused"), [("30", False), ("somewhere", True)])
-def test_rpcs_beside_a_file(
-    make_geotiff: Make, rng: Any, verdict: Verdict, offset: str, refused: bool
-) -> None:
+def test_rpcs_beside(make_geotiff: Make, rng: Any, verdict: Verdict, offset: str, refused: bool) -> None:
     path = make_geotiff("in/a.tif", pixels(rng), crs=None)
     names = [f"{of}_{what}" for of in ("LINE", "SAMP", "LAT", "LONG", "HEIGHT") for what in ("OFF", "SCALE")]
     names += [
@@ -276,9 +270,7 @@ def points_beside(path: Path, crs: str = "EPSG:4326") -> None:
     )
 
 
-def test_of_transform_and_control_points_the_one_with_crs_stays(
-    make_geotiff: Make, rng: Any, call: Call
-) -> None:
+def test_of_transform_and_points_the_one_with_crs_stays(make_geotiff: Make, rng: Any, call: Call) -> None:
     """A GeoTIFF cannot hold both; GDAL has no CRS for a transform where control points have theirs."""
     path = make_geotiff("in/a.tif", pixels(rng))
     points_beside(path)

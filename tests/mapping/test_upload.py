@@ -19,7 +19,7 @@ from tests.helpers.maps import Call, Make
 from tests.helpers.s3_server import Store
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def scenes(make_geotiff: Make, rng: Any) -> list[Path]:
     return [make_geotiff(f"in/{n}.tif", rng.integers(0, 255, (61, 83, 3), np.uint8)) for n in "ab"]
 
@@ -41,7 +41,7 @@ def written(store: Store) -> list[str]:
 
 
 def test_what_is_uploaded_is_what_a_folder_gets(
-    scenes: list[Path], call: Call, to_bucket: Call, store: Store, capfd: Any
+    call: Call, to_bucket: Call, store: Store, capfd: Any
 ) -> None:
     assert call("in", output="local") == 0
     capfd.readouterr()
@@ -58,7 +58,7 @@ def test_what_is_uploaded_is_what_a_folder_gets(
 
 
 def test_the_same_command_does_nothing_twice(
-    scenes: list[Path], to_bucket: Call, store: Store, capfd: Any, make_geotiff: Make
+    to_bucket: Call, store: Store, capfd: Any, make_geotiff: Make
 ) -> None:
     """Neither beside its working folder nor on another machine; what changed is made anew, and replaced."""
     assert to_bucket("in") == 0
@@ -87,7 +87,7 @@ def test_scores_and_pictures_of_maps_that_are_there_already(
     assert len(json.loads(store.get("maps/scores.json"))["per_scene"]) == 1
 
 
-def test_a_busy_store_gets_all(scenes: list[Path], to_bucket: Call, store: Store, capfd: Any) -> None:
+def test_a_busy_store_gets_all(to_bucket: Call, store: Store, capfd: Any) -> None:
     refused = set()
 
     def busy(method: str, path: str) -> int | None:
@@ -103,9 +103,7 @@ def test_a_busy_store_gets_all(scenes: list[Path], to_bucket: Call, store: Store
     assert capfd.readouterr().err == ""
 
 
-def test_what_is_refused_stays_for_the_next_call(
-    scenes: list[Path], to_bucket: Call, store: Store, capfd: Any
-) -> None:
+def test_what_is_refused_stays_for_the_next_call(to_bucket: Call, store: Store, capfd: Any) -> None:
     store.fault = lambda method, path: 403 if method == "PUT" and path.endswith("b.tif") else None
     assert to_bucket("in") == 1
     said = capfd.readouterr().err
@@ -119,13 +117,9 @@ def test_what_is_refused_stays_for_the_next_call(
     assert without_styles(store.keys()) == ["maps/a.tif", "maps/b.tif"]
 
 
-def test_large_files_go_in_parts_and_appear_at_the_end(
-    scenes: list[Path], to_bucket: Call, store: Store, monkeypatch: Any, capfd: Any
-) -> None:
+def test_large_files_go_in_parts_and_appear_last(to_bucket: Call, store: Store, monkeypatch: Any) -> None:
     """The store takes parts from 5 MiB on; the last may be smaller."""
     monkeypatch.setattr(upload, "PART_BYTES", 5 << 20)
-    folder = Path("in/large")
-    folder.mkdir()
     content = os.urandom((11 << 20) + 7)
     Path("large.tif").write_bytes(content)
     uploads = upload.Uploads(f"s3://{store.bucket}/maps")
@@ -146,7 +140,7 @@ def test_large_files_go_in_parts_and_appear_at_the_end(
 
 @pytest.mark.parametrize("equal", [False, True])
 def test_of_two_callers_the_first_to_finish_wins(
-    scenes: list[Path], to_bucket: Call, store: Store, capfd: Any, monkeypatch: Any, equal: bool
+    to_bucket: Call, store: Store, capfd: Any, monkeypatch: Any, equal: bool
 ) -> None:
     """Between this caller's look and its write another one puts a map there: another map, or the same."""
     real = upload.Uploads._write
@@ -169,7 +163,7 @@ def test_of_two_callers_the_first_to_finish_wins(
 
 
 def test_mistakes_are_one_line_before_anything_is_computed(
-    scenes: list[Path], call: Call, store: Store, capfd: Any, monkeypatch: Any
+    call: Call, store: Store, capfd: Any, monkeypatch: Any
 ) -> None:
     def said(*arguments: Any, **changes: Any) -> str:
         assert call("in", *arguments, predictor=None, **changes) in (1, 2)

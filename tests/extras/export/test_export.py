@@ -232,7 +232,7 @@ def test_deepness_finds_its_keys_and_gives_the_map(mapped: Mapped, deepness: Exp
 
 @pytest.mark.slow
 def test_deepness_gives_the_map_of_real_pixels(
-    mapped: Mapped, deepness: Exported, shared_data: Callable[[str], Path], tmp_path: Path
+    mapped: Mapped, deepness: Exported, shared_data: Callable[[str], Path]
 ) -> None:
     from segmenter.inference.loading import load_predictor
 
@@ -309,7 +309,7 @@ def test_a_full_disk_is_one_line(refused: Any, monkeypatch: Any) -> None:
     assert "No space left on device" in line
 
 
-def test_wrong_calls_are_one_line(mapped: Mapped, refused: Any, monkeypatch: Any, tmp_path: Path) -> None:
+def test_wrong_calls_are_one_line(refused: Any, monkeypatch: Any, tmp_path: Path) -> None:
     two = refused(run="runs/a,runs/b")
     assert two[0] == 2
     assert "expected one run, got several" in two[1]

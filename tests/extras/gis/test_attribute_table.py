@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -16,6 +15,7 @@ from segmenter.extras.gis.documents import LegendEntry, attribute_table, class_s
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.raster import RasterSpec, open_raster, write_raster
 from tests.helpers.child_predict import scene
+from tests.helpers.maps import Call, Make
 
 NAMES = ("water & <ice>", 'a "road"', "Gebüsch", "水体", "pipeline (buried)", "grids[pv]", "init=x(y)")
 USES = {0: "generic", 1: "pixels", 2: "name", 5: "value", 6: "red", 7: "green", 8: "blue", 9: "alpha"}
@@ -58,7 +58,7 @@ def table(gdal: Any, path: Path) -> dict[str, list[Any]]:
 
 @pytest.mark.parametrize("options", [(), ("--cog",), ("--codes", "7,300,2,9,11,0,65534")], ids=str)
 def test_gdal_reads_the_classes_of_a_map_and_their_pixels(
-    make_geotiff: Callable[..., Path], call: Callable[..., int], gdal: Any, options: Any
+    make_geotiff: Make, call: Call, gdal: Any, options: Any
 ) -> None:
     colours = [(20 * i, 255 - i, 3 * i) for i in range(7)]
     rows = enumerate(zip(NAMES, colours, strict=True))

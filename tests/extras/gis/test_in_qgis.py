@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from tests.helpers.child_predict import scene
+from tests.helpers.maps import Call, Make
 
 NAMES = ("building & <shed>", 'road "paved"', "Gebüsch", "水体", "pipeline (buried)", "]]>", "car")
 COLOURS = (
@@ -31,7 +31,6 @@ COLOURS = (
 CODES = (10, 20, 300, 40, 0, 65534, 7)
 LEGEND = [[name, "#{:02x}{:02x}{:02x}".format(*colour)] for name, colour in zip(NAMES, COLOURS, strict=True)]
 MAGENTA = (255, 0, 255)
-Make = Callable[..., Path]
 
 
 @pytest.fixture
@@ -45,7 +44,7 @@ def drawn(png: Path) -> NDArray[np.uint8]:
 
 
 def test_qgis_shows_the_classes_by_name_and_colour_and_nothing_else(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], classes: ClassMap
+    tmp_path: Path, make_geotiff: Make, call: Call, classes: ClassMap
 ) -> None:
     """Also with codes of 16 bits; without the styles, it shows 256 entries."""
     scene(make_geotiff, "in/a.tif", 131, 203)
@@ -72,7 +71,7 @@ def test_qgis_shows_the_classes_by_name_and_colour_and_nothing_else(
 
 
 def test_what_qgis_saves_is_left(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], classes: ClassMap, capsys: Any
+    tmp_path: Path, make_geotiff: Make, call: Call, classes: ClassMap, capsys: Any
 ) -> None:
     scene(make_geotiff, "in/a.tif", 40, 50)
     assert call("in", classes=classes) == 0
@@ -92,9 +91,7 @@ def test_what_qgis_saves_is_left(
     assert b"STATISTICS_MEAN" not in table.read_bytes()  # of another map
 
 
-def test_qgis_shows_the_classes_of_a_png(
-    tmp_path: Path, make_png: Make, call: Callable[..., int], classes: ClassMap
-) -> None:
+def test_qgis_shows_classes_of_a_png(tmp_path: Path, make_png: Make, call: Call, classes: ClassMap) -> None:
     make_png("in/a.png", np.random.default_rng(5).integers(0, 255, (60, 90, 3), np.uint8))
     assert call("in", "--format", "png", classes=classes) == 0
     path = str(Path("maps/a.png"))

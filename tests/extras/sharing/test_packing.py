@@ -25,6 +25,7 @@ from segmenter.runs.resume import checkpoint_to_resume
 from segmenter.runs.run import load_run
 from tests.helpers.forbidden import small_files
 from tests.helpers.made_described import ROOT, contents, described_run, left_behind
+from tests.helpers.maps import Make
 from tests.helpers.random_run import random_run
 
 LEFT_BEHIND = {"tensorboard/events.out.tfevents.1.kims-machine.2.0.v2", "validation.json"}
@@ -122,7 +123,7 @@ def test_anonymous_it_names_nothing_of_its_owner_and_has_the_same_weights(tmp_pa
 def test_unpacked_elsewhere_it_predicts_to_the_same_bits(
     tensorflow: ModuleType,
     tmp_path: Path,
-    make_geotiff: Callable[..., Path],
+    make_geotiff: Make,
     make_classes: Callable[..., ClassMap],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

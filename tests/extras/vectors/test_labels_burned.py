@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap, LandCoverClass
 from segmenter.raster import raster_info
 from tests.helpers.drawn_labels import LEFT, TOP, box, labels_of, write
+from tests.helpers.maps import Make
 
 NAMES = ("water", "Wald ¼", "road")
 CODES = (7, 2, 300)
@@ -98,7 +99,7 @@ def test_a_pixel_is_touched_where_a_polygon_has_a_part_of_it(seed: int) -> None:
 
 
 @pytest.fixture
-def image(make_geotiff: Callable[..., Path]) -> Path:
+def image(make_geotiff: Make) -> Path:
     """41 by 53 pixels of half a metre."""
     return make_geotiff("a.tif", np.zeros((41, 53, 3), np.uint8))
 
@@ -128,7 +129,7 @@ def test_all_formats_give_the_same_label(ending: str, image: Path, tmp_path: Pat
     np.testing.assert_array_equal(labels(path, image, rule), EXPECTED)
 
 
-def test_a_map_becomes_a_label_again(make_geotiff: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_map_becomes_a_label_again(make_geotiff: Make, tmp_path: Path) -> None:
     """What `vectorise` writes is read without a setting, as GeoPackage and as GeoParquet."""
     from segmenter.extras.vectors.__main__ import main
     from segmenter.raster import RasterSpec, write_raster
@@ -150,7 +151,7 @@ def test_a_map_becomes_a_label_again(make_geotiff: Callable[..., Path], tmp_path
         np.testing.assert_array_equal(labels(tmp_path / f"areas.{ending}", image, rule), ids)
 
 
-def test_another_crs_bends_edges_as_they_are(make_geotiff: Callable[..., Path], tmp_path: Path) -> None:
+def test_another_crs_bends_edges_as_they_are(make_geotiff: Make, tmp_path: Path) -> None:
     """A rectangle of 70 km in degrees: its northern edge is an arc in UTM, far from the chord."""
     image = make_geotiff(
         "wide.tif",
@@ -238,7 +239,7 @@ def test_an_overlap_needs_an_order(image: Path, tmp_path: Path) -> None:
         labels(cut, image, replace(RULE, order=(), all_touched=True))
 
 
-def test_what_is_no_label_is_one_line(image: Path, make_geotiff: Callable[..., Path], tmp_path: Path) -> None:
+def test_what_is_no_label_is_one_line(image: Path, make_geotiff: Make, tmp_path: Path) -> None:
     a = box(0, 0, 9, 9)
     line = write(tmp_path / "line.gpkg", [shapely.LineString([a.bounds[:2], a.bounds[2:]])], ["road"])
     plain = make_geotiff("plain.tif", np.zeros((9, 9, 3), np.uint8), crs=None)
