@@ -247,7 +247,9 @@ def test_an_interruption_ends_cleanly(tmp_path: Path, make_geotiff: Make, which:
     assert [p.name for p in tmp_path.iterdir()] == ["in"]
 
 
-@pytest.mark.parametrize(("folder", "bands"), [("amazon", (1, 2, 3)), ("naip", (1, 2, 3, 4))])
+@pytest.mark.parametrize(
+    ("folder", "bands"), [pytest.param("amazon", (1, 2, 3), marks=pytest.mark.slow), ("naip", (1, 2, 3, 4))]
+)
 def test_maps_of_real_imagery_line_up(
     shared_data: Callable[[str], Path], call: Call, folder: str, bands: tuple[int, ...]
 ) -> None:
