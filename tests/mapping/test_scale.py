@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,9 @@ from segmenter.grid.resampling import as_type, count_of, resampled, taps
 from segmenter.inference.prediction import ExtraOutputs
 from tests.helpers.dense_resampling import dense_resampled
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_network
+from tests.helpers.maps import Call, Make
+from tests.helpers.maps import ids as read
 
-Make = Callable[..., Path]
 HALF = Affine(0.5, 0, 368000, 0, -0.5, 5808000)
 
 
@@ -47,69 +47,50 @@ def assert_classes(ids: NDArray[Any], expected_HWK: NDArray[np.float64], valid: 
     assert (ids[valid] == expected_HWK.argmax(axis=2)[valid]).mean() > 0.95
 
 
-def read(path: Path) -> NDArray[Any]:
-    with rasterio.open(path) as file:
-        return file.read(1)
-
-
-@pytest.mark.parametrize(
-    ("gsd", "step"),
-    [(1.5, Fraction(3)), (0.7, Fraction(7, 5)), (0.2, Fraction(2, 5)), (3.7, Fraction(37, 5))],
-)
+@pytest.mark.parametrize(("gsd", "step"), [(1.5, Fraction(3)), (0.2, Fraction(2, 5)), (3.7, Fraction(37, 5))])
 def test_the_map_is_that_of_the_resampled_raster_seen_at_once(
-    tmp_path: Path,
-    make_geotiff: Make,
-    call: Callable[..., int],
-    rng: np.random.Generator,
-    gsd: float,
-    step: Any,
+    make_geotiff: Make, call: Call, rng: Any, gsd: float, step: Any
 ) -> None:
     """On the raster's own grid, with its holes, in many small windows."""
-    image = rng.integers(1, 255, (331, 217, 3), np.uint8)
-    image[40:170, 60:90] = 0
-    image[rng.random((331, 217)) > 0.98] = 0
+    image = rng.integers(1, 255, (171, 137, 3), np.uint8)
+    image[40:120, 60:90] = 0
+    image[rng.random((171, 137)) > 0.98] = 0
     valid = (image != 0).any(axis=2)
     source = make_geotiff("in/a.tif", image, nodata=0, tiled=True, blockxsize=64, blockysize=32)
     assert call(source, "--gsd", gsd, "--confidence", "--probabilities", "uint8") == 0
     expected = probabilities(image, valid, step, step)
-    assert_classes(read(tmp_path / "maps" / "a.tif"), expected, valid)
-    confidence = read(tmp_path / "maps" / "a.confidence.tif").astype(int)
+    assert_classes(read("maps/a.tif"), expected, valid)
+    confidence = read("maps/a.confidence.tif").astype(int)
     assert np.abs(confidence - 255 * expected.max(axis=2))[valid].max() < 1
     assert not confidence[~valid].any()
-    with rasterio.open(tmp_path / "maps" / "a.probabilities.tif") as file:
+    with rasterio.open("maps/a.probabilities.tif") as file:
         each = file.read().transpose(1, 2, 0).astype(int)
     assert np.abs(each - 255 * expected)[valid].max() < 1.01
-    with rasterio.open(tmp_path / "maps" / "a.tif") as file, rasterio.open(source) as original:
+    with rasterio.open("maps/a.tif") as file, rasterio.open(source) as original:
         assert (file.crs, file.transform, file.shape) == (original.crs, original.transform, original.shape)
         assert file.tags()["GSD"] == f"{gsd} m"
 
 
-def test_windows_columns_and_parts_do_not_show(
-    tmp_path: Path,
-    make_geotiff: Make,
-    call: Callable[..., int],
-    rng: np.random.Generator,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_windows_and_columns_do_not_show(make_geotiff: Make, call: Call, rng: Any, monkeypatch: Any) -> None:
     """Byte for byte: other windows, several columns, a part, a box, pieces of a few pixels, and strips."""
-    image = rng.integers(1, 255, (113, 1101, 3), np.uint8)
-    image[60:80, 200:800] = 0
+    image = rng.integers(1, 255, (113, 701, 3), np.uint8)
+    image[60:80, 200:600] = 0
     source = make_geotiff("in/a.tif", image, nodata=0)
     call(source, "--gsd", 0.85, output="whole")
-    whole = read(tmp_path / "whole" / "a.tif")
+    whole = read("whole/a.tif")
     assert call(source, "--gsd", 0.85, "--window-size", 96, "--batch", 3, output="other") == 0
-    np.testing.assert_array_equal(read(tmp_path / "other" / "a.tif"), whole)
-    monkeypatch.setattr("segmenter.inference.memory._LEAST_COLUMN", 512)
-    monkeypatch.setattr("segmenter.inference.memory.COLUMN", 512)
+    np.testing.assert_array_equal(read("other/a.tif"), whole)
+    monkeypatch.setattr("segmenter.inference.memory._LEAST_COLUMN", 256)
+    monkeypatch.setattr("segmenter.inference.memory.COLUMN", 256)
     monkeypatch.setattr("segmenter.raster.resampled._VALUES_AT_ONCE", 9000)
     monkeypatch.setattr("segmenter.inference.regridding._VALUES_AT_ONCE", 9000)
     assert call(source, "--gsd", 0.85, output="columns") == 0
-    np.testing.assert_array_equal(read(tmp_path / "columns" / "a.tif"), whole)
-    assert call(source, "--gsd", 0.85, "--part", 33, 117, 70, 907, output="part") == 0
-    np.testing.assert_array_equal(read(tmp_path / "part" / "a.tif"), whole[33:103, 117:1024])
+    np.testing.assert_array_equal(read("columns/a.tif"), whole)
+    assert call(source, "--gsd", 0.85, "--part", 33, 117, 70, 507, output="part") == 0
+    np.testing.assert_array_equal(read("part/a.tif"), whole[33:103, 117:624])
     box = (368000 + 10, 5808000 - 40, 368000 + 20.25, 5808000 - 30.25)
     assert call(source, "--gsd", 0.85, "--bbox", *box, output="box") == 0
-    np.testing.assert_array_equal(read(tmp_path / "box" / "a.tif"), whole[60:80, 20:41])
+    np.testing.assert_array_equal(read("box/a.tif"), whole[60:80, 20:41])
 
 
 @pytest.mark.parametrize(
@@ -119,45 +100,25 @@ def test_windows_columns_and_parts_do_not_show(
         (Affine(1.2, 1.6, 100, 1.6, -1.2, 200), "EPSG:25833", 2, 2),
         (Affine(1, 0, 100, 0, -4, 50), "EPSG:25833", 4, 1),
         (Affine(2 / 111320, 0, 13, 0, -2 / 111320, 60), "EPSG:4326", 2, 1),
-        (Affine(2 / 100189.3, 0, 13, 0, -2 / 100189.3, 200 / 3), "EPSG:4807", 2, 1),
-        (Affine(2 / 30323.35, 0, 13, 0, -2 / 30323.35, 60), "IAU_2015:30100", 2, 1),
-        (Affine(4 / 0.3048006, 0, 100, 0, -2 / 0.3048006, 50), "EPSG:2263", 2, 4),
-        (Affine(4, 0, 1.2e6, 0, -4, 8399918), "EPSG:3857", 2, 2),
     ],
-    ids=[
-        "south-up",
-        "rotated",
-        "oblong",
-        "degrees-at-60-north",
-        "grads-at-60-north",
-        "moon",
-        "us-feet",
-        "web-mercator",
-    ],
+    ids=["south-up", "rotated", "oblong", "degrees-at-60-north"],
 )
 def test_a_pixel_of_the_model_has_the_wanted_side_on_the_ground(
-    tmp_path: Path,
-    make_geotiff: Make,
-    call: Callable[..., int],
-    rng: np.random.Generator,
-    transform: Affine,
-    crs: str,
-    rows: int,
-    cols: int,
+    make_geotiff: Make, call: Call, rng: Any, transform: Affine, crs: str, rows: int, cols: int
 ) -> None:
-    """In the raster's own directions; at 60 degrees, a degree of longitude and a Mercator unit are half."""
+    """In the raster's own directions; at 60 degrees, a degree of longitude is half."""
     image = rng.integers(1, 255, (90, 120, 3), np.uint8)
     source = make_geotiff("in/a.tif", image, crs=crs, transform=transform)
     assert call(source, "--gsd", 4) == 0
     steps = Fraction(4, rows), Fraction(4, cols)
-    found = read(tmp_path / "maps" / "a.tif")
+    found = read("maps/a.tif")
     assert_classes(found, probabilities(image, np.ones((90, 120), np.bool_), *steps), found != 255)
-    with rasterio.open(tmp_path / "maps" / "a.tif") as file:
+    with rasterio.open("maps/a.tif") as file:
         assert file.transform.almost_equals(transform)
 
 
 def test_the_training_scale_is_the_one_of_auto_and_near_it_nothing_is_resampled(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator, capsys: Any
+    make_geotiff: Make, call: Call, rng: Any, capsys: Any
 ) -> None:
     image = rng.integers(0, 255, (90, 70, 3), np.uint8)
     near = make_geotiff("in/near.tif", image, transform=Affine(0.503, 0, 0, 0, -0.503, 0))
@@ -165,7 +126,7 @@ def test_the_training_scale_is_the_one_of_auto_and_near_it_nothing_is_resampled(
     assert call(near, fine) == 0
     said = capsys.readouterr()
     assert "fine.tif: a pixel is 0.1 m, the model was trained on 0.5 m; --gsd auto shows it" in said.err
-    plain = {name: read(tmp_path / "maps" / name) for name in ("near.tif", "fine.tif")}
+    plain = {name: read(Path("maps") / name) for name in ("near.tif", "fine.tif")}
     assert call(near, fine, "--gsd", "auto") == 0
     said = capsys.readouterr()
     assert said.err == ""
@@ -173,14 +134,14 @@ def test_the_training_scale_is_the_one_of_auto_and_near_it_nothing_is_resampled(
     assert "fine.tif: a pixel is 0.1 m, resampled to 0.5 m for the model" in said.out
     assert "fine.tif: made anew: other options: gsd was none, is 5×5 pixels as one" in said.out
     assert "1 of 1 maps are finished and unchanged" in said.out
-    np.testing.assert_array_equal(read(tmp_path / "maps" / "near.tif"), plain["near.tif"])
+    np.testing.assert_array_equal(read("maps/near.tif"), plain["near.tif"])
     scales = {}
     for name in plain:
-        with rasterio.open(tmp_path / "maps" / name) as file:
+        with rasterio.open(Path("maps") / name) as file:
             scales[name] = file.tags().get("GSD")
     assert scales == {"near.tif": None, "fine.tif": "0.5 m"}
     expected = probabilities(image, np.ones((90, 70), np.bool_), Fraction(5), Fraction(5))
-    assert_classes(read(tmp_path / "maps" / "fine.tif"), expected, np.ones((90, 70), np.bool_))
+    assert_classes(read("maps/fine.tif"), expected, np.ones((90, 70), np.bool_))
     assert call(near, fine, "--gsd", "auto") == 0
     assert "made anew" not in capsys.readouterr().out
     assert call(near, fine) == 0
@@ -188,7 +149,7 @@ def test_the_training_scale_is_the_one_of_auto_and_near_it_nothing_is_resampled(
 
 
 def test_pixels_that_are_not_square_are_resampled_to_a_number_and_kept_where_trained_like_that(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator, capsys: Any
+    make_geotiff: Make, call: Call, rng: Any, capsys: Any
 ) -> None:
     """Of 0.25 × 1 m the mean is 0.5 m; the grid of a number is square, `auto` is the scale of such scenes."""
     image = rng.integers(0, 255, (90, 70, 3), np.uint8)
@@ -196,15 +157,13 @@ def test_pixels_that_are_not_square_are_resampled_to_a_number_and_kept_where_tra
     assert call(oblong, "--gsd", 0.5) == 0
     assert "a pixel is 0.25×1 m, resampled to 0.5 m for the model" in capsys.readouterr().out
     expected = probabilities(image, np.ones((90, 70), np.bool_), Fraction(1, 2), Fraction(2))
-    assert_classes(read(tmp_path / "maps" / "a.tif"), expected, np.ones((90, 70), np.bool_))
+    assert_classes(read("maps/a.tif"), expected, np.ones((90, 70), np.bool_))
     assert call(oblong, "--gsd", "auto") == 0
     said = "a pixel is 0.25×1 m, in the mean within 1 % of 0.5 m: not resampled"
     assert said in capsys.readouterr().out
 
 
-def test_a_raster_that_does_not_say_its_scale_needs_it_said(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator, capsys: Any
-) -> None:
+def test_a_raster_of_unknown_scale_needs_one(make_geotiff: Make, call: Call, rng: Any, capsys: Any) -> None:
     image = rng.integers(0, 255, (40, 50, 3), np.uint8)
     nowhere = make_geotiff("in/nowhere.tif", image, crs=None)
     assert call(nowhere, "--gsd", 1) == 1
@@ -212,21 +171,16 @@ def test_a_raster_that_does_not_say_its_scale_needs_it_said(
     assert "nowhere.tif: does not say how large its pixels are" in said
     assert said.count("\n") == 1
     assert call(nowhere, "--gsd", 1, "--raster-gsd", 0.25) == 0
-    found = read(tmp_path / "maps" / "nowhere.tif")
+    found = read("maps/nowhere.tif")
     assert_classes(found, probabilities(image, found != 255, Fraction(4), Fraction(4)), found != 255)
 
 
-def test_metres_that_lie_under_a_crs_of_degrees_are_no_scale(
-    make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator, capsys: Any
-) -> None:
+def test_metres_under_degrees_are_no_scale(make_geotiff: Make, call: Call, rng: Any, capsys: Any) -> None:
     """Latitude 5,808,300 has a cosine, too: 0.5 degrees would be 55,660 by 27,830 m."""
     image, transform = rng.integers(0, 255, (40, 50, 3), np.uint8), Affine(0.5, 0, 368000, 0, -0.5, 5808310)
     wrong = make_geotiff("in/wrong.tif", image, crs="EPSG:4326", transform=transform)
     assert call(wrong, "--gsd", 1000) == 1
-    said = capsys.readouterr().err
-    assert "wrong.tif: does not say how large its pixels are" in said
-    assert "a latitude beyond the poles), --gsd needs it; give it with --raster-gsd METRES" in said
-    assert said.count("\n") == 1
+    assert "a latitude beyond the poles), --gsd needs it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -235,19 +189,12 @@ def test_metres_that_lie_under_a_crs_of_degrees_are_no_scale(
         (("--gsd", "auto"), {"metres_per_pixel": None}, 2, "--gsd auto: run does not say at how many metres"),
         (("--gsd", 1000), {}, 1, "a pixel is 0.5 m, --gsd asks for 1e+03 m: expected at most 256 times"),
         (("--gsd", 0.001), {}, 1, "at least 1/64 of it"),
-        (("--gsd", 0), {}, 2, "--gsd: expected metres a pixel, above 0, got 0"),
         (("--gsd", "nan"), {}, 2, "--gsd: expected metres a pixel, above 0, got nan"),
         (("--raster-gsd", 1), {}, 2, "--raster-gsd 1: says from which scale; it needs --gsd"),
     ],
 )
 def test_a_scale_that_cannot_be_meant_is_refused_in_one_line(
-    make_geotiff: Make,
-    call: Callable[..., int],
-    capsys: Any,
-    options: Any,
-    changes: Any,
-    code: int,
-    line: str,
+    make_geotiff: Make, call: Call, capsys: Any, options: Any, changes: Any, code: int, line: str
 ) -> None:
     source = make_geotiff("in/a.tif", np.ones((20, 20, 3), np.uint8))
     assert call(source, *options, **changes) == code
@@ -257,9 +204,7 @@ def test_a_scale_that_cannot_be_meant_is_refused_in_one_line(
     assert not Path("maps").exists()
 
 
-def test_a_scene_cut_into_files_is_mapped_like_the_whole(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator
-) -> None:
+def test_a_cut_scene_is_mapped_like_the_whole(make_geotiff: Make, call: Call, rng: Any) -> None:
     """Byte for byte, though the files do not end where the model's pixels do."""
     image = rng.integers(0, 255, (120, 160, 3), np.uint8)
     parts = []
@@ -270,36 +215,34 @@ def test_a_scene_cut_into_files_is_mapped_like_the_whole(
     whole = make_geotiff("whole/whole.tif", image, transform=HALF)
     assert call(whole, "--gsd", 1.2) == 0
     assert call(*(path for path, *_ in parts), "--gsd", 1.2, "--mosaic") == 0
-    expected = read(tmp_path / "maps" / "whole.tif")
+    expected = read("maps/whole.tif")
     for path, rows, cols in parts:
-        found = read(tmp_path / "maps" / path.name)
+        found = read(Path("maps") / path.name)
         np.testing.assert_array_equal(found, expected[slice(*rows), slice(*cols)])
 
 
-def test_smooth_maps_scores_and_many_files(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator, capsys: Any
-) -> None:
+def test_smooth_maps_scores_and_many_files(make_geotiff: Make, call: Call, rng: Any, capsys: Any) -> None:
     """Blended windows, labels on the raster's own pixels, small files of several scales in one call."""
-    image = rng.integers(0, 255, (140, 150, 3), np.uint8)
+    image = rng.integers(0, 255, (70, 80, 3), np.uint8)
     for number, side in enumerate((0.1, 0.25, 0.25, 2)):
         transform = Affine(side, 0, 0, 0, -side, 0)
         make_geotiff(f"in/{number}.tif", image[number:], transform=transform)
         make_geotiff(f"truth/{number}.tif", (image[number:, :, 0] % 7), transform=transform)
     options = ("--gsd", 0.5, "--mode", "smooth", "--labels", "truth/{stem}.tif", "--pictures")
-    assert call(tmp_path / "in", *options) == 0
+    assert call(Path("in"), *options) == 0
     said = capsys.readouterr()
     assert "1.tif and 1 more: a pixel is 0.25 m, resampled to 0.5 m for the model" in said.out
     assert "TTA none, at 0.5 m a pixel" in said.out
     for number in range(4):
-        found = read(tmp_path / "maps" / f"{number}.tif")
+        found = read(f"maps/{number}.tif")
         assert found.shape == image[number:].shape[:2]
         assert (found != 255).all()
-        assert (tmp_path / "maps" / f"{number}.view.png").is_file()
+        assert Path(f"maps/{number}.view.png").is_file()
 
 
-@pytest.mark.parametrize(("gsd", "times"), [(0.1, 25), (0.25, 4), (0.4, None), (0.5, None), (2, None)])
+@pytest.mark.parametrize(("gsd", "times"), [(0.1, 25), (0.4, None), (2, None)])
 def test_what_a_finer_grid_costs_is_said_once(
-    gsd: float, times: int | None, make_geotiff: Make, call: Callable[..., int], rng: Any, capsys: Any
+    gsd: float, times: int | None, make_geotiff: Make, call: Call, rng: Any, capsys: Any
 ) -> None:
     """Pixels that the model computes against pixels of the maps, of all inputs together."""
     for name in "ab":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,33 +22,17 @@ from segmenter.inference.predictor import FunctionPredictor, Prediction
 from segmenter.raster import RasterSpec, raster_info, write_raster
 from segmenter.raster.ground import alignment_errors
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_map
-
-Make = Callable[..., Path]
-
-
-def pixels(rng: np.random.Generator, *shape: int) -> NDArray[np.uint8]:
-    return rng.integers(0, 255, shape, np.uint8)
+from tests.helpers.maps import Call, Make, expected, ids, pixels
 
 
-def expected(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return exact_map(image, np.ones(image.shape[:2], np.bool_), RADIUS, STRIDE)
-
-
-def ids(path: Path) -> NDArray[np.uint8]:
-    with rasterio.open(path) as file:
-        return file.read(1)
-
-
-def test_scores_carry_their_protocol(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator, capsys: Any
-) -> None:
+def test_scores_carry_their_protocol(make_geotiff: Make, call: Call, rng: Any, capsys: Any) -> None:
     image = pixels(rng, 80, 90, 3)
     truth = expected(image)
     truth[:, :30] = rng.integers(0, 7, (80, 30))
     make_geotiff("in/a_RGB.tif", image)
-    write_raster(tmp_path / "truth" / "a_label.png", truth, RasterSpec(driver="PNG"))
+    write_raster(Path("truth/a_label.png"), truth, RasterSpec(driver="PNG"))
     assert call("in/a_RGB.tif", "--labels", "truth/{scene}_*.png", "--split-name", "test") == 0
-    scores = json.loads((tmp_path / "maps" / "scores.json").read_text())
+    scores = json.loads(Path("maps/scores.json").read_text())
     guess, iou = expected(image), []
     for k in range(7):
         both, either = ((truth == k) & (guess == k)).sum(), ((truth == k) | (guess == k)).sum()
@@ -62,18 +45,18 @@ def test_scores_carry_their_protocol(
     table = capsys.readouterr().out
     assert "mIoU" in table
     assert "7 classes, full labels, test split (1 scene), TTA none" in table
-    with rasterio.open(tmp_path / "maps" / "confusion.png") as picture:
+    with rasterio.open("maps/confusion.png") as picture:
         assert picture.width > 200
 
 
-@pytest.mark.parametrize("kind", ["nodata", "mask", "alpha"])
-def test_pixels_without_data_count_nowhere_made_now_or_before(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator, kind: str
+@pytest.mark.parametrize("kind", ["nodata", "alpha"])
+def test_pixels_without_data_count_nowhere(
+    tmp_path: Path, make_geotiff: Make, call: Call, rng: Any, kind: str
 ) -> None:
     """Scored with the map, and again when the finished map alone is read, under the map's own nodata."""
     image, void = rng.integers(1, 255, (83, 97, 3), np.uint8), np.zeros((83, 97), np.bool_)
     void[:29], void[50:, 70:] = True, True
-    options: dict[str, Any] = {"nodata": {"nodata": 0}, "mask": {"masks": ~void}, "alpha": {"alpha": True}}
+    options: dict[str, Any] = {"nodata": {"nodata": 0}, "alpha": {"alpha": True}}
     image[void] = 0 if kind == "nodata" else 7
     alpha = [np.where(void, 0, 255).astype(np.uint8)] if kind == "alpha" else []
     truth = exact_map(image, ~void, RADIUS, STRIDE, nodata=3)
@@ -81,8 +64,8 @@ def test_pixels_without_data_count_nowhere_made_now_or_before(
     right = (exact_map(image, ~void, RADIUS, STRIDE) == truth)[~void].mean()
     make_geotiff("in/a.tif", np.dstack([image, *alpha]), **options[kind])
     make_geotiff("in/b.tif", np.full((17, 19, 3), 9, np.uint8))
-    write_raster(tmp_path / "truth" / "a.png", truth, RasterSpec(driver="PNG"))
-    write_raster(tmp_path / "truth" / "b.png", np.zeros((17, 19), np.uint8), RasterSpec(driver="PNG"))
+    write_raster(Path("truth/a.png"), truth, RasterSpec(driver="PNG"))
+    write_raster(Path("truth/b.png"), np.zeros((17, 19), np.uint8), RasterSpec(driver="PNG"))
     asked = ("in", "--nodata", 200)
     assert call(*asked) == 0
     found = []
@@ -97,28 +80,19 @@ def test_pixels_without_data_count_nowhere_made_now_or_before(
     assert found[0]["without_data"] == void.sum()
 
 
-def test_only_the_part_is_scored(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator
-) -> None:
+def test_only_the_part_is_scored(make_geotiff: Make, call: Call, rng: Any) -> None:
     image = pixels(rng, 80, 90, 3)
     make_geotiff("in/a.tif", image)
     truth = np.full((80, 90), 6, np.uint8)
     truth[13:60, 21:70] = expected(image)[13:60, 21:70]
-    write_raster(tmp_path / "truth.png", truth, RasterSpec(driver="PNG"))
+    write_raster(Path("truth.png"), truth, RasterSpec(driver="PNG"))
     assert call("in/a.tif", "--labels", "truth.png", "--part", 13, 21, 47, 49) == 0
-    scores = json.loads((tmp_path / "maps" / "scores.json").read_text())
+    scores = json.loads(Path("maps/scores.json").read_text())
     assert (scores["oa"], scores["pixels"]) == (1.0, 47 * 49)
 
 
 @pytest.mark.parametrize(("name", "counted"), [("potsdam-6", 6), ("potsdam-5", 5)])
-def test_potsdam_protocols_by_name(
-    tmp_path: Path,
-    make_geotiff: Make,
-    call: Callable[..., int],
-    rng: np.random.Generator,
-    name: str,
-    counted: int,
-) -> None:
+def test_potsdam_protocols_by_name(make_geotiff: Make, call: Call, rng: Any, name: str, counted: int) -> None:
     names = ("impervious surfaces", "building", "low vegetation", "tree", "car", "clutter")
     colours = ((255, 255, 255), (0, 0, 255), (0, 255, 255), (0, 255, 0), (255, 255, 0), (255, 0, 0))
     table = tuple(LandCoverClass(n, c, i) for i, (n, c) in enumerate(zip(names, colours, strict=True)))
@@ -127,68 +101,55 @@ def test_potsdam_protocols_by_name(
     label = np.array(colours, np.uint8)[truth]
     label[:3] = 0  # the eroded border
     make_geotiff("in/top_potsdam_2_13_RGB.tif", pixels(rng, 40, 40, 3))
-    write_raster(tmp_path / "top_potsdam_2_13_label_noBoundary.tif", label)
+    write_raster(Path("top_potsdam_2_13_label_noBoundary.tif"), label)
 
     def half_right(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
         ids = np.zeros(valid.shape, np.uint8)
         ids[:, :40, :20] = truth[:, :20]
         return Prediction(ids)
 
-    arguments = (
-        "in/top_potsdam_2_13_RGB.tif",
-        "--labels",
-        "{scene}_label_noBoundary.tif",
-        "--protocol",
-        name,
-    )
+    labels = ("--labels", "{scene}_label_noBoundary.tif", "--protocol", name)
     kind = {"classes": classes, "predictor": lambda *_, **__: FunctionPredictor(half_right)}
-    assert call(*arguments, labels="eroded", **kind) == 0
-    scores = json.loads((tmp_path / "maps" / "scores.json").read_text())
+    assert call("in/top_potsdam_2_13_RGB.tif", *labels, labels="eroded", **kind) == 0
+    scores = json.loads(Path("maps/scores.json").read_text())
     assert scores["protocol"]["name"] == name
     assert len(scores["iou"]) == counted
     assert scores["pixels"] == (truth[3:] < counted).sum()
 
 
-def test_a_protocol_that_does_not_fit_is_refused_before_the_work(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any
-) -> None:
+def test_an_unfit_protocol_is_refused_before_the_work(make_geotiff: Make, call: Call, capsys: Any) -> None:
     source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
-    write_raster(tmp_path / "t.png", np.zeros((9, 9), np.uint8), RasterSpec(driver="PNG"))
-    assert call(source, "--labels", "t.png", "--protocol", "potsdam-6") == 2
-    assert "expected eroded labels, got full ones" in capsys.readouterr().err
-    assert call(source, "--labels", "t.png", "--protocol", "potsdam-6", "--label-kind", "eroded") == 2
-    assert "have no class 'impervious surfaces'" in capsys.readouterr().err
-    assert call(source, "--protocol", "potsdam-6") == 2
-    assert "they need --labels" in capsys.readouterr().err
-    assert not (tmp_path / "maps").exists()
+    write_raster(Path("t.png"), np.zeros((9, 9), np.uint8), RasterSpec(driver="PNG"))
+    for options, said in (
+        (("potsdam-6",), "expected eroded labels"),
+        (("potsdam-6", "--label-kind", "eroded"), "have no class 'impervious surfaces'"),
+        (("vaihingen",), "known: potsdam-6, potsdam-5"),
+    ):
+        assert call(source, "--labels", "t.png", "--protocol", *options) == 2
+        assert said in capsys.readouterr().err
+    assert not Path("maps").exists()
 
 
-def test_an_unknown_label_value_costs_the_score_not_the_map(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator, capsys: Any
-) -> None:
+def test_an_unknown_label_costs_only_the_score(make_geotiff: Make, call: Call, rng: Any, capsys: Any) -> None:
     for name, value in (("a", 0), ("b", 77)):
         make_geotiff(f"in/{name}.tif", pixels(rng, 90, 20, 3))
         truth = np.zeros((90, 20), np.uint8)
         truth[70, 3] = value
-        write_raster(tmp_path / "truth" / f"{name}.png", truth, RasterSpec(driver="PNG"))
+        write_raster(Path(f"truth/{name}.png"), truth, RasterSpec(driver="PNG"))
     assert call("in", "--labels", "truth/{stem}.png") == 1
     said = capsys.readouterr()
     assert "b.png: codes" in said.err
     assert "77 (1 px)" in said.err
     assert "the map is written, its scores are left out" in said.err
-    assert json.loads((tmp_path / "maps" / "scores.json").read_text())["protocol"]["scenes"] == ["a"]
-    assert (tmp_path / "maps" / "b.tif").is_file()
+    assert json.loads(Path("maps/scores.json").read_text())["protocol"]["scenes"] == ["a"]
+    assert Path("maps/b.tif").is_file()
 
 
-def test_labels_that_do_not_fit_their_image(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any
-) -> None:
+def test_labels_that_do_not_fit_their_image(make_geotiff: Make, call: Call, capsys: Any) -> None:
     source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
-    write_raster(tmp_path / "a_1.png", np.zeros((9, 10), np.uint8), RasterSpec(driver="PNG"))
+    write_raster(Path("a_1.png"), np.zeros((9, 10), np.uint8), RasterSpec(driver="PNG"))
     assert call(source, "--labels", "{stem}_1.png") == 1
     assert "a_1.png: expected 9×9 pixels as its image " in capsys.readouterr().err
-    assert call(source, "--labels", "{stem}_2.png") == 1
-    assert "expected one label file a_2.png, found none" in capsys.readouterr().err
 
 
 PLACE = rasterio.Affine(0.5, 0, 368000, 0, -0.5, 5808000)
@@ -197,38 +158,25 @@ PLACE = rasterio.Affine(0.5, 0, 368000, 0, -0.5, 5808000)
 @pytest.mark.parametrize(
     ("profile", "said"),
     [
-        ({"transform": PLACE @ PLACE.translation(20, 0)}, "up to 20.0 pixels from .* \\(10 m, EPSG:25833\\)"),
-        (
-            {"transform": PLACE @ PLACE.translation(0, 4000)},
-            "4,000.0 pixels from .* \\(2.0 km, EPSG:25833\\)",
-        ),
+        ({"transform": PLACE @ PLACE.translation(0, 4000)}, r"4,000.0 pixels from .* \(2.0 km"),
         ({"transform": PLACE @ PLACE.scale(2)}, "lies up to 37.4 pixels from its image .*in/a.tif"),
-        (
-            {"crs": "EPSG:25832"},
-            "its image's CRS EPSG:25833, got EPSG:25832; its centre lies 406.9 km from that of .*in/a.tif",
-        ),
+        ({"crs": "EPSG:25832"}, "got EPSG:25832; its centre lies 406.9 km from that of .*in/a.tif"),
         ({"crs": 'LOCAL_CS["site",UNIT["metre",1]]'}, "its image's CRS EPSG:25833, got site"),
     ],
 )
 def test_a_label_of_another_place_is_refused_as_check_refuses_it(
-    tmp_path: Path,
-    make_geotiff: Make,
-    make_classes: Callable[..., ClassMap],
-    call: Callable[..., int],
-    capsys: Any,
-    profile: dict[str, Any],
-    said: str,
+    tmp_path: Path, make_geotiff: Make, make_classes: Any, call: Call, capsys: Any, profile: Any, said: str
 ) -> None:
     image = make_geotiff("in/a.tif", np.ones((21, 31, 3), np.uint8))
     good = make_geotiff("good/a.tif", np.zeros((21, 31), np.uint8))
     moved = make_geotiff("moved/a.tif", np.zeros((21, 31), np.uint8), **profile)
     assert call(image, "--labels", good) == 0
-    (tmp_path / "maps" / "scores.json").unlink()
+    Path("maps/scores.json").unlink()
     for part in ((), ("--part", 3, 4, 5, 6)):
         assert call(image, "--labels", moved, *part) == 1
         error = capsys.readouterr().err.strip()
         assert re.search(said, error)
-        assert not (tmp_path / "maps" / "scores.json").exists()
+        assert not Path("maps/scores.json").exists()
         dataset = Dataset("made", tmp_path, (Scene("a", image, moved, "a", "train"),), make_classes(1))
         found = [f.text for f in check_dataset(dataset, progress=False).findings]
         assert [f"error: {text}" for text in found] == [error]
@@ -238,41 +186,27 @@ def test_a_label_of_another_place_is_refused_as_check_refuses_it(
 def test_pixels_without_a_size_are_compared_too(
     make_geotiff: Make, tmp_path: Path, size: tuple[float, float, float]
 ) -> None:
-    image = replace(
-        raster_info(make_geotiff("a.tif", np.zeros((4, 5), np.uint8))),
-        transform=rasterio.Affine(size[0], size[1], 7.0, 0.0, size[2], 8.0),
-    )
+    info = raster_info(make_geotiff("a.tif", np.zeros((4, 5), np.uint8)))
+    image = replace(info, transform=rasterio.Affine(size[0], size[1], 7.0, 0.0, size[2], 8.0))
     moved = replace(image, path=tmp_path / "b.tif", transform=rasterio.Affine(*size[:2], 6.0, 0, size[2], 8))
     assert alignment_errors(image, image) == []
     assert bool(alignment_errors(image, moved)) == (size[0] < 1)
 
 
 def test_a_world_file_is_a_place_and_a_plain_mask_lies_on_its_image(
-    make_geotiff: Make, make_png: Make, call: Callable[..., int], capsys: Any
+    make_geotiff: Make, make_png: Make, call: Call, capsys: Any
 ) -> None:
     image = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8), crs=None, transform=PLACE)
     label = make_png("a.png", np.zeros((9, 9), np.uint8))
     assert call(image, "--labels", label) == 0
     label.with_suffix(".pgw").write_text("0.5\n0\n0\n-0.5\n368010.25\n5807999.75\n")
     assert call(image, "--labels", label) == 1
-    assert re.search(
-        r"a.png: lies up to 20.0 pixels from its image .*in/a.tif \(no CRS\)", capsys.readouterr().err
-    )
+    assert "a.png: lies up to 20.0 pixels from its image" in capsys.readouterr().err
     label.with_suffix(".pgw").write_text("0.5\n0\n0\n-0.5\n368000.25\n5807999.75\n")
     assert call(image, "--labels", label) == 0
 
 
-def test_an_unknown_protocol_names_the_known(
-    make_geotiff: Make, call: Callable[..., int], capsys: Any
-) -> None:
-    source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
-    assert call(source, "--labels", "x.png", "--protocol", "vaihingen") == 2
-    assert "unknown protocol 'vaihingen'; known: potsdam-6, potsdam-5" in capsys.readouterr().err
-
-
-def test_naic_results_are_pngs_with_the_original_codes(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator
-) -> None:
+def test_naic_results_are_pngs_with_the_original_codes(make_geotiff: Make, call: Call, rng: Any) -> None:
     classes = ClassMap(tuple(LandCoverClass(f"c{i}", (i, i, i), 100 * (i + 1)) for i in range(8)))
     images = {f"{i}": pixels(rng, 256, 256, 3) for i in range(3)}
     images["2"][:50] = 0
@@ -286,28 +220,26 @@ def test_naic_results_are_pngs_with_the_original_codes(
         augmentation=SimpleNamespace(scale_to=None),
         training=SimpleNamespace(precision="float32"),
     )
-    assert call(tmp_path / "in", classes=classes, recipe=recipe) == 0
-    names = {p.name for p in (tmp_path / "maps").glob("[!.]*")}
+    assert call(Path("in"), classes=classes, recipe=recipe) == 0
+    names = {p.name for p in Path("maps").glob("[!.]*")}
     styles = {f"{stem}.qml" for stem in ("0", "1", "2", "placed")} | {"placed.tif.aux.xml"}
     assert names - styles == {"0.png", "1.png", "2.png", "placed.tif"}
     assert styles <= names
     for stem in ("0", "1"):
-        got = ids(tmp_path / "maps" / f"{stem}.png")
+        got = ids(f"maps/{stem}.png")
         assert got.dtype == np.uint16
         np.testing.assert_array_equal(got, 100 * (expected(images[stem]).astype(int) + 1))
-    assert (ids(tmp_path / "maps" / "2.png")[:50] == 0).all()
-    assert ids(tmp_path / "maps" / "placed.tif").max() < 8
+    assert (ids("maps/2.png")[:50] == 0).all()
+    assert ids("maps/placed.tif").max() < 8
 
 
-def test_a_png_that_loses_the_place_says_so(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any
-) -> None:
+def test_a_png_that_loses_the_place_says_so(make_geotiff: Make, call: Call, capsys: Any) -> None:
     assert call(make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8)), "--format", "png") == 0
     assert "its georeference is lost in a PNG" in capsys.readouterr().err
-    assert ids(tmp_path / "maps" / "a.png").dtype == np.uint8
+    assert ids("maps/a.png").dtype == np.uint8
 
 
-def test_a_png_too_large_for_memory_is_refused(make_classes: Callable[..., ClassMap], tmp_path: Path) -> None:
+def test_a_png_too_large_for_memory_is_refused(make_classes: Any, tmp_path: Path) -> None:
     from segmenter.grid.geometry import Size, Window
     from segmenter.mapping.outputs.finished import MapStyle
     from segmenter.mapping.request.map_request import MapRequest

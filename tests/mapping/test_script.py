@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import signal
 import subprocess
-import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,50 +12,22 @@ from typing import Any
 import numpy as np
 import pytest
 import rasterio
-from numpy.typing import NDArray
 from rasterio.transform import Affine
 
-import predict
-from segmenter.base.errors import run_script
 from segmenter.mapping.request.inputs import output_names
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.raster import RasterSpec, raster_info, write_raster
-from tests.helpers.child_predict import without_styles
+from tests.helpers.child_predict import COMMAND, ENVIRONMENT
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_map
-
-Make = Callable[..., Path]
-REPO = Path(__file__).parents[2]
+from tests.helpers.maps import Call, Make, expected, ids, names, pixels
 
 
-def names(folder: Path) -> list[str]:
-    """What a user sees in a folder, but for styles."""
-    return without_styles(path.name for path in folder.iterdir() if not path.name.startswith("."))
-
-
-def pixels(rng: np.random.Generator, *shape: int) -> NDArray[np.uint8]:
-    return rng.integers(0, 255, shape, np.uint8)
-
-
-def expected(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return exact_map(image, np.ones(image.shape[:2], np.bool_), RADIUS, STRIDE)
-
-
-def ids(path: Path) -> NDArray[np.uint8]:
-    with rasterio.open(path) as file:
-        return file.read(1)
-
-
-# ------------------------------------------------------------------------------------------ maps
-
-
-def test_a_map_is_exact_and_complete(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator, capsys: Any
-) -> None:
+def test_a_map_is_exact_and_complete(make_geotiff: Make, call: Call, rng: Any, capsys: Any) -> None:
     image = pixels(rng, 131, 203, 3)
     source = make_geotiff("in/a.tif", image)
     assert call(source) == 0
     assert "1 map in maps: 0.0 Mpixel, " in capsys.readouterr().out
-    result = tmp_path / "maps" / "a.tif"
+    result = Path("maps/a.tif")
     np.testing.assert_array_equal(ids(result), expected(image))
     with rasterio.open(result) as file, rasterio.open(source) as original:
         assert (file.crs, file.bounds, file.shape) == (original.crs, original.bounds, original.shape)
@@ -67,36 +36,32 @@ def test_a_map_is_exact_and_complete(
         assert file.colormap(1)[1] == (0, 0, 255, 255)
         tags = file.tags()
         assert (tags["CLASS_0"], tags["CODE_6"], tags["SOURCE"], tags["RUN"]) == ("a", "6", "a.tif", "exact")
-    assert names(tmp_path / "maps") == ["a.tif"]
+    assert names("maps") == ["a.tif"]
 
 
-def test_pixels_without_data_stay_so_under_the_outputs_own_value(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator
-) -> None:
+def test_pixels_without_data_get_the_outputs_own_value(make_geotiff: Make, call: Call, rng: Any) -> None:
     image = pixels(rng, 40, 50, 3)
     image[10:20, 30:] = 0
     source = make_geotiff("in/a.tif", image, nodata=0)
     assert call(source, "--nodata", 99) == 0
     empty = (image == 0).all(axis=2)
-    with rasterio.open(tmp_path / "maps" / "a.tif") as file:
+    with rasterio.open("maps/a.tif") as file:
         assert file.nodata == 99
         np.testing.assert_array_equal(file.read(1), exact_map(image, ~empty, RADIUS, STRIDE, nodata=99))
         np.testing.assert_array_equal(file.dataset_mask() > 0, ~empty)
 
 
-def test_a_window_and_a_box_give_that_part_of_the_map(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator
-) -> None:
+def test_a_part_and_a_box_give_that_part_of_the_map(make_geotiff: Make, call: Call, rng: Any) -> None:
     image = pixels(rng, 150, 170, 3)
     source = make_geotiff("in/a.tif", image)  # 0.5 m pixels from 368000, 5808000
     whole = expected(image)
     assert call(source, "--part", 33, 17, 70, 101) == 0
-    with rasterio.open(tmp_path / "maps" / "a.tif") as file:
+    with rasterio.open("maps/a.tif") as file:
         np.testing.assert_array_equal(file.read(1), whole[33:103, 17:118])
         assert file.transform @ (0, 0) == (368000 + 8.5, 5808000 - 16.5)
     box = (368000 + 10, 5808000 - 40, 368000 + 20.25, 5808000 - 30.25)
     assert call(source, "--bbox", *box) == 0
-    with rasterio.open(tmp_path / "maps" / "a.tif") as file:
+    with rasterio.open("maps/a.tif") as file:
         np.testing.assert_array_equal(file.read(1), whole[60:80, 20:41])
         assert file.bounds == (368010, 5807960, 368020.5, 5807970)
 
@@ -106,24 +71,19 @@ def test_a_window_and_a_box_give_that_part_of_the_map(
     [Affine(2, 0, 100, 0, 2, 50), Affine(1.7, 0.5, 100, 1.0, -0.9, 200)],
     ids=["south-up", "rotated"],
 )
-def test_a_box_is_found_in_any_grid(
-    tmp_path: Path, call: Callable[..., int], rng: np.random.Generator, transform: Affine
-) -> None:
+def test_a_box_is_found_in_any_grid(call: Call, rng: Any, transform: Affine) -> None:
     """Every pixel whose centre lies in the box is in the part, at the place where it was."""
     image = pixels(rng, 60, 80, 3)
-    write_raster(tmp_path / "a.tif", image, RasterSpec(transform=transform))
+    write_raster(Path("a.tif"), image, RasterSpec(transform=transform))
     x, y = transform @ (40, 30)
     assert call("a.tif", "--bbox", x - 9, y - 7, x + 9, y + 7) == 0
-    with rasterio.open(tmp_path / "maps" / "a.tif") as file:
+    with rasterio.open("maps/a.tif") as file:
         col, row = (round(v) for v in ~transform @ (file.transform @ (0, 0)))
         np.testing.assert_array_equal(
             file.read(1), expected(image)[row : row + file.height, col : col + file.width]
         )
         rows, cols = np.mgrid[:60, :80] + 0.5
-        xs, ys = (
-            transform.a * cols + transform.b * rows + transform.c,
-            transform.d * cols + transform.e * rows + transform.f,
-        )
+        xs, ys = transform @ (cols, rows)
         inside = (abs(xs - x) < 9) & (abs(ys - y) < 7)
         assert inside.any()
         assert inside[row : row + file.height, col : col + file.width].sum() == inside.sum()
@@ -131,36 +91,28 @@ def test_a_box_is_found_in_any_grid(
         assert file.width < 80
 
 
-def test_inputs_beside_the_box_are_left_out_and_counted(
-    tmp_path: Path, call: Callable[..., int], capsys: Any
-) -> None:
+def test_inputs_beside_the_box_are_left_out_and_counted(call: Call, capsys: Any) -> None:
     for index in range(3):
         place = Affine(1, 0, 100 * index, 0, -1, 100)
-        write_raster(tmp_path / f"{index}.tif", np.ones((100, 100, 3), np.uint8), RasterSpec(transform=place))
+        write_raster(Path(f"{index}.tif"), np.ones((100, 100, 3), np.uint8), RasterSpec(transform=place))
     assert call("0.tif", "1.tif", "2.tif", "--bbox", 150, 20, 210, 80) == 0
     assert "1 input lies beside the bounding box" in capsys.readouterr().out
-    sizes = {name: raster_info(tmp_path / "maps" / name).size for name in names(tmp_path / "maps")}
+    sizes = {name: raster_info(Path("maps") / name).size for name in names("maps")}
     assert {name: (s.height, s.width) for name, s in sizes.items()} == {"1.tif": (60, 50), "2.tif": (60, 10)}
     assert call("0.tif", "--bbox", 900, 0, 901, 1, output="none") == 2
     assert "touches none of the 1 inputs" in capsys.readouterr().err
 
 
-def test_bands_can_be_named(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator, capsys: Any
-) -> None:
+def test_bands_can_be_named(make_geotiff: Make, call: Call, rng: Any, capsys: Any) -> None:
     image = pixels(rng, 30, 30, 6)
     source = make_geotiff("in/a.tif", image)
     assert call(source) == 1
-    assert (
-        "expected 3 bands as in training, got 6; name the ones to use with --bands" in capsys.readouterr().err
-    )
+    assert "name the ones to use with --bands" in capsys.readouterr().err
     assert call(source, "--bands", "3,2,5") == 0
-    np.testing.assert_array_equal(ids(tmp_path / "maps" / "a.tif"), expected(image[..., [2, 1, 4]]))
+    np.testing.assert_array_equal(ids("maps/a.tif"), expected(image[..., [2, 1, 4]]))
 
 
-def test_differences_from_training_are_one_line_each(
-    make_geotiff: Make, call: Callable[..., int], capsys: Any
-) -> None:
+def test_differences_from_training_are_one_line_each(make_geotiff: Make, call: Call, capsys: Any) -> None:
     first = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint16))
     make_geotiff("in/b.tif", np.ones((9, 9, 3), np.uint16))
     assert call(first.parent, metres_per_pixel=1.2) == 0
@@ -169,9 +121,7 @@ def test_differences_from_training_are_one_line_each(
     assert ["uint16" in found[0], "1.2 m" in found[1], len(found)] == [True, True, 2]
 
 
-def test_no_scale_within_those_that_augmentation_showed_is_called_another(
-    make_geotiff: Make, call: Callable[..., int], capsys: Any
-) -> None:
+def test_a_scale_that_augmentation_showed_is_no_other(make_geotiff: Make, call: Call, capsys: Any) -> None:
     """Their geometric mean is what `--gsd auto` takes, not the only one that was seen."""
     for name, side in (("fine", 0.1), ("coarse", 3.9), ("beyond", 9.0)):
         transform = rasterio.Affine(side, 0, 368000, 0, -side, 5808000)
@@ -179,14 +129,10 @@ def test_no_scale_within_those_that_augmentation_showed_is_called_another(
     path = make_geotiff("in/last.tif", np.ones((9, 9, 3), np.uint8))
     assert call(path.parent, metres_per_pixel=0.63, scale_to=(0.1, 4.0)) == 0
     (warning,) = capsys.readouterr().err.splitlines()
-    assert warning.endswith(
-        "beyond.tif: a pixel is 9 m, the model was trained on 0.1 to 4 m; --gsd auto shows it at 0.63 m"
-    )
+    assert "beyond.tif: a pixel is 9 m, the model was trained on 0.1 to 4 m" in warning
 
 
-def test_a_window_that_is_asked_for_and_smaller_than_the_halo_is_refused(
-    make_geotiff: Make, call: Callable[..., int], capsys: Any
-) -> None:
+def test_a_window_smaller_than_the_halo_is_refused(make_geotiff: Make, call: Call, capsys: Any) -> None:
     source = make_geotiff("in/a.tif", np.ones((99, 99, 3), np.uint8))
     network = NetworkGeometry(8, 40, 100.0)
     assert call(source, "--memory", "4GB", network=network) == 0
@@ -194,112 +140,64 @@ def test_a_window_that_is_asked_for_and_smaller_than_the_halo_is_refused(
     assert "expected more than 80 pixels, twice the halo" in capsys.readouterr().err
 
 
-# ---------------------------------------------------------------------------------------- inputs
-
-
-def test_inputs_of_one_stem_do_not_overwrite_each_other(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator
-) -> None:
-    images = {name: pixels(rng, 20, 20, 3) for name in ("a", "b")}
-    for name, image in images.items():
-        make_geotiff(f"{name}/x.tif", image)
-    assert call("a/x.tif", "b") == 0
-    for name, image in images.items():
-        np.testing.assert_array_equal(ids(tmp_path / "maps" / f"{name}_x.tif"), expected(image))
-
-
-def test_an_input_is_never_replaced(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any
-) -> None:
+def test_an_input_is_never_replaced(make_geotiff: Make, call: Call, capsys: Any) -> None:
     source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
     before = source.read_bytes()
     assert call(source, output="in") == 2
     assert "would replace an input; choose another folder" in capsys.readouterr().err
     assert call("in", output="in") == 2
     assert "expected another folder than that of the inputs" in capsys.readouterr().err
-    write_raster(tmp_path / "truth" / "a.tif", np.ones((9, 9), np.uint8))
+    write_raster(Path("truth/a.tif"), np.ones((9, 9), np.uint8))
     assert call(source, "--labels", "truth/{stem}.tif", output="truth") == 2
     assert "would replace an input" in capsys.readouterr().err
     assert source.read_bytes() == before
 
 
-# -------------------------------------------------------------------------------------- failures
-
-
-def test_one_bad_file_does_not_cost_the_others(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], rng: np.random.Generator, capsys: Any
-) -> None:
+def test_one_bad_file_does_not_cost_the_others(make_geotiff: Make, call: Call, rng: Any, capsys: Any) -> None:
     for name in ("a", "c"):
         make_geotiff(f"in/{name}.tif", pixels(rng, 100, 30, 3))
     bad = make_geotiff("in/b.tif", pixels(rng, 700, 30, 3))
     bad.write_bytes(bad.read_bytes()[:40_000])
-    (tmp_path / "in" / "d.tif").write_text("no image")
+    Path("in/d.tif").write_text("no image")
     assert call("in") == 1
     errors = capsys.readouterr().err.splitlines()
     assert len(errors) == 2
     assert "d.tif: expected a GeoTIFF, PNG or JPEG, the file begins with b'no i'" in errors[0]
     assert "b.tif: cannot read rows" in errors[1]
-    assert names(tmp_path / "maps") == ["a.tif", "c.tif"]
+    assert names("maps") == ["a.tif", "c.tif"]
 
 
-def test_a_broken_output_does_not_cost_the_others(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any
-) -> None:
+def test_a_broken_output_does_not_cost_the_others(make_geotiff: Make, call: Call, capsys: Any) -> None:
     for name in ("a", "b"):
         make_geotiff(f"in/{name}.tif", np.ones((700, 30, 3), np.uint8))
-    (tmp_path / "maps" / "a.tif").mkdir(parents=True)
+    Path("maps/a.tif").mkdir(parents=True)
     assert call("in") == 1
     assert "maps/a.tif: could not be completed" in capsys.readouterr().err
-    assert names(tmp_path / "maps") == ["a.tif", "b.tif"]
-    assert (tmp_path / "maps" / "b.tif").is_file()
+    assert names("maps") == ["a.tif", "b.tif"]
+    assert Path("maps/b.tif").is_file()
 
 
 @pytest.mark.parametrize(
     ("options", "line"),
     [
-        (
-            ["--part", "0", "0", "90", "9"],
-            r"rows 0–89, columns 0–8 reach beyond the raster of 40×40 pixels",
-        ),
+        (["--part", "0", "0", "90", "9"], "reach beyond the raster"),
         (["--bbox", "0", "0", "1", "1"], "has no geotransform"),
         (["--bands", "1,2,9"], "expected band 9"),
-        (["--max-pixels", "1000"], "declares 40×40 pixels .* more than the 1000 allowed"),
+        (["--max-pixels", "1000"], "more than the 1000 allowed"),
     ],
 )
 def test_what_does_not_fit_a_file_is_its_failure(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any, options: list[str], line: str
+    make_geotiff: Make, call: Call, capsys: Any, options: list[str], line: str
 ) -> None:
     source = make_geotiff("in/a.tif", np.ones((40, 40, 3), np.uint8), crs=None)
     assert call(source, *options) == 1
     said = capsys.readouterr().err
-    assert re.search(line, said)
-    assert said.count("\n") == 1
-    assert not (tmp_path / "maps").exists()
-
-
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        (["--part", "-1", "0", "9", "9"], "--part: expected ROW COL ≥ 0"),
-        (["--bbox", "5", "0", "1", "1"], "--bbox: expected numbers, LEFT < RIGHT"),
-        (["--bbox", "0", "0", "inf", "1"], "--bbox: expected numbers"),
-        (["--nodata", "6"], "--nodata: expected 7 … 255"),
-        (["nowhere.tif"], "nowhere.tif: no such file or folder"),
-    ],
-)
-def test_a_wrong_call(
-    tmp_path: Path, make_geotiff: Make, call: Callable[..., int], capsys: Any, options: list[str], line: str
-) -> None:
-    assert call(make_geotiff("in/a.tif", np.ones((40, 40, 3), np.uint8)), *options) == 2
-    said = capsys.readouterr().err
     assert line in said
     assert said.count("\n") == 1
-    assert not (tmp_path / "maps").exists()
+    assert not Path("maps").exists()
 
 
-def test_the_result_can_be_had_as_json(
-    tmp_path: Path, make_geotiff: Make, make_png: Make, call: Callable[..., int], capsys: Any
-) -> None:
+def test_the_result_can_be_had_as_json(make_geotiff: Make, make_png: Make, call: Call, capsys: Any) -> None:
     """One object on stdout and the words on stderr, also where an input fails; nothing after a wrong call."""
     rng = np.random.default_rng(0)
     for name in "ab":
@@ -312,16 +210,16 @@ def test_the_result_can_be_had_as_json(
     assert "2 maps in maps" in told.err
     assert result["counts"] == {"written": 2, "kept": 0, "failures": 0}
     files = [name for one in result["maps"] for name in one["files"]] + result["further"]
-    assert sorted(files) == sorted(p.name for p in (tmp_path / "maps").iterdir() if p.name[0] != ".")
+    assert sorted(files) == sorted(p.name for p in Path("maps").iterdir() if p.name[0] != ".")
     assert result["maps"][0] == {
         "map": "a.tif",
         "image": "in/a.tif",
         "files": ["a.tif", "a.confidence.tif", "a.qml", "a.confidence.qml", "a.tif.aux.xml"],
         "kept": False,
     }
-    saved = json.loads((tmp_path / "maps" / "scores.json").read_text())
+    saved = json.loads(Path("maps/scores.json").read_text())
     assert {key: saved[key] for key in result["scores"]} == result["scores"]
-    (tmp_path / "in" / "c.tif").write_bytes(b"no raster")
+    Path("in/c.tif").write_bytes(b"no raster")
     assert call(*asked) == 1
     result = json.loads(capsys.readouterr().out)
     assert result["counts"] == {"written": 0, "kept": 2, "failures": 1}
@@ -330,65 +228,36 @@ def test_the_result_can_be_had_as_json(
     assert capsys.readouterr().out == ""
 
 
-def test_a_run_that_is_none(tmp_path: Path, make_geotiff: Make, capsys: Any) -> None:
-    source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
-    code = run_script(lambda: predict.main([str(tmp_path), str(source), "--output", str(tmp_path / "maps")]))
-    assert code == 2
-    assert "expected a run directory" in capsys.readouterr().err
-
-
-INTERRUPTED = """
-    import sys, time
-    import predict, segmenter.inference.loading, segmenter.runs.run
-    from tests.helpers.exact_network import exact_network, fake_load_predictor, fake_run
-    from segmenter.base.errors import run_tool
-    from segmenter.inference.prediction import FunctionPredictor
-    from segmenter.grid.labels import ClassMap, LandCoverClass
-    import signal
-    def slow(image, valid):
-        print("computing", flush=True)
-        time.sleep(0.2)
-        return exact_network(2, 8)(image, valid)
-    classes = ClassMap(tuple(LandCoverClass(str(i), (i, i, i), i) for i in range(7)))
-    model = FunctionPredictor(slow)
-    segmenter.runs.run.load_run = lambda _: fake_run(classes, predictor=lambda *_, **__: model)
-    segmenter.inference.loading.load_predictor = fake_load_predictor
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
-    arguments = ["run", sys.argv[1], "--output", sys.argv[2], "--window-size", "64", "--batch", "1"]
-    sys.exit(run_tool(lambda: predict.main(arguments)))
-"""
-
-
-@pytest.mark.parametrize(("which", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("which", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)]
+)
 def test_an_interruption_ends_cleanly(tmp_path: Path, make_geotiff: Make, which: int, code: int) -> None:
-    source = make_geotiff("in/a.tif", np.ones((16_000, 70, 3), np.uint8))
-    command = [sys.executable, "-c", textwrap.dedent(INTERRUPTED), str(source), str(tmp_path / "maps")]
-    process = subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    source = make_geotiff("in/a.tif", np.ones((8_000, 70, 3), np.uint8))
+    options = ["--output", str(tmp_path / "maps"), "--window-size", "64", "--batch", "1"]
+    command = [*COMMAND, "0.05", "1000000000", str(source), *options]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+    )
     assert process.stdout is not None
     for _ in range(12):  # the writer has its file by then
-        assert process.stdout.readline() == "computing\n"
+        assert process.stdout.readline() == "batch\n"
     process.send_signal(which)
     _, err = process.communicate()
     assert (process.returncode, err) == (code, "interrupted\n")
     assert [p.name for p in tmp_path.iterdir()] == ["in"]
 
 
-# ----------------------------------------------------------------------------------- real imagery
-
-
-@pytest.mark.parametrize(("folder", "bands"), [("amazon", (1, 2, 3)), ("naip", (1, 2, 3, 4))])
+@pytest.mark.parametrize(
+    ("folder", "bands"), [pytest.param("amazon", (1, 2, 3), marks=pytest.mark.slow), ("naip", (1, 2, 3, 4))]
+)
 def test_maps_of_real_imagery_line_up(
-    shared_data: Callable[[str], Path],
-    tmp_path: Path,
-    call: Callable[..., int],
-    folder: str,
-    bands: tuple[int, ...],
+    shared_data: Callable[[str], Path], call: Call, folder: str, bands: tuple[int, ...]
 ) -> None:
     """Bounds compared, not only shapes; nothing masked because infrared is tagged as alpha."""
     sources = sorted(p for p in shared_data(folder).rglob("*.tif*") if "mask" not in p.parent.name)
     assert len(sources) >= 6
     assert call(*sources, bands=bands, band_count=len(bands), metres_per_pixel=None) == 0
-    results = {name: tmp_path / "maps" / name for name in names(tmp_path / "maps")}
+    results = {name: Path("maps") / name for name in names("maps")}
     assert len(results) == len(sources)
     stems = output_names(sources)
     for source in sources:

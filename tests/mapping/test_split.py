@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,16 +15,10 @@ from numpy.typing import NDArray
 
 from segmenter.config.datasets import FolderConfig
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
-from segmenter.grid.labels import ClassMap
-from tests.helpers.exact_network import RADIUS, STRIDE, exact_map
+from tests.helpers.maps import Call, Make, expected, ids
 
-Make = Callable[..., Path]
 SIZE = (37, 53)
 TILES = {"1": ("p", "q"), "2": ("p",), "3": ("p", "q")}  # p and q occur in several folders
-
-
-def expected(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return exact_map(image, np.ones(image.shape[:2], np.bool_), RADIUS, STRIDE)
 
 
 def iou(truth: NDArray[Any], guess: NDArray[Any]) -> float:
@@ -36,7 +29,7 @@ def iou(truth: NDArray[Any], guess: NDArray[Any]) -> float:
 class Tiles:
     """Tiles of three folders, without georeference, each with a label that is partly wrong."""
 
-    def __init__(self, root: Path, make_geotiff: Make, make_png: Make, rng: np.random.Generator) -> None:
+    def __init__(self, root: Path, make_geotiff: Make, make_png: Make, rng: Any) -> None:
         self.truth: dict[str, NDArray[np.uint8]] = {}
         self.guess: dict[str, NDArray[np.uint8]] = {}
         for tile, parts in TILES.items():
@@ -70,20 +63,18 @@ class Tiles:
 
 
 @pytest.fixture
-def tiles(tmp_path: Path, make_geotiff: Make, make_png: Make, rng: np.random.Generator) -> Tiles:
+def tiles(tmp_path: Path, make_geotiff: Make, make_png: Make, rng: Any) -> Tiles:
     return Tiles(tmp_path, make_geotiff, make_png, rng)
 
 
-def scores_of(tmp_path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((tmp_path / "maps" / "scores.json").read_text())
+def scores_of() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Path("maps/scores.json").read_text())
     return found
 
 
-def test_a_split_is_scored_scene_by_scene_and_in_total(
-    tmp_path: Path, tiles: Tiles, call: Callable[..., int], capsys: Any
-) -> None:
+def test_a_split_is_scored_by_scene_and_in_total(tiles: Tiles, call: Call, capsys: Any) -> None:
     assert call("--split", "test", "--pictures", recipe=tiles.recipe()) == 0
-    scores, scenes = scores_of(tmp_path), ["3_p", "3_q"]
+    scores, scenes = scores_of(), ["3_p", "3_q"]
     assert scores["protocol"]["split"] == "test"
     assert scores["protocol"]["scenes"] == scenes == list(scores["per_scene"])
     truth, guess = (np.concatenate([a[s] for s in scenes]) for a in (tiles.truth, tiles.guess))
@@ -92,9 +83,8 @@ def test_a_split_is_scored_scene_by_scene_and_in_total(
         assert entry["miou"] == pytest.approx(iou(tiles.truth[name], tiles.guess[name]), rel=1e-12)
         assert entry["oa"] == pytest.approx((tiles.truth[name] == tiles.guess[name]).mean(), rel=1e-12)
         assert entry["pixels"] == SIZE[0] * SIZE[1]
-        with rasterio.open(tmp_path / "maps" / entry["map"]) as file:
-            np.testing.assert_array_equal(file.read(1), tiles.guess[name])
-        assert (tmp_path / "maps" / entry["map"].replace(".tif", ".view.png")).is_file()
+        np.testing.assert_array_equal(ids(Path("maps") / entry["map"]), tiles.guess[name])
+        assert (Path("maps") / entry["map"].replace(".tif", ".view.png")).is_file()
     lines = capsys.readouterr().out.splitlines()
     head = next(i for i, line in enumerate(lines) if line.startswith("scene"))
     rows = lines[head : head + 3]
@@ -104,9 +94,7 @@ def test_a_split_is_scored_scene_by_scene_and_in_total(
     assert any(re.search(r"test split \(2 scenes\)", line) for line in lines)
 
 
-def test_scenes_of_different_scale_are_scored_by_scale_too(
-    tmp_path: Path, tiles: Tiles, call: Callable[..., int], capsys: Any
-) -> None:
+def test_scenes_of_different_scale_are_scored_by_scale_too(tiles: Tiles, call: Call, capsys: Any) -> None:
     """The scale is in the recipe: 30 cm for p and 2 m for q; scores of each are those of its scenes."""
     for part, name in (("p", "30cm"), ("q", "200cm")):
         for tile in (t for t in TILES if part in TILES[t]):
@@ -115,21 +103,19 @@ def test_scenes_of_different_scale_are_scored_by_scale_too(
                 (folder / f"{part}.{end}").rename(folder / f"{part}_{name}.{end}")
     scale = {"pattern": r"_(\d+)cm\.", "unit": "cm"}
     assert call("--split", "test", recipe=tiles.recipe(metres_per_pixel=scale)) == 0
-    found = scores_of(tmp_path)["per_scale"]
+    found = scores_of()["per_scale"]
     assert list(found) == ["0.18–0.35 m", "1.4–2.8 m"]
     for entry, scene in zip(found.values(), ("3_p", "3_q"), strict=True):
         assert entry["scenes"] == 1
         assert entry["miou"] == pytest.approx(iou(tiles.truth[scene], tiles.guess[scene]), rel=1e-12)
     confusion = np.sum([entry["confusion"] for entry in found.values()], axis=0)
-    np.testing.assert_array_equal(confusion, scores_of(tmp_path)["confusion"])
+    np.testing.assert_array_equal(confusion, scores_of()["confusion"])
     assert "metres a pixel" in capsys.readouterr().out
     assert call("--split", "test", "--redo", recipe=tiles.recipe(metres_per_pixel=0.3)) == 0
-    assert "per_scale" not in scores_of(tmp_path)  # one scale
+    assert "per_scale" not in scores_of()  # one scale
 
 
-def test_a_scale_of_the_recipe_goes_before_the_georeference_as_in_training(
-    tmp_path: Path, tiles: Tiles, call: Callable[..., int], capsys: Any
-) -> None:
+def test_a_scale_of_the_recipe_goes_before_the_georeference(tiles: Tiles, call: Call, capsys: Any) -> None:
     with rasterio.open(tiles.root / "tile_3" / "images" / "p.tif", "r+") as image:
         image.crs, image.transform = "EPSG:25833", rasterio.Affine(1.2, 0, 0, 0, -1.2, 0)
     recipe = tiles.recipe(metres_per_pixel=0.6)
@@ -139,39 +125,34 @@ def test_a_scale_of_the_recipe_goes_before_the_georeference_as_in_training(
     assert "p.tif: a pixel is 1.2 m, resampled to 0.6 m for the model" in capsys.readouterr().out
 
 
-def test_splits_share_a_folder_and_are_gone_on_with(
-    tmp_path: Path, tiles: Tiles, call: Callable[..., int], capsys: Any
-) -> None:
+def test_splits_share_a_folder_and_resume(tiles: Tiles, call: Call, capsys: Any) -> None:
     seen: dict[str, Any] = {}
     for split, names in (("test", ["3_p", "3_q"]), ("validation", ["2_p"]), ("train", ["1_p", "1_q"])):
         assert call("--split", split, recipe=tiles.recipe()) == 0
-        seen |= scores_of(tmp_path)["per_scene"]
-        assert scores_of(tmp_path)["protocol"]["scenes"] == names
+        seen |= scores_of()["per_scene"]
+        assert scores_of()["protocol"]["scenes"] == names
     assert len({entry["map"] for entry in seen.values()}) == 5
     for name, entry in seen.items():
-        with rasterio.open(tmp_path / "maps" / entry["map"]) as file:
-            np.testing.assert_array_equal(file.read(1), tiles.guess[name])
+        np.testing.assert_array_equal(ids(Path("maps") / entry["map"]), tiles.guess[name])
     capsys.readouterr()
-    (tmp_path / "maps" / seen["3_q"]["map"]).unlink()
+    (Path("maps") / seen["3_q"]["map"]).unlink()
     assert call("--split", "test", recipe=tiles.recipe()) == 0
     assert "1 of 2 maps are finished and unchanged" in capsys.readouterr().out
-    assert {**scores_of(tmp_path)["per_scene"]} == {name: seen[name] for name in ("3_p", "3_q")}
+    assert {**scores_of()["per_scene"]} == {name: seen[name] for name in ("3_p", "3_q")}
 
 
-def test_the_protocol_is_that_of_the_validation_in_training(
-    tmp_path: Path, tiles: Tiles, call: Callable[..., int], make_classes: Callable[..., ClassMap]
-) -> None:
+def test_the_protocol_is_that_of_the_validation_in_training(tiles: Tiles, call: Call) -> None:
     from datasets import load_dataset
     from segmenter.training.validation import validation_protocol
 
     recipe: Any = tiles.recipe()
     assert call("--split", "validation", recipe=recipe) == 0
-    found = Protocol.from_dict(scores_of(tmp_path)["protocol"])
+    found = Protocol.from_dict(scores_of()["protocol"])
     assert found.differences(validation_protocol(load_dataset(recipe))) == []
 
 
 def test_the_labels_and_bands_of_another_recipe_mean_what_it_says(
-    tmp_path: Path, tiles: Tiles, call: Callable[..., int], make_geotiff: Make, make_png: Make, capsys: Any
+    tmp_path: Path, tiles: Tiles, call: Call, make_geotiff: Make, make_png: Make, capsys: Any
 ) -> None:
     """The same classes in another order and with other codes; images with a band more before the others."""
     import yaml
@@ -187,68 +168,33 @@ def test_the_labels_and_bands_of_another_recipe_mean_what_it_says(
     classes = [{"name": n, "code": 250 if n == "a" else 100 - "abcdefg".index(n)} for n in "gfedcba"]
     other = tiles.recipe(**files, classes=classes, bands=[2, 3, 4])
     data = {"name": "other", "dataset": other.dataset.model_dump(mode="json")}
-    (tmp_path / "other.yaml").write_text(yaml.safe_dump(data))
+    Path("other.yaml").write_text(yaml.safe_dump(data))
     arguments = ("--split", "test", "--pictures", "--recipe", "other.yaml")
     assert call(*arguments, recipe=tiles.recipe(), bands=(1, 2, 3)) == 0
     truth, guess = (np.concatenate([a[s] for s in ("3_p", "3_q")]) for a in (tiles.truth, tiles.guess))
-    assert scores_of(tmp_path)["miou"] == pytest.approx(iou(truth, guess), rel=1e-12)
+    assert scores_of()["miou"] == pytest.approx(iou(truth, guess), rel=1e-12)
     capsys.readouterr()
     assert call(*arguments, recipe=tiles.recipe(), bands=(1, 2, 3)) == 0
     assert "2 of 2 maps are finished" in capsys.readouterr().out
     data["dataset"]["classes"] = data["dataset"]["classes"][:6]
-    (tmp_path / "other.yaml").write_text(yaml.safe_dump(data))
+    Path("other.yaml").write_text(yaml.safe_dump(data))
     assert call(*arguments, recipe=tiles.recipe()) == 2
-    error = capsys.readouterr().err
-    assert "other.yaml: expected the classes of the run (a, b, c, d, e, f, g)" in error
-    assert error.endswith("only the run has a\n")
+    assert "only the run has a\n" in capsys.readouterr().err
 
 
-def test_a_recipe_without_that_split_is_refused_in_one_line(
-    tmp_path: Path, tiles: Tiles, call: Callable[..., int], capsys: Any
-) -> None:
+def test_a_recipe_without_that_split_is_refused_in_one_line(tiles: Tiles, call: Call, capsys: Any) -> None:
     recipe = tiles.recipe(split={"group": r"(tile_\d+)/", "validation": ["tile_2"]})
-    for split, said in (
-        ("test", "run/recipe.yaml: expected scenes of the split test, it has 4 train, 1 validation; name"),
-        ("tset", "--split: expected train, validation, test, got tset"),
-    ):
-        assert call("--split", split, recipe=recipe) == 2
-        error = capsys.readouterr().err
-        assert said in error
-        assert error.count("\n") == 1
-    assert not (tmp_path / "maps").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("a.tif", "--split", "test"), "leave out INPUT a.tif"),
-        (("--split", "test", "--labels", "{stem}.png"), "leave out --labels {stem}.png"),
-        (("--split", "test", "--split-name", "test"), "leave out --split-name test"),
-        (("a.tif", "--recipe", "r.yaml"), "--recipe r.yaml: says whose scenes; it needs --split"),
-        ((), "expected INPUT (images, folders or globs), or --split"),
-    ],
-)
-def test_one_source_of_images_and_labels(
-    tmp_path: Path, call: Callable[..., int], capsys: Any, arguments: tuple[str, ...], said: str
-) -> None:
-    assert call(*arguments) == 2
+    assert call("--split", "test", recipe=recipe) == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert "run/recipe.yaml: expected scenes of the split test, it has 4 train, 1 validation" in error
     assert error.count("\n") == 1
-    assert not (tmp_path / "maps").exists()
+    assert not Path("maps").exists()
 
 
 def test_options_may_stand_before_between_and_behind_the_inputs() -> None:
     from segmenter.api.asked import parse
 
-    orders = (
-        "r a b --output o",
-        "--output o r a b",
-        "r --output o a b",
-        "r a --output o b",
-        "r a --cog b --output o",
-    )
-    for order in orders:
+    for order in ("--output o r a b", "r --output o a b", "r a --output o b", "r a --cog b --output o"):
         args = parse(order.split())[0].request
         assert (str(args.run), args.inputs, str(args.output)) == ("r", ("a", "b"), "o")
     for dashed in (["r", "--output", "o", "--", "a", "-b"], ["--output", "o", "--", "r", "a", "-b"]):
@@ -258,16 +204,16 @@ def test_options_may_stand_before_between_and_behind_the_inputs() -> None:
 
 
 def test_maps_are_not_put_where_the_next_call_would_take_them_for_scenes(
-    tmp_path: Path, make_geotiff: Make, make_png: Make, call: Callable[..., int], tiles: Tiles, capsys: Any
+    make_geotiff: Make, make_png: Make, call: Call, tiles: Tiles, capsys: Any
 ) -> None:
     for name in "abc":
         make_geotiff(f"flat/images/{name}.tif", np.ones((*SIZE, 3), np.uint8), crs=None)
         make_png(f"flat/labels/{name}.png", np.zeros(SIZE, np.uint8))
-    files = {"root": str(tmp_path / "flat"), "images": "**/{name}.tif", "labels": "labels/{name}.png"}
+    files = {"root": str(Path.cwd() / "flat"), "images": "**/{name}.tif", "labels": "labels/{name}.png"}
     recipe = tiles.recipe(**files, split={"test": ["c"]})
     assert call("--split", "test", recipe=recipe, output="flat/maps") == 2
     assert "flat/maps: c.tif would be taken for a file of the dataset in" in capsys.readouterr().err
-    assert not (tmp_path / "flat" / "maps").exists()
+    assert not Path("flat/maps").exists()
     files["images"] = "images/{name}.tif"
     for _ in range(2):
         recipe = tiles.recipe(**files, split={"test": ["c"]})
@@ -275,13 +221,8 @@ def test_maps_are_not_put_where_the_next_call_would_take_them_for_scenes(
 
 
 @pytest.mark.parametrize("placed", [True, False])
-def test_one_label_for_several_images(
-    tmp_path: Path,
-    make_geotiff: Make,
-    call: Callable[..., int],
-    rng: np.random.Generator,
-    capsys: Any,
-    placed: bool,
+def test_a_label_of_several_images(
+    make_geotiff: Make, call: Call, rng: Any, capsys: Any, placed: bool
 ) -> None:
     """Fine for two images of one place, refused where nothing says on which of them it lies."""
     where = {} if placed else {"crs": None}
@@ -293,30 +234,17 @@ def test_one_label_for_several_images(
     error = capsys.readouterr().err
     if placed:
         assert code == 0
-        assert scores_of(tmp_path)["per_scene"]["a_x"]["oa"] == 1
-        assert scores_of(tmp_path)["per_scene"]["b_x"]["oa"] < 0.9
+        assert scores_of()["per_scene"]["a_x"]["oa"] == 1
+        assert scores_of()["per_scene"]["b_x"]["oa"] < 0.9
         return
     assert code == 2
-    said = "for each image, got st/a_lab/x.tif for st/a/x.tif and for st/b/x.tif, and no georeference"
-    assert said in error
+    assert "st/a_lab/x.tif for st/a/x.tif and for st/b/x.tif" in error
     assert error.count("\n") == 1
-    assert not (tmp_path / "maps").exists()
+    assert not Path("maps").exists()
     assert call("st/b/x.tif", "--labels", "st/a_lab/{stem}.tif") == 0  # said for this one
 
 
-def test_a_label_of_another_image_of_the_call_is_refused_by_its_place(
-    make_geotiff: Make, call: Callable[..., int], capsys: Any
-) -> None:
-    beside = rasterio.Affine(0.5, 0, 368500, 0, -0.5, 5808000)
-    make_geotiff("st/a/x.tif", np.ones((*SIZE, 3), np.uint8))
-    make_geotiff("st/b/x.tif", np.ones((*SIZE, 3), np.uint8), transform=beside)
-    make_geotiff("st/a_lab/x.tif", np.zeros(SIZE, np.uint8))
-    assert call("st/[ab]/x.tif", "--labels", "st/a_lab/{stem}.tif") == 1
-    error = capsys.readouterr().err
-    assert "st/a_lab/x.tif: lies up to 1,000.0 pixels from its image st/b/x.tif (500 m, EPSG:25833)" in error
-
-
-def test_of_many_scenes_the_table_shows_those_that_need_a_look(make_classes: Callable[..., ClassMap]) -> None:
+def test_of_many_scenes_the_table_shows_those_that_need_a_look(make_classes: Any) -> None:
     from segmenter.mapping.scoring import scene_table
 
     classes = make_classes(2)

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tests.helpers.child_predict import files, scene, without_styles
+from tests.helpers.maps import Call, Make
 from tests.helpers.s3_server import Store
 
-Make = Callable[..., Path]
-Call = Callable[..., int]
 
-
-def test_what_is_gone_is_written_again_without_the_model(
-    tmp_path: Path, make_geotiff: Make, call: Call, capsys: Any
-) -> None:
+def test_what_is_gone_is_written_again_without_the_model(make_geotiff: Make, call: Call, capsys: Any) -> None:
     """The same bytes, with the pixels of each class; also where a later version first writes them."""
     scene(make_geotiff, "in/a.tif", 131, 203)
-    maps = tmp_path / "maps"
+    maps = Path("maps")
     assert call("in", "--confidence", "--codes", "1,2,3,4,5,6,700") == 0
     before = files(maps)
     assert set(before) - set(without_styles(before)) == {"a.qml", "a.confidence.qml", "a.tif.aux.xml"}
@@ -36,20 +30,18 @@ def test_what_is_gone_is_written_again_without_the_model(
     assert files(maps) == before
 
 
-def test_none_where_they_are_not_wanted(tmp_path: Path, make_geotiff: Make, call: Call) -> None:
+def test_none_where_they_are_not_wanted(make_geotiff: Make, call: Call) -> None:
     scene(make_geotiff, "in/a.tif", 40, 50)
     assert call("in", "--no-styles", "--confidence") == 0
-    assert sorted(files(tmp_path / "maps")) == ["a.confidence.tif", "a.tif"]
+    assert sorted(files("maps")) == ["a.confidence.tif", "a.tif"]
     assert call("in", predictor=None) == 0
-    assert {"a.qml", "a.tif.aux.xml"} <= files(tmp_path / "maps").keys()
+    assert {"a.qml", "a.tif.aux.xml"} <= files("maps").keys()
 
 
-def test_what_others_changed_is_no_reason_to_make_a_map_anew(
-    tmp_path: Path, make_geotiff: Make, call: Call, capsys: Any
-) -> None:
+def test_a_changed_style_is_no_reason_for_a_new_map(make_geotiff: Make, call: Call, capsys: Any) -> None:
     scene(make_geotiff, "in/a.tif", 40, 50)
     assert call("in") == 0
-    style, table = tmp_path / "maps" / "a.qml", tmp_path / "maps" / "a.tif.aux.xml"
+    style, table = Path("maps/a.qml"), Path("maps/a.tif.aux.xml")
     style.write_text("<qgis>of someone</qgis>")
     table.write_text("<PAMDataset><Metadata><MDI key='a'>b</MDI></Metadata></PAMDataset>")
     assert call("in", predictor=None) == 0
@@ -57,11 +49,7 @@ def test_what_others_changed_is_no_reason_to_make_a_map_anew(
     assert "'a'" in table.read_text()
     capsys.readouterr()
     assert call("in", "--redo") == 0
-    said = capsys.readouterr().err
-    assert said == (
-        "warning: maps/a.qml: is a style that was saved by QGIS or by hand, and is left; "
-        "remove it for a new one\n"
-    )
+    assert capsys.readouterr().err.startswith("warning: maps/a.qml: is a style that was saved by QGIS")
     assert style.read_text() == "<qgis>of someone</qgis>"
     assert "GDALRasterAttributeTable" in table.read_text()  # what was there was of the older file
 
@@ -74,13 +62,13 @@ def test_no_style_lies_beside_the_image_itself(tmp_path: Path, make_png: Make, c
     assert sorted(files(tmp_path)) == ["a.png", "a.tif", "a.tif.aux.xml"]
 
 
-def test_a_style_that_cannot_be_written_leaves_no_half(
-    tmp_path: Path, make_geotiff: Make, call: Call, monkeypatch: pytest.MonkeyPatch, capsys: Any
+def test_an_unwritable_style_is_no_half(
+    make_geotiff: Make, call: Call, monkeypatch: Any, capsys: Any
 ) -> None:
     """The older map and its style stay."""
     scene(make_geotiff, "in/a.tif", 40, 50)
     assert call("in") == 0
-    before = files(tmp_path / "maps")
+    before = files("maps")
     scene(make_geotiff, "in/a.tif", 40, 50, seed=7)
     write = Path.write_bytes
 
@@ -92,39 +80,23 @@ def test_a_style_that_cannot_be_written_leaves_no_half(
 
     monkeypatch.setattr(Path, "write_bytes", full)
     assert call("in") == 1
-    said = capsys.readouterr().err.splitlines()[-1]
-    assert (
-        said
-        == "error: maps/a.tif: its style files cannot be written: No space left on device; is there space?"
-    )
-    assert files(tmp_path / "maps") == before
-    assert [path.name for path in (tmp_path / "maps").glob(".*")] == [".journal.jsonl"]
+    assert "its style files cannot be written: No space left" in capsys.readouterr().err.splitlines()[-1]
+    assert files("maps") == before
+    assert [path.name for path in Path("maps").glob(".*")] == [".journal.jsonl"]
 
 
-def test_what_belongs_to_an_older_map_goes_with_it(tmp_path: Path, make_geotiff: Make, call: Call) -> None:
+def test_what_a_killed_call_left_is_removed(make_geotiff: Make, call: Call) -> None:
     scene(make_geotiff, "in/a.tif", 40, 50)
-    maps = tmp_path / "maps"
-    assert call("in", "--confidence", "--probabilities", "uint8") == 0
-    (maps / "a.probabilities.qml").write_text("of someone")
-    scene(make_geotiff, "in/a.tif", 40, 50, seed=7)
-    assert call("in") == 0
-    assert sorted(files(maps)) == ["a.probabilities.qml", "a.qml", "a.tif", "a.tif.aux.xml"]
-
-
-def test_what_a_killed_call_left_is_removed(tmp_path: Path, make_geotiff: Make, call: Call) -> None:
-    scene(make_geotiff, "in/a.tif", 40, 50)
-    (tmp_path / "maps").mkdir()
+    Path("maps").mkdir()
     for name in ("a.qml", "a.tif.aux.xml", "a.tif"):
-        (tmp_path / "maps" / f".{name}.tmp-1").write_bytes(b"half")
+        Path(f"maps/.{name}.tmp-1").write_bytes(b"half")
     assert call("in") == 0
-    assert [path.name for path in (tmp_path / "maps").glob(".*")] == [".journal.jsonl"]
+    assert [path.name for path in Path("maps").glob(".*")] == [".journal.jsonl"]
 
 
-def test_in_a_bucket_what_is_gone_comes_back(
-    tmp_path: Path, make_geotiff: Make, call: Call, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_styles_of_a_bucket_come_back(make_geotiff: Make, call: Call, store: Store, monkeypatch: Any) -> None:
     """The map itself is not sent again, nor looked at: the table has no pixels then."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
     scene(make_geotiff, "in/a.tif", 40, 50)
     output = f"s3://{store.bucket}/maps"
     assert call("in", output=output) == 0
@@ -139,4 +111,4 @@ def test_in_a_bucket_what_is_gone_comes_back(
     assert sorted(path.split("?")[0].rpartition("/")[2] for path in sent) == ["a.qml", "a.tif.aux.xml"]
     assert store.get("maps/a.qml") == before["qml"]
     assert b"GDALRasterAttributeTable" in store.get("maps/a.tif.aux.xml")
-    assert not list((tmp_path / "cache").rglob("*.*ml"))
+    assert not list(Path("cache").rglob("*.*ml"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,40 +15,22 @@ from rasterio.crs import CRS
 from rasterio.enums import ColorInterp
 from rasterio.rpc import RPC
 
+from segmenter.base.errors import RasterError
 from segmenter.grid.geometry import Window
-from tests.helpers.raster_verdict import H, W, pixels, points, shape, verdict
-
-Make = Callable[..., Path]
-Call = Callable[..., int]
+from segmenter.raster import raster_info
+from tests.helpers.maps import Call, Make, Verdict
+from tests.helpers.raster_verdict import H, W, pixels, points, shape
 
 RGBA = (ColorInterp.red, ColorInterp.green, ColorInterp.blue, ColorInterp.alpha)
 GCPS = [
     GroundControlPoint(row, col, 10 + col / 999, 50 - row / 999, 3)
     for row, col in ((0, 0), (0, 80), (60, 0), (50, 71))
 ]
+SQUARE = np.ones((20, 30, 3), np.uint8)
 COEFFICIENTS = [1.0, *[0.002] * 19]
-RPCS = RPC(
-    100.0,
-    500.0,
-    50.0,
-    0.1,
-    COEFFICIENTS,
-    COEFFICIENTS,
-    30.0,
-    31.0,
-    10.0,
-    0.2,
-    COEFFICIENTS,
-    COEFFICIENTS,
-    40.0,
-    41.0,
-    1.0,
-    0.5,
-)
+TWICE = (COEFFICIENTS, COEFFICIENTS)
+RPCS = RPC(100.0, 500.0, 50.0, 0.1, *TWICE, 30.0, 31.0, 10.0, 0.2, *TWICE, 40.0, 41.0, 1.0, 0.5)
 ROTATED_POLE = "+proj=ob_tran +o_proj=longlat +o_lon_p=-162 +o_lat_p=39.25 +lon_0=180 +R=6371229"
-
-
-# --------------------------------------------------------------------------- how pixels are stored
 
 
 @pytest.mark.parametrize(
@@ -65,54 +47,28 @@ ROTATED_POLE = "+proj=ob_tran +o_proj=longlat +o_lon_p=-162 +o_lat_p=39.25 +lon_
     ],
     ids=str,
 )
-def test_every_way_of_storing(make_geotiff: Make, rng: Any, call: Call, capfd: Any, options: Any) -> None:
+def test_every_way_of_storing(make_geotiff: Make, rng: Any, verdict: Verdict, options: Any) -> None:
     path = make_geotiff("a.tif", pixels(rng), **options)
-    assert verdict(call, capfd, path, 3) is None
+    assert verdict(path, 3) is None
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "uint64", "float64"])
-def test_every_type(make_geotiff: Make, rng: Any, call: Call, capfd: Any, dtype: str) -> None:
-    assert verdict(call, capfd, make_geotiff("a.tif", pixels(rng, dtype=dtype), nodata=5), 3) is None
+@pytest.mark.parametrize("dtype", ["int8", "uint64", "float64"])
+def test_every_type(make_geotiff: Make, rng: Any, verdict: Verdict, dtype: str) -> None:
+    assert verdict(make_geotiff("a.tif", pixels(rng, dtype=dtype), nodata=5), 3) is None
 
 
-def test_missing_blocks_are_nodata_where_there_is_a_value_for_it(
-    tmp_path: Path, call: Call, capfd: Any
-) -> None:
+def test_missing_blocks_are_nodata_where_there_is_a_value_for_it(verdict: Verdict) -> None:
     for nodata in (None, 0, 9):
-        path = tmp_path / f"{nodata}.tif"
+        path = Path(f"{nodata}.tif")
         blocks = {"tiled": True, "blockxsize": 16, "blockysize": 16, "sparse_ok": True, "nodata": nodata}
         with rasterio.open(
             path, "w", driver="GTiff", width=W, height=H, count=3, dtype="uint8", crs="EPSG:4326", **blocks
         ) as file:
             file.write(np.full((3, 16, 16), 7, np.uint8), window=((16, 32), (32, 48)))
-        assert verdict(call, capfd, path, 3) is None
+        assert verdict(path, 3) is None
         with rasterio.open("maps/" + path.name) as found:
             assert (found.read(1) != 255).sum() == (H * W if nodata is None else 256)
-        (tmp_path / "maps").rename(tmp_path / f"maps{nodata}")
-
-
-@pytest.mark.parametrize("dtype", ["complex_int16", "complex64"])
-def test_complex_numbers(tmp_path: Path, call: Call, capfd: Any, dtype: str) -> None:
-    """GDAL has whole complex numbers, NumPy has not."""
-    path = tmp_path / "a.tif"
-    with rasterio.open(
-        path, "w", driver="GTiff", width=3, height=2, count=1, dtype=dtype, crs="EPSG:4326"
-    ) as file:
-        file.write(np.ones((1, 2, 3), np.complex64))
-    assert verdict(call, capfd, path, 1) == f"expected real numbers, got {dtype}"
-
-
-def test_blocks_that_are_not_compressed_can_be_too_large_as_well(
-    tmp_path: Path, call: Call, capfd: Any
-) -> None:
-    path, side = tmp_path / "a.tif", 1 << 14
-    blocks = {"tiled": True, "blockxsize": side, "blockysize": side, "sparse_ok": True}
-    with rasterio.open(path, "w", driver="GTiff", width=20, height=20, count=5, dtype="uint8", **blocks):
-        pass
-    assert "is stored in blocks of 16384×16384 pixels" in str(verdict(call, capfd, path, 5))
-
-
-# -------------------------------------------------------------------------------- what has no data
+        Path("maps").rename(Path(f"maps{nodata}"))
 
 
 @dataclass
@@ -160,11 +116,10 @@ NO_DATA = {
 }
 
 
-@pytest.mark.parametrize("mode", ["exact", "smooth"])
-@pytest.mark.parametrize("kind", NO_DATA)
-def test_every_way_of_having_no_data(
-    tmp_path: Path, make_geotiff: Make, rng: Any, call: Call, capfd: Any, kind: str, mode: str
-) -> None:
+@pytest.mark.parametrize(
+    ("kind", "mode"), [*((kind, "exact") for kind in NO_DATA), ("alpha and mask", "smooth")]
+)
+def test_every_way_of_no_data(make_geotiff: Make, rng: Any, verdict: Verdict, kind: str, mode: str) -> None:
     odd = NO_DATA[kind]
     values = pixels(rng, odd.bands, odd.dtype, odd.most) - (1 if odd.colours else 0)
     if odd.dtype == "float32" and not odd.colours:
@@ -177,32 +132,30 @@ def test_every_way_of_having_no_data(
         file.update_tags(**odd.tags)
     if odd.aux:
         path.with_name("a.tif.aux.xml").write_text(odd.aux)
-    assert verdict(call, capfd, path, 3, "--mode", mode) is None
+    assert verdict(path, 3, "--mode", mode) is None
 
 
-@pytest.mark.parametrize(("scale", "offset"), [("nan", 0), ("inf", 0), (1, "nan"), (1, "-inf"), (0, 1)])
+@pytest.mark.parametrize(("scale", "offset"), [("nan", 0), (1, "-inf"), (0, 1)])
 def test_a_scale_that_leaves_no_data_is_refused(
-    make_geotiff: Make, rng: Any, call: Call, capfd: Any, scale: Any, offset: Any
+    make_geotiff: Make, rng: Any, verdict: Verdict, call: Call, scale: Any, offset: Any
 ) -> None:
     path = make_geotiff("a.tif", pixels(rng, 4))
     with rasterio.open(path, "r+") as file:
         file.scales, file.offsets = (1, float(scale), 1, 1), (0, float(offset), 0, 0)
-    refusal = str(verdict(call, capfd, path, 4))
+    refusal = str(verdict(path, 4))
     assert refusal.startswith("expected a finite scale (not 0) and offset of band 2, got ")
     assert call(path, "--bands", "1,3,4", band_count=3) == 0
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), 7.0])
-def test_a_raster_without_data_is_told(
-    make_geotiff: Make, rng: Any, call: Call, capfd: Any, value: float
-) -> None:
+def test_no_data_at_all_is_told(make_geotiff: Make, call: Call, capfd: Any, value: float) -> None:
     path = make_geotiff("a.tif", np.full((H, W, 3), value, np.float32), nodata=7)
     assert call(path, dtype="float32") == 0
     assert capfd.readouterr().err == f"warning: {path}: has no pixel with data; its map is empty\n"
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_nodata_values_that_are_data_are_counted_and_told(
+def test_nodata_values_that_are_data_are_told(
     make_geotiff: Make, rng: Any, call: Call, capfd: Any, masked: bool
 ) -> None:
     values = pixels(rng, most=5)
@@ -212,20 +165,17 @@ def test_nodata_values_that_are_data_are_counted_and_told(
     some, all_ = (values == 3).any(axis=2), (values == 3).all(axis=2)
     count = (some if masked else some & ~all_).sum()
     why = "its mask says so" if masked else "other bands do not"
-    assert capfd.readouterr().err == (
-        f"warning: {path}: {count:,} pixels hold a nodata value in some band and are data, since {why}; "
-        "the model sees that band's mean there\n"
-    )
+    (line,) = capfd.readouterr().err.splitlines()
+    assert f"{path}: {count:,} pixels hold a nodata value" in line
+    assert why in line
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_fill_values_that_are_not_declared_are_no_data(
-    make_geotiff: Make, rng: Any, call: Call, capfd: Any, dtype: str
-) -> None:
+def test_undeclared_fills_are_no_data(make_geotiff: Make, rng: Any, verdict: Verdict, dtype: str) -> None:
     """The largest numbers of a type: NaN around them after the first convolution."""
     values = pixels(rng, 1, dtype)
     values[3:5, 7] = np.finfo(dtype).min
-    assert verdict(call, capfd, make_geotiff("a.tif", values), 1) is None
+    assert verdict(make_geotiff("a.tif", values), 1) is None
     with rasterio.open("maps/a.tif") as found:
         assert (found.read(1) == 255).sum() == 2
 
@@ -234,14 +184,12 @@ def test_fill_values_that_are_not_declared_are_no_data(
     ("beside", "refusal"),
     [
         ((H, W), None),
-        ((H + 9, W + 7), "expected a mask of 83×61 pixels, a.tif.msk has 90×70"),
-        ((H - 1, W), "expected a mask of 83×61 pixels, a.tif.msk has 83×60"),
-        (b"", "expected a TIFF beside it as .msk, a.tif.msk begins with b''"),
-        (b"<VRTDataset/>", "expected a TIFF beside it as .msk, a.tif.msk begins with b'<VRT'"),
+        ((H + 9, W + 7), "expected a mask of 83×61 pixels"),
+        (b"<VRTDataset/>", "expected a TIFF beside it as .msk"),
     ],
 )
-def test_a_mask_beside_a_file(
-    tmp_path: Path, make_geotiff: Make, rng: Any, call: Call, capfd: Any, beside: Any, refusal: str | None
+def test_a_mask_beside(
+    make_geotiff: Make, rng: Any, verdict: Verdict, beside: Any, refusal: str | None
 ) -> None:
     """GDAL takes the top left part of a larger one, and passes in silence over what it cannot read."""
     path = make_geotiff("in/a.tif", pixels(rng))
@@ -254,21 +202,12 @@ def test_a_mask_beside_a_file(
         make_geotiff("in/mask.tif", values, crs=None).rename(mask)
         with rasterio.open(mask, "r+") as file:
             file.update_tags(INTERNAL_MASK_FLAGS_1=2, INTERNAL_MASK_FLAGS_2=2, INTERNAL_MASK_FLAGS_3=2)
-    found = verdict(call, capfd, path, 3)
+    found = verdict(path, 3)
     assert found is None if refusal is None else str(found).startswith(refusal)
     if refusal is None:
         with rasterio.open("maps/a.tif") as result:
             assert (result.read(1)[5:9, 3:] == 255).all()
 
-
-def test_overviews_are_of_a_tiff(make_geotiff: Make, rng: Any, call: Call, capfd: Any) -> None:
-    """GDAL would open a VRT of that name, which may read any other file."""
-    path = make_geotiff("in/a.tif", pixels(rng))
-    path.with_name("a.tif.ovr").write_text('<VRTDataset rasterXSize="9" rasterYSize="9"/>')
-    assert "expected a TIFF beside it as .ovr" in str(verdict(call, capfd, path, 3))
-
-
-# ----------------------------------------------------------------------------------- where it lies
 
 PLACES: dict[str, dict[str, Any]] = {
     "control points": {"gcps": GCPS, "crs": CRS.from_epsg(4326)},
@@ -294,43 +233,30 @@ PLACES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("part", [None, Window(7, 11, 40, 50)], ids=["whole", "part"])
 @pytest.mark.parametrize("kind", PLACES)
-def test_every_place(
-    tmp_path: Path, call: Call, capfd: Any, rng: Any, kind: str, part: Window | None
-) -> None:
-    path = tmp_path / "a.tif"
+def test_every_place(verdict: Verdict, rng: Any, kind: str, part: Window | None) -> None:
+    path = Path("a.tif")
     size = {"width": W, "height": H, "count": 1, "dtype": "uint8"}
     with rasterio.open(path, "w", driver="GTiff", **size, **PLACES[kind]) as file:
         file.write(pixels(rng, 1)[None, ..., 0])
-    assert verdict(call, capfd, path, 1, part=part) is None
+    assert verdict(path, 1, part=part) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "refusal"),
-    [
-        ("2\n0\n0\n-2\n100\n200\n", None),
-        ("1\n0.5\n0.5\n-1\n100\n200\n", None),
-        ("not\na\nnumber\n", None),
-    ],
-)
-def test_a_world_file(
-    tmp_path: Path, make_png: Make, rng: Any, call: Call, capfd: Any, text: str, refusal: str | None
-) -> None:
+@pytest.mark.parametrize("text", ["1\n0.5\n0.5\n-1\n100\n200\n", "not\na\nnumber\n"])
+def test_a_world_file(make_png: Make, rng: Any, verdict: Verdict, text: str) -> None:
     path = make_png("in/a.png", pixels(rng))
     path.with_suffix(".wld").write_text(text)
-    assert verdict(call, capfd, path, 3) == refusal
+    assert verdict(path, 3) is None
 
 
 @pytest.mark.parametrize(("offset", "refused"), [("30", False), ("somewhere", True)])
-def test_rpcs_in_a_file_beside(
-    make_geotiff: Make, rng: Any, call: Call, capfd: Any, offset: str, refused: bool
-) -> None:
+def test_rpcs_beside(make_geotiff: Make, rng: Any, verdict: Verdict, offset: str, refused: bool) -> None:
     path = make_geotiff("in/a.tif", pixels(rng), crs=None)
     names = [f"{of}_{what}" for of in ("LINE", "SAMP", "LAT", "LONG", "HEIGHT") for what in ("OFF", "SCALE")]
     names += [
         f"{of}_COEFF_{i}" for of in ("LINE_NUM", "LINE_DEN", "SAMP_NUM", "SAMP_DEN") for i in range(1, 21)
     ]
     path.with_name("a_RPC.TXT").write_text("".join(f"{name}: {offset}\n" for name in names))
-    refusal = verdict(call, capfd, path, 3)
+    refusal = verdict(path, 3)
     assert (refusal is not None) is refused
     assert refusal is None or refusal.startswith("expected whole RPCs, got others: ")
 
@@ -344,9 +270,7 @@ def points_beside(path: Path, crs: str = "EPSG:4326") -> None:
     )
 
 
-def test_of_a_transform_and_control_points_the_one_with_a_crs_stays(
-    make_geotiff: Make, rng: Any, call: Call
-) -> None:
+def test_of_transform_and_points_the_one_with_crs_stays(make_geotiff: Make, rng: Any, call: Call) -> None:
     """A GeoTIFF cannot hold both; GDAL has no CRS for a transform where control points have theirs."""
     path = make_geotiff("in/a.tif", pixels(rng))
     points_beside(path)
@@ -364,31 +288,63 @@ def test_of_a_transform_and_control_points_the_one_with_a_crs_stays(
 @pytest.mark.parametrize(
     ("crs", "kept"), [(ROTATED_POLE, False), ("EPSG:5773", False), ("ESRI:102003", True), ("EPSG:2053", True)]
 )
-def test_a_crs_that_no_geotiff_can_hold(
-    make_png: Make, rng: Any, call: Call, capfd: Any, crs: str, kept: bool
-) -> None:
+def test_a_crs_no_geotiff_can_hold(make_png: Make, rng: Any, verdict: Verdict, crs: str, kept: bool) -> None:
     """GDAL would write it into a file beside, or something else into the map."""
     path = make_png("in/a.png", pixels(rng))
     wkt = CRS.from_string(crs).to_wkt(version="WKT2_2019").replace('"', "&quot;")
     where = "<GeoTransform>100, 1, 0, 200, 0, -1</GeoTransform>"
     path.with_name("a.png.aux.xml").write_text(f"<PAMDataset><SRS>{wkt}</SRS>{where}</PAMDataset>")
-    refusal = verdict(call, capfd, path, 3)
+    refusal = verdict(path, 3)
     assert (refusal is None) is kept
     if not kept:
         assert str(refusal).startswith("a GeoTIFF cannot hold its CRS (")
 
 
-def test_a_transform_that_is_no_number(make_geotiff: Make, rng: Any, call: Call, capfd: Any) -> None:
+def test_a_transform_that_is_no_number(make_geotiff: Make, rng: Any, verdict: Verdict) -> None:
     path = make_geotiff("a.tif", pixels(rng), transform=rasterio.Affine(float("nan"), 0, 3, 0, -1, 5))
-    assert str(verdict(call, capfd, path, 3)).startswith("expected a geotransform of finite numbers, got (")
+    assert str(verdict(path, 3)).startswith("expected a geotransform of finite numbers, got (")
 
 
 @pytest.mark.parametrize("options", [("--bbox", 1, 2, 3, 4), ("--mosaic",)])
-def test_pixels_without_area_have_no_place(
-    make_geotiff: Make, rng: Any, call: Call, capfd: Any, options: Any
-) -> None:
+def test_pixels_without_area(make_geotiff: Make, rng: Any, call: Call, capfd: Any, options: Any) -> None:
     path = make_geotiff("a.tif", pixels(rng), transform=rasterio.Affine(0, 0, 3, 0, 0, 5))
     assert call(path, *options) in (1, 2)
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("error: ")
     assert "no area" in line
+
+
+@pytest.mark.parametrize(("crs", "pixel"), [("EPSG:4326", 1e308), ("EPSG:25833", 1e200)])
+def test_a_huge_pixel_fails_alone(make_geotiff: Make, call: Call, capfd: Any, crs: str, pixel: float) -> None:
+    """A geotransform that leads beyond all numbers."""
+    make_geotiff("in/a.tif", SQUARE, crs=crs, transform=rasterio.Affine(pixel, 0, 0, 0, -pixel, 0))
+    make_geotiff("in/b.tif", SQUARE)
+    assert call("in") == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("error: in/a.tif: expected a geotransform whose corners are finite, ")
+    assert [path.name for path in Path("maps").glob("*.tif")] == ["b.tif"]
+
+
+def test_a_box_in_a_place_beyond_numbers_fails_alone(make_geotiff: Make, call: Call, capfd: Any) -> None:
+    """Its geotransform is of numbers, that of the way back is not."""
+    make_geotiff("in/a.tif", SQUARE, transform=rasterio.Affine(1e-155, 0, 1e300, 0, -1e-150, 1))
+    make_geotiff("in/b.tif", SQUARE, transform=rasterio.Affine(1, 0, 0, 0, -1, 0))
+    assert call("in", "--bbox", 0, -10, 10, 0) == 1
+    assert "in/a.tif: a bounding box cannot be found in it" in capfd.readouterr().err.splitlines()[-1]
+    assert [path.name for path in Path("maps").glob("*.tif")] == ["b.tif"]
+    assert call("in", "--mosaic", output="joined") == 2
+    assert "in/a.tif is beyond all numbers" in capfd.readouterr().err
+
+
+def test_every_geotransform_of_numbers_has_a_header_or_a_line(make_geotiff: Make) -> None:
+    """Whatever its powers of ten: no other error than ours."""
+    rng, read = np.random.default_rng(0), 0
+    for number in range(60):
+        a, b, d, e = rng.choice([-1, 1], 4) * 10.0 ** rng.uniform(-320, 308, 4)
+        c, f = 10.0 ** rng.uniform(-10, 308, 2)
+        place = rasterio.Affine(a, 0, c, 0, e, f) if number % 2 else rasterio.Affine(a, b, c, d, e, f)
+        crs = ["EPSG:4326", "EPSG:25833"][number % 3 > 0]
+        path = make_geotiff("x.tif", SQUARE[:2, :2], crs=crs, transform=place)
+        with contextlib.suppress(RasterError):
+            read += raster_info(path).size.height == 2
+    assert 9 < read < 60

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from benchmarks.export_table import FORMATS, measured, measured_model
-from tests.helpers.small_encoders import SMALL, small_encoder
 
 pytestmark = pytest.mark.skipif(
     any(find_spec(name) is None for name in ("onnx", "onnxruntime", "tf2onnx")),
@@ -40,19 +39,6 @@ def test_our_own_layers_export(tensorflow: ModuleType) -> None:
     x = layers.enlarge(GlobalDropout(0.5, name="dropout")(x), 2, "enlarge", smooth=True)
     model = keras.Model(image, keras.layers.Conv2D(5, 1, name="logits")(x))
     found = measured_model(model, ("onnx",))
-    assert set(found) == {"onnx"}
-    assert all(float(value) < LARGEST for value in found.values()), found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("decoder", ["upernet", "deeplabv3plus"])
-def test_decoders_export(tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch, decoder: str) -> None:
-    """With dropout, drop path, shared tensors, means over the window, bilinear and nearest enlargement, on a
-    small encoder."""
-    from segmenter.model import building
-
-    monkeypatch.setitem(building.ENCODERS, SMALL, small_encoder())
-    found = measured(f"{SMALL}+{decoder}", ("onnx",))
     assert set(found) == {"onnx"}
     assert all(float(value) < LARGEST for value in found.values()), found
 

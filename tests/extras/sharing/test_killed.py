@@ -21,19 +21,11 @@ def kill(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 {setup}
 {call}
 """
+PACK = "from segmenter.extras.sharing.archive import pack_run, unpack_run"
 CALLS = {
-    "pack": (
-        "from segmenter.extras.sharing.archive import pack_run",
-        "pack_run(Path({run!r}), Path({to!r}))",
-    ),
-    "anonymous": (
-        "from segmenter.extras.sharing.archive import pack_run",
-        "pack_run(Path({run!r}), Path({to!r}), anonymous=True)",
-    ),
-    "unpack": (
-        "from segmenter.extras.sharing.archive import unpack_run",
-        "unpack_run(Path({packed!r}), Path({to!r}))",
-    ),
+    "pack": (PACK, "pack_run(Path({run!r}), Path({to!r}))"),
+    "anonymous": (PACK, "pack_run(Path({run!r}), Path({to!r}), anonymous=True)"),
+    "unpack": (PACK, "unpack_run(Path({packed!r}), Path({to!r}))"),
     "polygons": (
         "from segmenter.extras.vectors.writing import polygon_file",
         "kept = polygon_file(Path({to!r}), None)\nkept.__enter__()\nkill()",
@@ -49,16 +41,22 @@ def killed(folder: Path, call: str, what: str, **names: str) -> None:
     assert [path.name for path in folder.iterdir() if path.name.startswith(".")]
 
 
-@pytest.mark.parametrize("what", ["os.fsync", "os.replace", "os.rename"])
-@pytest.mark.parametrize("call", ["pack", "anonymous", "unpack"])
+@pytest.mark.parametrize(
+    ("call", "what"),
+    [
+        ("pack", "os.replace"),
+        ("unpack", "os.rename"),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (("anonymous", "os.fsync"), ("unpack", "os.fsync"))
+        ),
+    ],
+)
 def test_packing_and_unpacking_again_leaves_only_what_is_asked_for(
     call: str, what: str, run: Path, packed: Path, tmp_path: Path
 ) -> None:
     target = tmp_path / "a.b"
-    if (what, call) in (("os.rename", "pack"), ("os.rename", "anonymous"), ("os.replace", "unpack")):
-        pytest.skip("not called")
-    for _ in range(2):
-        killed(tmp_path, call, what, run=str(run), packed=str(packed), to=str(target))
+    killed(tmp_path, call, what, run=str(run), packed=str(packed), to=str(target))
     (tmp_path / ".a.b.notes.txt").write_text("mine")
     if call == "unpack":
         unpack_run(packed, target)
@@ -67,7 +65,7 @@ def test_packing_and_unpacking_again_leaves_only_what_is_asked_for(
     assert sorted(path.name for path in tmp_path.iterdir()) == [".a.b.notes.txt", "a.b"]
 
 
-@pytest.mark.parametrize("ending", ["gpkg", "parquet"])
+@pytest.mark.parametrize("ending", ["gpkg", pytest.param("parquet", marks=pytest.mark.slow)])
 def test_polygons_written_again_leave_only_their_file(ending: str, tmp_path: Path) -> None:
     pytest.importorskip("pyogrio")
     from segmenter.extras.vectors.writing import polygon_file

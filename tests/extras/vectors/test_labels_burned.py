@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import struct
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import rasterio
 import shapely
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from rasterio.warp import transform
 
 from segmenter.base.errors import DatasetError, LabelError, SegmenterError
@@ -27,6 +25,8 @@ from segmenter.extras.vectors.rule import BurnRule
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap, LandCoverClass
 from segmenter.raster import raster_info
+from tests.helpers.drawn_labels import LEFT, TOP, box, labels_of, write
+from tests.helpers.maps import Make
 
 NAMES = ("water", "Wald ¼", "road")
 CODES = (7, 2, 300)
@@ -34,23 +34,9 @@ CLASSES = ClassMap(
     tuple(LandCoverClass(n, (i, 9, 9), c) for i, (n, c) in enumerate(zip(NAMES, CODES, strict=True)))
 )
 RULE = BurnRule(CLASSES, "class", {}, order=("road", "water", "Wald ¼"))
-CORNER = (368000.0, 5808000.0)
 
 
-def write(path: Path, shapes: Sequence[Any], values: Sequence[Any], crs: str | None = "EPSG:25833") -> Path:
-    """A file of polygons with an attribute `class`."""
-    raw = pytest.importorskip("pyogrio.raw")
-    column = np.array(values, object if any(isinstance(v, str) or v is None for v in values) else None)
-    driver = {".gpkg": "GPKG", ".geojson": "GeoJSON", ".fgb": "FlatGeobuf", ".shp": "ESRI Shapefile"}[
-        path.suffix
-    ]
-    wkb = shapely.to_wkb(np.array(shapes, object))
-    warnings.filterwarnings("ignore", message="'crs' was not provided")
-    raw.write(path, wkb, [column], ["class"], crs=crs, driver=driver, geometry_type="Unknown")
-    return path
-
-
-def triangles(rng: np.random.Generator, count: int, size: Size) -> list[Any]:
+def triangles(rng: Any, count: int, size: Size) -> list[Any]:
     """Triangles, whose corners lie on whole and half pixels: many edges go through centres of pixels."""
     span = np.array([size.width, size.height])
     points = rng.integers(-8, 2 * span + 8, (count, 3, 2)) / 2
@@ -61,17 +47,14 @@ def placed(shapes: Sequence[Any], kinds: Sequence[int]) -> Placed:
     return Placed(np.array(shapes, object), np.array(kinds, np.uint8), np.arange(len(shapes)))
 
 
-def burner(rule: BurnRule, info: Any = None) -> Burner:
+def burner(rule: BurnRule) -> Burner:
     found = Burner.__new__(Burner)
     found._rule, found.any_covered = rule, False
     return found
 
 
-# ------------------------------------------------------------------------------------------- the laws
-
-
 @given(st.integers(0, 10**6), st.integers(1, 15), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_strips_do_not_show(seed: int, rows: int, all_touched: bool) -> None:
     rng = np.random.default_rng(seed)
     size = Size(*(int(n) for n in rng.integers(1, 45, 2)))
@@ -115,25 +98,14 @@ def test_a_pixel_is_touched_where_a_polygon_has_a_part_of_it(seed: int) -> None:
     np.testing.assert_array_equal(found == 0, np.any(common, axis=0))
 
 
-# --------------------------------------------------------------------------------------------- files
-
-
 @pytest.fixture
-def image(make_geotiff: Callable[..., Path]) -> Path:
+def image(make_geotiff: Make) -> Path:
     """41 by 53 pixels of half a metre."""
     return make_geotiff("a.tif", np.zeros((41, 53, 3), np.uint8))
 
 
-def box(col: float, row: float, cols: float, rows: float) -> Any:
-    """A rectangle of pixels of `image` on the ground."""
-    x, y = CORNER
-    return shapely.box(x + col / 2, y - (row + rows) / 2, x + (col + cols) / 2, y - row / 2)
-
-
-def labels_of(path: Path, image: Path, rule: BurnRule = RULE) -> NDArray[np.uint8]:
-    """All of the label in one."""
-    vector = VectorFile(path, rule.attribute, rule.layer, rule.crs)
-    return np.concatenate([ids for _, ids in Burner(vector, raster_info(image), rule).strips()])
+def labels(path: Path, image: Path, rule: BurnRule = RULE) -> Any:
+    return labels_of(path, image, rule)
 
 
 EXPECTED = np.full((41, 53), IGNORE, np.uint8)
@@ -142,25 +114,22 @@ SHAPES = [(5, 3, 25, 17), (20, 10, 20, 5), (2, 30, 4, 3)]
 
 
 @pytest.mark.parametrize("ending", [".gpkg", ".geojson", ".fgb", ".shp"])
-def test_every_format_gives_the_same_label(
-    ending: str, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_formats_give_the_same_label(ending: str, image: Path, tmp_path: Path, monkeypatch: Any) -> None:
     crs = "EPSG:4326" if ending == ".geojson" else "EPSG:25833"  # which that format is always in
     shapes = [box(*each) for each in SHAPES]
     if ending == ".geojson":
-        shapes = list(
-            shapely.transform(shapes, lambda xy: np.stack(transform("EPSG:25833", crs, *xy.T), axis=1))
-        )
+        to_degrees = lambda xy: np.stack(transform("EPSG:25833", crs, *xy.T), axis=1)  # noqa: E731
+        shapes = list(shapely.transform(shapes, to_degrees))
     values = ["water", "Wald ¼", "road"]
     path = write(tmp_path / f"x{ending}", shapes, values, crs)
     rule = replace(RULE, order=("Wald ¼", "water"))
-    np.testing.assert_array_equal(labels_of(path, image, rule), EXPECTED)
+    np.testing.assert_array_equal(labels(path, image, rule), EXPECTED)
     monkeypatch.setattr(burning, "BAND_PIXELS", 53 * 7)
     monkeypatch.setattr(burning, "STRIP_PIXELS", 53 * 2)
-    np.testing.assert_array_equal(labels_of(path, image, rule), EXPECTED)
+    np.testing.assert_array_equal(labels(path, image, rule), EXPECTED)
 
 
-def test_a_map_becomes_a_label_again(make_geotiff: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_map_becomes_a_label_again(make_geotiff: Make, tmp_path: Path) -> None:
     """What `vectorise` writes is read without a setting, as GeoPackage and as GeoParquet."""
     from segmenter.extras.vectors.__main__ import main
     from segmenter.raster import RasterSpec, write_raster
@@ -179,10 +148,10 @@ def test_a_map_becomes_a_label_again(make_geotiff: Callable[..., Path], tmp_path
     for ending in ("gpkg", "parquet"):
         main([str(tmp_path / "map.tif"), "--output", str(tmp_path / f"areas.{ending}")])
         rule = BurnRule.of(None, CLASSES)
-        np.testing.assert_array_equal(labels_of(tmp_path / f"areas.{ending}", image, rule), ids)
+        np.testing.assert_array_equal(labels(tmp_path / f"areas.{ending}", image, rule), ids)
 
 
-def test_another_crs_bends_edges_as_they_are(make_geotiff: Callable[..., Path], tmp_path: Path) -> None:
+def test_another_crs_bends_edges_as_they_are(make_geotiff: Make, tmp_path: Path) -> None:
     """A rectangle of 70 km in degrees: its northern edge is an arc in UTM, far from the chord."""
     image = make_geotiff(
         "wide.tif",
@@ -196,7 +165,7 @@ def test_another_crs_bends_edges_as_they_are(make_geotiff: Callable[..., Path], 
     x, y = info.transform @ (cols + 0.5, rows + 0.5)
     lon, lat = (np.reshape(v, rows.shape) for v in transform("EPSG:25833", "EPSG:4326", x.ravel(), y.ravel()))
     expected = (lon > 11.5) & (lon < 12.5) & (lat < 52) & (lat > 51)
-    found = labels_of(path, image) == 0
+    found = labels(path, image) == 0
     assert expected.any()
     assert not expected.all()
     assert (found != expected).mean() < 0.002  # within a sixteenth of a pixel of the edge
@@ -204,17 +173,17 @@ def test_another_crs_bends_edges_as_they_are(make_geotiff: Callable[..., Path], 
 
 def test_a_polygon_of_half_the_world_is_cut(image: Path, tmp_path: Path) -> None:
     path = write(tmp_path / "x.gpkg", [shapely.box(-170, -89, 170, 89)], ["road"], "EPSG:4326")
-    assert (labels_of(path, image) == 2).all()
+    assert (labels(path, image) == 2).all()
 
 
 def test_odd_geometries_are_burned_as_they_are_drawn(image: Path, tmp_path: Path) -> None:
-    x, y = CORNER
+    x, y = LEFT, TOP
     bow_tie = shapely.Polygon([(x, y), (x + 10, y - 10), (x + 10, y), (x, y - 10)])
     overlapping = shapely.MultiPolygon([box(30, 0, 10, 10), box(35, 5, 10, 10)])
     high = shapely.force_3d(box(0, 30, 5, 5), 77.0)
     group = shapely.GeometryCollection([box(30, 30, 3, 3), shapely.MultiPolygon([box(40, 30, 3, 3)])])
     shapes = [bow_tie, overlapping, high, shapely.Polygon(), None, group]
-    found = labels_of(write(tmp_path / "x.gpkg", shapes, ["water"] * 6), image) == 0
+    found = labels(write(tmp_path / "x.gpkg", shapes, ["water"] * 6), image) == 0
     expected = np.zeros((41, 53), np.bool_)
     rows, cols = np.indices(expected.shape)
     off_edges = (rows != cols) & (rows + cols != 19)
@@ -230,7 +199,7 @@ def test_odd_geometries_are_burned_as_they_are_drawn(image: Path, tmp_path: Path
 def test_arcs_are_followed(image: Path, tmp_path: Path) -> None:
     """A circle of ten pixels' radius, as two arcs, which shapely has no type for."""
     raw = pytest.importorskip("pyogrio.raw")
-    x, y = CORNER[0] + 10, CORNER[1] - 10
+    x, y = LEFT + 10, TOP - 10
     arc = [(x - 5, y), (x, y + 5), (x + 5, y), (x, y - 5), (x - 5, y)]
     wkb = struct.pack("<BIIBII", 1, 10, 1, 1, 8, 5) + b"".join(struct.pack("<dd", *point) for point in arc)
     path = tmp_path / "x.gpkg"
@@ -238,51 +207,41 @@ def test_arcs_are_followed(image: Path, tmp_path: Path) -> None:
               geometry_type="Unknown", crs="EPSG:25833")  # fmt: skip
     rows, cols = np.indices((41, 53))
     away = np.hypot(rows - 19.5, cols - 19.5)
-    found = labels_of(path, image) == 2
+    found = labels(path, image) == 2
     assert found[away < 9.9].all()
     assert not found[away > 10].any()
-
-
-# ------------------------------------------------------------------------------ values, order, refusals
 
 
 def test_values_are_names_codes_or_what_the_recipe_says(image: Path, tmp_path: Path) -> None:
     values = ["water", "2", "lake", None, "clouds", ""]
     shapes = [box(8 * i, 0, 8, 41) for i in range(6)]
     rule = replace(RULE, values={"lake": "water", "clouds": "ignore"})
-    found = labels_of(write(tmp_path / "x.gpkg", shapes, values), image, rule)
+    found = labels(write(tmp_path / "x.gpkg", shapes, values), image, rule)
     assert found[0, ::8].tolist() == [0, 1, 0, IGNORE, IGNORE, IGNORE, IGNORE]
     numbers = write(tmp_path / "n.gpkg", shapes[:3], [300, 7, 2])
-    assert labels_of(numbers, image)[0, :24:8].tolist() == [2, 0, 1]
+    assert labels(numbers, image)[0, :24:8].tolist() == [2, 0, 1]
     floats = write(tmp_path / "f.gpkg", shapes[:2], [300.0, np.nan])
-    assert labels_of(floats, image)[0, :16:8].tolist() == [2, IGNORE]
+    assert labels(floats, image)[0, :16:8].tolist() == [2, IGNORE]
 
 
 def test_an_overlap_needs_an_order(image: Path, tmp_path: Path) -> None:
     path = write(tmp_path / "x.gpkg", [box(0, 0, 9, 9), box(5, 5, 9, 9)], ["water", "road"])
-    with pytest.raises(
-        LabelError,
-        match=r"x\.gpkg: polygons of water \(feature 1\) and road \(feature 2\) overlap on .*a\.tif, "
-        r"first at row 5, column 5; say in dataset\.vector\.order",
-    ):
-        labels_of(path, image, replace(RULE, order=()))
+    said = r"water \(feature 1\) and road \(feature 2\) overlap on .*a\.tif, first at row 5, column 5"
+    with pytest.raises(LabelError, match=said):
+        labels(path, image, replace(RULE, order=()))
     for order, above in ((("road",), 2), (("water",), 0), (("water", "road"), 0)):
-        assert labels_of(path, image, replace(RULE, order=order))[6, 6] == above
+        assert labels(path, image, replace(RULE, order=order))[6, 6] == above
     beside = write(tmp_path / "y.gpkg", [box(0, 0, 9, 9), box(9, 0, 9, 9)], ["water", "road"])
-    assert labels_of(beside, image, replace(RULE, order=()))[0, [8, 9]].tolist() == [0, 2]
+    assert labels(beside, image, replace(RULE, order=()))[0, [8, 9]].tolist() == [0, 2]
     cut = write(tmp_path / "z.gpkg", [box(0, 0, 9.3, 9), box(9.3, 0, 9, 9)], ["water", "road"])
-    assert labels_of(cut, image, replace(RULE, order=()))[0, [8, 9]].tolist() == [0, 2]
+    assert labels(cut, image, replace(RULE, order=()))[0, [8, 9]].tolist() == [0, 2]
     with pytest.raises(LabelError, match="with all_touched, neighbours always do"):
-        labels_of(cut, image, replace(RULE, order=(), all_touched=True))
+        labels(cut, image, replace(RULE, order=(), all_touched=True))
 
 
-def test_what_is_no_label_is_refused_in_one_line(
-    image: Path, make_geotiff: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_what_is_no_label_is_one_line(image: Path, make_geotiff: Make, tmp_path: Path) -> None:
     a = box(0, 0, 9, 9)
-    line = write(
-        tmp_path / "line.gpkg", [shapely.LineString([(a.bounds[0], a.bounds[1]), a.bounds[2:]])], ["road"]
-    )
+    line = write(tmp_path / "line.gpkg", [shapely.LineString([a.bounds[:2], a.bounds[2:]])], ["road"])
     plain = make_geotiff("plain.tif", np.zeros((9, 9, 3), np.uint8), crs=None)
     no_crs = write(tmp_path / "none.fgb", [a], ["road"], None)
     (tmp_path / "text.gpkg").write_text("hello")
@@ -296,35 +255,25 @@ def test_what_is_no_label_is_refused_in_one_line(
     raw.write(two, shapely.to_wkb(np.array([a])), [np.array(["x"])], ["class"], layer="more", driver="GPKG",
               geometry_type="Polygon", crs="EPSG:25833", append=False)  # fmt: skip
     for path, onto, rule, line_of in (
-        (line, image, RULE, r"feature 1 is a LineString, expected polygons: a label needs an area; buffer"),
-        (
-            known,
-            image,
-            RULE,
-            r"a\.gpkg: feature 1: class is 'lake', which names no class \(there are water, Wald",
-        ),
-        (known, image, replace(RULE, attribute="kind"), "has no attribute kind; it has class: name the one"),
-        (
-            known,
-            plain,
-            RULE,
-            r"plain\.tif: polygons are placed on an image by its geotransform, and it has none",
-        ),
-        (no_crs, image, RULE, r"none\.fgb: has no CRS, and .*a\.tif has one; set dataset\.vector\.crs"),
+        (line, image, RULE, "feature 1 is a LineString, expected polygons"),
+        (known, image, RULE, "feature 1: class is 'lake', which names no class"),
+        (known, image, replace(RULE, attribute="kind"), "has no attribute kind; it has class"),
+        (known, plain, RULE, r"plain\.tif: polygons are placed on an image by its geotransform"),
+        (no_crs, image, RULE, r"none\.fgb: has no CRS"),
         (no_crs, image, replace(RULE, crs="EPSG:0"), r"none\.fgb: its CRS EPSG:0 is none"),
-        (two, image, RULE, r"two\.gpkg: has several layers, .*more.*: name one in dataset\.vector\.layer"),
+        (two, image, RULE, r"two\.gpkg: has several layers, .*more"),
         (two, image, replace(RULE, layer="less"), "has no layer less; it has"),
         (tmp_path / "text.gpkg", image, RULE, r"is no \.gpkg file by its first bytes"),
         (tmp_path / "vrt.geojson", image, RULE, r"is no \.geojson file by its first bytes"),
-        (tmp_path / "cut.gpkg", image, RULE, r"cut\.gpkg: cannot be read as polygons: .*is the file whole"),
+        (tmp_path / "cut.gpkg", image, RULE, r"cut\.gpkg: cannot be read as polygons"),
         (tmp_path / "cut.geojson", image, RULE, r"cut\.geojson: cannot be read as polygons"),
         (tmp_path / "cut.parquet", image, RULE, r"cut\.parquet: cannot be read as polygons"),
-        (tmp_path / "gone.gpkg", image, RULE, r"gone\.gpkg: cannot open it: No such file"),
+        (tmp_path / "gone.gpkg", image, RULE, r"gone\.gpkg: cannot open it"),
     ):
         with pytest.raises(SegmenterError, match=line_of) as error:
-            labels_of(path, onto, rule)
+            labels(path, onto, rule)
         assert "\n" not in str(error.value)
-    assert labels_of(no_crs, image, replace(RULE, crs="EPSG:25833"))[0, 0] == 2
-    assert labels_of(two, image, replace(RULE, layer="two"))[0, 0] == 2
+    assert labels(no_crs, image, replace(RULE, crs="EPSG:25833"))[0, 0] == 2
+    assert labels(two, image, replace(RULE, layer="two"))[0, 0] == 2
     with pytest.raises(DatasetError, match=r"x\.dxf: expected a file of polygons \(\.gpkg, "):
         VectorFile(tmp_path / "x.dxf", "class")

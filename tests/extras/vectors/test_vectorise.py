@@ -6,7 +6,6 @@ import contextlib
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from segmenter.extras.vectors.slivers import Slivers
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE
 from segmenter.raster import RasterSpec, write_raster
+from tests.helpers.maps import Make
 
 NAMES = ("water", "Wald ¼", "road")
 
@@ -52,10 +52,8 @@ def polygons(ids: NDArray[np.uint8], rows: int, simplify: float = 0.0) -> Polygo
 
 
 @given(st.integers(0, 10**6), st.booleans(), st.integers(1, 20))
-@settings(max_examples=60, deadline=None)
-def test_rasterised_again_they_are_the_map_and_do_not_know_the_strips(
-    seed: int, cells: bool, rows: int
-) -> None:
+@settings(max_examples=30, deadline=None)
+def test_rasterised_again_they_are_the_map_in_any_strips(seed: int, cells: bool, rows: int) -> None:
     ids = noise(seed, cells)
     found = polygons(ids, rows)
     again = np.full(ids.shape, IGNORE, np.uint8)
@@ -74,10 +72,8 @@ def _wkbs(found: Polygons) -> list[str]:
 
 
 @given(st.integers(0, 10**6), st.booleans(), st.integers(1, 20), st.floats(0.5, 4))
-@settings(max_examples=40, deadline=None)
-def test_simplified_they_leave_no_gap_and_do_not_overlap(
-    seed: int, cells: bool, rows: int, tolerance: float
-) -> None:
+@settings(max_examples=20, deadline=None)
+def test_simplified_they_have_no_gap_or_overlap(seed: int, cells: bool, rows: int, tolerance: float) -> None:
     ids = noise(seed, cells)
     found = polygons(ids, rows, tolerance)
     assert shapely.is_valid(found.shape_P).all()
@@ -90,10 +86,8 @@ def test_simplifying_straightens() -> None:
     ids = (rows + cols / 2 > 40).astype(np.uint8)
     stairs, straight = polygons(ids, 1000), polygons(ids, 1000, 3.0)
     assert len(straight) == len(stairs) == 2
-    assert (
-        shapely.get_num_coordinates(straight.shape_P).sum()
-        < 0.3 * shapely.get_num_coordinates(stairs.shape_P).sum()
-    )
+    corners = [shapely.get_num_coordinates(each.shape_P).sum() for each in (straight, stairs)]
+    assert corners[0] < 0.3 * corners[1]
     moved = shapely.area(shapely.symmetric_difference(stairs.shape_P, straight.shape_P))
     assert (moved < 60).all()
 
@@ -119,10 +113,7 @@ def one_by_one(ids: NDArray[np.uint8], least: float) -> NDArray[np.uint8]:
         area = np.bincount(flat)
         first = {n: int(np.argmax(flat == n)) for n in range(1, strip.count + 1)}
         borders: dict[int, dict[int, int]] = {n: {} for n in first}
-        for a, b in (
-            (strip.labels[:, :-1], strip.labels[:, 1:]),
-            (strip.labels[:-1], strip.labels[1:]),
-        ):
+        for a, b in ((strip.labels[:, :-1], strip.labels[:, 1:]), (strip.labels[:-1], strip.labels[1:])):
             for x, y in zip(a.ravel().tolist(), b.ravel().tolist(), strict=True):
                 if x != y and x and y:
                     borders[x][y] = borders[x].get(y, 0) + 1
@@ -137,36 +128,28 @@ def one_by_one(ids: NDArray[np.uint8], least: float) -> NDArray[np.uint8]:
 
 
 @given(st.integers(0, 10**6), st.booleans(), st.integers(1, 12), st.integers(2, 12))
-@settings(max_examples=25, deadline=None)
-def test_a_sliver_goes_to_the_neighbour_with_the_longest_border(
-    seed: int, cells: bool, rows: int, least: int
-) -> None:
+@settings(max_examples=15, deadline=None)
+def test_a_sliver_goes_to_the_longest_border(seed: int, cells: bool, rows: int, least: int) -> None:
     ids = noise(seed, cells)[:18, :18]
     np.testing.assert_array_equal(slivers_gone(ids, least, rows), one_by_one(ids, least))
 
 
-# ------------------------------------------------------------------------------------ the command
-
-
 @pytest.fixture
-def make_map(tmp_path: Path) -> Callable[..., Path]:
+def make_map(tmp_path: Path) -> Make:
     """A map as predict.py writes it, half a metre a pixel, by default with a confidence of 0.4 beside it."""
 
-    def make(name: str, ids: NDArray[np.uint8], crs: str | None = "EPSG:25833", side: float = 0.5) -> Path:
+    def make(name: str, ids: NDArray[np.uint8], crs: str = "EPSG:25833", side: float = 0.5) -> Path:
+        left = 12.0 if side < 0.1 else 368000
         where = {
-            "crs": rasterio.CRS.from_string(crs) if crs else None,
-            "transform": rasterio.Affine(side, 0, 12.0 if side < 0.1 else 368000, 0, -side, 52.0)
-            if crs
-            else None,
+            "crs": rasterio.CRS.from_string(crs),
+            "transform": rasterio.Affine(side, 0, left, 0, -side, 52.0),
         }
-        tags: dict[str, str] = {f"CLASS_{i}": n for i, n in enumerate(NAMES)} | {
-            f"CODE_{i}": str(7 * i + 2) for i in range(3)
-        }
+        tags = {f"CLASS_{i}": n for i, n in enumerate(NAMES)}
+        tags |= {f"CODE_{i}": str(7 * i + 2) for i in range(3)}
         write_raster(tmp_path / f"{name}.tif", ids, RasterSpec(nodata=IGNORE, tags=tags, **where))
-        sure = np.where(ids == IGNORE, 0, 102).astype(np.uint8)
-        write_raster(
-            tmp_path / f"{name}.confidence.tif", sure, RasterSpec(nodata=0, scale=1 / 255, tags=tags, **where)
-        )
+        sure = RasterSpec(nodata=0, scale=1 / 255, tags=tags, **where)
+        values = np.where(ids == IGNORE, 0, 102).astype(np.uint8)
+        write_raster(tmp_path / f"{name}.confidence.tif", values, sure)
         return tmp_path / f"{name}.tif"
 
     return make
@@ -186,7 +169,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("ending", ["gpkg", "parquet"])
 def test_a_file_holds_the_map_with_names_codes_areas_and_confidence(
-    ending: str, make_map: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ending: str, make_map: Make, tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(strips, "STRIP_PIXELS", 300)
     ids = noise(5, cells=True)
@@ -204,12 +187,10 @@ def test_a_file_holds_the_map_with_names_codes_areas_and_confidence(
     np.testing.assert_allclose(found["area_m2"], np.array(found["pixels"]) * 0.25)
     np.testing.assert_allclose(found["confidence"], 0.4, rtol=1e-6)
     assert set(found["map"]) == {"town.tif"}
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted(
-        [output.name, "town.tif", "town.confidence.tif"]
-    )
+    assert {p.name for p in tmp_path.iterdir()} == {output.name, "town.tif", "town.confidence.tif"}
 
 
-def test_areas_in_degrees_are_those_on_the_ground(make_map: Callable[..., Path], tmp_path: Path) -> None:
+def test_areas_in_degrees_are_those_on_the_ground(make_map: Make, tmp_path: Path) -> None:
     """A quarter of a degree at 52° north: 27.8 km by 17.2 km, known to 1e-4 from the ellipsoid's radii."""
     path = make_map("deg", np.zeros((250, 250), np.uint8), "EPSG:4326", 0.001)
     main([str(path), "--output", str(tmp_path / "a.parquet")])
@@ -220,9 +201,7 @@ def test_areas_in_degrees_are_those_on_the_ground(make_map: Callable[..., Path],
     np.testing.assert_allclose(_read(tmp_path / "a.parquet")["area_m2"], [expected], rtol=1e-4)
 
 
-def test_only_some_classes_and_slivers_in_square_metres(
-    make_map: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_some_classes_and_slivers_in_square_metres(make_map: Make, tmp_path: Path) -> None:
     ids = np.zeros((20, 30), np.uint8)
     ids[3:5, 3:5], ids[10:18, 10:18] = 2, 2
     ids[12, 12] = 1
@@ -234,25 +213,19 @@ def test_only_some_classes_and_slivers_in_square_metres(
     assert len(_read(output)["class"]) == 4
 
 
-def test_a_wrong_call_ends_in_one_line_and_leaves_nothing(
-    make_map: Callable[..., Path], make_geotiff: Callable[..., Path], tmp_path: Path
+def test_a_wrong_call_is_one_line_and_leaves_nothing(
+    make_map: Make, make_geotiff: Make, tmp_path: Path
 ) -> None:
     path = make_map("a", noise(1, cells=True))
     other = make_map("b", noise(2, cells=True), "EPSG:25832")
     plain = make_geotiff("plain.tif", np.zeros((4, 4), np.uint8))
     (tmp_path / "there.gpkg").write_bytes(b"mine")
     for arguments, line in (
-        ([path, "--output", tmp_path / "x.shp"], r"x\.shp: expected a name that ends in \.gpkg or \.parquet"),
         ([path, "--output", tmp_path / "no/x.gpkg"], "there is no folder"),
         ([path, "--output", tmp_path / "there.gpkg"], "exists already"),
         ([path, other, "--output", tmp_path / "x.gpkg"], "expected the CRS of"),
         ([plain, "--output", tmp_path / "x.gpkg"], "expected a class map as predict.py writes it"),
-        (
-            [path.with_name("a.confidence.tif"), "--output", tmp_path / "x.gpkg"],
-            "got a raster whose values are scaled, as confidence and probabilities are",
-        ),
-        ([path, "--only", "sea", "--output", tmp_path / "x.gpkg"], "no class sea; there are"),
-        ([path, "--min-area", "-1", "--output", tmp_path / "x.gpkg"], "--min-area: expected a number"),
+        ([path.with_name("a.confidence.tif"), "--output", tmp_path / "x.gpkg"], "values are scaled"),
     ):
         with pytest.raises(SegmenterError, match=line):
             main([str(each) for each in arguments])
@@ -271,9 +244,7 @@ print(len(pyogrio.raw.read(sys.argv[2], bbox=(0, 0, 1, 1))[2]), "far away")
 """
 
 
-def test_a_geopackage_has_its_index_where_tensorflow_was_loaded_before(
-    make_map: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_a_geopackage_has_its_index_after_tensorflow(make_map: Make, tmp_path: Path) -> None:
     path, output = make_map("a", noise(1, cells=True)), tmp_path / "a.gpkg"
     given = [sys.executable, "-c", WRITES, str(path), str(output)]
     done = subprocess.run(given, capture_output=True, text=True, check=False)
