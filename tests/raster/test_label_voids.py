@@ -21,6 +21,7 @@ from segmenter.base.errors import DatasetError, LabelError, RasterError
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.raster import LabelRaster, placed
+from segmenter.raster.label import _palette
 from segmenter.raster.placed import PlacedLabels
 
 Make = Callable[..., Path]
@@ -328,3 +329,16 @@ def test_a_label_is_placed_anew_when_label_image_or_classes_change(
     make_geotiff("a.tif", np.ones((30, 20), np.uint8), crs=UTM, transform=HERE)
     fourth = made(classes)
     assert len({first, other, third, fourth}) == 4
+
+
+def test_of_a_palette_of_16_bits_the_first_256_entries_are_colours() -> None:
+    """Others are of codes that no palette of 8 bits has; 256 is the first of them."""
+
+    class File:
+        def colormap(self, band: int) -> dict[int, tuple[int, int, int, int]]:
+            return {0: (1, 2, 3, 0), 255: (4, 5, 6, 255), 256: (9, 9, 9, 9), 65535: (9, 9, 9, 9)}
+
+    table = _palette(File())
+    assert table is not None
+    assert table.shape == (256, 4)
+    assert (table[0].tolist(), table[255].tolist()) == ([1, 2, 3, 0], [4, 5, 6, 255])

@@ -38,9 +38,6 @@ def everything(path: Path, bands: tuple[int, ...] | None = None) -> tuple[Any, A
         return raster.read(Window.of(raster.info.size))
 
 
-# --------------------------------------------------------------------------------------- reading
-
-
 def test_a_window_beyond_the_raster_is_padded_and_invalid(
     make_geotiff: Make, rng: np.random.Generator
 ) -> None:
@@ -88,15 +85,8 @@ def test_the_header_is_complete(make_geotiff: Make) -> None:
     assert info.metres_per_pixel == pytest.approx(0.5)
     assert info.georeferenced
     plain = raster_info(make_geotiff("b.tif", pixels, crs=None))
-    assert (plain.transform, plain.crs, plain.metres_per_pixel, plain.georeferenced) == (
-        None,
-        None,
-        None,
-        False,
-    )
-
-
-# --------------------------------------------------------------------------------------- refusals
+    assert (plain.transform, plain.crs, plain.metres_per_pixel) == (None,) * 3
+    assert not plain.georeferenced
 
 
 def test_only_local_images_are_opened(tmp_path: Path, make_geotiff: Make) -> None:
@@ -109,9 +99,7 @@ def test_only_local_images_are_opened(tmp_path: Path, make_geotiff: Make) -> Non
     disguised = tmp_path / "innocent.tif"
     disguised.write_bytes(vrt.read_bytes())
     for path in (vrt, disguised):
-        with pytest.raises(
-            RasterError, match="expected a GeoTIFF, PNG or JPEG, the file begins with b'<VRT'"
-        ):
+        with pytest.raises(RasterError, match="the file begins with b'<VRT'"):
             open_raster(path)
     for text in (f"/vsizip/{source}", f"GTIFF_DIR:1:{source}", "https://example.org/a.tif"):
         with pytest.raises(RasterError, match="expected a raster file, there is none"):
@@ -163,9 +151,7 @@ def test_a_small_file_that_declares_too_much_is_refused(tmp_path: Path) -> None:
     profile = {"driver": "GTiff", "dtype": "uint8", "count": 1, "tiled": True, "sparse_ok": True}
     with rasterio.open(bomb, "w", width=1 << 17, height=1 << 17, blockxsize=4096, blockysize=4096, **profile):
         pass
-    with pytest.raises(
-        RasterError, match=r"declares 131072×131072 pixels in a file of \d+ bytes.*--max-pixels"
-    ):
+    with pytest.raises(RasterError, match=r"131072×131072 pixels in a file of \d+ bytes.*--max-pixels"):
         open_raster(bomb)
     with open_raster(bomb, max_pixels=1 << 34) as raster:
         assert raster.info.size == Size(1 << 17, 1 << 17)
@@ -182,9 +168,6 @@ def test_blocks_that_do_not_fit_in_memory_are_refused(tmp_path: Path) -> None:
         pass
     with pytest.raises(RasterError, match=r"blocks of 16384×16384 pixels \(1280 MiB\).*TILED=YES"):
         open_raster(bomb)
-
-
-# ----------------------------------------------------------------------------------------- labels
 
 
 def test_labels_come_raw(make_geotiff: Make, make_png: Make, rng: np.random.Generator) -> None:

@@ -50,16 +50,11 @@ def naming(other: object) -> str:
     return f'<PAMDataset><Metadata domain="Overviews">{item}</Metadata></PAMDataset>'
 
 
-# --------------------------------------------------------------------------------------- overviews
-
-
 @pytest.mark.parametrize("target", ["{}", "/vsicurl/http://127.0.0.1:9/x.tif", ":::BASE:::../other/x.vrt"])
 def test_a_tiff_that_names_its_overviews_is_refused(image: Path, secret: Path, target: str) -> None:
     with rasterio.open(image, "r+") as file:
         file.update_tags(ns="OVERVIEWS", OVERVIEW_FILE=target.format(secret))
-    with pytest.raises(
-        RasterError, match=r"a\.tif: names another file as its overviews \(OVERVIEW_FILE is '"
-    ):
+    with pytest.raises(RasterError, match=r"a\.tif: names another file.*OVERVIEW_FILE is '"):
         thinned(image)
     with pytest.raises(RasterError, match="names another file"):
         raster_info(image)
@@ -123,8 +118,6 @@ def test_metadata_of_imagine_beside_an_image_are_refused(image: Path) -> None:
     image.with_name("a.aux").write_text("\\relax")  # TeX's
     assert (thinned(image) == OWN).all()
 
-
-# ----------------------------------------------------------------------------- pipes and devices
 
 BESIDE = ["a.tif.aux.xml", "a.tif.msk", "a.tif.ovr", "a.tif.OVR", "a.aux", "a.tfw", "a.wld", "a.TAB", "a.xml"]
 BESIDE += ["a_RPC.TXT", "a.IMD", "a_metadata.txt", "METADATA.DIM", "RPC.txt", "a.tif.msk.aux.xml"]

@@ -546,3 +546,16 @@ def test_real_files(shared_data: Callable[[str], Path]) -> None:
     for path in measured:
         with pytest.raises(RasterError, match="is tagged as alpha, but holds measurements"):
             open_raster(path)
+
+
+def test_of_several_bands_each_has_its_own_nodata_value(make_geotiff: Make, rng: Any) -> None:
+    pixels = rng.integers(1, 4, (30, 30, 3), np.uint8)
+    path, nodata = make_geotiff("a.tif", pixels), (1, 2, 3)
+    bands = "".join(
+        f'<PAMRasterBand band="{band}"><NoDataValue>{value}</NoDataValue></PAMRasterBand>'
+        for band, value in enumerate(nodata, 1)
+    )
+    path.with_name("a.tif.aux.xml").write_text(f"<PAMDataset>{bands}</PAMDataset>")
+    void = (pixels == np.array(nodata)).all(axis=2)
+    assert void.any()
+    np.testing.assert_array_equal(everything(path)[1], ~void)

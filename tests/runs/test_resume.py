@@ -148,9 +148,7 @@ def test_the_newest_whole_checkpoint_is_offered(tmp_path: Path) -> None:
         checkpoint_to_resume(tmp_path)
     assert checkpoint_to_resume(tmp_path, 4).position.done == 4
     damage(paths[4])
-    with pytest.raises(
-        DamagedCheckpointError, match=r"all 3 checkpoints are damaged: start anew in another directory"
-    ):
+    with pytest.raises(DamagedCheckpointError, match=r"all 3 checkpoints are damaged: start anew"):
         checkpoint_to_resume(tmp_path)
     (tmp_path / "best.npz").write_bytes(save(tmp_path, 16).read_bytes())
     damage(checkpoints(tmp_path)[16])
@@ -358,10 +356,7 @@ def test_it_is_refused_exactly_where_a_rate_of_the_past_would_be_another(
 def test_a_warm_up_that_was_cut_is_kept_by_saying_its_length() -> None:
     known, position = recipe_of(2, schedule="constant", warmup=100), Position(2 * STEPS, 2, 0)
     now = recipe_of(9, schedule="constant", warmup=100)
-    with pytest.raises(
-        ConfigError,
-        match=r"the warm-up was 7 steps of 74, .* keep it with --set training.warmup=7$",
-    ):
+    with pytest.raises(ConfigError, match=r"7 steps of 74, .* --set training.warmup=7$"):
         check_rates(Path("runs/a"), known.training, now.training, position.done, STEPS)
     falling = (recipe_of(n, schedule="poly", warmup=100).training for n in (2, 9))
     with pytest.raises(ConfigError, match="poly falls to 0"):  # which no warm-up mends
