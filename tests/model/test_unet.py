@@ -39,13 +39,14 @@ MODELS = {
     **{f"{encoder}, fpn": pair(encoder, "fpn") for encoder in ENCODERS},
     **{f"resnet18, {decoder}": pair("resnet18", decoder) for decoder in DECODERS},
 }
-QUICK = {"unet", "resnet18, fpn", "resnet18, deeplabv3plus", "efficientnet_lite0, fpn"}
+QUICK = {("unet", "mixed_float16"), ("resnet18, fpn", "float32"), ("resnet18, deeplabv3plus", "float32")}
+QUICK |= {("efficientnet_lite0, fpn", "mixed_float16")}
+CASES = [(name, dtype) for name in MODELS for dtype in ("float32", "mixed_float16")]
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+    ("name", "dtype"), [pytest.param(*e, marks=[] if e in QUICK else [pytest.mark.slow]) for e in CASES]
 )
-@pytest.mark.parametrize("dtype", ["float32", "mixed_float16"])
 def test_a_model_that_keras_saved_is_the_same(
     tensorflow: ModuleType, tmp_path: Path, rng: np.random.Generator, name: str, dtype: str
 ) -> None:
