@@ -5,8 +5,6 @@ Each law is also held against Keras' `synchronized=True` or a naive variant wher
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter
 from types import ModuleType
 from typing import Any
 
@@ -14,13 +12,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.collectives import collectives_of, node_counts, with_keras_norm
+from benchmarks.collectives import collectives_of
 from datasets.commands.gpu.replicas import strategy_of
 from segmenter.config.recipe import UNetConfig
 from segmenter.runs.checkpoints import assign_weights, weight_arrays
 
 EXACT = 1e-10  # of the largest value, in float64
-SPLITS = {"even": [2, 2, 2, 2], "uneven": [5, 0, 2, 1], "first alone": [8, 0, 0, 0], "last": [0, 0, 0, 8]}
+SPLITS = {"even": [2, 2, 2, 2], "uneven": [5, 0, 2, 1], "last": [0, 0, 0, 8]}
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -113,9 +111,8 @@ CASES: dict[str, dict[str, Any]] = {
     "images": {},
     "vectors": {"shape": (33, 5)},
     "channels first": {"shape": (4, 5, 6, 7), "axis": 1},
-    "no scale": {"scale": False},
+    "no scale": {"scale": False, "epsilon": 0.5, "momentum": 0.5},
     "no centre": {"center": False},
-    "epsilon": {"epsilon": 0.5, "momentum": 0.5},
 }
 
 
@@ -143,14 +140,6 @@ def test_replicas_are_one_device(tensorflow: ModuleType, four_replicas: list[str
     assert off(many["moving"][0], 0.9 * before + 0.1 * np.concatenate([mean, variance])) <= EXACT
 
 
-def test_replicas_by_count_not_by_replica(tensorflow: ModuleType, four_replicas: list[str]) -> None:
-    """The test above sees the mean of the replicas' means."""
-    x, starts = images((8, 6, 7, 5)), np.cumsum([0, *SPLITS["uneven"]])
-    blocks = [x[a:b] for a, b in itertools.pairwise(starts) if b > a]
-    mean_of_means = np.mean([block.mean(axis=(0, 1, 2)) for block in blocks], axis=0)
-    assert off(mean_of_means, x.mean(axis=(0, 1, 2))) > 1e-2
-
-
 def test_a_batch_without_pixels_teaches_nothing(tensorflow: ModuleType, four_replicas: list[str]) -> None:
     empty = together(four_replicas, "ours", images((0, 6, 7, 5)), [0, 0, 0, 0])
     before = np.concatenate(layer_of("keras", (0, 6, 7, 5)).get_weights()[2:])
@@ -158,23 +147,19 @@ def test_a_batch_without_pixels_teaches_nothing(tensorflow: ModuleType, four_rep
     assert (empty["weights"] == 0).all()
 
 
-@pytest.mark.parametrize("split", ["even", "uneven"])
-def test_a_mask_counts_over_replicas(tensorflow: ModuleType, four_replicas: list[str], split: str) -> None:
+def test_a_mask_counts_over_replicas(tensorflow: ModuleType, four_replicas: list[str]) -> None:
     x = images((8, 6, 7, 5))
     mask = np.random.default_rng(2).random(x.shape[:-1]) > 0.4
     mask[:3] = False
     one, many = (
         alone("keras", x, mask=mask),
-        together(four_replicas, "ours", x, SPLITS[split], mask=mask),
+        together(four_replicas, "ours", x, SPLITS["uneven"], mask=mask),
     )
     for name in ("y", "dx", "weights"):
         assert off(many[name], one[name]) <= 1e-8, name  # Keras adds 1e-7 to the count of pixels
     assert off(many["moving"][0], one["moving"]) <= 1e-8
-    keras = together(four_replicas, "keras synchronized", x, SPLITS[split], mask=mask)
+    keras = together(four_replicas, "keras synchronized", x, SPLITS["uneven"], mask=mask)
     assert off(keras["y"], one["y"]) > 1e-3
-
-
-# --------------------------------------------------------------------------------------- soundness
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
@@ -230,7 +215,6 @@ def together_untrained(replicas: list[str], kind: str, x: NDArray[Any], **option
 
 
 def test_merging_keeps_the_digits(tensorflow: ModuleType) -> None:
-    """Sets of 0, 1, 5 and 900 pixels about 1e4, in float32: two roundings of the mean, not more."""
     from segmenter.model.batchnorm import Moments, merged
 
     rng = np.random.default_rng(9)
@@ -255,9 +239,6 @@ def test_mixed_precision_keeps_what_it_is_given(tensorflow: ModuleType) -> None:
         assert off(mixed[name].astype(np.float64), exact[name]) <= limit, name
 
 
-# -------------------------------------------------------------------------------------- collectives
-
-
 def test_one_collective_each_way(tensorflow: ModuleType, four_replicas: list[str]) -> None:
     tf, strategy = tensorflow, strategy_of(len(four_replicas))
 
@@ -277,9 +258,6 @@ def test_one_collective_each_way(tensorflow: ModuleType, four_replicas: list[str
     assert [count("ours", True, backward) for backward in (False, True)] == [1, 2]
     assert count("ours", False, True) == 0
     assert [count("keras synchronized", True, backward) for backward in (False, True)] == [3, 5]
-
-
-# ------------------------------------------------------------------------------------------- models
 
 
 def models(policy: str = "float32") -> tuple[Any, Any]:
@@ -303,7 +281,6 @@ def test_weights_are_keras_by_name_and_order(tensorflow: ModuleType) -> None:
 
 
 def test_prediction_is_the_same_graph(tensorflow: ModuleType) -> None:
-    """Operation by operation, and no collective; the model's geometry too."""
     from segmenter.model.receptive_field import geometry_of
 
     def graph(model: Any) -> Any:
@@ -323,8 +300,8 @@ def test_memory_of_mixed_precision(tensorflow: ModuleType) -> None:
     assert 0.6 * keras < ours < 0.85 * keras  # measured: 0.83 of Keras' (CPU, depth 2, width 16)
 
 
+@pytest.mark.slow
 def test_fit_under_a_strategy(tensorflow: ModuleType, four_replicas: list[str]) -> None:
-    """compile, fit, predict: after two epochs the weights of one device with Keras' layers."""
     import keras
 
     from segmenter.model.building import build_model
@@ -342,18 +319,6 @@ def test_fit_under_a_strategy(tensorflow: ModuleType, four_replicas: list[str]) 
     (many_map, many), (one_map, one) = results
     assert off(many_map, one_map) <= EXACT
     assert max(off(a, b) for a, b in zip(many, one, strict=True)) <= 1e-9  # each by itself, small ones too
-
-
-def test_it_is_saved_and_loaded(tensorflow: ModuleType, tmp_path: Any) -> None:
-    import keras
-
-    _, ours = models()
-    ours.save(tmp_path / "model.keras")
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    assert type(loaded.get_layer("up0_norm1")).__name__ == "SyncBatchNorm"
-    x = images((2, 16, 16, 3), "float32")
-    assert np.array_equal(loaded(x), ours(x))
-    assert ours.get_layer("up0_norm1").get_config() == loaded.get_layer("up0_norm1").get_config()
 
 
 def test_frozen_it_predicts(tensorflow: ModuleType) -> None:
@@ -379,18 +344,3 @@ def test_what_is_not_offered_is_refused(tensorflow: ModuleType) -> None:
         gradient = share(layer, x, True)["dx"]
     with pytest.raises(LookupError, match=r"first derivatives only"):
         outer.gradient(gradient, x)
-
-
-def test_the_benchmark_puts_kerass_layer_in(tensorflow: ModuleType) -> None:
-    _, ours = models()
-    before = with_keras_norm(ours)
-    kinds = Counter(type(layer).__name__ for layer in before.layers)
-    assert (
-        kinds["BatchNormalization"] == Counter(type(layer).__name__ for layer in ours.layers)["SyncBatchNorm"]
-    )
-    assert all(layer.synchronized for layer in before.layers if "norm" in layer.name)
-    assert [w.path for w in before.weights] == [w.path for w in ours.weights]
-    graph = tensorflow.function(lambda x: ours(x, training=False)).get_concrete_function(
-        tensorflow.TensorSpec((None, 32, 32, 3))
-    )
-    assert node_counts(graph)["Conv2D"] == 11

@@ -60,17 +60,19 @@ def masks(
     return np.stack([np.concatenate(strategy.experimental_local_results(step())) != 0 for _ in range(steps)])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "mixed_float16"])
-@pytest.mark.parametrize("shape", [(8, 3, 5, 8), (4, 3, 7, 5), (8, 3)])
-def test_replicas_draw_the_mask_of_the_global_batch(shape: tuple[int, ...], dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "shape"), [("float32", (8, 3)), ("float64", (4, 3, 7, 5)), ("mixed_float16", (8, 3, 5, 8))]
+)
+def test_replicas_draw_the_mask_of_the_global_batch(dtype: str, shape: tuple[int, ...]) -> None:
     one = masks(1, shape)
     for replicas in (2, 4):
         assert np.array_equal(masks(replicas, shape, dtype), one)
 
 
-@pytest.mark.parametrize("kind", ["GlobalDropout", "DropPath"])
-@pytest.mark.parametrize("shares", [(8,), (2, 2, 2, 2), (3, 0, 1, 4)])
-def test_masks_go_with_the_images_in_whatever_order(shares: tuple[int, ...], kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "shares"), [("GlobalDropout", (8,)), ("GlobalDropout", (3, 0, 1, 4)), ("DropPath", (2, 2, 2, 2))]
+)
+def test_masks_go_with_the_images_in_whatever_order(kind: str, shares: tuple[int, ...]) -> None:
     """Replicas that have the images of some slots, as many as each can, draw the masks of these slots."""
     import tensorflow as tf
 
@@ -100,8 +102,7 @@ def test_masks_go_with_the_images_in_whatever_order(shares: tuple[int, ...], kin
         np.testing.assert_array_equal(found != 0, in_order[order])
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64", "mixed_float16"])
-def test_drop_path_leaves_out_whole_images_the_same_ones_on_any_number_of_replicas(dtype: str) -> None:
+def test_drop_path_leaves_out_whole_images_the_same_ones_on_any_number_of_replicas() -> None:
     shape, steps = (8, 3, 5, 6), 40
     one = masks(1, shape, steps=steps, kind="DropPath")
     images = one[:, :, 0, 0, 0]
@@ -109,7 +110,7 @@ def test_drop_path_leaves_out_whole_images_the_same_ones_on_any_number_of_replic
     assert abs(images.mean() - (1 - RATE)) < 5 * np.sqrt(RATE * (1 - RATE) / images.size)
     assert len({tuple(step) for step in images.tolist()}) > 20
     for replicas in (2, 4):
-        assert np.array_equal(masks(replicas, shape, dtype, steps, kind="DropPath"), one)
+        assert np.array_equal(masks(replicas, shape, "mixed_float16", steps, kind="DropPath"), one)
 
 
 def test_masks_differ_between_images_replicas_steps_and_layers() -> None:
@@ -132,8 +133,7 @@ def test_keras_dropout_has_the_same_mask_everywhere() -> None:
     assert all(np.array_equal(first, other) for other in others)
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-@pytest.mark.parametrize("dtype", ["float32", "float64", "mixed_float16"])
+@pytest.mark.parametrize(("rate", "dtype"), [(0.1, "float32"), (0.5, "float64"), (0.9, "mixed_float16")])
 def test_share_and_scale(rate: float, dtype: str) -> None:
     policy = keras.DTypePolicy(dtype)
     x = np.random.default_rng(0).uniform(1, 2, (50, 40, 51)).astype(policy.compute_dtype)
@@ -150,12 +150,9 @@ def test_it_does_nothing_but_in_training() -> None:
     assert np.array_equal(dropout(x, training=False), x)
     assert np.array_equal(layer(rate=0.0)(x, training=True), x)
     assert dropout.masks.numpy().tolist() == [5, 0]
-
-
-@pytest.mark.parametrize("rate", [-0.1, 1.0])
-def test_a_rate_out_of_range_is_refused(rate: float) -> None:
-    with pytest.raises(ValueError, match=r"expected a rate in \[0, 1\), got"):
-        layer(rate=rate)
+    for rate in (-0.1, 1.0):
+        with pytest.raises(ValueError, match="expected a rate"):
+            layer(rate=rate)
 
 
 def _in_a_loop(dropout: Any, x: Any) -> Any:
@@ -193,9 +190,6 @@ def test_every_call_draws_a_mask_compiled_or_not(xla: bool) -> None:
     assert len(np.unique(every, axis=0)) == 12
 
 
-# ------------------------------------------------------------------------------------ in training
-
-
 def trained(replicas: int, steps: int = 2) -> dict[str, list[Any]]:
     """Loss and weights after steps of plain SGD in float64, so that their changes are the gradients."""
     from segmenter.model.building import build_model
@@ -226,16 +220,9 @@ def trained(replicas: int, steps: int = 2) -> dict[str, list[Any]]:
     return {"loss": losses, "weights": [v.numpy() for v in model.trainable_variables]}
 
 
-def test_four_replicas_learn_with_dropout_what_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_four_replicas_learn_with_dropout_what_one_does() -> None:
     one, four = trained(1), trained(4)
     assert {kind: d for kind in one if not (d := difference(four, one, kind)) <= 1e-10} == {}
-    keras_dropout = lambda rate, **options: keras.layers.Dropout(rate, seed=1, **options)  # noqa: E731
-    monkeypatch.setattr("segmenter.model.building.GlobalDropout", keras_dropout)
-    naive_one, naive_four = trained(1), trained(4)
-    assert max(difference(naive_four, naive_one, kind) for kind in one) > 1e-4
-
-
-# ------------------------------------------------------------------------------------ stop and go
 
 
 def network(seed: int) -> Any:

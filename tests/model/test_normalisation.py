@@ -11,9 +11,8 @@ from segmenter.model.normalisation import Normalisation
 
 
 @pytest.mark.parametrize("by_rows", [True, False])
-@pytest.mark.parametrize("dtype", ["float64", "int32", "uint32", "int64", "uint64"])
+@pytest.mark.parametrize("dtype", ["float64", "int32", "uint64"])
 def test_far_from_zero_differences_stay(tensorflow: ModuleType, dtype: str, by_rows: bool) -> None:
-    """Values beside a mean of which float32 has no digit left: dates, coordinates, heights in millimetres."""
     tf = tensorflow
     step = 2.0**-10 if dtype == "float64" else 1
     offsets = np.array([4_500_000, 2_000_000_000 if dtype != "float64" else -80_000])
@@ -28,7 +27,7 @@ def test_far_from_zero_differences_stay(tensorflow: ModuleType, dtype: str, by_r
 
 
 @pytest.mark.parametrize("by_rows", [True, False])
-@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "int16", "float32"])
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32"])
 def test_types_that_float32_holds_keep_their_bits(tensorflow: ModuleType, dtype: str, by_rows: bool) -> None:
     tf = tensorflow
     rng = np.random.default_rng(3)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from rasterio.crs import CRS
 from rasterio.transform import Affine
-from rasterio.warp import transform
 
 from segmenter.extras.vectors.vectorise import pixel_square_metres
 from segmenter.grid.geometry import Size
@@ -50,18 +49,12 @@ def raster(tmp_path: Path, crs: str, side: float, centre: tuple[float, float]) -
         ("EPSG:4326", 0.001, (11, 60), 111.3195, 111.3195 / 2),
         ("EPSG:4807", 0.001, (3, 200 / 3), 6378.2492 * GRAD, 6378.2492 * GRAD / 2),
         (geographic(6378137.0, 298.257223563, "grad", GRAD), 0.01, (9, 50), 1001.8754, 1001.8754 / 2**0.5),
-        (geographic(1737400.0), 0.001, (11, 60), 30.32335, 30.32335 / 2),
         ("IAU_2015:30100", 0.001, (11, -60), 30.32335, 30.32335 / 2),
-        ("EPSG:4326+5773", 0.001, (11, 60), 111.3195, 111.3195 / 2),
         (projected("US survey foot", 1200 / 3937), 2.0, (9e5, 2e5), 2400 / 3937, 2400 / 3937),
-        (projected("foot", 0.3048), 2.0, (9e5, 2e5), 0.6096, 0.6096),
         (projected("kilometre", 1000.0), 0.01, (400, 5800), 10, 10),
-        ("EPSG:2263", 2.0, (9e5, 2e5), 2400 / 3937, 2400 / 3937),
         ("EPSG:2263+5703", 2.0, (9e5, 2e5), 2400 / 3937, 2400 / 3937),
         ("EPSG:3857", 0.5, (1.2e6, 8399737.889818357), 0.25, 0.25),
-        ("EPSG:3857", 0.5, (1.2e6, -8399737.889818357), 0.25, 0.25),
         ("EPSG:3857+5773", 0.5, (1.2e6, 8399737.889818357), 0.25, 0.25),
-        ("ESRI:102100", 0.5, (1.2e6, 8399737.889818357), 0.25, 0.25),
         ("EPSG:3395", 0.5, (1.2e6, 8362698.548500745), 0.25, 0.25),
         ("+proj=webmerc +datum=WGS84", 0.5, (1.2e6, 8399737.889818357), 0.25, 0.25),
         ("+proj=merc +R=1737400 +lat_ts=60", 0.5, (2e5, 0), 1.0, 1.0),
@@ -72,7 +65,6 @@ def raster(tmp_path: Path, crs: str, side: float, centre: tuple[float, float]) -
 def test_a_pixel_has_its_metres_in_any_unit_and_on_any_body(
     tmp_path: Path, crs: str, side: float, centre: tuple[float, float], high: float, wide: float
 ) -> None:
-    """To the millionth part of what the ellipsoid's radius and the unit say."""
     info = raster(tmp_path, crs, side, centre)
     assert pixel_sides(info) == pytest.approx((high, wide), rel=2e-6)
     assert info.metres_per_pixel == pytest.approx((high * wide) ** 0.5, rel=2e-6)
@@ -82,27 +74,16 @@ def test_a_pixel_has_its_metres_in_any_unit_and_on_any_body(
     ("crs", "side", "centre"),
     [
         ("EPSG:4326", 0.5, (368000, 5808000)),  # metres of a projection under a CRS of degrees
-        ("EPSG:4326", 0.001, (11, 95)),
-        ("EPSG:3857", 0.5, (1.2e6, 1e12)),
         ("EPSG:4807", 0.001, (11, 105)),
         ('LOCAL_CS["made",UNIT["metre",1]]', 0.5, (1, 1)),
     ],
-    ids=["metres-as-degrees", "beyond-the-pole", "pole", "beyond-the-pole-in-grads", "local"],
+    ids=["metres-as-degrees", "beyond-the-pole-in-grads", "local"],
 )
 def test_a_pixel_whose_metres_cannot_be_told_has_none(
     tmp_path: Path, crs: str, side: float, centre: tuple[float, float]
 ) -> None:
     info = raster(tmp_path, crs, side, centre)
     assert (info.metres_per_pixel, pixel_sides(info)) == (None, None)
-
-
-def test_a_raster_has_one_scale_in_degrees_and_in_web_mercator(tmp_path: Path) -> None:
-    """Of the same ground: warped from one to the other, it is the same to a network."""
-    degrees = raster(tmp_path, "EPSG:4326", 0.001, (11, 57.3))
-    x, y = (each[0] for each in transform("EPSG:4326", "EPSG:3857", [11], [57.3]))
-    mercator = raster(tmp_path, "EPSG:3857", 0.001 * math.pi / 180 * 6378137, (x, y))
-    sides, wide = pixel_sides(mercator), (pixel_sides(degrees) or (0, 0))[1]
-    assert sides == pytest.approx((wide, wide), rel=1e-6)
 
 
 def test_a_pixel_without_an_area_has_no_metres(tmp_path: Path) -> None:
@@ -113,12 +94,7 @@ def test_a_pixel_without_an_area_has_no_metres(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("crs", "centre", "side"),
-    [
-        ("EPSG:4326", (11, 60), 0.001),
-        ("EPSG:4807", (11, 200 / 3), 0.001),
-        ("EPSG:3857", (1.2e6, 8.4e6), 20.0),
-        ("EPSG:3395", (1.2e6, -8.4e6), 20.0),
-    ],
+    [("EPSG:4326", (11, 60), 0.001), ("EPSG:3857", (1.2e6, 8.4e6), 20.0)],
 )
 def test_a_pixel_s_area_is_that_of_its_sides(
     tmp_path: Path, crs: str, centre: tuple[float, float], side: float

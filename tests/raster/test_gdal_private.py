@@ -16,7 +16,7 @@ import pytest
 import rasterio
 from rasterio.errors import NotGeoreferencedWarning, RasterioIOError
 
-from segmenter.raster.gdal.private import GdalError, listen, messages, proj_data, quiet_libtiff
+from segmenter.raster.gdal.private import GdalError, listen, messages, quiet_libtiff
 
 Make = Callable[..., Path]
 ROOT = Path(__file__).parents[2]
@@ -24,7 +24,6 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def truncated(make_geotiff: Make, rng: np.random.Generator) -> Path:
-    """Its last blocks are missing."""
     path = make_geotiff("a.tif", rng.integers(0, 255, (64, 64), np.uint8), compress="deflate")
     path.write_bytes(path.read_bytes()[:-3000])
     return path
@@ -80,14 +79,7 @@ def test_the_wheels_libtiff_is_found_and_takes_an_error_handler() -> None:
     assert handler(None) is None, "the handler before this one: none"
 
 
-def test_the_wheels_projection_data_is_found() -> None:
-    folder = proj_data()
-    assert folder is not None
-    assert (folder / "proj.db").is_file()
-
-
 def test_settings_hold_from_the_first_open_and_a_users_own_win(make_geotiff: Make) -> None:
-    """In a process of its own: what an import sets, and what the first open does."""
     path = make_geotiff("a.tif", np.ones((8, 8), np.uint8))
     code = (
         "import os, sys, logging, rasterio\nfrom pathlib import Path\nbefore = dict(os.environ)\n"

@@ -1,9 +1,10 @@
-"""Labels: whatever way a file says that nothing is labelled, its pixels are ignored, or it is asked for."""
+"""Labels: pixels that a file calls unlabelled are ignored; those placed by georeference follow one law."""
 
 from __future__ import annotations
 
 import struct
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +14,15 @@ import numpy as np
 import pytest
 import rasterio
 from numpy.typing import NDArray
+from rasterio.transform import Affine
+from rasterio.warp import transform
 
-from segmenter.base.errors import LabelError, RasterError
+from segmenter.base.errors import DatasetError, LabelError, RasterError
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap
-from segmenter.raster import LabelRaster
+from segmenter.raster import LabelRaster, placed
 from segmenter.raster.label import _palette
+from segmenter.raster.placed import PlacedLabels
 
 Make = Callable[..., Path]
 SIZE = (23, 31)
@@ -134,7 +138,7 @@ def test_nodata_that_is_a_class_is_asked_about(
         np.testing.assert_array_equal(label.ids(), np.where(ids == 0, IGNORE, ids))
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int16", "uint16", "int32", "float32", "float64"])
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "float32"])
 def test_codes_beyond_16_bits_can_be_ignored(
     make_geotiff: Make, make_classes: Callable[..., ClassMap], truth: Any, dtype: str
 ) -> None:
@@ -151,6 +155,180 @@ def test_two_bands_are_a_label_only_with_alpha(make_geotiff: Make) -> None:
     path = make_geotiff("l.tif", np.zeros((*SIZE, 2), np.uint8))
     with pytest.raises(RasterError, match="got two"):
         LabelRaster(path)
+
+
+HERE = Affine(10, 0, 500_000, 0, -10, 5_600_000)
+UTM, DEGREES = "EPSG:32633", "EPSG:4326"
+
+
+@pytest.fixture
+def classes(make_classes: Callable[..., ClassMap]) -> ClassMap:
+    return make_classes(3, first_code=10, ignored=(99,))
+
+
+def _ids(path: Path, classes: ClassMap) -> NDArray[np.uint8]:
+    with rasterio.open(path) as file:
+        return classes.decode(file.read(1))
+
+
+def _blobs(rng: np.random.Generator, height: int, width: int, values: tuple[int, ...]) -> NDArray[np.uint8]:
+    coarse = rng.choice(values, (height // 3 + 1, width // 3 + 1)).astype(np.uint8)
+    return np.repeat(np.repeat(coarse, 3, axis=0), 3, axis=1)[:height, :width]
+
+
+def _place(tmp_path: Path, classes: ClassMap, image: Path, label: Path, **how: Any) -> NDArray[np.uint8]:
+    labels = PlacedLabels(tmp_path / "made", classes)
+    found = labels.label("a", image, label, shared=how.pop("shared", False))
+    assert found is not None
+    with rasterio.open(found) as made, rasterio.open(image) as of:
+        assert (made.crs, made.transform, made.shape) == (of.crs, of.transform, of.shape)
+    return _ids(found, labels.classes)
+
+
+@pytest.mark.parametrize("side", [64, 13])
+@pytest.mark.parametrize(
+    ("crs", "label_at"),
+    [
+        (UTM, Affine(20, 0, 499_930, 0, -20, 5_600_110)),
+        (UTM, Affine(10, 0, 500_003, 0, -10, 5_599_996)),
+        (UTM, Affine(0, 30, 499_900, 30, 0, 5_597_000)),  # rows to the east, columns to the north
+        (DEGREES, Affine(1 / 4000, 0, 14.995, 0, -1 / 5500, 50.552)),
+    ],
+)
+def test_a_pixel_has_the_label_at_its_centre(
+    tmp_path: Path, make_geotiff: Make, classes: ClassMap, rng: np.random.Generator,
+    monkeypatch: pytest.MonkeyPatch, crs: str, label_at: Affine, side: int,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(placed, "_SIDE", side)
+    image = make_geotiff("a.tif", np.ones((47, 61), np.uint8), crs=UTM, transform=HERE)
+    codes = _blobs(rng, 101, 103, (10, 11, 12, 99))
+    label = make_geotiff("label.tif", codes, crs=crs, transform=label_at)
+    found = _place(tmp_path, classes, image, label)
+    cols, rows = np.meshgrid(np.arange(61) + 0.5, np.arange(47) + 0.5)
+    x, y = transform(UTM, crs, *(HERE @ (cols.ravel(), rows.ravel())))
+    col, row = (np.floor(each).astype(int).reshape(47, 61) for each in ~label_at @ (np.array(x), np.array(y)))
+    inside = (row >= 0) & (row < 101) & (col >= 0) & (col < 103)
+    expected = np.full((47, 61), IGNORE)
+    expected[inside] = classes.decode(codes)[row[inside], col[inside]]
+    assert len(np.unique(expected)) == 4
+    assert (found == expected).all()
+
+
+@pytest.mark.parametrize("ratio", [2, 7])
+def test_a_pixel_has_the_label_of_most_of_it(
+    tmp_path: Path, make_geotiff: Make, classes: ClassMap, rng: np.random.Generator, ratio: int
+) -> None:
+    image = make_geotiff("a.tif", np.ones((19, 23), np.uint8), crs=UTM, transform=HERE)
+    codes = _blobs(rng, 19 * ratio, 23 * ratio, (10, 11, 12, 99))
+    label = make_geotiff("label.tif", codes, crs=UTM, transform=HERE @ Affine.scale(1 / ratio))
+    found = _place(tmp_path, classes, image, label)
+    ids, clear = classes.decode(codes), 0
+    for row, col in np.ndindex(19, 23):
+        part = ids[row * ratio : (row + 1) * ratio, col * ratio : (col + 1) * ratio]
+        (first, most), *others = Counter(part.ravel().tolist()).most_common()
+        if not others or others[0][1] < most:
+            clear += 1
+            assert found[row, col] == first
+        else:  # equal shares: one of them
+            assert found[row, col] in {value for value, count in [(first, most), *others] if count == most}
+    assert clear > 200
+
+
+def test_majority_is_that_of_the_area_also_off_the_grid(
+    tmp_path: Path, make_geotiff: Make, classes: ClassMap
+) -> None:
+    """A label pixel that an image's pixel shares in counts by its part: 0.7 against 0.3."""
+    codes = np.full((8, 40), 10, np.uint8)
+    codes[:, 20:] = 11
+    label = make_geotiff("l.tif", codes, crs=UTM, transform=Affine(4, 0, 500_000, 0, -4, 5_600_000))
+    image = make_geotiff("a.tif", np.ones((3, 16), np.uint8), crs=UTM, transform=HERE)
+    shifted = Affine(10, 0, 500_003, 0, -10, 5_600_000)
+    other = make_geotiff("b.tif", np.ones((3, 15), np.uint8), crs=UTM, transform=shifted)
+    assert _place(tmp_path, classes, image, label)[0].tolist() == [0] * 8 + [1] * 8
+    # The border lies at 77 m of its grid: 7/10 of pixel 7 belong to the first class.
+    assert _place(tmp_path, classes, other, label)[0].tolist() == [0] * 8 + [1] * 7
+
+
+def test_what_a_label_does_not_reach_is_ignored_and_said(
+    tmp_path: Path, make_geotiff: Make, classes: ClassMap
+) -> None:
+    image = make_geotiff("a.tif", np.ones((20, 20), np.uint8), crs=UTM, transform=HERE)
+    part = HERE @ Affine.translation(-10, 0)
+    label = make_geotiff("l.tif", np.full((20, 20), 12, np.uint8), crs=UTM, transform=part)
+    labels = PlacedLabels(tmp_path / "made", classes)
+    found = labels.label("a", image, label, shared=True)
+    assert found is not None
+    assert (_ids(found, labels.classes) == np.where(np.arange(20) < 10, 2, IGNORE)).all()
+    assert "placed on 1 images by nearest" in labels.notes([(image, label)])[0]
+    assert "about 50.0% of the pixels lie beside" in labels.notes([(image, label)])[0]
+    far = make_geotiff(
+        "far.tif", np.ones((20, 20), np.uint8), crs=UTM, transform=HERE @ Affine.translation(99, 0)
+    )
+    assert labels.label("far", far, label, shared=True) is None
+    assert labels.has("far", far, label)
+    with pytest.raises(DatasetError, match=r"expected a label on .*far\.tif, none of it lies there"):
+        PlacedLabels(tmp_path / "other", classes).label("far", far, label, shared=False)
+
+
+def test_values_that_are_no_class_are_refused_only_where_the_image_lies(
+    tmp_path: Path, make_geotiff: Make, classes: ClassMap
+) -> None:
+    codes = np.full((40, 40), 10, np.uint8)
+    codes[30:] = 77
+    image = make_geotiff("a.tif", np.ones((20, 20), np.uint8), crs=UTM, transform=HERE)
+    label = make_geotiff("l.tif", codes, crs=UTM, transform=HERE)
+    assert (_place(tmp_path, classes, image, label) == 0).all()
+    codes[5, 5:8] = 55
+    label = make_geotiff("m.tif", codes, crs=UTM, transform=HERE)
+    with pytest.raises(LabelError, match=r"m\.tif: codes that the class map does not know: 55"):
+        PlacedLabels(tmp_path / "made", classes).label("a", image, label, shared=False)
+    assert not list((tmp_path / "made").glob("*m*"))
+
+
+def test_files_that_do_not_say_where_they_lie_are_refused(
+    tmp_path: Path, make_geotiff: Make, classes: ClassMap
+) -> None:
+    pixels = np.full((20, 20), 10, np.uint8)
+    image = make_geotiff("a.tif", pixels, crs=UTM, transform=HERE)
+    labels = PlacedLabels(tmp_path / "made", classes)
+    for label, why in (
+        (make_geotiff("n.tif", pixels, crs=None), r"n\.tif: .* it has none"),
+        (make_geotiff("o.tif", pixels, crs=None, transform=HERE), r"o\.tif: has no CRS, and .*a\.tif has"),
+    ):
+        with pytest.raises(RasterError, match=why):
+            labels.label("a", image, label, shared=True)
+
+
+def test_colours_are_placed_as_classes(
+    tmp_path: Path, make_geotiff: Make, make_classes: Callable[..., ClassMap], rng: np.random.Generator
+) -> None:
+    classes = make_classes(3, "colours")
+    ids = _blobs(rng, 60, 60, (0, 1, 2))
+    colours = classes.palette()[ids]
+    label = make_geotiff("l.tif", colours, crs=UTM, transform=HERE @ Affine.scale(1 / 3))
+    image = make_geotiff("a.tif", np.ones((20, 20), np.uint8), crs=UTM, transform=HERE)
+    assert (_place(tmp_path, classes, image, label) == ids[1::3, 1::3]).all()
+
+
+def test_a_label_is_placed_anew_when_label_image_or_classes_change(
+    tmp_path: Path, make_geotiff: Make, classes: ClassMap, make_classes: Callable[..., ClassMap]
+) -> None:
+    pixels = np.full((20, 20), 10, np.uint8)
+    image = make_geotiff("a.tif", pixels, crs=UTM, transform=HERE)
+    label = make_geotiff("l.tif", pixels, crs=UTM, transform=HERE)
+    folder = tmp_path / "made"
+
+    def made(classes: ClassMap) -> Path | None:
+        return PlacedLabels(folder, classes).label("a", image, label, shared=False)
+
+    first = made(classes)
+    assert made(classes) == first
+    other = made(make_classes(5, first_code=10))
+    make_geotiff("l.tif", pixels + 1, crs=UTM, transform=HERE, compress="deflate")
+    third = made(classes)
+    make_geotiff("a.tif", np.ones((30, 20), np.uint8), crs=UTM, transform=HERE)
+    fourth = made(classes)
+    assert len({first, other, third, fourth}) == 4
 
 
 def test_of_a_palette_of_16_bits_the_first_256_entries_are_colours() -> None:

@@ -1,4 +1,4 @@
-"""No raster chooses what else is opened: all that GDAL and PROJ would open is looked at."""
+"""Side files and tags: followed or refused by name; no raster chooses what else is opened."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 import rasterio
+import rasterio.shutil
+from numpy.typing import NDArray
 from rasterio.crs import CRS
 
-from segmenter.base.errors import RasterError
+from segmenter.base.errors import BandsError, RasterError
 from segmenter.grid.geometry import Size, Window
-from segmenter.raster import open_raster, raster_info
+from segmenter.raster import LabelRaster, open_raster, raster_info
+from segmenter.raster.crs_units import same_ground
 from segmenter.raster.gdal.sidecars import check_beside
+from segmenter.raster.ground import alignment_errors
 
 Make = Callable[..., Path]
 H, W = 70, 90
@@ -46,16 +50,11 @@ def naming(other: object) -> str:
     return f'<PAMDataset><Metadata domain="Overviews">{item}</Metadata></PAMDataset>'
 
 
-# --------------------------------------------------------------------------------------- overviews
-
-
 @pytest.mark.parametrize("target", ["{}", "/vsicurl/http://127.0.0.1:9/x.tif", ":::BASE:::../other/x.vrt"])
 def test_a_tiff_that_names_its_overviews_is_refused(image: Path, secret: Path, target: str) -> None:
     with rasterio.open(image, "r+") as file:
         file.update_tags(ns="OVERVIEWS", OVERVIEW_FILE=target.format(secret))
-    with pytest.raises(
-        RasterError, match=r"a\.tif: names another file as its overviews \(OVERVIEW_FILE is '"
-    ):
+    with pytest.raises(RasterError, match=r"a\.tif: names another file.*OVERVIEW_FILE is '"):
         thinned(image)
     with pytest.raises(RasterError, match="names another file"):
         raster_info(image)
@@ -74,7 +73,7 @@ def test_so_is_a_file_beside_an_image_that_names_them(tmp_path: Path, secret: Pa
         thinned(path)
 
 
-@pytest.mark.parametrize("beside", [".ovr", ".OVR", ".msk", ".MSK", ".ovr.ovr", ".msk.ovr"])
+@pytest.mark.parametrize("beside", [".ovr", ".MSK", ".ovr.ovr", ".msk.ovr"])
 def test_so_is_one_whose_overviews_or_mask_name_further_ones(image: Path, secret: Path, beside: str) -> None:
     kept = image.with_name(image.name + beside)
     shutil.copy(secret, kept)
@@ -85,7 +84,7 @@ def test_so_is_one_whose_overviews_or_mask_name_further_ones(image: Path, secret
         thinned(image)
 
 
-@pytest.mark.parametrize("ending", [".OVR", ".MSK", ".ovr.msk", ".msk.ovr"])
+@pytest.mark.parametrize("ending", [".OVR", ".msk.ovr"])
 def test_overviews_and_masks_are_of_a_tiff_under_each_name(image: Path, secret: Path, ending: str) -> None:
     if len(ending) > 4:
         shutil.copy(secret, image.with_name(image.name + ending[:4]))
@@ -194,21 +193,19 @@ BESIDE += ["a_RPC.TXT", "a.IMD", "a_metadata.txt", "METADATA.DIM", "RPC.txt", "a
 
 
 @pytest.mark.parametrize("name", BESIDE)
-@pytest.mark.parametrize("kind", ["pipe", "link to a device"])
-def test_a_pipe_or_device_beside_an_image_is_refused(image: Path, secret: Path, name: str, kind: str) -> None:
+def test_a_pipe_or_device_beside_an_image_is_refused(image: Path, secret: Path, name: str) -> None:
     """A pipe is waited for without end, a device read until memory ends."""
     if name.startswith("a.tif.msk."):
         shutil.copy(secret, image.with_name("a.tif.msk"))
     beside = image.with_name(name)
-    if kind == "pipe":
-        os.mkfifo(beside)
-    else:
-        beside.symlink_to("/dev/zero")
-    with pytest.raises(RasterError, match=rf"a\.tif: expected a file beside it as {name}, it is a pipe or"):
-        open_raster(image)
+    for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        make(beside)
+        with pytest.raises(RasterError, match=rf"a\.tif: expected a file beside it as {name}, it is a pipe"):
+            open_raster(image)
+        beside.unlink()
 
 
-@pytest.mark.parametrize("name", ["a.tif.aux.xml", "a_RPC.TXT", "a.xml"])
+@pytest.mark.parametrize("name", ["a.tif.aux.xml", "a.xml"])
 def test_a_text_beside_an_image_is_of_a_bearable_size(image: Path, name: str) -> None:
     with image.with_name(name).open("wb") as file:
         file.truncate((16 << 20) + 1)
@@ -267,3 +264,170 @@ def test_all_that_gdal_looks_for_beside_an_image_is_looked_at(
     check_beside(path)
     assert {each for each in asked.names if each.startswith(str(tmp_path))} - seen == {str(path)}
     assert len(asked.names) > 10
+
+
+SMALL = (14, 18)
+
+Image = pytest.importorskip("PIL.Image", reason="Pillow writes the files of this test")
+
+
+@pytest.fixture
+def pixels(rng: np.random.Generator) -> NDArray[np.uint8]:
+    return rng.integers(0, 256, (*SMALL, 3), np.uint8)
+
+
+def _oriented(folder: Path, kind: str, pixels: NDArray[np.uint8], orientation: int) -> Path:
+    path, image = folder / f"x{orientation}.{kind}", Image.fromarray(pixels)
+    if kind == "tif":
+        image.save(path, tiffinfo={274: orientation})
+    else:
+        exif = Image.Exif()
+        exif[274], exif.endian = orientation, "<" if orientation % 2 else ">"
+        image.save(path, exif=exif)
+    return path
+
+
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+@pytest.mark.parametrize("kind", ["tif", "jpg", "png", "webp"])
+@pytest.mark.parametrize("orientation", [1, 3, 8])
+def test_pixels_that_are_stored_turned_are_refused_by_name(
+    tmp_path: Path, pixels: NDArray[np.uint8], kind: str, orientation: int
+) -> None:
+    path = _oriented(tmp_path, kind, pixels, orientation)
+    drivers = ("WEBP",) if kind == "webp" else ()
+    if orientation == 1:
+        open_raster(path, drivers=drivers).close()
+        open_raster(_oriented(tmp_path, "jpg", pixels, 9)).close()  # which no viewer follows
+        return
+    with pytest.raises(RasterError, match=rf"x{orientation}\.{kind}.*orientation.*\({orientation}\)"):
+        open_raster(path, drivers=drivers)
+    if kind != "webp":
+        with pytest.raises(RasterError, match="orientation"):
+            LabelRaster(path)
+
+
+def _pages(path: Path, *pages: NDArray[np.uint8]) -> Path:
+    first, *others = (Image.fromarray(page) for page in pages)
+    first.save(path, save_all=True, append_images=others)
+    return path
+
+
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+def test_the_page_that_is_read_is_the_full_image(tmp_path: Path, pixels: NDArray[np.uint8]) -> None:
+    """A preview may come first or last; several pages of one size are refused, of images and labels."""
+    band, small = np.ascontiguousarray(pixels[..., 0]), np.zeros((5, 6), np.uint8)
+    for order in ((small, band), (band, small), (small, band, small)):
+        path = _pages(tmp_path / "p.tif", *order)
+        with open_raster(path) as raster:
+            image, valid = raster.read(Window(0, 0, *SMALL))
+        np.testing.assert_array_equal(image[..., 0], band)
+        assert valid.all()
+        with LabelRaster(path) as label:
+            np.testing.assert_array_equal(label.stored()[0], band)
+    for path in (_pages(tmp_path / "b.tif", band, band), _pages(tmp_path / "c.tif", small, band, band)):
+        for opening in (open_raster, LabelRaster):
+            with pytest.raises(RasterError, match=r"one page.*GTIFF_DIR:"):
+                opening(path)
+
+
+def test_overviews_and_masks_are_no_pages(make_geotiff: Make, rng: np.random.Generator) -> None:
+    path = make_geotiff(
+        "o.tif", rng.integers(0, 9, (600, 700), np.uint8), masks=np.full((600, 700), 255, np.uint8)
+    )
+    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True), rasterio.open(path, "r+") as dataset:
+        dataset.build_overviews([2, 4])
+    open_raster(path).close()
+
+
+@pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
+def test_indices_of_a_palette_are_no_measurements(
+    make_geotiff: Make, make_png: Make, rng: np.random.Generator
+) -> None:
+    indices = rng.integers(0, 4, SMALL, np.uint8)
+    colours = {0: (9, 9, 9, 255), 1: (1, 2, 3, 255), 2: (200, 0, 0, 255), 3: (0, 200, 0, 255)}
+    for path in (
+        make_png("p.png", indices, colours=colours),
+        make_geotiff("p.tif", indices, colours=colours),
+    ):
+        with pytest.raises(BandsError, match=r"palette.*-expand rgb.*bands"):
+            open_raster(path)
+        with open_raster(path, (1,)) as raster:
+            assert any("palette" in remark for remark in raster.info.remarks)
+    inverted = make_geotiff("bits.tif", indices % 2, nbits=1, photometric="MINISWHITE")
+    with pytest.raises(BandsError, match="palette"):
+        open_raster(inverted)
+    grey = make_png("g.png", indices, colours={i: (i, i, i, 255) for i in range(256)})
+    open_raster(grey).close()
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("GDAL_DISABLE_READDIR_ON_OPEN", "EMPTY_DIR"),
+        ("GDAL_PAM_ENABLED", "NO"),
+        ("GDAL_PAM_PROXY_DIR", "/tmp/nowhere"),
+        ("GDAL_GEOREF_SOURCES", "NONE"),
+        ("GTIFF_POINT_GEO_IGNORE", "YES"),
+        ("GTIFF_FORCE_RGBA", "YES"),
+        ("GDAL_JPEG_TO_RGB", "NO"),
+    ],
+)
+def test_settings_of_the_environment_do_not_change_what_a_file_means(
+    make_geotiff: Make, monkeypatch: pytest.MonkeyPatch, setting: str, value: str
+) -> None:
+    rng = np.random.default_rng(3)
+    path = make_geotiff("x.tif", rng.integers(0, 9, (*SMALL, 3), np.uint8), AREA_OR_POINT="Point")
+    with rasterio.open(path, "r+") as dataset:
+        dataset.update_tags(AREA_OR_POINT="Point")
+    lossy = path.with_name("j.jpg")
+    Image.fromarray(rng.integers(0, 256, (32, 32, 3), np.uint8)).save(lossy)
+    path.with_name("x.tif.aux.xml").write_text(
+        '<PAMDataset><PAMRasterBand band="1"><NoDataValue>7</NoDataValue></PAMRasterBand></PAMDataset>'
+    )
+    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=False), rasterio.open(path, "r+") as dataset:
+        dataset.write_mask(np.eye(*SMALL, dtype=np.uint8) * 255)
+
+    def seen() -> list[Any]:
+        found: list[Any] = []
+        for each in (path, lossy):
+            with open_raster(each) as raster:
+                image, valid = raster.read(Window.of(raster.info.size))
+            info = raster.info
+            found += [image.tolist(), valid.tolist(), info.nodata, info.crs, info.transform, info.count]
+        return found
+
+    expected = seen()
+    assert expected[2] == (7.0, None, None)
+    assert sum(map(sum, expected[1])) == SMALL[0]
+    with rasterio.Env(**{setting: value}):
+        assert seen() == expected
+    monkeypatch.setenv(setting, value)
+    assert seen() == expected
+
+
+def test_crs_that_differ_in_heights_or_a_null_shift_place_pixels_alike(make_geotiff: Make) -> None:
+    epsg = CRS.from_epsg(25833)
+    null = CRS.from_wkt(epsg.to_wkt().replace(',AUTHORITY["EPSG","7019"]]', "],TOWGS84[0,0,0,0,0,0,0]"))
+    assert "TOWGS84" in null.to_wkt()
+    assert same_ground(null, epsg)
+    shifted = CRS.from_string("+proj=utm +zone=33 +ellps=GRS80 +towgs84=0,0,0,0,0,0,0 +units=m +no_defs")
+    plain = CRS.from_string("+proj=utm +zone=33 +ellps=GRS80 +units=m +no_defs")
+    moved = CRS.from_string("+proj=utm +zone=33 +ellps=GRS80 +towgs84=9,0,0,0,0,0,0 +units=m +no_defs")
+    alike = [("EPSG:25833", "EPSG:25833+7837"), ("EPSG:4326", "EPSG:4979"), ("EPSG:4326", "OGC:CRS84")]
+    for one, other in alike:
+        assert same_ground(CRS.from_string(one), CRS.from_string(other)), (one, other)
+    assert same_ground(plain, shifted)
+    for one, other in (("EPSG:25833", "EPSG:25832+7837"), ("EPSG:4326", "EPSG:4258")):
+        assert not same_ground(CRS.from_string(one), CRS.from_string(other)), (one, other)
+    assert not same_ground(plain, moved)
+    assert not same_ground(None, plain)
+    image = raster_info(make_geotiff("i.tif", np.zeros(SMALL, np.uint8), crs="EPSG:25833+7837"))
+    label = raster_info(make_geotiff("l.tif", np.zeros(SMALL, np.uint8), crs="EPSG:25833"))
+    assert alignment_errors(image, label) == []
+
+
+def test_a_file_of_subdatasets_alone_is_refused_naming_them(tmp_path: Path, make_geotiff: Make) -> None:
+    path = tmp_path / "many.nc"
+    rasterio.shutil.copy(make_geotiff("a.tif", np.full((16, 16, 2), 7, np.uint8)), path, driver="netCDF")
+    with pytest.raises(RasterError, match=r"many\.nc.*subdatasets.*Band1"):
+        open_raster(path, drivers=("netCDF",))

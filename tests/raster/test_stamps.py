@@ -1,8 +1,9 @@
-"""Stamps: whatever changes what a raster means changes its key, and nothing else does."""
+"""Stamps: whatever changes what a raster means changes its key, and only then it is opened in full again."""
 
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,11 @@ import numpy as np
 import pytest
 import rasterio
 
-from segmenter.raster import raster_info
+from segmenter.base.errors import RasterError
+from segmenter.grid.geometry import Window
+from segmenter.grid.labels import ClassMap, Encoding, LandCoverClass
+from segmenter.raster import KnownRasters, LabelRaster, open_raster, raster_info
+from segmenter.raster import reopened as known
 from segmenter.raster.stamps import stamp_of
 
 Make = Callable[..., Path]
@@ -34,14 +39,11 @@ def image(make_geotiff: Make, rng: np.random.Generator) -> Path:
     ("name", "content"),
     [
         ("x.tif.msk", b"II*\0"),
-        ("x.tif.MSK", b"II*\0"),
         ("x.tif.aux.xml", NODATA.encode()),
         ("x.tfw", b"1\n0\n0\n-1\n5\n6\n"),
-        ("x.tifw", b"1\n0\n0\n-1\n5\n6\n"),
         ("x.wld", b"1\n0\n0\n-1\n5\n6\n"),
         ("x.tab", b"!table"),
         ("x_rpc.txt", b"LINE_OFF: 1"),
-        ("x.RPB", b"satId"),
         ("metadata.dim", b"<Dimap/>"),
     ],
 )
@@ -106,14 +108,147 @@ def test_a_passport_holds_the_stamp_and_all_that_the_file_says(make_geotiff: Mak
     assert info.validity == ("nodata", "NaN")
 
 
-@pytest.mark.parametrize(
-    ("options", "ways"),
-    [({}, ()), ({"masks": True}, ("mask",)), ({"alpha": True}, ("alpha",)), ({"nodata": 3}, ("nodata",))],
-)
-def test_a_passport_says_how_validity_is_told(
-    make_geotiff: Make, options: dict[str, Any], ways: tuple[str, ...]
+def test_a_passport_says_how_validity_is_told(make_geotiff: Make) -> None:
+    mask = np.full((9, 11), 255, np.uint8)
+    cases: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+        *(({}, ()), ({"masks": mask}, ("mask",)), ({"alpha": True}, ("alpha",)), ({"nodata": 3}, ("nodata",)))
+    ]
+    for options, ways in cases:
+        path = make_geotiff("c.tif", np.dstack([mask] * (3 + ("alpha" in options))), **options)
+        assert raster_info(path).validity == ways
+
+
+SIZE = (45, 61)
+WHOLE = Window(-3, 2, 60, 61)
+
+
+def settle(path: Path) -> None:
+    """Give a file an old time: only then a change of it shows for sure."""
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+
+
+def count_full(monkeypatch: Any) -> list[Path]:
+    """The files that are opened in full from now on."""
+    opened: list[Path] = []
+
+    def image(path: Path, *rest: Any) -> Any:
+        opened.append(path)
+        return open_raster(path, *rest)
+
+    class Label(LabelRaster):
+        def __init__(self, path: Path, *rest: Any) -> None:
+            opened.append(path)
+            super().__init__(path, *rest)
+
+    monkeypatch.setattr(known, "open_raster", image)
+    monkeypatch.setattr(known, "LabelRaster", Label)
+    return opened
+
+
+def check(files: KnownRasters, path: Path, bands: tuple[int, ...] | None = None) -> None:
+    """What is read is what a full opening reads."""
+    with files.image(path, bands) as again, open_raster(path, bands) as anew:
+        assert again.bands == anew.bands
+        for found, expected in zip(again.read(WHOLE), anew.read(WHOLE), strict=True):
+            np.testing.assert_array_equal(found, expected, strict=True)
+
+
+FORMS: list[dict[str, Any]] = [
+    {"nodata": 3},
+    {"tiled": True, "blockxsize": 16, "blockysize": 32, "compress": "deflate"},
+    {"masks": np.indices(SIZE).sum(0) % 2 == 0},
+    {"crs": None},
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=range(len(FORMS)))
+def test_an_image_is_opened_in_full_once(
+    make_geotiff: Callable[..., Path], rng: Any, monkeypatch: Any, form: dict[str, Any]
 ) -> None:
-    if "masks" in options:
-        options = {"masks": np.full((9, 11), 255, np.uint8)}
-    path = make_geotiff("c.tif", np.full((9, 11, 4 if "alpha" in options else 3), 255, np.uint8), **options)
-    assert raster_info(path).validity == ways
+    path = make_geotiff("a.tif", rng.integers(0, 9, (*SIZE, 3), np.uint8), **form)
+    settle(path)
+    opened, files = count_full(monkeypatch), KnownRasters()
+    for _ in range(3):
+        check(files, path)
+        check(files, path, (2, 1))
+    check(pickle.loads(pickle.dumps(files)), path)  # as a worker process gets it
+    assert len(opened) == 2
+
+
+@pytest.mark.parametrize("encoding", ["codes", "colours"])
+def test_a_label_is_opened_in_full_once_and_keeps_its_palette(
+    make_png: Callable[..., Path], rng: Any, monkeypatch: Any, encoding: Encoding
+) -> None:
+    colours = {i: (10 * i, 7, i) for i in range(5)}
+    path = make_png("l.png", rng.integers(0, 5, SIZE, np.uint8), colours=colours)
+    settle(path)
+    classes = tuple(LandCoverClass(str(i), colour, i) for i, colour in colours.items())
+    known = ClassMap(classes, encoding)
+    with LabelRaster(path, known) as label:
+        expected = label.ids()
+    opened, files = count_full(monkeypatch), KnownRasters()
+    for _ in range(3):
+        with files.label(path, known) as again:
+            np.testing.assert_array_equal(again.ids(), expected, strict=True)
+    assert opened == [path]
+
+
+def test_what_has_changed_is_opened_in_full(
+    make_geotiff: Callable[..., Path], rng: Any, monkeypatch: Any
+) -> None:
+    values = rng.integers(0, 9, (*SIZE, 1), np.uint8)
+    path = make_geotiff("a.tif", values)
+    settle(path)
+    files = KnownRasters()
+    check(files, path)
+    for changed in (values[::-1], values[:30]):
+        make_geotiff("a.tif", np.ascontiguousarray(changed))
+        settle(path)
+        check(files, path)
+    make_geotiff("a.tif", values)
+    settle(path)
+    check(files, path)
+    beside = path.with_name("a.tif.aux.xml")
+    beside.write_text(
+        '<PAMDataset><PAMRasterBand band="1"><NoDataValue>4</NoDataValue></PAMRasterBand></PAMDataset>'
+    )
+    for folder_time in (1_000_000_001, 1_000_000_002):
+        os.utime(path.parent, (folder_time, folder_time))
+        with files.image(path, None) as again:
+            assert not again.read(Window(0, 0, *SIZE))[1][values[..., 0] == 4].any()
+    beside.unlink()
+    settle(path)
+    check(files, path)
+
+
+def test_where_a_change_might_not_show_files_are_opened_in_full(
+    make_geotiff: Callable[..., Path], rng: Any, monkeypatch: Any
+) -> None:
+    path = make_geotiff("a.tif", rng.integers(0, 9, (*SIZE, 1), np.uint8))
+    opened, files = count_full(monkeypatch), KnownRasters()
+    for _ in range(3):  # the folder was changed just now
+        check(files, path)
+    path.with_name("a.tfw").write_text("1\n0\n0\n-1\n5\n6\n")
+    settle(path)
+    for _ in range(3):  # something lies beside it
+        check(files, path)
+    assert len(opened) == 6
+
+
+def test_a_known_file_that_is_gone_or_damaged_is_one_line(
+    make_geotiff: Callable[..., Path], rng: Any
+) -> None:
+    path = make_geotiff("a.tif", rng.integers(0, 9, (*SIZE, 1), np.uint8), compress="deflate")
+    settle(path)
+    files = KnownRasters()
+    check(files, path)
+    state, content = path.stat(), path.read_bytes()
+    first = content.index(b"\x78") + 2  # of the pixels, after zlib's header
+    path.write_bytes(content[:first] + bytes(200) + content[first + 200 :])
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    settle(path)
+    with pytest.raises(RasterError, match=r"a\.tif"), files.image(path, None) as again:
+        again.read(WHOLE)
+    path.unlink()
+    with pytest.raises(RasterError, match=r"a\.tif: expected a raster file, there is none"):
+        files.image(path, None)

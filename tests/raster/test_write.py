@@ -33,8 +33,9 @@ SOUTH_UP = Affine(10, 0, 663840, 0, 10, 7378560)
 ROTATED = Affine(17.3, 5.0, 100, 10.0, -8.7, 200)
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (1, 700), (700, 1), (51, 51, 3), (513, 511), (1030, 40, 5)])
-@pytest.mark.parametrize("transform", [SOUTH_UP, ROTATED], ids=["south-up", "rotated"])
+@pytest.mark.parametrize(
+    ("shape", "transform"), [((1, 1), ROTATED), ((1, 700), SOUTH_UP), ((513, 511, 3), ROTATED)]
+)
 def test_geography_stays(
     tmp_path: Path, rng: np.random.Generator, shape: tuple[int, ...], transform: Affine
 ) -> None:
@@ -102,7 +103,6 @@ def test_a_palette_and_a_transparent_nodata_are_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("overviews", ["mode", "nearest"])
 def test_overviews_invent_no_class(tmp_path: Path, rng: np.random.Generator, overviews: Any) -> None:
-    """Of classes 1 and 3 an average would make 2."""
     pixels = rng.choice(np.array([1, 3], np.uint8), (1100, 700), p=[0.7, 0.3])
     with RasterWriter(
         tmp_path / "a.tif", Size(1100, 700), RasterSpec(nodata=255, overviews=overviews)
@@ -119,12 +119,10 @@ def test_overviews_invent_no_class(tmp_path: Path, rng: np.random.Generator, ove
         assert written.tags(ns="IMAGE_STRUCTURE")["LAYOUT"] == "COG"
 
 
-@pytest.mark.parametrize("overviews", [None, "nearest"])
-@pytest.mark.parametrize("converted", [1 << 22, 1])
+@pytest.mark.parametrize(("overviews", "converted"), [(None, 1), ("nearest", 1 << 22)])
 def test_half_floats_come_back(
     tmp_path: Path, rng: np.random.Generator, overviews: Any, converted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where a piece is converted block by block."""
     monkeypatch.setattr("segmenter.raster.write._CONVERTED", converted)
     pixels = rng.random((600, 1100, 3)).astype(np.float16)
     pixels[5:9, 3:50] = np.nan
@@ -159,8 +157,7 @@ def test_every_pixel_is_written_exactly_once(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["b.tif"]
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_an_interruption_leaves_the_older_file(tmp_path: Path, error: type[BaseException]) -> None:
+def test_an_interruption_leaves_the_older_file(tmp_path: Path) -> None:
     path = tmp_path / "a.tif"
     write_raster(path, np.full((30, 30), 3, np.uint8))
     before = path.read_bytes()
@@ -168,9 +165,9 @@ def test_an_interruption_leaves_the_older_file(tmp_path: Path, error: type[BaseE
     def interrupted() -> None:
         with RasterWriter(path, Size(600, 30)) as writer:
             writer.write(Window(0, 0, 550, 30), np.ones((550, 30), np.uint8))
-            raise error
+            raise KeyboardInterrupt
 
-    with pytest.raises(error):
+    with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
@@ -305,21 +302,3 @@ def test_what_lies_beside_an_old_raster_goes_with_it(tmp_path: Path) -> None:
     write_raster(path, np.full((64, 64), 3, np.uint8))
     with rasterio.open(path) as file:
         assert (file.read(1, out_shape=small) == 3).all()
-
-
-@pytest.mark.parametrize(
-    ("more", "said"), [("", False), ("import warnings; warnings.simplefilter('always')", True)]
-)
-def test_a_raster_without_georeference_brings_no_warning_but_where_it_is_asked_for(
-    tmp_path: Path, more: str, said: bool
-) -> None:
-    """In a program of somebody else's, which has set no filter or its own."""
-    code = (
-        f"{more}\nimport numpy as np\nfrom pathlib import Path\n"
-        "from segmenter.raster import RasterSpec, raster_info, write_raster\n"
-        f"path = Path({str(tmp_path / 'a.png')!r})\n"
-        "write_raster(path, np.ones((9, 9, 3), np.uint8), RasterSpec(driver='PNG'))\nraster_info(path)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ("NotGeoreferencedWarning" in done.stderr) == said
-    assert said or done.stderr == ""

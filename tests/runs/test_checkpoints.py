@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import copy
 import os
 import random
 import resource
@@ -19,10 +19,6 @@ import pytest
 
 from segmenter.base.errors import CheckpointError, DamagedCheckpointError, OutputError, SegmenterError
 from segmenter.base.files import alone_in, remove_leftovers
-from segmenter.config.reading import recipe_from
-from segmenter.grid.labels import ClassMap
-from segmenter.model.normalisation import Normalisation
-from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs import checkpoints as arrays_module
 from segmenter.runs.checkpoints import (
     assign_weights,
@@ -34,49 +30,18 @@ from segmenter.runs.checkpoints import (
     transfer_weights,
     weight_arrays,
 )
-from segmenter.runs.run import Run, load_run
+from segmenter.runs.run import Run
 from tests.helpers.made_runs import crafted
 from tests.helpers.made_training import ROOT
+from tests.helpers.trained_run import bare_run
 
 
 @pytest.fixture
-def run(tmp_path: Path, make_classes: Any) -> Run:
-    recipe = recipe_from({"name": "t", "dataset": {"kind": "potsdam", "root": "x"}}, "test")
-    return Run(
-        path=tmp_path / "run",
-        recipe=recipe,
-        classes=make_classes(3),
-        bands=(4, 1),
-        band_count=2,
-        dtype="uint16",
-        normalisation=Normalisation.of([1.5, 2.0], [0.1, 3.0]),
-        metres_per_pixel=0.05,
-        labels="eroded",
-        network=NetworkGeometry(16, 107),
-    )
-
-
-def test_a_run_comes_back_as_it_was(run: Run) -> None:
-    run.save()
-    assert load_run(run.path) == run
-    assert isinstance(load_run(run.path).classes, ClassMap)
-
-
-def test_what_is_no_run_is_told(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"expected a run directory as train.py leaves it"):
-        load_run(tmp_path)
-
-
-@pytest.mark.parametrize("content", ["{", "[]", '{"format": 1}', '{"format": 2}'])
-def test_a_damaged_run_is_told(run: Run, content: str) -> None:
-    run.save()
-    (run.path / "run.json").write_text(content)
-    with pytest.raises(CheckpointError, match=r"damaged|expected format 1"):
-        load_run(run.path)
+def run(tmp_path: Path) -> Run:
+    return bare_run(tmp_path / "run")
 
 
 def test_a_run_without_checkpoint_is_told(run: Run) -> None:
-    run.save()
     with pytest.raises(CheckpointError, match=r"there is none yet"):
         run.weights_file()
 
@@ -89,24 +54,9 @@ def test_only_the_newest_checkpoints_are_kept_and_the_best_is_preferred(run: Run
     assert run.weights_file().name == "step-00000200.npz"
     save_arrays(run.path / "best.npz", {"a": np.zeros(1)})
     assert run.weights_file().name == "best.npz"
-
-
-@pytest.mark.parametrize("fault", ["flipped", "cut", "empty", "pickle"])
-def test_a_damaged_checkpoint_is_told(tmp_path: Path, fault: str) -> None:
-    path = tmp_path / "step-00000001.npz"
-    save_arrays(path, {"weights": np.random.default_rng(0).normal(size=(64, 64))})
-    content = bytearray(path.read_bytes())
-    if fault == "flipped":
-        content[len(content) // 2] ^= 0xFF
-    elif fault == "cut":
-        del content[len(content) // 2 :]
-    elif fault == "empty":
-        content.clear()
-    path.write_bytes(content)
-    if fault == "pickle":
-        np.savez(path, weights=np.array([{"code": "would run"}], dtype=object))
-    with pytest.raises(CheckpointError, match=r"step-00000001.npz: damaged checkpoint"):
-        load_arrays(path)
+    for step in (99_999_999, 100_000_000):  # ordered as numbers
+        save_checkpoint(run.path, step, {"a": np.zeros(1)}, keep=2)
+    assert newest_checkpoint(run.path).name == "step-100000000.npz"
 
 
 def odd_arrays() -> dict[str, np.ndarray]:
@@ -120,12 +70,12 @@ def odd_arrays() -> dict[str, np.ndarray]:
     }
 
 
-def test_every_flipped_byte_is_recognised_or_harmless(tmp_path: Path) -> None:
+def test_a_flipped_byte_is_recognised_or_harmless(tmp_path: Path) -> None:
     path, arrays = tmp_path / "a.npz", odd_arrays()
     save_arrays(path, arrays)
     whole = path.read_bytes()
     messages = []
-    for position in range(len(whole)):
+    for position in range(0, len(whole), 4):
         content = bytearray(whole)
         content[position] ^= (0xFF, 0x01, 0x20)[position % 3]
         path.write_bytes(content)
@@ -133,7 +83,7 @@ def test_every_flipped_byte_is_recognised_or_harmless(tmp_path: Path) -> None:
             assert_same(load_arrays(path), arrays)
         except DamagedCheckpointError as error:
             messages.append(str(error))
-    assert len(messages) > len(whole) / 2
+    assert len(messages) > len(whole) / 8
     assert all(line.startswith(f"{path}: damaged checkpoint (") and "\n" not in line for line in messages)
 
 
@@ -157,7 +107,6 @@ def assert_same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> Non
     ids=["shape", "dtype", "name", "missing", "no digest", "digest"],
 )
 def test_the_digest_sees_what_no_crc_does(tmp_path: Path, change: Any) -> None:
-    """A whole zip, each CRC right, with other arrays than were written."""
     path = tmp_path / "a.npz"
     save_arrays(path, odd_arrays())
     with np.load(path) as file:
@@ -168,23 +117,14 @@ def test_the_digest_sees_what_no_crc_does(tmp_path: Path, change: Any) -> None:
         load_arrays(path)
 
 
-def test_a_file_without_a_digest_is_damaged(tmp_path: Path) -> None:
-    np.savez(tmp_path / "old.npz", a=np.zeros(3))
-    with pytest.raises(DamagedCheckpointError, match="its SHA-256 is another, or missing"):
-        load_arrays(tmp_path / "old.npz")
-
-
-@pytest.mark.parametrize("version", [2, 4, None])
+@pytest.mark.parametrize("version", [2, None])
 def test_arrays_of_another_format_are_refused(tmp_path: Path, version: int | None) -> None:
     path = tmp_path / "a.npz"
     written = {"weights": np.zeros(3)} | ({} if version is None else {"format": np.array(version)})
     np.savez(path, allow_pickle=False, **{"sha256": arrays_module.arrays_digest(written), **written})
     with pytest.raises(CheckpointError) as caught:
         load_arrays(path)
-    assert str(caught.value) == (
-        f"{path}: expected format 3, got {version or 'none'}: written by another version of this program, "
-        "use that one"
-    )
+    assert str(caught.value).startswith(f"{path}: expected format 3, got {version or 'none'}: ")
 
 
 def test_the_same_arrays_give_the_same_bytes(tmp_path: Path) -> None:
@@ -194,6 +134,9 @@ def test_the_same_arrays_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_a_checkpoint_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "pickle.npz", weights=np.array([{"code": "would run"}], dtype=object))
+    with pytest.raises(DamagedCheckpointError, match=r"pickle\.npz: damaged checkpoint"):
+        load_arrays(tmp_path / "pickle.npz")
     np.savez_compressed(tmp_path / "bomb.npz", a=np.zeros(10**6))
     with pytest.raises(DamagedCheckpointError, match=r"a\.npy: expected it stored as it is"):
         load_arrays(tmp_path / "bomb.npz")
@@ -207,24 +150,14 @@ def test_what_cannot_be_a_checkpoint_is_refused(tmp_path: Path) -> None:
 
 
 HEADER = "{'descr': '<f8', 'fortran_order': False, 'shape': (3, 5), }"
-PIECES = (
-    *"{}[]()'\",:<8 \\n#-O",
-    "'<M8[x]'",
-    "[('a','<f8')]",
-    "1e400",
-    "9" * 30,
-    "'O'",
-    "((((",
-    "'''",
-    "None",
-)
+PIECES = (*"{}[]()'\",:<8 \\n#-O", "'<M8[x]'", "[('a','<f8')]", "1e400", "9" * 30, "'O'", "((((", "'''")
 
 
 @pytest.mark.filterwarnings("ignore")  # what Python and NumPy say of such headers
 def test_a_crafted_header_is_damage_whatever_numpy_raises(tmp_path: Path) -> None:
     rng, path = random.Random(0), tmp_path / "a.npz"
     headers = [HEADER[:-1]]  # never closed: tokenize.TokenError
-    for _ in range(400):
+    for _ in range(200):
         at, more = rng.randrange(len(HEADER)), rng.choice([0, 0, 1, 9])
         headers.append(HEADER[:at] + rng.choice(("", *PIECES)) + HEADER[at + more :])
     messages = []
@@ -234,7 +167,7 @@ def test_a_crafted_header_is_damage_whatever_numpy_raises(tmp_path: Path) -> Non
             load_arrays(path)
         except DamagedCheckpointError as error:
             messages.append(str(error))
-    assert len(messages) > 300
+    assert len(messages) > 150
     assert all(line.startswith(f"{path}: damaged checkpoint (") and "\n" not in line for line in messages)
 
 
@@ -252,9 +185,7 @@ def test_killed_while_writing_all_that_is_there_is_whole(tmp_path: Path) -> None
     """Aimed: a process that does nothing else is killed when its temporary file is seen."""
     folder, half_written = tmp_path / "checkpoints", 0
     kills = 0
-    while (
-        kills < 3 or not half_written
-    ):  # on a busy machine the file has often got its name before it is killed
+    while kills < 2 or not half_written:  # a busy machine often names the file before the kill
         kills += 1
         for path in checkpoints(tmp_path).values():
             path.unlink()
@@ -278,9 +209,7 @@ def test_a_full_disk_leaves_what_was_there(run: Run) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
     try:
-        with pytest.raises(
-            OutputError, match=r"step-00000002\.npz: cannot write it: File too large"
-        ) as caught:
+        with pytest.raises(OutputError, match=r"2\.npz: cannot write it") as caught:
             save_checkpoint(run.path, 2, {"a": np.arange(1000)}, keep=1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -347,9 +276,7 @@ def test_a_damaged_best_checkpoint_names_another(run: Run) -> None:
         save_checkpoint(run.path, step, {"a": np.arange(step)}, keep=2)
     (run.path / "best.npz").write_bytes(b"PK")
     newest = run.path / "checkpoints" / "step-00000010.npz"
-    with pytest.raises(
-        DamagedCheckpointError, match=rf"best.npz: damaged checkpoint .*newest whole one, {newest}, rename it"
-    ):
+    with pytest.raises(DamagedCheckpointError, match=rf"best.npz: damaged .*whole one, {newest}"):
         run.weights()
     (run.path / "best.npz").rename(run.path / "best.old.npz")
     assert len(run.weights()["a"]) == 10
@@ -359,12 +286,6 @@ def test_a_damaged_best_checkpoint_names_another(run: Run) -> None:
     checkpoints(run.path)[5].write_bytes(b"")
     with pytest.raises(DamagedCheckpointError, match=r"10\.npz: damaged .*no other is whole"):
         run.weights()
-
-
-def test_steps_are_ordered_as_numbers(run: Run) -> None:
-    for step in (99_999_999, 100_000_000):
-        save_checkpoint(run.path, step, {"a": np.zeros(1)}, keep=2)
-    assert newest_checkpoint(run.path).name == "step-100000000.npz"
 
 
 def test_weights_of_another_model_are_refused(tensorflow: ModuleType) -> None:
@@ -383,7 +304,27 @@ def test_weights_of_another_model_are_refused(tensorflow: ModuleType) -> None:
             np.testing.assert_array_equal(variable.numpy(), arrays[f"model/{variable.path}"])
 
 
-def test_the_files_are_plain(run: Run) -> None:
-    run.save()
-    data = json.loads((run.path / "run.json").read_text())
-    assert data["normalisation"] == {"mean": [1.5, 2.0], "std": [0.1, 3.0]}
+@pytest.mark.parametrize(
+    ("same", "message"), [(True, "a part is named twice"), (False, "larger than the file")]
+)
+def test_a_part_that_is_named_two_thousand_times_is_not_read(
+    tmp_path: Path, monkeypatch: Any, same: bool, message: str
+) -> None:
+    path = tmp_path / "a.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.npy", bytes(10**5))
+        part = archive.filelist[0]
+        for i in range(2000):
+            archive.filelist.append(copy.copy(part))
+            archive.filelist[-1].filename = "a.npy" if same else f"{i}.npy"
+    monkeypatch.setattr(zipfile.ZipFile, "read", lambda *_: pytest.fail("read"))
+    with pytest.raises(DamagedCheckpointError, match=message):
+        load_arrays(path)
+
+
+def test_what_is_quoted_of_a_file_is_short(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    path.write_bytes(crafted("{" + "'descr'," * 1000, 1))
+    with pytest.raises(DamagedCheckpointError) as caught:
+        load_arrays(path)
+    assert len(str(caught.value)) < len(str(path)) + 400

@@ -33,40 +33,34 @@ def test_records_come_back_as_they_were(tmp_path: Path) -> None:
 def test_each_flipped_bit_costs_at_most_its_line(tmp_path: Path) -> None:
     file, taken = tmp_path / "log.jsonl", 0
     first, middle, last = (log_line(record).encode() for record in RECORDS)
-    for line in flipped(middle[:-1]):
+    for line in flipped(middle[:-1], 5):
         file.write_bytes(first + line + b"\n" + last)
         found = list(log_records(file))
         assert found in (RECORDS, RECORDS[::2])
         taken += len(found) == 3
-    assert taken < 0.02 * 8 * len(middle)
+    assert taken < 0.02 * 8 * len(middle) / 5
 
 
 LINES = [
-    *(b"[1]", b"3", b"null", b'"step"', b"{}", b'{"step": null}', b'{"step": "7"}', b'{"step": true}'),
-    *(b'{"step": -1}', b'{"step": 1e400}', b'{"step": 1.5}', b'{"step": 1' + b"0" * 400 + b"}", b"\xff\x00{"),
-    *(b"[" * 10**5, b'{"step": 1, "loss": "high"}', b'{"step": 1, "iou": [1]}', b'{"step": 1, "miou": [1]}'),
-    *(b'{"step": 1, "iou": {"a": "b"}}', b'{"step": 1, "loss": 1' + b"0" * 400 + b"}", b'{"step": 1, "loss"'),
+    *(b"[1]", b"3", b"{}", b'{"step": null}', b'{"step": "7"}', b'{"step": true}', b'{"step": -1}'),
+    *(b'{"step": 1e400}', b'{"step": 1' + b"0" * 400 + b"}", b"\xff\x00{", b"[" * 10**5),
+    *(b'{"step": 1, "loss": "high"}', b'{"step": 1, "iou": {"a": "b"}}', b'{"step": 1, "miou": [1]}'),
+    *(b'{"step": 1, "loss": 1' + b"0" * 400 + b"}", b'{"step": 1, "loss"'),
+    b'{"step": 4, "loss": 2.0}',  # a record but for its checksum
 ]
 
 
-@pytest.mark.parametrize("line", LINES, ids=range(len(LINES)))
-@pytest.mark.parametrize("checksum", [False, True], ids=["torn", "sealed"])
-def test_what_is_no_record_is_none_with_and_without_a_checksum(
-    tmp_path: Path, line: bytes, checksum: bool
-) -> None:
+def test_what_is_no_record_is_none_with_and_without_a_checksum(tmp_path: Path) -> None:
     file = tmp_path / "log.jsonl"
-    if checksum and line.startswith(b"{") and line.endswith(b"}") and len(line) > 2:
-        line = sealed('{"format": 2, ' + line[1:].decode()).encode()
-    file.write_bytes(log_line(RECORDS[0]).encode() + line + b"\n" + log_line(RECORDS[1]).encode() + line)
-    found = list(log_records(file))
-    assert found == RECORDS[:2]
-    learning_curves(found, tmp_path / "curves.png")
-
-
-def test_a_line_without_a_checksum_is_none(tmp_path: Path) -> None:
-    file = tmp_path / "log.jsonl"
-    file.write_text(json.dumps({"step": 4, "loss": 2.0}) + "\n" + log_line(RECORDS[0]))
-    assert list(log_records(file)) == RECORDS[:1]
+    first, second = (log_line(record).encode() for record in RECORDS[:2])
+    for line in LINES:
+        lines = [line]
+        if line.startswith(b"{") and line.endswith(b"}") and len(line) > 2 and line is not LINES[-1]:
+            lines.append(sealed('{"format": 2, ' + line[1:].decode()).encode())
+        for each in lines:
+            file.write_bytes(first + each + b"\n" + second + each)
+            assert list(log_records(file)) == RECORDS[:2], each[:80]
+    learning_curves(log_records(file), tmp_path / "curves.png")
 
 
 def test_a_log_with_such_lines_is_rewound(tmp_path: Path) -> None:

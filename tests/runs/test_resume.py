@@ -1,4 +1,4 @@
-"""What is checked before a run goes on: which checkpoint, the same plan, the same versions."""
+"""Resuming and extending: which checkpoint, the same plan, versions and learning rates."""
 
 from __future__ import annotations
 
@@ -15,21 +15,28 @@ import pytest
 from segmenter.base.errors import CheckpointError, ConfigError, DamagedCheckpointError, OutputError
 from segmenter.base.sealed import sealed
 from segmenter.config.reading import recipe_from
+from segmenter.config.recipe import Recipe
 from segmenter.runs import resume
 from segmenter.runs.checkpoints import BEST, META, checkpoints, load_arrays, save_checkpoint
 from segmenter.runs.resume import (
     Position,
     check_as_seen,
+    check_extension,
+    check_rates,
     checkpoint_to_resume,
+    extends,
     newest_record,
     set_aside_after,
+    with_extension,
 )
+from segmenter.runs.run import Extension, load_run
 from segmenter.runs.score_files import BEST_FILES, LAST_FILES, SUMMARY
 from segmenter.runs.windows_file import WINDOWS
 from segmenter.sampling import Plan
 from segmenter.training.prepare import check_run_directory
 from tests.helpers.forbidden import forbidden
 from tests.helpers.made_checkpoints import MACHINE, RECIPE, plan_of, save
+from tests.helpers.trained_run import bare_run
 
 
 def damage(path: Path) -> None:
@@ -61,10 +68,7 @@ def test_another_plan_is_refused(tmp_path: Path, other: Plan) -> None:
     checkpoint.check_plan(plan_of())
     with pytest.raises(CheckpointError) as caught:
         checkpoint.check_plan(other)
-    assert str(caught.value) == (
-        f"{path}: epoch 2 was planned otherwise when it was begun (the tiles, or the planner, have changed); "
-        "use --init-from to start a new run from it"
-    )
+    assert str(caught.value).startswith(f"{path}: epoch 2 was planned otherwise when it was begun ")
 
 
 def test_a_position_beyond_the_plan_is_refused(tmp_path: Path) -> None:
@@ -80,6 +84,8 @@ def test_other_versions_and_devices_are_a_warning(tmp_path: Path, monkeypatch: p
     assert checkpoint_to_resume(tmp_path).warnings(4, MACHINE) == []
     (line,) = checkpoint_to_resume(tmp_path).warnings(1, MACHINE)
     assert line.startswith(f"warning: {path.name}: made on 4 devices, this is 1: ")
+    (line,) = checkpoint_to_resume(tmp_path).warnings(4, {**MACHINE, "threads of an operation": "8"})
+    assert line.endswith("the bits of what follows may differ: threads of an operation 2 → 8")
     before = resume.installed_versions()
     monkeypatch.setattr(resume, "installed_versions", lambda: {**before, "numpy": "3.0.0"})
     checkpoint = checkpoint_to_resume(tmp_path)
@@ -89,30 +95,17 @@ def test_other_versions_and_devices_are_a_warning(tmp_path: Path, monkeypatch: p
         checkpoint.check_plan(plan_of(last=30))
 
 
-def test_another_computation_is_a_warning(tmp_path: Path) -> None:
-    """The number of threads, the processor: sums have another order, and so other bits."""
-    path = save(tmp_path, 6)
-    (line,) = checkpoint_to_resume(tmp_path).warnings(4, {**MACHINE, "threads of an operation": "8"})
-    assert line == (
-        f"warning: {path.name}: computed otherwise, the bits of what follows may differ: "
-        "threads of an operation 2 → 8"
-    )
-
-
 @pytest.mark.parametrize(
     ("accumulate", "model", "felt"),
     [
-        (1, {"dropout": 0.1}, ""),
         (2, {"normalisation": "none"}, ""),
         (2, {}, "BatchNorm's statistics differ"),
-        (2, {"normalisation": "none", "dropout": 0.1}, "dropout's masks differ"),
         (4, {"dropout": 0.1}, "BatchNorm's statistics and dropout's masks differ"),
     ],
 )
 def test_micro_batches_on_other_devices_are_another_training(
     tmp_path: Path, accumulate: int, model: dict[str, Any], felt: str
 ) -> None:
-    """Each holds a part of every device's tiles: on more devices, of other tiles."""
     known = RECIPE.model_dump(mode="json")
     known["training"]["accumulate"] = accumulate
     known["model"] |= model
@@ -155,9 +148,7 @@ def test_the_newest_whole_checkpoint_is_offered(tmp_path: Path) -> None:
         checkpoint_to_resume(tmp_path)
     assert checkpoint_to_resume(tmp_path, 4).position.done == 4
     damage(paths[4])
-    with pytest.raises(
-        DamagedCheckpointError, match=r"all 3 checkpoints are damaged: start anew in another directory"
-    ):
+    with pytest.raises(DamagedCheckpointError, match=r"all 3 checkpoints are damaged: start anew"):
         checkpoint_to_resume(tmp_path)
     (tmp_path / "best.npz").write_bytes(save(tmp_path, 16).read_bytes())
     damage(checkpoints(tmp_path)[16])
@@ -263,7 +254,6 @@ def test_the_record_of_the_newest_checkpoint_is_read_without_its_weights(tmp_pat
 def test_the_recipe_is_compared_with_the_checkpoints_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """recipe.yaml may have been edited since."""
     save(tmp_path, 4)
     edited = RECIPE.model_copy(update={"seed": 5})
     monkeypatch.setattr("segmenter.training.prepare.load_run", lambda _: SimpleNamespace(recipe=edited))
@@ -307,3 +297,125 @@ def test_a_run_below_a_folder_that_one_may_not_enter_is_one_line(tmp_path: Path)
             with forbidden(locked), pytest.raises(CheckpointError) as caught:
                 check_run_directory(run, RECIPE, resume=how)
             assert str(caught.value) == (f"{run}: cannot write the run there; name another folder with --run")
+
+
+STEPS = 37
+"""Of an epoch."""
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "poly": {},
+    "cosine": {},
+    "constant": {},
+    "exponential": {"decay_steps": 29},
+    "piecewise": {"boundaries": [50, 90], "values": [1.0, 0.3, 0.1]},
+}
+
+
+def recipe_of(epochs: int, **training: Any) -> Recipe:
+    data = RECIPE.model_dump(mode="json")
+    return recipe_from({**data, "training": {**data["training"], "epochs": epochs, **training}}, "test")
+
+
+def refused(known: Recipe, now: Recipe, position: Position) -> bool:
+    try:
+        check_extension(Path("runs/a"), known, now, position)
+        check_rates(Path("runs/a"), known.training, now.training, position.done, STEPS)
+    except ConfigError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("warmup", [0, 4, 100], ids=lambda steps: f"warm-up {steps}")
+def test_it_is_refused_exactly_where_a_rate_of_the_past_would_be_another(
+    tensorflow: ModuleType, schedule: str, warmup: int
+) -> None:
+    from segmenter.training.optimiser.schedules import Schedule
+
+    setting = {"schedule": schedule, "warmup": warmup, **SCHEDULES[schedule]}
+    known, seen = recipe_of(2, **setting), set()
+
+    def rates_of(recipe: Recipe) -> Any:
+        schedule = Schedule(recipe.training, recipe.training.epochs * STEPS)
+        return np.asarray(schedule(tensorflow.range(2 * STEPS))).tolist()
+
+    past = rates_of(known)
+    for epochs in (3, 31):
+        now = recipe_of(epochs, **setting)
+        rates = rates_of(now)
+        for done in (1, 3, 4, 5, 6, 7, 8, 9, 13, STEPS, 2 * STEPS - 1, 2 * STEPS):
+            expected = past[:done] != rates[:done]
+            position = Position(done, done // STEPS, done % STEPS)
+            assert refused(known, now, position) == expected, (epochs, done)
+            seen.add(expected)
+    if schedule in ("poly", "cosine"):  # until the warm-up is done nothing has fallen
+        assert seen == ({True, False} if warmup <= 7 else {True})
+    else:
+        assert seen == {warmup > 7}
+
+
+def test_a_warm_up_that_was_cut_is_kept_by_saying_its_length() -> None:
+    known, position = recipe_of(2, schedule="constant", warmup=100), Position(2 * STEPS, 2, 0)
+    now = recipe_of(9, schedule="constant", warmup=100)
+    with pytest.raises(ConfigError, match=r"7 steps of 74, .* --set training.warmup=7$"):
+        check_rates(Path("runs/a"), known.training, now.training, position.done, STEPS)
+    falling = (recipe_of(n, schedule="poly", warmup=100).training for n in (2, 9))
+    with pytest.raises(ConfigError, match="poly falls to 0"):  # which no warm-up mends
+        check_rates(Path("runs/a"), *falling, 2 * STEPS, STEPS)
+    assert not refused(known, recipe_of(9, schedule="constant", warmup=7), position)
+
+
+@pytest.mark.parametrize(
+    ("now", "position", "said"),
+    [
+        ({"epochs": 1}, Position(50, 1, 13), "expected at least 2, since 2 of its epochs are done or begun"),
+        ({"epochs": 1}, Position(37, 1, 0), "expected at least 2, since 1 of its epochs are done or begun"),
+        (
+            {"epochs": 5, "stop_after": 2},
+            Position(74, 2, 0, 0.5, 2),
+            "the run ended early, after 2 validations without a gain: to go on, set training.stop_after",
+        ),
+        (
+            {"epochs": 5, "schedule": "cosine", "warmup": 4},
+            Position(74, 2, 0),
+            "training.schedule: cosine falls to 0 at the last step",
+        ),
+    ],
+    ids=["fewer than begun", "as many as done, of more", "ended early", "falls to the end"],
+)
+def test_what_is_no_extension_is_refused_in_one_line_that_says_what_to_do(
+    now: dict[str, Any], position: Position, said: str
+) -> None:
+    now = {"schedule": "constant", **now}
+    known = recipe_of(2, **{key: value for key, value in now.items() if key not in ("epochs", "stop_after")})
+    with pytest.raises(ConfigError) as error:
+        check_extension(Path("runs/a"), known, recipe_of(**now), position)
+    assert str(error.value).startswith(f"runs/a: training.epochs: 2 → {now['epochs']}: {said}")
+    assert "\n" not in str(error.value)
+
+
+def test_only_the_epochs_make_a_run_longer() -> None:
+    assert extends(["training.epochs"])
+    assert extends(["training.epochs", "training.warmup"])
+    assert not extends([])
+    assert not extends(["training.warmup"])
+    assert not extends(["training.epochs", "seed"])
+
+
+def test_a_run_records_what_made_it_longer_and_older_ones_have_no_such_record(tmp_path: Path) -> None:
+    run = bare_run(tmp_path / "run", recipe=recipe_of(2, schedule="constant"))
+    assert b"extensions" not in (run.path / "run.json").read_bytes()
+    assert load_run(run.path).extensions == ()
+    facts = {"recipe": run.recipe.model_dump(mode="json")}
+    save(run.path, 8, **facts)
+    longer = recipe_of(5, schedule="constant")
+    went_on = with_extension(run, longer, checkpoint_to_resume(run.path))
+    went_on.save()
+    assert load_run(run.path).extensions == (Extension(8, 2, 5),)
+    assert load_run(run.path).recipe.training.epochs == 5
+    # Killed before its first checkpoint, and resumed: recorded once.
+    assert with_extension(went_on, longer, checkpoint_to_resume(run.path)).extensions == (Extension(8, 2, 5),)
+    # Or given up: not at all.
+    assert with_extension(went_on, run.recipe, checkpoint_to_resume(run.path)).extensions == ()
+    save(run.path, 12, recipe=longer.model_dump(mode="json"))
+    again = with_extension(went_on, recipe_of(6, schedule="constant"), checkpoint_to_resume(run.path))
+    assert again.extensions == (Extension(8, 2, 5), Extension(12, 5, 6))

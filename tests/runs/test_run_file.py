@@ -13,38 +13,21 @@ import pytest
 
 from segmenter.base.errors import CheckpointError, SegmenterError
 from segmenter.base.sealed import sealed
-from segmenter.config.reading import recipe_from
 from segmenter.model.normalisation import Normalisation
-from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs import run as run_directory
 from segmenter.runs.checkpoints import load_arrays, save_checkpoint
 from segmenter.runs.run import Run, load_run
 from tests.helpers.forbidden import forbidden
 from tests.helpers.made_runs import flipped, rewritten
+from tests.helpers.trained_run import bare_run
 
 
 @pytest.fixture
-def run(tmp_path: Path, make_classes: Any) -> Run:
-    """Saved, with Potsdam's three bands."""
-    run = Run(
-        path=tmp_path / "run",
-        recipe=recipe_from({"name": "t", "dataset": {"kind": "potsdam", "root": "x"}}, "test"),
-        classes=make_classes(2, ignored=(9,)),
-        bands=(4, 1, 2),
-        band_count=3,
-        dtype="uint16",
-        normalisation=Normalisation.of([1.5, 2.25, 1e3], [0.1, 3.0, 12.0]),
-        metres_per_pixel=0.05,
-        labels="eroded",
-        network=NetworkGeometry(16, 107, 11.5),
-        tiles="abc",
-    )
-    run.save()
-    return run
+def run(tmp_path: Path) -> Run:
+    return bare_run(tmp_path / "run")
 
 
 def one_line(path: Path) -> str:
-    """What `load_run` says of a directory that it refuses."""
     with pytest.raises(SegmenterError) as caught:
         load_run(path)
     line = str(caught.value)
@@ -53,15 +36,11 @@ def one_line(path: Path) -> str:
     return line
 
 
-def test_every_third_flipped_bit_of_run_json_is_refused_or_changes_nothing(
-    run: Run, monkeypatch: Any
-) -> None:
-    monkeypatch.setattr(
-        run_directory, "load_recipe", lambda _: run.recipe
-    )  # thousands of times the same YAML
+def test_a_flipped_bit_of_run_json_is_refused_or_changes_nothing(run: Run, monkeypatch: Any) -> None:
+    monkeypatch.setattr(run_directory, "load_recipe", lambda _: run.recipe)  # the same YAML each time
     file, refused, lines = run.path / "run.json", 0, set()
     whole = file.read_bytes()
-    for content in flipped(whole, 3):
+    for content in flipped(whole, 11):
         file.write_bytes(content)
         try:
             assert load_run(run.path) == run
@@ -69,59 +48,43 @@ def test_every_third_flipped_bit_of_run_json_is_refused_or_changes_nothing(
             lines.add(str(error).partition(" ")[0])
             refused += 1
     assert lines == {f"{file}:"}
-    assert refused > 0.97 * 8 * len(whole) / 3
+    assert refused > 0.97 * 8 * len(whole) / 11
 
 
-def test_every_seventh_flipped_bit_of_the_recipe_is_refused(run: Run) -> None:
+def test_a_flipped_bit_of_the_recipe_is_refused(run: Run) -> None:
     file = run.path / "recipe.yaml"
-    for content in flipped(file.read_bytes(), 7):
+    for content in flipped(file.read_bytes(), 61):
         file.write_bytes(content)
         assert f"{file}: edited or damaged: it is not what this run was trained with" in one_line(run.path)
 
 
 HOSTILE: list[tuple[dict[str, Any], str]] = [
     ({"band_count": "3"}, "band_count: expected a valid integer, got '3'"),
-    ({"band_count": 3.0}, "band_count: expected a valid integer"),
     ({"band_count": True}, "band_count: expected a valid integer"),
     ({"band_count": 4}, "normalisation.mean: expected as many as band_count, 4, got 3"),
     ({"bands": [1, 2]}, "bands: expected as many as band_count, 3, got 2"),
-    ({"bands": "123"}, "bands: "),
     ({"bands": [0, 1, 2]}, "bands.0: "),
     ({"dtype": "zzz"}, "dtype: "),
-    ({"dtype": ["uint8"]}, "dtype: "),
     ({"normalisation__mean": [1.0, 2.0]}, "normalisation.mean: expected as many as band_count, 3, got 2"),
     ({"normalisation__mean": [1.0, 2.0, float("inf")]}, "normalisation.mean.2: "),
-    ({"normalisation__mean": [1.0, 2.0, 10**400]}, "normalisation.mean.2: "),
     ({"normalisation__mean": [1.0, 2.0, 1e300]}, "normalisation.mean.2: "),
     ({"normalisation__std": [1.0, 0, 1.0]}, "normalisation.std.1: "),
-    ({"normalisation__std": [1.0, -1.0, 1.0]}, "normalisation.std.1: "),
     ({"normalisation__std": [1.0, float("nan"), 1.0]}, "normalisation.std.1: "),
-    ({"normalisation": [[1.0] * 3, [1.0] * 3]}, "normalisation: "),
-    ({"metres_per_pixel": float("inf")}, "metres_per_pixel: "),
     ({"metres_per_pixel": 0}, "metres_per_pixel: "),
     ({"labels": "half"}, "labels: "),
-    ({"network__stride": 0}, "network.stride: "),
     ({"network__stride": 10**9}, "network.stride: "),
     ({"network__radius": -1}, "network.radius: "),
-    ({"network__radius": 1.5}, "network.radius: "),
     ({"network__bytes_per_pixel": -1}, "network.bytes_per_pixel: "),
-    ({"network__more": 1}, "network.more: "),
     ({"tiles": 7}, "tiles: "),
     ({"planned_replicas": 0}, "planned_replicas: "),
-    ({"classes__classes": []}, "classes.classes: "),
     ({"classes__classes": [{"name": ["a"], "colour": [1, 2, 3], "code": 1}]}, "classes.classes.0.name: "),
-    ({"classes__classes": [{"name": "a", "colour": [1, 2, 256], "code": 1}]}, "classes.classes.0.colour.2: "),
     ({"classes__classes": [{"name": "a", "colour": [1, 2], "code": 1}]}, "classes.classes.0.colour.2: "),
-    ({"classes__classes": [{"name": "a", "colour": [1, 2, 3], "code": "1"}]}, "classes.classes.0.code: "),
     ({"classes__classes": [{"name": "a", "colour": [1, 2, 3], "code": 70000}]}, "classes.classes.0.code: "),
     ({"classes__classes": [{"name": "a", "colour": [c] * 3, "code": c} for c in (1, 2)]}, "class map: each"),
     ({"classes__encoding": "words"}, "classes.encoding: "),
     ({"classes__ignored": [[1, 2, 3]]}, "class map: label files hold codes"),
     ({"recipe": []}, "recipe: expected the SHA-256 of recipe.yaml, got none"),
-    ({"recipe": None}, "recipe: "),
     ({"format": 3}, "expected format 2, got 3: written by another version of this program, use that one"),
-    ({"format": 1}, "expected format 2, got 1: written by another version"),
-    ({"format": "2"}, "expected format 2, got '2': written by another version"),
     ({"format": None}, "expected format 2, got none: written by another version"),
     ({"other": 1}, "other: "),
 ]  # fmt: skip
@@ -135,35 +98,25 @@ def test_a_wrong_type_or_range_is_refused_by_name(run: Run, changes: dict[str, A
     assert message in one_line(run.path)
 
 
-@pytest.mark.parametrize(
-    "key",
-    [
-        *("classes", "bands", "band_count", "dtype", "normalisation", "network", "labels"),
-        *("tiles", "planned_replicas", "recipe"),
-    ],
-)
-def test_a_missing_entry_is_refused(run: Run, key: str) -> None:
+def test_a_missing_entry_is_refused(run: Run) -> None:
     file = run.path / "run.json"
-    data = json.loads(file.read_text())
-    del data[key], data["crc"]
-    file.write_text(sealed(json.dumps(data)))
-    assert f"{key}: Field required" in one_line(run.path)
+    whole = {key: value for key, value in json.loads(file.read_text()).items() if key != "crc"}
+    for key in ("classes", "bands", "band_count", "normalisation", "labels", "tiles", "recipe"):
+        file.write_text(sealed(json.dumps({name: whole[name] for name in whole if name != key})))
+        assert f"{key}: Field required" in one_line(run.path)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"3", b"\xff", b"[" * 10**5, b'{"a":' * 10**5 + b"1", b'{"format": 1e999}']
-)
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"[" * 10**5, b'{"format": 1e999}'])
 def test_what_is_no_run_file_is_refused(run: Run, content: bytes) -> None:
     (run.path / "run.json").write_bytes(content)
     assert "run.json: damaged or edited: " in one_line(run.path)
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_a_run_file_without_a_checksum_is_refused(run: Run, version: int) -> None:
+def test_a_run_file_without_a_checksum_is_refused(run: Run) -> None:
     file = run.path / "run.json"
     data = json.loads(file.read_text())
     del data["crc"]
-    file.write_text(json.dumps({**data, "format": version}))
+    file.write_text(json.dumps(data))
     assert "run.json: damaged or edited: its checksum is another, or missing" in one_line(run.path)
 
 
@@ -185,7 +138,7 @@ def test_a_refusal_names_the_remedy_and_the_remedy_works(run: Run, capsys: Any) 
     recipe.unlink()
     assert load_run(run.path) == run
     assert "recipe.yaml: was not there; put back from step-00000003.npz" in capsys.readouterr().err
-    run_json.write_bytes(whole[0].replace(b"2.25", b"3.25"))
+    run_json.write_bytes(whole[0].replace(b"0.5", b"0.6"))
     assert "missing; move it away, and the copy in step-00000003.npz takes its place" in one_line(run.path)
     run_json.rename(run.path / "elsewhere")
     assert load_run(run.path) == run
@@ -195,7 +148,6 @@ def test_a_refusal_names_the_remedy_and_the_remedy_works(run: Run, capsys: Any) 
 def test_a_recipe_that_takes_anothers_place_is_never_taken_for_an_edited_one(
     run: Run, monkeypatch: Any
 ) -> None:
-    """As `--resume` does with other devices, say; killed after each of the files that are written."""
     other = replace(run, recipe=run.recipe.model_copy(update={"seed": 7}))
     write, seen = run_directory.write_whole, []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,11 +18,11 @@ from datasets import load_dataset
 from segmenter.base.errors import CheckpointError, DatasetError
 from segmenter.config.reading import load_recipe
 from segmenter.model.normalisation import Normalisation
-from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.run import Run
 from segmenter.tiles.scene_files import FILE, PIECE_BYTES, PIECES, file_digest, save_digests
 from segmenter.training.prepare import Tiles, changed_data, prepare_tiles
 from tests.helpers.made_training import made
+from tests.helpers.trained_run import bare_run
 
 
 def prepared(folder: Path) -> Tiles:
@@ -29,28 +30,28 @@ def prepared(folder: Path) -> Tiles:
     return prepare_tiles(recipe, load_dataset(recipe))
 
 
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data that are indexed and measured already."""
+    folder = made(tmp_path_factory.mktemp("begun") / "data").parent
+    prepared(folder)
+    return folder
+
+
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
-    made(tmp_path / "data")
-    return tmp_path / "data"
+def data(tmp_path: Path, begun: Path) -> Path:
+    return shutil.copytree(begun, tmp_path / "data")
 
 
 @pytest.fixture
 def run(data: Path, tmp_path: Path) -> Run:
     """A run that is begun with the data."""
     tiles, recipe = prepared(data), load_recipe(data / "recipe.yaml")
-    statistics = tiles.statistics
-    run = Run(
-        path=tmp_path / "run",
-        recipe=recipe,
+    scale = Normalisation.of(tiles.statistics.mean_C, tiles.statistics.std_C)
+    run = replace(
+        bare_run(tmp_path / "run", recipe=recipe),
         classes=load_dataset(recipe).classes,
-        bands=None,
-        band_count=3,
-        dtype="uint8",
-        normalisation=Normalisation.of(statistics.mean_C, statistics.std_C),
-        metres_per_pixel=1.0,
-        labels="full",
-        network=NetworkGeometry(2, 9),
+        normalisation=scale,
         tiles=tiles.fingerprint(),
     )
     run.save()
@@ -59,7 +60,6 @@ def run(data: Path, tmp_path: Path) -> Run:
 
 
 def invert(file: Path) -> None:
-    """Other pixels, and the labels stay."""
     with rasterio.open(file, "r+") as raster:
         raster.write(255 - raster.read())
 
@@ -78,11 +78,7 @@ def test_copied_elsewhere_with_other_times_the_data_are_the_same(
 @pytest.mark.parametrize(
     ("scenes", "said"),
     [
-        (["s2"], "the image of scene s2 has changed"),
-        (
-            ["s4"],
-            "the image of scene s4 has changed",
-        ),  # the one that validates: which model is best hangs on it
+        (["s4"], "the image of scene s4 has changed"),  # the one that validates: the best model hangs on it
         (["s0", "s3"], "the image of scene s0 has changed, and 1 more difference"),
     ],
 )
@@ -96,10 +92,7 @@ def test_a_run_does_not_go_on_with_other_images_under_the_same_labels(
     checkpoint: Any = None  # is not looked at any more
     with pytest.raises(CheckpointError) as caught:
         check_same_plan(run, prepared(data), 1, checkpoint)
-    assert str(caught.value) == (
-        f"{run.path}: {said} since this run was started: what follows would be another training; put back "
-        "what was there, or use --init-from to start a new run from it"
-    )
+    assert str(caught.value).startswith(f"{run.path}: {said} since this run was started: ")
 
 
 def test_labels_with_the_same_counts_new_and_lost_scenes_are_seen(data: Path, run: Run) -> None:
@@ -163,7 +156,6 @@ def test_any_byte_of_a_small_file_counts_and_of_a_large_one_a_bounded_part_is_re
 
 
 def read_so_far() -> int:
-    """Bytes that this process has read."""
     return int(Path("/proc/self/io").read_text().split()[1])
 
 

@@ -34,7 +34,6 @@ def dataset_of(root: Path, classes: ClassMap, *scenes: Scene, **options: Any) ->
 def images(
     make_geotiff: Make, dtype: str, rng: np.random.Generator
 ) -> tuple[list[Path], NDArray[np.float64]]:
-    """Two images with pixels without data, and the values of all pixels with data, (N, 2)."""
     low, high = (-3000, 3000) if dtype == "int16" else (1, 250)
     paths, values = [], []
     for i, shape in enumerate(((31, 57), (40, 23))):
@@ -54,7 +53,7 @@ def images(
     return paths, np.concatenate(values)
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int16", "float32"])
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32"])
 def test_statistics_equal_numpy(
     tmp_path: Path, make_geotiff: Make, make_classes: Callable[..., ClassMap], rng: Any, dtype: str
 ) -> None:
@@ -115,15 +114,10 @@ def test_statistics_of_much_data_take_some_of_the_windows(
     assert fields(again) == fields(sampled)
 
 
-WIDE = [
-    *((64, Size(4096, 4096)), (8, Size(8192, 8192)), (64, Size(2048, 2048)), (1, Size(8192, 131072))),
-    *((1024, Size(1024, 1024)), (24, Size(6000, 6000)), (3, Size(4096, 40960))),
-]
-
-
-@pytest.mark.parametrize(("count", "size"), WIDE, ids=str)
+@pytest.mark.parametrize(
+    ("count", "size"), [(64, Size(2048, 2048)), (1, Size(8192, 131072)), (24, Size(6000, 6000))], ids=str
+)
 def test_which_windows_are_read_does_not_go_with_the_grid(tmp_path: Path, count: int, size: Size) -> None:
-    """At the real limit: every column and row of windows occurs, and each scene has its share."""
     scenes = [scene(f"{i:04}", tmp_path / f"{i}.tif", None) for i in range(count)]
     jobs = statistics._jobs(scenes, [size] * count, statistics.MOST_PIXELS)
     assert len(set(jobs)) == len(jobs)
@@ -151,31 +145,7 @@ def test_many_files_are_taken_at_random(tmp_path: Path) -> None:
     assert len(some) == 4096
 
 
-@pytest.mark.parametrize("nodata_left", [False, True])
-def test_an_image_that_is_dark_on_the_left_is_not_taken_for_dark(
-    tmp_path: Path,
-    make_geotiff: Make,
-    make_classes: Callable[..., ClassMap],
-    monkeypatch: pytest.MonkeyPatch,
-    nodata_left: bool,
-) -> None:
-    """With half and an eighth of its windows: the mean is within four deviations of that of so many draws."""
-    monkeypatch.setattr("segmenter.tiles.statistics._WINDOW", Size(16, 16))
-    image = np.full((512, 256, 1), 220, np.uint8)
-    image[:, :128] = 0 if nodata_left else 30
-    path = make_geotiff("a.tif", image, nodata=0)
-    dataset = dataset_of(tmp_path, make_classes(2), scene("a", path, None))
-    for share in (2, 8):
-        found = band_statistics(dataset, most_pixels=image.size // share, progress=False)
-        windows = 512 // share
-        if nodata_left:
-            assert found.mean_C.tolist() == [220]
-        else:
-            assert abs(found.mean_C[0] - 125) < 4 * 95 / np.sqrt(windows)
-
-
-@pytest.mark.parametrize("dtype", ["int16", "uint16", "float32"])
-@pytest.mark.parametrize("scaling", [None, (0.5, 3.0)])
+@pytest.mark.parametrize(("dtype", "scaling"), [("uint16", None), ("float32", None), ("int16", (0.5, 3.0))])
 def test_a_band_is_measured_without_what_it_declares_void(
     tmp_path: Path,
     make_geotiff: Make,
@@ -184,7 +154,6 @@ def test_a_band_is_measured_without_what_it_declares_void(
     dtype: str,
     scaling: tuple[float, float] | None,
 ) -> None:
-    """A stack of which one band has a hole: mean, deviation, range and spread are of the rest."""
     nodata = 0 if dtype == "uint16" else -9999
     image = rng.integers(150, 250, (90, 70, 2)).astype(dtype)
     image[:26, :, 1] = nodata
@@ -206,11 +175,10 @@ def test_a_band_is_measured_without_what_it_declares_void(
         band_statistics(dataset_of(tmp_path, make_classes(2), scene("b", empty, None)), progress=False)
 
 
-@pytest.mark.parametrize("dtype", ["uint16", "float32"])
 def test_a_saturated_pixel_of_a_hundred_does_not_widen_the_spread(
-    tmp_path: Path, make_geotiff: Make, make_classes: Callable[..., ClassMap], rng: Any, dtype: str
+    tmp_path: Path, make_geotiff: Make, make_classes: Callable[..., ClassMap], rng: Any
 ) -> None:
-    image = rng.normal(1500, 300, (200, 200, 1)).astype(dtype)
+    image = rng.normal(1500, 300, (200, 200, 1)).astype(np.uint16)
     image[::20, ::10] = 65535
     dataset = dataset_of(tmp_path, make_classes(2), scene("a", make_geotiff("a.tif", image), None))
     found = band_statistics(dataset, progress=False)
@@ -246,7 +214,7 @@ def test_statistics_errors(tmp_path: Path, make_geotiff: Make, make_classes: Cal
             band_statistics(dataset_of(tmp_path, make_classes(2), *scenes), progress=False)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "uint32"])
+@pytest.mark.parametrize("dtype", ["int8", "uint32"])
 def test_whole_numbers_of_any_size_are_measured(dtype: str, rng: Any) -> None:
     """Those of 32 bits have too many values for a histogram."""
     limits = np.iinfo(dtype)

