@@ -83,13 +83,3 @@ def test_a_label_that_is_far_larger_than_its_image_is_not_read(
         assert f"expected 31×23 pixels as its image {image} has, got {width}×{height}" in report.text()
     with pytest.raises(RasterError, match="declares 2147483647×1 pixels in a file of"):
         read_label(sparse(label, 1, (1 << 31) - 1))
-
-
-def test_a_label_of_two_bands_is_refused(make_geotiff: Make, make_classes: Callable[..., ClassMap]) -> None:
-    image = make_geotiff("a.tif", np.ones((23, 31, 3), np.uint8))
-    label = make_geotiff("two.tif", np.ones((23, 31, 2), np.uint8))
-    with pytest.raises(RasterError, match=r"two\.tif: expected a label of one band, or of three .*, got two"):
-        read_label(label)
-    dataset = Dataset("made", image.parent, (Scene("a", image, label, "a", "train"),), make_classes(2))
-    findings = check_dataset(dataset, progress=False).findings
-    assert [f.kind for f in findings] == ["label", "class", "class"]
