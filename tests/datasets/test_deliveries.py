@@ -15,6 +15,7 @@ import pytest
 import rasterio
 import yaml
 from numpy.typing import NDArray
+from rasterio.rio.main import main_group
 from rasterio.transform import Affine
 from rasterio.warp import transform
 
@@ -34,7 +35,6 @@ Make = Callable[..., Path]
 ROOT = Path(__file__).parents[2]
 HERE = Affine(10, 0, 500_000, 0, -10, 5_600_000)
 UTM = "EPSG:32633"
-RIO = "from rasterio.rio.main import main_group; main_group()"
 SIZE = (36, 44)
 
 
@@ -255,7 +255,9 @@ def worldcover(root: Path, width: int, height: int) -> Path:
 
 
 @pytest.mark.parametrize("map_too", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_the_page_leads_from_products_to_a_map(tmp_path: Path, map_too: bool) -> None:
+def test_the_page_leads_from_products_to_a_map(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, map_too: bool
+) -> None:
     """Its recipe and its commands, as they stand there, on made files of that layout."""
     page = (ROOT / "docs" / "start_sentinel2.md").read_text(encoding="utf-8")
     data = tmp_path / "data"
@@ -271,7 +273,9 @@ def test_the_page_leads_from_products_to_a_map(tmp_path: Path, map_too: bool) ->
     loop, commands = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
     score = re.search(r"`--labels (\S+_Map\.tif)`", page)
     assert score is not None
-    said = _run(tmp_path, f'rio() {{ {sys.executable} -c "{RIO}" "$@"; }}\n{loop}')
+    monkeypatch.chdir(tmp_path)
+    for call in _run(tmp_path, f'rio() {{ echo "$*"; }}\n{loop}').splitlines():
+        main_group(call.split(), standalone_mode=False)  # a process for each file takes a minute
     for line in commands.splitlines():
         more = f" --labels {score[1]}" if line.startswith("python predict.py") else ""
         said = _run(tmp_path, line.replace(" train.py", f" {ROOT}/train.py")
