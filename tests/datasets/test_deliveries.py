@@ -205,8 +205,6 @@ def test_a_vrt_is_opened_where_its_driver_is_named_and_changes_with_its_sources(
     assert {s.label for s in again.scenes}.isdisjoint({s.label for s in first.scenes})
 
 
-# ---------------------------------------------------------------------------------------------- the page
-
 CODES = np.array([10, 20, 30, 40, 50, 60, 80, 90], np.uint8)
 _BANDS = {10: ("B02", "B03", "B04", "B08"), 20: ("B11", "B12")}
 _STEP = 1 / 12_000

@@ -153,9 +153,6 @@ def test_many_scenes_are_compared_in_little_work(make_geotiff: Make) -> None:
     assert "2501.tif" in found[0].text()
 
 
-# ------------------------------------------------------------------------- what else the report says
-
-
 def test_the_report_says_what_the_images_are(check: Check, make_geotiff: Make) -> None:
     images = {make_geotiff(f"{i}.tif", pixels(i, 4), transform=at(40 * i, 0)): "train" for i in range(3)}
     said = "images: 3 of 4 bands, uint8, 0.5 m a pixel, EPSG:25833, 31×23 pixels"

@@ -1,4 +1,4 @@
-"""The loaders on tiny files with the published names: the constants themselves are tested, not patched."""
+"""Loaders on tiny files with the published names, their splits, and what a recipe leaves out."""
 
 from __future__ import annotations
 

@@ -106,9 +106,6 @@ def test_parts_are_ordered_by_their_numbers(tmp_path: Path) -> None:
     assert [path.name for path in find_parts(f"{tmp_path}/*.png")] == names
 
 
-# ------------------------------------------------------------------------------------------ script
-
-
 def test_stitch_command(tmp_path: Path, make_geotiff: Make, capsys: pytest.CaptureFixture[str]) -> None:
     for i, part in enumerate(cut(np.ones((64, 50, 3), np.uint8))):
         make_geotiff(f"part_{i}.tif", part, crs=None)

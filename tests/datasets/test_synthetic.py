@@ -13,7 +13,6 @@ import pytest
 from datasets.classes import NAIC2020_ROUND1, NAIC2020_ROUND2, POTSDAM, POTSDAM_TEST, POTSDAM_TRAIN
 from datasets.synthetic import Cover, make, render_country, render_town
 from datasets.synthetic.make import (
-    class_borders,
     make_naic2020,
     make_potsdam,
     potsdam_names,
@@ -45,9 +44,6 @@ def naic(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("naic")
     make_naic2020(root, scenes=40, seed=5, size=96)
     return root
-
-
-# ----------------------------------------------------------------------------------------- Potsdam
 
 
 def test_potsdam_has_the_published_names(potsdam: Path) -> None:
@@ -126,13 +122,6 @@ def test_no_boundary_is_black_exactly_within_three_pixels_of_a_border(potsdam: P
     np.testing.assert_array_equal(eroded[~black], full[~black])
 
 
-def test_a_uniform_label_has_no_border() -> None:
-    assert not class_borders(np.full((9, 11), 2, np.uint8)).any()
-
-
-# -------------------------------------------------------------------------------------------- NAIC
-
-
 def test_naic_round_1_layout_and_codes(naic: Path) -> None:
     assert set(_contents(naic)) == {
         f"train/{folder}/{n:04d}{ending}"
@@ -164,9 +153,6 @@ def test_naic_round_2_has_8_bit_codes(tmp_path: Path) -> None:
         NAIC2020_ROUND2.decode(read_label(path))
 
 
-# -------------------------------------------------------------------------------------- repeatable
-
-
 def test_same_seed_same_bytes_another_seed_others(tmp_path: Path) -> None:
     for folder, seed in (("a", 3), ("b", 3), ("c", 4)):
         make_potsdam(tmp_path / folder, scenes=2, seed=seed, size=64)
@@ -181,9 +167,6 @@ def test_a_scene_does_not_depend_on_how_many_are_made(tmp_path: Path) -> None:
     make_naic2020(tmp_path / "more", scenes=4, seed=3, size=64)
     few, more = _contents(tmp_path / "few"), _contents(tmp_path / "more")
     assert few == {name: more[name] for name in few}
-
-
-# --------------------------------------------------------------------------------------- mistakes
 
 
 def test_existing_files_are_never_replaced(potsdam: Path, naic: Path) -> None:
@@ -233,9 +216,6 @@ def test_impossible_numbers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="round: expected"):
         make_naic2020(tmp_path, scenes=1, seed=1, round=3)
     assert _contents(tmp_path) == {}
-
-
-# ---------------------------------------------------------------------------------------- imagery
 
 
 @pytest.mark.parametrize(("size", "gsd"), [(Size(1, 1), 0.05), (Size(31, 67), 0.5), (Size(257, 5), 4.0)])

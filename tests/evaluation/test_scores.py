@@ -200,9 +200,6 @@ def test_matrices_of_different_classes_are_not_added(make_classes: Callable[...,
         ConfusionMatrix(FOUR).merge(ConfusionMatrix(make_classes(3)))
 
 
-# ------------------------------------------------------------------------------------- protocols
-
-
 def _potsdam() -> ClassMap:
     names = PROTOCOLS["potsdam-6"].classes
     return ClassMap(tuple(LandCoverClass(name, (i, i, i), i) for i, name in enumerate(names)))
@@ -287,9 +284,6 @@ def test_scores_of_one_protocol_compare_and_merge() -> None:
 def test_a_scene_is_not_counted_twice() -> None:
     with pytest.raises(ScoreError, match="scores of one scene cannot be added to themselves: s1"):
         _scores([0], [0]).merged(_scores([0], [0]))
-
-
-# ---------------------------------------------------------------------------------------- output
 
 
 @given(pairs)

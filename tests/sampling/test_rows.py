@@ -1,4 +1,4 @@
-"""Apart from what coverage asks, a plan is random: no tile, pair of tiles or step is preferred."""
+"""A plan is random but for what coverage asks; order for replicas shows each as many classes as it can."""
 
 from __future__ import annotations
 
