@@ -1,4 +1,4 @@
-"""The audit finds each fault by name, in bounded pieces; the index refuses the same files in the same words."""
+"""The audit finds each fault by name, in bounded pieces; the index refuses the same files alike."""
 
 from __future__ import annotations
 

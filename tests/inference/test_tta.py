@@ -125,13 +125,7 @@ def test_there_are_eight_and_each_is_undone() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param("0.5,1", marks=pytest.mark.slow),
-        "flips,scales",
-        pytest.param("2", marks=pytest.mark.slow),
-        "0.625",
-    ],
+    "text", ["0.5,1", "0.625", *(pytest.param(t, marks=pytest.mark.slow) for t in ("flips,scales", "2"))]
 )
 def test_scales_are_exact_in_windows(network: Any, rng: np.random.Generator, text: str) -> None:
     """With the larger stride and radius, bit for bit what the whole raster gives at once."""
