@@ -49,6 +49,12 @@ def test_below_the_command_hints_name_the_command() -> None:
     assert invocation.recipes_hint() == "`segmenter recipes` lists ready-made ones"
 
 
+def test_without_a_clone_hints_name_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "argv", ["notebook"])
+    monkeypatch.setattr(invocation, "_CLONE", tmp_path)
+    assert invocation.invocation("datasets") == "segmenter datasets"
+
+
 @pytest.mark.usefixtures("installed")
 @pytest.mark.parametrize("tool", TOOLS)
 def test_every_tool_answers_under_its_name(tool: str, capsys: Any) -> None:

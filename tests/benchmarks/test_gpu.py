@@ -205,6 +205,12 @@ def test_laws_are_shown_on_cards_or_on_parts_of_one(cards: int, expected: list[s
     assert sum(limit for name, limit in limits.items() if not sections.SECTIONS[name].is_law) < 600
 
 
+def test_on_logical_devices_every_section_has_its_full_size_there() -> None:
+    tasks = command.tasks(list(sections.SECTIONS), 4, 10, logical=True)
+    assert [task.name for task in tasks] == list(sections.SECTIONS)
+    assert {(task.place, task.cards) for task in tasks} == {("logical", 4)}
+
+
 @pytest.mark.parametrize(("draws_off", "holds"), [(0, True), (1, True), (2, False)])
 def test_one_draw_in_which_a_rounding_turns_a_unit_on_breaks_no_law(draws_off: int, holds: bool) -> None:
     def differences(name: str, replicas: int, *, rounded: int) -> dict[str, float]:
@@ -263,6 +269,12 @@ def test_the_two_ends_are_timed_first(tmp_path: Path, monkeypatch: pytest.Monkey
     assert names[:4] == [f"{devices}, mixed_float16{xla}" for xla in ("", ", XLA") for devices in ENDS]
     assert {"4 devices, mixed_float16, XLA", "4 devices, mixed_bfloat16", "3 devices, float32"} <= set(names)
     assert len(set(names)) == len(names)
+
+
+def test_four_cards_are_compared_with_the_page(tensorflow: ModuleType, tmp_path: Path) -> None:
+    found = step.speedup(Bench("cards", 4, Sizes(), tmp_path), step.Case("float32", 4), 3.2)
+    assert (found.holds, found.law) == (False, False)
+    assert found.expected == "≥ 3.4; 3.60 … 3.86 ×"
 
 
 @pytest.mark.parametrize("rates", [(50.0, 400.0), (400.0, 50.0), (50.0, 60.0)])

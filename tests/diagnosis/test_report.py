@@ -304,3 +304,8 @@ def test_without_its_packages_the_report_says_what_to_install(
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(SegmenterError, match=f"needs the package {package}: make setup"):
         html_report(made_diagnosis())
+
+
+def test_another_version_of_the_diagnosis_is_a_defect() -> None:
+    with pytest.raises(ValueError, match="expected a diagnosis of version 1, got 2"):
+        html_report(made_diagnosis(version=2))

@@ -211,6 +211,14 @@ def test_learning_curves_have_the_colours_of_the_map(tmp_path: Path) -> None:
         assert sum(_pixels_of(panel, c) for c in (*others, (31, 119, 180))) == 0  # the last is matplotlib's
 
 
+def test_the_loss_is_drawn(tmp_path: Path) -> None:
+    learning_curves([{"step": i, "loss": 2 / i} for i in range(1, 30)], tmp_path / "c.png")
+    learning_curves([{"step": i, "miou": 0.5, "iou": {}} for i in range(1, 30)], tmp_path / "none.png")
+    blue, none = (_picture(tmp_path / f"{name}.png").astype(int) for name in ("c", "none"))
+    bluish = [int(((p[..., 2] - p[..., 0]) > 30).sum()) for p in (blue, none)]
+    assert bluish[0] > bluish[1] + 100
+
+
 def test_learning_rates_are_drawn(tmp_path: Path) -> None:
     learning_curves([{"step": s, "learning_rate": 1e-3} for s in (10, 20, 30)], tmp_path / "c.png")
     panel = _picture(tmp_path / "c.png")[760:, 95:760]  # the lowest
