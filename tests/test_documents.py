@@ -1,21 +1,27 @@
-"""Documents: links resolve, paths and modules that they name exist, and the JSON keys are all explained."""
+"""Documents: links resolve, names exist, both READMEs agree, and the reference is what the code makes."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
 import re
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
+from datasets import commands
 from datasets.folder import load_folder
 from segmenter.config.datasets import FolderConfig
-from segmenter.config.reading import load_recipe
+from segmenter.config.models import MODEL_KINDS
+from segmenter.config.reading import default_recipe, flat_settings, load_recipe
 from segmenter.diagnosis import data
 from segmenter.sampling.forecast import Outlook
+from website import reference
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -79,9 +85,8 @@ def test_the_recipe_of_the_first_page_is_one(tmp_path: Path) -> None:
 def test_the_patterns_of_the_data_page_pair_the_files_beside_them(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")
     classes, split = (yaml.safe_load(part.partition("```")[0]) for part in page.split("```yaml\n")[1:3])
-    config = FolderConfig.model_validate(
-        {"kind": "folder", "root": "x", "images": "x", "labels": "y", **classes}
-    )
+    section = {"kind": "folder", "root": "x", "images": "x", "labels": "y", **classes}
+    config = FolderConfig.model_validate(section)
     assert [c.code for c in config.classes] == [0, 1, 7]
     rows = [line.split("|")[1:4] for line in page.splitlines() if line.count("{") >= 2 and line[0] == "|"]
     assert len(rows) == 4
@@ -115,3 +120,94 @@ def _texts() -> Iterator[str]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield node.value
+
+
+ENGLISH, CHINESE = "README.md", "README.zh-CN.md"
+BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+COMMENT = re.compile(r"(^|\s{2,})#.*$")
+
+
+def _blocks(text: str) -> list[str]:
+    """Return the code blocks, without comments."""
+    return ["\n".join(COMMENT.sub("", line) for line in block.splitlines()) for block in BLOCK.findall(text)]
+
+
+def _inline(text: str) -> Counter[str]:
+    """Return the code within text; its order depends on the language."""
+    return Counter(re.findall(r"`[^`\n]+`", BLOCK.sub("", text)))
+
+
+def _differences(english: str, chinese: str) -> list[str]:
+    ours, theirs = _inline(english), _inline(chinese)
+    return [
+        *(f"a block of one page alone: {block}" for block in set(_blocks(english)) ^ set(_blocks(chinese))),
+        *(["the blocks stand in another order"] if _blocks(english) != _blocks(chinese) else []),
+        *(f"{ENGLISH} alone: {code}" for code in ours - theirs),
+        *(f"{CHINESE} alone: {code}" for code in theirs - ours),
+    ]
+
+
+def test_both_readmes_have_the_same_commands_and_lead_to_each_other() -> None:
+    english, chinese = ((ROOT / name).read_text(encoding="utf-8") for name in (ENGLISH, CHINESE))
+    assert _differences(english, chinese) == []
+    assert f"]({CHINESE})" in english
+    assert f"]({ENGLISH})" in chinese
+
+
+@pytest.mark.parametrize(
+    ("there", "here"),
+    [
+        ("`--memory 8GB`", "`--memory 4GB`"),
+        ("```\nrun a  # one\n```", "```\nrun b  # 一\n```"),
+        ("```\na\n```\n```\nb\n```", "```\nb\n```\n```\na\n```"),
+        ("`a` `a`", "`a`"),
+    ],
+)
+def test_a_difference_is_found(there: str, here: str) -> None:
+    assert _differences(f"# a\n\n{there}\n", f"# 一\n\n{there}\n") == []
+    assert _differences(f"# a\n\n{there}\n", f"# 一\n\n{here}\n") != []
+
+
+@pytest.mark.parametrize("path", reference.PAGES, ids=lambda path: path.name)
+def test_the_page_is_what_the_code_makes(path: Path) -> None:
+    made = reference.PAGES[path]()
+    assert path.read_text(encoding="utf-8") == made, "run: python -m website.reference"
+
+
+def test_both_pages_together_stay_short() -> None:
+    assert sum(len(page().split()) for page in reference.PAGES.values()) <= 5000
+
+
+def test_every_setting_is_a_row_of_its_section() -> None:
+    text = reference.recipe_page()
+    sections = {part.partition("\n")[0]: part for part in text.split("\n## ")}
+    for setting in flat_settings(default_recipe()):
+        section, _, key = setting.partition(".")
+        if key:
+            assert f"|`{key}`|" in sections[section], setting
+        else:
+            assert f"|`{section}`|" in text, setting
+    for section in MODEL_KINDS.values():
+        assert all(f"|`{key}`|" in sections["model"] for key in section.model_fields if key != "kind")
+
+
+def test_every_key_and_option_is_explained() -> None:
+    rows = [
+        re.split(r"(?<!\\)\|", line.strip("|"))
+        for page in reference.PAGES.values()
+        for line in page().splitlines()
+        if line.startswith("|`")
+    ]
+    assert len(rows) > 250
+    assert [row[0] for row in rows if not row[-1]] == []
+
+
+def test_every_tool_has_its_options() -> None:
+    text = reference.options_page()
+    assert re.findall(r"^## segmenter (\S+)$", text, re.MULTILINE) == list(commands.TOOLS)
+    assert reference._PARSERS.keys() == commands.TOOLS.keys()
+
+
+def test_no_tensorflow_is_imported() -> None:
+    code = "import sys, website.reference; sys.exit('tensorflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -15,7 +15,7 @@ from fuzz.mutations import mutant
 from fuzz.worker import Case
 from tests.helpers import fuzz_table
 
-CASES = 60
+CASES = 30
 """Of each target; `make fuzz` has thousands."""
 
 

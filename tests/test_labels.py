@@ -22,11 +22,7 @@ def _codes(*codes: int, **options: object) -> ClassMap:
     return ClassMap(classes, **options)
 
 
-@given(
-    arrays.arrays(
-        np.uint8, arrays.array_shapes(min_dims=2, max_dims=2, max_side=13), elements=st.integers(0, 7)
-    )
-)
+@given(arrays.arrays(np.uint8, st.tuples(st.integers(1, 13), st.integers(1, 13)), elements=st.integers(0, 7)))
 def test_decode_is_the_inverse_of_codes(ids: np.ndarray) -> None:
     raw = NAIC.codes()[ids]
     assert raw.dtype == np.uint16
@@ -37,9 +33,8 @@ def test_decode_is_the_inverse_of_codes(ids: np.ndarray) -> None:
 @given(arrays.arrays(np.uint8, (11, 13), elements=st.integers(0, 5)))
 def test_decode_is_the_inverse_of_the_palette(ids: np.ndarray) -> None:
     colours = [(255, 255, 255), (0, 0, 255), (0, 255, 255), (0, 255, 0), (255, 255, 0), (255, 0, 0)]
-    classes = ClassMap(
-        tuple(LandCoverClass(str(i), c, i) for i, c in enumerate(colours)), "colours", (BLACK,)
-    )
+    classes = tuple(LandCoverClass(str(i), c, i) for i, c in enumerate(colours))
+    classes = ClassMap(classes, "colours", (BLACK,))
     raw = classes.palette()[ids]
     assert np.array_equal(classes.decode(raw), ids)
     # A fourth band (alpha) changes nothing; black is ignored.
@@ -56,10 +51,8 @@ def test_any_table_of_codes_decodes_as_a_look_up_by_hand(codes: set[int], random
     assert classes.decode(raw).tolist() == [[order.index(value) for value in row] for row in raw.tolist()]
 
 
-@pytest.mark.parametrize(
-    "dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64]
-)
-def test_codes_of_every_integer_type_are_read(dtype: type) -> None:
+@pytest.mark.parametrize("dtype", ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"])
+def test_codes_of_every_integer_type_are_read(dtype: str) -> None:
     raw = np.array([[1, 2, 0], [2, 1, 1]], dtype)
     assert _codes(2, 1, ignored=(0,)).decode(raw).tolist() == [[1, 0, 255], [0, 1, 1]]
 
@@ -67,14 +60,8 @@ def test_codes_of_every_integer_type_are_read(dtype: type) -> None:
 @pytest.mark.parametrize(
     ("raw", "message"),
     [
-        (
-            np.array([[100, 300, 300, 900, 999]], np.uint16),
-            r"x\.png: codes .* know: 900 \(1 px\), 999 \(1 px\)",
-        ),
-        (
-            np.array([[100, 7, 7, 7]], np.uint8),
-            r"x\.png: codes .* know: 7 \(3 px\); add them to dataset\.ignore",
-        ),
+        (np.array([[100, 300, 900, 999]], np.uint16), r"x\.png: .* know: 900 \(1 px\), 999 \(1 px\)"),
+        (np.array([[100, 7, 7, 7]], np.uint8), r"x\.png: .* know: 7 \(3 px\); .* dataset\.ignore"),
         (np.array([[100, -1, -1]], np.int16), r"know: -1 \(2 px\)"),
         (np.array([[100, 100.5]], np.float32), r"know: 100\.5 \(1 px\)"),
         (np.array([[100, 65535]], np.uint16), r"know: 65535 \(1 px\)"),
@@ -108,8 +95,8 @@ def test_black_is_not_known_unless_it_is_ignored(make_classes: Callable[..., Cla
     ("encoding", "raw", "message"),
     [
         ("codes", np.zeros((2, 2, 3), np.uint8), "expected one band .* got 3 of uint8"),
-        ("colours", np.zeros((2, 2), np.uint8), "expected a label image of three 8-bit colour bands, got 1"),
-        ("colours", np.zeros((2, 2, 3), np.uint16), "three 8-bit colour bands, got 3 of uint16"),
+        ("colours", np.zeros((2, 2), np.uint8), "got 1"),
+        ("colours", np.zeros((2, 2, 3), np.uint16), "got 3 of uint16"),
     ],
 )
 def test_the_wrong_kind_of_label_file_is_refused(
@@ -131,19 +118,11 @@ def test_the_wrong_kind_of_label_file_is_refused(
         (lambda: _codes(1, 2, ignored=(BLACK,)), r"ignored is given as codes, got \(0, 0, 0\)"),
         (lambda: _codes(1, 2, encoding="colours", ignored=(3,)), "ignored is given as colours, got 3"),
         (lambda: _codes(1, 70000, encoding="colours"), "lie in 0 … 65534, got"),
+        (lambda: _codes(1, 257, encoding="colours"), "got twice: #010000"),
+        (lambda: ClassMap((LandCoverClass("a", (0, 0, 256), 1),), "colours"), r"got \(0, 0, 256\)"),
         (
-            lambda: _codes(1, 257, encoding="colours"),
-            "value in label files may occur once, got twice: #010000",
-        ),
-        (
-            lambda: ClassMap((LandCoverClass("a", (0, 0, 256), 1),), "colours"),
-            r"three values in 0 … 255, got \(0, 0, 256\)",
-        ),
-        (
-            lambda: ClassMap(
-                (LandCoverClass("a", (0, 0, 1), 1), LandCoverClass("b", (0, 0, 2), 1)), "colours"
-            ),
-            "each code may occur once, got twice: 1",
+            lambda: ClassMap(tuple(LandCoverClass(n, (0, 0, ord(n)), 1) for n in "ab"), "colours"),
+            "got twice: 1",
         ),
     ],
 )

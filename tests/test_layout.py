@@ -54,8 +54,6 @@ EXTRAS = {
 DOORS = {"api", "face", "datasets", "commands"}
 """What wires the rooms and the extras; nobody inside imports these."""
 
-"""Room → the rooms that its modules may import. The one table of who may use whom."""
-
 FOUNDATION = {"base", "grid"}
 
 MEASURES = ("benchmarks", "fuzz", "datasets.commands.gpu.")
@@ -183,12 +181,6 @@ def _may_use_tensorflow(module: str) -> bool:
     if name.startswith("datasets.commands.gpu."):
         return True
     return name in TENSORFLOW_MODULES or (room_of(module) in TENSORFLOW_ROOMS and name not in LIGHT_MODULES)
-
-
-def test_imports_are_found() -> None:
-    assert "segmenter.base.errors" in GRAPH["segmenter.grid.labels"]
-    assert "rasterio" in IMPORTS["segmenter.raster.opening"]
-    assert "segmenter.base.errors" in _reached("segmenter.grid.scenes")
 
 
 def test_relative_imports_are_found_and_only_the_loaders_have_them() -> None:
@@ -350,7 +342,6 @@ def test_tests_share_helpers_and_never_import_another_test() -> None:
         (["predict.py"], "{scene}"),
         (["-m", "datasets"], "stitch"),
         (["-m", "segmenter.devices"], "--logical-devices"),
-        (["-m", "segmenter.runs"], "unpack"),
         (["-c", "import sys; from datasets.commands import main; main(sys.argv[1:])"], "convert-weights"),
         (["-m", "segmenter.extras.export"], "--profile"),
     ],

@@ -40,9 +40,8 @@ sys.exit(run_script(lambda: load_tensorflow() or 0))
 
 @pytest.mark.parametrize(("words", "least", "most"), [([], -0.1, 0.1), (["keep"], 0.9, 1.1)])
 def test_freed_memory_is_kept_where_that_is_asked_for(words: list[str], least: float, most: float) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FREED, *words], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    command = [sys.executable, "-c", FREED, *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert least <= float(done.stdout) <= most
 
 
@@ -56,7 +55,7 @@ def test_too_little_room_for_tensorflow_is_one_line(kind: str, mebibytes: int, s
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("error: TensorFlow cannot be imported: expected at least ")
-    assert f" MiB of {said}, the limit is {mebibytes} MiB; raise the limit" in done.stderr
+    assert f" MiB of {said}, the limit is {mebibytes} MiB" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
@@ -102,10 +101,6 @@ def test_control_groups_of_the_first_version_count_too(kernel: Callable[..., Non
     kernel("cgroup/memory/job/memory.stat", "cache 5\ntotal_cache 0")
     assert machine_memory() == 500 * MIB
     assert lacking(301) == ["301 MiB of memory, 300 MiB are left of its control group's"]
-
-
-def test_the_machine_tells_its_memory() -> None:
-    assert 10**8 < machine_memory() < 10**14
 
 
 def test_cores_are_counted_by_affinity_and_by_the_quota_of_every_control_group(

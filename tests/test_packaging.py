@@ -110,38 +110,17 @@ def _files(folder: Path) -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("installed", "folder"),
-    [
-        ("segmenter", "segmenter"),
-        ("segmenter_datasets", "datasets"),
-        ("segmenter_datasets/recipes", "configs"),
-    ],
-)
-def test_the_wheel_has_every_file_of_the_clone_as_it_is(unpacked: Path, installed: str, folder: str) -> None:
-    """Also those that are no modules: pages, styles, schemas, recipes."""
-    there = _files(unpacked / installed)
-    if installed == "segmenter_datasets":
-        there = {name: content for name, content in there.items() if not name.startswith("recipes/")}
-    assert there == _files(ROOT / folder)
-
-
-def test_the_wheel_has_nothing_else(unpacked: Path) -> None:
-    """In particular no `datasets`, which is a well-known package's name, and no tests."""
+def test_the_wheel_has_every_file_of_the_clone_as_it_is_and_nothing_else(unpacked: Path) -> None:
+    """Also what is no module; no `datasets`, a well-known package's name, and no tests."""
+    assert _files(unpacked / "segmenter") == _files(ROOT / "segmenter")
+    recipes = {f"recipes/{name}": content for name, content in _files(ROOT / "configs").items()}
+    assert _files(unpacked / "segmenter_datasets") == {**_files(ROOT / "datasets"), **recipes}
     names = {path.name for path in unpacked.iterdir()}
     assert names == {"segmenter", "segmenter_datasets", *(n for n in names if n.endswith(".dist-info"))}
 
 
 def test_the_source_distribution_has_what_a_clone_has(sources: Path) -> None:
-    for name in (
-        "train.py",
-        "predict.py",
-        "setup.py",
-        "Makefile",
-        "Dockerfile",
-        "LICENSE",
-        "CONTRIBUTING.md",
-    ):
+    for name in ("train.py", "predict.py", "setup.py", "Makefile", "Dockerfile", "LICENSE"):
         assert (sources / name).read_bytes() == (ROOT / name).read_bytes()
     for folder in ("configs", "constraints", "datasets", "docs", "tests"):
         mine = {path.relative_to(ROOT) for path in (ROOT / folder).rglob("*.*") if path.suffix != ".pyc"}
@@ -210,9 +189,6 @@ def _is_program(path: Path) -> bool:
 def _typed(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
     return f"python -m {'.'.join(parts[:-1] if parts[-1] == '__main__' else parts)}"
-
-
-# ------------------------------------------------------------------------------ in a fresh environment
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The law of tiling: every pixel of the raster is kept exactly once. Odd sizes on purpose."""
+"""Sizes and windows, and the law of tiling: every pixel of the raster is kept exactly once."""
 
 from __future__ import annotations
 
@@ -43,15 +43,12 @@ def test_grid_keeps_every_pixel_exactly_once(size: Size, height: int, width: int
     tiles = list(grid(size, tile, overlap))
     assert (_times_kept(tiles, size) == 1).all()
     assert {placement.read.size for placement in tiles} == {tile}
-    assert len(tiles) == _most_windows(size.height, height, height - overlap) * _most_windows(
-        size.width, width, width - overlap
-    )
+    rows = _most_windows(size.height, height, height - overlap)
+    assert len(tiles) == rows * _most_windows(size.width, width, width - overlap)
 
 
 @given(sizes, st.integers(2, 30), st.integers(1, 29))
-def test_grid_stays_in_the_scene_where_it_can_and_overlaps_enough(
-    size: Size, side: int, overlap: int
-) -> None:
+def test_grid_stays_in_the_scene_and_overlaps_enough(size: Size, side: int, overlap: int) -> None:
     overlap = min(overlap, side - 1)
     reads = [placement.read for placement in grid(size, Size(side, side), overlap)]
     for length, axis in ((size.height, "row"), (size.width, "col")):
@@ -125,9 +122,8 @@ def test_halo_windows_are_no_more_than_needed(size: Size, halo: tuple[int, int, 
     window, placements = _windows(size, *halo)
     padded, largest = size.round_up(stride), window.round_up(stride)
     step = 2 * (-(-radius // stride) * stride)
-    assert len(placements) <= _most_windows(
-        padded.height, largest.height, largest.height - step
-    ) * _most_windows(padded.width, largest.width, largest.width - step)
+    rows = _most_windows(padded.height, largest.height, largest.height - step)
+    assert len(placements) <= rows * _most_windows(padded.width, largest.width, largest.width - step)
 
 
 @given(sizes, halos, st.data())
@@ -167,3 +163,59 @@ def test_windows_are_no_larger_than_so_many_need_to_be() -> None:
 def test_a_window_that_is_all_halo_is_refused() -> None:
     with pytest.raises(ValueError, match="a window of 64×64 pixels keeps nothing inside a halo of 32"):
         list(halo_windows(Size(200, 200), Size(64, 64), 30, 16))
+
+
+windows = st.builds(
+    Window, st.integers(-30, 30), st.integers(-30, 30), st.integers(0, 30), st.integers(0, 30)
+)
+
+
+def _mask(window: Window) -> np.ndarray:
+    """The window's pixels in a canvas that holds every window of `windows`."""
+    canvas = np.zeros((100, 100), bool)
+    canvas[window.shifted(30, 30).slices()] = True
+    return canvas
+
+
+@given(windows, windows)
+def test_intersection_is_the_common_pixels(a: Window, b: Window) -> None:
+    assert np.array_equal(_mask(a.intersection(b)), _mask(a) & _mask(b))
+    assert _mask(a).sum() == a.size.pixels
+
+
+@given(windows, windows)
+def test_contains_means_every_pixel(a: Window, b: Window) -> None:
+    inside = not (_mask(b) & ~_mask(a)).any()
+    assert a.contains(b) == inside or b.size.pixels == 0
+
+
+@given(windows, windows)
+def test_relative_to_keeps_the_same_pixels(a: Window, b: Window) -> None:
+    relative = a.relative_to(b)
+    assert relative.size == a.size
+    assert relative.shifted(b.row, b.col) == a
+
+
+@given(st.integers(0, 500), st.integers(0, 500), st.integers(1, 64))
+def test_round_up_is_the_smallest_multiple(height: int, width: int, multiple: int) -> None:
+    size = Size(height, width).round_up(multiple)
+    assert size.height % multiple == size.width % multiple == 0
+    assert 0 <= size.height - height < multiple
+    assert 0 <= size.width - width < multiple
+
+
+def test_window_of_a_size_starts_at_the_origin() -> None:
+    window = Window.of(Size(101, 203))
+    assert (window.row, window.col, window.row_stop, window.col_stop) == (0, 0, 101, 203)
+    assert window.size == Size(101, 203)
+
+
+def test_rows_come_before_columns_in_text() -> None:
+    assert str(Size(101, 203)) == "203×101"
+    assert str(Window(5, 7, 11, 13)) == "rows 5–15, columns 7–19"
+
+
+@pytest.mark.parametrize("make", [lambda: Size(-1, 3), lambda: Window(0, 0, 3, -1)])
+def test_negative_sides_are_refused(make) -> None:
+    with pytest.raises(ValueError, match="no negative side"):
+        make()

@@ -94,9 +94,6 @@ def test_a_replica_that_computes_something_else_is_seen(
     assert Section("equivalence", 1, figures=found).fails
 
 
-# ------------------------------------------------------------------------------------- verdicts
-
-
 @pytest.mark.parametrize(
     ("section", "verdict", "fails"),
     [
@@ -143,8 +140,6 @@ def test_without_a_gpu_one_line_says_so(monkeypatch: pytest.MonkeyPatch, tensorf
         with pytest.raises(DeviceError, match=f"expected an NVIDIA GPU, found none: {why}; --tiny tries"):
             command.main([])
 
-
-# ------------------------------------------------------------------------------------- processes
 
 SAYS = """
 import subprocess, sys, time
@@ -201,12 +196,7 @@ def test_a_line_comes_back_as_it_was_and_noise_is_no_line() -> None:
     assert read_line(line_of(BROKEN)[:-9]) is None
 
 
-# ------------------------------------------------------------------------------------- on GPUs
-
-
-@pytest.mark.parametrize(
-    ("cards", "expected"), [(1, ["parts"]), (2, ["cards", "parts"]), (3, ["cards", "parts"]), (4, ["cards"])]
-)
+@pytest.mark.parametrize(("cards", "expected"), [(1, ["parts"]), (2, ["cards", "parts"]), (4, ["cards"])])
 def test_laws_are_shown_on_cards_or_on_parts_of_one(cards: int, expected: list[str]) -> None:
     assert command.places("equivalence", cards) == expected
     assert command.places("step", cards) == ["cards"]
@@ -256,7 +246,7 @@ def test_the_recipe_takes_the_settings_of_resume(
 
 @pytest.mark.parametrize(
     ("capability", "holds"),
-    [((7, 5), True), ((8, 6), True), ((6, 1), False), ((9, 0), True), ((12, 0), True)],
+    [((7, 5), True), ((6, 1), False), ((9, 0), True)],
 )
 def test_code_for_a_card(capability: tuple[int, int], holds: bool) -> None:
     assert facts.has_code(capability, ["sm_70", "sm_80", "compute_90"]) is holds
@@ -281,7 +271,13 @@ def test_the_two_ends_are_timed_first(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("rates", [(50.0, 400.0), (400.0, 50.0), (400.0, 500.0), (50.0, 60.0)])
+def test_four_cards_are_compared_with_the_page(tensorflow: ModuleType, tmp_path: Path) -> None:
+    found = step.speedup(Bench("cards", 4, Sizes(), tmp_path), step.Case("float32", 4), 3.2)
+    assert (found.holds, found.law) == (False, False)
+    assert found.expected == "≥ 3.4; 3.60 … 3.86 ×"
+
+
+@pytest.mark.parametrize("rates", [(50.0, 400.0), (400.0, 50.0), (50.0, 60.0)])
 def test_the_input_is_judged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rates: tuple[float, float]
 ) -> None:
@@ -294,12 +290,6 @@ def test_the_input_is_judged_once(
     found = list(feed.figures(Bench("logical", 4, TINY, tmp_path, known)))
     (verdict,) = (figure for figure in found if figure.holds is not None)
     assert verdict.holds is (max(rates) >= 150)
-
-
-def test_four_cards_are_compared_with_the_page(tensorflow: ModuleType, tmp_path: Path) -> None:
-    found = step.speedup(Bench("cards", 4, Sizes(), tmp_path), step.Case("float32", 4), 3.2)
-    assert (found.holds, found.law) == (False, False)
-    assert found.expected == "≥ 3.4; 3.60 … 3.86 ×"
 
 
 def test_the_rate_counts_the_images_of_all_devices(

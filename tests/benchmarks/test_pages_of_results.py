@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from segmenter.base.errors import SegmenterError
 from studies import dubai_arms, dubai_arms_page
 from studies.dubai_arms_page import mean_of, runs_of
 
@@ -20,9 +18,6 @@ RESULTS_PAGE = ROOT / dubai_arms.PAGE
 def text_of(page: str | Path) -> str:
     """Its words, whatever the ends of its lines."""
     return " ".join((ROOT / page).read_text(encoding="utf-8").split())
-
-
-# ---------------------------------------------------------------------------------------- Dubai's arms
 
 
 @pytest.fixture
@@ -78,11 +73,3 @@ def test_the_pages_have_the_figures_of_the_arms(arms: dubai_arms_page.Runs) -> N
     expected = [f"{float(value) / 100:.2f}" for value in per_tile]
     assert f"mIoU {expected[2]} on tile 7 and {expected[3]} on tile 4" in recipe
     assert f"where configs/dubai.yaml has {expected[0]} and {expected[1]} (" in recipe
-
-
-def test_no_results_of_arms_are_said(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["dubai_arms", "--page", "--results", str(tmp_path)])
-    assert dubai_arms.main() == 2
-    assert "expected results of runs, there are none" in capsys.readouterr().err
-    with pytest.raises(SegmenterError, match="there are none"):
-        runs_of(tmp_path)

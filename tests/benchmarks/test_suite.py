@@ -7,12 +7,11 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import suite, suite_page
+from benchmarks import suite
 
 PRINTS = """
 import json, sys
@@ -82,11 +81,3 @@ def test_arguments_are_such_as_the_benchmarks_take(quick: bool) -> None:
         source = Path(str(importlib.util.find_spec(f"benchmarks.{entry.name}").origin)).read_text()  # type: ignore[union-attr]
         options = {word for word in entry.arguments(quick=quick) or () if word.startswith("--")}
         assert [word for word in sorted(options) if f'"{word}"' not in source] == [], entry.name
-
-
-def test_the_machine_and_the_date_head_the_page(called: list[list[str]], tmp_path: Path) -> None:
-    head: dict[str, Any] = command._head(True)
-    assert set(head) == {"date", "machine", "load before", "sizes"}
-    page = "\n".join(suite_page.lines(head, []))
-    assert head["date"] in page
-    assert head["machine"] in page

@@ -37,7 +37,6 @@ def bomb(levels: int, reference: Callable[[str], str]) -> str:
         ("images: **/*.tif", "what begins with & or . needs quotes"),
         ("? [a, b]\n: 1", "expected a text as key"),
         ("seed: !!int x", r"expected a plain value, got a tag \(!\)"),
-        ('seed: !!float ""', "got a tag"),
         ("name: !!python/object/apply:os.getcwd []", "got a tag"),
         ("seed: " + "9" * 5000, "limit .* for integer string conversion"),
         ("[" * 100_000, "maximum recursion depth"),
@@ -128,12 +127,7 @@ def test_mistakes_are_told_shortly() -> None:
 
 def test_a_recipe_without_a_name_is_called_after_its_file(tmp_path: Path) -> None:
     text = "dataset: {kind: potsdam, root: r}\n"
-    for file, name in (
-        ("mine.yaml", "mine"),
-        ("a(1)ü.yaml", "a_1_ü"),
-        (".x.yaml", "_x"),
-        ("q" * 99, "q" * 60),
-    ):
+    for file, name in (("a(1)ü.yaml", "a_1_ü"), (".x.yaml", "_x"), ("q" * 99, "q" * 60)):
         path = tmp_path / file
         path.write_text(text)
         assert load_recipe(path).name == name

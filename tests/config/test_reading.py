@@ -27,6 +27,7 @@ FOLDER: dict[str, Any] = {
     "bands": [3, 2, 1],
     "split": {"group": "(tile_[0-9])/", "validation": ["tile_7"]},
 }
+SERVED = {"strategy": "parameter_server"}
 NAIC = {"kind": "naic2020", "root": "data/naic", "round": 2}
 FULL: dict[str, Any] = {
     "name": "all of it",
@@ -53,159 +54,99 @@ def _recipe(**sections: Any) -> Recipe:
     return recipe_from({"name": "x", "dataset": POTSDAM, **sections}, "r.yaml")
 
 
-def test_defaults_are_a_whole_recipe() -> None:
-    recipe = _recipe()
-    assert recipe.tiles.size == 256
-    assert recipe.training.global_batch == 64
-    assert recipe.sampling.coverage == "relaxed"
-
-
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
         ({"tiles": {"sise": 256}}, "r.yaml: tiles.sise: unknown key; known here: size, overlap, jitter"),
         ({"bogus": 1}, "r.yaml: bogus: unknown key; known here: name, seed, dataset, tiles"),
-        (
-            {"dataset": {**POTSDAM, "rood": 1}},
-            "dataset.rood: unknown key; known here: label_nodata, kind, root",
-        ),
-        (
-            {"dataset": {**POTSDAM, "split": {"val": ["2_10"]}}},
-            "dataset.split.val: unknown key; known here: validation, test, train",
-        ),
+        ({"dataset": {**POTSDAM, "split": {"val": ["2_10"]}}}, "dataset.split.val: unknown key"),
         (
             {"dataset": {**FOLDER, "classes": [{"name": "x", "color": "#000000"}]}},
-            "dataset.classes.0.color: unknown key; known here: name, code, colour",
+            "classes.0.color: unknown key",
         ),
         ({"dataset": {"kind": "potsdam"}}, "dataset.root: expected a value, got none"),
-        (
-            {"dataset": {"kind": "cityscapes"}},
-            "dataset.kind: expected potsdam, naic2020, folder, got cityscapes",
-        ),
+        ({"dataset": {"kind": "cityscapes"}}, "dataset.kind: expected potsdam, naic2020, folder, got citys"),
         ({"dataset": {"root": "x"}}, "dataset.kind: expected potsdam, naic2020, folder, got none"),
+        ({"dataset": {**FOLDER, "bands": []}}, "dataset.bands: expected at least one band, counted from 1"),
+        ({"dataset": {**FOLDER, "bands": [0, 1]}}, "dataset.bands.0: expected greater than or equal to 1"),
         ({"tiles": {"size": "256 m"}}, r"tiles.size: expected a valid integer \(pixels\), got '256 m'"),
-        ({"tiles": {"size": "large"}}, r"tiles.size: expected a valid integer \(pixels\), got 'large'"),
         ({"tiles": {"size": True}}, r"tiles.size: expected a valid integer \(pixels\), got 'True'"),
-        (
-            {"tiles": {"size": 256.5}},
-            "tiles.size: expected a valid integer, got a number with a fractional part",
-        ),
-        (
-            {"training": {"learning_rate": False}},
-            r"learning_rate: expected a valid number \(per step\), got 'False'",
-        ),
-        ({"training": {"learning_rate": float("inf")}}, "learning_rate: expected a finite number"),
+        ({"tiles": {"size": 256.5}}, "tiles.size: .* a number with a fractional part"),
+        ({"training": {"learning_rate": False}}, r"learning_rate: expected a valid number \(per step\)"),
         ({"training": {"learning_rate": float("nan")}}, "learning_rate: expected a finite number"),
-        (
-            {"training": {"epochs": "3 steps"}},
-            r"training.epochs: expected a valid integer \(epochs\), got '3 steps'",
-        ),
-        (
-            {"training": {"precision": "float16"}},
-            "expected 'float32', 'float64', 'mixed_float16' or 'mixed_bfloat16', got",
-        ),
+        ({"training": {"precision": "float16"}}, "'mixed_float16' or 'mixed_bfloat16', got"),
         ({"training": None}, "training: expected a mapping of settings, got None"),
-        (
-            {"augmentation": {"rotation": 200}},
-            r"rotation: expected less than or equal to 180 \(degrees\), got 200",
-        ),
-        ({"seed": -1}, "seed: expected greater than or equal to 0"),
+        ({"augmentation": {"rotation": 200}}, r"rotation: expected less .* 180 \(degrees\), got 200"),
+        ({"training": {"global_batch": 10**12}}, r"global_batch: expected less .* 65536 \(tiles\)"),
+        ({"training": {"epochs": 10**24}}, r"training.epochs: expected less .* 1000000000 \(epochs\)"),
         # What cannot work together.
+        ({"tiles": {"size": 250}}, r"tiles.size: expected a multiple of 16 pixels \(2\*\*model.depth\)"),
+        ({"tiles": {"size": 64, "overlap": 64}}, "tiles.overlap: expected an overlap smaller than the size"),
+        ({"loss": {"cross_entropy": 0}}, "loss: expected a weight above 0 for one of cross_entropy, focal"),
+        ({"loss": {"tversky": 1, "tversky_alpha": 0, "tversky_beta": 0}}, "loss: expected tversky_alpha or"),
+        ({"loss": {"label_smoothing": 0.1, "logit_adjustment": 1}}, "loss.label_smoothing: expected 0 with"),
+        ({"loss": {"ohem": 1}}, r"loss.ohem: expected less than 1 \(share of an image's pixels\), got 1"),
+        ({"loss": {"class_weights": [0, 0.0]}}, "loss.class_weights: expected a weight above 0"),
+        ({"loss": {"class_weights": [1, -1]}}, "class_weights.1: expected greater than or equal to 0"),
         (
-            {"tiles": {"size": 250}},
-            r"tiles.size: expected a multiple of 16 pixels \(2\*\*model.depth\), got 250",
+            {"loss": {"ohem": 0.5, "normalisation": "per_pixel"}, "training": {"accumulate": 4}},
+            "training.accumulate: expected 1 with loss.ohem and loss.normalisation: per_pixel",
         ),
-        (
-            {"tiles": {"size": 64, "overlap": 64}},
-            "tiles.overlap: expected an overlap smaller than the size of 64",
-        ),
-        (
-            {"loss": {"cross_entropy": 0}},
-            "loss: expected a weight above 0 for one of cross_entropy, focal, .*, lovasz, got 0 for all",
-        ),
-        (
-            {"loss": {"tversky": 1, "tversky_alpha": 0, "tversky_beta": 0}},
-            "loss: expected tversky_alpha or tversky_beta above 0, got 0 for both: the index is then 1",
-        ),
+        ({"training": {"clip_norm": 1, "clip_value": 1}}, "expected one of clip_norm and clip_value"),
+        ({"dataset": {**FOLDER, "encoding": "codes"}}, "every class to have a code, missing for a: b # c$"),
+        ({"dataset": {**FOLDER, "split": {"group": "("}}}, "split.group: expected a regular expression"),
+        ({"dataset": {**FOLDER, "split": {"group": "a(b)(c)"}}}, r"a regular expression with one \(group\)"),
+        ({"augmentation": {"scale_to": [1.0, 0.2]}}, r"scale_to: expected the finest .* got \[1.0, 0.2\]"),
+        ({"augmentation": {"scale_to": [0.2, 1], "scale": 0.3}}, "scale: expected 0 with scale_to"),
+        ({"augmentation": {"scale_to": 0.3}}, r"augmentation.scale_to: expected a list \(metres\), got 0.3"),
+        ({"augmentation": {"scale_to": [0, 1]}}, "scale_to.0: expected greater than 0"),
+        ({"sampling": {"scale_strata": [1, 0.3]}}, r"scale_strata: expected rising .*, got \[1.0, 0.3\]"),
+        ({"sampling": {"scale_strata": [0.3], "coverage": False}}, "expected coverage: relaxed or"),
         # What would change nothing.
         *(
             (
                 {"loss": {"cross_entropy": 0, "dice": 1, **unused}},
-                f"loss.{next(iter(unused))}: expected a weight above 0 for {terms} with it, got 0: it would ",
+                f"loss.{next(iter(unused))}: .* {terms} with it",
             )
             for unused, terms in (
                 ({"class_weights": [1, 2]}, "cross_entropy or focal"),
                 ({"class_weights": "inverse_sqrt"}, "cross_entropy or focal"),
-                ({"label_smoothing": 0.1}, "cross_entropy or focal"),
-                ({"normalisation": "per_pixel"}, "cross_entropy or focal"),
-                ({"ohem": 0.25}, "cross_entropy or focal"),
-                ({"logit_adjustment": 1}, "cross_entropy or focal"),
-                ({"boundary": 10}, "cross_entropy or focal"),
                 ({"ohem_threshold": 0.7}, "ohem"),
                 ({"boundary_width": 2}, "boundary"),
                 ({"focal_gamma": 1}, "focal"),
-                ({"tversky_alpha": 0.5}, "tversky"),
-                ({"tversky_beta": 0.5}, "tversky"),
             )
         ),
-        (
-            {"loss": {"label_smoothing": 0.1, "logit_adjustment": 1}},
-            "loss.label_smoothing: expected 0 with loss.logit_adjustment, got 0.1: together they teach",
-        ),
-        ({"loss": {"focal_gamma": 1}}, "loss.focal_gamma: expected a weight above 0 for focal with it"),
         *(
             ({"sampling": {"method": "shuffle", **unused}}, f"sampling.{next(iter(unused))}: expected {text}")
             for unused, text in (
                 ({"coverage": "strict"}, "relaxed or off .* with sampling.method: shuffle, got strict"),
                 ({"per_replica": "guarantee"}, "best_effort or off with .*: shuffle, got guarantee"),
-                ({"max_repeats_per_tile": 9}, "sampling.method: plan with it, got shuffle: it would change"),
+                ({"max_repeats_per_tile": 9}, "sampling.method: plan with it, got shuffle"),
                 ({"repeat_threshold": 0.2}, "sampling.method: repeat_factor with it, got shuffle"),
                 ({"rare_temperature": 0.2}, "sampling.method: rare_class with it, got shuffle"),
                 ({"foreground_share": 0.5}, "sampling.method: foreground with it, got shuffle"),
             )
         ),
-        (
-            {"sampling": {"method": "repeat"}},
-            "sampling.method: expected 'plan', 'shuffle', 'repeat_factor', ",
+        # What means nothing with parameter servers.
+        *(
+            ({"distribution": {**SERVED, **more}, **sections}, message)
+            for more, sections, message in (
+                ({}, {"training": {"xla": True}}, "training.xla: expected false with"),
+                (
+                    {},
+                    {"training": {"steps_per_call": 2}},
+                    "training.steps_per_call: expected the default with",
+                ),
+                (
+                    {},
+                    {"sampling": {"per_replica": "guarantee"}},
+                    "sampling.per_replica: expected best_effort",
+                ),
+                ({"deterministic": True}, {}, "distribution.deterministic: updates come in any order"),
+                ({"cross_device": "nccl"}, {}, "distribution.cross_device: nothing is summed"),
+                ({"devices": [0]}, {}, "distribution.devices: each worker computes on one"),
+            )
         ),
-        ({"loss": {"ohem": 1}}, r"loss.ohem: expected less than 1 \(share of an image's pixels\), got 1"),
-        (
-            {
-                "loss": {"ohem": 0.5, "normalisation": "per_pixel"},
-                "training": {"accumulate": 4, "global_batch": 8},
-            },
-            "training.accumulate: expected 1 with loss.ohem and loss.normalisation: per_pixel, got 4",
-        ),
-        (
-            {"training": {"clip_norm": 1, "clip_value": 1}},
-            "training: expected one of clip_norm and clip_value, got both: set the other to 0",
-        ),
-        (
-            {"training": {"global_batch": 10**12}},
-            r"training.global_batch: expected less than or equal to 65536 \(tiles\), got 1000000000000",
-        ),
-        (
-            {"training": {"epochs": 10**24}, "sampling": {"max_repeats_per_tile": 10**24}},
-            r"max_repeats_per_tile: expected less than or equal to 1000000000 \(repeats\), got 10{24}"
-            r"; .*training.epochs: expected less than or equal to 1000000000 \(epochs\), got 10{24}",
-        ),
-        (
-            {"loss": {"class_weights": [0, 0.0]}},
-            "loss.class_weights: expected a weight above 0, got 0 for every class",
-        ),
-        (
-            {"loss": {"class_weights": [1, -1]}},
-            "loss.class_weights.1: expected greater than or equal to 0, got -1",
-        ),
-        (
-            {"dataset": {**FOLDER, "encoding": "codes"}},
-            "dataset: expected every class to have a code, missing for a: b # c$",
-        ),
-        (
-            {"dataset": {**FOLDER, "split": {"group": "("}}},
-            "dataset.split.group: expected a regular expression",
-        ),
-        ({"dataset": {**FOLDER, "split": {"group": "a(b)(c)"}}}, r"a regular expression with one \(group\)"),
     ],
 )
 def test_a_mistake_says_where_it_is_and_what_was_expected(sections: dict[str, Any], message: str) -> None:
@@ -222,10 +163,8 @@ def test_a_mistake_says_where_it_is_and_what_was_expected(sections: dict[str, An
     ],
 )
 def test_a_setting_that_a_term_reads_is_taken(loss: dict[str, Any]) -> None:
-    assert (
-        dict(_recipe(loss=loss).loss).items()
-        >= {k: v for k, v in loss.items() if k != "class_weights"}.items()
-    )
+    taken = dict(_recipe(loss=loss).loss)
+    assert taken.items() >= {k: v for k, v in loss.items() if k != "class_weights"}.items()
 
 
 def test_all_mistakes_are_said_at_once() -> None:
@@ -235,13 +174,13 @@ def test_all_mistakes_are_said_at_once() -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [("256", 256), ("256 px", 256), ("256px", 256), ("256 pixels", 256), (" 256 pixel", 256)],
+    [("256", 256), ("256px", 256), (" 256 pixels", 256)],
 )
 def test_the_right_unit_may_be_written(text: str, value: int) -> None:
     assert _recipe(tiles={"size": text}).tiles.size == value
 
 
-@pytest.mark.parametrize("text", ["1e-3", "1E-3", "0.001", ".001", "+1.0e-03"])
+@pytest.mark.parametrize("text", ["1e-3", ".001", "+1.0E-03"])
 def test_numbers_that_yaml_takes_for_text_are_numbers(text: str, write: Callable[[str], Path]) -> None:
     path = write(f"name: x\ndataset: {{kind: potsdam, root: r}}\ntraining: {{learning_rate: {text}}}\n")
     assert load_recipe(path).training.learning_rate == 1e-3
@@ -253,9 +192,7 @@ def test_numbers_that_yaml_takes_for_text_are_numbers(text: str, write: Callable
         ("name: [", "recipe.yaml: not valid YAML: .*line 1"),
         ("- a\n- b", "recipe.yaml: expected a mapping of sections, got list"),
         ("", "recipe.yaml: expected a mapping of sections, got NoneType"),
-        ("name: x\ntiles: {size: 64}\ntiles: {size: 128}", "not valid YAML: key tiles occurs twice.*line 3"),
         ("tiles:\n  size: 64\n  size: 128", "not valid YAML: key size occurs twice.*line 3"),
-        ("name: !!python/object/apply:os.getcwd []", r"not valid YAML: expected a plain value, got a tag"),
         ("1: 2\nname: x", "keys should be strings, got 1"),
     ],
 )
@@ -281,18 +218,20 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 MINIMAL = "name: x\ndataset: {kind: potsdam, root: r}\n"
 
 
-def test_overrides_replace_and_add(write: Callable[[str], Path]) -> None:
+def test_overrides_replace_and_add_and_the_last_wins(write: Callable[[str], Path]) -> None:
     path = write(MINIMAL + "tiles: {size: 512}\n")
-    overrides = ["tiles.size=128 px", "training.learning_rate=3e-4", "tiles.jitter=no", "dataset.classes=5"]
+    overrides = [
+        "tiles.size=64",
+        "tiles.size=128 px",
+        "training.learning_rate=3e-4",
+        "tiles.jitter=no",
+        "dataset.classes=5",
+    ]
     recipe = load_recipe(path, overrides)
     assert (recipe.tiles.size, recipe.tiles.jitter) == (128, False)
     assert recipe.training.learning_rate == 3e-4
     assert recipe.dataset.kind == "potsdam"
     assert recipe.dataset.classes == 5
-
-
-def test_a_later_override_wins(write: Callable[[str], Path]) -> None:
-    assert load_recipe(write(MINIMAL), ["seed=1", "seed=2"]).seed == 2
 
 
 @pytest.mark.parametrize(
@@ -353,36 +292,6 @@ def test_the_projects_recipes_do_as_the_comparison_of_samplings_recommends(path:
     assert recipe.loss.class_weights == "inverse_sqrt"
 
 
-@pytest.mark.parametrize(
-    ("sections", "message"),
-    [
-        (
-            {"training": {"xla": True}},
-            "training.xla: expected false with distribution.strategy: parameter_server",
-        ),
-        (
-            {"training": {"steps_per_call": 2}},
-            "training.steps_per_call: expected the default with distribution.str",
-        ),
-        (
-            {"sampling": {"per_replica": "guarantee"}},
-            "sampling.per_replica: expected best_effort or off with distr",
-        ),
-        ({"distribution": {"deterministic": True}}, "distribution.deterministic: updates come in any order"),
-        (
-            {"distribution": {"cross_device": "nccl"}},
-            "distribution.cross_device: nothing is summed over devices",
-        ),
-        ({"distribution": {"devices": [0]}}, "distribution.devices: each worker computes on one device"),
-    ],
-)
-def test_what_means_nothing_with_parameter_servers_is_refused(sections: dict[str, Any], message: str) -> None:
-    served = {"strategy": "parameter_server", **sections.get("distribution", {})}
-    with pytest.raises(ConfigError, match=message):
-        _recipe(**{**sections, "distribution": served})
-    assert _recipe(distribution={"strategy": "parameter_server"}).distribution.devices is None
-
-
 @pytest.mark.parametrize("value", [["forest", "other"], {"forest": 1}, "forest", [{"name": "a"}, 3]])
 def test_classes_of_another_form_are_one_mistake_that_shows_the_form(value: Any) -> None:
     section = {"kind": "folder", "root": "r", "images": "{n}.tif", "labels": "{n}.png", "classes": value}
@@ -396,3 +305,38 @@ def test_a_setting_with_signs_of_yaml_says_how_it_is_quoted(value: str, write: C
     path = write("name: x\ndataset: {kind: potsdam, root: r}\n")
     with pytest.raises(ConfigError, match=r"""--set 'name="…"'"""):
         load_recipe(path, [f"name={value}"])
+
+
+def test_one_scale_is_a_range_too() -> None:
+    assert _recipe(augmentation={"scale_to": [0.5, 0.5]}).augmentation.scale_to == (0.5, 0.5)
+
+
+# ------------------------------------------------------------------------------ pretrained weights
+
+BAND = "expected red, green, blue, null, or a channel's number from 1"
+
+
+def _read(**model: Any) -> Recipe:
+    return _recipe(model={"kind": "encoder_decoder", "weights": "imagenet", **model})
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ({"weight_bands": ["red", "green", "nir"]}, f"weight_bands.2: {BAND}, got 'nir'"),
+        ({"weight_bands": [True, 1, 2]}, f"weight_bands.0: {BAND}, got True"),
+        ({"weight_bands": [1, 0, 2]}, f"weight_bands.1: {BAND}, got 0"),
+        ({"weight_bands": [[1]]}, f"weight_bands.0: {BAND}, got [1]"),
+        ({"weights": ""}, "weights: expected imagenet or a file of weights; null: from scratch, got ''"),
+    ],
+)
+def test_a_mistake_takes_one_sentence_without_inner_names(model: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        _read(**model)
+    assert str(refused.value) == f"r.yaml: model.{said}"
+
+
+def test_channels_are_colours_numbers_and_null() -> None:
+    recipe = _read(weight_bands=["red", 2, None, "blue"])
+    assert recipe.model.weight_bands == ("red", 2, None, "blue")  # type: ignore[union-attr]
+    assert "weight_bands:\n  - red\n  - 2\n  - null\n  - blue\n" in dump_recipe(recipe)

@@ -67,25 +67,19 @@ def test_the_same_pixels_in_two_splits_are_a_leak_however_they_are_stored(
     packed = make_geotiff("packed.tif", pixels(1), crs=None, compress="deflate")
     other = make_geotiff("other.tif", pixels(2), crs=None)
     report = check({one: "train", copy: "validation", packed: "train", other: "test"})
-    assert leaks(report) == [
-        f"{one} (train) and {copy} (validation) have the same pixels; "
-        "put them into one split, or leave one out"
-    ]
+    (leak,) = leaks(report)
+    assert leak.startswith(f"{one} (train) and {copy} (validation) have the same pixels")
     assert not report.clean
-    assert check({one: "train", packed: "train", other: "test"}).equal == (("one", "packed"),)
-    assert leaks(check({one: "train", packed: "train", other: "test"})) == []
+    apart = check({one: "train", packed: "train", other: "test"})
+    assert (apart.equal, leaks(apart)) == ((("one", "packed"),), [])
 
 
-def test_one_other_pixel_is_another_scene(check: Check, make_geotiff: Make) -> None:
-    changed = pixels(1)
+def test_neither_one_other_pixel_nor_empty_tiles_are_a_leak(check: Check, make_geotiff: Make) -> None:
+    one, changed, empty = pixels(1), pixels(1), np.full((HEIGHT, WIDTH, 3), 7, np.uint8)
     changed[-1, -1, -1] ^= 1
-    images = make_geotiff("a.tif", pixels(1), crs=None), make_geotiff("b.tif", changed, crs=None)
-    assert leaks(check(dict(zip(images, ("train", "test"), strict=True)))) == []
-
-
-def test_empty_tiles_are_no_leak(check: Check, make_geotiff: Make) -> None:
-    images = [make_geotiff(f"{i}.tif", np.full((HEIGHT, WIDTH, 3), 7, np.uint8), crs=None) for i in (0, 1)]
-    assert leaks(check(dict(zip(images, ("train", "test"), strict=True)))) == []
+    for pair in ((one, changed), (empty, empty)):
+        train, test = (make_geotiff(f"{i}.tif", image, crs=None) for i, image in enumerate(pair))
+        assert leaks(check({train: "train", test: "test"})) == []
 
 
 @pytest.mark.parametrize(
@@ -93,12 +87,9 @@ def test_empty_tiles_are_no_leak(check: Check, make_geotiff: Make) -> None:
     [
         (at(0, 0), "100.0%"),
         (at(10, 10), "38.3%"),
-        (at(WIDTH - 2, 0), "6.5%"),
         (at(WIDTH, 0), None),  # adjoins
         (at(WIDTH - 0.5, -HEIGHT + 0.5), None),  # by rounding, half a pixel too near
         (at(0, HEIGHT - 0.4), None),
-        (at(WIDTH, HEIGHT), None),
-        (at(-500, 0), None),
         (at(5, 5, 30), "62.7%"),
         (at(WIDTH + 9, 15, -45), None),  # their bounding boxes overlap, they do not
         (at(0, 0, pixel=0.25), "100.0%"),
@@ -109,11 +100,10 @@ def test_the_same_ground_in_two_splits_is_a_leak(
 ) -> None:
     a = make_geotiff("a.tif", pixels(1), transform=at(0, 0))
     b = make_geotiff("b.tif", pixels(2), transform=place)
-    for images in ({a: "train", b: "test"}, {b: "validation", a: "test"}):
-        found = leaks(check(images))
-        assert len(found) == (overlaps is not None)
-        if overlaps:
-            assert f"show the same ground ({overlaps} of the smaller)" in found[0]
+    found = leaks(check({b: "validation", a: "test"}))
+    assert len(found) == (overlaps is not None)
+    if overlaps:
+        assert f"show the same ground ({overlaps} of the smaller)" in found[0]
     assert leaks(check({a: "train", b: "train"})) == []
 
 
@@ -163,15 +153,10 @@ def test_many_scenes_are_compared_in_little_work(make_geotiff: Make) -> None:
     assert "2501.tif" in found[0].text()
 
 
-# ------------------------------------------------------------------------- what else the report says
-
-
 def test_the_report_says_what_the_images_are(check: Check, make_geotiff: Make) -> None:
     images = {make_geotiff(f"{i}.tif", pixels(i, 4), transform=at(40 * i, 0)): "train" for i in range(3)}
-    assert (
-        "images: 3 of 4 bands, uint8, 0.5 m a pixel, EPSG:25833, 31×23 pixels"
-        in check(images, bands=FOUR).text()
-    )
+    said = "images: 3 of 4 bands, uint8, 0.5 m a pixel, EPSG:25833, 31×23 pixels"
+    assert said in check(images, bands=FOUR).text()
     assert "images: 3 of bands 3, 1 of 4, uint8, 0.5 m" in check(images, bands=(3, 1)).text()
     plain = make_geotiff("plain.tif", pixels(9, 4)[:, :9], crs=None)
     report = check({**images, plain: "train"}, bands=FOUR)

@@ -1,4 +1,4 @@
-"""The loaders on tiny files with the published names: the constants themselves are tested, not patched."""
+"""Loaders on tiny files with the published names, their splits, and what a recipe leaves out."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from datasets import kinds, load_dataset
 from datasets.classes import NAIC2020_ROUND1, NAIC2020_ROUND2, POTSDAM_TEST, POTSDAM_TRAIN, potsdam_classes
-from datasets.files import files_under
+from datasets.files import files_under, held_out
 from datasets.folder import pattern_regex
+from datasets.synthetic.make import potsdam_names
 from segmenter.base.errors import ConfigError, DatasetError, LabelError
-from segmenter.config.reading import recipe_from
-from segmenter.grid.scenes import Dataset
+from segmenter.config.reading import load_recipe, recipe_from
+from segmenter.grid.scenes import SPLITS, Dataset
 
-SPLITS = ("train", "validation", "test")
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def load(root: Path, kind: str, **settings: Any) -> Dataset:
@@ -35,7 +37,7 @@ def touch(root: Path, names: Iterable[str]) -> Path:
 
 
 def split_names(dataset: Dataset) -> tuple[list[str], ...]:
-    return tuple([scene.name for scene in dataset.of(split)] for split in SPLITS)  # type: ignore[arg-type]
+    return tuple([scene.name for scene in dataset.of(split)] for split in SPLITS)
 
 
 # ----------------------------------------------------------------------------------------- Potsdam
@@ -51,8 +53,7 @@ def potsdam_files(names: Iterable[str], *, images: str = "RGB", padded: bool = F
     return files
 
 
-@pytest.mark.parametrize("padded", [False, True])
-@pytest.mark.parametrize("images", ["RGB", "IRRG", "RGBIR"])
+@pytest.mark.parametrize(("padded", "images"), [(False, "RGB"), (True, "IRRG"), (False, "RGBIR")])
 def test_potsdam_standard_split(tmp_path: Path, padded: bool, images: str) -> None:
     touch(tmp_path, potsdam_files((*POTSDAM_TRAIN, *POTSDAM_TEST), images=images, padded=padded))
     dataset = load(tmp_path, "potsdam", images=images)
@@ -105,27 +106,15 @@ def test_potsdam_split_by_names_takes_either_padding(tmp_path: Path) -> None:
         (potsdam_files(["2_10", "8_8"]), {}, "8_8 are in neither part of the standard split"),
         (potsdam_files(["2_10"]), {"images": "IRRG"}, "found no image; expected files like .*IRRG"),
         (["top_potsdam_2_10_RGB.tif"], {}, "1 of 1 image files have no partner.*label_noBoundary"),
-        (
-            ["a/top_potsdam_2_10_RGB.tif", "b/top_potsdam_02_10_RGB.tif"],
-            {},
-            "expected one image for 2_10, got 2",
-        ),
-        (
-            [*potsdam_files(["2_10"]), "top_potsdam_2_11_label_noBoundary.tif"],
-            {},
-            "1 of 2 label files have no partner, expected an image",
-        ),
+        (["a/top_potsdam_2_10_RGB.tif", "b/top_potsdam_02_10_RGB.tif"], {}, "one image for 2_10, got 2"),
+        ([*potsdam_files(["2_10"]), "top_potsdam_2_11_label_noBoundary.tif"], {}, "1 of 2 label files"),
         (potsdam_files(["2_10"]), {"split": {"test": ["8_11"]}}, "split.test: 8_11 matches no scene"),
-        (
-            potsdam_files(["2_10"]),
-            {"split": {"validation": ["2_11", "06_09"]}},
-            "split.validation: none of 2_11, 6_9 is there; name others",
-        ),
+        (potsdam_files(["2_10"]), {"split": {"validation": ["2_11", "06_09"]}}, "none of 2_11, 6_9 is there"),
         (potsdam_files(["2_10"]), {"leave_out": ["2_11"]}, "dataset.leave_out: 2_11 matches no scene"),
         (
-            potsdam_files(["2_10", "2_11"]),
-            {"split": {"test": ["2_11"], "validation": ["02_11"]}},
-            "2_11 is named for validation and for test",
+            potsdam_files(["2_10"]),
+            {"split": {"test": ["2_10"], "validation": ["02_10"]}},
+            "2_10 is named for",
         ),
     ],
 )
@@ -164,9 +153,6 @@ def test_naic_pairs_by_stem_and_holds_out_a_stable_share(tmp_path: Path) -> None
     ("files", "message"),
     [
         ([], "found no image; expected files like images/NAME.tif"),
-        (["1.tif"], "1 of 1 image files have no partner, expected a label like labels/NAME.png"),
-        ([*naic_files("1"), "2.png"], "1 of 2 label files have no partner"),
-        ([*naic_files("1"), "other/1.tif"], "expected one image for 1, got 2"),
         ([*naic_files("1"), "other/1.png"], "expected one label for 1, got 2"),
     ],
 )
@@ -177,9 +163,7 @@ def test_naic_errors(tmp_path: Path, files: list[str], message: str) -> None:
 
 def test_unpaired_files_are_listed_up_to_five(tmp_path: Path) -> None:
     touch(tmp_path, [*naic_files("a"), *(f"{i}.tif" for i in range(8))])
-    with pytest.raises(
-        DatasetError, match=r"8 of 9 image files .*0.tif, 1.tif, 2.tif, 3.tif, 4.tif and 3 more"
-    ):
+    with pytest.raises(DatasetError, match=r"8 of 9 image files .* 4.tif and 3 more"):
         load(tmp_path, "naic2020")
 
 
@@ -193,10 +177,9 @@ CODES: dict[str, Any] = {
 
 
 def tiled(tmp_path: Path, tiles: int = 3, parts: int = 2) -> Path:
-    kinds = (("images", "jpg"), ("masks", "png"))
+    names = [f"t{t}/{{}}/p{p}." for t in range(tiles) for p in range(parts)]
     return touch(
-        tmp_path,
-        [f"t{t}/{folder}/p{p}.{end}" for t in range(tiles) for p in range(parts) for folder, end in kinds],
+        tmp_path, [n.format(f) + end for n in names for f, end in (("images", "jpg"), ("masks", "png"))]
     )
 
 
@@ -247,14 +230,8 @@ def test_folder_leaves_out_what_it_is_told_to_and_says_so(tmp_path: Path) -> Non
     [
         ({"validation": ["t9"]}, "split.validation: t9 matches no scene and no group"),
         ({"leave_out": ["t9"]}, "split.leave_out: t9 matches no scene"),
-        (
-            {"group": "^(t[0-9])/", "validation": ["t1_p0"]},
-            r"group t1 would be in validation \(t1_p0\) and in train",
-        ),
-        (
-            {"group": "^(t[0-9])/", "validation": ["t1"], "test": ["t1_p0"]},
-            "t1_p0 is named for validation and",
-        ),
+        ({"group": "^(t[0-9])/", "validation": ["t1_p0"]}, "group t1 would be in validation"),
+        ({"group": "^(t[0-9])/", "validation": ["t1"], "test": ["t1_p0"]}, "t1_p0 is named for validation"),
         ({"group": "^(x)/"}, r"\^\(x\)/ names no group in t0/images/p0.jpg"),
         ({"test": ["*"]}, "expected at least one scene to train on, got none of 6"),
     ],
@@ -267,14 +244,8 @@ def test_folder_split_errors(tmp_path: Path, split: dict[str, Any], message: str
 @pytest.mark.parametrize(
     ("extra", "patterns", "message"),
     [
-        (["t0/images/p9.jpg"], {}, "1 of 7 image files have no partner.*t0/images/p9.jpg"),
-        (["t0/masks/p9.png"], {}, "1 of 7 label files have no partner.*t0/masks/p9.png"),
-        ([], {"images": "*/images/{p}.jpg", "labels": "*/masks/{p}.png"}, "expected one image for p0, got 3"),
-        (
-            [],
-            {"images": "t0/images/{p}.jpg", "labels": "*/masks/{p}.png"},
-            "expected one label for p0, got 3",
-        ),
+        ([], {"images": "*/images/{p}.jpg", "labels": "*/masks/{p}.png"}, "one image for p0, got 3"),
+        ([], {"images": "t0/images/{p}.jpg", "labels": "*/masks/{p}.png"}, "one label for p0, got 3"),
         ([], {"images": "none/{part}{tile}.jpg"}, "found no image; expected files like none/"),
         (["t0_p/images/x.jpg", "t0/images/p_x.jpg"], {}, "would both be called t0_p_x"),
     ],
@@ -293,19 +264,13 @@ def test_folder_pairing_errors(
         ({"labels": "/etc/{tile}/{part}"}, "dataset.labels: expected a pattern below dataset.root"),
         ({"images": "{}/{part}.jpg"}, r"expected \{name\} in braces, got \{\}"),
         ({"labels": "{tile}/masks/*.png"}, r"the same \{names\}.*got \{tile\} against \{tile\} \{part\}"),
-        (
-            {"labels": "{tile}/images/{part}.jpg"},
-            "expected to match different files, both match t0/images/p0",
-        ),
-        ({"ignore": ["#000000"]}, "dataset.ignore.0: expected a code, since labels hold codes"),
+        ({"labels": "{tile}/images/{part}.jpg"}, "both match t0/images/p0"),
+        ({"ignore": ["#000000"]}, "dataset.ignore.0: expected a code"),
         (
             {"encoding": "colours", "classes": [{"name": "a", "colour": "blue"}]},
-            "dataset.classes.0.colour: expected a colour as '#rrggbb', in quotes, got 'blue'",
+            "colour: .*'#rrggbb'",
         ),
-        (
-            {"encoding": "colours", "classes": [{"name": "a", "colour": "#0000ff"}], "ignore": [0]},
-            "dataset.ignore.0: expected a colour",
-        ),
+        ({"encoding": "colours", "classes": [{"name": "a", "colour": "#0000ff"}], "ignore": [0]}, "ignore.0"),
         ({"split": {"validation": ["t1"], "validation_share": 0.5}}, "got both"),
     ],
 )
@@ -375,17 +340,145 @@ def test_real_folders_load(shared_data: Callable[[str], Path]) -> None:
 
 
 def test_files_whose_ending_is_spelt_otherwise_are_counted(tmp_path: Path) -> None:
-    for part in ("images", "labels"):
-        (tmp_path / part).mkdir()
-        for name in ("a.tif", "b.TIF", "c.tiff", "d.png"):
-            (tmp_path / part / name).touch()
-    classes = [{"name": "a", "code": 0}]
-    section = {
-        "kind": "folder",
-        "root": str(tmp_path),
-        "images": "images/{n}.tif",
-        "labels": "labels/{n}.tif",
-    }
-    dataset = load_dataset(recipe_from({"name": "t", "dataset": {**section, "classes": classes}}, "t"))
+    names = ("a.tif", "b.TIF", "c.tiff", "d.png")
+    touch(tmp_path, [f"{part}/{name}" for part in ("images", "labels") for name in names])
+    patterns = {"images": "images/{n}.tif", "labels": "labels/{n}.tif"}
+    dataset = load(tmp_path, "folder", **patterns, classes=[{"name": "a", "code": 0}])
     assert [scene.name for scene in dataset.scenes] == ["a"]
     assert sorted(path.name for path, _ in dataset.unused) == ["b.TIF", "b.TIF", "c.tiff", "c.tiff"]
+
+
+# ------------------------------------------------------------------------------------------ splits
+
+
+@pytest.mark.parametrize(("count", "share"), [(2, 1e-9), (6, 0.2), (7, 0.5), (16, 0.2), (45, 0.99), (3, 0.9)])
+def test_what_is_held_out_is_the_nearest_number_to_the_share(count: int, share: float) -> None:
+    for seed in range(20):
+        chosen = held_out([f"{seed}_{i}" for i in range(count)], share)
+        assert 1 <= len(set(chosen)) == len(chosen) < count
+        assert abs(len(chosen) - share * count) <= 0.5 or len(chosen) in (1, count - 1)
+
+
+def test_what_is_held_out_hardly_changes_when_names_are_added() -> None:
+    names = [f"scene{i}" for i in range(500)]
+    before, after = set(held_out(names, 0.2)), set(held_out([*names, "new"], 0.2)) - {"new"}
+    assert (len(before), len(before ^ after) <= 1) == (100, True)
+    assert before == set(held_out(reversed(names), 0.2))
+    assert (held_out(["only"], 0.9), held_out([], 0.5)) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("images", "files"),
+    [
+        ("{tile}/images/{part}.jpg", ["{t}/images/{p}.jpg"]),
+        ("{tile}_{part}.jpg", ["a_{t}_{p}.jpg"]),
+        ("img/**/{tile}-{part}.jpg", ["img/x/{t}-{p}.jpg", "img/{t}-z{p}.jpg"]),
+        ("{day}/{tile}({part}).jpg", ["d/{t}({p}).jpg"]),
+    ],
+)
+def test_parts_of_one_place_on_both_sides_are_said_with_what_keeps_them_together(
+    tmp_path: Path, images: str, files: list[str]
+) -> None:
+    paths = [file.format(t=f"t{t}", p=p) for file in files for t in range(4) for p in range(3)]
+    touch(tmp_path, [*paths, *(path.replace(".jpg", ".png") for path in paths)])
+    patterns = {"images": images, "labels": images.replace(".jpg", ".png"), "classes": CODES["classes"]}
+    torn = load(tmp_path, "folder", **patterns, split={"validation_share": 0.3})
+    (note,) = torn.notes
+    assert "of one {tile} lie on both sides" in note
+    group = note.partition("dataset.split.group: '")[2].partition("'")[0]
+    whole = load(tmp_path, "folder", **patterns, split={"validation_share": 0.3, "group": group})
+    assert whole.notes == ()
+    assert len({scene.group for scene in whole.scenes}) == 4
+    assert {scene.group.removeprefix("a_") for scene in whole.of("validation")} < {"t0", "t1", "t2", "t3"}
+
+
+@pytest.mark.parametrize(
+    "split", [{}, {"validation": ["t1_*"]}, {"validation_share": 0.3, "group": "(t[0-9])"}]
+)
+def test_a_split_that_keeps_parts_together_is_not_remarked_on(tmp_path: Path, split: dict[str, Any]) -> None:
+    assert load(tiled(tmp_path), "folder", **CODES, split=split).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("entry", "meant"),
+    [
+        ("t1", r"did you mean 't1\*' \(2 scenes\)\?"),
+        ("1_p", r"'\*1_p\*'"),
+        ("t2_p2", "did you mean t2_p[01]"),
+    ],
+)
+def test_an_entry_of_the_split_that_matches_nothing_says_what_would(
+    tmp_path: Path, entry: str, meant: str
+) -> None:
+    with pytest.raises(DatasetError, match=meant):
+        load(tiled(tmp_path), "folder", **CODES, split={"validation": [entry]})
+
+
+# ---------------------------------------------------------------------------------------- left out
+
+
+def potsdam(names: Iterable[str]) -> list[str]:
+    endings = ("RGB", "label_noBoundary")
+    return [f"top_potsdam_{name}_{ending}.tif" for name in names for ending in endings]
+
+
+@pytest.mark.parametrize("scenes", [6, 38])
+def test_the_recipe_of_potsdam_fits_the_look_alike(tmp_path: Path, scenes: int) -> None:
+    touch(tmp_path, potsdam(potsdam_names(scenes)))
+    dataset = load_dataset(load_recipe(CONFIGS / "potsdam.yaml", [f"dataset.root={tmp_path}"]))
+    assert len(dataset.scenes) == scenes
+    assert all(dataset.of(split) for split in SPLITS)
+    if scenes == 38:
+        assert dataset.notes == ()
+    else:
+        assert "6_9 (validation)" in dataset.notes[0]
+
+
+def test_potsdam_leaves_out_and_ignores(tmp_path: Path) -> None:
+    touch(tmp_path, [*potsdam(["2_10", "2_11", "4_12"]), "top_potsdam_7_7_RGB.tif"])
+    dataset = load(tmp_path, "potsdam", leave_out=["04_12", "7_7"], ignore=["#102030"])
+    assert [scene.name for scene in dataset.scenes] == ["2_10", "2_11"]
+    assert [(path.name, why) for path, why in dataset.unused] == [
+        ("top_potsdam_4_12_RGB.tif", "named in leave_out"),
+        ("top_potsdam_7_7_RGB.tif", "named in leave_out"),
+    ]
+    assert dataset.classes.ignored == ((0, 0, 0), (16, 32, 48))
+    with pytest.raises(ConfigError, match=r"dataset\.ignore\.0: expected a colour as '#rrggbb'"):
+        load(tmp_path, "potsdam", leave_out=["7_7"], ignore=["grey"])
+
+
+def test_naic2020_leaves_out_and_ignores(tmp_path: Path) -> None:
+    touch(tmp_path, [f"{i}.{ending}" for i in range(30) for ending in ("tif", "png")] + ["alone.tif"])
+    dataset = load(tmp_path, "naic2020", leave_out=["1?", "alone"], ignore=[0])
+    assert len(dataset.scenes) == 20
+    assert len(dataset.unused) == 11
+    assert dataset.classes.ignored == (0,)
+    assert dataset.classes.classes == NAIC2020_ROUND1.classes
+    with pytest.raises(DatasetError, match=r"dataset\.leave_out: 99 matches no scene"):
+        load(tmp_path, "naic2020", leave_out=["alone", "99"])
+
+
+@pytest.mark.parametrize("kind", ["potsdam", "naic2020", "folder"])
+def test_the_advice_at_an_unknown_value_names_settings_that_the_kind_has(kind: str) -> None:
+    with pytest.raises(LabelError, match=r"know: 7 .*dataset\.ignore .*leave_out") as raised:
+        NAIC2020_ROUND1.decode(np.full((3, 5), 7, np.uint8))
+    left_out = {**FOLDER, "split": {"leave_out": ["x"]}} if kind == "folder" else {"leave_out": ["x"]}
+    advised = {"ignore": ["#000000"] if kind == "potsdam" else [7], **left_out}
+    recipe_from({"name": "t", "dataset": {"kind": kind, "root": "r", **advised}}, "t")
+    assert "folder's dataset.classes" in str(raised.value)
+
+
+FOLDER: dict[str, Any] = {"images": "i/{n}.tif", "labels": "l/{n}.png", "classes": [{"name": "a", "code": 0}]}
+
+
+def test_images_without_label_are_skipped_where_that_is_said_and_counted(tmp_path: Path) -> None:
+    touch(tmp_path, [f"i/{n}.tif" for n in "abcde"] + [f"l/{n}.png" for n in "ab"])
+    with pytest.raises(DatasetError, match=r"3 of 5 image files have no .*dataset\.unlabelled: skip"):
+        load(tmp_path, "folder", **FOLDER)
+    dataset = load(tmp_path, "folder", **FOLDER, unlabelled="skip")
+    assert [scene.name for scene in dataset.scenes] == ["a", "b"]
+    assert [path.name for path, _ in dataset.unused] == ["c.tif", "d.tif", "e.tif"]
+    assert {why for _, why in dataset.unused} == {"without a label (unlabelled: skip)"}
+    touch(tmp_path, ["l/z.png"])  # a label without image is a slip all the same
+    with pytest.raises(DatasetError, match="1 of 3 label files have no partner"):
+        load(tmp_path, "folder", **FOLDER, unlabelled="skip")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -116,10 +117,7 @@ def test_after_packing_no_tile_is_asked_for(scenes: Path, store: Store, tmp_path
         return [part.tobytes() for tile in parts for part in tile]
 
     in_place = tiles()
-    assert (
-        f"images of 3 of 3 scenes are read from /vsis3/{store.bucket}, with requests"
-        in capfd.readouterr().out
-    )
+    assert "images of 3 of 3 scenes are read from /vsis3/" in capfd.readouterr().out
     list(pack_dataset(dataset, progress=False))
     forget_all()
     dataset = replace(load_dataset(given), cache=tmp_path / "cache")
@@ -188,33 +186,24 @@ def test_mistakes_are_one_line(
 
     store.put_folder(scenes)
     files = tmp_path / "files.txt"
-    assert said("s3://no-such-bucket/a") == "s3://no-such-bucket/a: cannot list it: there is no such bucket"
-    assert said(f"s3://{store.bucket}/no/") == (
-        f"dataset.root: expected files below s3://{store.bucket}/no, there is none"
-    )
-    assert said(server.url("data")).startswith(
-        f"dataset.root: /vsicurl/{server.url('data')} cannot be listed; name its files in dataset.files"
-    )
-    assert said("ftp://a/b").startswith("ftp://a/b: expected http://, https://, s3://, gs://, az://")
+    assert "no such bucket" in said("s3://no-such-bucket/a")
+    assert f"expected files below s3://{store.bucket}/no" in said(f"s3://{store.bucket}/no/")
+    assert "name its files in dataset.files" in said(server.url("data"))
+    assert "expected http://" in said("ftp://a/b")
     files.write_text("i/s0.tif\nl/s0.png\ni/gone.tif\n")
-    assert said(server.url("data?a=b"), files=str(files)) == (
-        f"/vsicurl/{server.url('data')}/i/gone.tif: named in dataset.files {files}, but not to be had: "
-        "HTTP response code: 404"
-    )
+    assert re.search("i/gone.tif: .* 404", said(server.url("data?a=b"), files=str(files)))
     files.write_text("i/s0.tif\n../x.tif\n")
-    assert "files.txt, line 2: expected a path below" in said(server.url("data"), files=str(files))
+    assert "files.txt, line 2" in said(server.url("data"), files=str(files))
     store.fault = lambda method, path: 403
-    assert "access is denied; are these the right credentials" in said(f"s3://{store.bucket}")
+    assert "access is denied" in said(f"s3://{store.bucket}")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    assert "there are no credentials; set AWS_ACCESS_KEY_ID" in said(f"s3://{store.bucket}")
+    assert "there are no credentials" in said(f"s3://{store.bucket}")
     with pytest.raises(ConfigError, match=r"dataset\.files: is for a root that is an address"):
         recipe(str(scenes), files="files.txt")
 
 
 def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
     monkeypatch.setitem(sys.modules, "boto3", None)
     monkeypatch.setenv("AWS_S3_ENDPOINT", "127.0.0.1:9")  # so that no client is known for it
     with pytest.raises(SegmenterError, match="not installed: make remote"):

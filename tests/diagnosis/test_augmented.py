@@ -37,10 +37,8 @@ def test_every_class_is_shown_with_the_label_that_belongs_to_it(
     """The made scenes are as bright as their class: each image panel must show what its label panel says."""
     seen: list[dict[str, np.ndarray]] = []
     draw = figures.panels_figure
-    monkeypatch.setattr(
-        "segmenter.diagnosis.augmented.panels_figure",
-        lambda panels, *a: seen.append(panels) or draw(panels, *a),
-    )
+    keep = lambda panels, *a: seen.append(panels) or draw(panels, *a)  # noqa: E731
+    monkeypatch.setattr("segmenter.diagnosis.augmented.panels_figure", keep)
     mix = ("--set", "augmentation.mosaic=0.5", "--set", "augmentation.copy_paste.p=1")
     plain = ("--set", "augmentation.brightness=0", "--set", "augmentation.contrast=0")
     output = tmp_path / "a.png"

@@ -8,12 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
 
 from datasets.__main__ import main
 from datasets.synthetic.make import make_naic2020
+from segmenter.base.errors import run_script
 from segmenter.runs.log import log_line
 
 ROOT = Path(__file__).parents[2]
@@ -36,16 +36,23 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def coverage(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own, as a user has it."""
-    command = [sys.executable, "-m", "datasets", "coverage", *map(str, arguments)]
+def in_a_process(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *map(str, words)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def coverage(*arguments: str | Path) -> int:
+    """Exit code of the command in this process."""
+    try:
+        return run_script(lambda: main(["coverage", *map(str, arguments)]))
+    except SystemExit as end:
+        return int(end.code or 0)
 
 
 def test_facts_come_as_text_json_and_report(config: Path, tmp_path: Path) -> None:
     pytest.importorskip("plotly")
     facts, page = tmp_path / "out.json", tmp_path / "out.html"
-    done = coverage(config, "--json", facts, "--report", page)
+    done = in_a_process("-m", "datasets", "coverage", config, "--json", facts, "--report", page)
     assert done.returncode == 0, done.stderr
     found = json.loads(facts.read_text())
     assert [p["batch"] for p in found["plans"]] == [6, 16, 32, 64, 128]
@@ -64,22 +71,24 @@ def test_batches_and_split_are_as_asked_for(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     facts = tmp_path / "out.json"
-    call = ["coverage", str(config), "--batch", "40, 8,8", "--split", "validation", "--json", str(facts)]
-    assert main([*call, "--set", "dataset.validation_share=0.4"]) == 0
+    call = [config, "--batch", "40, 8,8", "--split", "validation", "--json", facts]
+    assert coverage(*call, "--set", "dataset.validation_share=0.4") == 0
     found = json.loads(facts.read_text())
     assert [p["batch"] for p in found["plans"]] == [8, 40]
     assert found["split"] == "validation"
     assert ", validation: " in capsys.readouterr().out
 
 
-def test_a_run_stands_beside_the_plan(config: Path, tmp_path: Path) -> None:
+def test_a_run_stands_beside_the_plan(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     line = {"step": 4, "epoch": 0, "steps": 4, "held_steps": [4] * 7 + [3], "short_steps": 1}
     line |= {"promised": [*range(8)], "best_effort": [], "tiles_drawn": 24}
     (tmp_path / "log.jsonl").write_text(log_line(line))
-    done = coverage(config, "--batch", "8", "--run", tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "4 steps, 1 short of a promised class" in " ".join(done.stdout.split())
-    assert "75.00%" in done.stdout
+    assert coverage(config, "--batch", "8", "--run", tmp_path) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "4 steps, 1 short of a promised class" in out
+    assert "75.00%" in out
 
 
 def test_no_tensorflow_is_imported(config: Path) -> None:
@@ -88,8 +97,7 @@ def test_no_tensorflow_is_imported(config: Path) -> None:
         "assert main(['coverage', sys.argv[1], '--batch', '8']) == 0\n"
         "print('loaded:', sorted({'tensorflow', 'keras', 'matplotlib', 'plotly'} & set(sys.modules)))"
     )
-    command = [sys.executable, "-c", code, str(config)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = in_a_process("-c", code, config)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "loaded: []"
 
@@ -97,12 +105,8 @@ def test_no_tensorflow_is_imported(config: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ["--batch", "16,x"],
-            "--batch: expected whole numbers of tiles in 1 … 65536, as in 16,32,64, got '16,x'",
-        ),
+        (["--batch", "16,x"], "--batch: expected whole numbers"),
         (["--batch", "0,16"], "got '0,16'"),
-        (["--batch", ""], "--batch: expected whole numbers"),
         (["--json", "{tmp}/none/out.json"], "there is no folder"),
         (["--report", "{tmp}"], "expected the name of a file to write, it is a folder"),
         (["--run", "{tmp}"], "log.jsonl: expected the log of a run"),
@@ -112,33 +116,25 @@ def test_no_tensorflow_is_imported(config: Path) -> None:
     ],
 )
 def test_a_users_mistake_is_one_clear_line(
-    config: Path, tmp_path: Path, arguments: list[str], message: str
+    config: Path, tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = coverage(config, *(argument.format(tmp=tmp_path) for argument in arguments))
-    assert done.returncode == 2
-    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1
-    assert message in errors[0]
-    assert "Traceback" not in done.stderr
+    assert coverage(config, *(argument.format(tmp=tmp_path) for argument in arguments)) == 2
+    lines = capsys.readouterr().err.splitlines()
+    (error,) = (line for line in lines if line.startswith("error: "))
+    assert message in error
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_be_written_is_refused_before_the_work(config: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_refused_before_the_work(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     if os.geteuid() == 0:
         pytest.skip("root writes everywhere")
     tmp_path.chmod(0o500)
-    done = coverage(config, "--json", tmp_path / "out.json")
-    assert done.returncode == 2
-    assert "cannot write to the folder" in done.stderr
-    assert done.stdout == ""
-
-
-def test_a_log_of_other_classes_is_refused(config: Path, tmp_path: Path) -> None:
-    line = {"step": 4, "epoch": 0, "steps": 4, "held_steps": np.ones(3, int).tolist()}
-    (tmp_path / "log.jsonl").write_text(log_line(line))
-    done = coverage(config, "--run", tmp_path)
-    assert done.returncode == 2
-    assert "expected steps of the recipe's 8 classes, got 3 at step 4" in done.stderr
+    assert coverage(config, "--json", tmp_path / "out.json") == 2
+    said = capsys.readouterr()
+    assert "cannot write to the folder" in said.err
+    assert said.out == ""
 
 
 def test_the_short_form_is_part_of_the_whole(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,9 +143,7 @@ def test_the_short_form_is_part_of_the_whole(config: Path, capsys: pytest.Captur
     assert main(["coverage", str(config), "--batch", "6,16", "--all"]) == 0
     whole = capsys.readouterr().out.strip().split("\n\n")
     assert short[0] == whole[0]
-    assert short[1:3] == [
-        part for part in whole if part.startswith(("a random batch", "an epoch of the plan"))
-    ]
+    assert short[1:3] == [p for p in whole if p.startswith(("a random batch", "an epoch of the plan"))]
     limit, hint = short[3].rsplit("\n", 1)
     assert (whole[-1].startswith(limit), hint.startswith("--all shows")) == (True, True)
     assert len(short) + 1 < len(whole)

@@ -1,4 +1,4 @@
-"""A diagnosis says what the tiles, the plan, the shuffle and the log say; and its advice comes true."""
+"""A diagnosis and its maps say what tiles, plan, shuffle and log say; and its advice comes true."""
 
 from __future__ import annotations
 
@@ -9,17 +9,71 @@ from typing import Any
 
 import numpy as np
 import pytest
+import rasterio
 
-from segmenter.base.errors import CheckpointError, DatasetError
-from segmenter.config.recipe import TilesConfig
+from segmenter.base.errors import CheckpointError
+from segmenter.config.reading import recipe_from
+from segmenter.config.recipe import Recipe, TilesConfig
 from segmenter.diagnosis import Diagnosis, diagnose, table
+from segmenter.grid.geometry import Size
+from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.runs.log import log_line
 from segmenter.sampling import plan
-from segmenter.tiles.index import build_index
-from tests.helpers.made_tables import Data, classes, diagnosed, rare, recipe
+from segmenter.tiles.index import TileIndex, build_index
 
 Make = Callable[..., Path]
+Data = dict[str, Any]
+COLOURS = ((255, 0, 0), (0, 128, 255), (7, 7, 7), (9, 9, 0), (1, 2, 3))
+
+
+def recipe(**sections: Data) -> Recipe:
+    """A recipe whose dataset section is not used here."""
+    settings: Data = {"training": {"global_batch": 16}, "tiles": {"size": 32}, **sections}
+    dataset = {"kind": "naic2020", "root": "."}
+    return recipe_from({"name": "made", "dataset": dataset, "model": {"depth": 2}, **settings}, "made")
+
+
+def classes(names: str) -> ClassMap:
+    return ClassMap(
+        tuple(
+            LandCoverClass(name, COLOURS[i] if i < len(COLOURS) else (i, i, i), i + 1)
+            for i, name in enumerate(names.split(",") if "," in names else names)
+        )
+    )
+
+
+def made(
+    counts: Any, image: Path, *, names: str = "", per_scene: int = 1, across: int = 0
+) -> tuple[Dataset, TileIndex]:
+    """A dataset of scenes with `per_scene` tiles of 32 px each, `across` of them in a row."""
+    counts = np.asarray(counts, np.int64)
+    tiles, across = len(counts), across or per_scene
+    number = np.arange(tiles) // per_scene
+    place = np.arange(tiles) % per_scene
+    scenes = tuple(
+        Scene(f"s{i}", image, image, f"s{i}", "train") for i in range(int(number.max(initial=-1)) + 1)
+    )
+    dataset = Dataset("made", image.parent, scenes, classes(names or "abcde"[: counts.shape[1]]))
+    rows, cols = place // across * 32, place % across * 32
+    index = TileIndex(
+        *(scenes, number.astype(np.int32), rows.astype(np.int32), cols.astype(np.int32)),
+        *(counts.sum(axis=1), counts, Size(32, 32), 0),
+    )
+    return dataset, index
+
+
+def rare(tiles: int, held: int, *, common: int = 900) -> np.ndarray:
+    """Class a everywhere, class b in the first `held` tiles."""
+    counts = np.zeros((tiles, 2), np.int64)
+    counts[:, 0], counts[:held, 1] = common, 100
+    return counts
+
+
+def diagnosed(counts: Any, image: Path, batches: tuple[int, ...] = (16,), **options: Any) -> Data:
+    config = options.pop("config", None) or recipe()
+    run = options.pop("run", None)
+    return diagnose(config, *made(counts, image, **options), batches, run, progress=False).to_dict()
 
 
 @pytest.fixture
@@ -204,21 +258,12 @@ def test_a_class_that_is_best_effort_is_promised_from_the_batch_that_is_named(im
     assert "batch 16: not promised, best effort: b" in table(Diagnosis.from_dict(found))
 
 
-def test_where_nothing_forces_repeats_it_says_so(image: Path) -> None:
-    found = diagnosed(rare(160, 80), image)
-    assert "10 steps, no more than tiles that hold it: it forces no repeats." in found["limit"]["why"]
-    assert lever(found, "batch").startswith("The recipe's 16 is enough: from a global batch of 4 on")
-    assert lever(found, "min_pixels") == lever(found, "tile_size") == ""
-
-
 def test_lowering_min_pixels_is_told_with_the_tiles_it_gives(image: Path) -> None:
     counts = rare(400, 5)
     counts[100:117, 1] = 32
     counts[200:250, 1] = 31  # never counted: no recipe goes below 32
     found = diagnosed(counts, image, config=recipe(sampling={"min_pixels": 64}))
-    assert "sampling.min_pixels: 32 instead of 64, 22 tiles would hold b instead of 5" in lever(
-        found, "min_pixels"
-    )
+    assert "32 instead of 64, 22 tiles would hold b instead of 5" in lever(found, "min_pixels")
     assert lever(diagnosed(counts, image), "min_pixels") == ""
 
 
@@ -273,11 +318,6 @@ def test_more_classes_than_can_be_planned_for_are_forecast_all_the_same(image: P
     assert "at most 62 classes" in found["plans"][0]["refused"]
     assert "no epoch is planned" in found["limit"]["why"]
     assert " ± " in table(Diagnosis.from_dict(found))
-
-
-def test_no_tiles_is_refused(image: Path) -> None:
-    with pytest.raises(DatasetError, match="expected tiles to tell the coverage of"):
-        diagnosed(np.zeros((0, 2)), image)
 
 
 # ---------------------------------------------------------------------------------------- the run
@@ -353,3 +393,84 @@ def test_a_share_is_a_whole_hundred_only_where_it_is(image: Path) -> None:
     text = table(Diagnosis.from_dict(diagnosed(rare(4000, 2000), image, (16,))))
     assert ">99.99%" in text
     assert "100.00%" in text  # of a, which all tiles hold
+
+
+def test_a_map_shows_where_a_class_lies(tmp_path: Path, make_geotiff: Make) -> None:
+    """Class a in the west, b in the east, nothing labelled in the north-east corner."""
+    label = np.full((160, 320), 1, np.uint8)
+    label[:, 160:], label[:64, 256:] = 2, 9
+    map_of = ClassMap(classes("ab").classes, "codes", (9,))
+    image, truth = make_geotiff("i.tif", np.ones((160, 320, 3), np.uint8)), make_geotiff("l.tif", label)
+    dataset = Dataset("made", tmp_path, (Scene("west_east", image, truth, "g", "train"),), map_of)
+    index = build_index(dataset, "train", TilesConfig(size=32), progress=False)
+    (one,) = diagnose(recipe(), dataset, index, (8,), progress=False).to_dict()["maps"]
+    assert (one["name"], one["rows"], one["cols"], one["georeferenced"]) == ("west_east", 5, 10, True)
+    assert one["bounds"] == [368000, 5808000 - 80, 368000 + 160, 5808000]
+    a, b = one["share"]
+    assert a[0] == [1.0] * 5 + [0.0] * 3 + [None] * 2
+    assert b[4] == [0.0] * 5 + [1.0] * 5
+
+
+@pytest.mark.parametrize("shape", [(1301, 331), (33, 70), (20, 31)])
+def test_maps_are_coarse_and_without_holes(
+    tmp_path: Path, make_geotiff: Make, shape: tuple[int, int]
+) -> None:
+    """Odd sizes, tiles that overlap or reach beyond the scene: each cell has tiles."""
+    ids = np.random.default_rng(0).integers(1, 3, shape).astype(np.uint8)
+    image, truth = make_geotiff("i.tif", np.ones((*shape, 1), np.uint8)), make_geotiff("l.tif", ids)
+    dataset = Dataset("made", tmp_path, (Scene("s", image, truth, "s", "train"),), classes("ab"))
+    for overlap in (0, 28):
+        config = TilesConfig(size=32, overlap=overlap)
+        index = build_index(dataset, "train", config, progress=False)
+        (one,) = diagnose(recipe(), dataset, index, (8,), progress=False).to_dict()["maps"]
+        assert one["rows"] == max(1, min(40, shape[0] // 32))
+        assert one["cols"] == max(1, min(40, shape[1] // 32))
+        total = np.array(one["share"], np.float64).sum(axis=0)
+        assert total == pytest.approx(np.ones((one["rows"], one["cols"])), abs=1e-4)
+
+
+def test_many_adjoining_scenes_share_a_map(tmp_path: Path, make_geotiff: Make) -> None:
+    """A row of 27 scenes, one 20 km away, and one in another zone: three planes."""
+    scenes, ids = [], np.full((32, 64), 1, np.uint8)
+    for i in range(29):
+        east = 368000 + 32 * i if i < 27 else 388000
+        place = {"transform": rasterio.Affine(0.5, 0, east, 0, -0.5, 5808000)}
+        place |= {"crs": "EPSG:25832" if i == 28 else "EPSG:25833"}
+        image = make_geotiff(f"i{i}.tif", np.ones((32, 64, 3), np.uint8), **place)
+        label = make_geotiff(f"l{i}.tif", ids + (i == 13), **place)
+        scenes.append(Scene(f"s{i}", image, label, f"s{i}", "train"))
+    dataset = Dataset("made", tmp_path, tuple(scenes), classes("ab"))
+    index = build_index(dataset, "train", TilesConfig(size=32), progress=False)
+    found = diagnose(recipe(), dataset, index, (8,), progress=False).to_dict()
+    assert [(m["scenes"], m["crs"][-2:]) for m in found["maps"]] == [(27, "33"), (1, "33"), (1, "32")]
+    row = found["maps"][0]
+    assert (row["rows"], row["cols"], row["name"]) == (1, 40, "s0 and 26 adjoining")
+    assert row["bounds"] == [368000, 5807984, 368000 + 27 * 32, 5808000]
+    shares = row["share"][1][0]
+    assert max(shares[19:21]) > 0
+    assert not any(shares[:19] + shares[22:])
+
+
+def test_scenes_without_a_place_lie_side_by_side_by_group(image: Path) -> None:
+    """Five scenes of 2×3 tiles: blocks of a near-square, the last of its places empty."""
+    counts = np.zeros((30, 2), np.int64)
+    counts[:, 0] = 900
+    counts[6 * 3 + 5] = [0, 900]  # the fourth scene's last tile
+    dataset, index = made(counts, image, per_scene=6, across=3)
+    scenes = tuple(Scene(s.name, s.image, s.label, "all", s.split) for s in dataset.scenes)
+    index = TileIndex(**{**vars(index), "scenes": scenes})
+    (one,) = diagnose(recipe(), dataset, index, (8,), progress=False).to_dict()["maps"]
+    assert (one["name"], one["scenes"], one["georeferenced"], one["bounds"]) == ("all", 5, False, None)
+    assert (one["rows"], one["cols"]) == (4, 9)  # two by three blocks
+    b = one["share"][1]
+    assert b[3] == [0.0, 0.0, 1.0, 0.0, 0.0, 0.0, None, None, None]
+    assert sum(value or 0 for row in b for value in row) == 1
+
+
+def test_what_is_not_drawn_is_counted(image: Path) -> None:
+    large = diagnosed(rare(30 * 9, 5), image, per_scene=9, across=3)
+    assert (len(large["maps"]), large["maps_left_out"]) == (24, 6)
+    small = diagnosed(rare(2000, 5), image)
+    assert [m["name"] for m in small["maps"]] == ["2000 small scenes in their order"]
+    assert (small["maps"][0]["rows"], small["maps"][0]["cols"], small["maps_left_out"]) == (40, 40, 0)
+    assert small["maps"][0]["share"][1][0][:5] == [0.1] * 4 + [0.0]

@@ -19,16 +19,8 @@ from hypothesis import strategies as st
 
 from segmenter.base.errors import SegmenterError
 from segmenter.pages.page import escaped
-from segmenter.pages.parts import label, listed, percent
-from tests.helpers.made_diagnosis import (
-    HOSTILE,
-    NAIC,
-    NAIC_RATES,
-    POTSDAM,
-    headline,
-    html_report,
-    made_diagnosis,
-)
+from segmenter.pages.parts import label, percent
+from tests.helpers.made_diagnosis import HOSTILE, NAIC, NAIC_RATES, headline, html_report, made_diagnosis
 from tests.helpers.report_page import Page
 
 RATES = (0.9, 0.5, 0.3, 0.2, 0.1, 0.05, 0.4, 0.6)
@@ -38,11 +30,9 @@ CASES: dict[str, dict[str, Any]] = {
     "potsdam": {"run": 7, "maps": 5},
     "naic": {"names": NAIC, "rates": NAIC_RATES, "tiles": 3001, "best_effort": [4], "run": 3},
     "one class": {"names": ("water",), "rates": (1.0,), "tiles": 101, "batches": (16,)},
-    "forty classes": {
-        "names": [f"class {i}" for i in range(40)],
-        "rates": np.linspace(0.02, 0.6, 40),
-        "maps": 24,
-        "tiles": 1001,
+    "many classes": {
+        "names": [f"class {i}" for i in range(23)],
+        "rates": np.linspace(0.02, 0.6, 23),
         "run": 401,
     },
     "some refused": {"refused": (16, 32)},
@@ -59,9 +49,7 @@ CASES: dict[str, dict[str, Any]] = {
         }
     },
     "all refused": {"refused": (16, 32, 64, 128), "maps": 0},
-    "absent class": {"rates": (0.9, 0.5, 0.0, 0.7, 0.3, 0.04)},
     "no class at all": {"rates": (0.0,) * 6, "refused": (16, 32, 64, 128)},
-    "one batch": {"batches": (7,), "tiles": 5},
     "hostile names": {"names": HOSTILE, "rates": RATES, "map_names": HOSTILE, "maps": 8, "run": 5},
 }
 
@@ -70,9 +58,6 @@ CASES: dict[str, dict[str, Any]] = {
 def case(request: pytest.FixtureRequest) -> tuple[dict[str, Any], Page]:
     diagnosis = made_diagnosis(**CASES[request.param])
     return diagnosis, Page(html_report(diagnosis))
-
-
-# ---------------------------------------------------------------------------------------- every page
 
 
 def test_every_page_is_sound_and_accessible(case: tuple[dict[str, Any], Page]) -> None:
@@ -120,9 +105,6 @@ def test_every_title_says_something(case: tuple[dict[str, Any], Page]) -> None:
     titles = [title for chart in page.data()["charts"].values() for title in chart["titles"]]
     assert all(len(title) > 15 and "None" not in title and "nan" not in title for title in titles)
     assert "None" not in page.text()
-
-
-# --------------------------------------------------------------------------------- text stays text
 
 
 def _strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
@@ -174,11 +156,6 @@ def test_any_text_is_one_line_and_cannot_end_anything(text: str) -> None:
     assert html.unescape(label(text)) == html.unescape(escaped(text))
 
 
-def test_a_label_is_cut_before_it_is_escaped() -> None:
-    assert label("<" * 50, 10) == "&#60;" * 9 + "…"
-    assert label("  a\n b\x00\u202e ") == "a b\ufffd\ufffd"
-
-
 def test_only_a_colour_gets_into_a_style() -> None:
     diagnosis = made_diagnosis()
     diagnosis["classes"][0]["colour"] = "red;background:url(//x)"
@@ -186,9 +163,6 @@ def test_only_a_colour_gets_into_a_style() -> None:
     styles = [style for style in page.attributes("style") if "background" in style]
     assert all(re.fullmatch(r"background:#[0-9a-f]{6}", style) for style in styles)
     assert "//x" not in json.dumps(page.data())
-
-
-# ----------------------------------------------------------------------------------------- numbers
 
 
 @given(st.floats(0, 1))
@@ -207,12 +181,6 @@ def test_percent_as_people_write_it() -> None:
     shares |= {1e-6: "< 0.001 %", 0.996: "99.6 %", 0.9996: "99.96 %", 0.999999: "> 99.99 %", 0.994: "99.4 %"}
     assert {share: percent(share) for share in shares} == shares
     assert percent(None) == "–"
-
-
-def test_lists_as_people_write_them() -> None:
-    assert listed(["a"]) == "a"
-    assert listed("abc") == "a, b and c"
-    assert listed("abcdefgh") == "a, b, c, d, e, f and 2 more"
 
 
 def test_the_charts_draw_the_diagnosis() -> None:
@@ -252,18 +220,9 @@ def test_a_long_history_shows_its_worst() -> None:
 
 def test_maps_keep_a_trace_and_say_where_nothing_is_known() -> None:
     share = [[[0.0, 1e-6, None], [1.0, 0.12345, 0.0]], [[0.0, 0.999999, None], [0.0, 0.0, 0.0]]]
-    one = {
-        "name": "m",
-        "scenes": 1,
-        "georeferenced": True,
-        "crs": "EPSG:25833",
-        "rows": 2,
-        "cols": 3,
-        "bounds": [0.0, 0.0, 30.0, 10.0],
-        "share": share,
-    }
     diagnosis = made_diagnosis(("a", "b"), (0.1, 0.9), batches=(16,))
-    diagnosis["maps"] = [one]
+    place = {"georeferenced": True, "crs": "EPSG:25833", "bounds": [0.0, 0.0, 30.0, 10.0]}
+    diagnosis["maps"] = [{"name": "m", "scenes": 1, "rows": 2, "cols": 3, "share": share, **place}]
     maps = Page(html_report(diagnosis)).data()["maps"]
     assert maps["maps"][0]["share"][0] == [[0, pytest.approx(1e-4), None], [100, 12, 0]]
     assert maps["maps"][0]["aspect"] == pytest.approx(1 / 3)
@@ -278,9 +237,6 @@ def test_a_curve_goes_on_to_the_sizes_that_are_needed() -> None:
     traces = Page(html_report(diagnosis)).figure("forecast-curve")["data"]
     assert traces[0]["x"] == [last["batch"], 300, 500]
     assert traces[0]["y"] == pytest.approx([100 * last["probability"], 99, 99.9])
-
-
-# --------------------------------------------------------------------------------------- sentences
 
 
 def _headline(**changes: Any) -> str:
@@ -302,22 +258,13 @@ def test_headline() -> None:
 
 
 def test_headline_names_what_cannot_be_promised() -> None:
+    assert "No batch of 64 tiles can hold all 6" in headline(made_diagnosis(refused=(16, 32, 64, 128)))
+    assert "nothing to plan" in headline(made_diagnosis(rates=(0.0,) * 6))
     text = _headline(best_effort=[5], promised=[0, 1, 2, 3, 4, 6, 7], complete=0.4)
     assert "the plan in 40 %" in text
     assert text.endswith("c5 is too rare to be promised; the other 7 classes are in every planned step.")
     text = _headline(best_effort=[4, 5], promised=[])
     assert text.endswith("c4 and c5 are too rare to be promised.")
-
-
-def test_headline_of_refused_plans_absent_classes_and_nothing() -> None:
-    refused = made_diagnosis(refused=(16, 32, 64, 128))
-    assert headline(refused).startswith("No batch of 64 tiles can hold all 6 classes: no 16 tiles hold")
-    assert headline(made_diagnosis(refused=(64,))).startswith("A random batch of 128 holds")
-    absent = made_diagnosis(rates=(0.9, 0.5, 0.0, 0.7, 0.3, 0.04))
-    assert "holds all 5 classes that occur in" in headline(absent)
-    assert "No tile holds low vegetation" in Page(html_report(absent)).text()
-    assert "nothing to plan" in headline(made_diagnosis(rates=(0.0,) * 6))
-    assert "holds the only class in 100 %" in headline(made_diagnosis(("a",), (1.0,)))
 
 
 def test_the_recipes_batch_comes_first() -> None:
@@ -334,23 +281,19 @@ def test_a_run_that_fell_short_says_so() -> None:
     diagnosis["run"]["held_share"][4] = 0.97
     page = Page(html_report(diagnosis))
     assert "3 steps of 100 lacked a class that was promised." in page.text()
-    assert page.data()["charts"]["run-held"]["titles"] == [
-        "1 promised class missed some steps; car was in 97 %"
-    ]
+    (title,) = page.data()["charts"]["run-held"]["titles"]
+    assert "car was in 97 %" in title
     assert "No step was short" not in page.text()
     assert "No step was short" in Page(html_report(made_diagnosis(run=4))).text()
     assert "After the run" not in Page(html_report(made_diagnosis())).text()
 
 
 def test_tables_have_the_numbers() -> None:
-    diagnosis = made_diagnosis(POTSDAM, best_effort=[5])
+    diagnosis = made_diagnosis(best_effort=[5])
     cells = [text for tag, text in Page(html_report(diagnosis)).texts if tag == "td"]
     assert all(f"{c['pixels']:,}" in cells for c in diagnosis["classes"])
     assert all(f"{p['steps']:,}" in cells for p in diagnosis["plans"])
     assert all(percent(p["shuffle"]["held_share"][5]) in cells for p in diagnosis["plans"])
-
-
-# ------------------------------------------------------------------------------------------ errors
 
 
 @pytest.mark.parametrize("package", ["plotly.offline", "jinja2"])

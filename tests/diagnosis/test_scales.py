@@ -53,14 +53,6 @@ def test_classes_by_scale_are_those_of_the_tiles(make: Make) -> None:
     assert Diagnosis.from_dict(found.to_dict()) == found
 
 
-def test_strata_whose_bounds_read_alike_are_named_apart(make: Make) -> None:
-    """To three digits two of them are `0.4 m`."""
-    found = diagnosed(make((0.2, 0.4002, 0.4004)), scale_strata=(0.4001, 0.4003))
-    assert found.scales is not None
-    assert found.scales.strata == ["0.2–0.4001 m", "0.4001–0.4003 m", "0.4003–0.4004 m"]
-    assert all(title in table(found) for title in found.scales.strata)
-
-
 def test_text_and_chart_have_the_same_numbers(make: Make) -> None:
     found = diagnosed(make((0.1, 0.25, 2.0, 0.12)))
     scales = found.scales

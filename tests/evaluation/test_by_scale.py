@@ -55,20 +55,6 @@ def test_the_recipe_s_strata_go_before_octaves(confusions: list[ConfusionMatrix]
     assert list(found) == ["0.1–0.3 m", "0.3–2 m", "unknown scale"]
 
 
-def test_strata_whose_bounds_read_alike_have_scores_of_their_own(confusions: list[ConfusionMatrix]) -> None:
-    """To three digits all of them are `0.3 m`: none replaces another, in a file or in the table."""
-    found = collected(confusions, (0.3, 0.3002, 0.3004, None, 0.3)).scores(protocol, (0.3001, 0.3003))
-    assert list(found) == ["0.3–0.3001 m", "0.3001–0.3003 m", "0.3003–0.3004 m", "unknown scale"]
-    for scores, members in zip(found.values(), ((0, 4), (1,), (2,), (3,)), strict=True):
-        np.testing.assert_array_equal(scores.matrix, sum(confusions[i].matrix for i in members))
-        assert scores.protocol.scenes == tuple(f"s{i}" for i in members)
-    facts = scale_facts(found)["per_scale"]
-    assert sum(entry["pixels"] for entry in facts.values()) == sum(
-        c.scores(protocol("")).pixels for c in confusions
-    )
-    assert len(scale_table(found).splitlines()) == 1 + len(found)
-
-
 @pytest.mark.parametrize("metres", [(0.5,) * 5, (None,) * 5, (0.5, 0.5, None, 0.49, 0.51)])
 def test_scenes_of_one_scale_have_no_such_scores(
     confusions: list[ConfusionMatrix], metres: tuple[float | None, ...]

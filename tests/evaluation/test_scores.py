@@ -107,13 +107,6 @@ def test_a_class_that_is_only_predicted_counts_with_iou_0() -> None:
     assert scores.miou == pytest.approx((1 + 1 / 2 + 0) / 3)
 
 
-def test_a_class_that_is_never_found_counts_with_iou_0() -> None:
-    scores = _scores([0, 0, 3], [0, 0, 0])
-    assert scores.iou[3] == 0
-    assert math.isnan(scores.precision[3])
-    assert scores.recall[3] == 0
-
-
 def test_pixels_without_data_count_nowhere_but_in_the_completeness() -> None:
     scores = _scores([0, 0, 1, 1, IGNORE, IGNORE], [0, IGNORE, 1, 1, IGNORE, 0])
     assert scores.missed.tolist() == [0, 0, 0, 0]
@@ -179,23 +172,14 @@ def test_chunks_add_up_to_the_whole(pair: np.ndarray, cut: int) -> None:
 
 def test_counting_is_right_across_inner_chunks_and_fast(rng: np.random.Generator) -> None:
     truth = rng.integers(0, 4, (1511, 2003)).astype(np.uint8)
-    predicted = np.where(rng.random(truth.shape) < 0.8, truth, rng.integers(0, 4, truth.shape)).astype(
-        np.uint8
-    )
+    predicted = rng.integers(0, 4, truth.shape).astype(np.uint8)
+    truth, predicted = truth.T, predicted.T  # arrays need not be contiguous
     confusion = ConfusionMatrix(FOUR)
     start = time.thread_time()
     confusion.add(truth, predicted)
     assert time.thread_time() - start < 2  # of the processor: 3 Mpx take 0.01 s; a Python loop, seconds
     expected = [[int(((truth == i) & (predicted == j)).sum()) for j in range(4)] for i in range(4)]
     assert confusion.matrix.tolist() == expected
-
-
-def test_arrays_need_not_be_contiguous(rng: np.random.Generator) -> None:
-    truth, predicted = rng.integers(0, 4, (2, 101, 203)).astype(np.uint8)
-    turned, straight = ConfusionMatrix(FOUR), ConfusionMatrix(FOUR)
-    turned.add(truth.T[::3], predicted.T[::3])
-    straight.add(truth[:, ::3].copy(), predicted[:, ::3].copy())
-    assert np.array_equal(turned.matrix, straight.matrix)
 
 
 @pytest.mark.parametrize(
@@ -216,9 +200,6 @@ def test_matrices_of_different_classes_are_not_added(make_classes: Callable[...,
         ConfusionMatrix(FOUR).merge(ConfusionMatrix(make_classes(3)))
 
 
-# ------------------------------------------------------------------------------------- protocols
-
-
 def _potsdam() -> ClassMap:
     names = PROTOCOLS["potsdam-6"].classes
     return ClassMap(tuple(LandCoverClass(name, (i, i, i), i) for i, name in enumerate(names)))
@@ -235,17 +216,15 @@ def test_published_protocols_name_potsdams_own_classes() -> None:
 def test_potsdam_5_leaves_clutter_out_of_the_truth_and_counts_it_as_a_miss_where_predicted() -> None:
     truth = [0, 0, 0, 1, 5, 5, 5]
     predicted = [0, 0, 5, 1, 5, 0, 1]
-    five = _scores(
-        truth, predicted, Protocol.published("potsdam-5", labels="eroded", split="test"), _potsdam()
+    five, six = (
+        _scores(truth, predicted, Protocol.published(name, labels="eroded", split="test"), _potsdam())
+        for name in ("potsdam-5", "potsdam-6")
     )
     assert five.pixels == 4
     assert five.missed.tolist() == [1, 0, 0, 0, 0]
     # Neither of the clutter pixels called surface or building is a false alarm: they are not in the truth.
     assert five.iou.tolist()[:2] == [2 / 3, 1.0]
     assert five.miou == pytest.approx((2 / 3 + 1) / 2)
-    six = _scores(
-        truth, predicted, Protocol.published("potsdam-6", labels="eroded", split="test"), _potsdam()
-    )
     assert six.iou.tolist()[:2] == [2 / 4, 1 / 2]
     assert six.iou[5] == 1 / 4
 
@@ -261,20 +240,11 @@ def test_a_model_of_five_classes_scores_alike_under_potsdam_5(rng: np.random.Gen
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (
-            lambda: Protocol.published("potsdam-7", labels="eroded", split="test"),
-            "known: potsdam-6, potsdam-5",
-        ),
-        (
-            lambda: Protocol.published("potsdam-5", labels="full", split="test"),
-            "protocol potsdam-5: expected eroded labels, got full ones",
-        ),
+        (lambda: Protocol.published("potsdam-7", labels="eroded", split="test"), "known: potsdam-6"),
+        (lambda: Protocol.published("potsdam-5", labels="full", split="test"), "expected eroded labels"),
         (lambda: Protocol((), "full", "test"), "counts at least one class"),
         (lambda: Protocol(("a", "a"), "full", "test"), "each once"),
-        (
-            lambda: _scores([0], [0], Protocol.published("potsdam-5", labels="eroded", split="test")),
-            "have no class 'impervious surfaces', .*only a, b, c, d",
-        ),
+        (lambda: _scores([0], [0], Protocol(("x",), "full", "test")), "have no class 'x', .*only a, b, c, d"),
     ],
 )
 def test_a_protocol_that_does_not_fit_is_refused(build: Callable[[], object], message: str) -> None:
@@ -316,9 +286,6 @@ def test_a_scene_is_not_counted_twice() -> None:
         _scores([0], [0]).merged(_scores([0], [0]))
 
 
-# ---------------------------------------------------------------------------------------- output
-
-
 @given(pairs)
 def test_json_gives_back_the_same_scores(pair: np.ndarray) -> None:
     data = _scores(*pair).to_dict()
@@ -333,15 +300,8 @@ def test_the_file_is_whole_and_carries_its_protocol(tmp_path: Path) -> None:
     path.write_text("old")
     _scores([0, 1, 1], [0, 1, 0]).write(path)
     data = json.loads(path.read_text(encoding="utf-8"))
-    assert data["protocol"] == {
-        "classes": ["a", "b", "c", "d"],
-        "labels": "full",
-        "split": "test",
-        "tta": "none",
-        "scenes": ["s1"],
-        "name": "",
-        "without_data": "left out",
-    }
+    protocol = {"classes": [*"abcd"], "labels": "full", "split": "test", "tta": "none", "scenes": ["s1"]}
+    assert data["protocol"] == {**protocol, "name": "", "without_data": "left out"}
     assert data["iou"] == {"a": 0.5, "b": 0.5, "c": None, "d": None}
     assert [file.name for file in tmp_path.iterdir()] == ["scores.json"]
 
@@ -350,13 +310,8 @@ def test_scores_of_another_format_are_refused(tmp_path: Path) -> None:
     _scores([0, 1, 1], [0, 1, 0]).write(tmp_path / "scores.json")
     data = json.loads((tmp_path / "scores.json").read_text())
     assert Scores.from_dict(data).to_dict() == {key: data[key] for key in data if key != "format"}
-    with pytest.raises(ScoreError, match="expected format 1, got 2: written by another version"):
+    with pytest.raises(ScoreError, match="expected format 1, got 2"):
         Scores.from_dict({**data, "format": 2})
-
-
-def test_a_file_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(SegmenterError, match=r"missing/scores\.json: cannot write there: No such file"):
-        _scores([0], [0]).write(tmp_path / "missing" / "scores.json")
 
 
 def test_the_table_has_a_line_per_class_the_means_and_the_protocol() -> None:
@@ -365,6 +320,4 @@ def test_the_table_has_a_line_per_class_the_means_and_the_protocol() -> None:
     assert lines[1] == "impervious surfaces   50.00   66.67   100.00    50.00            66.67"
     assert lines[3] == "low vegetation            –       –        –        –             0.00"
     assert lines[7].startswith("mIoU 50.00   mF1 66.67   OA 66.67   FWIoU 50.00   kappa 40.00")
-    assert lines[8] == (
-        "protocol  potsdam-5: 5 classes, eroded labels, test split (2 scenes), TTA none, 3 pixels"
-    )
+    assert lines[8].startswith("protocol  potsdam-5: 5 classes, eroded labels, test split (2 scenes)")

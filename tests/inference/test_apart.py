@@ -74,7 +74,7 @@ def image(rng: np.random.Generator) -> NDArray[np.uint8]:
 BLOCKS = {"tiled": True, "blockxsize": 32, "blockysize": 32, "compress": "deflate"}
 
 
-@pytest.mark.parametrize("readers", [2, 3, 4, 9])
+@pytest.mark.parametrize("readers", [2, 9])
 def test_several_readers_read_what_one_does_in_its_order(
     make_geotiff: Make, image: NDArray[np.uint8], readers: int
 ) -> None:

@@ -69,21 +69,27 @@ def mapped(raster: Any, tiling: Tiling, predict: Any) -> NDArray[np.uint8]:
     return found
 
 
-@pytest.mark.parametrize("blend", [None, Blend()], ids=["exact", "smooth"])
-def test_each_device_has_two_batches_under_way_and_the_map_is_one_devices(
-    rng: np.random.Generator, blend: Blend | None
-) -> None:
-    inside, most = Counter[int](), Counter[int]()
-    lock = threading.Lock()
+def counting(until: Callable[[Counter[int]], bool], timeout: float | None = None) -> Any:
+    """`before` of `Cards` that stays inside until that holds, and the most that were inside at once."""
+    inside, most, lock = Counter[int](), Counter[int](), threading.Lock()
 
     def before(card: int) -> None:
         with lock:
             inside[card] += 1
             most[card] = max(most[card], inside[card])
-        assert wait_until(lambda: sum(most.values()) == 2 * DEVICES), f"under way at most: {most}"
+        held = wait_until(lambda: until(most), *([] if timeout is None else [timeout]))
+        assert held or timeout is not None, f"under way at most: {most}"
         with lock:
             inside[card] -= 1
 
+    return before, most
+
+
+@pytest.mark.parametrize("blend", [None, Blend()], ids=["exact", "smooth"])
+def test_each_device_has_two_batches_under_way_and_the_map_is_one_devices(
+    rng: np.random.Generator, blend: Blend | None
+) -> None:
+    before, most = counting(lambda most: sum(most.values()) == 2 * DEVICES)
     raster, cards = scene(rng, 331, 97), Cards(before)
     tiling = Tiling(Size(48, 48), 0 if blend else 10, 8, 1, blend)
     np.testing.assert_array_equal(mapped(raster, tiling, cards), mapped(raster, tiling, exact_network(3, 8)))
@@ -91,17 +97,8 @@ def test_each_device_has_two_batches_under_way_and_the_map_is_one_devices(
 
 
 def test_a_device_that_takes_one_batch_has_one_beside_one_that_takes_two(rng: np.random.Generator) -> None:
-    inside, most, lock = Counter[int](), Counter[int](), threading.Lock()
-
-    def before(card: int) -> None:
-        with lock:
-            inside[card] += 1
-            most[card] = max(most[card], inside[card])
-        wait_until(lambda: sum(most.values()) > 3, 0.02)
-        with lock:
-            inside[card] -= 1
-
-    raster, cards = scene(rng, 331, 97), Cards(before, (1, 2))
+    before, most = counting(lambda most: sum(most.values()) > 3, 0.02)
+    raster, cards = scene(rng, 150, 60), Cards(before, (1, 2))
     np.testing.assert_array_equal(mapped(raster, TILING, cards), mapped(raster, TILING, exact_network(3, 8)))
     assert most == {0: 1, 1: 2}
 
@@ -183,12 +180,15 @@ def test_two_batches_on_each_tensorflow_device_give_one_devices_bits(
 
     from segmenter.inference.function import on_all_gpus, predict_function
 
+    made: list[Any] = []
+
     def build() -> Any:
-        model = keras.models.clone_model(network)
-        model.set_weights(network.get_weights())
-        return predict_function(model, Normalisation.of((127, 127), (70, 70)))
+        made.append(keras.models.clone_model(network))
+        made[-1].set_weights(network.get_weights())
+        return predict_function(made[-1], Normalisation.of((127, 127), (70, 70)))
 
     one, several = build(), on_all_gpus(build, four_replicas)
+    assert [m.variables[0].value.device.rpartition(":")[2] for m in made] == ["0", "0", "1", "2", "3"]
     assert [worker.at_once for worker in several.workers] == [1] * DEVICES  # there is nothing to copy
     for worker in several.workers:
         worker.at_once = 2  # type: ignore[misc]

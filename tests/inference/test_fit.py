@@ -38,16 +38,15 @@ def run_of(
 ) -> Any:
     trained = landscape() if image is None else image
     mean, std = trained.mean(axis=(0, 1)), trained.std(axis=(0, 1))
-    return SimpleNamespace(
-        dtype=dtype, scenes=None, normalisation=Normalisation.of(mean, std), band_names=names
-    )
+    scale = Normalisation.of(mean, std)
+    return SimpleNamespace(dtype=dtype, scenes=None, normalisation=scale, band_names=names)
 
 
 def fit(run: Any, image: NDArray[Any], *, insist: bool = False) -> tuple[str, ...]:
     return check_fit(run, ArrayRaster(image), Window(0, 0, *image.shape[:2]), insist=insist)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("moved", [0.0, 0.7, -0.7])
 def test_another_landscape_fits(seed: int, moved: float) -> None:
     assert fit(run_of(), landscape(seed, moved).astype(np.uint16)) == ()
@@ -141,9 +140,6 @@ def test_a_sample_is_of_the_whole_part_and_without_what_has_no_data() -> None:
     assert 0 < sample.pixels < 16 * 64**2
 
 
-# ------------------------------------------------------------------------------------------ names
-
-
 @pytest.mark.parametrize(
     ("wanted", "names", "bands", "order"),
     [
@@ -163,19 +159,13 @@ def test_names_tell_another_order(
     assert order_of(wanted, names, bands) == order
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"descriptions": ("Blue", "GREEN", "red")},
-        {"descriptions": ("Blue", "GREEN", "red"), "photometric": "MINISBLACK"},
-    ],
-)
+@pytest.mark.parametrize("options", [{}, {"photometric": "MINISBLACK"}])
 def test_bands_named_in_another_order_are_refused_with_what_mends_it(
     make_geotiff: Make, rng: np.random.Generator, options: dict[str, Any]
 ) -> None:
     values = rng.integers(0, 256, (*SIZE, 3), np.uint8)
     run = run_of(values, "uint8", ("red", "green", "blue"))
-    path = make_geotiff("bgr.tif", values, **options)
+    path = make_geotiff("bgr.tif", values, descriptions=("Blue", "GREEN", "red"), **options)
     with open_raster(path) as raster, pytest.raises(RasterError, match="--bands 3,2,1"):
         check_fit(run, raster, raster.extent)
     with open_raster(path, (3, 2, 1)) as raster:

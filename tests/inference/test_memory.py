@@ -90,9 +90,7 @@ def test_smooth_where_exact_is_impossible() -> None:
     tiling, notes = plan(SCENE, 4 * GB, needs)
     assert (tiling.blend, tiling.window) == (Blend(), Size(512, 512))
     assert notes == ["smooth mode: layer pool looks at the whole image"]
-    with pytest.raises(
-        ConfigError, match="--mode exact: expected a model of limited reach; layer pool looks"
-    ):
+    with pytest.raises(ConfigError, match=r"--mode exact: .* layer pool looks"):
         plan(SCENE, 4 * GB, needs, mode="exact")
 
 
@@ -149,10 +147,8 @@ def test_rows_of_a_finer_raster_count_where_the_model_sees_a_coarser_grid() -> N
 
 
 def test_columns_are_as_wide_as_the_memory_allows_so_that_most_rasters_are_one() -> None:
-    columns = [
-        plan([Size(20000, 60000)], memory, mode="smooth")[0].column
-        for memory in (1.4 * GB, 1.8 * GB, 64 * GB)
-    ]
+    wide = [Size(20000, 60000)]
+    columns = [plan(wide, memory * GB, mode="smooth")[0].column for memory in (1.4, 1.8, 64)]
     assert columns[0] < columns[1] < columns[2] == COLUMN > 60000
 
 
@@ -176,15 +172,10 @@ def test_amounts_of_memory(text: str, expected: int) -> None:
     assert parse_memory(text) == expected
 
 
-@pytest.mark.parametrize(
-    "text", ["8", "GB", "-1GB", "8 bytes", "", "8GB junk", "8GB!", "5.5.5GB", "9" * 400 + "GB"]
-)
+@pytest.mark.parametrize("text", ["8", "GB", "-1GB", "8 bytes", "", "8GB junk", "5.5.5GB", "9" * 400 + "GB"])
 def test_an_amount_without_a_unit_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="expected a number with a unit, as 8GB or 500MB"):
+    with pytest.raises(ValueError, match="expected a number with a unit"):
         parse_memory(text)
-
-
-# --------------------------------------------------------------------------------- out of memory
 
 
 def _small_device(most: int, batches: list[int]) -> Any:
@@ -200,21 +191,16 @@ def _small_device(most: int, batches: list[int]) -> Any:
 def test_a_batch_that_does_not_fit_is_halved_once(rng: np.random.Generator) -> None:
     raster, batches = scene(rng, 32 * 16, 32), []
     tiling = Tiling(Size(32, 32), 0, 8, 8)
-    found = [
-        e
-        for e in classify_all([ArrayJob(raster)], tiling, _small_device(3, batches))
-        if isinstance(e, Mapped)
-    ]
+    events = list(classify_all([ArrayJob(raster)], tiling, _small_device(3, batches)))
     assert batches == [2] * 8  # eight do not fit, nor do four; from then on two
-    result = np.concatenate([event.ids for event in found])
+    result = np.concatenate([event.ids for event in events if isinstance(event, Mapped)])
     np.testing.assert_array_equal(result, np.where(raster.valid, raster.image[..., 0], 255))
 
 
 def test_a_window_that_does_not_fit_ends_it(rng: np.random.Generator) -> None:
+    tiling = Tiling(Size(32, 32), 0, 8, 8)
     with pytest.raises(DeviceError, match="out of memory at 1 windows"):
-        list(
-            classify_all([ArrayJob(scene(rng, 64, 64))], Tiling(Size(32, 32), 0, 8, 8), _small_device(0, []))
-        )
+        list(classify_all([ArrayJob(scene(rng, 64, 64))], tiling, _small_device(0, [])))
 
 
 def test_each_gpu_has_batches_under_way_in_the_machines_memory(monkeypatch: pytest.MonkeyPatch) -> None:

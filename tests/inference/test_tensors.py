@@ -19,17 +19,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tensors, "_MOST_CHUNKS", 3)
 
 
-SHAPES = [
-    (1, 1, 1),
-    (1, 7, 9),
-    (1, 8, 8),
-    (2, 8, 8),
-    (3, 8, 8),
-    (1, 5, 13),
-    (4, 8, 8),
-    (3, 17, 19),
-    (0, 8, 8),
-]
+SHAPES = [(1, 1, 1), (1, 7, 9), (1, 8, 8), (2, 8, 8), (3, 8, 8), (1, 5, 13), (3, 17, 19), (0, 8, 8)]
 
 
 @pytest.mark.usefixtures("small_chunks")

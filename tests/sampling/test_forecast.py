@@ -31,9 +31,6 @@ def all_of_them(tiles: int, classes: int, batch: int) -> Fraction:
     return Fraction(math.comb(tiles - classes, batch - classes), math.comb(tiles, batch))
 
 
-# -------------------------------------------------------------------------------- by hand, by counting
-
-
 def test_a_forecast_that_can_be_counted_by_hand() -> None:
     """One of four tiles holds a, the others b: half of the six pairs have both."""
     there = forecast(np.array([[True, False], [False, True], [False, True], [False, True]]))
@@ -68,9 +65,7 @@ def test_forecast_equals_counting_all_batches(tiles: int, classes: int, rate: fl
         assert found.needed(float(share)) == next(i for i, p in enumerate(exact, 1) if p >= share)
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_twelve_classes_against_whole_numbers(seed: int) -> None:
-    rng = np.random.default_rng(seed)
+def test_twelve_classes_against_whole_numbers(rng: np.random.Generator) -> None:
     table = rng.random((211, 12)) < rng.uniform(0.01, 0.3, 12)
     table[rng.integers(0, 211, 12), np.arange(12)] = True
     masks = [sum(1 << int(c) for c in np.flatnonzero(row)) for row in table]
@@ -83,7 +78,7 @@ def test_twelve_classes_against_whole_numbers(seed: int) -> None:
         assert abs(found.outlook([batch])[0].probability - exact) < 1e-9
 
 
-@pytest.mark.parametrize(("tiles", "classes"), [(1000, 20), (5003, 20), (100_000, 17), (100_000, 1)])
+@pytest.mark.parametrize(("tiles", "classes"), [(1000, 20), (100_000, 17)])
 def test_no_accuracy_is_lost_to_the_signs_of_a_million_terms(tiles: int, classes: int) -> None:
     """The terms are as large as 2^20, the sum at most 1; batches beyond 1024 go by logarithms."""
     sizes = [1, 16, 19, 20, 64, 256, 1024, 1025, 4000, 99_000, tiles]
@@ -102,9 +97,6 @@ def test_needed_in_large_tables() -> None:
         assert all_of_them(20_011, 19, size - 1) < share <= all_of_them(20_011, 19, size)
 
 
-# ------------------------------------------------------------------------------------- by drawing
-
-
 def drawn(table: np.ndarray, batch: int, draws: int, seed: int) -> float:
     """Share of random batches that hold all classes that occur."""
     rng = np.random.default_rng(seed)
@@ -116,8 +108,8 @@ def drawn(table: np.ndarray, batch: int, draws: int, seed: int) -> float:
     return hits / draws
 
 
-@pytest.mark.parametrize("batch", [8, 16, 41])
-def test_exact_against_simulation(batch: int) -> None:
+def test_exact_against_simulation() -> None:
+    batch = 16
     table = np.random.default_rng(5).random((303, 7)) < [0.05, 0.1, 0.15, 0.2, 0.4, 0.6, 0.9]
     exact = forecast(table).outlook([batch])[0].probability
     assert 0.05 < exact < 0.95
@@ -154,9 +146,6 @@ def test_a_simulation_follows_from_its_seed() -> None:
     table = np.random.default_rng(0).random((401, 23)) < 0.1
     first, again, other = (forecast(table, seed=seed).outlook([32])[0] for seed in (1, 1, 2))
     assert first == again != other
-
-
-# -------------------------------------------------------------------------------------- the edges
 
 
 def test_classes_that_no_tile_holds_are_not_expected() -> None:

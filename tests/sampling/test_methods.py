@@ -72,10 +72,8 @@ def test_repeats_are_the_factor_on_average_and_steps_the_same(
 def test_over_many_epochs_a_tile_is_repeated_by_its_factor() -> None:
     counts = table(101)
     factor_N = repeat_factors(counts, 32, 0.9)
-    uses = [
-        np.bincount(rows(counts, "repeat_factor", e, 1, repeat_threshold=0.9).rows_SB[:, 0])
-        for e in range(400)
-    ]
+    epochs = [rows(counts, "repeat_factor", epoch, 1, repeat_threshold=0.9) for epoch in range(400)]
+    uses = [np.bincount(epoch.rows_SB[:, 0]) for epoch in epochs]
     assert factor_N.max() > 3
     np.testing.assert_allclose(np.mean(uses, axis=0), factor_N, atol=0.11)  # 0.025 of deviation, and fillers
 
@@ -132,9 +130,8 @@ def test_foreground_is_a_share_of_each_batch(batch: int, share: float, forced: i
 def test_foreground_draws_each_class_alike_and_its_tiles_by_pixels() -> None:
     counts = table(60)
     epochs = [rows(counts, "foreground", epoch, 10) for epoch in range(400)]
-    wanted, tiles = (
-        np.stack(part).reshape(-1) for part in zip(*((e.wanted_SB, e.rows_SB) for e in epochs), strict=True)
-    )
+    wanted = np.stack([epoch.wanted_SB for epoch in epochs]).reshape(-1)
+    tiles = np.stack([epoch.rows_SB for epoch in epochs]).reshape(-1)
     drawn_K = np.bincount(wanted[wanted >= 0], minlength=4)
     np.testing.assert_allclose(drawn_K[:3] / drawn_K.sum(), 1 / 3, atol=0.02)
     pixels_N = np.where(counts[:, 2] >= 32, counts[:, 2], 0)
@@ -157,12 +154,8 @@ def test_the_rest_of_foreground_shows_all_tiles_before_any_again() -> None:
 def test_what_cannot_be_drawn_is_said() -> None:
     nothing = np.full((9, 3), 31)
     for method in ("rare_class", "foreground"):
-        with pytest.raises(
-            DatasetError, match=f"method: {method}: expected tiles that hold a class, none shows 32"
-        ):
+        with pytest.raises(DatasetError, match=f"method: {method}: expected tiles"):
             rows(nothing, method)
     assert rows(nothing, "repeat_factor", batch=4).rows_SB.shape == (3, 4)
-    with pytest.raises(
-        DatasetError, match=r"foreground_share: 0\.33 of a training\.global_batch of 1 is less than"
-    ):
+    with pytest.raises(DatasetError, match="foreground_share"):
         rows(table(), "foreground", batch=1)

