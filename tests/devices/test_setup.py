@@ -313,18 +313,14 @@ def test_the_table_names_each_device(machine: Any) -> None:
     assert lines[1:] == [f"{gpu}   {MODEL}  11.0 GiB  16           mixed_float16" for gpu in GPUS]
 
 
-def test_gpus_that_stay_unused_are_warned_of(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_that_stay_unused_are_warned_of(machine: Any) -> None:
     machine(4)
     text = describe(devices(strategy="one_device"), 64, "float32")
     assert text.endswith("warning: 3 visible GPUs stay unused: GPU:1, GPU:2, GPU:3")
     machine(0, listed=4)  # as with TensorFlow's CPU wheel on a server with GPUs
-    text = describe(devices(), 64, "float32")
-    assert "warning: this machine has 4 GPUs, " in text
-    assert text.endswith("; install the one for GPUs: make setup GPU=1")
+    assert "warning: this machine has 4 GPUs, " in describe(devices(), 64, "float32")
     machine(0, listed=4)
     assert "warning" not in describe(devices(visible_devices=[]), 64, "float32")  # then it was meant
-    machine(4)
-    assert "warning" not in describe(devices(logical=1), 64, "float32")
 
 
 def test_memory_that_cannot_be_found_out_is_said_to_be_unknown(

@@ -179,15 +179,6 @@ def test_other_bands_or_classes_start_anew_where_they_must_and_are_named_by_stag
     assert said in describe_kept(shapes, fitting(source, shapes, list(NAMES)), stages(shapes, loaded.model))
 
 
-def test_stages_of_a_deep_model_take_one_line() -> None:
-    shapes = weight_shapes(UNetConfig(depth=4), 3, 6)
-    kept = [path for path in shapes if not path.startswith(("down0_conv0", "up0", "up1", "logits"))]
-    assert describe_kept(shapes, kept, stages(shapes, UNetConfig(depth=4))) == (
-        "7,669,504 of 7,855,654 parameters (97.6%) kept; kept: encoder stages 2 to 4, bottleneck, decoder "
-        "stages 1 and 2; kept in part: encoder stage 1; anew: decoder stages 3 and 4, head"
-    )
-
-
 def test_what_is_foretold_is_what_is_kept(tensorflow: ModuleType, recipe: Path, tmp_path: Path) -> None:
     from datasets import load_dataset
     from segmenter.model.building import build_model

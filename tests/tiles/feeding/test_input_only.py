@@ -30,17 +30,8 @@ def test_it_says_what_the_input_feeds_and_writes_no_run(
     assert sorted((tmp_path / "here").rglob("*")) == before
 
 
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        (("--need", "0"), "argument --need: invalid float above 0 value: '0'"),
-        (("--steps", "1.5"), "argument --steps: invalid int above 0 value: '1.5'"),
-    ],
-)
-def test_a_number_that_is_none_is_refused(
-    options: tuple[str, ...], line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_number_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        input_tool.main(["recipe.yaml", *options])
+        input_tool.main(["recipe.yaml", "--steps", "1.5"])
     assert ended.value.code == 2
-    assert f"error: {line}; --help shows" in capsys.readouterr().err
+    assert "argument --steps: invalid int above 0" in capsys.readouterr().err
