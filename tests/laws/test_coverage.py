@@ -77,7 +77,7 @@ def split(folder: Path) -> tuple[str, ...]:
 
 
 def test_potsdam_as_the_recipe_says(potsdam: Path) -> None:
-    assert keeps_the_law(run(CONFIGS / "potsdam.yaml", *split(potsdam)))
+    assert keeps_the_law(run(CONFIGS / "potsdam.yaml", *split(potsdam), epochs=3))
 
 
 def test_potsdam_in_small_tiles_and_batches(potsdam: Path) -> None:
