@@ -38,7 +38,6 @@ def test_the_command_line_counts_before_the_environment() -> None:
     ("jobs", "kind", "index", "number"),
     [
         ({"worker": ["a:1", "b:2"]}, "worker", 1, 1),
-        ({"chief": ["a:1"], "worker": ["b:2", "c:3"]}, "chief", 0, 0),
         ({"chief": ["a:1"], "worker": ["b:2", "c:3"]}, "worker", 1, 2),
         ({"worker": ["b:2", "c:3"], "chief": ["a:1"]}, "worker", 0, 1),
     ],
@@ -63,19 +62,13 @@ def test_without_a_cluster_one_process_trains() -> None:
         ("mirrored", "a:1,b:2", 0, {}, r"expected distribution.strategy: auto or .*, got mirrored"),
         ("multi_worker_mirrored", None, None, {}, r"expected a cluster, by --cluster .*machine use auto"),
         ("auto", "a:1,b", 0, {}, r"--cluster: expected host1:2222,host2:2222, got b"),
-        ("auto", "a:1,", 0, {}, r"--cluster: expected host1:2222,host2:2222, got an empty address"),
-        ("auto", "a:1,b:70000", 0, {}, r"got b:70000"),
         ("auto", "a:1,a:1", 0, {}, r"--cluster: expected each address once, got a:1 twice"),
         ("auto", "a:1,b:2", None, {}, r"--index: expected the number of this worker, 0 to 1, got none"),
-        ("auto", "a:1,b:2", 2, {}, r"--index: expected the number of this worker, 0 to 1, got 2"),
-        ("auto", None, None, {"TF_CONFIG": "{"}, r"TF_CONFIG: expected JSON like .*, got \{$"),
         ("auto", None, None, {"TF_CONFIG": "[1]"}, r"TF_CONFIG: expected JSON like"),
         ("auto", None, None, tf_config({"ps": ["a:1"], "worker": ["b:2"]}), r"parameter servers need dist"),
-        ("auto", None, None, tf_config({"worker": ["a:1"]}, "evaluator"), r"task.type: expected one of"),
         ("auto", None, None, tf_config({"worker": ["a:1"]}, index=3), r"task.index of worker: .* 0, got 3"),
         ("auto", None, None, tf_config({"chief": ["a:1", "b:1"]}, "chief"), r"one chief at most, got 2"),
         ("auto", "slurm", None, {}, r"started by srun, SLURM_PROCID is not set"),
-        ("auto", "slurm", 1, {}, r"--index: Slurm numbers its tasks itself"),
     ],
 )  # fmt: skip
 def test_what_is_no_cluster_is_refused(
@@ -152,13 +145,6 @@ def test_who_does_not_come_is_named_to_all() -> None:
     assert said[0] == said[2]
     assert said[0].startswith(
         f"worker 1 ({addresses[1]}) did not come within 1 s (distribution.start_timeout)"
-    )
-
-
-def test_a_chief_that_does_not_come_is_named() -> None:
-    addresses = local(2)
-    assert met(addresses, [1], timeout=1.0)[1].startswith(
-        f"worker 0 ({addresses[0]}) did not come within 1 s"
     )
 
 

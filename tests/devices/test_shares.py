@@ -19,8 +19,7 @@ from segmenter.extras.unequal_cards.shares import quickest, with_given
 THREE = [Device(f"CPU:{i}", "its model", "", "CPU") for i in range(3)]
 
 
-@pytest.mark.parametrize("unit", [1, 3])
-@pytest.mark.parametrize("shares", [(2, 2, 1, 1), (3, 2, 1, 2), (1, 1, 1), (7, 0, 2), (5, 3)])
+@pytest.mark.parametrize(("shares", "unit"), [((3, 2, 1, 2), 1), ((1, 1, 1), 3), ((7, 0, 2), 3)])
 def test_each_device_gets_its_quota_or_one_more_or_less_and_all_tiles_are_dealt(
     shares: tuple[int, ...], unit: int
 ) -> None:
@@ -50,7 +49,7 @@ def test_a_share_that_would_get_nothing_is_refused_and_zero_is_not() -> None:
         dealt(8, (3, 3, 2), 4)
 
 
-@pytest.mark.parametrize("seconds", [(1.0, 2.0), (1.0, 1.0, 2.1), (3.0, 1.0, 7.0)])
+@pytest.mark.parametrize("seconds", [(1.0, 1.0, 2.1), (3.0, 1.0, 7.0)])
 def test_the_quickest_shares_are_quicker_than_all_others(seconds: tuple[float, ...]) -> None:
     """Against every way to deal nine tiles so that each device has one."""
     counts = quickest(9, seconds)
@@ -117,7 +116,6 @@ def test_shares_for_other_devices_are_refused() -> None:
     [
         ({"shares": [2, -1]}, r"shares: expected auto, or a whole number .*got \[2, -1\]"),
         ({"shares": [0, 0]}, r"not all 0, as in \[2, 2, 1, 1\], got \[0, 0\]"),
-        ({"shares": [2.5, 1]}, "shares: expected auto, or a whole number"),
         ({"shares": "fast"}, "shares: expected auto, .* got 'fast'"),
         (
             {"shares": [2, 1], "strategy": "one_device"},
@@ -132,15 +130,9 @@ def test_shares_for_other_devices_are_refused() -> None:
             "cross_device: strategy: central_storage adds on the host, got nccl",
         ),
         (
-            {"strategy": "central_storage", "devices": [1]},
-            "devices: expected two or more with strategy: central",
-        ),
-        (
             {"memory_growth": False, "memory_limit": [4096, "0 %"]},
             "memory_limit: expected 64 or more, or a share",
         ),
-        ({"memory_growth": False, "memory_limit": 0.5}, "memory_limit: expected 64 or more, or a share of"),
-        ({"memory_limit": "50 %"}, "memory_limit: expected memory_growth: false with it"),
     ],
     ids=str,
 )

@@ -74,8 +74,11 @@ def one() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("logical", "settings", "names"),
     [
-        (2, {"soft_placement": False}, ["CPU:0", "CPU:1"]),
-        (4, {"strategy": "mirrored", "devices": [3, 0, 1]}, ["CPU:3", "CPU:0", "CPU:1"]),
+        (
+            4,
+            {"strategy": "mirrored", "devices": [3, 0, 1], "soft_placement": False, "log_placement": True},
+            ["CPU:3", "CPU:0", "CPU:1"],
+        ),
         pytest.param(
             *(4, {"cross_device": "hierarchical_copy"}, ["CPU:0", "CPU:1", "CPU:2", "CPU:3"]),
             marks=pytest.mark.slow,
@@ -94,35 +97,27 @@ def test_every_choice_of_devices_computes_what_one_does(
     for kind in ("losses", "weights"):
         largest = np.abs(one[kind]).max()
         assert np.abs(np.subtract(got[kind], one[kind])).max() / largest <= 1e-10, kind
-    table = done.stdout.splitlines()[: 1 + len(names)]
-    assert table[0].split() == ["device", "name", "memory", "local", "batch", "precision"]
-    for name, line in zip(names, table[1:], strict=True):
+    heading, _, table = done.stdout.partition("device  ")[2].partition("\n")
+    assert heading.split() == ["name", "memory", "local", "batch", "precision"]
+    for name, line in zip(names, table.splitlines(), strict=False):
         assert line.startswith(name)
         assert f"GiB, shared  {12 // len(names)} " in line
+    if settings.get("log_placement"):
+        assert "/device:CPU:0" in done.stderr
+        assert "placed" in done.stderr or "Executing op" in done.stderr
 
 
-def test_hierarchical_copy_loses_a_summand_of_an_odd_number_of_devices() -> None:
+def test_hierarchical_copy_loses_a_summand_of_an_odd_number_of_devices(tensorflow: ModuleType) -> None:
     """Why `strategy` refuses it: TensorFlow says nothing."""
-    code = (
-        "import os; os.environ['TF_ENABLE_ONEDNN_OPTS'] = '0'\n"
-        "import tensorflow as tf\n"
-        "cpu = tf.config.list_physical_devices('CPU')[0]\n"
-        "tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 3)\n"
-        "operation = tf.distribute.HierarchicalCopyAllReduce()\n"
-        "three = tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1', 'CPU:2'], cross_device_ops=operation)\n"
-        "def ones():\n"
-        "    return tf.distribute.get_replica_context().all_reduce('SUM', tf.ones(()))\n"
-        "total = tf.function(lambda: three.run(ones))()\n"
-        "print('SUM', float(three.experimental_local_results(total)[0]))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.split()[-2:] == ["SUM", "2.0"]
+    distribute = tensorflow.distribute
+    operation = distribute.HierarchicalCopyAllReduce()
+    three = distribute.MirroredStrategy([f"CPU:{i}" for i in range(3)], cross_device_ops=operation)
 
+    def ones() -> Any:
+        return distribute.get_replica_context().all_reduce("SUM", tensorflow.ones(()))
 
-def test_placements_are_written_where_they_are_asked_for() -> None:
-    done, _ = steps(1, log_placement=True)
-    assert "/device:CPU:0" in done.stderr
-    assert "placed" in done.stderr or "Executing op" in done.stderr
+    total = tensorflow.function(lambda: three.run(ones))()
+    assert float(three.experimental_local_results(total)[0]) == 2.0
 
 
 def test_the_log_of_placements_is_refused_when_it_is_too_late(

@@ -53,7 +53,8 @@ print(largest, others, seen)
     ("instructions", "primitives", "most"),
     [
         ("AVX2", "1", 2e-6),  # as a user has it, on most processors without AVX-512
-        ("AVX", "0", 0),  # as docs/internals.md says for those who want the same bits there
+        # As docs/internals.md says for those who want the same bits there.
+        pytest.param("AVX", "0", 0, marks=pytest.mark.slow),
     ],
 )
 def test_windows_are_the_whole_raster_up_to_what_the_instructions_round(

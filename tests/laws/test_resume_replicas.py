@@ -1,4 +1,4 @@
-"""A checkpoint of four replicas resumes on one, and the other way round, within law 2's tolerance."""
+"""A checkpoint of several replicas resumes on one, and the other way round, within law 2's tolerance."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.helpers.made_training import made, train, weights
 from tests.helpers.naive import SEEN
 from tests.helpers.small_training import PER_IMAGE, Training, batches, difference
 
-NARROW = UNetConfig(depth=2, width=2)
+NARROW = UNetConfig(depth=1, width=2)
 STEPS, STOP = 5, 3
 
 
@@ -108,7 +108,7 @@ def test_moments_that_are_left_behind_are_seen(trainings: dict[int, Training], t
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
-    """A run on one device and one on four, with dropout; classes are dealt to the replicas, as by default.
+    """A run on one device and one on two, with dropout; classes are dealt to the replicas, as by default.
 
     In float64: AdamW divides by the gradients' size, and so makes of the rounding of weights that have hardly
     any a change that can be seen, on each number of devices another one.
@@ -120,7 +120,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     assert "sampling" not in text
     text["training"] |= {"epochs": 2, "precision": "float64"}
     recipe.write_text(yaml.safe_dump(text))
-    runs = {replicas: folder / str(replicas) for replicas in (1, 4)}
+    runs = {replicas: folder / str(replicas) for replicas in (1, 2)}
     for replicas, run in runs.items():
         output = train(recipe, "--run", str(run), *devices(replicas)).stdout
         assert output.count("CPU:") == replicas
@@ -140,11 +140,11 @@ def apart(a: Path, b: Path) -> float:
     return difference([one[name] for name in names], [other[name] for name in names])
 
 
-def test_four_replicas_train_as_one(runs: dict[int, Path]) -> None:
-    assert apart(runs[1], runs[4]) <= LIMIT
+def test_replicas_train_as_one(runs: dict[int, Path]) -> None:
+    assert apart(runs[1], runs[2]) <= LIMIT
 
 
-@pytest.mark.parametrize(("before", "after"), [(4, 1), (1, 4)])
+@pytest.mark.parametrize(("before", "after"), [(2, 1), pytest.param(1, 2, marks=pytest.mark.slow)])
 def test_a_run_goes_on_with_other_devices(
     runs: dict[int, Path], tmp_path: Path, before: int, after: int
 ) -> None:

@@ -19,7 +19,7 @@ LARGE = {
 }
 
 
-@pytest.mark.parametrize("mode", ["exact", "smooth"])
+@pytest.mark.parametrize("mode", ["exact", pytest.param("smooth", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", sorted({*RIGHT, *REFUSED}))
 def test_real_files(
     shared_data: Callable[[str], Path], call: Callable[..., int], capfd: Any, name: str, mode: str

@@ -103,7 +103,7 @@ def test_windows_give_the_whole(compute: Any, geometry: NetworkGeometry, rng: np
     assert windows > 3
 
 
-@pytest.mark.parametrize("symmetries", ["none", "flips"])
+@pytest.mark.parametrize("symmetries", ["none", pytest.param("flips", marks=pytest.mark.slow)])
 def test_tiles_disappear(
     network: Any, geometry: NetworkGeometry, rng: np.random.Generator, symmetries: str
 ) -> None:

@@ -97,17 +97,3 @@ def test_a_lost_worker_ends_the_other_and_the_run_goes_on(tmp_path: Path) -> Non
     assert f"resumed after step {before}" in said_both[0]
     step = int(re.findall(r"stopped after step (\d+)", said_both[0])[0])
     assert max(checkpoints(run)) == step
-
-
-@pytest.mark.slow
-def test_workers_that_differ_are_refused_before_the_first_step(tmp_path: Path) -> None:
-    recipe = made(tmp_path / "data")
-    commands = terminals(recipe, "--run", str(tmp_path / "run"), *QUICK)
-    commands[1] += ["--set", "training.learning_rate=0.02"]
-    with ended_with(commands) as running:
-        said = [worker.communicate()[0] for worker in running]
-    line = r"error: worker 1 \(.*\): recipe, training.learning_rate: expected 0.01 as on .*, got 0.02"
-    for worker, text in zip(running, said, strict=True):
-        assert worker.returncode == 1
-        assert re.search(line, text)
-    assert not (tmp_path / "run").exists()

@@ -15,42 +15,6 @@ from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices, sums_not_compiled
 from tests.helpers.made_training import made, train, weights
 from tests.helpers.small_training import NO_NORM, PER_PIXEL, SGD, Training, batches, central_of, difference
-from tests.helpers.whole_step import STEPS, kinds, trained
-
-
-def state(training: Training) -> dict[str, Any]:
-    """What a checkpoint holds of it."""
-    from segmenter.runs.checkpoints import weight_arrays
-    from segmenter.training.step import optimiser_arrays
-
-    return {**weight_arrays(training.model, "model"), **optimiser_arrays(training.optimiser)}
-
-
-def load(training: Training, arrays: dict[str, Any]) -> None:
-    from segmenter.runs.checkpoints import assign_weights
-    from segmenter.training.step import assign_optimiser
-
-    assign_weights(training.model, arrays, "model")
-    assign_optimiser(training.optimiser, arrays)
-
-
-@pytest.mark.slow
-def test_a_checkpoint_goes_on_on_one_device_and_comes_back(tensorflow: ModuleType) -> None:
-    many, one = trained(2, (5, 3), strategy=central_of(2)), trained(1)
-    stack = batches(2 * STEPS)
-    early, late = (tuple(part[i] for part in stack) for i in (slice(None, STEPS), slice(STEPS, None)))
-    start = state(one)
-    for first, second in ((many, one), (one, many)):
-        load(first, start)
-        first.at_once(early, STEPS)
-        load(second, state(first))
-        second.at_once(late, STEPS)
-        resumed = kinds(second)
-        load(first, start)
-        first.at_once(early, STEPS)
-        first.at_once(late, STEPS)
-        for kind in ("weights", "statistics", "momentum", "velocity"):
-            assert difference(resumed[kind], kinds(first)[kind]) <= LIMIT, kind
 
 
 @pytest.mark.slow

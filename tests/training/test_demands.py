@@ -12,25 +12,23 @@ import rasterio
 
 from datasets import load_dataset
 from datasets.__main__ import main
-from segmenter.base.errors import DatasetError, SegmenterError, run_script
+from segmenter.base.errors import ConfigError, DatasetError, SegmenterError, run_script
 from segmenter.config.reading import load_recipe
-from segmenter.training.prepare import prepare_tiles
+from segmenter.training.prepare import _check_same_recipe, prepare_tiles
 from tests.helpers.made_training import ROOT, made
 
 _VERDICT = "not clean: 4 findings"
 """On the made scenes alone, which lie at one place; it needs no demand, and comes before them."""
 UNMET = {
     "loss.class_weights=[1, 2]": "loss.class_weights: expected 3 weights, one a class, got 2",
-    "training.best_by=iou:lake": "training.best_by: expected a class of the dataset (left, right, scarce)",
     "training.best_by=beauty": "training.best_by: expected a score of a validation (",
-    "augmentation.copy_paste.classes=[scrace]": "augmentation.copy_paste.classes: expected names of classes",
+    "augmentation.copy_paste.classes=[scrace]": "got scrace; did you mean scarce?",
     "augmentation.transforms=[{name: CLAHE}]": "augmentation.transforms.0 (CLAHE): fails on tiles of 4 bands",
-    "augmentation.transforms=[{name: Resize, height: 200000, width: 8}]": "(Resize): ",
+    "augmentation.transforms=[{name: RandomGama}]": "no transform RandomGama; did you mean RandomGamma",
+    "augmentation.hue=10": "expected 8-bit images of 3 bands, got 4 of uint16",
     "dataset.split={test: [s4]} training.best_by=mf1": "training.best_by: expected validation scenes with it",
     "dataset.split={test: [s4]} training.stop_after=3": "training.stop_after: expected validation scenes",
     "training.rates={encoder stage 9: 0.1}": "training.rates: expected stages of this model (encoder, ",
-    "training.rates={stem: 0.1}": "bottleneck, decoder stage 1), got stem",
-    "training.rates={encoder: 0, decoder: 0, head: 0}": "training.rates: expected a rate above 0 for a stage",
     "training.freeze_encoder=1 training.rates={decoder: 0, head: 0}": "training.rates: expected a rate above",
     "sampling.method=foreground sampling.foreground_share=0.01": "sampling.foreground_share: 0.01 of a train",
     "augmentation.scale=0 augmentation.scale_to=[100, 200]": "scale_to: expected metres a pixel that a train",
@@ -91,15 +89,17 @@ def test_a_best_by_a_class_that_no_validation_pixel_has_is_said_by_the_check(
     assert capsys.readouterr().err.count("expected a class that validation scenes show, got scarce") == 1
 
 
-@pytest.mark.parametrize("how", ["ignored", "without data"])
 def test_validation_without_a_labelled_pixel_is_named_by_training_and_check(
-    how: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """One half has no data, the other is ignored."""
     file = made(tmp_path)
-    folder, code = ("labels", 255) if how == "ignored" else ("images", 0)
-    with rasterio.open(tmp_path / folder / "s4.tif", "r+") as raster:
-        raster.nodata = 0 if folder == "images" else None
-        raster.write(np.full_like(raster.read(), code))
+    for folder, half, code in (("images", slice(50), 0), ("labels", slice(50, None), 255)):
+        with rasterio.open(tmp_path / folder / "s4.tif", "r+") as raster:
+            raster.nodata = 0 if folder == "images" else None
+            pixels = raster.read()
+            pixels[..., half] = code
+            raster.write(pixels)
     settings = ["dataset.ignore=[255]"]
     recipe = load_recipe(file, settings)
     with pytest.raises(DatasetError, match=r"^validation: expected labelled pixels") as refused:
@@ -118,11 +118,10 @@ def test_sparse_validation_is_taken_where_it_has_labels(tmp_path: Path) -> None:
     prepare_tiles(recipe, load_dataset(recipe))
 
 
-@pytest.mark.parametrize("setting", ["sampling.scale_strata=[0.5]", "augmentation={scale_to: [0.5, 2]}"])
 def test_scenes_of_unknown_scale_are_said_by_the_check_where_the_recipe_needs_it(
-    setting: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = made(tmp_path)
+    file, setting = made(tmp_path), "sampling.scale_strata=[0.5]"
     for image in (*tmp_path.glob("images/*.tif"), *tmp_path.glob("labels/*.tif")):
         _without_place(image)
     recipe = load_recipe(file, [setting])
@@ -148,7 +147,6 @@ def _without_place(file: Path) -> None:
     ("settings", "said"),
     [
         (["model.weights=gone.safetensors"], "gone.safetensors"),
-        (["model.weights=imagenet", "model.weight_bands=[1, 2]"], "each of the model's 4 bands, got 2"),
         (
             ["model.encoder=mobilenet_v2", "model.weights=imagenet", "model.weight_bands=[1, 2]"],
             "each of the model's 4 bands, got 2",
@@ -163,6 +161,22 @@ def test_weights_that_do_not_go_with_the_images_are_said_by_the_check(
     options = [option for setting in settings for option in ("--set", setting)]
     assert run_script(lambda: main(["check", str(file), *options])) == 2
     assert said in capsys.readouterr().err
+
+
+def test_classes_that_no_tile_holds_are_refused_once_the_index_is_known(tmp_path: Path) -> None:
+    settings = ["augmentation.copy_paste={classes: [scarce]}", "sampling.min_pixels=900"]
+    recipe = load_recipe(made(tmp_path), settings)
+    with pytest.raises(ConfigError, match=r"training tiles hold with 900 pixels .*scarce"):
+        prepare_tiles(recipe, load_dataset(recipe))
+
+
+def test_a_run_is_not_resumed_with_other_transforms(tmp_path: Path) -> None:
+    file = made(tmp_path, scenes=2)
+    listed = "augmentation.transforms=[{name: RandomGamma, gamma_limit: [80, %d]}]"
+    known = load_recipe(file, [listed % 120])
+    _check_same_recipe(tmp_path, known, load_recipe(file, [listed % 120]))
+    with pytest.raises(ConfigError, match=r"under another recipe \(augmentation.transforms: "):
+        _check_same_recipe(tmp_path, known, load_recipe(file, [listed % 121]))
 
 
 def test_the_check_needs_no_tensorflow(tmp_path: Path) -> None:

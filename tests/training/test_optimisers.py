@@ -100,9 +100,7 @@ def same(a: Sequence[NDArray[Any]], b: Sequence[NDArray[Any]]) -> bool:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"optimizer": "adamw"},
         {"optimizer": "adamw", "clip_value": 0.1},
-        {"optimizer": "sgd"},
         {"optimizer": "sgd", "clip_value": 0.1, "momentum": 0.7},
         {"optimizer": "sgd", "nesterov": False},
         {"optimizer": "sgd", "momentum": 0},

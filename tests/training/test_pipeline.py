@@ -89,7 +89,7 @@ def test_coverage_as_the_model_receives_it(dataset: Dataset) -> None:
     """Law 1 on the labels after position and augmentation, over full epochs, with all that can lose it."""
     settings = recipe()
     loader, index = loader_of(dataset, settings)
-    for epoch in range(6):
+    for epoch in range(3):
         rows = plan_of(index, settings, epoch)
         assert rows.promised == (0, 1, 2)
         for step in range(rows.steps):
@@ -109,7 +109,7 @@ def test_what_no_draw_shows_is_taken_as_it_lies(dataset: Dataset) -> None:
         augmentation={"scale": 0.85, "rotation": 180, "brightness": 0, "contrast": 0},
     )
     loader, index = loader_of(dataset, settings)
-    for epoch in range(8):
+    for epoch in range(4):
         rows = plan_of(index, settings, epoch)
         for step in range(rows.steps):
             _, _, label, _ = loader.load(rows, epoch, step)
@@ -118,8 +118,7 @@ def test_what_no_draw_shows_is_taken_as_it_lies(dataset: Dataset) -> None:
     assert loader.drawn.replaced > 0
 
 
-@pytest.mark.parametrize("method", ["rare_class", "foreground"])
-@pytest.mark.parametrize("jitter", [True, False])
+@pytest.mark.parametrize(("method", "jitter"), [("rare_class", True), ("foreground", False)])
 def test_a_tile_drawn_for_a_class_shows_it(dataset: Dataset, method: str, jitter: bool) -> None:
     """In its own slot, after position and augmentation; without the wish, many would have lost it."""
     settings = recipe(

@@ -159,8 +159,9 @@ def test_the_rate_is_of_all_calls_but_the_one_that_is_compiled(
     assert meter.throughput() == said
 
 
-@pytest.mark.parametrize("every", [0, 1, 3])
-@pytest.mark.parametrize(("per_epoch", "epochs", "call"), [(7, 30, 2), (1, 90, 1), (200, 5, 8)])
+@pytest.mark.parametrize(
+    ("every", "per_epoch", "epochs", "call"), [(0, 7, 30, 2), (1, 200, 5, 8), (3, 7, 30, 2), (3, 1, 90, 1)]
+)
 def test_the_time_that_is_left_is_said_once_before_and_once_after_a_validation(
     monkeypatch: pytest.MonkeyPatch, every: int, per_epoch: int, epochs: int, call: int
 ) -> None:

@@ -151,7 +151,6 @@ def test_a_validation_without_a_gain_counts_and_a_gain_counts_anew(
     ("name", "message"),
     [
         ("loss", r"^r: expected a score of a validation \(miou, .*, iou:CLASS, .*\), got loss$"),
-        ("iou", "expected a score of a validation"),
         ("miou:water", "expected a score of a validation"),
         ("iou:roof", r"expected a class of the dataset \(land, water\), got 'roof'$"),
     ],

@@ -79,27 +79,13 @@ def test_json_is_all_that_stdout_gets(finished: tuple[Path, Path]) -> None:
     assert words.count("throughput: ") == 3
 
 
-# In the gate are tests of the same message, or path, that need no process of their own.
-_SLOW = pytest.mark.slow
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [
-        (["--set", "training.global_batch=7", "--logical-devices", "4"], "expected a multiple of 4"),
+    [  # before the data are read, and with the devices known; others in the tests of what refuses them
         (["--set", "tiles.sise=1"], "tiles.sise: unknown key; known here: size"),
-        (["--set", "loss.class_weights=[1,2]"], "expected 3 weights, one a class, got 2"),
-        (["--set", "dataset.root=/nowhere"], "/nowhere"),
-        (["--set", "sampling.coverage=strict", "--set", "training.global_batch=3"], "strict"),
-        (["--init-from", "/nowhere"], "expected a run directory"),
-        pytest.param(["--set", "augmentation.hue=10", "--set", "dataset.bands=[1]"], "8-bit", marks=_SLOW),
-        (["--set", "name=../x"], "name: "),
-        (["--resume"], "expected a run directory"),
-        pytest.param(
-            ["--set", "distribution.strategy=mirrored"], "expected at least two devices", marks=_SLOW
-        ),
+        (["--set", "training.global_batch=7", "--logical-devices", "4"], "expected a multiple of 4"),
     ],
-)  # fmt: skip
+)
 def test_a_users_mistake_is_one_clear_line(
     finished: tuple[Path, Path], tmp_path: Path, arguments: list[str], message: str
 ) -> None:
@@ -119,9 +105,6 @@ def test_a_run_is_not_written_over(finished: tuple[Path, Path]) -> None:
     result = train(recipe, "--run", str(run), check=False)
     assert result.returncode == 2
     assert "holds a run already" in result.stderr
-    result = train(recipe, "--run", str(run), "--resume", "--set", "seed=5", check=False)
-    assert result.returncode == 2
-    assert "cannot resume under another recipe (seed: 0 → 5)" in result.stderr
     assert (run / "log.jsonl").read_bytes() == before
 
 
@@ -161,9 +144,9 @@ def test_a_run_with_dropout_predicts(finished: tuple[Path, Path], tmp_path: Path
     ("which", "scene"),  # one scene that trains, one that validates
     [
         ("images", "s0"),
-        ("labels", "s0"),
         ("labels", "s4"),
-        pytest.param("images", "s4", marks=_SLOW),
+        pytest.param("labels", "s0", marks=pytest.mark.slow),
+        pytest.param("images", "s4", marks=pytest.mark.slow),
     ],
 )
 def test_a_damaged_file_is_named_before_or_while_training(tmp_path: Path, which: str, scene: str) -> None:

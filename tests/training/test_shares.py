@@ -135,20 +135,6 @@ def test_given_shares_are_whole_tiles_of_each_micro_batch() -> None:
     assert share_out(devices, recipe_of([3, 2], accumulate=4), FORM, 3).shares == (16, 8)
 
 
-def test_the_memory_of_each_devices_part_and_its_micro_batches_are_said() -> None:
-    from segmenter.training.beginning.new_run import _memory_of_each
-    from segmenter.training.learner import describe_accumulation
-
-    recipe, devices = recipe_of([5, 1], accumulate=4), replace(devices_of("a", "b"), shares=(20, 4))
-    assert _memory_of_each(devices, recipe, 300 * 2**20) == (
-        "memory of the tiles at a time: GPU:0 1,500 MiB for 5 tiles, GPU:1 300 MiB for 1 tile"
-    )
-    line = describe_accumulation(recipe, devices)
-    assert line.startswith(
-        "accumulation: 4 micro-batches of 6 tiles, 1 to 5 on each device, make a step of 24"
-    )
-
-
 def test_times_are_the_shortest_of_a_compiled_steps_for_each_tile() -> None:
     """By a clock that goes on by 1, 2, 3 … seconds from look to look."""
     from segmenter.extras.unequal_cards.measured import Probe

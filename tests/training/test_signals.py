@@ -58,29 +58,27 @@ def read_until(process: subprocess.Popen[bytes], text: bytes) -> bytes:
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_second_signal_ends_a_call_that_does_not_return(number: int) -> None:
+def test_the_second_signal_ends_a_call_that_does_not_return() -> None:
     with started(IN_C) as process:
         read_until(process, b"begun")
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         read_until(process, b"once more ends at once")  # said while the call goes on
         time.sleep(0.3)
         assert process.poll() is None
-        process.send_signal(number)
-        assert process.wait() == 128 + number
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 128 + signal.SIGINT
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stop_is_seen_where_nobody_reads_any_more(tmp_path: Path, number: int) -> None:
+def test_a_stop_is_seen_where_nobody_reads_any_more(tmp_path: Path) -> None:
     """As with `train.py … 2>&1 | tee log`, where Ctrl-C ends both."""
     process = started(BETWEEN, str(tmp_path / "stop"))
     read_until(process, b"a line")
     assert process.stdout is not None
     process.stdout.close()
-    process.send_signal(number)
-    assert process.wait() == 128 + number
-    assert (tmp_path / "stop").read_text() == str([int(number)])
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == 128 + signal.SIGTERM
+    assert (tmp_path / "stop").read_text() == str([int(signal.SIGTERM)])
 
 
 def test_handlers_are_as_they_were_afterwards() -> None:
@@ -114,8 +112,6 @@ TAKEN = """
     [
         ("| head -n 1", "a line 0\nan error\n"),
         ("> /dev/full", "an error\n"),
-        (">&-", "an error\n"),
-        ("2>&- | tail -n 1", "a line 19999\n"),
         ("2> /dev/full | tail -n 1", "a line 19999\n"),
         (">&- 2>&- <&-", ""),
     ],

@@ -25,7 +25,7 @@ MIXED = TrainingConfig(
 TOO_LARGE, FITTING = 2.0**126, 2.0**10
 
 
-@pytest.fixture(scope="module", params=[(1, 1), (2, 2)], ids=["one device", "two devices, micro-batches"])
+@pytest.fixture(scope="module", params=[pytest.param((1, 1), marks=pytest.mark.slow), (2, 2)], ids=str)
 def trainings(request: pytest.FixtureRequest, tensorflow: ModuleType) -> Callable[[], Training]:
     replicas, parts = request.param
 

@@ -93,7 +93,6 @@ def test_the_host_has_no_part_in_the_steps_of_a_call(tensorflow: ModuleType) -> 
 
 
 def test_work_of_the_host_would_be_seen(tensorflow: ModuleType) -> None:
-    """Without it, the test before would prove nothing."""
     function = tensorflow.function(lambda x: tensorflow.numpy_function(np.sum, [x], np.float32))
     graph = function.get_concrete_function(tensorflow.zeros(3)).graph.as_graph_def()
     assert any(ON_THE_HOST.search(node.op) for node in graph.node)

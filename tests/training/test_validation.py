@@ -172,7 +172,9 @@ def _validate(dataset: Dataset, classes: ClassMap, guess: int = 1) -> Tallies:
     return validate(run, FunctionPredictor(predict), dataset, Examples())
 
 
-@pytest.mark.parametrize("kind", ["codes", "colours", "palette"])
+@pytest.mark.parametrize(
+    "kind", ["colours", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("codes", "palette"))]
+)
 def test_memory_does_not_depend_on_the_height_of_a_label(
     tensorflow: ModuleType, make_geotiff: Callable[..., Path], make_png: Callable[..., Path],
     make_classes: Callable[..., ClassMap], tmp_path: Path, kind: str,

@@ -21,8 +21,7 @@ from tests.helpers.small_training import AVERAGE, NORM, PER_IMAGE, Training, bat
 
 @pytest.mark.parametrize(
     ("precision", "shares"),
-    [("float32", ()), ("mixed_float16", (5, 3))],
-    ids=["float32", "5 and 3 in 16 bits"],
+    [pytest.param("float32", (), marks=pytest.mark.slow), ("mixed_float16", (5, 3))],
 )
 def test_on_gpus_all_of_a_replicas_step_is_compiled_sums_included(
     tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch, precision: str, shares: tuple[int, ...]
@@ -132,6 +131,7 @@ def test_where_xla_fails_the_training_goes_on_without_it(tensorflow: ModuleType,
     assert np.isfinite(training.each(batches(1))[0])
 
 
+@pytest.mark.slow
 def test_in_16_bits_the_first_loss_scale_does_not_decide(tensorflow: ModuleType, stack: Any) -> None:
     """Gradients that overflow both ways cannot be compared."""
     from segmenter.training.xla_trial import tried_xla

@@ -48,6 +48,7 @@ VARIANTS = {
     "each replica's classes": ("sampling.per_replica=guarantee", "tiles.overlap=16"),
     "pasted": ("augmentation.mosaic=0.5", "augmentation.copy_paste.p=0.5"),
 }
+SLOW = ("plan", "ordered for replicas")
 REPLICAS = {"ordered for replicas": 4, "each replica's classes": 2}
 
 
@@ -65,7 +66,10 @@ def recipe_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made(tmp_path_factory.mktemp("feed") / "data", scenes=3)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    "variant",
+    [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in VARIANTS],
+)
 def test_the_same_batches_by_any_number_of_workers_from_any_step(
     variant: str, pools: dict[int, WorkerPool], recipe_file: Path
 ) -> None:
