@@ -20,7 +20,7 @@ def test_a_training_over_urls_gives_the_bits_of_a_local_one(server: FileServer, 
     train(recipe, "--run", str(tmp_path / "local"))
     server.fault = lambda number, path: "cut" if number % 10 == 7 else None
     remote = (
-        *("--set", f"dataset.root={server.url('data?signature=hidden')}"),
+        *("--set", f"dataset.root={server.url('data?signature=n0t-t0-be-seen')}"),
         *("--set", f"dataset.files={tmp_path / 'files.txt'}"),
         *("--set", f"dataset.cache={tmp_path / 'cache'}"),
         *("--set", "training.input_workers=2"),
@@ -33,4 +33,4 @@ def test_a_training_over_urls_gives_the_bits_of_a_local_one(server: FileServer, 
         for name in weights:
             np.testing.assert_array_equal(local[name], other[name], err_msg=name)
     texts = [path.read_bytes() for path in (tmp_path / "remote").rglob("*") if path.is_file()]
-    assert not any(b"hidden" in text for text in [*texts, said.encode()])
+    assert not any(b"n0t-t0-be-seen" in text for text in [*texts, said.encode()])
