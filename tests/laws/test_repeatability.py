@@ -8,6 +8,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from datasets.commands.gpu.replicas import strategy_of
 from segmenter.config.reading import load_recipe
@@ -101,6 +102,7 @@ def test_no_sum_of_several_replicas_depends_on_who_is_ready(tensorflow: ModuleTy
     assert wide_sums(make_step(parts), strategy=parts.strategy) == []
 
 
+@pytest.mark.slow
 def test_steps_over_replicas_and_micro_batches_give_the_same_bits_again(tensorflow: ModuleType) -> None:
     """From the same state: all weights, moments, statistics and losses after three steps."""
     from segmenter.training.step import make_step

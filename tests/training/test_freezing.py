@@ -86,6 +86,7 @@ def test_no_gradient_is_computed_for_frozen_weights(tensorflow: ModuleType) -> N
     assert training.operations(steps_of(1))["Conv2DBackpropFilter"] == 7
 
 
+@pytest.mark.slow
 def test_late_weights_begin_with_steps_as_large_as_the_first(tensorflow: ModuleType) -> None:
     """Adam's first update is the learning rate in each component, whenever it is; Keras' own would be 3.2."""
     training = Training(NORM, PER_IMAGE, training=config(freeze_encoder=1, weight_decay=0))

@@ -150,6 +150,7 @@ def test_times_are_the_shortest_of_a_compiled_steps_for_each_tile() -> None:
     assert probe.seconds("CPU:0", 4) == (4, 2 / 4)  # of 2, 4 and 6 s the first
 
 
+@pytest.mark.slow
 def test_memory_that_is_full_halves_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
     import tensorflow as tf
 

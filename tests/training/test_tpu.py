@@ -98,6 +98,7 @@ def test_work_of_the_host_would_be_seen(tensorflow: ModuleType) -> None:
     assert any(ON_THE_HOST.search(node.op) for node in graph.node)
 
 
+@pytest.mark.slow
 def test_bfloat16_trains_without_a_loss_scale(tensorflow: ModuleType) -> None:
     """Weights and updates in float32; the loss is that of float32 to the digits that bfloat16 has."""
     half = Training(NORM, PER_IMAGE, 1, "mixed_bfloat16", training=BFLOAT16)

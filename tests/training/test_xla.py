@@ -115,6 +115,7 @@ def test_a_trial_compares_both_ways_and_changes_nothing(dropping: Training, stac
     np.testing.assert_allclose(compiled, plain, rtol=0, atol=1e-12 * np.linalg.norm(plain))
 
 
+@pytest.mark.slow
 def test_where_xla_fails_the_training_goes_on_without_it(tensorflow: ModuleType, stack: Any) -> None:
     """Between CPU devices TensorFlow cannot compile sums; all copies of all variables are as before."""
     from datasets.commands.gpu.replicas import unequal_copies
