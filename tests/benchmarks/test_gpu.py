@@ -19,6 +19,7 @@ import pytest
 from datasets.commands.gpu import (
     command,
     equivalence,
+    expected,
     facts,
     feed,
     memory,
@@ -301,3 +302,21 @@ def test_the_rate_counts_the_images_of_all_devices(
     devices = Devices(strategy_of(2), tuple(SimpleNamespace(name=f"CPU:{i}") for i in range(2)))  # type: ignore[arg-type]
     training = TrainingConfig(global_batch=6, steps_per_call=3, precision="mixed_float16")
     assert steps.rate_of(devices, TINY.model, LossConfig(), training, 16, 5) == pytest.approx(3 * 6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", sorted(expected.STEPS))
+def test_the_command_expects_what_the_formula_gives(tensorflow: ModuleType, precision: str) -> None:
+    from segmenter.config.models import UNetConfig
+    from studies.four_gpus import IMAGES, MACHINES, REPLICAS, Plan, megapixels, step_of
+
+    found = [step_of(Plan(UNetConfig(), precision), machine) for machine in MACHINES.values()]
+    ranges = {
+        "one": [IMAGES / step.single for step in found],
+        "four": [REPLICAS * IMAGES / step.all for step in found],
+        "speedup": [step.speedup for step in found],
+    }
+    for name, values in ranges.items():
+        assert getattr(expected.STEPS[precision], name) == pytest.approx((min(values), max(values)), rel=1e-3)
+    rates = [megapixels(UNetConfig(), precision, machine) for machine in MACHINES.values()]
+    assert expected.MAPPED[precision] == pytest.approx((min(rates), max(rates)), rel=1e-3)

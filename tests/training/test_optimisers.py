@@ -1,4 +1,4 @@
-"""The recipe's optimiser: Keras' own update, to the bit, on gradients that are summed and clipped before."""
+"""The recipe's optimiser: Keras' own update, to the bit, of all weights as one vector."""
 
 from __future__ import annotations
 
@@ -185,3 +185,31 @@ def test_settings_of_sgd_that_would_do_nothing_are_refused(settings: dict[str, A
 def test_plain_sgd_keeps_nothing_beside_the_weights(tensorflow: ModuleType) -> None:
     _, state = trained(ours_of(config(optimizer="sgd", momentum=0)))
     assert [array.shape for array in state] == [()]  # the count of the steps
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_the_number_of_operations_does_not_depend_on_that_of_weights(
+    tensorflow: ModuleType, optimizer: str
+) -> None:
+    few, many = (operations(config(optimizer=optimizer, clip_norm=1.0), layers) for layers in (2, 4))
+    assert few == many <= 25
+
+
+def operations(settings: TrainingConfig, layers: int) -> int:
+    """Count those of an update that compute with vectors: assignments and reshapes launch nothing."""
+    import tensorflow as tf
+
+    from segmenter.training.optimiser.optimisers import build_optimiser
+
+    model = network(layers)
+    optimiser, weights = build_optimiser(settings, model, 9), model.trainable_variables
+
+    @tf.function
+    def update(gradient: Any) -> Any:
+        return optimiser.apply(gradient, weights)
+
+    size = sum(int(np.prod(v.shape)) for v in weights)
+    graph = update.get_concrete_function(tf.TensorSpec((size,))).graph
+    moves = ("AssignVariableOp", "Const", "Identity", "NoOp", "Placeholder", "ReadVariableOp", "Reshape")
+    computing = (op for op in graph.get_operations() if op.type not in moves)
+    return sum(any(t.shape.rank for t in (*op.inputs, *op.outputs)) for op in computing)

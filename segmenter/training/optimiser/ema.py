@@ -6,6 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from segmenter.training.optimiser.optimisers import as_vector, parts_of
+
 
 class AveragedWeights:
     """Follows a model's weights: a ← d·a + (1 − d)·w after each step that was applied.
@@ -42,11 +44,14 @@ class AveragedWeights:
         for average, weight in self._pairs:
             if not weight.value.dtype.is_floating:
                 average.assign(weight.value)
-                continue
-            n = tf.cast(self._updates, weight.dtype)
-            decay = tf.minimum(tf.cast(self._decay, weight.dtype), (1 + n) / (10 + n))
+        for dtype in dict.fromkeys(w.dtype for _, w in self._pairs if w.value.dtype.is_floating):
+            averages, weights = zip(*(pair for pair in self._pairs if pair[1].dtype == dtype), strict=True)
+            n = tf.cast(self._updates, dtype)
+            decay = tf.minimum(tf.cast(self._decay, dtype), (1 + n) / (10 + n))
+            change = (1 - decay) * (as_vector(weights) - as_vector(averages))
             # Added, and not assigned: other workers may update it at the same time.
-            average.value.assign_add((1 - decay) * (weight.value - average.value))
+            for average, part in zip(averages, parts_of(change, averages), strict=True):
+                average.value.assign_add(part)
 
     def arrays(self) -> dict[str, Any]:
         """Return the arrays that a checkpoint holds beside the averaged model's weights."""

@@ -1,8 +1,12 @@
-"""The recipe's optimiser: Keras' own update of each weight, on gradients that are summed over the replicas.
+"""The recipe's optimiser: Keras' own update, of all weights as one vector, on summed gradients.
 
 Keras 3 sums gradients over the replicas inside the optimiser, after it has clipped them and after the loss
 scale has looked at replica 0's alone. Here they are put into one vector and summed first: clipping then sees
 the gradient of the global batch, and an overflow on any replica is an overflow on all.
+
+Keras updates weight by weight: some 1,500 launches a step on a GPU for the default U-Net, after the last
+gradient, where nothing hides them. Here its update sees the weights of one rate as one vector; each number
+is computed as there, to the bit, but for the order of the sum that `clip_norm` compares.
 
 Nothing here but `sum_over_replicas` talks to other replicas. Each keeps, and updates, copies of its own of
 weights and state: equal, since what is applied is the same sum on all.
@@ -11,6 +15,7 @@ weights and state: equal, since what is applied is the same sum on all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -42,6 +47,48 @@ def as_vector(parts: Sequence[Any]) -> Any:
     return tf.concat([tf.reshape(value, [-1]) for value in values], 0)
 
 
+def parts_of(vector: Any, like: Sequence[Any]) -> list[Any]:
+    """Cut a vector (n,) into tensors of the shapes of some variables."""
+    parts = tf.split(vector, [numbers_in([v]) for v in like])
+    return [tf.reshape(part, v.shape) for part, v in zip(parts, like, strict=True)]
+
+
+class Vector:
+    """Value of some weights (n,), with what Keras' optimisers ask of the variable that they update."""
+
+    def __init__(self, name: str, dtype: str, numbers: int) -> None:
+        self.name, self.dtype, self.shape = name, dtype, (numbers,)
+        self._unique_id = name  # by which Keras finds the moments
+        self.value: Any = None
+
+    def assign_add(self, change: Any) -> None:
+        """Add to the value."""
+        self.value = self.value + change
+
+    def assign_sub(self, change: Any) -> None:
+        """Subtract from the value."""
+        self.value = self.value - change
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Weights that train at one rate, as a vector: first those that decay, then the others.
+
+    Attributes:
+        weights: Keras variables, in the vector's order.
+        decayed: how many of the vector's numbers decay.
+        rate: factor on learning rate and decay.
+        late: whether they are frozen at first.
+        vector: stands for them in Keras' update.
+    """
+
+    weights: tuple[Any, ...]
+    decayed: int
+    rate: float
+    late: bool
+    vector: Vector
+
+
 class LossScale:
     """A dynamic loss scale, as that of Keras: halved at an overflow, doubled after a number of steps without.
 
@@ -70,7 +117,7 @@ class Optimiser:
     """The recipe's optimiser for some weights; to be made in the strategy's scope.
 
     Attributes:
-        weights: those that it updates in some epoch, in the order of the gradient's vector.
+        weights: those that it updates in some epoch, in the model's order.
         iterations: Keras variable, updates so far; skipped steps are not in it.
         loss_scale: None without one.
     """
@@ -93,21 +140,21 @@ class Optimiser:
             scaled: with a dynamic loss scale.
             shared: others update the same variables at the same time: changes are added, each at once.
         """
-        self._config, self._pace = config, pace
+        self._config, self._shared = config, shared
         self._schedule = Schedule(config, steps)
-        trained = [v for v in weights if pace.trains(v.path)]
+        self.weights = tuple(v for v in weights if pace.trains(v.path))
+        self._segments = _segments(self.weights, pace)
         self.loss_scale = LossScale() if scaled else None
         self.iterations = _variable((), "int64", "iteration")
         adam = config.optimizer == "adamw"
-        late = adam and any(v.path in pace.late for v in trained)
+        late = adam and any(segment.late for segment in self._segments)
         self._late_steps = _variable((), "int64", "late_steps") if late else None
-        self._keras = _of_keras(config, self.iterations, shared=shared)
-        before = len(self._keras.variables)
-        self._keras.build(trained)
-        moments = ("momentum", "velocity") if adam else ("momentum",) * bool(config.momentum)
-        names = [f"{v.path}/{moment}" for v in trained for moment in moments]
-        self._moments = dict(zip(names, self._keras.variables[before:], strict=True))
-        self.weights = tuple(_by_pace(trained, pace))
+        moments: list[Any] = []
+        self._keras = _of_keras(config, self.iterations, moments, shared=shared)
+        self._keras.build([segment.vector for segment in self._segments])
+        self._names = ("momentum", "velocity") if adam else ("momentum",) * bool(config.momentum)
+        kinds = [(segment, name) for segment in self._segments for name in self._names]
+        self._moments = list(zip(kinds, moments, strict=True))
 
     @property
     def dynamic_scale(self) -> Any:
@@ -122,9 +169,13 @@ class Optimiser:
     @property
     def variables(self) -> list[Any]:
         """All its state, as Keras variables."""
+        return [*self._counters, *(variable for _, variable in self._moments)]
+
+    @property
+    def _counters(self) -> list[Any]:
         own = [] if self.loss_scale is None else [self.loss_scale.steps, self.loss_scale.scale]
         late = [] if self._late_steps is None else [self._late_steps]
-        return [*own, self.iterations, *late, *self._moments.values()]
+        return [*own, self.iterations, *late]
 
     # ---------------------------------------------------------------------------------- the step
 
@@ -135,7 +186,7 @@ class Optimiser:
     def flat(self, gradients: Sequence[Any], trained: Sequence[Any]) -> Any:
         """Concatenate the gradients of the weights that train now, (n,) in this optimiser's order."""
         of = {v.path: gradient for v, gradient in zip(trained, gradients, strict=True)}
-        return as_vector([of[v.path] for v in self._now(trained)])
+        return as_vector([of[v.path] for segment in self._now(trained) for v in segment.weights])
 
     def apply(self, gradient: Any, trained: Sequence[Any], then: Callable[[], None] | None = None) -> Any:
         """Update the weights that train now; to be called in a replica.
@@ -178,31 +229,42 @@ class Optimiser:
         """Count an update."""
         self.iterations.value.assign_add(1)
 
-    def _now(self, trained: Sequence[Any]) -> list[Any]:
-        """Return the weights that train, in the order of the gradient's vector."""
+    def _now(self, trained: Sequence[Any]) -> list[Segment]:
+        """Return the segments that train, in the order of the gradient's vector."""
         paths = {v.path for v in trained}
-        return [v for v in self.weights if v.path in paths]
+        return [segment for segment in self._segments if segment.weights[0].path in paths]
 
     def _update(self, gradient: Any, trained: Sequence[Any]) -> None:
-        weights = self._now(trained)
-        parts = tf.split(self.clipped(gradient), [numbers_in([v]) for v in weights])
-        rate = tf.cast(self.learning_rate, gradient.dtype)
-        for variable, part in zip(weights, parts, strict=True):
-            self._update_weight(variable, tf.reshape(part, variable.shape), rate)
+        segments = self._now(trained)
+        parts = tf.split(self.clipped(gradient), [segment.vector.shape[0] for segment in segments])
+        for segment, part in zip(segments, parts, strict=True):
+            self._update_segment(segment, part)
         self.count()
-        if self._late_steps is not None and any(v.path in self._pace.late for v in weights):
+        if self._late_steps is not None and any(segment.late for segment in segments):
             self._late_steps.value.assign_add(1)
 
-    def _update_weight(self, variable: Any, gradient: Any, rate: Any) -> None:
-        """Decay a weight, w ← w − η λ w (Loshchilov & Hutter, arXiv:1711.05101), and update it."""
-        factor, decay = self._pace.rates.get(variable.path, 1.0), self._config.weight_decay
-        if factor != 1:
-            rate *= tf.cast(factor, rate.dtype)
-        if decay and is_decayed(variable.path, len(variable.shape)):
-            variable.value.assign_sub(variable.value * tf.cast(decay, rate.dtype) * rate)
-        if self._late_steps is not None and variable.path in self._pace.late:
+    def _update_segment(self, segment: Segment, gradient: Any) -> None:
+        """Decay weights, w ← w − η λ w (Loshchilov & Hutter, arXiv:1711.05101), and update them."""
+        rate = tf.cast(self.learning_rate, gradient.dtype)
+        if segment.rate != 1:
+            rate *= tf.cast(segment.rate, rate.dtype)
+        vector, before = segment.vector, as_vector(segment.weights)
+        vector.value = before
+        if self._config.weight_decay and segment.decayed:
+            decayed, others = before[: segment.decayed], before[segment.decayed :]
+            decay = tf.cast(self._config.weight_decay, rate.dtype)
+            vector.value = tf.concat([decayed - decayed * decay * rate, others], 0)
+        if self._late_steps is not None and segment.late:
             rate = rate * self._correction(self._late_steps) / self._correction(self.iterations)
-        self._keras.update_step(gradient, variable, rate)
+        self._keras.update_step(gradient, vector, rate)
+        if self._shared:
+            for variable, change in zip(
+                segment.weights, parts_of(vector.value - before, segment.weights), strict=True
+            ):
+                variable.value.assign_add(change)
+            return
+        for variable, value in zip(segment.weights, parts_of(vector.value, segment.weights), strict=True):
+            variable.assign(value)
 
     def _correction(self, steps_before: Any) -> Any:
         """Return Adam's factor √(1 − β₂ᵗ) / (1 − β₁ᵗ) for moments that start from 0, in the next step t.
@@ -221,12 +283,20 @@ class Optimiser:
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return the state by name, weight by weight, in the order of Keras' optimisers.
 
-        `unused` and `no_rate` are the step and the learning rate of Keras' wrapper for a loss scale.
+        Checkpoints do not depend on how weights lie in vectors. `unused` and `no_rate` are the step and the
+        learning rate of Keras' wrapper for a loss scale.
         """
         arrays: dict[str, NDArray[Any]] = {}
         if self.loss_scale is not None:
             arrays |= {"unused": np.zeros((), np.int64), "no_rate": np.zeros((), np.float32)}
-        return arrays | {name: np.asarray(variable.numpy()) for name, variable in self._named().items()}
+        arrays |= {v.name: np.asarray(v.numpy()) for v in self._counters}
+        moments = {}
+        for (segment, name), variable in self._moments:
+            ends = np.cumsum([numbers_in([v]) for v in segment.weights])[:-1]
+            for weight, part in zip(segment.weights, np.split(variable.numpy(), ends), strict=True):
+                moments[f"{weight.path}/{name}"] = part.reshape(weight.shape)
+        names = [f"{v.path}/{name}" for v in self.weights for name in self._names]
+        return arrays | {name: moments[name] for name in names}
 
     def assign(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Set the state from what `arrays` returned.
@@ -234,23 +304,21 @@ class Optimiser:
         Raises:
             ValueError: an array has another shape.
         """
-        named = self._named()
-        for name, variable in named.items():
-            if arrays[name].shape != tuple(variable.shape):
-                raise ValueError(f"{name}: expected shape {tuple(variable.shape)}, got {arrays[name].shape}")
-        for name, variable in named.items():
-            variable.assign(arrays[name])
-
-    def _named(self) -> dict[str, Any]:
-        others = [v for v in self.variables if all(v is not m for m in self._moments.values())]
-        return {v.name: v for v in others} | self._moments
+        for name, own in self.arrays().items():
+            if arrays[name].shape != own.shape:
+                raise ValueError(f"{name}: expected shape {own.shape}, got {arrays[name].shape}")
+        for variable in self._counters:
+            variable.assign(arrays[variable.name])
+        for (segment, name), variable in self._moments:
+            variable.assign(np.concatenate([arrays[f"{v.path}/{name}"].ravel() for v in segment.weights]))
 
 
-def _of_keras(config: TrainingConfig, iterations: Any, *, shared: bool) -> Any:
+def _of_keras(config: TrainingConfig, iterations: Any, moments: list[Any], *, shared: bool) -> Any:
     """Return Keras' own optimiser, of which `update_step` is used alone.
 
     Args:
         iterations: by which it counts: of its own variable, replicas have no copies of their own.
+        moments: takes those that it makes: of each vector one after the other.
         shared: as of `Optimiser`.
     """
     adam = config.optimizer == "adamw"
@@ -260,6 +328,13 @@ def _of_keras(config: TrainingConfig, iterations: Any, *, shared: bool) -> Any:
         @property
         def iterations(self) -> Any:
             return iterations
+
+        def add_variable_from_reference(
+            self, reference_variable: Any, name: str | None = None, initializer: str = "zeros"
+        ) -> Any:
+            like = reference_variable
+            moments.append(_variable(like.shape, like.dtype, f"{like.name}_{name}"))
+            return moments[-1]
 
         def assign(self, variable: Any, value: Any) -> None:
             if shared:
@@ -271,14 +346,18 @@ def _of_keras(config: TrainingConfig, iterations: Any, *, shared: bool) -> Any:
     return OfKeras(learning_rate=lambda: 0.0, **({} if adam else look_ahead))
 
 
-def _by_pace(weights: Sequence[Any], pace: Pace) -> list[Any]:
-    """Sort weights by rate and start, of each those that decay first: the order of sums over a gradient."""
-    kinds = [(pace.rates.get(v.path, 1.0), v.path in pace.late) for v in weights]
-    keys = [
-        (kinds.index(kind), not is_decayed(v.path, len(v.shape)))
-        for kind, v in zip(kinds, weights, strict=True)
-    ]
-    return [weights[i] for i in sorted(range(len(weights)), key=lambda i: keys[i])]
+def _segments(weights: Sequence[Any], pace: Pace) -> list[Segment]:
+    """Group weights by rate and start."""
+    groups: dict[tuple[float, bool], list[Any]] = {}
+    for v in weights:
+        groups.setdefault((pace.rates.get(v.path, 1.0), v.path in pace.late), []).append(v)
+    segments = []
+    for number, ((rate, late), group) in enumerate(groups.items()):
+        decayed = [v for v in group if is_decayed(v.path, len(v.shape))]
+        ordered = (*decayed, *(v for v in group if not is_decayed(v.path, len(v.shape))))
+        vector = Vector(f"weights{number}", group[0].dtype, numbers_in(ordered))
+        segments.append(Segment(ordered, numbers_in(decayed), rate, late, vector))
+    return segments
 
 
 def _variable(shape: tuple[int, ...], dtype: str, name: str, value: float = 0) -> Any:
