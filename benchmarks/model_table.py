@@ -66,7 +66,7 @@ class Row:
     predicting: float
 
     def cells(self, baseline: Row, measured: str) -> list[str]:
-        """Of a row of studies/models.md; ratios are tiles a second over the baseline's."""
+        """Return a row of studies/models.md; ratios are tiles a second over the baseline's."""
         return [
             *(self.name, f"{self.parameters / 1e6:.1f} M", f"{self.flops / 1e9:.1f} G", str(self.stride)),
             "none: smooth" if self.radius is None else str(self.radius),

@@ -52,7 +52,7 @@ EXTRAS = {
 """Extra → the rooms of the core that it may import. The core imports none of them."""
 
 DOORS = {"api", "face", "datasets", "commands"}
-"""What wires the rooms and the extras; nobody inside imports these."""
+"""Doors, which wire the rooms and the extras; nobody inside imports these."""
 
 FOUNDATION = {"base", "grid"}
 

@@ -129,7 +129,7 @@ def _is_list(annotation: Any) -> bool:
 
 
 def _value(annotation: Any) -> str:
-    """What a setting without a unit holds: choices, a list, a mapping; nothing of text and sections."""
+    """Return what a setting without a unit holds: choices, a list, a mapping; "" for text and sections."""
     return " or ".join(dict.fromkeys(filter(None, _values(annotation))))
 
 

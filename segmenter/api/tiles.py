@@ -117,24 +117,14 @@ def index_tiles(
     if split not in SPLITS:
         raise DatasetError(f"split: expected {', '.join(SPLITS)}, got {split}")
     settings = recipe_with(recipe, size=size, overlap=overlap, min_labelled=min_labelled)
-    dataset = _dataset(scenes, classes, split)
-    dataset = dataset if bands is None else replace(dataset, bands=tuple(bands))
-    dataset = dataset if cache is None else replace(dataset, cache=Path(cache))
-    if not dataset.of(split):
-        raise DatasetError(f"scenes: expected some of the split {split}, there are none")
+    dataset = _dataset(scenes, classes, split, bands, cache)
     with listening(bars=progress) as messages:
         index = build_index(dataset, split, settings.tiles, progress=progress)
         index = with_scales(index, dataset, settings, progress=progress)
     where = (index.scenes, index.scene_N, index.row_N, index.col_N)
     source = (settings, dataset, index)
-    return Tiles(
-        index.counts_NK,
-        tuple(dataset.classes.names),
-        *where,
-        index.left_out,
-        tuple(messages.warnings),
-        source,
-    )
+    names, warnings = tuple(dataset.classes.names), tuple(messages.warnings)
+    return Tiles(index.counts_NK, names, *where, index.left_out, warnings, source)
 
 
 def recipe_with(recipe: Paths | Recipe | None, **changes: Any) -> Recipe:
@@ -183,7 +173,17 @@ def class_map(classes: Classes) -> ClassMap:
     )
 
 
-def _dataset(scenes: Scenes, classes: Classes | None, split: Split) -> Dataset:
+def _dataset(
+    scenes: Scenes, classes: Classes | None, split: Split, bands: Sequence[int] | None, cache: Paths | None
+) -> Dataset:
+    dataset = _listed(scenes, classes, split)
+    if not dataset.of(split):
+        raise DatasetError(f"scenes: expected some of the split {split}, there are none")
+    dataset = dataset if bands is None else replace(dataset, bands=tuple(bands))
+    return dataset if cache is None else replace(dataset, cache=Path(cache))
+
+
+def _listed(scenes: Scenes, classes: Classes | None, split: Split) -> Dataset:
     if isinstance(scenes, Dataset):
         if classes is not None:
             raise DatasetError("classes: a dataset has its own; leave them out")

@@ -69,7 +69,7 @@ def in_threads(
 
 
 class Spread(Protocol):
-    """`in_threads`, or what does the same elsewhere: `cluster.spread`."""
+    """`in_threads`, or work of its kind on other machines: `extras.dask.spread`."""
 
     def __call__(
         self,

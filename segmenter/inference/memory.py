@@ -13,7 +13,7 @@ Memory of a prediction, in bytes, for windows of p pixels, b at once, in columns
 
 where o bytes a pixel come out: 1 for the class, 1 for the confidence, K or 2K for probabilities; blended,
 4K more are under way. On a GPU the model's part is held against the card's memory, and more batches are under
-way for each (`_GPU_READ`, `_GPU_GIVEN`). Wider rasters are mapped column by column (`tiling.Columns`):
+way for each (`_GPU_READ`, `_GPU_GIVEN`). Wider rasters are mapped column by column (`windows.Columns`):
 nothing depends on their width or height. On a grid c is at least what lies over 512 of the raster's own
 pixels, as a file's blocks are written whole.
 """

@@ -1,6 +1,6 @@
 """Rasters to class maps, window by window: law 4, *tiles disappear*, and law 6, *memory is bounded*.
 
-Memory depends on the window and on a column's width (`tiling.Columns`), which follows from `--memory`, never
+Memory depends on the window and on a column's width (`windows.Columns`), which follows from `--memory`, never
 on the raster's width, height or file size.
 
 One thread reads ahead and another computes (several with more devices, `dealing`), while what is done is

@@ -37,7 +37,7 @@ class Tiling:
         blend: how windows are blended; None: each pixel is kept of one window, which is exact.
         pixels: of windows that are smaller (small rasters), as many are computed at once as have so many
             pixels; 0: `batch`.
-        column: a wider part is cut into columns of so many pixels, see `tiling.Columns`.
+        column: a wider part is cut into columns of so many pixels, see `windows.Columns`.
     """
 
     window: Size

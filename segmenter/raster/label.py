@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -114,9 +113,7 @@ class LabelRaster:
     def __enter__(self) -> LabelRaster:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._dataset.close()
 
     def ids(self, window: Window | None = None, *, shape: Size | None = None) -> NDArray[np.uint8]:

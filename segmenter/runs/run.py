@@ -431,7 +431,7 @@ class _Extension(_Strict):
 
 
 class RunFile(_Strict):
-    """The content of run.json; `checkpoint.Run` says what the fields mean.
+    """The content of run.json; `Run` says what the fields mean.
 
     Attributes:
         format: of the file.

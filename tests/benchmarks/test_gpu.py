@@ -177,7 +177,7 @@ def alive(process: int) -> bool:
 def test_a_section_is_ended_at_its_limit_with_its_children(
     monkeypatch: pytest.MonkeyPatch, name: str, verdict: str, fault: str
 ) -> None:
-    """What was found until then stays, also of one that ends its process."""
+    """Figures found until then stay, also of a section that ends its process."""
     monkeypatch.setattr(sections, "command", lambda task, *_: [sys.executable, "-c", SAYS, task.name])
     section = sections.run(sections.Task(name, "logical", 4, 8.0 if name == "memory" else 120.0), {})
     assert (section.verdict, section.fault) == (verdict, fault)

@@ -338,7 +338,7 @@ def test_a_damaged_window_is_named_though_several_are_read_at_once(rng: np.rando
 
 
 def test_windows_that_wait_hold_no_others(rng: np.random.Generator) -> None:
-    """Of a run of windows, read at once, one is computed: it must not keep the pixels of all of them."""
+    """One of the windows that are read at once is computed: it must not keep the pixels of all of them."""
     raster = scene(rng, 32, 32 * 16)
     raster.valid[:, 32:] = False
     (batch, *_) = read_batches([ArrayJob(raster)], Tiling(Size(32, 32), 0, 8, 16))

@@ -74,7 +74,7 @@ CLASSES = {
     "naic2020_pretrained": 8,
     "naic2020_round2": 14,
 }
-"""Of the dataset; other numbers would change the head alone, some megabytes."""
+"""Bands and classes of the dataset; others would change the head alone, some megabytes."""
 
 
 @pytest.mark.parametrize(  # those of a whole ResNet50 take half a minute to build

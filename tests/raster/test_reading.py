@@ -335,7 +335,7 @@ def test_more_bands_than_can_be_read_are_to_be_named(tmp_path: Path) -> None:
 
 
 ADAM7 = ("16462646", "77777777", "56565656", "77777777", "36463646", "77777777", "56565656", "77777777")
-"""Of each pixel of an 8×8 block, the pass that holds it."""
+"""The pass that holds each pixel of an 8×8 block."""
 
 
 @pytest.mark.parametrize("size", [(3, 5), (61, 83)])

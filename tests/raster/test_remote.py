@@ -159,7 +159,7 @@ WINDOWS = [Window(row, col, 61, 67) for row in (0, 200, 270) for col in (0, 100,
 CODES = ClassMap((LandCoverClass("a", (1, 2, 3), 0),))
 PARTS = ("i", "tif"), ("l", "png")
 KINDS = {"conditions": (True, True), "tags alone": (True, False), "times alone": (False, False)}
-"""Of servers: whether answers have an ETag, and whether `If-Match` counts."""
+"""Servers: with or without an ETag in answers, with or without regard for `If-Match`."""
 
 
 @pytest.fixture(params=KINDS)

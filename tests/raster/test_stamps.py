@@ -146,7 +146,7 @@ def count_full(monkeypatch: Any) -> list[Path]:
 
 
 def check(files: KnownRasters, path: Path, bands: tuple[int, ...] | None = None) -> None:
-    """What is read is what a full opening reads."""
+    """It reads the same as a full opening."""
     with files.image(path, bands) as again, open_raster(path, bands) as anew:
         assert again.bands == anew.bands
         for found, expected in zip(again.read(WHOLE), anew.read(WHOLE), strict=True):

@@ -300,7 +300,7 @@ def test_a_run_below_a_folder_that_one_may_not_enter_is_one_line(tmp_path: Path)
 
 
 STEPS = 37
-"""Of an epoch."""
+"""Steps of an epoch."""
 SCHEDULES: dict[str, dict[str, Any]] = {
     "poly": {},
     "cosine": {},

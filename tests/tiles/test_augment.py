@@ -419,7 +419,7 @@ def test_every_pixel_that_counts_lies_within_the_values_that_count(config: Any, 
 
 @pytest.mark.parametrize("config", SPATIAL, ids=str)
 def test_a_tile_without_its_image_keeps_the_same_pixels(config: Any) -> None:
-    """What classes a batch holds is counted on outlines, where no transform looks at the image."""
+    """The classes of a batch are counted on outlines, where no transform looks at the image."""
     before, change = made("uint16"), augmenter_of(config, "uint16")
     outline = np.zeros((ODD_SIDE, ODD_SIDE, 1), np.uint16), *before[1:]
     for seed in range(4):

@@ -82,7 +82,7 @@ class Training:
         )
 
     def copies(self, variables: Any) -> list[list[NDArray[Any]]]:
-        """Of each variable, what each replica holds."""
+        """Return each replica's copy of each variable."""
         found = [self.strategy.experimental_local_results(v.value) for v in variables]
         return [[np.asarray(part) for part in parts] for parts in found]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from types import TracebackType
 
 import numpy as np
 
@@ -93,12 +92,7 @@ class Feed:
     def __enter__(self) -> Feed:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _restart(self, plan: Plan, epoch: int, step: int) -> None:

@@ -18,7 +18,6 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, Pipe, wait
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -218,12 +217,7 @@ class WorkerPool(Maker):
     def __enter__(self) -> WorkerPool:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     # -------------------------------------------------------------------------------------- messages

@@ -106,7 +106,7 @@ _SCRIPT = Path(__file__).parents[2] / "helpers" / "qgis_look.py"
 
 
 def ask_qgis(folder: Path, **asked: Any) -> dict[str, Any]:
-    """What QGIS says of files, see `qgis_look`; skips the test where there is none.
+    """Return QGIS' words on files, see `qgis_look`; skip the test where there is none.
 
     Args:
         folder: for its settings.

@@ -300,7 +300,7 @@ def _add(file: Any, shape: tuple[int, ...], count: int) -> None:
 def test_a_file_of_another_encoder_is_refused_before_the_data_are_indexed(
     encoder: str, tmp_path: Path
 ) -> None:
-    """Of the arrays that tell encoders apart, one has those of its own, and no other (B1: those of B0)."""
+    """An encoder has the arrays that tell it apart, and no other encoder's (B1: those of B0)."""
     for other, kernel in KERNELS.items():
         path = tmp_path / f"{other}.h5"
         with h5py.File(path, "w") as file:

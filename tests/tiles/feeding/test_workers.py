@@ -168,7 +168,7 @@ def test_workers_end_with_a_killed_main_process_and_hear_no_signals_meant_for_it
 
 
 def _ended(pid: int) -> bool:
-    """Whether a process is gone, or waits only for whoever takes in orphans."""
+    """Return true if a process is gone, or waits only for whoever takes in orphans."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
