@@ -66,6 +66,7 @@ class RasterInfo:
     transform: Affine | None
     nodata: tuple[float | None, ...]
     descriptions: tuple[str | None, ...]
+    interpretations: tuple[str, ...]
     driver: str
     alpha: tuple[int, ...]
     has_palette: bool
@@ -77,7 +78,6 @@ class RasterInfo:
     rpcs: RPC | None = None
     remarks: tuple[str, ...] = ()
     masked: bool = False
-    interpretations: tuple[str, ...] = ()
     units: tuple[str | None, ...] = ()
     stamp: Stamp | None = None
 

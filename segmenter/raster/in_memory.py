@@ -51,6 +51,7 @@ class ArrayRaster:
             transform=None,
             nodata=(None,) * count,
             descriptions=(None,) * count,
+            interpretations=("undefined",) * count,
             driver="MEM",
             alpha=(),
             has_palette=False,

@@ -67,6 +67,7 @@ def random_run(
         metres_per_pixel=0.5,
         labels="full",
         network=network_geometry(model),
+        band_names=("red", "green", "blue"),
     ).save()
     save_arrays(path / "best.npz", weight_arrays(model, "model"))
     return path
