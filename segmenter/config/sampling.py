@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from segmenter.config.datasets import Metres
@@ -16,8 +16,10 @@ Method = Literal["plan", "shuffle", "repeat_factor", "rare_class", "foreground"]
 _USED_BY = {
     "max_repeats_per_tile": "plan",
     "scale_strata": "plan",
+    "quota": "plan",
+    "lift": "plan",
+    "quotas": "plan",
     "repeat_threshold": "repeat_factor",
-    "rare_temperature": "rare_class",
     "foreground_share": "foreground",
 }
 """Settings → the only method that reads them."""
@@ -45,6 +47,21 @@ class SamplingConfig(Section):
     max_repeats_per_tile: Count = setting(
         4, "repeats", "a class whose tiles would be shown more often than that is best effort", ge=0
     )
+    quota: Literal["presence", "rarity"] = setting(
+        "presence",
+        "",
+        "tiles of each class that the plan puts into every step: one, or more of a class the rarer it is",
+    )
+    lift: float = setting(
+        3.0,
+        "uses",
+        "quota: rarity: of a class's tiles on average, in an epoch that uses the others once, at most",
+        ge=1,
+        le=100,
+    )
+    quotas: dict[str, Annotated[int, Field(ge=1, le=10**6)]] = setting(
+        {}, "tiles a step", "of a class by its name, in place of what `quota` says of it"
+    )
     repeat_threshold: float = setting(
         0.1,
         "share of the tiles",
@@ -55,7 +72,8 @@ class SamplingConfig(Section):
     rare_temperature: float = setting(
         0.1,
         "share of the pixels",
-        "rare_class: a class of share f is drawn in proportion to exp(-f / this); the paper has 0.01",
+        "rare_class, quota: rarity: a class of share f is drawn in proportion to exp(-f / this); the paper "
+        "has 0.01",
         gt=0,
     )
     foreground_share: float = setting(
@@ -76,6 +94,11 @@ class SamplingConfig(Section):
     def plans_classes(self) -> bool:
         """True if steps are promised their classes."""
         return self.method == "plan" and self.coverage != "off"
+
+    @property
+    def plans_amounts(self) -> bool:
+        """True if steps are promised more than one tile of some class."""
+        return self.plans_classes and (self.quota != "presence" or bool(self.quotas))
 
     @property
     def planned_per_replica(self) -> bool:
@@ -110,14 +133,35 @@ class SamplingConfig(Section):
         if self.method != "plan" and self.per_replica == "guarantee":
             raise _refusal("per_replica", "best_effort or off", self.method, "guarantee")
         for key, method in _USED_BY.items():
-            value = getattr(self, key)
-            if self.method != method and value != type(self).model_fields[key].default:
-                raise PydanticCustomError(
-                    f"sampling.{key}",
-                    "expected sampling.method: {method} with it, got {got}: it would change nothing",
-                    {"method": method, "got": self.method},
-                )
+            if self.method != method and self._is_set(key):
+                raise _unused(key, f"method: {method}", self.method)
         return self
+
+    @model_validator(mode="after")
+    def _quotas_fit(self) -> SamplingConfig:
+        by_rarity = self.quota == "rarity"
+        if self.coverage != "relaxed" and (by_rarity or self.quotas):
+            raise PydanticCustomError(
+                f"sampling.{'quota' if by_rarity else 'quotas'}",
+                "expected sampling.coverage: relaxed with it (amounts of tiles may need repeats), got {got}",
+                {"got": self.coverage},
+            )
+        if self._is_set("lift") and not by_rarity:
+            raise _unused("lift", "quota: rarity", self.quota)
+        if self._is_set("rare_temperature") and not by_rarity and self.method != "rare_class":
+            raise _unused("rare_temperature", "method: rare_class or sampling.quota: rarity", self.method)
+        return self
+
+    def _is_set(self, key: str) -> bool:
+        return bool(getattr(self, key) != type(self).model_fields[key].default)
+
+
+def _unused(key: str, expected: str, got: str) -> PydanticCustomError:
+    return PydanticCustomError(
+        f"sampling.{key}",
+        "expected sampling.{expected} with it, got {got}: it would change nothing",
+        {"expected": expected, "got": got},
+    )
 
 
 def _refusal(key: str, expected: str, method: str, got: str) -> PydanticCustomError:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -17,8 +19,10 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError
 from segmenter.config.sampling import SamplingConfig
+from segmenter.sampling.demand import ONE, Demand
 from segmenter.sampling.kinds import MOST_CLASSES, Kinds, class_codes, numbered, projected, smallest_batch
 from segmenter.sampling.methods import drawn_epoch
+from segmenter.sampling.quotas import Quota, Wishes
 from segmenter.sampling.rows import lay_out
 from segmenter.sampling.search import Cover, TooRareError, cover
 from segmenter.sampling.strata import Part, PartTable, TileStrata, part_table
@@ -44,6 +48,7 @@ class Plan:
         parts: what every row holds, where classes are planned by scale: of each promised class the strata in
             which it is promised, or the class as a whole.
         rare_parts: classes at a scale that are too rare to be promised there.
+        quotas: of each of the `promises`, in their order; empty: one tile of each.
         wanted_SB: (steps, global batch) the class that a tile was drawn for, and has to show as the model
             receives it; −1 where any part of it will do. None: no tile has to.
     """
@@ -58,12 +63,21 @@ class Plan:
     blocks: int = 1
     parts: tuple[Part, ...] = ()
     rare_parts: tuple[Part, ...] = ()
+    quotas: tuple[Quota, ...] = ()
     wanted_SB: Tiles | None = None
 
     @property
     def promises(self) -> tuple[Part, ...]:
         """Classes, or classes at a scale, that every row holds."""
         return self.parts or tuple(map(Part, self.promised))
+
+    @functools.cached_property
+    def least_tiles(self) -> dict[int, int]:
+        """Tiles of each promised class in a row: the sum over what is promised of its parts."""
+        least = dict.fromkeys(self.promised, 0)
+        for part, quota in zip(self.promises, self.quotas or itertools.repeat(Quota(1, 1)), strict=False):
+            least[part.class_id] += self.blocks * math.floor(quota.given)
+        return least
 
     @property
     def steps(self) -> int:
@@ -145,7 +159,7 @@ def planned_epoch(
             "expected min_pixels of at least 1, max_repeats, seed and epoch of at least 0, got "
             f"{min_pixels}, {max_repeats}, {seed}, {epoch}"
         )
-    return _planned(counts, global_batch, min_pixels, max_repeats, (seed, epoch), 1, names)
+    return _planned(counts, global_batch, min_pixels, max_repeats, (seed, epoch), 1, names, None)
 
 
 def plan(
@@ -187,7 +201,8 @@ def plan(
 
     def of(table: PartTable) -> Plan:
         batch, pixels, most = global_batch // blocks, config.min_pixels, config.max_repeats_per_tile
-        return _planned(table.counts_NP, batch, pixels, most, (seed, epoch), blocks, table.titles)
+        wishes = Wishes.of(table, batch, blocks, config) if config.plans_amounts else None
+        return _planned(table.counts_NP, batch, pixels, most, (seed, epoch), blocks, table.titles, wishes)
 
     table = part_table(counts_NK, strata, names)
     table.check_size()
@@ -221,6 +236,8 @@ def held_by_rows(rows_SB: Tiles, counts_NK: NDArray[np.integer], min_pixels: int
 
 _EVERY_EPOCH = (1,)
 """Spawn key of what all epochs of a seed share."""
+_PARTS = 16
+"""Where all that is wished is too much, less is tried in so many parts."""
 
 
 def _check(counts_NK: NDArray[np.integer], global_batch: int) -> None:
@@ -244,6 +261,7 @@ def _planned(
     key: tuple[int, int],
     blocks: int,
     names: Sequence[str] | None,
+    wishes: Wishes | None,
 ) -> Plan:
     if counts_NK.shape[1] > MOST_CLASSES:
         raise DatasetError(
@@ -252,7 +270,7 @@ def _planned(
         )
     codes_T, kind_N, tiles_T = numbered(class_codes(counts_NK, min_pixels))
     held_K = Kinds(codes_T, tiles_T, counts_NK.shape[1]).holders_K
-    promised, kinds, new_T, needed = _promise_of_all(
+    shared = _promise_of_all(
         codes_T.tobytes(),
         tiles_T.tobytes(),
         len(held_K),
@@ -261,11 +279,12 @@ def _planned(
         blocks,
         tuple(names or ()),
         key[0],
+        wishes,
     )
     rng = np.random.default_rng(np.random.SeedSequence(key))
-    needed = _another(needed, kinds, batch, max_repeats, blocks, rng)
+    needed = _another(shared.needed, shared.kinds, batch, max_repeats, blocks, rng, shared.demand)
     present = np.flatnonzero((held_K > 0) | counts_NK.any(axis=0))
-    rows_SB = lay_out(needed, kinds, new_T, kind_N, batch, rng)
+    rows_SB = lay_out(needed, shared.kinds, shared.new_T, kind_N, batch, rng, shared.demand)
     rows_SB = rows_SB.reshape(needed.steps // blocks, blocks * batch)
     return Plan(
         rows_SB=rows_SB,
@@ -273,10 +292,40 @@ def _planned(
         repeats_bound=needed.bound,
         proven=needed.proven,
         fillers=rows_SB.size - len(kind_N) - needed.repeats,
-        promised=tuple(promised),
-        best_effort=tuple(int(c) for c in present if c not in promised),
+        promised=tuple(shared.promised),
+        best_effort=tuple(int(c) for c in present if c not in shared.promised),
         blocks=blocks,
+        quotas=shared.quotas(wishes),
     )
+
+
+@dataclass(frozen=True)
+class _Promise:
+    """What all epochs of a seed share.
+
+    Attributes:
+        promised: the classes of every row.
+        asked: those that some tile lacks; the classes of `kinds` and of `demand`, in that order.
+        new_T: the kind of each finer kind of the table.
+        needed: the kinds that rows need.
+        demand: tiles of each class that they need; None: one of each.
+    """
+
+    promised: list[int]
+    asked: list[int]
+    kinds: Kinds
+    new_T: Tiles
+    needed: Cover
+    demand: Demand | None = None
+
+    def quotas(self, wishes: Wishes | None) -> tuple[Quota, ...]:
+        """Return the quota of each promised class, beside what was wished; empty where no row needs two."""
+        if wishes is None or self.demand is None:
+            return ()
+        amount_K = self.demand.amount_K(self.needed.steps) / self.needed.steps
+        given = dict(zip(self.asked, amount_K.tolist(), strict=True))
+        wished = {c: wishes.wish_K[c] / ONE for c in self.promised}
+        return tuple(Quota(wished[c], given.get(c, wished[c])) for c in self.promised)
 
 
 @functools.lru_cache(maxsize=4)
@@ -289,12 +338,40 @@ def _promise_of_all(
     blocks: int,
     names: tuple[str, ...],
     seed: int,
-) -> tuple[list[int], Kinds, Tiles, Cover]:
+    wishes: Wishes | None,
+) -> _Promise:
     """Search once for what all epochs of a seed share; see `_promise`. The result must not be changed."""
     codes_T, tiles_T = (np.frombuffer(each, np.int64) for each in (codes, tiles))
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=_EVERY_EPOCH))
     held_K = Kinds(codes_T, tiles_T, classes).holders_K
-    return _promise(codes_T, tiles_T, held_K, batch, max_repeats, blocks, names, rng)
+    found = _promise(codes_T, tiles_T, held_K, batch, max_repeats, blocks, names, rng)
+    return _raised(found, wishes, batch, max_repeats, blocks, rng) if wishes else found
+
+
+def _raised(
+    found: _Promise,
+    wishes: Wishes,
+    batch: int,
+    max_repeats: int | None,
+    blocks: int,
+    rng: np.random.Generator,
+) -> _Promise:
+    """Return the promise with as much of the wishes as keeps every promised class in every row."""
+    holders_K = found.kinds.holders_K
+    most = (
+        int(holders_K.min(initial=found.kinds.tiles)) * (1 + max_repeats) if max_repeats is not None else None
+    )
+    full = wishes.demand(found.asked, holders_K, max_repeats)
+    for part in range(_PARTS, 0, -1):
+        demand = full.lowered(part, _PARTS)
+        if demand.of_one:
+            break
+        try:
+            needed = cover(found.kinds, batch, max_repeats, blocks, rng, demand, most)
+        except TooRareError:
+            continue
+        return replace(found, needed=needed, demand=demand)
+    return found
 
 
 def _promise(
@@ -306,7 +383,7 @@ def _promise(
     blocks: int,
     names: Sequence[str] | None,
     rng: np.random.Generator,
-) -> tuple[list[int], Kinds, Tiles, Cover]:
+) -> _Promise:
     """Return the classes that can be promised, the kinds as far as these go, and what the rows need of them.
 
     As long as some class cannot be held within the limit of repeats, the rarest of these is given up.
@@ -329,16 +406,22 @@ def _promise(
                 if max_repeats is not None and held_K[c] * (1 + max_repeats) < needed.steps
             ]
             if not rare:
-                return promised, kinds, new_T, needed
+                return _Promise(promised, asked, kinds, new_T, needed)
         promised.remove(min(rare, key=lambda c: int(held_K[c])))
 
 
 def _another(
-    found: Cover, kinds: Kinds, batch: int, max_repeats: int | None, blocks: int, rng: np.random.Generator
+    found: Cover,
+    kinds: Kinds,
+    batch: int,
+    max_repeats: int | None,
+    blocks: int,
+    rng: np.random.Generator,
+    demand: Demand | None,
 ) -> Cover:
     """Return another cover of as many steps, so that epochs differ; `found` if none is as good."""
     try:
-        other = cover(kinds, batch, max_repeats, blocks, rng)
+        other = cover(kinds, batch, max_repeats, blocks, rng, demand, found.steps)
     except TooRareError:
         return found
     return other if other.steps == found.steps and other.repeats <= found.repeats else found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.sampling.demand import Demand
 from segmenter.sampling.kinds import Kinds
 from segmenter.sampling.search import Cover
 
@@ -14,6 +15,8 @@ _SWEEPS = 4
 """Each halves what is left of the difference to rows drawn at random among all that hold every class."""
 
 
+_TWIN_ROWS = 64
+"""Rows that are tried to part a tile from itself."""
 _FILL_ROUNDS = 64
 """Each gives every open place another tile to try: one of them is in another row, if there are several."""
 
@@ -34,6 +37,7 @@ def lay_out(
     kind_N: NDArray[np.integer],
     batch: int,
     rng: np.random.Generator,
+    demand: Demand | None = None,
 ) -> NDArray[np.int64]:
     """Return (steps, batch) tile indices.
 
@@ -43,6 +47,7 @@ def lay_out(
         new_T: kind of each of the finer kinds that `kind_N` names.
         kind_N: finer kind of each tile.
         batch: tiles of a row.
+        demand: tiles of each class that a row needs; None: one of each.
     """
     order_N = rng.permutation(len(kind_N)).astype(np.int32)
     kind_of = new_T.astype(np.uint16 if len(kinds) < 1 << 16 else np.int64)[kind_N[order_N]]
@@ -50,10 +55,14 @@ def lay_out(
     rest = order_N[free_N]
     grid_SB, fixed_SB = _grid(needed, order_N[chosen_P], rest, batch, rng)
     codes_SB = kinds.codes_T.astype(_unsigned(kinds.classes))[new_T][kind_N[grid_SB]]
+    need_SK = None if demand is None else demand.shared_out(needed.steps)
+    if need_SK is not None:
+        _part_twins(grid_SB, fixed_SB, codes_SB, need_SK, rng)
     turn = rng.permutation(needed.steps)
     grid_SB, fixed_SB, codes_SB = grid_SB[turn], fixed_SB[turn], codes_SB[turn]
+    need_SK = None if need_SK is None else need_SK[turn]
     for sweep in range(_SWEEPS):
-        _mix(grid_SB, fixed_SB, codes_SB, kinds.everything, sweep, rng)
+        _mix(grid_SB, fixed_SB, codes_SB, kinds.everything, need_SK, sweep, rng)
     grid_SB = grid_SB[rng.permutation(needed.steps)]
     rng.permuted(grid_SB, axis=1, out=grid_SB)
     return grid_SB.astype(np.int64)
@@ -146,10 +155,11 @@ def _mix(
     fixed_SB: NDArray[np.bool_],
     codes_SB: NDArray[np.unsignedinteger],
     everything: int,
+    need_SK: NDArray[np.int16] | None,
     sweep: int,
     rng: np.random.Generator,
 ) -> None:
-    """Swap about half of the tiles of random pairs of rows where both rows go on holding every class.
+    """Swap about half of the tiles of random pairs of rows where both rows go on holding what they need.
 
     A step of a Metropolis walk whose steady state is uniform over the plans that cover: what a row must
     hold says no more about it than that. Rows are in random order, so neighbours are random pairs.
@@ -169,9 +179,47 @@ def _mix(
     bits = rng.integers(0, 256, (half, -(-batch // 8)), np.uint8)
     swap = np.unpackbits(bits, axis=1, count=batch).view(bool) & ~(fixed_SB[a] | fixed_SB[b])
     first, second = np.where(swap, codes_SB[b], codes_SB[a]), np.where(swap, codes_SB[a], codes_SB[b])
-    holds = [np.bitwise_or.reduce(side, axis=1) == everything for side in (first, second)]
+    if need_SK is None:
+        holds = [np.bitwise_or.reduce(side, axis=1) == everything for side in (first, second)]
+    else:
+        holds = [_enough(side, need_SK[rows]) for side, rows in ((first, a), (second, b))]
     swap &= (holds[0] & holds[1])[:, None]
     for array in (grid_SB, codes_SB):
         exchange = np.where(swap, array[a] ^ array[b], 0).astype(array.dtype)
         array[a] ^= exchange
         array[b] ^= exchange
+
+
+def _enough(codes_SB: NDArray[np.unsignedinteger], need_SK: NDArray[np.int16]) -> NDArray[np.bool_]:
+    """Return (S,) True where a row has as many tiles of each class as it needs."""
+    enough_S = np.ones(len(codes_SB), bool)
+    for c, need_S in enumerate(need_SK.T):
+        enough_S &= np.count_nonzero(codes_SB & (1 << c), axis=1) >= need_S
+    return enough_S
+
+
+def _part_twins(
+    grid_SB: Tiles,
+    fixed_SB: NDArray[np.bool_],
+    codes_SB: NDArray[np.unsignedinteger],
+    need_SK: NDArray[np.int16],
+    rng: np.random.Generator,
+) -> None:
+    """Swap a tile that stands twice in a row with one of another row, where both keep what they need."""
+    ordered = np.sort(grid_SB, axis=1)
+    for row in np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1)).tolist():
+        _, first = np.unique(grid_SB[row], return_index=True)
+        for place in np.setdiff1d(np.arange(grid_SB.shape[1]), first).tolist():
+            others = np.flatnonzero((grid_SB != grid_SB[row, place]).all(axis=1))
+            for other in rng.permutation(others)[:_TWIN_ROWS].tolist():
+                pair = [row, other]
+                for there in np.flatnonzero(~np.isin(grid_SB[other], grid_SB[row])).tolist():
+                    codes = codes_SB[pair]
+                    codes[0, place], codes[1, there] = codes[1, there], codes[0, place]
+                    if _enough(codes, need_SK[pair]).all():
+                        break
+                else:
+                    continue
+                for array in (grid_SB, fixed_SB, codes_SB):
+                    array[row, place], array[other, there] = array[other, there], array[row, place]
+                break

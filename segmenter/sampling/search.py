@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.sampling.demand import Demand, fewest_rows, least_repeats
 from segmenter.sampling.exact import exact_rows
 from segmenter.sampling.kinds import Kinds, cover_sizes, pick, water_fill
 
@@ -61,16 +62,31 @@ class TooRareError(Exception):
 
 
 def cover(
-    kinds: Kinds, batch: int, max_repeats: int | None, multiple: int, rng: np.random.Generator
+    kinds: Kinds,
+    batch: int,
+    max_repeats: int | None,
+    multiple: int,
+    rng: np.random.Generator,
+    demand: Demand | None = None,
+    most: int | None = None,
 ) -> Cover:
     """Return the fewest rows of `batch` tiles, then the fewest repeats, that hold every class in every row.
 
     A tile may stand in at most 1 + `max_repeats` rows for coverage; None: in any number. The number of
-    rows is a multiple of `multiple`.
+    rows is a multiple of `multiple`. `demand`: tiles of each class, together at most `batch` a row; None: one
+    of each. With it there are at most `most` rows.
 
     Raises:
         TooRareError: some class cannot be in every row within the limit.
     """
+    if demand is not None:
+        fewest = fewest_rows(kinds, demand, batch, multiple, _limits(kinds, max_repeats), most)
+        if most is not None and fewest > most:
+            raise TooRareError(0)
+        found = _greedy_cover(kinds, batch, max_repeats, multiple, fewest, rng, demand)
+        if most is not None and found.steps > most:
+            raise TooRareError(0)
+        return replace(found, proven=found.steps == fewest and found.repeats == found.bound)
     fewest = _fewest_steps(kinds, batch, multiple)
     found = _greedy_cover(kinds, batch, max_repeats, multiple, fewest, rng)
     if found.steps == fewest and found.repeats == found.bound:
@@ -99,6 +115,21 @@ def _bound(kinds: Kinds, steps: int) -> int:
     return max(0, steps - kinds.scarcest) if kinds.classes else 0
 
 
+def _limits(kinds: Kinds, max_repeats: int | None) -> Ints:
+    """Return the repeats that each kind may have in all."""
+    none = 1 << 40  # more than there can be; a sum of some still fits
+    return kinds.tiles_T * max_repeats if max_repeats is not None else np.full(len(kinds), none)
+
+
+def _by_row(found: Cover, kinds: Kinds) -> Cover:
+    """Return a cover with its entries row by row: a kind's tiles then take turns."""
+    order = np.argsort(found.row_P, kind="stable")
+    kind_P = found.kind_P[order]
+    return replace(
+        found, row_P=found.row_P[order], kind_P=kind_P, repeat_P=_beyond_first(kind_P, kinds.tiles_T)
+    )
+
+
 def _fewest_steps(kinds: Kinds, batch: int, multiple: int) -> int:
     """Return the least number of rows with room for all tiles and for the bound's repeats."""
     tiles = kinds.tiles
@@ -109,7 +140,13 @@ def _fewest_steps(kinds: Kinds, batch: int, multiple: int) -> int:
 
 
 def _greedy_cover(
-    kinds: Kinds, batch: int, max_repeats: int | None, multiple: int, steps: int, rng: np.random.Generator
+    kinds: Kinds,
+    batch: int,
+    max_repeats: int | None,
+    multiple: int,
+    steps: int,
+    rng: np.random.Generator,
+    demand: Demand | None = None,
 ) -> Cover:
     """Return a cover of few rows and repeats: the best of several greedy runs."""
     sizes = _sizes(kinds, batch)
@@ -118,8 +155,9 @@ def _greedy_cover(
         refusal: TooRareError | None = None
         for number in range(_TRIES if steps * len(kinds) <= _TRIES_SIZE else 2):
             try:
-                search = _Greedy(kinds, batch, max_repeats, steps, sizes, rng)
-                found = _trimmed(search.cover(early=number % 2 == 1), kinds, batch, multiple)
+                search = _Greedy(kinds, batch, max_repeats, steps, sizes, rng, demand)
+                found = search.cover(early=number % 2 == 1)
+                found = _by_row(found, kinds) if demand else _trimmed(found, kinds, batch, multiple)
             except TooRareError as error:
                 refusal = error
                 continue
@@ -165,18 +203,25 @@ class _Greedy:
         steps: int,
         sizes: NDArray[np.int8] | None,
         rng: np.random.Generator,
+        demand: Demand | None,
     ) -> None:
         self._kinds, self._batch, self._steps, self._sizes, self._rng = kinds, batch, steps, sizes, rng
         self._crowded = batch < kinds.classes
+        # What rows still need of each class; without a demand the bits of `_lack_S` say it all.
+        self._need_SK = demand.shared_out(steps) if demand else None
+        amount_K = demand.amount_K(steps) if demand else np.full(kinds.classes, steps)
         self._lack_S = np.full(steps, kinds.everything, np.int64)
         self._used_S = np.zeros(steps, np.int64)
         self._free_T = kinds.tiles_T.copy()
         self._again_T = np.zeros(len(kinds), np.int64)
-        none = 1 << 40  # more than there can be; a sum of some still fits
-        self._limit_T = kinds.tiles_T * max_repeats if max_repeats is not None else np.full(len(kinds), none)
+        self._limit_T = _limits(kinds, max_repeats)
+        self._amount_K = amount_K
+        self._bound = least_repeats(kinds, amount_K, self._limit_T) if demand else _bound(kinds, steps)
         # A class with tiles for twice the rows is not worth saving.
-        self._weight_K = np.clip(2 - kinds.holders_K / steps, 0, 1)
+        self._weight_K = np.clip(2 - kinds.holders_K / amount_K, 0, 1)
         self._entries: list[tuple[Ints, Ints, bool]] = []
+        if demand:
+            self._stock_up()
 
     def cover(self, *, early: bool) -> Cover:
         """Return the rows' needs; `early`: repeats of a class as soon as its tiles are used up.
@@ -184,10 +229,11 @@ class _Greedy:
         Early repeats may bring the next scarce classes along, which then need to be in fewer rows; late
         ones serve what is left over together. Which needs fewer depends on the table.
         """
-        for c in np.argsort(self._kinds.holders_K, kind="stable"):
-            self._first_uses(int(c))
-            if early and self._kinds.holders_K[c] < self._steps:
-                self._early_repeats(int(c))
+        for c in np.argsort(self._kinds.holders_K / self._amount_K, kind="stable"):
+            for _ in range(self._rounds(int(c))):
+                self._first_uses(int(c))
+                if early and self._kinds.holders_K[c] < self._amount_K[c]:
+                    self._early_repeats(int(c))
         while (self._lack_S != 0).any():
             self._complete()
         row_P = np.concatenate([rows for rows, _, _ in self._entries] or [np.empty(0, np.int64)])
@@ -195,14 +241,48 @@ class _Greedy:
         repeat_P = np.repeat(
             np.array([again for _, _, again in self._entries], bool), [len(r) for r, _, _ in self._entries]
         )
-        return Cover(self._steps, row_P, kind_P, repeat_P, _bound(self._kinds, self._steps), proven=False)
+        return Cover(self._steps, row_P, kind_P, repeat_P, self._bound, proven=False)
+
+    def _stock_up(self) -> None:
+        """Add the repeats that the amounts force to the uses of each kind, those of most classes first."""
+        lacking_K = np.maximum(0, self._amount_K - self._kinds.holders_K)
+        holds_TK = (self._kinds.codes_T[:, None] >> np.arange(self._kinds.classes)) & 1
+        while (lacking_K > 0).any():
+            lacks = int((lacking_K > 0) @ (1 << np.arange(len(lacking_K))))
+            code_T = np.where(self._again_T < self._limit_T, self._kinds.codes_T & lacks, 0)
+            gain_T = np.bitwise_count(code_T)
+            if not gain_T.max():
+                raise TooRareError(lacks)
+            codes = np.unique(code_T[gain_T == gain_T.max()])
+            least = [
+                int(lacking_K[holds].min())
+                for holds in ((codes[:, None] >> np.arange(len(lacking_K))) & 1).astype(bool)
+            ]
+            best = int(np.argmax(least))
+            same = np.flatnonzero(code_T == codes[best])
+            room = self._limit_T[same] - self._again_T[same]
+            number = min(least[best], int(room.sum()))
+            again = water_fill(
+                number, self._kinds.tiles_T[same], self._again_T[same], self._limit_T[same], self._rng
+            )
+            self._again_T[same] += again
+            self._free_T[same] += again
+            lacking_K -= again @ holds_TK[same]
+
+    def _rounds(self, c: int) -> int:
+        return 1 if self._need_SK is None else int(self._need_SK[:, c].max())
 
     def _put(self, rows: Ints, kinds: Ints, *, again: bool) -> None:
         """Put one tile of each kind into the row beside it; the rows differ."""
         self._entries.append((rows, kinds, again))
         counter = self._again_T if again else self._free_T
         counter += np.bincount(kinds, minlength=len(counter)) * (1 if again else -1)
-        self._lack_S[rows] &= ~self._kinds.codes_T[kinds]
+        if self._need_SK is None:
+            self._lack_S[rows] &= ~self._kinds.codes_T[kinds]
+        else:
+            bits = np.arange(self._kinds.classes)
+            self._need_SK[rows] -= ((self._kinds.codes_T[kinds][:, None] >> bits) & 1).astype(np.int16)
+            self._lack_S[rows] = (self._need_SK[rows] > 0) @ (1 << bits)
         self._used_S[rows] += 1
 
     # ------------------------------------------------------------------------------ first uses
@@ -258,7 +338,7 @@ class _Greedy:
             lacks, has = (lack >> k) & 1, (kind_keys >> k) & 1
             if k != c:
                 score += self._weight_K[k] * np.outer(2 * lacks - 1, has)
-                if self._kinds.holders_K[k] < self._steps and self._kinds.together(c, int(k)):
+                if self._kinds.holders_K[k] < self._amount_K[k] and self._kinds.together(c, int(k)):
                     score -= 0.5 * np.outer(lacks, 1 - has)
         if self._crowded:
             assert self._sizes is not None
@@ -294,7 +374,7 @@ class _Greedy:
         keys, group = np.unique(self._row_key(rows, self._kinds.everything), return_inverse=True)
         kinds = np.flatnonzero(self._kinds.codes_T & (1 << c))
         codes = self._kinds.codes_T[kinds]
-        scarce = self._kinds.holders_K < self._steps
+        scarce = self._kinds.holders_K < self._amount_K
         for key, members in zip(keys.tolist(), _members(rows, group, len(keys)), strict=True):
             state = key // (self._batch + 1) if self._crowded else key
             weight_K = self._weight_K * scarce * ((state >> np.arange(self._kinds.classes)) & 1)

@@ -6,6 +6,7 @@ thread or machine makes it, it is the same, and any one can be had without those
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
@@ -167,13 +168,14 @@ class BatchLoader:
         With `into`, these arrays are filled and given back: memory made anew for each batch costs 0.2 ms a
         tile of 256², a third of what one takes that is only flipped.
 
-        Each class that the plan promised is held by a tile of the batch as it is returned: where random
-        position and augmentation lost it, a tile that was picked for it is drawn again, at a position that
-        shows the class, and in the end taken from its place on the grid with flips and turns only, which
-        lose no pixel. So is each tile that was drawn for a class (`Plan.wanted_SB`), for that class.
+        Each class that the plan promised is held by a tile of the batch as it is returned, or by as many as
+        its quota says: where random position and augmentation lost it, a tile that was picked for it is
+        drawn again, at a position that shows the class, and in the end taken from its place on the grid with
+        flips and turns only, which lose no pixel. So is each tile that was drawn for a class
+        (`Plan.wanted_SB`), for that class.
         """
         row_B = plan.rows_SB[step]
-        promises = Promises(plan, self._index)
+        promises = Promises(plan, self._index, self._recipe.sampling.min_pixels)
         counts, size = DrawCounts(len(row_B)), len(row_B) // plan.blocks
         wanted_B = np.full(len(row_B), -1) if plan.wanted_SB is None else plan.wanted_SB[step]
         held_BK = np.zeros((len(row_B), self._index.counts_NK.shape[1]), np.bool_)
@@ -231,13 +233,14 @@ class BatchLoader:
     def _keep_promises(self, promises: Promises, block: _Block, where: _Key, counts: DrawCounts) -> None:
         """Draw tiles of the block again until it holds all that is promised; changes its tiles and `held`."""
         for promise in range(len(promises)):
-            if promise in promises.broken(block.held_BK, block.row_B):
-                self._draw_again(promise, promises, block, where, counts)
+            lacking = promises.lacking(block.held_BK, block.row_B)[promise]
+            for i in promises.places_for(promise, block.held_BK, block.row_B)[:lacking]:
+                self._draw_again(promise, int(i), promises, block, where, counts)
         replaced = 0
-        while broken := promises.broken(block.held_BK, block.row_B):
-            # At its place on the grid a tile holds all that the index says; so each class ends this for good.
-            i = promises.place_for(broken[0], block.row_B)
-            if replaced >= len(promises):
+        while (lacking_P := promises.lacking(block.held_BK, block.row_B)).any():
+            # At its place on the grid a tile holds all that the index says; so each tile ends this for good.
+            i = int(promises.places_for(int(lacking_P.argmax()), block.held_BK, block.row_B)[0])
+            if replaced >= len(block.row_B):
                 raise self._changed(int(block.row_B[i]))
             key = replace(where, slot=block.first + i)
             drawn = self._draw(int(block.row_B[i]), key, as_it_lies=True)
@@ -246,12 +249,11 @@ class BatchLoader:
         counts.replaced += replaced
 
     def _draw_again(
-        self, promise: int, promises: Promises, block: _Block, where: _Key, counts: DrawCounts
+        self, promise: int, i: int, promises: Promises, block: _Block, where: _Key, counts: DrawCounts
     ) -> None:
-        """Redraw the tile picked for a class, until one holds it and loses no other."""
-        i = promises.place_for(promise, block.row_B)
+        """Redraw the tile picked for a class, until it holds that and loses no other that needs it."""
         tile, kept_BP = int(block.row_B[i]), promises.kept(block.held_BK, block.row_B)
-        others_P = np.delete(kept_BP, i, axis=0).any(axis=0)
+        others_P = np.delete(kept_BP, i, axis=0).sum(axis=0) >= promises.need(block.row_B)
         own = [promise, *np.flatnonzero(kept_BP[i] & ~others_P)]
         needed = sorted({promises.class_P[p] for p in own})
         positions: dict[Window, NDArray[np.int64] | None] = {}
@@ -403,25 +405,37 @@ def _shown(mask_HW: NDArray[np.bool_], side: int, inset: int) -> NDArray[np.int3
 class Promises:
     """Promises to a block of a batch, numbered 0 … P − 1; a tile holds a class at its scene's scale."""
 
-    def __init__(self, plan: Plan, index: TileIndex) -> None:
-        self._parts, self._index = plan.promises, index
+    def __init__(self, plan: Plan, index: TileIndex, min_pixels: int) -> None:
+        self._parts, self._index, self._min_pixels = plan.promises, index, min_pixels
+        self._most_P = np.array([math.ceil(quota.given) for quota in plan.quotas], np.int64)
         self.class_P = [part.class_id for part in self._parts]
 
     def __len__(self) -> int:
         return len(self._parts)
 
+    def need(self, row_B: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return (P,) how many tiles of a block have to keep each promise: those planned, up to the quota."""
+        if not len(self._most_P):
+            return np.ones(len(self), np.int64)
+        planned_BP = (self._index.counts_NK[row_B][:, self.class_P] >= self._min_pixels) & self._may(row_B)
+        return np.asarray(np.minimum(planned_BP.sum(axis=0), self._most_P))
+
     def kept(self, held_BK: Bools, row_B: NDArray[np.int64]) -> Bools:
         """Return (B, P) which tile of a block keeps which promise; `held_BK`: the classes that each holds."""
         return np.asarray(held_BK[:, self.class_P] & self._may(row_B))
 
-    def broken(self, held_BK: Bools, row_B: NDArray[np.int64]) -> list[int]:
-        """Return the promises that no tile of a block keeps."""
-        return [int(p) for p in np.flatnonzero(~self.kept(held_BK, row_B).any(axis=0))]
+    def lacking(self, held_BK: Bools, row_B: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return (P,) how many more tiles of a block have to keep each promise; 0 where it is kept."""
+        return np.asarray(np.maximum(0, self.need(row_B) - self.kept(held_BK, row_B).sum(axis=0)))
 
-    def place_for(self, promise: int, row_B: NDArray[np.int64]) -> int:
-        """Return the place of the tile that shows most of what is promised, the likeliest to keep it."""
+    def places_for(self, promise: int, held_BK: Bools, row_B: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the places of tiles that could keep a promise and do not, the likeliest first.
+
+        That is the one that shows most of the class.
+        """
+        open_B = self._may(row_B)[:, promise] & ~self.kept(held_BK, row_B)[:, promise]
         counts_B = self._index.counts_NK[row_B, self.class_P[promise]]
-        return int(np.argmax(np.where(self._may(row_B)[:, promise], counts_B, -1)))
+        return np.argsort(-np.where(open_B, counts_B, -1), kind="stable")
 
     def _may(self, row_B: NDArray[np.int64]) -> Bools:
         """Return (B, P) True where a tile's gsd is the promised one."""

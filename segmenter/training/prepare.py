@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from segmenter.base.errors import CheckpointError, ConfigError, counted, plain
 from segmenter.base.terminal import padded, say, terminal_width
@@ -223,11 +222,10 @@ def _summary(recipe: Recipe, dataset: Dataset, index: TileIndex) -> str:
         first = epoch_plan(recipe, index, names, 0)
         promised = recipe.sampling.plans_classes
         lines += (
-            describe_plan(first, held_K, names)
+            describe_plan(first, recipe.sampling, index, names)
             if promised
             else [describe_drawn(first, recipe.sampling, index)]
         )
-        lines += describe_rare_parts(recipe.sampling, first, index, names)
         lines += few_steps(recipe.training, first, len(index))
     return "\n".join(lines)
 
@@ -260,8 +258,9 @@ def epoch_plan(recipe: Recipe, index: TileIndex, names: Sequence[str], epoch: in
     )
 
 
-def describe_plan(first: Plan, held_K: NDArray[np.int64], names: Sequence[str]) -> list[str]:
-    """Return lines on the plan of an epoch: steps, repeats, and each class that it cannot promise."""
+def describe_plan(first: Plan, sampling: SamplingConfig, index: TileIndex, names: Sequence[str]) -> list[str]:
+    """Return lines on the plan of an epoch: steps, repeats, quotas, and each class that it cannot promise."""
+    held_K = (index.counts_NK >= sampling.min_pixels).sum(axis=0)
     repeats = counted(first.coverage_repeats, "coverage repeat")
     if first.coverage_repeats:
         repeats += f" (no plan has fewer than {first.repeats_bound})"
@@ -270,7 +269,24 @@ def describe_plan(first: Plan, held_K: NDArray[np.int64], names: Sequence[str]) 
         f"  best effort: {names[c]}, held by {held_K[c]} tiles, is too rare to be in every step"
         for c in first.best_effort
     ]
-    return lines
+    return lines + _describe_quotas(first, index, names) + _describe_rare_parts(sampling, first, index, names)
+
+
+def _describe_quotas(first: Plan, index: TileIndex, names: Sequence[str]) -> list[str]:
+    """Return a line on the tiles of each class in a step, where some have more than one."""
+    amounts = [
+        f"{part_title(part, names, index.strata)} {quota.given:.1f}"
+        + (f" (of {quota.wished:.1f})" if quota.wished - quota.given >= 0.05 else "")
+        for part, quota in zip(first.promises, first.quotas, strict=False)
+    ]
+    if not amounts:
+        return []
+    few = (
+        "; of: wished, but its tiles would be used too often"
+        if any("(of" in each for each in amounts)
+        else ""
+    )
+    return [f"  tiles a step: {', '.join(amounts)}{few}"]
 
 
 def describe_drawn(first: Plan, sampling: SamplingConfig, index: TileIndex) -> str:
@@ -322,7 +338,7 @@ def describe_scales(recipe: Recipe, dataset: Dataset, index: TileIndex, store: S
     return lines
 
 
-def describe_rare_parts(
+def _describe_rare_parts(
     sampling: SamplingConfig, first: Plan, index: TileIndex, names: Sequence[str]
 ) -> list[str]:
     """Return a line on each class at a scale that the plan cannot promise."""

@@ -200,8 +200,9 @@ class Meter:
 
     def _take(self, step: int, loss: float, held_2K: NDArray[Any]) -> None:
         self._check_finite(step, loss)
-        # In how many replicas' parts each promised class has to be: in all, if each was planned for.
-        lost = [c for c in self.plan.promised if held_2K[1, c] < self.plan.blocks]
+        # Each promised class has to be in its quota of tiles, and in each part that was planned for.
+        least = self.plan.least_tiles
+        lost = [c for c in least if held_2K[0, c] < least[c] or held_2K[1, c] < self.plan.blocks]
         if lost:
             self._short(step, lost)
         self._losses.append(loss)
@@ -231,7 +232,7 @@ class Meter:
         self.short_steps += 1
         if self.strict:
             raise TrainingError(f"step {step}: expected every promised class in the step, {names} is missing")
-        tqdm.write(f"warning: step {step} holds no tile of {names}, which the plan promised")
+        tqdm.write(f"warning: step {step} holds fewer tiles of {names} than the plan promised")
 
     # -------------------------------------------------------------------------------- what goes out
 

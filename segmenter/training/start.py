@@ -26,7 +26,7 @@ from segmenter.training.beginning.origin import record_origin
 from segmenter.training.beginning.pretraining import find_encoder_weights
 from segmenter.training.checks import check_devices, check_same_plan
 from segmenter.training.ending import Outcome, train_to_end
-from segmenter.training.prepare import Tiles, class_weights, describe_plan, describe_rare_parts
+from segmenter.training.prepare import Tiles, class_weights, describe_plan
 from segmenter.training.resuming import clear, resume_from
 from segmenter.training.trainer import Trainer
 from segmenter.training.workers_agree import (
@@ -197,9 +197,6 @@ def _describe(trainer: Trainer) -> None:
     for line in trainer.learner.describe():
         say(line)
     if planned_for > 1:
-        held_K = (trainer.index.counts_NK >= recipe.sampling.min_pixels).sum(axis=0)
-        lines = describe_plan(trainer.first_plan, held_K, trainer.run.classes.names)
-        lines += describe_rare_parts(
-            recipe.sampling, trainer.first_plan, trainer.index, trainer.run.classes.names
-        )
+        names = trainer.run.classes.names
+        lines = describe_plan(trainer.first_plan, recipe.sampling, trainer.index, names)
         say("\n".join([f"each of {planned_for} devices gets every class:", *lines]))

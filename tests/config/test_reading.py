@@ -123,7 +123,8 @@ def _recipe(**sections: Any) -> Recipe:
                 ({"per_replica": "guarantee"}, "best_effort or off with .*: shuffle, got guarantee"),
                 ({"max_repeats_per_tile": 9}, "sampling.method: plan with it, got shuffle"),
                 ({"repeat_threshold": 0.2}, "sampling.method: repeat_factor with it, got shuffle"),
-                ({"rare_temperature": 0.2}, "sampling.method: rare_class with it, got shuffle"),
+                ({"rare_temperature": 0.2}, "sampling.method: rare_class or .* with it, got shuffle"),
+                ({"quota": "rarity"}, "sampling.method: plan with it, got shuffle"),
                 ({"foreground_share": 0.5}, "sampling.method: foreground with it, got shuffle"),
             )
         ),

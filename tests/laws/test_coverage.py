@@ -27,13 +27,19 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 
 @dataclass
 class Epochs:
-    """What full epochs had; shares are of the tiles."""
+    """What full epochs had; shares are of the tiles.
+
+    Attributes:
+        short: steps with fewer tiles of a promised class than its quota, and classes short of it on average.
+        quota: the largest of a class.
+    """
 
     steps: int
     short: int
     redrawn: float
     replaced: float
     best_effort: tuple[int, ...]
+    quota: float
 
 
 def run(config: Path, *settings: str, epochs: int = 1) -> Epochs:
@@ -45,20 +51,25 @@ def run(config: Path, *settings: str, epochs: int = 1) -> Epochs:
     shares = (recipe.training.global_batch // 4,) * 4
     loader = BatchLoader(recipe, index, store, band_statistics(dataset, progress=False), shares)
     steps = short = 0
+    most = 0.0
     for epoch in range(epochs):
         rows = plan(index.counts_NK, recipe.training.global_batch, recipe.sampling, recipe.seed, epoch)
 
-        def is_short(step: int, rows=rows, epoch: int = epoch) -> bool:
+        def held(step: int, rows=rows, epoch: int = epoch) -> np.ndarray:
             _, _, label, _ = loader.load(rows, epoch, step)
             pixels = np.stack([class_pixels(one, len(dataset.classes)) for one in label])
-            return not (pixels.max(axis=0)[list(rows.promised)] >= recipe.sampling.min_pixels).all()
+            return (pixels >= recipe.sampling.min_pixels).sum(axis=0)[list(rows.promised)]
 
         with ThreadPoolExecutor(2) as pool:
-            short += sum(pool.map(is_short, range(rows.steps)))
+            held_SP = np.stack(list(pool.map(held, range(rows.steps))))
+        quota_P = np.array([quota.given for quota in rows.quotas] or [1] * len(rows.promised))
+        short += int((held_SP < np.floor(quota_P)).any(axis=1).sum())
+        short += int((np.minimum(held_SP, np.ceil(quota_P)).mean(axis=0) < quota_P - 1e-9).sum())
+        most = max(most, *quota_P)
         steps += rows.steps
     drawn = loader.drawn
     shares = drawn.redrawn / drawn.tiles, drawn.replaced / drawn.tiles
-    return Epochs(steps, short, *shares, rows.best_effort)
+    return Epochs(steps, short, *shares, rows.best_effort, most)
 
 
 def keeps_the_law(found: Epochs) -> bool:
@@ -88,6 +99,14 @@ def test_potsdam_in_small_tiles_and_batches(potsdam: Path) -> None:
     assert found.redrawn > 0  # else this would show nothing
 
 
+def test_quotas_are_there_when_the_model_receives_them(potsdam: Path) -> None:
+    small = ("tiles.size=64", "training.global_batch=16", "model.depth=3", "sampling.quota=rarity")
+    found = run(CONFIGS / "potsdam.yaml", *split(potsdam), *small, epochs=2)
+    assert found.short == 0
+    assert found.redrawn > 0
+    assert found.quota > 2
+
+
 def test_naic_as_the_recipe_says(tmp_path: Path) -> None:
     """96-pixel scenes: fewer pixels of a class in a tile than the recipe's 256 would show."""
     make_naic2020(tmp_path, scenes=70, seed=5, size=96)
@@ -106,7 +125,9 @@ def test_naic_at_full_size(tmp_path: Path, number: int) -> None:
         assert keeps_the_law(run(config, f"dataset.root={tmp_path}", f"training.global_batch={batch}"))
 
 
-def test_dubai(shared_data: Callable[[str], Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("quota", ["presence", "rarity"])
+def test_dubai(shared_data: Callable[[str], Path], tmp_path: Path, quota: str) -> None:
     """Real imagery, the recipe as it is; the index goes beside the data, hence the copy."""
     shutil.copytree(shared_data("dubai"), tmp_path / "dubai")
-    assert keeps_the_law(run(CONFIGS / "dubai.yaml", f"dataset.root={tmp_path / 'dubai'}"))
+    settings = (f"dataset.root={tmp_path / 'dubai'}", f"sampling.quota={quota}")
+    assert keeps_the_law(run(CONFIGS / "dubai.yaml", *settings))

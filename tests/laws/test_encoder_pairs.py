@@ -6,6 +6,8 @@ of Keras' kind, with the decoders that pool and add most; the other families and
 
 from __future__ import annotations
 
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from types import ModuleType
 
 import pytest
@@ -56,7 +58,17 @@ def test_equivalence_and_resume_of_each_family_and_decoder(small: None, encoder:
     check(encoder, decoder, 2)
 
 
+def check_alone(encoder: str, decoder: str) -> None:
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 4)
+    check(encoder, decoder, 4)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("encoder", "decoder"), PAIRS)
-def test_equivalence_and_resume_of_all_pairs(tensorflow: ModuleType, encoder: str, decoder: str) -> None:
-    check(encoder, decoder, 4)
+def test_equivalence_and_resume_of_all_pairs(encoder: str, decoder: str) -> None:
+    """In a process of its own: TensorFlow keeps up to a GB of each pair until its process ends."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        pool.submit(check_alone, encoder, decoder).result()

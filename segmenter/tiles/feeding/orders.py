@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.sampling import Plan
+from segmenter.sampling.quotas import Quota
 from segmenter.sampling.strata import Part
 from segmenter.tiles.batches import DrawCounts
 
@@ -21,7 +22,7 @@ class Order:
 
     Attributes:
         ticket: its number among all orders.
-        row_B, wanted_B, blocks, promised, parts: that step's part of the plan, as in `Plan`.
+        row_B, wanted_B, blocks, promised, parts, quotas: that step's part of the plan, as in `Plan`.
     """
 
     ticket: int
@@ -32,13 +33,15 @@ class Order:
     blocks: int
     promised: tuple[int, ...]
     parts: tuple[Part, ...]
+    quotas: tuple[Quota, ...]
 
     @classmethod
     def of(cls, plan: Plan, epoch: int, step: int) -> Order:
         """Return the order of a step of a plan, with a ticket of its own."""
         wanted_B = None if plan.wanted_SB is None else plan.wanted_SB[step].copy()
         row_B = plan.rows_SB[step].copy()
-        return cls(next(_TICKETS), epoch, step, row_B, wanted_B, plan.blocks, plan.promised, plan.parts)
+        promises = (plan.blocks, plan.promised, plan.parts, plan.quotas)
+        return cls(next(_TICKETS), epoch, step, row_B, wanted_B, *promises)
 
     def plan(self) -> Plan:
         """Return a plan whose steps up to this one have this one's row: `BatchLoader.load` uses no other."""
@@ -54,6 +57,7 @@ class Order:
             best_effort=(),
             blocks=self.blocks,
             parts=self.parts,
+            quotas=self.quotas,
             wanted_SB=wanted_SB,
         )
 

@@ -21,6 +21,7 @@ from segmenter.base.errors import RasterError, TrainingError
 from segmenter.raster import LabelRaster
 from segmenter.raster import reopened as known
 from segmenter.sampling import Plan
+from segmenter.sampling.quotas import Quota
 from segmenter.sampling.strata import Part
 from segmenter.tiles.batches import Batch
 from segmenter.tiles.feeding import slots
@@ -299,12 +300,13 @@ def test_a_dataset_may_be_iterated_again_and_pads_its_last_stack(tensorflow: Mod
 def test_an_order_carries_all_that_a_loader_looks_at_of_a_step_and_nothing_of_the_others() -> None:
     rows_SB = np.arange(4000 * BATCH).reshape(4000, BATCH)
     parts = (Part(0, 1), Part(2, 0), Part(2, 1))
-    whole = Plan(rows_SB, 3, 2, True, 1, (0, 2), (1,), 2, parts, (), rows_SB % 3)
+    quotas = (Quota(2, 1.5), Quota(1, 1), Quota(1, 1))
+    whole = Plan(rows_SB, 3, 2, True, 1, (0, 2), (1,), 2, parts, (), quotas, rows_SB % 3)
     order = Order.of(whole, 5, 3999)
     assert len(pickle.dumps(order)) < 1500
     seen = pickle.loads(pickle.dumps(order)).plan()
     assert seen.wanted_SB is not None
     np.testing.assert_array_equal(seen.rows_SB[3999], rows_SB[3999])
     np.testing.assert_array_equal(seen.wanted_SB[3999], rows_SB[3999] % 3)
-    assert (seen.blocks, seen.promised, seen.promises) == (2, (0, 2), parts)
+    assert (seen.blocks, seen.promised, seen.promises, seen.quotas) == (2, (0, 2), parts, quotas)
     assert Order.of(replace(whole, wanted_SB=None, parts=()), 5, 7).plan().wanted_SB is None

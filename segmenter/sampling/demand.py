@@ -1,0 +1,93 @@
+"""Demand of rows for tiles of each class, and what it costs at least. Pure NumPy.
+
+Amounts are whole numbers of 1/1024 of a tile, so that no machine rounds another way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.sampling.kinds import Kinds
+
+Ints = NDArray[np.int64]
+
+ONE = 1024
+"""A tile, in the unit of amounts."""
+_SCARCE = 9
+"""So many classes of which all sets are looked at for the least repeats."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Tiles that rows need of each class.
+
+    Attributes:
+        wish_K: tiles a row, in 1/1024 of a tile; at least 1024.
+        most_K: uses of the class's tiles in an epoch, beyond which only one a row is asked.
+    """
+
+    wish_K: Ints
+    most_K: Ints
+
+    @property
+    def of_one(self) -> bool:
+        """True if no row needs more than one tile of a class."""
+        return bool((self.wish_K <= ONE).all())
+
+    def amount_K(self, rows: int) -> Ints:
+        """Return (K,) the tiles that so many rows need in all."""
+        return np.asarray(np.maximum(rows, np.minimum(self.wish_K * rows // ONE, self.most_K)))
+
+    def shared_out(self, rows: int) -> NDArray[np.int16]:
+        """Return (rows, K) the tiles that each row needs, those of all classes together as even as can be."""
+        whole_K, over_K = np.divmod(self.amount_K(rows), rows)
+        need_SK = np.tile(whole_K.astype(np.int16), (rows, 1))
+        first = 0
+        for c, over in enumerate(over_K.tolist()):
+            need_SK[np.arange(first, first + over) % rows, c] += 1
+            first += over
+        return need_SK
+
+    def lowered(self, part: int, parts: int) -> Demand:
+        """Return the demand for a part of what is asked beyond one tile a row."""
+        return Demand(ONE + (self.wish_K - ONE) * part // parts, self.most_K)
+
+
+def least_repeats(kinds: Kinds, amount_K: Ints, limit_T: Ints) -> int:
+    """Return uses beyond each tile's first that no plan with these amounts can do without.
+
+    For any set of classes: what is lacking of all of them together, brought by the kinds that hold most of
+    them first, each within its limit. This is the largest over all sets of the classes that lack most.
+
+    Args:
+        limit_T: the most such uses of each kind.
+    """
+    lacking_K = np.maximum(0, amount_K - kinds.holders_K)
+    scarce = [int(c) for c in np.argsort(-lacking_K, kind="stable")[:_SCARCE] if lacking_K[c]]
+    code_T = sum((((kinds.codes_T >> c) & 1) << i for i, c in enumerate(scarce)), np.zeros_like(limit_T))
+    room = np.bincount(code_T, weights=limit_T, minlength=1 << len(scarce))
+    codes = np.arange(1 << len(scarce))
+    held_XC = np.bitwise_count(codes[:, None] & codes)
+    lacking_X = ((codes[:, None] >> np.arange(len(scarce))) & 1) @ lacking_K[scarce]
+    uses_X = np.zeros(len(codes), np.int64)
+    for number in range(len(scarce), 0, -1):
+        most_X = np.where(held_XC == number, room, 0).sum(axis=1)
+        now_X = np.minimum(most_X, -(-lacking_X // number)).astype(np.int64)
+        uses_X += now_X
+        lacking_X = np.maximum(0, lacking_X - number * now_X)
+    return int(uses_X.max())
+
+
+def fewest_rows(
+    kinds: Kinds, demand: Demand, batch: int, multiple: int, limit_T: Ints, most: int | None
+) -> int:
+    """Return the least number of rows with room for all tiles and the least repeats; stop beyond `most`."""
+    rows, enough = 0, -(-kinds.tiles // (batch * multiple)) * multiple
+    while rows < enough and (most is None or rows <= most):
+        rows = enough
+        least = least_repeats(kinds, demand.amount_K(rows), limit_T)
+        enough = -(-(kinds.tiles + least) // (batch * multiple)) * multiple
+    return rows

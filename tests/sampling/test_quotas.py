@@ -1,0 +1,165 @@
+"""Law 1 with amounts: each step holds its quota of each class, and tiles are repeated only where forced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import Bounds, LinearConstraint, milp
+
+from segmenter.base.errors import DatasetError
+from segmenter.config.recipe import SamplingConfig
+from segmenter.sampling import Plan, TileStrata, plan
+from tests.sampling.test_plan import table
+
+
+def rarity(**settings: Any) -> SamplingConfig:
+    return SamplingConfig(quota="rarity", **settings)
+
+
+def check(result: Plan, counts: np.ndarray, config: SamplingConfig) -> None:
+    """All that a plan with quotas promises of itself."""
+    holds = counts >= 32
+    uses = np.bincount(result.rows_SB.reshape(-1), minlength=len(counts))
+    assert uses.min() >= 1
+    assert uses.max() <= 1 + config.max_repeats_per_tile + -(-result.fillers // len(counts))
+    assert uses.sum() == len(counts) + result.coverage_repeats + result.fillers
+    assert result.repeats_bound <= result.coverage_repeats
+    rows = result.rows_SB.reshape(result.steps * result.blocks, -1)
+    shown = holds[rows].sum(axis=1)
+    for c, quota in zip(result.promised, result.quotas, strict=False):
+        assert 1 <= quota.given <= quota.wished
+        assert shown[:, c].min() >= int(quota.given)
+        assert np.minimum(shown[:, c], np.ceil(quota.given)).mean() >= quota.given - 1e-9
+        least = max(len(rows), config.lift * holds[:, c].sum())  # one a row goes before the lift
+        assert quota.given * len(rows) <= least + 1e-6 or config.quotas
+
+
+def forced(counts: np.ndarray, result: Plan, most: int) -> int:
+    """The least repeats with which the tiles come to the plan's amounts, by a solver of whole numbers."""
+    kinds, tiles = np.unique(counts[:, list(result.promised)] >= 32, axis=0, return_counts=True)
+    amount = np.array([quota.given for quota in result.quotas]) * result.steps * result.blocks
+    lacking = np.where(kinds.all(axis=0), 0, np.maximum(0, np.round(amount) - tiles @ kinds))
+    found = milp(
+        np.ones(len(kinds)),
+        constraints=LinearConstraint(kinds.T.astype(float), lacking, np.inf),
+        integrality=np.ones(len(kinds)),
+        bounds=Bounds(0, tiles * most),
+    )
+    return round(found.fun)
+
+
+@given(
+    st.integers(1, 400),
+    st.lists(st.sampled_from([0.01, 0.05, 0.3, 0.9, 1.0]), min_size=1, max_size=8),
+    st.integers(1, 64),
+    st.integers(0, 10_000),
+    st.sampled_from([1, 2.5, 3, 7]),
+    st.sampled_from([0, 1, 4]),
+)
+def test_each_step_holds_its_quota(
+    tiles: int, shares: list[float], batch: int, seed: int, lift: float, most: int
+) -> None:
+    counts = table(tiles, shares, seed)
+    config = rarity(lift=lift, max_repeats_per_tile=most)
+    try:
+        bare = plan(counts, batch, SamplingConfig(max_repeats_per_tile=most), seed, 1)
+    except DatasetError:  # too few places for one of each, as without quotas
+        return
+    result = plan(counts, batch, config, seed, 1)
+    check(result, counts, config)
+    assert result.promised == bare.promised  # no class loses its place in every step to another's amount
+    assert result.steps >= bare.steps or result.quotas == ()
+    again = [plan(counts, batch, config, seed, epoch) for epoch in (0, 1)]
+    assert again[0].steps == result.steps
+    assert again[1].fingerprint == result.fingerprint
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_repeats_are_the_fewest_that_any_plan_of_these_amounts_has(seed: int) -> None:
+    """Against a solver: where the plan says that it is proven, and nearly everywhere else."""
+    rng = np.random.default_rng(seed)
+    counts = table(int(rng.integers(200, 2000)), rng.choice([0.02, 0.05, 0.1, 0.4, 0.8], 5).tolist(), seed)
+    result = plan(counts, 16, rarity(), seed, 0)
+    least = forced(counts, result, 4)
+    assert least <= result.coverage_repeats <= 1.05 * least
+    assert result.coverage_repeats == least or not result.proven
+    room = result.steps * 16 - len(counts) - result.coverage_repeats
+    assert 0 <= room < 16 or not result.proven
+
+
+def fewest_steps(counts: np.ndarray, batch: int, wish: np.ndarray, lift: float, most: int) -> int:
+    """By trying: the first number of steps that has room for all tiles and what these amounts repeat."""
+    kinds, tiles = np.unique(counts >= 32, axis=0, return_counts=True)
+    held = tiles @ kinds
+    for steps in range(-(-len(counts) // batch), 10**6):
+        amount = np.maximum(steps, np.minimum(np.floor(wish * steps), np.floor(lift * held)))
+        lacking = np.maximum(0, amount - held)
+        constraint = LinearConstraint(kinds.T.astype(float), lacking, np.inf)
+        bounds = Bounds(0, tiles * most)
+        one = np.ones(len(kinds))
+        repeats = milp(one, constraints=constraint, integrality=one, bounds=bounds)
+        if repeats.success and len(counts) + round(repeats.fun) <= steps * batch:
+            return steps
+    raise AssertionError
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_steps_are_no_more_than_needed(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    counts = table(int(rng.integers(100, 300)), [0.1, 0.2, 0.5], seed)
+    result = plan(counts, 16, rarity(), seed, 0)
+    wish = np.array([quota.wished for quota in result.quotas])
+    assert result.steps == fewest_steps(counts, 16, wish, 3, 4) or not result.proven
+
+
+def test_what_is_asked_by_hand_is_given_where_the_tiles_allow_it() -> None:
+    counts = table(900, [0.9, 0.3, 0.05], 4)
+    names = ["land", "road", "car"]
+    result = plan(counts, 16, SamplingConfig(quotas={"car": 3}, max_repeats_per_tile=9), 0, 0, names=names)
+    car = dict(zip(result.promised, result.quotas, strict=True))[2]
+    assert (car.wished, car.given) == (3, 3)
+    assert ((counts >= 32)[result.rows_SB].sum(axis=1)[:, 2] >= 3).all()
+    few = plan(counts, 16, SamplingConfig(quotas={"car": 3}, max_repeats_per_tile=1), 0, 0, names=names)
+    check(few, counts, SamplingConfig(quotas={"car": 3}, max_repeats_per_tile=1))
+    car = dict(zip(few.promised, few.quotas, strict=True))[2]
+    assert 1 < car.given < car.wished == 3
+    with pytest.raises(DatasetError, match=r"boat"):
+        plan(counts, 16, SamplingConfig(quotas={"boat": 3}), 0, 0, names=names)
+    with pytest.raises(DatasetError, match=r"at most 14 .* got 15"):
+        plan(counts, 16, SamplingConfig(quotas={"car": 15}), 0, 0, names=names)
+
+
+@pytest.mark.parametrize("replicas", [2, 4])
+def test_each_part_of_a_replica_holds_its_quota(replicas: int) -> None:
+    counts = table(700, [0.9, 0.3, 0.05], 5)
+    config = rarity(per_replica="guarantee")
+    result = plan(counts, 32, config, 0, 0, replicas=replicas)
+    assert result.blocks == replicas
+    assert max(quota.given for quota in result.quotas) > 1
+    check(result, counts, config)
+
+
+def test_each_class_has_a_quota_at_each_scale() -> None:
+    counts, rng = table(600, [0.9, 0.4, 0.1], 6), np.random.default_rng(6)
+    strata = TileStrata(rng.integers(0, 2, 600).astype(np.int32), ("0.3–1 m", "1–4 m"))
+    config = SamplingConfig(quota="rarity", scale_strata=(0.3, 1.0))
+    result = plan(counts, 32, config, 0, 0, names=["land", "road", "car"], strata=strata)
+    assert len(result.quotas) == len(result.parts) == 6
+    for part, quota in zip(result.parts, result.quotas, strict=True):
+        there = (counts[:, part.class_id] >= 32) & (strata.number_N == part.stratum)
+        shown = there[result.rows_SB].sum(axis=1)
+        assert shown.min() >= int(quota.given)
+        assert np.minimum(shown, np.ceil(quota.given)).mean() >= quota.given - 1e-9
+    assert max(quota.given for quota in result.quotas) > 1
+
+
+def test_a_tile_stands_once_in_a_row_where_that_can_be() -> None:
+    """Some kinds here have one tile, which is used five times."""
+    for seed in range(8):
+        counts = table(200, [0.03, 0.1, 0.5, 0.05], seed)
+        rows = np.sort(plan(counts, 16, rarity(), seed, 0).rows_SB, axis=1)
+        assert (rows[:, 1:] == rows[:, :-1]).sum() == 0
