@@ -60,7 +60,7 @@ Images = Sequence[tuple[Scene, RasterInfo]]
 
 
 def scale_line(dataset: Dataset, images: Images) -> str:
-    """Return a line on the scenes' scale, or on their number in each octave; empty if unknown."""
+    """Return a line on the scenes' scale, or on the number of scenes by octave of scale; empty if unknown."""
     metres = [dataset.scale_of(scene, info.metres_per_pixel) for scene, info in images]
     known_metres = [m for m in metres if m is not None]
     if not known_metres:

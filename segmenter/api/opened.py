@@ -125,8 +125,8 @@ class OpenRun:
     ) -> NDArray[Any]:
         """Return the class ids of an image, byte for byte as `predict.py` maps a file of the same pixels.
 
-        The image may have any size: it is computed in windows that fit the memory, without seams.
-        A memory-mapped array is read window by window.
+        The image may have any size: it is computed in windows that fit the memory, without seams. A
+        memory-mapped array is read window by window.
 
         >>> image = np.zeros((45, 67, 3), run.dtype)
         >>> run.predict(image).shape

@@ -1,7 +1,7 @@
 """Errors that a user can cause: one root class, and one subclass for each kind of mistake.
 
-A message says what was expected, what was found, where, and how to mend it. Any other exception is a defect
-of the program and keeps its traceback.
+A message has the expected and the actual value, the place, and the remedy. Any other exception is a defect of
+the program and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class LabelError(SegmenterError):
 
 
 class RasterError(SegmenterError):
-    """A raster cannot be opened, read or written, or does not have what the run needs."""
+    """A raster cannot be opened, read or written, or lacks properties that the run needs."""
 
 
 class BandsError(RasterError):

@@ -83,8 +83,7 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
     An older file stays until then. Afterwards content and name are on the disk and survive a power failure.
 
     Raises:
-        SegmenterError: where the folder is missing or cannot be written; an OutputError, where the disk
-            is full.
+        SegmenterError: the folder is missing or not writable (OutputError if the disk is full).
     """
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -112,7 +111,7 @@ def folder_aside(path: Path) -> Iterator[Path]:
     """Make a temporary folder beside `path`; remove it at the end, and now those of killed calls.
 
     Raises:
-        SegmenterError: it cannot be made.
+        SegmenterError: the folder cannot be made.
     """
     remove_killed(path)
     try:
@@ -196,7 +195,7 @@ def make_folder(folder: Path) -> None:
     """Make a folder and its parents, and write their names to the disk.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: a folder cannot be made.
     """
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)

@@ -42,7 +42,7 @@ def invocation(tool: str) -> str:
 
 
 def recipes_hint() -> str:
-    """Return a hint where ready-made recipes are."""
+    """Return a hint on the location of ready-made recipes."""
     return "see configs/ for recipes" if _in_clone() else f"`{COMMAND} recipes` lists ready-made ones"
 
 
@@ -63,7 +63,7 @@ def for_installed(text: str) -> str:
 
 
 def as_started(text: str) -> str:
-    """Return help text with commands as this process was started: of a clone or of the package."""
+    """Return help text whose commands match this process: those of a clone, or of an installed package."""
     return text if _in_clone() else for_installed(text)
 
 

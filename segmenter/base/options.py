@@ -1,10 +1,10 @@
 """Options declared once, as dataclass fields with help texts, for the command line and for Python.
 
-Built on argparse. Measured on a class of eight fields: jsonargparse 4.53 answers
-`--help` in 0.31 s with 242 modules, tyro 1.0 in 0.46 s with 279, cyclopts 5.5 in 0.43 s with 326; argparse
-in 0.08 s with 59. None of the three accepts today's command lines: jsonargparse takes no `--bbox L B R T`, no
-repeated `--only A` and no bare flag; tyro keeps the last `--only`, cyclopts wants `--request.bbox`; all
-report a mistake in five lines or in a box; `invocation.ToolParser` prints one line with a suggestion.
+Built on argparse. Measured on a class of eight fields: jsonargparse 4.53 answers `--help` in 0.31 s with 242
+modules, tyro 1.0 in 0.46 s with 279, cyclopts 5.5 in 0.43 s with 326; argparse in 0.08 s with 59. None of the
+three accepts today's command lines: jsonargparse takes no `--bbox L B R T`, no repeated `--only A` and no
+bare flag; tyro keeps the last `--only`, cyclopts wants `--request.bbox`; all report a mistake in five lines
+or in a box; `invocation.ToolParser` prints one line with a suggestion.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """Option as it is typed."""
+        """Option in its typed form, `--name`."""
         return f"--{self.name.replace('_', '-')}"
 
     @property
@@ -170,7 +170,7 @@ def option(
         group: title in `--help`.
         read: converts a text (each text of several) to a value; None: by the field's type.
         spelt: converts a value given in Python to text.
-        again: whether it may be given several times, for a tuple of texts.
+        again: True if it may be given several times, for a tuple of texts.
     """
     return field(default=default, metadata={Option: Option(help, metavar, group, read, spelt, again)})
 

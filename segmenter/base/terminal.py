@@ -29,7 +29,7 @@ class Said:
     Attributes:
         lines: messages for stdout.
         warnings: messages for stderr.
-        bars: whether progress bars are shown.
+        bars: True if progress bars are shown.
     """
 
     lines: list[str] = field(default_factory=list)

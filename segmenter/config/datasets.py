@@ -156,7 +156,7 @@ Band = Annotated[int, Field(ge=1)]
 
 
 class SplitByNames(Section):
-    """Scenes listed by name; all other scenes are used for training."""
+    """Scenes listed by name; unlisted scenes are used for training."""
 
     validation: tuple[str, ...] = setting((), "", "names of scenes or groups that validate during training")
     test: tuple[str, ...] = setting((), "", "names of scenes or groups that training never sees")

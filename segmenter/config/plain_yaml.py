@@ -1,7 +1,7 @@
 """YAML reduced to plain data of a bounded size.
 
-Beyond mappings, lists, texts, numbers, true/false and null, everything is refused or read as text: no
-aliases (351 bytes of them expand to gigabytes), no tags, no merge keys, no dates.
+Beyond mappings, lists, texts, numbers, true/false and null, everything is refused or read as text: no aliases
+(351 bytes of them expand to gigabytes), no tags, no merge keys, no dates.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Seen:
 
 
 def look(logical_devices: int | None = None) -> Seen:
-    """Import TensorFlow with a number of CPU devices, and return what it sees."""
+    """Import TensorFlow with a number of CPU devices, and return the GPUs and versions that it reports."""
     from segmenter.devices.setup import load_tensorflow
 
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # its warnings say which library it lacks
@@ -283,5 +283,5 @@ def _all_cards(devices: Devices) -> bool:
 
 
 def machine_and_seen(logical_devices: int | None = None) -> tuple[MachineGpus, Seen]:
-    """Return the machine's GPUs, and what TensorFlow sees of them."""
+    """Return the machine's GPUs, and TensorFlow's view of them."""
     return machine_gpus(), look(logical_devices)

@@ -129,7 +129,7 @@ def _box(info: RasterInfo) -> tuple[float, float, float, float]:
 
 
 def _adjoining(scenes: Sequence[int], infos: dict[int, RasterInfo]) -> list[list[int]]:
-    """Return the scenes in connected groups of one CRS, each in order; two are connected where they touch."""
+    """Return the scenes in connected groups of one CRS, each in order; touching scenes are connected."""
     boxes = np.array([_box(infos[s]) for s in scenes], np.float64)
     slack = _TOUCHING * np.minimum(boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1])
     known: dict[str | None, int] = {}

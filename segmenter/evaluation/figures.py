@@ -48,8 +48,8 @@ def side_by_side(
     """Draw image, label (if any) and prediction side by side with a legend, as a PNG.
 
     Args:
-        image_HWC: any number type and band count; the first three bands (or the first, in grey) are
-            stretched from their 2 % to their 98 % quantile over the valid pixels.
+        image_HWC: any number type and band count; the first three bands (or the first, in grey) are stretched
+            from their 2 % to their 98 % quantile over the valid pixels.
         label_HW: class ids; `IGNORE` is hatched.
         prediction_HW: class ids; `IGNORE` (nodata) is hatched.
         path: path of the PNG, written completely or not at all.

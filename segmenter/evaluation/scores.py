@@ -18,8 +18,8 @@ n[i, j], N = sum_i t_i and V labelled pixels without data:
     completeness  N / (N + V)
 
 A class that is in neither truth nor prediction has no IoU and no F1: NaN, left out of the means. A class in
-only one of them has IoU 0 and counts. Precision is NaN for a class that is never
-predicted, recall for one that does not occur.
+only one of them has IoU 0 and counts. Precision is NaN for a class that is never predicted, recall for one
+that does not occur.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Window:
 
     @classmethod
     def around(cls, windows: Iterable[Window]) -> Window:
-        """Return the smallest window that contains all `windows`, of which there is at least one."""
+        """Return the smallest window that contains all `windows`; at least one is required."""
         edges = [(w.row, w.col, w.row_stop, w.col_stop) for w in windows]
         row, col = (min(edge[i] for edge in edges) for i in (0, 1))
         return cls(row, col, max(e[2] for e in edges) - row, max(e[3] for e in edges) - col)

@@ -50,7 +50,7 @@ class ClassMap:
 
     Attributes:
         classes: in the order of their ids.
-        encoding: whether label files hold codes (one band) or colours (three bands).
+        encoding: content of label files: codes (one band) or colours (three bands).
         ignored: further codes, or colours, of pixels to ignore.
         nodata: meaning of a label file's nodata value if it equals a class's value: pixels to ignore, the
             class, or unknown, so that the file is refused.

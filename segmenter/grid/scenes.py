@@ -28,7 +28,7 @@ class Scene:
         image: the image file.
         label: the label file; None if the scene is only predicted.
         group: scenes of one group show the same place (or flight) and stay in one split.
-        split: what the scene is used for.
+        split: use of the scene: train, validation or test.
         metres_per_pixel: from the recipe, which overrides the file's georeference; None: not in the recipe.
         files: files of the image if its bands lie in several files, or if a driver must be named.
     """

@@ -109,12 +109,12 @@ def halo_windows(
         window: the largest window; rounded up to a multiple of `stride`.
         halo: pixels next to an inner border of a window that are not kept, at least the model's
             receptive-field radius.
-        stride: the model's total stride; every window starts and ends on its grid, which begins where the
-            area does.
+        stride: the model's total stride; every window starts and ends on its grid, which begins at the area's
+            corner.
         part: part of the area to keep; None: all of it.
 
-    A window never reaches beyond the padded area: there, the model's own padding must act where it would
-    act on the whole. All windows have one shape, the smallest that needs no more windows.
+    A window never reaches beyond the padded area: beyond it, the model's own padding must act as on the whole
+    raster. All windows have one shape, the smallest that needs no more windows.
     """
     extent = area if isinstance(area, Window) else Window.of(area)
     wanted = (extent if part is None else part.intersection(extent)).relative_to(extent)

@@ -4,7 +4,7 @@ Memory of a prediction, in bytes, for windows of p pixels, b at once, in columns
 
     base       1 GiB: Python, TensorFlow, GDAL's block cache
     model      b · p · bytes_per_pixel (`receptive_field.inference_bytes_per_pixel`), plus the weights of all
-    models but the first (`Ensemble.further_bytes`) under way  b · p · (4 · (bands · bytes of a value + 1) + 3
+    models but the first (`Ensemble.further_bytes`) in work    b · p · (4 · (bands · bytes of a value + 1) + 3
     · o)
     rows       exact: c · (rows of a window + 512) · o; blended: that + K · rows of a window · c · 4. After
         `regridding` the same, plus the grid's rows under one raster row, plus c' · (512 · o' + 1024) for a
@@ -305,7 +305,7 @@ def _refuse_to_exceed(
 
 
 def refuse_beyond_the_machine(tiling: Tiling, sizes: Iterable[Size], needs: Needs, memory: int) -> None:
-    """Refuse windows of which not even one fits any memory; scales (`tta`) can make them that large."""
+    """Refuse windows too large for any memory; scales (`tta`) can make them that large."""
     padded = [size.round_up(tiling.stride) for size in sizes] or [tiling.window]
     height, width = max(size.height for size in padded), max(size.width for size in padded)
     window = Size(min(tiling.window.height, height), min(tiling.window.width, width))

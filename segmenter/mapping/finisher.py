@@ -26,7 +26,7 @@ class Completed(Protocol):
         """Write the file to the disk under a temporary name."""
 
     def publish(self) -> None:
-        """Rename it to its final name."""
+        """Rename the file to its final name."""
 
     def discard(self) -> None:
         """Remove temporary files."""

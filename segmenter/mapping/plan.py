@@ -42,8 +42,8 @@ def plan_maps(
         fit: raises an error if part of a raster must not be mapped; returns warnings about it.
 
     Yields:
-        The image with its job, with the error that forbids it, or with None if a bounding box does not
-        touch it.
+        The image with its job, with the error that forbids it, or with None if a bounding box does not touch
+        it.
     """
     images = call.images
     assert images is not None, "rasters are files"

@@ -1,8 +1,8 @@
 """Dropout masks tied to the images of the global batch, independent of the replica that has them.
 
-Keras' Dropout draws the same mask on every replica: its state is one variable that all replicas share. Here
-a mask comes from Philox (Salmon et al., doi:10.1145/2063384.2063405), which computes random numbers from a
-key and a counter, four for each counter value. Each layer has a key; the counter's upper half is the mask's
+Keras' Dropout draws the same mask on every replica: its state is one variable that all replicas share. Here a
+mask comes from Philox (Salmon et al., doi:10.1145/2063384.2063405), which computes random numbers from a key
+and a counter, four for each counter value. Each layer has a key; the counter's upper half is the mask's
 number, its lower half begins with the image's slot, assigned by the step's plan. So R replicas draw the same
 masks as one device, without communication and in any order of images, and so does a resumed run.
 """

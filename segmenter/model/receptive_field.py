@@ -68,9 +68,9 @@ def describe(model: Any) -> NetworkGeometry:
 def geometry_of(model: Any) -> NetworkGeometry:
     """Return stride and receptive-field radius of a functional Keras model with one input and output.
 
-    For each position of an output pixel on the stride's grid, the interval of input pixels that it depends
-    on is followed back through every call of a layer, along rows and along columns; the radius is the
-    largest reach found, to either side, beyond the pixels that the output pixel covers.
+    For each position of an output pixel on the stride's grid, the interval of input pixels that it depends on
+    is followed back through every call of a layer, along rows and along columns; the radius is the largest
+    reach found, to either side, beyond the pixels that the output pixel covers.
 
     Raises:
         GlobalLayerError: a layer's reach is unlimited or unknown.

@@ -238,12 +238,11 @@ given back. Measured: 1.64 (depth 4, width 16)."""
 def training_bytes_per_image(model: Any, height: int, width: int, *, mixed: bool = False) -> int:
     """Return the bytes of GPU memory that one image adds to a training step, by counting tensors.
 
-    The forward pass keeps each layer's output; the backward pass adds the gradients of the largest layers:
-    Σ over layers of output elements × bytes, plus twice the largest layer. In
-    mixed float16, outputs take 2 bytes, except in the float32 head and in BatchNorm, which computes in
-    float32: Keras keeps its input and output in float32 (4 + 4); `SyncBatchNorm` keeps neither, and needs 4
-    in the backward pass. In float64 everything takes twice as much. `python -m benchmarks.memory` compares
-    the formula with a real step.
+    The forward pass keeps each layer's output; the backward pass adds the gradients of the largest layers: Σ
+    over layers of output elements × bytes, plus twice the largest layer. In mixed float16, outputs take 2
+    bytes, except in the float32 head and in BatchNorm, which computes in float32: Keras keeps its input and
+    output in float32 (4 + 4); `SyncBatchNorm` keeps neither, and needs 4 in the backward pass. In float64
+    everything takes twice as much. `python -m benchmarks.memory` compares the formula with a real step.
     """
     graph = graph_of(model)
     planes = planes_of(graph)

@@ -155,7 +155,7 @@ class Head:
     """The head of a page, and its last line.
 
     Attributes:
-        title: title of the page; its names may be any text.
+        title: title of the page; may contain any text.
         lead: summary in one or two sentences.
         facts: short facts by name.
         maker: command that makes such a page.

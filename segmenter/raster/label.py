@@ -27,9 +27,9 @@ class LabelRaster:
 
     If read from top to bottom, it is decoded only once, whatever its layout.
 
-    The rule for pixels to ignore: **a label has no class where its mask, its alpha or a transparent palette
-    entry says so, or where it equals the nodata value**. If that value is also a class's value, files use
-    both meanings, and the class map must decide.
+    The rule for pixels to ignore: **a pixel has no label if mask, alpha or a transparent palette entry marks
+    it, or if it equals the nodata value**. If that value is also a class's value, files use both meanings,
+    and the class map must decide.
 
     Attributes:
         info: the header.
@@ -205,8 +205,8 @@ def read_label(
 
     Args:
         window: window within the raster; None reads all of it.
-        expand_palette: return the colours of a palette image, (H, W, 3), instead of its indices (grey
-            images without a palette become three equal bands).
+        expand_palette: return the colours of a palette image, (H, W, 3), instead of its indices (grey images
+            without a palette become three equal bands).
         shape: (rows, columns) of a coarser grid, read by nearest neighbour; for pictures.
 
     Raises:

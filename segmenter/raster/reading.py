@@ -316,7 +316,7 @@ class Blocks:
     Attributes:
         known: the file's stored blocks can be listed. False for formats other than TIFF, for files with a
             mask, and for uncompressed files whose blocks are rows: GDAL may show rows although the file has
-                larger blocks.
+            larger blocks.
     """
 
     def __init__(self, dataset: Any) -> None:

@@ -56,7 +56,7 @@ class Stamp:
 
 
 def stamp_of(path: Path) -> Stamp:
-    """Return the state of a raster and its sidecars; remote rasters have no sidecars for GDAL."""
+    """Return the state of a raster and its sidecars; for remote rasters GDAL looks for no sidecars."""
     if isinstance(path, RemotePath):
         return Stamp(file_state(path))
     folder, name = os.path.split(os.path.abspath(path))

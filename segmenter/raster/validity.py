@@ -95,7 +95,7 @@ class Validity:
     def _apply_values(
         self, stored_CHW: NDArray[Any], valid_HW: NDArray[np.bool_]
     ) -> NDArray[np.bool_] | None:
-        """Mark pixels whose bands all equal nodata as invalid, if that decides; return where any does."""
+        """Mark pixels whose bands all equal nodata as invalid, if that decides; return any band's nodata."""
         some_HW: NDArray[np.bool_] | None = None
         all_HW: NDArray[np.bool_] | None = None
         for stored_HW, value in zip(stored_CHW, self._values, strict=True):
@@ -206,7 +206,7 @@ def fill_void(image_HWC: NDArray[Any], void_HWC: NDArray[np.bool_] | None, mean_
 
 
 def holds(stored: NDArray[Any], value: float) -> NDArray[np.bool_]:
-    """Return where an array equals a nodata value; floats may differ by the rounding of decimal text."""
+    """Return a mask of an array's nodata values; floats may differ by the rounding of decimal text."""
     if stored.dtype.kind == "f":
         with np.errstate(invalid="ignore", over="ignore"):
             return np.asarray(np.abs(stored - stored.dtype.type(value)) <= _SAME * abs(value))

@@ -74,7 +74,7 @@ class _Key:
 
 @dataclass(frozen=True, eq=False)
 class _Draw:
-    """Recipe of one draw of a tile; `positions`: (P, 2) corners to choose from."""
+    """Key and position of one draw of a tile; `positions`: (P, 2) corners to choose from."""
 
     tile: int
     key: _Key
@@ -314,9 +314,9 @@ class BatchLoader:
         return self._ground.window(tile, (key.epoch, key.step, key.slot, key.attempt))
 
     def _donor(self, tile: int, beside: int, key: Sequence[int]) -> Tile | None:
-        """Return a tile at its grid position, at the gsd of the draw of `beside`; None if its scene cannot.
+        """Return a tile at its grid position, at the gsd that the draw of `beside` uses.
 
-        None where its scene cannot be shown at that scale.
+        None if its scene cannot be shown at that scale.
         """
         ground, home = self._ground, self._index.window(tile)
         window = home if ground is None else ground.window_beside(tile, beside, tuple(key[1:]))
@@ -401,7 +401,7 @@ def _shown(mask_HW: NDArray[np.bool_], side: int, inset: int) -> NDArray[np.int3
 
 
 class Promises:
-    """Promises to a block of a batch, numbered 0 … P − 1; a promise may ask for a class at a given scale."""
+    """Promises to a block of a batch, numbered 0 … P − 1; each may require a class at a given scale."""
 
     def __init__(self, plan: Plan, index: TileIndex) -> None:
         self._parts, self._index = plan.promises, index

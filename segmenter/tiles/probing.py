@@ -271,7 +271,7 @@ def _well_inside(label_HW: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 
 def _nearest_class(image_HWC: NDArray[Any], probe: _Probe) -> NDArray[np.uint8]:
-    """Return (H, W) the class id whose pixels in the probe are most similar."""
+    """Return (H, W) class ids: for each pixel the class whose probe pixels are most similar."""
     means = [probe.image_HWC[probe.mask_HW2[..., 0] == i].astype(np.float64).mean(axis=0) for i in _IDS]
     scale_C = np.maximum(np.ptp(np.array(means), axis=0), 1e-9)
     distance = [(((image_HWC - mean) / scale_C) ** 2).mean(axis=2) for mean in means]

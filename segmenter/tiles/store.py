@@ -383,7 +383,7 @@ def make_room(folder: PackFolder, jobs: Sequence[Job], limit: int | None) -> Non
 
 
 def _announce(folder: PackFolder, jobs: Sequence[Job], codec: CacheCodec) -> None:
-    """Print what will be written beside the data, where, and how to choose another place."""
+    """Print the files to be written beside the data, their folder, and how to choose another one."""
     paths = [job.scene.image if job.kind == "image" else job.scene.label for job in jobs]
     needed = sum(job.bytes for job in jobs)
     times = needed / max(1, sum(path.stat().st_size for path in paths if path is not None))

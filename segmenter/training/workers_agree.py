@@ -103,7 +103,7 @@ def from_chief(workers: Workers, said: Any) -> Any:
 
 
 def as_on_chief(workers: Workers, run: Run) -> Run:
-    """Return the run with the chief's normalisation: other processors give means with other last bits."""
+    """Return the run with the chief's normalisation: on other processors, the means differ in last bits."""
     scenes = None if run.scenes is None else run.scenes.to_dict()
     shared = from_chief(workers, [run.normalisation.to_dict(), scenes])
     scenes_of_chief = None if shared[1] is None else Normalisation.from_dict(shared[1])

@@ -1,7 +1,7 @@
 """Collectives: latency of chained small sums, as in BatchNorm, and bandwidth of the gradients' sum.
 
-They replace the assumptions α and β of studies/four_gpus.md: a collective takes
-α + 2 (R − 1) / R · bytes / β (the bus bandwidth of NCCL's tests).
+They replace the assumptions α and β of studies/four_gpus.md: a collective takes α + 2 (R − 1) / R · bytes / β
+(the bus bandwidth of NCCL's tests).
 """
 
 from __future__ import annotations

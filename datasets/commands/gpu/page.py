@@ -63,7 +63,7 @@ def cell(text: str) -> str:
 
 
 def line(section: Section) -> str:
-    """Return a line for the terminal: the section with its judged figures, or its first ones."""
+    """Return a line for the terminal: the section with its figures that have a verdict, or its first ones."""
     judged = [f for f in section.figures if f.holds is not None] or section.figures[:3]
     text = "; ".join(f"{figure.name} {figure.shown}" for figure in judged[:4])
     return f"{section.name:<12} {section.verdict:<9} {section.seconds:4.0f} s   {section.fault or text}"

@@ -41,7 +41,7 @@ class Entry:
     is_law: bool = False
 
     def limit(self, minutes: float, whole: float) -> float:
-        """Return its time limit in seconds, for a total of `minutes`; `whole`: sum of all shares."""
+        """Return the section's time limit in seconds, for `minutes` in all; `whole`: sum of all shares."""
         return _LAW_LIMIT if self.is_law else 60 * minutes * self.share / whole
 
 

@@ -285,7 +285,7 @@ def started(cluster: Cluster, config: DistributionConfig, *, gpus: bool) -> tupl
 
     Raises:
         DeviceError: the port is in use.
-        WorkerError: not all workers came in time.
+        WorkerError: not all workers connected in time.
     """
     import tensorflow as tf
 

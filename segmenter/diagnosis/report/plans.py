@@ -146,7 +146,7 @@ def repeats(diagnosis: Diagnosis) -> Chart:
 
 
 def _cost(plan: PlanFacts, name: str) -> int:
-    """Return one of `_COSTS`, in tiles."""
+    """Return one cost of a plan in tiles, by its key in `_COSTS`."""
     return {"coverage_repeats": plan.coverage_repeats, "repeats_bound": plan.repeats_bound}.get(
         name, plan.fillers
     )

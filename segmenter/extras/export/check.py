@@ -1,8 +1,8 @@
 """Comparison of an exported model with predict.py: the law that every exported file satisfies.
 
-The law: **classes are equal at every pixel, except where the two best probabilities of the original differ
-by less than a tolerance; and no probability differs by the tolerance or more.** If two classes are that
-close, rounding decides, also in predict.py: other runtimes sum in another order.
+The law: **classes are equal at every pixel, except where the two best probabilities of the original differ by
+less than a tolerance; and no probability differs by the tolerance or more.** If two classes are that close,
+rounding decides, also in predict.py: other runtimes sum in another order.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Written:
         path: the file, or the folder of a SavedModel, with `PATH.json` beside it.
         bytes: its size.
         checked_on: images used to compare it with predict.py.
-        agreement: agreement of both.
+        agreement: agreement with predict.py.
         facts: facts in the .json.
     """
 

@@ -80,8 +80,7 @@ def cluster_of_environment(text: str) -> tuple[Jobs, str, int]:
     """Return addresses, this process's role and its index from TF_CONFIG, in TensorFlow's format.
 
     Raises:
-        ConfigError: not of the form {"cluster": {"chief": […], …}, "task": {"type": …,
-            "index": …}}.
+        ConfigError: not of the form {"cluster": {"chief": […], …}, "task": {"type": …, "index": …}}.
     """
     form = 'TF_CONFIG: expected {"cluster": {ROLE: [HOST:PORT, …]}, "task": {"type": ROLE, "index": I}}'
     try:

@@ -300,7 +300,7 @@ def _crs_of_geojson(path: Path, told: str | None) -> str | None:
     """Return the CRS of a GeoJSON file as GDAL reports it; None if it names none.
 
     Raises:
-        DatasetError: it names one that GDAL does not know and would replace by the default.
+        DatasetError: the file names a CRS that GDAL does not know and would replace by the default.
     """
     if told != _DEFAULT:
         return told

@@ -3,11 +3,11 @@
 A repeated command compares each line with its current task. Unchanged outputs are kept; if input, run, option
 or file differ, the outputs are made again.
 
-An **input** is identified by its size, its time of change in nanoseconds, its header, and a
-checksum of 16 pieces spread evenly over it, which is the whole file up to a megabyte: hashing a whole 200 GB
-mosaic would take longer than its first map. Only a change between the pieces that also restores the old time
-would be missed. Its folder may change, for instance if a disk is mounted elsewhere. An **output** is
-identified by the SHA-256 of the whole file.
+An **input** is identified by its size, its time of change in nanoseconds, its header, and a checksum of 16
+pieces spread evenly over it, which is the whole file up to a megabyte: hashing a whole 200 GB mosaic would
+take longer than its first map. Only a change between the pieces that also restores the old time would be
+missed. Its folder may change, for instance if a disk is mounted elsewhere. An **output** is identified by the
+SHA-256 of the whole file.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ TensorFlow's same-padding (with a stride, one pixel more below and on the right)
 published weights.
 
 ResNet (He et al. 2016, arXiv:1512.03385) follows PyTorch, to use its weights: padding is equal on all sides,
-also with a stride; the 3×3 convolution of a bottleneck has its stride ("v1.5"); BatchNorm's
-epsilon is 1e-5.
+also with a stride; the 3×3 convolution of a bottleneck has its stride ("v1.5"); BatchNorm's epsilon is 1e-5.
 """
 
 from __future__ import annotations

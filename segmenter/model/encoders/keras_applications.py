@@ -4,7 +4,7 @@ Keras' network is created without head and weights, and rebuilt layer by layer w
 Differences:
 - BatchNorm is over all replicas, if requested, with the same bits at inference. Its momentum is 0.9, as in
   the rest of the network: Keras' 0.99 and MobileNetV2's 0.999 lag hundreds of steps behind, but pretrained
-      weights should soon learn this imagery's statistics.
+  weights should soon learn this imagery's statistics.
 - Dropout and stochastic depth, whose masks are the same on every replica, are left out; `drop_path` puts
   `DropPath` at the end of each residual branch.
 - ConvNeXt's layer scale, whose weight has no name in Keras, names it `gamma`.

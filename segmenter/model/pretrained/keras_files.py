@@ -27,7 +27,7 @@ _CACHED = {
 
 
 def cached_file(encoder: str) -> Path:
-    """Return where Keras caches an encoder's downloaded ImageNet weights."""
+    """Return the path of Keras' cache for an encoder's downloaded ImageNet weights."""
     name = _CACHED.get(encoder) or encoder.replace("efficientnet_v2_", "efficientnetv2-") + "_notop.h5"
     home = Path.home() if os.access(Path.home(), os.W_OK) else Path("/tmp")  # as Keras does
     return Path(os.environ.get("KERAS_HOME") or home / ".keras") / "models" / name

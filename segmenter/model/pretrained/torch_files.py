@@ -175,7 +175,7 @@ class _Unpickler(pickle._Unpickler):  # in Python: the one in C takes memory for
 
 
 def _tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> _Tensor:
-    """Return the view of a storage, after checking that it lies inside."""
+    """Return the view of a storage, after checking that it is inside."""
     storage = _checked(storage, _Storage)
     numbers = [_checked(n, int) for n in (offset, *_checked(size, tuple), *_checked(stride, tuple))]
     if len(size) != len(stride) or len(size) > MOST_AXES or min(numbers) < 0:

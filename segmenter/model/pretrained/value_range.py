@@ -87,7 +87,7 @@ def check_photographs(config: EncoderDecoderConfig, channels: int, file: str) ->
 
 
 def _colours(config: EncoderDecoderConfig, bands: int) -> list[int | None]:
-    """Return which channel (red, green, blue: 0, 1, 2) each band takes; None: no single one."""
+    """Return the channel (red, green, blue: 0, 1, 2) of the weights for each band; None: several or none."""
     named = config.weight_bands
     if named is not None and any(isinstance(band, int) and band > len(RGB) for band in named):
         return [None] * bands  # numbered channels of more than three: no photograph's

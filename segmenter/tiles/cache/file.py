@@ -6,9 +6,9 @@
     end           signature, position and length of the contents, CRC-32 of these fields
 
 A scene's image has a chunk for each square of 128 pixels, row by row, followed by as many validity chunks,
-empty if all pixels have data; a class map has no validity. Scenes of about a tile are one chunk.
-Checking whole packs at each start would read all of the data, which may be 200 GB: a chunk is checked when a
-process reads it for the first time (1.2 GB/s on one core).
+empty if all pixels have data; a class map has no validity. Scenes of about a tile are one chunk. Checking
+whole packs at each start would read all of the data, which may be 200 GB: a chunk is checked when a process
+reads it for the first time (1.2 GB/s on one core).
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class Pack:
         """Read the pack's contents and table position.
 
         Raises:
-            DamagedError: the file is no pack, has another format, or is damaged; OSError: it is unreadable.
+            DamagedError: the file is no pack, has another format, or is damaged; OSError: it cannot be read.
         """
         self.path, self._lock = path, threading.Lock()
         self._mapped: _Mapped | None = None
@@ -319,7 +319,7 @@ class PackWriter:
     def add(self, key: str, size: Size, rows: Iterable[Rows], nodata: tuple[float | None, ...] = ()) -> None:
         """Add a scene's rows from the top, in strips whose height is a multiple of `CHUNK` except the last.
 
-        After an error the pack is as it was before.
+        After an error the pack is unchanged.
 
         Raises:
             DatasetError: the rows do not match the scene; OSError: the disk is full.

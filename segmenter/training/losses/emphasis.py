@@ -22,8 +22,7 @@ def border_weight(ids_BHW: Any, valid_BHW: Any, boundary: float, width: float) -
     d is the distance in pixels, along the longer axis, to the nearest pixel that touches one of another class
     (also at a corner): 0 there. Ignored pixels have no class, so neither their outlines nor the tile's edges
     are borders. After U-Net's weight map (Ronneberger et al. 2015, arXiv:1505.04597, eq. 2, w₀ = 10, σ = 5),
-    but
-    simpler: there d is the sum of the distances to the two nearest cells, and classes are balanced, as by
+    but simpler: there d is the sum of the distances to the two nearest cells, and classes are balanced, as by
     `class_weights` here.
     """
     valid = tf.cast(valid_BHW, tf.float32)

@@ -1,7 +1,7 @@
 """Losses per pixel, cross-entropy and focal, with two ways to average over a global batch.
 
-With ℓ the loss of a pixel, y its class, w the class weights, V_i the valid pixels of image i, and n images
-in the global batch:
+With ℓ the loss of a pixel, y its class, w the class weights, V_i the valid pixels of image i, and n images in
+the global batch:
 
 - `per_image`: 1/n · Σ_i ( Σ_{V_i} w[y]·ℓ / |V_i| ). Each image counts equally, however few of its pixels are
   labelled; an image without labels counts as 0. Weights multiply but do not normalise: otherwise they would

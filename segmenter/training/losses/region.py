@@ -43,9 +43,9 @@ def tversky_loss(overlaps_3K: Any, alpha: float, beta: float) -> Any:
 def lovasz_per_image(labels_BHW: Any, logits_BHWK: Any) -> Any:
     """Return Lovász-softmax of each image, (b,): mean over its classes, 0 for an image without a valid pixel.
 
-    The convex extension of 1 − IoU to the errors m = |y − p| (Berman et al. 2018, arXiv:1705.08790,
-    algorithm 1): with m sorted downwards, Σ m_i·(J_i − J_{i−1}), J_i being the Jaccard loss of a prediction
-    that errs on the first i pixels. An image lies on one replica, so no replica needs another's pixels.
+    The convex extension of 1 − IoU to the errors m = |y − p| (Berman et al. 2018, arXiv:1705.08790, algorithm
+    1): with m sorted downwards, Σ m_i·(J_i − J_{i−1}), J_i being the Jaccard loss of a prediction that errs
+    on the first i pixels. An image lies on one replica, so no replica needs another's pixels.
 
     Sorts H·W errors for each class and image: by far the most expensive loss.
     """

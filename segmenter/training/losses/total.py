@@ -187,7 +187,7 @@ def share_of(loss: Any) -> Any:
     """Return this replica's share, loss / R with its full gradient, of a loss that all have computed.
 
     The values of the shares add up to the loss. The gradients are of this replica's summands only
-    (`global_sum`), and add up to the loss's gradient as they are.
+    (`global_sum`), and add up to the loss's gradient without rescaling.
     """
     count = replicas()
     return loss - tf.stop_gradient(loss) * (count - 1) / count
