@@ -54,7 +54,7 @@ def _metres(found: str | None, path: str, said: PathScale) -> float:
 
 
 _APART = 1.1
-"""Ratio of what the recipe and the georeference say from which it is pointed out."""
+"""Ratio of the recipe's and the georeference's scale from which it is reported."""
 
 Images = Sequence[tuple[Scene, RasterInfo]]
 

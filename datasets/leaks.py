@@ -15,7 +15,7 @@ from segmenter.raster import RasterInfo, outlines
 _LEAST_PIXELS = 0.9
 """Width of a common strip, in pixels of the coarser scene, from which scenes overlap and not only adjoin."""
 _GRID = 128
-"""Points on a side at which it is looked whether both have data where their extents overlap."""
+"""Points along a side at which both scenes are checked for data in their common extent."""
 _LEAST_POINTS = 0.002
 """Share of these points; fewer are rounding at the edges of two strips that adjoin."""
 

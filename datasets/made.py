@@ -39,7 +39,7 @@ _WORKERS = 4
 """Scenes whose bands are read at once: each takes the memory of a strip as wide as the scene."""
 
 Made = Mapping[str, Path | SegmenterError | None]
-"""Scene → what was made for it, or why it was not; None: nothing came of it."""
+"""Scene → the file made, or the error; None: its sources give none."""
 
 
 class MadeFilesError(DatasetError):

@@ -22,7 +22,7 @@ from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.store import make_room, tell_damaged, tell_leftovers, tell_replaced
 
 _LOTS = 64
-"""That are packed elsewhere, each into two packs at most."""
+"""Number of lots of scenes packed outside this process, each into at most two packs."""
 
 
 def pack_dataset(dataset: Dataset, *, progress: bool = True, spread: Spread = in_threads) -> Iterator[str]:
@@ -31,7 +31,7 @@ def pack_dataset(dataset: Dataset, *, progress: bool = True, spread: Spread = in
     Scenes of other splits are not packed: validation, prediction and statistics read whole scenes from files.
 
     Args:
-        spread: runs the work for some scenes at a time outside this process; None: threads of this process.
+        spread: runs the work on some scenes at a time; by default in threads of this process.
 
     Raises:
         DatasetError: training scenes are missing, a label does not match its image, or packs are too large.

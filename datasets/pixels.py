@@ -17,10 +17,10 @@ from segmenter.raster import Raster, open_raster
 from segmenter.tiles.pairs import row_strips
 
 _PIECE_BYTES = 1 << 24
-"""Bytes of an image read at once: with what is made of it some 100 MiB a thread."""
+"""Bytes of an image read at once: with derived arrays some 100 MiB a thread."""
 _PIECE_PIXELS = 1 << 22
 _LARGE_PIXELS = 1 << 27
-"""From there on a single block may have so many that one for each thread would fill the memory."""
+"""Pixels from which rasters are read one at a time: one block per thread could fill the memory."""
 _LARGE = threading.Lock()
 _MASK_SIDE = 512
 

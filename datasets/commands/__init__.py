@@ -143,4 +143,4 @@ TOOLS: dict[str, tuple[Program, str]] = {
     "convert-weights": (_convert_weights, "weights of PyTorch as .safetensors"),
     "recipes": (_recipes, "ready-made recipes: list them, copy one"),
 }
-"""Name → program and what it is for. Imports wait until a tool is started: `--help` answers at once."""
+"""Name → program and its purpose. Imports wait until a tool starts, so that `--help` answers at once."""

@@ -34,7 +34,7 @@ POTSDAM_CRS = "EPSG:25833"
 BORDER = 3
 """Pixels to either side of a class border that the noBoundary labels leave black."""
 NAIC2020_GSD = (0.1, 4.0)
-"""Metres per pixel, finest and coarsest: what the contest's imagery ranges over."""
+"""Metres per pixel, finest and coarsest, as in the contest's imagery."""
 NAIC2020_SCENES = 100_000
 """Labelled tiles of a round."""
 

@@ -57,7 +57,7 @@ def diagnose(
     >>> coverage = diagnose(tiles, global_batch=4)
     >>> print(coverage.limit.why.split(". ")[0])
     water is held by the fewest tiles: 2 of 15 (13.33%)
-    >>> coverage.forecast.needed  # tiles in a random batch, for it to hold all classes so often (%)
+    >>> coverage.forecast.needed  # batch size that holds all classes with this probability (%)
     {'90': 10, '99': 13, '99.9': 14}
 
     Args:

@@ -212,7 +212,7 @@ class OpenRun:
 
     @contextmanager
     def _ready(self, *, bars: bool = False) -> Iterator[Said]:
-        """Lock for one call, check that the run is unchanged, use cached models; yield collected messages."""
+        """Check that the run is unchanged, and use cached models, one call at a time; yield its messages."""
         with _ONE_AT_A_TIME:
             for path, text in self._texts.items():
                 if _run_text(path) != text:

@@ -9,7 +9,7 @@ _USER = re.compile(r"(?<=//)[^/@\s]+@")
 _QUERY = re.compile(r"\?.*", re.DOTALL)
 _IN_TEXT = re.compile(r"((?:https?://|/vsicurl)[^\s?'\"]*)\?[^\s'\"]*")
 _SAFE = "/%:@!$&'()*+,;=~"
-"""Characters of a name that a URL takes as they are; what was encoded before is not encoded again."""
+"""Characters of a name that stay unencoded in a URL; encoded ones are not encoded again."""
 
 
 def is_address(text: str) -> bool:

@@ -22,7 +22,7 @@ from segmenter.base.locks import FileLock
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ASIDE = re.compile(r"\..+\.(npz|json|jsonl|yaml|png|html)\.[a-z0-9_]{8}")
-"""Names of temporary files beside such files in our own folders; elsewhere only `_of_killed` ones go."""
+"""Names of temporary files in our own folders; elsewhere only those of killed processes are removed."""
 _LETTERS = re.compile(r"[a-z0-9_]{8}")
 """Characters that `tempfile` appends to a name."""
 _SETTLED_NS = 2_000_000_000

@@ -27,7 +27,7 @@ TOOLS = {
     "runs": "python -m segmenter.runs",
     "convert-weights": "python -m segmenter.model.pretrained.convert",
 }
-"""Tool → what starts it from the root of a clone."""
+"""Tool → its command line from the root of a clone."""
 
 _PACKAGE = "coverage-segmenter"
 _CLONE = Path(__file__).parents[2]

@@ -19,7 +19,7 @@ _UNSAFE = re.compile(
 """Characters that move the cursor, change the terminal's state, turn the direction of a line around, or are
 none at all (surrogates). Not those that scripts need, as the joiners of Persian and Hindi."""
 _KEPT = re.compile(r"\n|\t|^\r|^(?:\x1b\[A)+$")
-"""Unsafe characters that programs print themselves: ends of lines, and what moves progress bars back."""
+"""Unsafe characters that programs print themselves: line ends, and cursor moves of progress bars."""
 
 
 @dataclass

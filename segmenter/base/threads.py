@@ -22,7 +22,7 @@ T = TypeVar("T")
 _MOST_WORKERS = 16
 """More threads than that wait for the disk; each holds a strip of rows in memory."""
 _AHEAD = 4
-"""Results that may wait for an earlier one, per worker: what bounds the memory."""
+"""Results per worker that may wait for an earlier one: this limits memory."""
 _POLL_SECONDS = 0.1
 _END = object()
 

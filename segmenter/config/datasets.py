@@ -138,7 +138,7 @@ Scale = Annotated[
     Discriminator(_form_of_scale),
     about("metres", "of a pixel on the ground: georeference, a number, or {pattern, unit} of images' paths"),
 ]
-"""Ground sampling distance of scenes, in three forms; told apart, so that a mistake is explained once."""
+"""Ground sampling distance of scenes, in three forms; tagged, so that a mistake gives one message."""
 
 
 def _several(value: object) -> object:

@@ -255,7 +255,7 @@ _NOT_OF_A_TPU = (
     *("devices", "shares", "cross_device", "visible_devices", "memory_growth", "memory_limit"),
     *("logical_gpus", "deterministic"),
 )
-"""A TPU's cores work in step, each with an equal part and memory of its own."""
+"""A TPU's cores work in step, with equal parts and separate memory."""
 _UNREAD: dict[str, dict[str, str]] = {
     "one_device": {
         "cross_device": "one device has no other to add to, got {got}",

@@ -21,9 +21,9 @@ from segmenter.base.invocation import recipes_hint
 MAX_BYTES = 1 << 20
 """Bytes of a file: some 10,000 scenes by name; PyYAML takes seconds for that."""
 _PLAIN = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float", "null"))
-"""Types of an unquoted text beside text."""
+"""Types of an unquoted value other than text."""
 _QUOTED = re.compile(r'(?<!\\)"(?:[^"\\]|\\.)*+"|\'[^\']*+\'')
-"""Quoted text; without the first condition one without an end would be tried anew at each of its quotes."""
+"""Quoted text; without the first condition, an unterminated one would be retried at each of its quotes."""
 _BARE_COLOUR = re.compile(r"^[^#]*(?:[:-]\s+|[,\[{]\s*)#([0-9A-Fa-f]{6})(?![^\s,\]}])")
 
 

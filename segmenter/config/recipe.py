@@ -30,7 +30,7 @@ MAX_NAME = 60
 MOST_WORKERS = 256
 """Worker processes of a training: more than a machine has cores, and less than it takes to bring it down."""
 _STAGE = re.compile(r"encoder|decoder|head|bottleneck|stem|(encoder|decoder) stage \d+")
-"""Stages that `training.rates` may name; whether a model has such a stage is known when its layers are."""
+"""Stages that `training.rates` may name; the model's own stages are checked once its layers are known."""
 
 # --------------------------------------------------------------------------------- what is sampled
 

@@ -12,7 +12,7 @@ _SHORT_UNITS = {"px": "pixels", "pixel": "pixels", "°": "degrees", "deg": "degr
 _SHORT_UNITS |= {"step": "steps", "tile": "tiles", "GB": "GiB", "m": "metres"}
 
 Count = Annotated[int, Field(le=10**9)]
-"""A whole number that others are multiplied by: NumPy and TensorFlow hold what comes of it."""
+"""A whole number used as a factor; limited, so that NumPy and TensorFlow can represent the product."""
 
 
 def about(unit: str, why: str) -> Any:

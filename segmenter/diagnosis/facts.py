@@ -40,7 +40,7 @@ from segmenter.tiles.gsd import scene_scales
 from segmenter.tiles.index import TileIndex
 
 USUAL_BATCHES = (16, 32, 64, 128)
-"""Sizes that are compared, beside the recipe's own."""
+"""Batch sizes to compare, besides the recipe's own."""
 _CURVE_END = 256
 _REPLICA_ROWS = 512
 """Rows of an epoch that are split over replicas: their mean is enough, all would take seconds."""
@@ -154,7 +154,7 @@ def _curve_sizes() -> list[int]:
 def _compared(
     recipe: Recipe, dataset: Dataset, index: TileIndex, holds_NK: Bools, occurring: Sequence[int], batch: int
 ) -> PlanFacts:
-    """Return one epoch of the plan compared with one of a shuffle."""
+    """Return a comparison of one epoch of the plan with one epoch of a shuffle."""
     off = recipe.sampling.model_copy(update={"method": "shuffle"})
     shuffle = plan(index.counts_NK[:, :1], batch, off, recipe.seed, 0)  # it looks at no class
     beside = _side(shuffle.rows_SB, holds_NK, occurring, ordered=False)
@@ -218,7 +218,7 @@ def _per_replica(rows_SB: NDArray[np.int64], holds_NK: Bools, *, ordered: bool) 
 
 
 _PROBED = 32
-"""Scenes that are looked at to see whether any scale is known: a header takes a millisecond."""
+"""Scenes whose headers are read to find out if any scale is known: a header takes a millisecond."""
 
 
 def class_scales(

@@ -25,7 +25,7 @@ _LARGEST_TILE = 4096
 _PRACTICAL_BATCH = 1024
 """No set of cards that this program is for takes more tiles in one step."""
 _WORTH_IT = 1.25
-"""Larger tiles are worth a line where a class is in so many times the share of them."""
+"""Ratio of a class's shares of larger and present tiles from which larger tiles are recommended."""
 _NAMED_SCENES = 5
 
 

@@ -22,13 +22,13 @@ from segmenter.tiles.index import TileIndex
 __all__ = ["MOST_CELLS", "MOST_MAPS", "class_maps"]
 
 MOST_MAPS = 24
-"""More of them are looked at by nobody; the rest is counted."""
+"""Largest number of maps drawn; further ones are only counted."""
 MOST_CELLS = 40
 """Rows and columns of a map, at most."""
 _MOST_HEADERS = 2000
 """Files opened for their georeference: a millisecond each."""
 _PROBED = 32
-"""Files opened to see whether a larger dataset is georeferenced at all."""
+"""Files opened to find out if a larger dataset is georeferenced."""
 _SMALL = 9
 """Scenes of fewer tiles show no pattern of their own: where there are many, they share one map."""
 _TOUCHING = 0.01

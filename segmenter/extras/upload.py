@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from segmenter.mapping.scoring import Outcome
 
 PART_BYTES = 1 << 23
-"""Bytes of each part of an object; one that is not larger goes at once. A thread holds two parts."""
+"""Bytes of each part of an object; smaller objects are sent in one request. A thread holds two parts."""
 _MOST_PARTS = 9_000
 _THREADS = 4
 _REFUSED = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")

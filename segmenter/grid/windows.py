@@ -13,7 +13,7 @@ from itertools import chain, pairwise
 from segmenter.grid.geometry import Size, Window
 
 COLUMN = 1 << 16
-"""Pixels of width that are mapped from top to bottom before those beside them: of most rasters, all."""
+"""Width in pixels of a column, mapped from top to bottom before the next one; wider than most rasters."""
 
 _ALIGNED = 512
 """A column begins with a block of the map's file (`raster.write.BLOCK`)."""

@@ -20,7 +20,7 @@ from segmenter.inference.events import Entry, Finished, Piece, Weighted
 from segmenter.inference.prediction import ExtraOutputs, Prediction
 
 _PIXELS_AT_ONCE = 1 << 20
-"""That are given at once; what is made of their probabilities takes memory for a moment."""
+"""Pixels yielded at once; processing their probabilities takes temporary memory."""
 
 WEIGHTS: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
     # Of the distance from the window's centre to that of a pixel, as a share of half the side: below 1.

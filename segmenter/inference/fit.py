@@ -25,10 +25,10 @@ from segmenter.runs.ensemble import AnyRun, members
 
 _INSIST = "to take it all the same: --insist, in Python insist=True"
 _ACROSS, _SIDE = 4, 64
-"""Windows of the sample: so many in each direction, of so many pixels a side."""
+"""Windows of the sample: number in each direction, and side in pixels."""
 _SMALL_PIXELS = 1 << 18
 _MOST_SAMPLED = 1000
-"""Inputs of a call whose values are read ahead: of more, so many at even distances."""
+"""Most inputs of a call whose values are checked in advance; of more, this number at even distances."""
 _LEAST_PIXELS = 256
 """Fewer of them say nothing."""
 _FAR, _NOTABLE = 10.0, 4.0

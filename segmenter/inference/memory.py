@@ -4,11 +4,11 @@ Memory of a prediction, in bytes, for windows of p pixels, b at once, in columns
 
     base       1 GiB: Python, TensorFlow, GDAL's block cache
     model      b · p · bytes_per_pixel (`receptive_field.inference_bytes_per_pixel`), plus the weights of all
-    models but the first (`Ensemble.further_bytes`) in work    b · p · (4 · (bands · bytes of a value + 1) + 3
-    · o)
+               models but the first (`Ensemble.further_bytes`)
+    batches    b · p · (4 · (bands · bytes of a value + 1) + 3 · o)
     rows       exact: c · (rows of a window + 512) · o; blended: that + K · rows of a window · c · 4. After
-        `regridding` the same, plus the grid's rows under one raster row, plus c' · (512 · o' + 1024) for a
-        column of c' raster pixels: o' bytes are written for each, and 1024 is for the data mask
+               `regridding` the same, plus the grid's rows under one raster row, plus c' · (512 · o' + 1024)
+               for a column of c' raster pixels: o' bytes are written for each, 1024 is for the data mask
 
 where o is the output in bytes a pixel: 1 for the class, 1 for the confidence, K or 2K for probabilities;
 blending adds 4K. On a GPU the model's part must fit the card's memory, and each GPU has more batches in
@@ -53,7 +53,7 @@ _LEAST_COLUMN, _WINDOWS_ACROSS = 8 * BLOCK, 8
 """Least width of a column, in pixels and in windows: pixels that columns share are computed twice."""
 _MOST_AT_ONCE = 64
 _READ, _GIVEN = 5, 3
-"""Batches under way: being read, stacked, waiting, computed; computed, waiting, being written."""
+"""Batches in progress: being read, stacked, waiting, computed; computed, waiting, being written."""
 _GPU_READ, _GPU_GIVEN = 3, 4
 """More for each GPU: in its reader's hands, two in its own (`dealing`); results that wait for them."""
 _HELD_ROWS = 1024

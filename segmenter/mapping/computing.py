@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _CHOSEN = ("mode", "overlap", "blend_weights", "tta", "memory", "window_size", "batch", "mosaic")
 """Fields of a request that a tiling follows from."""
 _OVER = 2
-"""Pixels of a grid that lie over the edges of some of a raster's pixels, or beside them."""
+"""Grid pixels over the edges of a range of raster pixels, or next to them."""
 _PLAIN = "float32"
 
 Compute = Callable[[Iterable[MapJob]], Generator[Event[MapJob], None, None]]

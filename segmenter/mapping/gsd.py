@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from segmenter.mapping.call import Call
 
 _SAME = 0.01
-"""Share by which an input's scale may differ from the wanted one and stay as it is."""
+"""Share by which an input's scale may differ from the wanted one without resampling."""
 _MUCH = 2
-"""Times the pixels of a map from which on it is said how many are computed."""
+"""Ratio of computed to mapped pixels from which a message is printed."""
 _COARSER, _FINER = 256, 64
 """Times that a pixel may become larger or smaller; one of the grid is made of 256² at most."""
 

@@ -21,9 +21,9 @@ from segmenter.raster.opening import Opened, raising_damage
 from segmenter.raster.remote.settings import as_gdal_takes
 
 _WHOLE_PIXELS = 1 << 20
-"""Pixels up to which a raster is sampled as a whole; of a larger one at most as many."""
+"""Pixels up to which a raster is sampled completely; of a larger one at most this number."""
 _BLOCKS, _PIXELS_OF_A_BLOCK, _DECODED_BYTES = 16, 1 << 14, 1 << 28
-"""Blocks that are read of a large one, pixels of each that are looked at, bytes that are decoded for them."""
+"""For a large raster: blocks read, pixels of each used, bytes decoded for them."""
 _NEAR = 1 / 32
 """Share of the opaque level by which a lossy mask may miss it, or 0."""
 _SOFT_EDGES = 0.05

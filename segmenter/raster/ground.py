@@ -21,7 +21,7 @@ from segmenter.raster.header import RasterInfo
 from segmenter.raster.reading import raster_info
 
 _HALF_WAY_ROUND = 17_000_000.0
-"""Metres: what is wider lies across the 180th meridian, where coordinates jump."""
+"""Metres: a wider extent crosses the 180th meridian, where coordinates jump."""
 _EARTH_RADIUS = 6_371_000.0
 _LONGEST_NAME = 40
 _LARGEST_SHIFT = 0.5

@@ -26,7 +26,7 @@ from segmenter.raster.stamps import stamp_of
 from segmenter.raster.write import RasterSpec, remove_leftovers
 
 _OUTDATED_SECONDS = 30 * 86_400.0
-"""Age from which on a file goes whose sources have changed since; a training may be at work with it."""
+"""Age at which a file with changed sources is removed; a training may still use a younger one."""
 _LONGEST = 60
 _NONE = ".none"
 """Ending of the file that says that nothing comes of the sources."""

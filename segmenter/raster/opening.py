@@ -37,7 +37,7 @@ _TOLD = re.compile(r"ignor|corrupt|bogus|mismatch|not the same|NODATA_VALUES|nul
 """GDAL's warnings that are worth a line of ours."""
 
 _PADDED = "contains null byte"
-"""Said of a text that ends in two of them, too, of which nothing is lost."""
+"""GDAL also reports it for a text that ends in two null bytes, without loss."""
 _NAMES = re.compile(r"^[,: ]*(band \d+: )?")
 """The rest of a file's name at the beginning of a message."""
 _PAGE = re.compile(r"Page (\d+) \((\d+)P x (\d+)L x")

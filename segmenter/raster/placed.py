@@ -38,7 +38,7 @@ from segmenter.raster.write import RasterWriter
 _VERSION = 1
 """Version of the rules of placing; it is part of the name."""
 _OUTSIDE = 256
-"""Beside the ids: what the label raster does not reach."""
+"""Value for pixels that the label raster does not reach, outside the range of ids."""
 _LEAST_POINTS, _MOST_POINTS = 4, 32
 """Along each side of a pixel that takes the value of most."""
 _FINER = 1.01

@@ -24,7 +24,7 @@ from segmenter.raster.gdal.settings import set_up_gdal
 from segmenter.raster.header import RasterInfo
 
 Move = Callable[[NDArray[np.float64]], NDArray[np.float64]]
-"""(V, 2) coordinates → others; not finite where there are none."""
+"""Conversion of (V, 2) coordinates; not finite if there are none."""
 
 _STEPS = 65536.0
 _MARGIN = 2.0

@@ -167,5 +167,5 @@ class ResampledRaster:
 
     @property
     def partial_remark(self) -> str | None:
-        """None: pieces are read out of order; a reader of the raster's own pixels can count."""
+        """None: windows are read out of order here, so pixels with partial nodata are not counted."""
         return None

@@ -38,7 +38,7 @@ from segmenter.raster.gdal.settings import set_up_gdal
 BLOCK = 512
 """Side in pixels of the blocks of a GeoTIFF; smaller rasters have one block of their own size."""
 _PIECE_PIXELS = 1 << 19
-"""That are written at once, at least: of narrow rasters, several rows of blocks."""
+"""Least number of pixels written at once: several rows of blocks for narrow rasters."""
 _CONVERTED = 1 << 22
 """Values of another type than GDAL knows that are converted at once."""
 _ZLEVEL = 1
@@ -46,7 +46,7 @@ _ZLEVEL = 1
 _LEFTOVER_SECONDS = 3600.0
 COG_ENDING = ".cog"
 COG_LEFTOVERS = (".ovr.tmp", ".ovr.tmp.aux.xml", ".msk.ovr.tmp", ".aux.xml")
-"""Endings of files that GDAL's driver makes beside its own while it works."""
+"""Endings of temporary files that GDAL's driver makes beside its own."""
 _BLOCK = 512
 
 

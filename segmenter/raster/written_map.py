@@ -17,7 +17,7 @@ from segmenter.raster.opening import open_dataset
 from segmenter.raster.reading import Raster, open_raster
 
 CONFIDENCE = ".confidence.tif"
-"""Ending of the confidence that lies beside a map."""
+"""Ending of the confidence file beside a map."""
 VALUES, CODES = "VALUES", "codes"
 """The item of a map's metadata, and its value, where pixels hold the classes' codes in place of their ids."""
 

@@ -29,7 +29,7 @@ BEST = "best.npz"
 _STEP = re.compile(r"step-(\d+)\.npz")
 Arrays = dict[str, NDArray[Any]]
 META = "meta"
-"""The array that says what a checkpoint was made with: the bytes of a JSON text."""
+"""Array with the record of how a checkpoint was made: the bytes of a JSON text."""
 FORMAT = 3
 """Version of the files and of the meaning of their arrays, each under its name."""
 _DIGEST, _FORMAT = "sha256", "format"

@@ -21,7 +21,7 @@ from segmenter.grid.scenes import Scene
 
 FILE = "origin.json"
 MOST_OUTLINES = 200
-"""Outlines of scenes that are kept one by one; of more, only what surrounds them all."""
+"""Most outlines of scenes that are stored one by one; for more scenes, only a common outline."""
 
 Count = Annotated[int, Field(ge=0)]
 LonLat = tuple[Annotated[float, Field(ge=-180, le=180)], Annotated[float, Field(ge=-90, le=90)]]

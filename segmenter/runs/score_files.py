@@ -51,7 +51,8 @@ def describe_scores(run: Path, best_by: str = "miou") -> list[str]:
 def record_to_beat(run: Path, best_by: str) -> float | None:
     """Return the best score recomputed by today's rule if it used the earlier rule; else None.
 
-    Under today's rule, undetected pixels in areas without data count as missed.
+    A validation counts all classes, so its missed pixels are exactly those without data; today's rule leaves
+    them out.
     """
     best = scored(run / BEST_FILES[0])
     if best is None or best.scores.protocol.without_data == "left out":

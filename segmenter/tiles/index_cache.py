@@ -28,7 +28,7 @@ from segmenter.raster.stamps import stamp_of
 _VERSION = 3
 """Version of the rules of counting; it is part of the key."""
 _FORMAT = b"3"
-"""Version of the file; 1 had no checksum over all of it, 2 knew no files beside images and labels."""
+"""Version of the file; 1 had no checksum of the whole, 2 ignored sidecars of images and labels."""
 _DAMAGE = (
     *(pa.ArrowException, OSError, KeyError, ValueError, TypeError, AttributeError, IndexError),
     *(OverflowError, MemoryError, RecursionError),
@@ -48,7 +48,7 @@ class SceneTiles:
 
 
 Entries = dict[tuple[str, str], tuple[Keys, SceneTiles]]
-"""(image, label), relative to the root → what was found, and in which state of the files."""
+"""(image, label), relative to the root → keys of the files' states, and the tiles."""
 
 
 def cache_folder(dataset: Dataset) -> Path:

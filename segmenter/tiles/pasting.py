@@ -25,7 +25,7 @@ from segmenter.tiles.transforms import libraries
 _RARE = 0.5
 """Part of an even share of the pixels below which a class is rare."""
 _MOST = 0.5
-"""Share of a tile that may be pasted over: a region that covers more is a tile of its own."""
+"""Largest share of a tile that may be pasted over."""
 _KEPT = 0.5
 """Probability of each region of the other tile, as in the paper: a random subset of its objects."""
 _LEAST = 4

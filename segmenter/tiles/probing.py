@@ -38,7 +38,7 @@ _LEVELS = (0.0, 1.8, -1.8, 0.9)
 _LEAST_RANGE = 0.05
 """Share of its range that an image must keep in the best of the draws."""
 _FEW_VALUES, _MANY_VALUES = 260, 520
-"""Distinct values of what went through 8 bits, and of what that is told from."""
+"""Numbers of distinct values: at most after 8 bits, and at least before, to detect it."""
 _ALIGNED = 0.8
 """Share of the pixels well inside a class that must show it; drawn-over pixels cost some."""
 _SLACK = 0.01

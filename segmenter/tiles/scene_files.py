@@ -25,7 +25,7 @@ FILE = "scenes.json"
 _FORMAT = 1
 _REMOTE, _MOST_KEPT = "remote-files.json", 1 << 28
 PIECES, PIECE_BYTES = 16, 1 << 14
-"""Pieces of a file at even distances that are read, with both ends; up to 256 KiB a file is read whole."""
+"""Number and size of evenly spaced pieces of a file, with both ends; up to 256 KiB it is read completely."""
 
 Digests = dict[str, tuple[str, str]]
 """Name of a scene → digests of its image and of its label, empty where it has none."""

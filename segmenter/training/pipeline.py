@@ -1,4 +1,4 @@
-"""Pipeline from a feed's batches to a `tf.data.Dataset`: static shapes, stacks of batches, one ahead."""
+"""Pipeline from a feed's batches to a `tf.data.Dataset`: static shapes, stacked batches, one prefetched."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _FREE_TO_CHANGE = (
     *("training.keep_checkpoints", "training.checkpoint_every", "training.steps_per_call"),
     *("training.stop_after", "training.input_workers"),
 )
-"""Settings that may differ between a run and its resumption: they do not change what is computed."""
+"""Settings that may differ between a run and its resumption: they do not change results."""
 
 _MANY_FILLERS = 0.2
 """Share of an epoch from which fillers are pointed out."""

@@ -34,7 +34,7 @@ DIVERGED = (
 _TIMED_STEPS = 8
 """Steps behind the first, which compiles, from which the time of a training is estimated."""
 _WORTH_SAYING = 60.0
-"""Seconds; what ends sooner needs no estimate."""
+"""Seconds; a shorter training needs no estimate."""
 
 _CALLS_BEFORE = 2
 """The first call compiles, the second fills queues."""

@@ -1,4 +1,4 @@
-"""Resuming of a run: go back to a checkpoint, or start again if there is none."""
+"""Resuming of a run: reset to a checkpoint, or start again if there is none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from segmenter.training.trainer import Trainer
 
 
 def resume_from(trainer: Trainer, checkpoint: Checkpoint) -> None:
-    """Return the run to a checkpoint, and print the consequences."""
+    """Reset the run to a checkpoint, and print the consequences."""
     trainer.resume(checkpoint)  # may refuse: before anything is moved
     for line in checkpoint.warnings(trainer.devices.replicas, trainer.learner.computed_on):
         say(line)

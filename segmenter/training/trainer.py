@@ -38,7 +38,7 @@ from segmenter.training.validation import validate, validate_together, validatio
 from segmenter.training.workers_agree import Stop
 
 _AHEAD = 1
-"""Calls' batches that wait on the devices, beside the one in use: memory is scarce there."""
+"""Calls whose batches wait on the devices, besides the one in use: memory is scarce there."""
 PATIENCE = 10.0
 """Seconds that the end of an epoch waits for a file that is being read."""
 

@@ -33,7 +33,7 @@ _OWN = (
     *("dataset.root", "dataset.cache", "prediction.", "training.input_workers", "training.keep_checkpoints"),
     *("distribution.visible_devices", "distribution.memory", "distribution.log_placement"),
 )
-"""Settings that each worker may have of its own: they do not change what is computed, nor when."""
+"""Settings that may differ between workers: they change neither results nor their order."""
 _WORDS = 1 << 22
 """Numbers of eight bytes that are sent at once."""
 

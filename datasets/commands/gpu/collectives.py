@@ -17,7 +17,7 @@ from .bench import Bench
 from .figures import Figure, spread
 
 SMALL = 1024
-"""float32 numbers: what a BatchNorm layer of 512 channels sends."""
+"""float32 elements: as many as a BatchNorm layer of 512 channels sends."""
 COLLECTIVES = ("CollectiveReduceV2", "CollectiveReduceV3", "CollectiveGatherV2", "NcclAllReduce")
 LATENCY, BUS = "latency of a small sum, {} replicas", "bandwidth of the large sum, {} replicas"
 

@@ -73,8 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def tasks(names: Sequence[str], cards: int, minutes: float, *, logical: bool = False) -> list[Task]:
     """Return the sections to run, with the place of each.
 
-    On one card, the laws are checked on parts of it; on two or three cards, too few for four replicas, on
-    cards and logical CPU devices.
+    On one card, the laws are checked on parts of it; on two or three cards, too few for four replicas, on the
+    cards and on parts of one.
     """
     whole = sum(entry.share * len(places(name, cards)) for name, entry in SECTIONS.items())
     where: dict[str, list[Place]] = {n: ["logical"] if logical else places(n, cards) for n in names}

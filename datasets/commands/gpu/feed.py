@@ -30,7 +30,7 @@ KINDS = ("files in place", "decoded copies")
 _SECONDS = 2.0
 """Most seconds for each number of threads or processes."""
 ENOUGH = 1.5
-"""Times what the step takes: the rest is for what reads slower than made imagery in the page cache."""
+"""Required ratio of input rate to the step's: real files are slower than synthetic ones in the page cache."""
 _AUGMENTATION = {
     "scale": 0.25,
     "rotation": 15,

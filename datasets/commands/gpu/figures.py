@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 MARK = "segmenter gpu: "
-"""In front of what a section's process hands over, among whatever libraries print."""
+"""Prefix of a section's results, to separate them from output of libraries."""
 Value = float | str | None
 
 

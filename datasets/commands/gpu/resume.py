@@ -35,7 +35,7 @@ _TINY = ("model.depth=1", "model.width=2", "tiles.size=32", "tiles.overlap=0", "
 _EVERY = 3
 """Steps between checkpoints."""
 _CALLS = itertools.count(2000)
-"""Numbers of the trainings in this process, each with collectives of its own."""
+"""Numbers of the trainings in this process, each with separate collectives."""
 
 
 def figures(bench: Bench) -> Iterator[Figure]:

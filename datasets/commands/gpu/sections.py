@@ -55,7 +55,7 @@ SECTIONS = {
     "prediction": Entry("prediction", 50),
     "resume": Entry("resume", 70, is_law=True),
 }
-"""In the order in which they run: the input is compared with what the step takes."""
+"""In running order: the input is compared with the step's need."""
 
 
 @dataclass(frozen=True)

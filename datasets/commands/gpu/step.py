@@ -19,7 +19,7 @@ from .figures import Figure
 from .steps import rate_of
 
 SPEEDUP_OF_FOUR = 3.4
-"""The least that four cards are to reach: the lower end of what studies/four_gpus.md expects."""
+"""Least speed-up of four cards: the lower end of the expectation in studies/four_gpus.md."""
 RATE, SPEEDUP = "images/s, {}", "speed-up of {}"
 _BFLOAT16_SINCE = (8, 0)
 """Compute capability: Ampere."""
@@ -44,7 +44,7 @@ TINY_CASES = [
     *(Case("mixed_float16", 1), Case("mixed_float16", 2), Case("float32", 1, xla=True)),
     Case("mixed_bfloat16", 1),
 ]
-"""Each kind once: compiling is what takes the time."""
+"""Each kind once: compiling takes most of the time."""
 
 
 def figures(bench: Bench) -> Iterator[Figure]:

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 _CONNECT_SECONDS = 20
 _WORKER_SECONDS = 60
-"""That the first worker of a running scheduler may take to come."""
+"""Seconds to wait for the first worker of a running scheduler."""
 _END_SECONDS = 10
-"""That workers get to end by themselves before they are killed."""
+"""Seconds for workers to end by themselves before they are killed."""
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ _POLL_SECONDS, _LOOK_SECONDS = 0.1, 1.0
 _SILENT_SECONDS = 15.0
 """Without an answer of a scheduler whose connection stands: it may be busy for a while."""
 _PATIENCE_SECONDS = 60.0
-"""Without any worker, until it is given up: one that was killed is started anew within seconds."""
+"""Seconds without any worker before giving up: a killed worker restarts within seconds."""
 _KEPT = "what is done is kept, and the same call goes on from there"
 _END: Any = object()
 

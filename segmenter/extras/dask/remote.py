@@ -103,7 +103,7 @@ _held: list[FileLock] = []
 
 
 def take_share(threads: int) -> None:
-    """Let TensorFlow use one GPU that no other worker has, or without GPUs as many threads as Dask.
+    """Let TensorFlow use one GPU that no other worker has, and `threads` threads.
 
     Existing environment variables are kept: CUDA_VISIBLE_DEVICES, TF_NUM_…_THREADS. The GPU is marked by a
     lock that ends with the process, so that a restarted worker finds it free.

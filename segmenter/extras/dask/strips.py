@@ -32,7 +32,7 @@ PIXELS = 1 << 24
 _LEAST_PIXELS = 1 << 20
 """Not smaller, for however many workers: each takes some milliseconds to be dealt."""
 _EACH = 8
-"""Pieces for each worker of what there is, so that they end at about the same time."""
+"""Pieces of work for each worker, so that all end at about the same time."""
 _RESULT_BYTES = 1 << 26
 """Bytes that come back at once, before compression; but a band of windows is never cut."""
 _BLENDED_BANDS = 8

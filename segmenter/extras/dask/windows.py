@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _AHEAD = 2
 """Windows that wait to be written."""
 _SHARE_OF_LIMIT = 0.6
-"""Share of a foreign worker's memory: Dask ends it at 0.95, and holds what waits there too."""
+"""Usable share of a foreign worker's memory: Dask kills it at 0.95, and stores waiting results there too."""
 
 
 class ClusterWindows:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from segmenter.mapping.outputs.finished import MapStyle
 
 MARK = "written by coverage-segmenter; a file without this line is left as it is"
-"""QGIS leaves comments out of what it saves: where this one stands, nobody changed the file by QGIS."""
+"""QGIS drops comments when it saves: a file with this one was not saved by QGIS."""
 
 QGIS_HEAD = f"<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>\n<!-- {MARK} -->\n"
 QGIS_VERSION = "3.22.0"
@@ -139,7 +139,7 @@ _WHOLE, _REAL, _TEXT = 0, 1, 2
 _COUNT, _NAME, _VALUE, _COLOURS = 1, 2, 5, (6, 7, 8, 9)
 """GDAL's numbers for types and for uses of columns (`GDALRATFieldType`, `GDALRATFieldUsage`)."""
 _NAMED_VALUES = 256
-"""Names by position are a list as long as the largest value: for 16-bit codes there are none."""
+"""Most names by position: the list is as long as the largest value, too long for 16-bit codes."""
 
 
 def attribute_table(entries: Sequence[LegendEntry]) -> bytes:

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 _EACH = 2
 """Steps under way for each worker: one is computed, the next one's batch is there."""
 _LOOK = 0.5
-"""Seconds between two looks at who is lost and whether to stop, while no step ends."""
+"""Seconds between checks for lost members and for a stop, while no step ends."""
 _SILENCE = 60.0
-"""Seconds without the end of a step, after which it is said who is waited for."""
+"""Seconds without the end of a step before a message names the missing members."""
 _GRACE = 30.0
 """Seconds without the end of a step, after which a stop no longer waits for one."""
 _TOLD = 10.0

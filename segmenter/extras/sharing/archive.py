@@ -72,7 +72,7 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 """The earliest that a zip file can say: the real one would make other bytes of the same run."""
 _MODE = 0o100644 << 16
 _DAMAGE = (ValueError, EOFError, KeyError, RuntimeError, OverflowError, struct.error, zipfile.BadZipFile)
-"""Errors of `zipfile` about damaged files, beside OSError."""
+"""Errors of `zipfile` on damaged files, besides OSError."""
 _WHAT = f"expected a run that `{invocation('runs')} pack` wrote"
 Content = Path | bytes
 

@@ -20,7 +20,7 @@ from segmenter.raster import RasterWriter, crs_title, extent_text, raster_info
 from segmenter.raster.made import MadeRasters, label_spec
 
 _VERSION = 2
-"""Version of the rules that decide what is burned; it is part of the name."""
+"""Version of the rasterisation rules; part of the file name."""
 
 
 class LabelFiles:

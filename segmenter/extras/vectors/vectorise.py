@@ -24,7 +24,7 @@ from segmenter.raster.polygons import lengths_stretch, on_equal_area
 from segmenter.raster.written_map import WrittenMap
 
 _AT_ONCE = 20_000
-"""Polygons that are written at once, at least: a GeoPackage is opened anew for each batch."""
+"""Least number of polygons written at once: a GeoPackage is reopened for each batch."""
 
 
 def vectorise(maps: Sequence[Path], output: Path, wanted: Wanted, *, progress: bool = True) -> int:

@@ -36,10 +36,10 @@ _AT_ONCE = Size(512, COLUMN)
 """Pixels of a finished map that are read at once."""
 
 BESIDE = (".confidence.tif", ".probabilities.tif")
-"""Endings of GeoTIFFs that lie beside a map and are none."""
+"""Endings of GeoTIFFs beside a map that are not maps."""
 
 _HEADERS = 1 << 20
-"""Bytes of all that is in files beside pixels, at most."""
+"""Upper limit in bytes for everything in files except pixels."""
 
 
 def known_probabilities(prediction: Prediction) -> NDArray[Any]:

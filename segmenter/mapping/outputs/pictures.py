@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from segmenter.mapping.scoring import Outcome
 
 _SIDE = 1024
-"""Pixels of the longer side of a panel: what a screen shows of a scene beside another."""
+"""Longer side of a panel in pixels: two panels fit side by side on a screen."""
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ def scenes_of_bands(given: Sequence[str], layout: Layout | None) -> tuple[list[B
 
 
 def _scenes_below(folder: Path, layout: Layout) -> Iterator[BandFiles]:
-    """Yield the scenes in a folder, in its subfolders, or to which the folder belongs."""
+    """Yield scenes of several files in a folder and its subfolders, or the scene that contains the folder."""
     keys: dict[tuple[str, ...], list[list[Path]]] = {}
     paths = [Path(inside, name) for inside, names in walk_once(folder) for name in names]
     regexes = [re.compile(f"(.*?/)??{regex.pattern}") for regex in layout.bands.values()]
@@ -215,7 +215,7 @@ def _in_folder(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _deeper(folder: Path) -> str:
-    """Return a hint: a pattern for images in subfolders, which a folder as input excludes."""
+    """Return a hint with a pattern for images in subfolders, which an input folder does not include."""
     with contextlib.suppress(OSError):
         for path in itertools.islice(folder.glob("*/**/*"), _MOST_LOOKED_AT):
             if path.suffix.lower() in EXTENSIONS and path.is_file():

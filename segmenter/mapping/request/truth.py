@@ -64,7 +64,7 @@ class LabelFiles(Protocol):
 
 
 PolygonReader = Callable[["AnyRun", str], LabelFiles]
-"""A run, whose recipe says what polygons mean, and the argument that asks for them → their labels."""
+"""Function from a run, whose recipe has the rule for polygons, and the argument that names them to labels."""
 
 
 def by_georeference(image: Path, metres: float | None) -> float | None:

@@ -184,7 +184,7 @@ _RAW = {"include_preprocessing": False}
 
 
 def _efficient(make: Callable[..., keras.Model], *ends: str) -> Source:
-    """Return the source with features at the ends of blocks 1, 2, 3, 5 and 6, without the last 1×1."""
+    """Return the source with features at the ends of blocks 1, 2, 3, 5 and 6, without the top convolution."""
     first = "block1a_project_activation" if ends[0] == "1a" else f"block{ends[0]}_add"
     return Source(make, (first, *(f"block{end}_add" for end in ends[1:])), _RAW)
 

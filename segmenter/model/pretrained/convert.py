@@ -21,7 +21,7 @@ from segmenter.model.pretrained.safe_tensors import write_safetensors
 from segmenter.model.pretrained.torch_files import read_torch
 
 _NO_NAMES = ("", "__metadata__")
-"""The second is what a .safetensors file calls its notes."""
+"""The second is the key of metadata in a .safetensors file."""
 
 
 def main(words: Sequence[str] | None = None) -> int:

@@ -42,7 +42,7 @@ _TYPES: dict[str, np.dtype[Any]] = {
     "torch BoolStorage": np.dtype("?"),
 }
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "backbone", "encoder")
-"""Keys under which training programs keep the weights, beside the optimiser and the epoch."""
+"""Keys under which training programs store the weights, besides the optimiser and the epoch."""
 
 _DAMAGE = (
     *(zipfile.BadZipFile, zlib.error, struct.error, OSError, ValueError, KeyError, TypeError, EOFError),

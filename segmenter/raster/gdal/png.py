@@ -19,7 +19,7 @@ _PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4),
 
 
 _MOST_INTERLACED_BYTES = 1 << 28
-"""GDAL decodes an interlaced image anew for every 100 MB of its rows."""
+"""Largest interlaced PNG: GDAL decodes such an image again for every 100 MB of its rows."""
 
 
 def check_png(path: Path, stamp: Stamp) -> None:

@@ -18,7 +18,7 @@ from rasterio._err import CPLE_BaseError as GdalError
 __all__ = ["GdalError", "gdal_library", "listen", "messages", "proj_data", "quiet_libtiff"]
 
 _LOGGERS = ("rasterio._env", "rasterio._err")
-"""Where rasterio writes what GDAL says."""
+"""Loggers to which rasterio writes GDAL's messages."""
 _ERROR = "GDAL signalled an error"
 """How rasterio begins the records of errors, which it logs as information."""
 

@@ -21,7 +21,7 @@ from segmenter.base.files import read_regular, special
 
 TIFF_SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _TEXT_BYTES = 16 << 20
-"""GDAL reads texts beside a raster whole, and keeps an XML tree of several times their size."""
+"""Largest sidecar text: GDAL reads it completely, into an XML tree of several times its size."""
 _FIELD_BYTES = 1 << 20
 _GEO_ASCII = 34737
 
@@ -40,7 +40,7 @@ _NAMES_FILES = re.compile(r"grids|parameterfile|\binit\s*=|\bfile\s*=|pipeline",
 _WKT = re.compile(r"\s*\w+\s*[\[(]")
 _BAND = ["pamdataset", "pamrasterband"]
 _CLASS_NAMES = (["categorynames", "category"], ["gdalrasterattributetable", "row", "f"])
-"""Below it: elements of which GDAL takes names, and parses nothing."""
+"""Elements below it whose text GDAL uses as names, without parsing."""
 _CRS_TEXT = re.compile(r"\s*$|\s*\w+\s*[\[(]|\s*\w+:\d+\s*$|\s*urn:[\w:.,-]+\s*$|\s*\+proj=", re.IGNORECASE)
 """Anything else PROJ takes for the name of a file, among others."""
 

@@ -53,7 +53,7 @@ _REFUSED = re.compile(r"response code.*\b412\b")
 _tags: dict[str, str] = {}
 """Address at a server → ETag (or time and size) of the bytes that this process reads there."""
 _keeps_conditions: dict[str, bool] = {}
-"""Beginning of addresses → whether the server refuses what is asked for on a condition that does not hold."""
+"""Server address → True if it refuses requests whose condition does not hold."""
 _conditions: dict[str, int] = {}
 _lock = threading.RLock()
 """Lock of the three above; `_conditions` counts the threads that open or read an address on its condition."""

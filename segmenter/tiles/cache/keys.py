@@ -24,9 +24,9 @@ from segmenter.tiles.cache.file import STRIP_ROWS, Kind, PackedArray, PackWriter
 from segmenter.tiles.cache.folder import PackFolder
 
 _VALIDITY = 3
-"""Number of the rule which pixels have data: what was packed under another is made anew."""
+"""Version of the validity rule: scenes packed under another one are packed again."""
 _PACK_BYTES = 1 << 30
-"""A pack is finished from this size on: what a kill loses for each thread."""
+"""Size in bytes at which a pack is finished: a kill loses at most this for each thread."""
 _MOST_PACKS = 128
 """Packs of one packing, about: each takes two of the 1024 files that a process may open."""
 

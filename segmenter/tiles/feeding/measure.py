@@ -114,12 +114,12 @@ class _Timed:
             return cast(Tile, self._inner(*arguments, **options))
 
     def read(self, *arguments: Any) -> Tile:
-        """Read from a store, timed."""
+        """Read a tile from a store, timed."""
         with self._clock.stage(self._stage):
             return cast(Tile, self._inner.read(*arguments))
 
     def read_label(self, *arguments: Any) -> Any:
-        """Read from a store, timed."""
+        """Read labels from a store, timed."""
         with self._clock.stage(self._stage):
             return self._inner.read_label(*arguments)
 

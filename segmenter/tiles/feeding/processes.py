@@ -39,7 +39,7 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """A worker is one thread: libraries' own would fight all the others for the cores."""
 _POLL_SECONDS = 0.2
 _PATIENCE = 5.0
-"""Seconds that a worker, told to end, may take before it is killed."""
+"""Seconds that a worker may take to end before it is killed."""
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from segmenter.base.machine import free_memory
 from segmenter.tiles.batches import Batch
 
 _ALIGNMENT = 64
-"""Bytes; what NumPy and TensorFlow read fastest. TensorFlow copies an array that begins elsewhere."""
+"""Bytes; NumPy and TensorFlow read such arrays fastest, and TensorFlow copies others."""
 _MIB = 2**20
 
 

@@ -21,7 +21,7 @@ from segmenter.model.pretrained.value_range import CAFFE, check_photographs
 _COUNTED = re.compile(r"/variable(_\d+)?$")
 """Keras names the weight of ConvNeXt's layer scale by a count through the process; here it is gamma."""
 _LAST_NORM = re.compile(r"^(.*_layernormalization|layer_normalization(_\d+)?)/")
-"""ConvNeXt's last layer has no name of its own either; the encoder calls it after the one before."""
+"""ConvNeXt's last layer has no fixed name either; the encoder names it after the previous layer."""
 _SIDE = 224
 
 
