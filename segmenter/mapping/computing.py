@@ -63,7 +63,7 @@ class Windows(Protocol):
     """Place where the windows of rasters are computed."""
 
     def ready(self) -> contextlib.AbstractContextManager[object]:
-        """Reserve the computing devices in a block; planning inside it counts them."""
+        """Have the computing workers ready in a block; planning inside it counts their devices."""
 
     def tiling(self, call: Call, jobs: Sequence[MapJob], tiling: Tiling) -> Tiling:
         """Return the tiling for each computing process, given that for one process."""

@@ -69,7 +69,7 @@ class Sliding:
         return output[0] * self.stride - before, output[1] * self.stride - before + self.span
 
     def _before(self, given: Extent) -> int:
-        """Return the smaller half of `same`'s ⌈n / stride⌉ · stride − n + span + 1 − stride padded pixels."""
+        """Return the padding before; for `same` half of ⌈n / stride⌉ · stride − n + span + 1 − stride."""
         if self.padding is not None:
             return self.padding[0]
         return max(-given.offset % self.stride + self.span + 1 - self.stride, 0) // 2

@@ -70,7 +70,7 @@ class Unit:
 
     @staticmethod
     def _row(value_C: NDArray[np.float64], image_HWC: NDArray[Any], wide: Any) -> NDArray[Any]:
-        """Return (W × C,) repeated values: NumPy broadcasts along rows faster than along three bands."""
+        """Return values repeated to (W × C,): NumPy broadcasts along rows faster than along three bands."""
         return np.tile(value_C.astype(wide), image_HWC.shape[1])
 
 

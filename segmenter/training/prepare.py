@@ -293,7 +293,7 @@ def describe_drawn(first: Plan, sampling: SamplingConfig, index: TileIndex) -> s
 def trained_scale(metres_S: Sequence[float | None], ground: GroundScale | None) -> float | None:
     """Return the metres a pixel for which a model is trained; None if unknown.
 
-    The mean scale shown under `augmentation.scale_to`, else the median of the scenes.
+    The geometric mean scale shown under `augmentation.scale_to`, else the median of the scenes.
     """
     if ground is not None:
         return ground.middle()

@@ -120,7 +120,7 @@ def tiles_per_second(load: Load, batch: int, threads: int, batches: int) -> tupl
 
 
 def by_workers(made: BatchLoader, rows: Plan, workers: int, batches: int) -> float:
-    """Return tiles a second of wall-clock time, for a number of batches per worker or a time limit."""
+    """Return tiles a second of wall-clock time with worker processes, for at most `batches` batches each."""
     shape = BatchShape(rows.rows_SB.shape[1], made.tile_shape, made.dtype)
     pool = WorkerPool(workers, shape, ahead_of(workers, shape.bytes))
     with Feed(made, shape.batch, pool) as feed:

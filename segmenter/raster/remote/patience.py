@@ -164,9 +164,9 @@ def _place(served: str) -> str:
 def _on_condition(served: str, tag: str) -> Iterator[bool]:
     """Open files in a block on the condition of a tag; yield True if the server respects it.
 
-    Not used if the user sets own headers, which would be replaced, nor for Azure, which signs all headers. A
-    handle keeps the condition that it was opened with. GDAL searches all paths with settings at each opening,
-    so a path keeps its settings only during the block.
+    Not used if the user sets request headers, which would be replaced, nor for Azure, which signs all
+    headers. A handle keeps the condition that it was opened with. GDAL searches all paths with settings at
+    each opening, so a path keeps its settings only during the block.
     """
     keeps = served.startswith("/vsis3/") or _keeps_conditions.get(_place(served), False)
     if not keeps or not _STRONG.fullmatch(tag) or os.environ.get("GDAL_HTTP_HEADERS"):

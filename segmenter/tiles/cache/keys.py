@@ -114,7 +114,7 @@ def pack(
 
     Args:
         told: called with the number of pixels of every strip written, from any thread.
-        kept: returns True if another process has packed a job in the meantime.
+        kept: returns True if the result of another process, packed in the meantime, can be used.
         workers: number of threads; None: number of cores.
 
     Raises:
