@@ -1,4 +1,4 @@
-"""Loaders of datasets: where files are, their codes, palette and splits; all give scenes and a class map."""
+"""Loaders of datasets: files, codes, palettes and splits; all return scenes and a class map."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["kinds", "layout_of", "load_dataset"]
 
 
 def kinds() -> dict[str, tuple[Callable[[Any], Dataset], Callable[[Any], Layout]]]:
-    """Return for each kind of dataset its loader and its layout; both take the dataset section of that kind.
+    """Return loader and layout of each kind of dataset; both take the dataset section of that kind.
 
-    A loader reads no pixel and gives scenes and a class map; a layout gives the names of files, and looks at
-    none.
+    A loader returns scenes and a class map without reading pixels; a layout returns file-name patterns
+    without looking at files.
     """
     from .folder import folder_layout, load_folder
     from .naic2020 import load_naic2020, naic2020_layout
@@ -33,10 +33,10 @@ def kinds() -> dict[str, tuple[Callable[[Any], Dataset], Callable[[Any], Layout]
 
 
 def load_dataset(recipe: Recipe) -> Dataset:
-    """Return the scenes and class map that a recipe's dataset section names.
+    """Return the scenes and class map of a recipe's dataset section.
 
     Raises:
-        ConfigError, DatasetError, LabelError: as the loader of that kind says; files that cannot be.
+        ConfigError, DatasetError, LabelError: see the loader of that kind; also files that cannot be used.
     """
     from dataclasses import replace
 
@@ -59,7 +59,7 @@ def load_dataset(recipe: Recipe) -> Dataset:
 
 
 def _has_to_be_made(section: FolderConfig) -> bool:
-    """Return whether images or labels are others than the files that the patterns name."""
+    """Return whether images or labels must be made, because files cannot be used directly."""
     from segmenter.base.finding import is_vector
 
     from .folder import one_label
@@ -69,10 +69,10 @@ def _has_to_be_made(section: FolderConfig) -> bool:
 
 
 def layout_of(recipe: Recipe) -> Layout:
-    """Return file names of a recipe's dataset, as its layout; no file is looked at.
+    """Return the file-name patterns of a recipe's dataset, without looking at files.
 
     Raises:
-        ConfigError: a pattern that cannot be meant.
+        ConfigError: a pattern is invalid.
     """
     _, layout = kinds()[recipe.dataset.kind]
     return layout(recipe.dataset)

@@ -1,4 +1,4 @@
-"""Check, pack or make a dataset, tell its class coverage, or stitch a scene: `python -m datasets`."""
+"""Tools for datasets: check, pack, make, class coverage, stitching of scenes: `python -m datasets`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LARGEST_BATCH = 65_536
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one subcommand; gives the exit code."""
+    """Run one subcommand; return the exit code."""
     args = _parser().parse_args(arguments)
     from segmenter.raster import quiet_gdal  # not before: --help answers at once
 
@@ -157,7 +157,7 @@ def _positive(text: str) -> int:
 
 
 def _recipe(args: argparse.Namespace) -> tuple[Recipe, ClusterOptions | None]:
-    """Return the recipe, and the cluster that is to work: its workers need paths that begin at the root."""
+    """Return the recipe and the cluster to use; with a cluster, paths become absolute for its workers."""
     from segmenter.config.reading import load_recipe
 
     recipe, cluster = load_recipe(args.config, args.set), taken_from(args)
@@ -274,7 +274,7 @@ def _pack(args: argparse.Namespace) -> int:
 
 
 def _batches(text: str | None, own: int) -> list[int]:
-    """Return batch sizes in order: those of a list with commas, else the usual ones and the recipe's own."""
+    """Return batch sizes in order: a comma-separated list, else the usual sizes and the recipe's own."""
     if text is None:
         from segmenter.diagnosis import USUAL_BATCHES
 

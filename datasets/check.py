@@ -1,6 +1,6 @@
-"""Audit of a dataset: unreadable files, labels that do not fit, unknown values, leaks between splits.
+"""Audit of a dataset: unreadable files, labels that do not match, unknown values, leaks between splits.
 
-Pairing is checked before, by the loader: what cannot be paired never becomes a scene.
+The loader checks pairs earlier: files without a partner never become a scene.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _SHOWN = 10
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong.
+    """One fault of a dataset.
 
     Attributes:
         kind: unreadable, bands, label, size, georeferencing, unknown value, image type, class, or leak.
-        text: what is wrong; for an unknown value the value.
-        scene: None where it is wrong of the whole dataset.
-        pixels: how many have the unknown value.
+        text: description of the fault; for an unknown value, the value.
+        scene: name of the scene; None for a fault of the whole dataset.
+        pixels: number of pixels with the unknown value.
     """
 
     kind: str
@@ -57,13 +57,13 @@ class CheckReport:
     """Findings of `check_dataset`.
 
     Attributes:
-        pixels_PK: labelled pixels with data of each class in each split, in the order of `SPLITS`.
-        scenes_K: number of scenes that have each class.
-        ignored: pixels that the class map ignores or the images have no data for.
+        pixels_PK: labelled pixels with data by split (in the order of `SPLITS`) and class.
+        scenes_K: number of scenes with each class.
+        ignored: number of pixels ignored by the class map or without image data.
         unlabelled: names of scenes without a single labelled pixel.
-        remarks: warnings about images: not wrong, but perhaps not intended.
-        images: lines on bands, types, pixels' sizes and CRS of the images.
-        equal: names of scenes with the same pixels, where they are of one split.
+        remarks: warnings about images: possibly unintended properties.
+        images: lines on bands, types, pixel sizes and CRS of the images.
+        equal: names of scenes with equal pixels within one split.
         scale: line on the scenes' metres a pixel; empty without scenes.
     """
 
@@ -86,19 +86,19 @@ class CheckReport:
 
     @property
     def clean(self) -> bool:
-        """True if nothing is wrong."""
+        """True if there are no findings."""
         return not self.findings
 
     def shares(self) -> NDArray[np.float64]:
-        """Return the (K,) share of each class in the labelled pixels."""
+        """Return each class's share (K,) of the labelled pixels."""
         return self.pixels_K / max(1, int(self.pixels_K.sum()))
 
     def text(self, *, everything: bool = False, fits: bool = True) -> str:
-        """Return the report for people.
+        """Return the report as text.
 
         Args:
-            everything: every finding and file name, not only the first.
-            fits: the recipe can train on these files; else the caller says why not, next.
+            everything: include every finding and file name, not only the first ones.
+            fits: True if the recipe can train on these files; else the caller prints the reason next.
         """
         verdict = (
             self._verdict() if fits or not self.clean else "the files are clean; the recipe does not fit:"
@@ -220,12 +220,12 @@ def _label_name(finding: Finding) -> str:
 def check_dataset(
     dataset: Dataset, *, workers: int | None = None, progress: bool = True, spread: Spread = in_threads
 ) -> CheckReport:
-    """Read every file of a dataset and report all that is wrong; nothing is changed and nothing is raised.
+    """Read every file of a dataset and report all faults, without changing files or raising errors.
 
-    A label of another size than its image is reported, and its values are still looked at.
+    A label whose size differs from its image is reported, and its values are still checked.
 
     Args:
-        spread: does the work for the scenes.
+        spread: runs the work over the scenes.
     """
     audits = list(
         spread(
@@ -295,14 +295,14 @@ class _Audit:
 
     @contextlib.contextmanager
     def noting(self, kind: str) -> Iterator[None]:
-        """Turn a user's error into a finding."""
+        """Convert a user's error in the block to a finding."""
         try:
             yield
         except SegmenterError as error:
             self.add("bands" if isinstance(error, BandsError) else kind, str(error))
 
     def seen(self, dataset: Dataset) -> Seen:
-        """Return the facts of a scene that are compared to find leaks."""
+        """Return the facts of a scene that are compared to detect leaks."""
         valid = functools.cache(lambda: coarse_mask(self.scene.image, dataset.bands)) if self.masked else None
         return Seen(self.scene, self.digest, self.info, valid)
 
@@ -328,7 +328,7 @@ def _audit(dataset: Dataset, scene: Scene) -> _Audit:
 
 
 def _look_at_label(dataset: Dataset, audit: _Audit, *, masked: bool) -> None:
-    """Count classes and unknown values; `masked`: leave out what the image has no data for."""
+    """Count classes and unknown values; `masked`: leave out pixels without image data."""
     scene, classes = audit.scene, dataset.classes
     assert scene.label is not None, "seen before"
     unknown: Counter[str] = Counter()
@@ -350,7 +350,7 @@ def _look_at_label(dataset: Dataset, audit: _Audit, *, masked: bool) -> None:
 
 
 def _other_types(dataset: Dataset, audits: list[_Audit]) -> Iterator[Finding]:
-    """Yield images of another type or number of bands than most."""
+    """Yield images whose type or number of bands differs from the majority."""
     images = [(audit, (len(audit.bands), audit.info.dtype)) for audit in audits if audit.info is not None]
     kinds = Counter(image for _, image in images)
     for audit, image in images:
@@ -364,7 +364,7 @@ def _other_types(dataset: Dataset, audits: list[_Audit]) -> Iterator[Finding]:
 
 
 def _other_order(audits: list[_Audit]) -> Iterator[Finding]:
-    """Yield images whose named bands stand in another order than those of most."""
+    """Yield images whose named bands are in another order than in the majority."""
     images = [(audit, audit.info) for audit in audits if audit.info is not None]
     counts = Counter(filter(None, (used_names(info, audit.bands) for audit, info in images)))
     wanted = counts.most_common(1)[0][0] if counts else ()
@@ -376,7 +376,7 @@ def _other_order(audits: list[_Audit]) -> Iterator[Finding]:
 
 
 def _without_crs(audits: list[_Audit]) -> Iterator[Finding]:
-    """Yield images that do not say where they lie, beside others that do."""
+    """Yield images without CRS, if other images have one."""
     crs_counts = Counter(
         crs_name(audit.info) for audit in audits if audit.info is not None and audit.info.crs
     )
@@ -388,7 +388,7 @@ def _without_crs(audits: list[_Audit]) -> Iterator[Finding]:
 
 
 def _one_class(dataset: Dataset) -> Iterator[str]:
-    """Yield a remark where there are no classes to tell apart."""
+    """Yield a remark if there is only one class."""
     if len(dataset.classes) == 1:
         name = dataset.classes.names[0]
         yield (
@@ -398,7 +398,7 @@ def _one_class(dataset: Dataset) -> Iterator[str]:
 
 
 def _equal_colours(dataset: Dataset) -> Iterator[Finding]:
-    """Yield classes that a map would show alike."""
+    """Yield classes with equal colours, which a map could not distinguish."""
     names: dict[Colour, list[str]] = {}
     for each in dataset.classes.classes:
         names.setdefault(each.colour, []).append(each.name)
@@ -409,7 +409,7 @@ def _equal_colours(dataset: Dataset) -> Iterator[Finding]:
 
 
 def _missing_classes(dataset: Dataset, counts_SK: NDArray[np.int64]) -> Iterator[Finding]:
-    """Yield classes that nobody has, or that training would never see."""
+    """Yield classes that no scene has, or no training scene."""
     trains = np.array([scene.split == "train" for scene in dataset.scenes], np.bool_)
     for i, name in enumerate(dataset.classes.names):
         if not counts_SK[:, i].any():
@@ -429,7 +429,7 @@ _COMMON = 0.01
 
 
 def image_lines(images: Sequence[tuple[RasterInfo, tuple[int, ...]]]) -> Iterator[str]:
-    """Yield a line for each kind of image: bands used, type, pixel size, CRS and sizes."""
+    """Yield a line for each group of images with equal bands, type, pixel size, CRS and sizes."""
     sizes: dict[str, list[RasterInfo]] = {}
     for info, bands in images:
         sizes.setdefault(_kind(info, bands), []).append(info)
@@ -457,14 +457,14 @@ def _kind(info: RasterInfo, bands: tuple[int, ...]) -> str:
 
 
 def crs_name(info: RasterInfo) -> str:
-    """Return a short name of a raster's CRS; empty where it has none."""
+    """Return a short name of a raster's CRS; empty if it has none."""
     return "" if info.crs is None else crs_title(info.crs)
 
 
 def class_table(
     names: Sequence[str], pixels_PK: NDArray[np.int64], scenes_K: NDArray[np.int64]
 ) -> Iterator[str]:
-    """Yield each class's pixels, share and scenes, by split, and where the splits differ widely."""
+    """Yield each class's pixels, share and scenes, by split, and notes on splits that differ widely."""
     used = [(split, _shares(pixels)) for split, pixels in zip(SPLITS, pixels_PK, strict=True) if pixels.any()]
     used = used if len(used) > 1 else []
     total_K = pixels_PK.sum(axis=0)

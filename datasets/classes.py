@@ -1,4 +1,4 @@
-"""Class maps of the published datasets, with colours and codes, and their usual splits.
+"""Class maps of the published datasets with colours and codes, and their usual splits.
 
 Sources: ISPRS 2D Semantic Labeling Contest (Potsdam); NAIC2020 remote-sensing track, rounds 1 and 2.
 """
@@ -17,10 +17,10 @@ BLACK = (0, 0, 0)
 
 
 def parse_colour(value: int | str, where: str) -> Colour:
-    """Return a colour of a recipe; `where` is named in errors.
+    """Return a colour from a recipe; errors name `where`.
 
     Raises:
-        ConfigError: it is not of the form '#rrggbb'.
+        ConfigError: the value does not have the form '#rrggbb'.
     """
     digits = str(value).removeprefix("#")
     if not isinstance(value, str) or not re.fullmatch(r"[0-9A-Fa-f]{6}", digits):
@@ -62,8 +62,8 @@ POTSDAM_TEST: tuple[str, ...] = (
 def potsdam_classes(labels: Literal["full", "eroded"], classes: Literal[6, 5]) -> ClassMap:
     """Return Potsdam's class map for one protocol.
 
-    Black marks the eroded border and is ignored in the eroded labels only: in the full labels it is an
-    unknown colour. With 5 classes clutter is ignored, not merged into another class.
+    Black marks the eroded border and is ignored only in eroded labels; in full labels it is an unknown
+    colour. With 5 classes clutter is ignored, not merged into another class.
     """
     ignored = (BLACK,) if labels == "eroded" else ()
     if classes == 5:

@@ -1,6 +1,6 @@
-"""Files of a folder, pairs of image and label, and the assignment of splits, for all loaders.
+"""Files of a folder, pairs of image and label, and assignment of splits, for all loaders.
 
-The law of this module: **nothing is dropped in silence**. What cannot be paired is an error.
+The law of this module: **nothing is dropped in silence**. A file without a partner is an error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHOWN = 5
 
 
 def data_root(text: str) -> Path:
-    """Return the folder or address of `dataset.root`; a relative one is below the current folder."""
+    """Return the folder or address of `dataset.root`; relative paths start at the current folder."""
     if is_address(text):
         return root_of(text)
     root = path_of(text, "dataset.root")
@@ -45,7 +45,7 @@ def root_of(text: str) -> Path:
 
 
 def path_of(text: str, setting: str) -> Path:
-    """Return a path as the user wrote it; what no system takes for one is refused."""
+    """Return a path as the user wrote it; refuse texts that are no valid path."""
     try:
         path = Path(text).expanduser()
         path.is_dir()
@@ -56,16 +56,16 @@ def path_of(text: str, setting: str) -> Path:
 
 
 def files_under(root: Path, files: str | None = None) -> list[str]:
-    """Return relative posix paths of all files under `root`, sorted; links to folders are followed once.
+    """Return relative POSIX paths of all files under `root`, sorted; links to folders are followed once.
 
-    Names that start with a dot are left out, as in shell patterns: caches, and what some systems put
-    beside a file (`._image.tif`).
+    Names that start with a dot are left out, as in shell patterns: caches, and some systems' companion files
+    (`._image.tif`).
 
     Args:
-        files: the list of a remote root's files, where it cannot be listed.
+        files: list of a remote root's files, if the server cannot list them.
 
     Raises:
-        SegmenterError: a folder or address cannot be listed, or a listed file is not there.
+        SegmenterError: a folder or address cannot be listed, or a listed file is missing.
     """
     if is_address(str(root)):
         from .remote import remote_files
@@ -85,7 +85,7 @@ def _unreadable(error: OSError) -> None:
 
 
 def few(items: Iterable[str], shown: int = SHOWN) -> str:
-    """Return the first items, and how many more there are."""
+    """Return the first items as text, with the number of further ones."""
     names = list(items)
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
     return ", ".join(names[:shown]) + more
@@ -93,13 +93,13 @@ def few(items: Iterable[str], shown: int = SHOWN) -> str:
 
 @dataclass
 class Candidates:
-    """Files found for the scenes of a dataset, by scene name, before they are paired.
+    """Files found for the scenes of a dataset, by scene name, before pairing.
 
     Attributes:
         root: folder that the paths are relative to.
-        images, labels: scene name → relative paths; more than one is ambiguous.
-        image_form, label_form: what was looked for, for messages.
-        advice: what else can be done about images without a label.
+        images, labels: relative paths by scene name; more than one is ambiguous.
+        image_form, label_form: expected forms of names, for messages.
+        advice: further advice on images without a label.
     """
 
     root: Path
@@ -110,10 +110,10 @@ class Candidates:
     labels: dict[str, list[str]] = field(default_factory=dict)
 
     def pairs(self, only: set[str] | None = None) -> dict[str, tuple[str, str]]:
-        """Return scene name → (image, label), sorted; of the scenes `only`, where given.
+        """Return (image, label) by scene name, sorted; only for the scenes in `only`, if given.
 
         Raises:
-            DatasetError: for no files at all, two files for one scene, and files without a partner.
+            DatasetError: there are no files, two files for one scene, or files without a partner.
         """
         images, labels = (_of(only, files) for files in (self.images, self.labels))
         if not images:
@@ -131,7 +131,7 @@ class Candidates:
         return {name: (images[name][0], labels[name][0]) for name in sorted(images)}
 
     def unused(self, names: Iterable[str], reason: str) -> tuple[tuple[Path, str], ...]:
-        """Return files of scenes that are left out, the images where there are any, each with the reason."""
+        """Return files of scenes left out (the images, if any), each with the reason."""
         paths = (path for name in sorted(names) for path in self.images.get(name, self.labels.get(name, [])))
         return tuple((self.root / path, reason) for path in paths)
 
@@ -156,7 +156,7 @@ def _of(only: set[str] | None, files: dict[str, list[str]]) -> dict[str, list[st
 
 @dataclass(frozen=True)
 class Named:
-    """Scenes that a recipe names for the splits; `train` None means: all that is named nowhere."""
+    """Scenes that a recipe lists for the splits; if `train` is None, all unlisted scenes train."""
 
     validation: tuple[str, ...] = ()
     test: tuple[str, ...] = ()
@@ -166,17 +166,17 @@ class Named:
 def assign_splits(
     known: Mapping[str, Sequence[str]], groups: Mapping[str, str], named: Named
 ) -> dict[str, Split]:
-    """Return scene name → split, for every scene that is used.
+    """Return the split of every used scene, by name.
 
     Args:
-        known: scene name → what it may be called by (name, group, path); entries of `named` are compared
-            with these, as they are and then as glob patterns.
-        groups: scene name → group; a group is never separated.
-        named: what the recipe names.
+        known: for each scene name its aliases (name, group, path); entries of `named` are compared with these
+            literally, then as glob patterns.
+        groups: group of each scene name; a group is never separated.
+        named: scenes listed by the recipe.
 
     Raises:
-        DatasetError: for an entry that matches nothing, a scene named for two splits, a group that would
-            be separated, and for no scene left to train on.
+        DatasetError: an entry matches nothing, a scene is listed for two splits, a group would be separated,
+            or no scene is left to train on.
     """
     splits: dict[str, Split] = {}
     called = _by_alias(known)
@@ -204,7 +204,7 @@ def assign_splits(
 
 
 def matching(entries: Iterable[str], known: Mapping[str, Sequence[str]], setting: str) -> set[str]:
-    """Return names of the scenes that a setting means by its entries; `known`: see `assign_splits`.
+    """Return the names of the scenes that match the entries of a setting; `known`: see `assign_splits`.
 
     Raises:
         DatasetError: an entry matches nothing.
@@ -222,7 +222,7 @@ def _by_alias(known: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
 
 
 def _matching(entry: str, called: Mapping[str, list[str]], setting: str) -> list[str]:
-    """Return scenes that are called `entry`, or else those that match it as a glob pattern."""
+    """Return the scenes with the alias `entry`, else those that match it as a glob pattern."""
     by_pattern = (name for alias, names in called.items() if fnmatchcase(alias, entry) for name in names)
     matched = called.get(entry) or list(dict.fromkeys(by_pattern))
     if not matched:
@@ -234,7 +234,7 @@ def _matching(entry: str, called: Mapping[str, list[str]], setting: str) -> list
 
 
 def _meant(entry: str, called: Mapping[str, list[str]]) -> str:
-    """Return a hint: the pattern that an entry is short of, or a name that is spelt nearly so."""
+    """Return a hint for an unmatched entry: a pattern that would match, or a similarly spelt name."""
     for pattern in (f"{entry}*", f"*{entry}*"):
         names = {name for alias, names in called.items() if fnmatchcase(alias, pattern) for name in names}
         if names:
@@ -255,9 +255,9 @@ def _groups_whole(splits: Mapping[str, Split], groups: Mapping[str, str]) -> Non
 
 
 def held_out(names: Iterable[str], share: float) -> tuple[str, ...]:
-    """Return the nearest number of names to a share of them, those of smallest hash; at least one of two.
+    """Return about `share` of the names, those of smallest hash; at least one of two.
 
-    A name that is added or taken away moves at most one other from one side to the other.
+    Adding or removing a name changes the side of at most one other name.
     """
     ranked = sorted(names, key=_unit_hash)
     count = min(max(1, math.floor(share * len(ranked) + 0.5)), len(ranked) - 1)
@@ -265,11 +265,11 @@ def held_out(names: Iterable[str], share: float) -> tuple[str, ...]:
 
 
 def _unit_hash(name: str) -> float:
-    """Return a number in 0 … 1 by the name alone (Python's own hash changes with each process)."""
+    """Return a number in 0 … 1 from the name alone (Python's own hash changes with each process)."""
     return int.from_bytes(hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()[:8], "big") / 2**64
 
 
 def found_in_paths(pattern: str, paths: Sequence[str]) -> list[str | None]:
-    """Return what the one group of a regular expression finds in each path; None where it finds nothing."""
+    """Return the match of a regular expression's only group in each path; None if it does not match."""
     matches = (re.search(pattern, path) for path in paths)
     return [None if match is None else match[1] for match in matches]

@@ -1,4 +1,4 @@
-"""Folders of images and labels that a pattern can pair."""
+"""Folders of images and labels that are paired by patterns."""
 
 from __future__ import annotations
 
@@ -39,14 +39,15 @@ _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def load_folder(config: FolderConfig) -> Dataset:
-    """Return scenes of a folder: image and label files whose paths agree in the `{names}` of the patterns.
+    """Return scenes of a folder: image and label files whose paths agree in the patterns' `{names}`.
 
-    A scene is called after the values of those names (`{tile}/images/{part}.jpg` gives `tile_1_part_2`),
-    or after its file where the patterns have none.
+    A scene's name is made of these values (`{tile}/images/{part}.jpg` gives `tile_1_part_2`), or is its
+    file's if the patterns have no names.
 
     Raises:
-        ConfigError: a pattern, colour or split that cannot be meant.
-        DatasetError: no images, ambiguous or unpaired files, a split that matches nothing or cuts a group.
+        ConfigError: a pattern, colour or split is invalid.
+        DatasetError: images are missing, files ambiguous or unpaired, or a split matches nothing or cuts a
+            group.
     """
     root = data_root(config.root)
     classes = class_map(config)
@@ -77,7 +78,7 @@ def load_folder(config: FolderConfig) -> Dataset:
 
 
 def folder_layout(config: FolderConfig) -> Layout:
-    """Return the patterns of the recipe; its fields are their `{names}`."""
+    """Return the recipe's patterns as a layout; its fields are their `{names}`."""
     images = image_regexes(config)
     labels = pattern_regex(config.labels, "dataset.labels")
     several = dict(zip(config.images, images, strict=True)) if len(images) > 1 else {}
@@ -88,7 +89,7 @@ def folder_layout(config: FolderConfig) -> Layout:
 
 
 def one_label(config: FolderConfig) -> bool:
-    """Return whether one label file is that of all images: its pattern has no names, those of images have."""
+    """Return whether one label file serves all images: only the images' pattern has names."""
     named = pattern_regex(config.images[0], "dataset.images").groupindex
     return bool(named) and not pattern_regex(config.labels, "dataset.labels").groupindex
 
@@ -97,13 +98,13 @@ def one_label(config: FolderConfig) -> bool:
 
 
 def pattern_regex(pattern: str, setting: str) -> re.Pattern[str]:
-    """Return a pattern as a regular expression on relative posix paths.
+    """Return a pattern as a regular expression on relative POSIX paths.
 
-    `*` is any part of one name, `**/` any folders, `{name}` a part of one name that is kept; a name that
-    occurs twice must have the same value. Everything else stands for itself.
+    `*` matches any part of one file or folder name, `**/` any folders, `{name}` a captured part of one name;
+    a repeated name must have the same value. All other characters are literal.
 
     Raises:
-        ConfigError: for a pattern that leaves the root, and for braces without a name.
+        ConfigError: the pattern leaves the root, or has braces without a name.
     """
     if pattern.startswith(("/", "~")) or ".." in pattern.split("/") or re.match(r"[A-Za-z]:", pattern):
         raise ConfigError(f"{setting}: expected a pattern below dataset.root, got {pattern}")
@@ -131,10 +132,10 @@ def pattern_regex(pattern: str, setting: str) -> re.Pattern[str]:
 
 
 def image_regexes(config: FolderConfig) -> tuple[re.Pattern[str], ...]:
-    """Return the patterns of a scene's image files as regular expressions, with the same names.
+    """Return the patterns of a scene's image files as regular expressions with the same names.
 
     Raises:
-        ConfigError: a pattern that cannot be meant, or several whose names differ or that have none.
+        ConfigError: a pattern is invalid, or several patterns have different names or none.
     """
     regexes = tuple(pattern_regex(pattern, "dataset.images") for pattern in config.images)
     for regex, pattern in zip(regexes[1:], config.images[1:], strict=True):
@@ -150,10 +151,10 @@ def image_regexes(config: FolderConfig) -> tuple[re.Pattern[str], ...]:
 def _files(
     config: FolderConfig, root: Path, paths: Sequence[str], names: Sequence[str]
 ) -> dict[str, tuple[Path, ...]]:
-    """Return scene name → image files in the order of bands; empty if one file opens by itself.
+    """Return image files in band order by scene name; empty if a scene is one file that needs no driver.
 
     Raises:
-        DatasetError: a scene has not one file of each pattern, or a file belongs to no scene.
+        DatasetError: a scene lacks a file of a pattern, or a file belongs to no scene.
     """
     regexes, files = image_regexes(config), {name: list[Path]() for name in names}
     if len(regexes) == 1 and not config.drivers:
@@ -185,7 +186,7 @@ def _files(
 def _pairs(
     config: FolderConfig, root: Path, paths: Sequence[str]
 ) -> tuple[dict[str, tuple[str, str]], Unused]:
-    """Pair images and labels by scene name; also return images skipped for want of a label."""
+    """Pair images and labels by scene name; also return images skipped for lack of a label."""
     image_regex = image_regexes(config)[0]
     label_regex = pattern_regex(config.labels, "dataset.labels")
     named = set(image_regex.groupindex)
@@ -223,7 +224,7 @@ def _pairs(
 
 
 def _spelt_otherwise(config: FolderConfig, paths: Sequence[str]) -> list[str]:
-    """Return files that no pattern matches but for the spelling of their ending: .TIF or .tiff for .tif."""
+    """Return files that match a pattern except for the spelling of their ending: .TIF or .tiff for .tif."""
     patterns = (*config.images, config.labels)
     exact = [pattern_regex(pattern, "dataset.images") for pattern in patterns]
     loose = []
@@ -245,7 +246,7 @@ def _on_one_file(
     image_regex: re.Pattern[str],
     label_regex: re.Pattern[str],
 ) -> tuple[dict[str, tuple[str, str]], Unused]:
-    """Pair images that share one label file, as `_pairs`."""
+    """Pair images with one shared label file; returns the same as `_pairs`."""
     labels = [path for path in paths if label_regex.fullmatch(path)]
     if len(labels) != 1:
         raise DatasetError(
@@ -282,7 +283,7 @@ def _braces(regex: re.Pattern[str]) -> str:
 
 
 def _groups(split: FolderSplit, images: Mapping[str, str]) -> dict[str, str]:
-    """Return the group of each image; without a `group` setting each scene is its own."""
+    """Return the group of each image; without a `group` setting each scene is a group."""
     if split.group is None:
         return {name: name for name in images}
     group_names = found_in_paths(split.group, list(images.values()))
@@ -313,12 +314,12 @@ def _splits(
 
 
 def _torn(config: FolderConfig, splits: Mapping[str, Split]) -> tuple[str, ...]:
-    """Return a line where images that share a name's value, but not all names', lie in several splits.
+    """Return warnings on images that share the value of a name but are in several splits.
 
-    They may be parts of one scene; a value that all images share says nothing.
+    They may be parts of one scene; a value shared by all images is ignored.
 
     Args:
-        splits: image → split.
+        splits: split of each image.
     """
     regex = pattern_regex(config.images[0], "dataset.images")
     names = list(regex.groupindex) if config.split.group is None else []
@@ -338,10 +339,10 @@ def _torn(config: FolderConfig, splits: Mapping[str, Split]) -> tuple[str, ...]:
 
 
 def _group_regex(regex: re.Pattern[str], name: str, values: Mapping[str, str]) -> str:
-    """Return an expression for `split.group` whose group is what a name of a pattern stands for.
+    """Return an expression for `split.group` whose group matches the value of a pattern's name.
 
     Args:
-        values: image → value of the name; the expression ends behind the name where it finds the same there.
+        values: value of the name for each image; the expression ends after the name if that suffices.
     """
     whole = regex.pattern.replace(f"(?P<{name}>[^/]+)", "([^/]+)").replace(f"(?P={name})", r"\1")
     whole = "^" + re.sub(r"\(\?P<\w+>\[\^/\]\+\)|\(\?P=\w+\)", "[^/]+", whole) + "$"
@@ -355,7 +356,7 @@ def _group_regex(regex: re.Pattern[str], name: str, values: Mapping[str, str]) -
 
 
 def class_map(config: FolderConfig) -> ClassMap:
-    """Return a recipe's class map; missing colours are chosen well apart, for maps only."""
+    """Return a recipe's class map; missing colours get distinct defaults, used only in maps."""
     classes = tuple(
         LandCoverClass(
             c.name,

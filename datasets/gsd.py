@@ -1,4 +1,4 @@
-"""Ground sampling distance of a dataset's scenes, as far as the recipe says it."""
+"""Ground sampling distance of a dataset's scenes, set by the recipe."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _MOST = 100_000.0
 
 
 def with_scale(dataset: Dataset, said: Literal["georeference"] | float | PathScale) -> Dataset:
-    """Return the dataset whose scenes have the scale that `dataset.metres_per_pixel` says; no file is opened.
+    """Return the dataset with the scales of `dataset.metres_per_pixel`; no file is opened.
 
     Raises:
-        DatasetError: a pattern finds no number of metres in the path of an image.
+        DatasetError: a pattern finds no number of metres in an image's path.
     """
     if said == "georeference":
         return dataset
@@ -54,13 +54,13 @@ def _metres(found: str | None, path: str, said: PathScale) -> float:
 
 
 _APART = 1.1
-"""Ratio of what the recipe and the georeference say from which it is pointed out."""
+"""Ratio of the recipe's and the georeference's scale from which it is reported."""
 
 Images = Sequence[tuple[Scene, RasterInfo]]
 
 
 def scale_line(dataset: Dataset, images: Images) -> str:
-    """Return a line on the scales of scenes: one, or how many of each octave; empty where none is known."""
+    """Return a line on the scenes' scale, or on the number of scenes by octave of scale; empty if unknown."""
     metres = [dataset.scale_of(scene, info.metres_per_pixel) for scene, info in images]
     known_metres = [m for m in metres if m is not None]
     if not known_metres:
@@ -74,7 +74,7 @@ def scale_line(dataset: Dataset, images: Images) -> str:
 
 
 def contradictions(images: Images) -> Iterator[str]:
-    """Yield a line for each image whose georeference tells another scale than the recipe."""
+    """Yield a line for each image whose georeference gives another scale than the recipe."""
     for scene, info in images:
         stated, measured = scene.metres_per_pixel, info.metres_per_pixel
         if stated and measured and not 1 / _APART <= stated / measured <= _APART:

@@ -1,4 +1,4 @@
-"""Leaks between splits: scenes of two splits that show the same, so that scores measure memory."""
+"""Leaks between splits: scenes of two splits with common content, so that scores measure memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from segmenter.raster import RasterInfo, outlines
 _LEAST_PIXELS = 0.9
 """Width of a common strip, in pixels of the coarser scene, from which scenes overlap and not only adjoin."""
 _GRID = 128
-"""Points on a side at which it is looked whether both have data where their extents overlap."""
+"""Points along a side at which both scenes are checked for data in their common extent."""
 _LEAST_POINTS = 0.002
 """Share of these points; fewer are rounding at the edges of two strips that adjoin."""
 
@@ -24,12 +24,12 @@ Points = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Seen:
-    """A scene as the audit saw it.
+    """Facts of a scene from the audit.
 
     Attributes:
-        digest: of its pixels; None where they are all the same or could not be read.
-        info: its header; None where it could not be opened.
-        valid: (h, w) where it has data, on a coarse grid, told when asked for; None: everywhere.
+        digest: digest of its pixels; None if all pixels are equal or unreadable.
+        info: its header; None if it could not be opened.
+        valid: function that returns an (h, w) mask of data on a coarse grid; None: data everywhere.
     """
 
     scene: Scene
@@ -40,7 +40,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Leak:
-    """Two scenes of different splits that show the same, and how."""
+    """Two scenes of different splits with common content, and a description."""
 
     first: Scene
     second: Scene
@@ -53,7 +53,7 @@ class Leak:
 
 
 def equal_scenes(seen: Sequence[Seen]) -> list[list[Scene]]:
-    """Return scenes of the same pixels, two or more, whatever their split and however they are stored."""
+    """Return groups of scenes with equal pixels, in any split and any file format."""
     by_digest: dict[bytes, list[Scene]] = defaultdict(list)
     for each in seen:
         if each.digest is not None:
@@ -62,7 +62,7 @@ def equal_scenes(seen: Sequence[Seen]) -> list[list[Scene]]:
 
 
 def find_leaks(seen: Sequence[Seen]) -> list[Leak]:
-    """Return scenes of two splits with the same pixels, or on the same ground; each scene once at most."""
+    """Return pairs of scenes of two splits with equal pixels or common ground; each scene at most once."""
     leaks: list[Leak] = []
     for scenes in equal_scenes(seen):
         first = scenes[0]
@@ -75,7 +75,7 @@ def find_leaks(seen: Sequence[Seen]) -> list[Leak]:
 
 
 def _overlaps(seen: Sequence[Seen]) -> Iterator[Leak]:
-    """Yield the first scene of another split on each scene's ground, with how much they share."""
+    """Yield for each scene the first overlapping scene of another split, with the shared area."""
     infos = [each.info for each in seen if each.info is not None]
     with_header = [each for each in seen if each.info is not None]
     lying = [
@@ -99,7 +99,7 @@ def _overlaps(seen: Sequence[Seen]) -> Iterator[Leak]:
 
 
 def _shared(a: Seen, ground_a: Points, b: Seen, ground_b: Points) -> float:
-    """Return share of the smaller scene's area that two have in common; 0 where they only adjoin."""
+    """Return the common share of the smaller scene's area; 0 if the scenes only adjoin."""
     common = _clipped(ground_a, ground_b)
     if len(common) < 3:
         return 0.0
@@ -148,7 +148,7 @@ def _area(polygon: Points) -> float:
 
 
 def _points_in(polygon: Points) -> Points:
-    """Return (N, 2) points of an even grid in a convex polygon."""
+    """Return (N, 2) points of a regular grid within a convex polygon."""
     low, high = polygon.min(axis=0), polygon.max(axis=0)
     steps = (np.arange(_GRID) + 0.5) / _GRID
     x, y = np.meshgrid(*(low[i] + steps * (high[i] - low[i]) for i in (0, 1)))
@@ -161,7 +161,7 @@ def _points_in(polygon: Points) -> Points:
 
 
 def _has_data(seen: Seen, ground: Points, points_N2: Points) -> NDArray[np.bool_]:
-    """Return (N,) whether a scene has data at points on its ground."""
+    """Return an (N,) mask of points on a scene's ground where it has data."""
     if seen.valid is None:
         return np.ones(len(points_N2), np.bool_)
     valid_HW = seen.valid()

@@ -1,7 +1,7 @@
-"""Files that are made for a dataset, in its cache, before anything reads them as any other.
+"""Files made for a dataset in its cache, before other code reads them like any other file.
 
-Images whose bands lie in several files, or that a driver has to be named for, become one GeoTIFF. Labels that
-are polygons, or rasters of another grid, become labels on the grid of each image.
+Images with bands in several files, or that need a named driver, become one GeoTIFF. Polygons, and label
+rasters of another grid, become labels on the grid of each image.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _WORKERS = 4
 """Scenes whose bands are read at once: each takes the memory of a strip as wide as the scene."""
 
 Made = Mapping[str, Path | SegmenterError | None]
-"""Scene → what was made for it, or why it was not; None: nothing came of it."""
+"""Scene → the file made, or the error; None: its sources give none."""
 
 
 class MadeFilesError(DatasetError):
-    """Files of which no labels or images can be made.
+    """Labels or images cannot be made from files.
 
     Attributes:
-        lines: what is wrong, a line for each scene.
+        lines: a line on the fault of each scene.
     """
 
     def __init__(self, faults: Sequence[str], scenes: int, what: str) -> None:
@@ -56,7 +56,7 @@ class MadeFilesError(DatasetError):
         super().__init__(f"{first} ({len(faults)} of {scenes} scenes{more})")
 
     def text(self, *, everything: bool = False) -> str:
-        """Return a line for each fault, or for the first of them."""
+        """Return a line for each fault, or only for the first ones."""
         faults = self.lines if everything else grouped(self.lines)
         lines = [
             f"{self._what}: {len(self.lines)}",
@@ -68,13 +68,13 @@ class MadeFilesError(DatasetError):
 
 
 def with_made_files(dataset: Dataset, section: FolderConfig) -> Dataset:
-    """Return the dataset with what has to be made of its files in their place.
+    """Return the dataset with made files in place of those that cannot be used directly.
 
-    Files of an earlier call are used again where all that they were made of is as it was.
+    Files of an earlier call are reused if their sources are unchanged.
 
     Raises:
-        MadeFilesError: files that cannot be labels or images, of whichever scenes.
-        DatasetError: images on which no label lies, unless they are to be skipped; the extra is missing.
+        MadeFilesError: files cannot be used as labels or images.
+        DatasetError: an image has no label on it, unless such images are skipped; or the extra is missing.
     """
     check_drivers(section.drivers, "dataset.drivers")
     dataset = _with_images(dataset, section)
@@ -87,7 +87,7 @@ def with_made_files(dataset: Dataset, section: FolderConfig) -> Dataset:
 
 
 def _with_images(dataset: Dataset, section: FolderConfig) -> Dataset:
-    """Return one raster for each scene of several files, or of a file that does not open by itself."""
+    """Return the dataset with one raster for each scene of several files, or that needs a driver."""
     several = [
         scene
         for scene in dataset.scenes
@@ -122,7 +122,7 @@ def _with_images(dataset: Dataset, section: FolderConfig) -> Dataset:
 
 
 def _with_labels(dataset: Dataset, section: FolderConfig) -> Dataset:
-    """Return the dataset with a raster on the grid of its image in place of each label."""
+    """Return the dataset with each label replaced by a raster on the grid of its image."""
     files = _label_files(dataset, section)
     shared = len({scene.label for scene in dataset.scenes}) == 1 and len(dataset.scenes) > 1
 
@@ -165,7 +165,7 @@ def _label_files(dataset: Dataset, section: FolderConfig) -> LabelFiles | Placed
 
 
 def _without_empty(dataset: Dataset, section: FolderConfig, found: Made) -> Dataset:
-    """Return the dataset with the labels that were found, without scenes that have none."""
+    """Return the dataset with the labels made, without scenes that have none."""
     total = len(dataset.scenes)
     empty = [scene for scene in dataset.scenes if found[scene.name] is None]
     if empty and section.unlabelled != "skip":
@@ -200,7 +200,7 @@ def _made(
     description: str,
     unit: str,
 ) -> Made:
-    """Make each scene's file, in several threads; show a bar for those that are not there yet."""
+    """Make each scene's file in several threads; show a progress bar for missing files."""
 
     def tried(scene: Scene) -> Path | SegmenterError | None:
         try:

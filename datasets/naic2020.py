@@ -22,14 +22,14 @@ from .files import (
 
 
 def load_naic2020(config: Naic2020Config) -> Dataset:
-    """Return pairs `NAME.tif` and `NAME.png` in any subfolders of the root, by their stem.
+    """Load pairs `NAME.tif` and `NAME.png` in any subfolders of the root, by their stem.
 
-    Validation scenes are held out by a hash of the stem, so that they stay the same when files are added.
-    Labels hold codes, and every pixel must have one of the round's unless the recipe ignores it.
+    Validation scenes are chosen by a hash of the stem, so that they stay the same when files are added.
+    Labels contain codes; every pixel must have a code of the round, unless the recipe ignores it.
 
     Raises:
-        DatasetError: no images, two files of one stem, files without a partner, a scene to leave out that
-            is not there.
+        DatasetError: there are no images, two files of one stem, or files without a partner, or a scene to
+            leave out is missing.
     """
     root = data_root(config.root)
     candidates = Candidates(root, "images/NAME.tif", "labels/NAME.png")
@@ -54,7 +54,7 @@ def load_naic2020(config: Naic2020Config) -> Dataset:
 
 
 def naic2020_layout(config: Naic2020Config) -> Layout:
-    """Return files in any folder; the field is `{name}`, the stem."""
+    """Return a layout for files in any folder; its field is `{name}`, the stem."""
     images, labels = (
         re.compile(f"(?:.*/)?(?P<name>[^/]+){ending}", re.IGNORECASE) for ending in (r"\.tiff?", r"\.png")
     )

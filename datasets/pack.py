@@ -1,4 +1,4 @@
-"""Packing of a recipe's training scenes, also of those that are cheap to read in place."""
+"""Packing of a recipe's training scenes, including those that are cheap to read in place."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.store import make_room, tell_damaged, tell_leftovers, tell_replaced
 
 _LOTS = 64
-"""That are packed elsewhere, each into two packs at most."""
+"""Number of lots of scenes packed outside this process, each into at most two packs."""
 
 
 def pack_dataset(dataset: Dataset, *, progress: bool = True, spread: Spread = in_threads) -> Iterator[str]:
-    """Pack the training scenes, as far as they are not; gives lines on what is done, where, and what it took.
+    """Pack the training scenes that are not packed yet; yield lines on progress, place and size.
 
-    Validation, prediction and statistics read whole scenes from their files: those of other splits are left.
+    Scenes of other splits are not packed: validation, prediction and statistics read whole scenes from files.
 
     Args:
-        spread: does the work for some scenes at a time, elsewhere than in this process's threads.
+        spread: runs the work on some scenes at a time; by default in threads of this process.
 
     Raises:
-        DatasetError: there are none, a label does not fit its image, or the packs would be too large.
-        OutputError: the disk is full; SegmenterError: a file cannot be read. What was complete stays.
+        DatasetError: training scenes are missing, a label does not match its image, or packs are too large.
+        OutputError: the disk is full; SegmenterError: a file cannot be read. Completed packs stay.
     """
     scenes = dataset.of("train")
     if not scenes:
@@ -75,7 +75,7 @@ def _pack_elsewhere(
     spread: Spread,
     told: Callable[[Job, int], None],
 ) -> None:
-    """Pack each lot of files by one worker, into its own packs; few lots, as each pack is a file to open."""
+    """Pack each lot of files by one worker into separate packs; few lots, since each pack is an open file."""
 
     def work(lot: Sequence[Job]) -> None:
         pack(dataset, folder, lot, progress=False, kept=_as_asked(dataset), workers=1)
@@ -115,7 +115,7 @@ def _ratios(written: int, files: int, jobs: Sequence[Job]) -> str:
 
 
 def _jobs(dataset: Dataset, folder: PackFolder, scenes: Sequence[Scene], progress: bool) -> list[Job]:
-    """Return the jobs of what is not packed yet, or by another codec; check labels against images."""
+    """Return jobs for scenes that are not packed, or by another codec; check labels against images."""
 
     def missing(scene: Scene, kind: Kind) -> bool:
         key = key_of(dataset, scene, kind)
@@ -138,12 +138,12 @@ def _jobs(dataset: Dataset, folder: PackFolder, scenes: Sequence[Scene], progres
 
 
 def _as_asked(dataset: Dataset) -> Callable[[PackedArray], bool]:
-    """Return whether something is packed as the recipe asks for."""
+    """Return a function that tests whether an array is packed with the recipe's codec."""
     return lambda array: array.content.codec == dataset.cache_codec
 
 
 def _counting(bar: tqdm[NoReturn], kind: Kind) -> Callable[[Job, int], None]:
-    """Return a thread-safe counter of the images' pixels, or of labels' where no image is packed."""
+    """Return a thread-safe counter of packed pixels of one kind, image or label."""
     lock = threading.Lock()
 
     def told(job: Job, pixels: int) -> None:
@@ -155,6 +155,6 @@ def _counting(bar: tqdm[NoReturn], kind: Kind) -> Callable[[Job, int], None]:
 
 
 def _stored(jobs: Sequence[Job]) -> int:
-    """Return bytes of the files that are packed."""
+    """Return the total size in bytes of the source files."""
     paths = [job.scene.image if job.kind == "image" else job.scene.label for job in jobs]
     return sum(path.stat().st_size for path in paths if path is not None)

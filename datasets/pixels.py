@@ -17,16 +17,16 @@ from segmenter.raster import Raster, open_raster
 from segmenter.tiles.pairs import row_strips
 
 _PIECE_BYTES = 1 << 24
-"""Bytes of an image read at once: with what is made of it some 100 MiB a thread."""
+"""Bytes of an image read at once: with derived arrays some 100 MiB a thread."""
 _PIECE_PIXELS = 1 << 22
 _LARGE_PIXELS = 1 << 27
-"""From there on a single block may have so many that one for each thread would fill the memory."""
+"""Pixels from which rasters are read one at a time: one block per thread could fill the memory."""
 _LARGE = threading.Lock()
 _MASK_SIDE = 512
 
 
 def pieces(size: Size, bytes_per_pixel: int = 1) -> Iterator[Window]:
-    """Yield windows of bounded bytes that cover a raster; of whole rows as far as they fit."""
+    """Yield windows of bounded size that cover a raster; whole rows if they fit."""
     most = max(1, min(_PIECE_PIXELS, _PIECE_BYTES // bytes_per_pixel))
     for strip in row_strips(size, most):
         for col in range(0, size.width, most):
@@ -34,18 +34,18 @@ def pieces(size: Size, bytes_per_pixel: int = 1) -> Iterator[Window]:
 
 
 def in_turn(size: Size) -> contextlib.AbstractContextManager[object]:
-    """Return a lock to hold while a raster is read: very large ones are read one at a time."""
+    """Return a lock to hold while reading a raster: very large ones are read one at a time."""
     return _LARGE if size.pixels > _LARGE_PIXELS else contextlib.nullcontext()
 
 
 def digest_of(raster: Raster) -> tuple[bytes | None, bool]:
-    """Read all of a raster: a digest of the pixels that a model would see, and whether any of them has data.
+    """Read a whole raster; return a digest of the pixels a model would see, and True if any has data.
 
-    Decoding takes longer by far: scenes that are equal are found without reading any file twice, also where
-    they are stored otherwise. None for a scene of one colour: empty tiles are equal and not the same.
+    Digests find equal scenes without reading a file twice, even in different formats; decoding takes far
+    longer than hashing. None for a scene of one colour: empty tiles are equal but no leak.
 
     Raises:
-        RasterError: naming file and window.
+        RasterError: a window cannot be read.
     """
     size, dtype = raster.info.size, np.dtype(raster.info.dtype)
     digest = hashlib.blake2b(repr((size, dtype.name, len(raster.bands))).encode(), digest_size=16)
@@ -62,7 +62,7 @@ def digest_of(raster: Raster) -> tuple[bytes | None, bool]:
 
 
 def coarse_mask(path: Path, bands: tuple[int, ...] | None) -> NDArray[np.bool_]:
-    """Return (h, w) where an image has data, on a grid of at most 512 on a side."""
+    """Return an (h, w) mask of an image's data, on a grid of at most 512 × 512."""
     with open_raster(path, bands) as raster:
         size = raster.info.size
         return raster.thinned(

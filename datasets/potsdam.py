@@ -19,16 +19,17 @@ _NAME = re.compile(r"(?:top_potsdam_)?(\d+)_(\d+)")
 
 
 def load_potsdam(config: PotsdamConfig) -> Dataset:
-    """Load Potsdam's scenes, named `row_column` without padding, wherever they lie under the root.
+    """Load Potsdam's scenes, named `row_column` without padding, anywhere under the root.
 
     The published archives pad numbers differently (`02_10`, `2_10`): both are read as one scene, and two
     files of one kind for a scene are an error. The `standard` split trains on 24 scenes and tests on 14; it
-    has no validation scenes, for none of the published numbers hold any out: name some
-    (`split: {validation: [...], test: [...]}`) to choose a checkpoint by its validation score. Published
-    scenes that a split names and that are not there are counted in `Dataset.notes`.
+    has no validation scenes, as in all published results: list some (`split: {validation: [...], test:
+    [...]}`) to choose a checkpoint by its validation score. `Dataset.notes` counts published scenes that a
+    split lists but that are missing.
 
     Raises:
-        DatasetError: no images, ambiguous or unpaired files, an unknown name, nothing to train on.
+        DatasetError: images are missing, files ambiguous or unpaired, a name unknown, or nothing is left to
+            train on.
     """
     root = data_root(config.root)
     candidates = _candidates(config)
@@ -61,7 +62,7 @@ def load_potsdam(config: PotsdamConfig) -> Dataset:
 
 
 def potsdam_layout(config: PotsdamConfig) -> Layout:
-    """Return files by name in any folder; the fields are `{row}` and `{column}`, as the file writes them."""
+    """Return a layout for files in any folder; its fields are `{row}` and `{column}`, as in file names."""
     images, labels = (re.compile(f"(?:.*/)?{name.pattern}", name.flags) for name in (_IMAGE, _LABEL))
     form = f"top_potsdam_{{row}}_{{column}}_{config.images}.tif"
     return Layout(root_of(config.root), images, labels, form)
@@ -85,7 +86,7 @@ def _candidates(config: PotsdamConfig) -> Candidates:
 
 
 def _named(config: PotsdamConfig, present: set[str]) -> tuple[Named, tuple[str, ...]]:
-    """Return the split as unpadded names, and what is to be said of it."""
+    """Return the split as unpadded names, and notes to print."""
     if config.split != "standard":
         return _by_names(config.split, present)
     standard = (*POTSDAM_TRAIN, *POTSDAM_TEST)
@@ -110,7 +111,7 @@ def _named(config: PotsdamConfig, present: set[str]) -> tuple[Named, tuple[str, 
 
 
 def _by_names(split: SplitByNames, present: set[str]) -> tuple[Named, tuple[str, ...]]:
-    """Return the scenes that a recipe names; published ones need not be there, as long as some validate."""
+    """Return the scenes that a recipe lists; published ones may be missing if some can validate."""
     lacking: list[str] = []
 
     def there(part: str, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -134,7 +135,7 @@ def _scene(match: re.Match[str]) -> str:
 
 
 def _plain(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return names as scenes are called; others stay as they are, and match nothing."""
+    """Return names in the form of scene names; other texts are unchanged and match nothing."""
     matches = ((name, _NAME.fullmatch(name)) for name in names)
     return tuple(_scene(match) if match else name for name, match in matches)
 

@@ -1,4 +1,4 @@
-"""Files of a remote root: a bucket's listing, or a list that the recipe names."""
+"""Files of a remote root: a bucket's listing, or a list in the recipe."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _ASKING_THREADS = 16
 
 
 def remote_files(root: Path, files: Path | None, *, progress: bool = True) -> list[str]:
-    """Return relative posix paths of the files below an address, with what is known of each noted.
+    """Return relative POSIX paths of the files below an address, and store the known state of each.
 
     Raises:
-        SegmenterError: it cannot be listed, a line of the list is no path below it, or a file is not there.
+        SegmenterError: the address cannot be listed, a line is no path below it, or a file is missing.
     """
     assert isinstance(root, RemotePath), "other folders are walked"
     if files is not None:
@@ -42,7 +42,7 @@ def remote_files(root: Path, files: Path | None, *, progress: bool = True) -> li
 
 
 def _lines(root: RemotePath, source: Path) -> list[str]:
-    """Return paths in a list, each once; whole addresses below the root too."""
+    """Return the unique paths of a list, which may also contain whole addresses below the root."""
     names: dict[str, None] = {}
     beginnings = [f"{text.rstrip('/')}/" for text in (root.address.partition("?")[0], str(root))]
     beginnings += [begin.removeprefix("/vsicurl/") for begin in beginnings if begin.startswith("/vsicurl/")]
@@ -79,7 +79,7 @@ def _text(source: Path) -> str:
 
 
 def _asked(root: RemotePath, names: list[str], files: Path, progress: bool) -> list[str]:
-    """Return the names, once the server has told size and time of each."""
+    """Return the names after requesting size and time of each from the server."""
 
     def ask(name: str) -> None:
         path = root / name

@@ -1,4 +1,4 @@
-"""Stitching of a scene that was cut into a grid, as Dubai's 3×3 parts, into one GeoTIFF."""
+"""Stitching of a scene that was cut into a grid, such as Dubai's 3×3 parts, into one GeoTIFF."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from segmenter.tiles.pairs import row_strips
 
 
 def find_parts(pattern: str) -> list[Path]:
-    """Return files that match a glob pattern, in the order of the numbers: part_2 before part_10.
+    """Return files that match a glob pattern, in numerical order: part_2 before part_10.
 
     Raises:
-        DatasetError: there are none.
+        DatasetError: no file matches.
     """
     paths = [Path(name) for name in glob.glob(pattern, recursive=True) if Path(name).is_file()]
     if not paths:
@@ -38,10 +38,10 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 
 
 def stitch(parts: Sequence[Path], columns: int, output: Path, *, progress: bool = True) -> Size:
-    """Write the parts, in row-major order, as one GeoTIFF; palettes become colours. Gives its size.
+    """Write the parts, in row-major order, as one GeoTIFF; palettes become colours. Return its size.
 
-    Parts of one row must be equally high, parts of one column equally wide: where a scene was cut into
-    thirds, sizes differ by a pixel between rows and columns, never within one.
+    Parts of a row must have equal heights, parts of a column equal widths: if a scene was cut into thirds,
+    sizes may differ by a pixel between rows or columns, but not within one.
 
     Raises:
         DatasetError: the parts do not fill a grid, do not fit together, or differ in bands or type.
@@ -119,7 +119,7 @@ def _same_kind(infos: Sequence[RasterInfo]) -> None:
 
 
 def _placed(infos: Sequence[RasterInfo], windows: Sequence[Window]) -> bool:
-    """Return whether the parts are georeferenced; then they must lie where the grid puts them."""
+    """Return whether the parts are georeferenced; if so, positions must match the grid."""
     first = infos[0]
     for info, window in zip(infos, windows, strict=True):
         if info.georeferenced != first.georeferenced or not same_ground(info.crs, first.crs):
@@ -137,7 +137,7 @@ def _placed(infos: Sequence[RasterInfo], windows: Sequence[Window]) -> bool:
 
 
 def _pixels(info: RasterInfo, window: Window) -> NDArray[Any]:
-    """Return (H, W) of one band, or (H, W, bands); pixels without data hold the nodata value."""
+    """Return (H, W) of one band, or (H, W, bands); pixels without data have the nodata value."""
     if info.has_palette:
         return read_label(info.path, window, expand_palette=True)
     with open_raster(info.path, tuple(range(1, info.count + 1))) as raster:

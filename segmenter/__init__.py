@@ -5,7 +5,7 @@
     run = open_run("runs/mine")
     ids = run.predict(image)
 
-What is exported here is for Python users (docs/python.md). Nothing is imported before it is asked for.
+The names exported here are for Python users (docs/python.md). Each is imported at its first use.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import an exported name when it is first asked for."""
+    """Import an exported name at its first use."""
     if name not in _HOMES:
         raise AttributeError(f"module 'segmenter' has no attribute {name!r}")
     found = getattr(import_module(f"segmenter.{_HOMES[name]}"), name)

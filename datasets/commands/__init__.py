@@ -1,4 +1,4 @@
-"""Installed command `segmenter TOOL …`; its tools wire the loaders and the library."""
+"""Installed command `segmenter TOOL …`; its tools connect the loaders and the library."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Program = Callable[[Sequence[str]], int]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the tool that the first argument names; gives the exit code."""
+    """Run the tool named by the first argument; return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     return run_script(lambda: _run(words))  # so that an import that is interrupted ends in one line, too
 
@@ -143,4 +143,4 @@ TOOLS: dict[str, tuple[Program, str]] = {
     "convert-weights": (_convert_weights, "weights of PyTorch as .safetensors"),
     "recipes": (_recipes, "ready-made recipes: list them, copy one"),
 }
-"""Name → program and what it is for. Imports wait until a tool is started: `--help` answers at once."""
+"""Name → program and its purpose. Imports wait until a tool starts, so that `--help` answers at once."""

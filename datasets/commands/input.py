@@ -1,4 +1,4 @@
-"""Measure the input of a training alone: batches are made without training, and no run is written."""
+"""Measure the input of a training alone: make batches without training and without writing a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from segmenter.base.terminal import enduring_output
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print what a tile costs and how many cards the input feeds; return the exit code."""
+    """Print the cost of a tile and the number of cards that the input can feed; return the exit code."""
     given = _parser().parse_args(arguments)
 
     from segmenter.config.reading import load_recipe

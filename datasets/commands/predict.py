@@ -1,4 +1,4 @@
-"""Class maps from images: `python predict.py RUN INPUT... --output DIR`; `--help` has the rest."""
+"""Class maps from images: `python predict.py RUN INPUT... --output DIR`; see also `--help`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the whole program: signals, errors as one line, a reader that goes away; return the exit code."""
+    """Run the whole program with signal and error handling; return the exit code."""
     sys.unraisablehook, sys.excepthook = without_rasterio(sys.unraisablehook, sys.excepthook)
     with enduring_output():
         return run_tool(lambda: main(arguments))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Map what is asked for, each stage by one call; return the exit code."""
+    """Map the requested images, each stage by one call; return the exit code."""
     asked, as_json = parse(arguments)
 
     # rasterio and TensorFlow are imported once they are needed: --help answers at once.
@@ -58,7 +58,7 @@ def _predict(asked: Asked) -> Mapped:
 
 
 def _find_images(request: MapRequest, run: AnyRun) -> Images:
-    """Find the inputs, or the scenes of a recipe's split, with the labels that they are scored with."""
+    """Find the inputs, or the scenes of a recipe's split, with the labels for scoring."""
     from segmenter.config.reading import load_recipe
     from segmenter.extras.vectors.mapped import polygon_labels
     from segmenter.mapping.request.truth import check_root, images_of_inputs, images_of_split
@@ -82,7 +82,7 @@ def _find_images(request: MapRequest, run: AnyRun) -> Images:
 
 
 def _facts(asked: Asked, mapped: Mapped) -> dict[str, Any]:
-    """Return the result as plain JSON: maps in order of their names, other files, scores, what failed."""
+    """Return the result as plain JSON: maps sorted by name, other files, scores, failures."""
     outcome = mapped.outcome
     made = {job.output.name: job for job in (*outcome.written, *outcome.kept)}
     maps = [
@@ -113,7 +113,7 @@ Hook = Callable[..., Any]
 
 
 def without_rasterio(unraisable: Hook, uncaught: Hook) -> tuple[Hook, Hook]:
-    """Return Python's two hooks without what rasterio prints where GDAL quotes a damaged file, not UTF-8."""
+    """Return Python's two hooks, silencing rasterio's output on GDAL messages that are not UTF-8."""
 
     def print_unraisable(what: Any) -> None:
         if not str(what.object).startswith("rasterio."):

@@ -1,4 +1,4 @@
-"""Ready-made recipes, which come with the installed package: list them, copy one to change it."""
+"""Ready-made recipes of the installed package: list them, or copy one to change it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOADERS = Path(__file__).parents[1]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """List the recipes, or copy one; gives the exit code."""
+    """List the recipes, or copy one; return the exit code."""
     args = _parser().parse_args(arguments)
     recipes = ready_made()
     if args.name is None:
@@ -30,14 +30,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def ready_made() -> dict[str, Path]:
-    """Name → file of each recipe, by name: those of the installed package, or of the clone around us."""
+    """Return the file of each recipe, sorted by name: of the installed package, or of this clone."""
     installed, clone = _LOADERS / "recipes", _LOADERS.parent / "configs"
     folder = installed if installed.is_dir() else clone
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def _copy(recipe: Path, target: Path) -> None:
-    """Write a copy whose comments name what is typed where the package is installed."""
+    """Write a copy whose comments have the commands of an installed package."""
     if target.exists():
         raise ConfigError(f"{target}: exists already; name another file")
     if not target.parent.is_dir():
@@ -47,7 +47,7 @@ def _copy(recipe: Path, target: Path) -> None:
 
 
 def _first_line(path: Path) -> str:
-    """Return a recipe's purpose: the comment that it begins with, or nothing."""
+    """Return a recipe's purpose: the comment in its first line, or empty text."""
     first = path.read_text(encoding="utf-8").partition("\n")[0]
     return first.removeprefix("#").strip() if first.startswith("#") else ""
 

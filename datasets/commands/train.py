@@ -101,13 +101,13 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the whole program: signals, errors as one line, a reader that goes away; return the exit code."""
+    """Run the whole program with signal and error handling; return the exit code."""
     with enduring_output():
         return run_tool(lambda: main(arguments))  # `kill` before the trainer listens keeps what is indexed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train in this process' role, alone or among others; return the exit code."""
+    """Train in this process's role, alone or with others; return the exit code."""
     given = parse_arguments(arguments)
     with words_aside(given.json) as answer:
         return _main(given, answer)
@@ -139,14 +139,14 @@ def _main(given: argparse.Namespace, answer: TextIO) -> int:
 
 
 def _told(outcome: Outcome, given: argparse.Namespace, answer: TextIO) -> int:
-    """Answer what was reached, where that is asked for; return the exit code."""
+    """Print the result as JSON if requested; return the exit code."""
     if given.json:
         print(json.dumps(outcome.to_dict(), allow_nan=False), file=answer, flush=True)
     return outcome.exit_code
 
 
 def _cluster(given: argparse.Namespace, recipe: Recipe) -> Cluster | None:
-    """Return this process' place among the workers that train together; None if it trains alone."""
+    """Return this process's place among the workers of a training; None if it trains alone."""
     from segmenter.base.errors import ConfigError
     from segmenter.devices.machines.cluster import find_cluster
 
@@ -199,7 +199,7 @@ def _train(
 
 
 def _checkpoint(given: argparse.Namespace, recipe: Recipe, path: Path) -> Checkpoint | None:
-    """Check the run directory; return the checkpoint to go on from."""
+    """Check the run directory; return the checkpoint to resume from, if any."""
     from segmenter.training.prepare import check_run_directory
 
     return check_run_directory(path, recipe, resume=_resumes(given), resume_from=given.resume_from)
@@ -210,7 +210,7 @@ def _resumes(given: argparse.Namespace) -> bool:
 
 
 def _source(given: argparse.Namespace, recipe: Recipe, dataset: Dataset) -> Source | None:
-    """Return the run of `--init-from`; else None, with the encoder's weights checked that a start needs."""
+    """Return the run of `--init-from`; else check the encoder's initial weights and return None."""
     from segmenter.training.beginning import fine_tuning, pretraining
 
     if given.init_from is not None:
@@ -239,10 +239,10 @@ def _devices(
 def _shared_out(
     devices: Devices, recipe: Recipe, tiles: Tiles, classes: int, resumed: Path | None
 ) -> Devices:
-    """Return the devices with the tiles that each gets of a step; say so in a table.
+    """Return the devices with their number of tiles in a step; print a table.
 
     Args:
-        resumed: run to go on with, whose measured shares are kept.
+        resumed: run to resume, whose measured shares are kept.
     """
     from segmenter.devices.strategy import describe
     from segmenter.runs.run import load_run

@@ -1,4 +1,4 @@
-"""Procedural aerial imagery with exact land cover, for the demo and for tests without the real data."""
+"""Procedural aerial imagery with exact land cover, for the demo and for tests without real data."""
 
 from .cover import Cover
 from .scene import Rendering, render_country, render_town

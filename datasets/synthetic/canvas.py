@@ -1,4 +1,4 @@
-"""Canvas of a scene that is being painted: reflectance and cover, in metres, with the sun's shadows."""
+"""Canvas of a scene being painted: reflectance and land cover, in metres, with shadows."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ class Sun:
 
     @classmethod
     def draw(cls, rng: np.random.Generator) -> Sun:
-        """Draw a sun in the southern half of the sky, 42° to 63° high: flights are flown around noon."""
+        """Draw a sun in the southern half of the sky, 42° to 63° high, as in flights around noon."""
         azimuth = rng.uniform(-1.1, 1.1)
         return cls(float(np.sin(azimuth)), float(-np.cos(azimuth)), float(rng.uniform(0.5, 1.1)))
 
 
 @dataclass(frozen=True)
 class Surface:
-    """A colour, (4,) reflectance, and a pattern."""
+    """A colour, (4,) reflectance, with a pattern."""
 
     colour: NDArray[np.float32]
     pattern: Pattern
 
     def shaded(self, factor: float) -> Surface:
-        """Return the same surface in other light, such as a roof's slope that faces away from the sun."""
+        """Return the same surface in other light, such as on a roof's shaded slope."""
         return Surface(self.colour * np.float32(factor), self.pattern)
 
 
 class Canvas:
-    """Holds a scene while it is painted.
+    """Scene being painted.
 
     Attributes:
         gsd: metres per pixel.
@@ -74,12 +74,12 @@ class Canvas:
 
     @property
     def fine(self) -> bool:
-        """True if things of half a metre can be seen, so that drawing them is worth the time."""
+        """True if objects of half a metre are visible, so that drawing them is worth the time."""
         return self.gsd < 1.0
 
     @property
     def extent(self) -> tuple[float, float]:
-        """Metres in x and in y."""
+        """Extent in metres in x and in y."""
         return self.size.width * self.gsd, self.size.height * self.gsd
 
     def stencil(self, outline: Points) -> tuple[Window, NDArray[np.bool_]] | None:
@@ -119,14 +119,14 @@ class Canvas:
         self.cover_HW[window.slices()][mask] = cover
 
     def tint(self, outline: Points, colour: NDArray[np.float32]) -> None:
-        """Paint a plain colour and leave the cover: markings, kerbs, panes."""
+        """Paint a plain colour without changing the cover: markings, kerbs, panes."""
         stencil = self.stencil(outline)
         if stencil is not None:
             window, mask = stencil
             self.reflectance_HWC[window.slices()][mask] = colour
 
     def cast(self, outline: Points, height: float) -> None:
-        """Mark the shadow of a convex outline at `height` metres; `apply_shadows` darkens what lies in it."""
+        """Mark the shadow of a convex outline at `height` metres; `apply_shadows` darkens it."""
         shift = np.array([self.sun.x, self.sun.y]) * (self.sun.length * height)
         both = np.concatenate([outline, outline + shift])
         hull = cv2.convexHull(both.astype(np.float32))[:, 0] / self.gsd - 0.5
@@ -134,7 +134,7 @@ class Canvas:
         cv2.fillPoly(self._shadow_HW, [corners], 255, shift=_SUBPIXEL_BITS)
 
     def apply_shadows(self) -> None:
-        """Darken what has been painted so far where shadows were marked, and forget the marks."""
+        """Darken marked shadows on everything painted so far, and clear the marks."""
         blur = max(0.5, 0.06 / self.gsd)
         soft = cv2.GaussianBlur(self._shadow_HW, (0, 0), blur).astype(np.float32) / 255
         for band in range(4):

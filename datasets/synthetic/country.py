@@ -22,7 +22,7 @@ _Draw = Callable[[Town, Points], None]
 
 
 def draw_country(canvas: Canvas, season: Season, rng: np.random.Generator) -> None:
-    """Fill a canvas with parcels of land, each of one use, with roads along some of their borders."""
+    """Fill a canvas with parcels of land, one use each, and roads along some of their borders."""
     town = Town(canvas, season, rng, clutter_share=0.002, sites_share=0.0)
     corners = _corners(canvas, rng)
     uses, odds = list(_USES), np.array([share for share, _ in _USES.values()])
@@ -36,7 +36,7 @@ def draw_country(canvas: Canvas, season: Season, rng: np.random.Generator) -> No
 
 
 def _corners(canvas: Canvas, rng: np.random.Generator) -> Points:
-    """Return (rows, columns, 2) corners of the parcels: a grid that is moved, turned and shaken."""
+    """Return (rows, columns, 2) corners of the parcels: a shifted, rotated and jittered grid."""
     reach = float(np.hypot(*canvas.extent)) / 2
     steps = np.arange(-np.ceil(reach / _STEP) - 2, np.ceil(reach / _STEP) + 3) * _STEP
     turn, moved = rng.uniform(0, np.pi / 2), rng.uniform(-0.5, 0.5, 2) * _STEP
@@ -52,7 +52,7 @@ def _direction(parcel: Points) -> float:
 
 
 def _frame(parcel: Points) -> Site:
-    """Return a square around a parcel, along its first border."""
+    """Return a square around a parcel, aligned to its first border."""
     middle = parcel.mean(0)
     side = 2 * float(np.linalg.norm(parcel - middle, axis=1).max())
     return Site(float(middle[0]), float(middle[1]), side, side, _direction(parcel))
@@ -63,7 +63,7 @@ def _fill(town: Town, parcel: Points, what: str, cover: Cover, pattern: Pattern)
 
 
 def _village(town: Town, parcel: Points) -> None:
-    """Draw the blocks whose centres lie in the parcel, on common green."""
+    """Draw the blocks whose centres are in the parcel, on a common lawn."""
     _fill(town, parcel, "grass", Cover.LAWN, Pattern("grain", 0.4, contrast(town.rng), 0.0, 0.1))
     frame, outline = _frame(parcel), parcel.astype(np.float32)
     columns, rows = (intervals(frame.length / 2, *sides, town.rng) for sides in ((34, 52), (25, 31)))
@@ -75,7 +75,7 @@ def _village(town: Town, parcel: Points) -> None:
 
 
 def _crops(town: Town, parcel: Points) -> None:
-    """Draw two to four strips, each with its own crop in rows."""
+    """Draw two to four strips, each with one crop in rows."""
     along, across = parcel[[0, 3]], parcel[[1, 2]]
     borders = np.linspace(0, 1, int(town.rng.integers(2, 5)) + 1)
     turn = _direction(parcel) + town.rng.choice([0.0, np.pi / 2])
@@ -95,7 +95,7 @@ def _wood(town: Town, parcel: Points) -> None:
 
 
 def _lake(town: Town, parcel: Points) -> None:
-    """Draw water with ripples in a bank of reeds."""
+    """Draw rippled water within a bank of reeds."""
     _meadow(town, parcel)
     middle = parcel.mean(0)
     wave = Pattern("grain", 1.2, 0.06, 0.0, 0.06)
@@ -107,7 +107,7 @@ def _soil(town: Town, parcel: Points) -> None:
 
 
 def _earthworks(town: Town, parcel: Points) -> None:
-    """Draw bare ground with the tracks of machines."""
+    """Draw bare ground with vehicle tracks."""
     turn = town.rng.uniform(0, np.pi)
     _fill(town, parcel, "soil", Cover.EARTHWORKS, Pattern("seams", 2.4, contrast(town.rng), turn, 0.14))
 
@@ -121,7 +121,7 @@ def _greenhouses(town: Town, parcel: Points) -> None:
 
 
 def _sports(town: Town, parcel: Points) -> None:
-    """Draw a red track around a field."""
+    """Draw a red running track around a field."""
     _meadow(town, parcel)
     frame = _frame(parcel)
     for length, width, kind in ((86.0, 52.0, _TRACK), (66.0, 34.0, _FIELD)):

@@ -1,4 +1,4 @@
-"""Land cover of procedural scenes, finer than any dataset's classes, and its colours."""
+"""Land cover of procedural scenes, finer than any dataset's classes, with colours."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 class Cover(IntEnum):
-    """Kinds of cover; each dataset maps them to its own classes."""
+    """Kinds of cover, mapped to its own classes by each dataset."""
 
     ROAD = 0
     PAVING = 1
@@ -64,23 +64,23 @@ MIXES: dict[str, dict[str, float]] = {
 
 @dataclass(frozen=True)
 class Season:
-    """One scene's own habits of colour: how far each mix leans to one family or another.
+    """Colour statistics of one scene: the share of each colour family in each mix.
 
     Attributes:
-        mixes: for each thing, cumulated shares in the order of `FAMILIES`.
+        mixes: for each kind of object, cumulative shares in the order of `FAMILIES`.
     """
 
     mixes: Mapping[str, NDArray[np.float64]]
 
     @classmethod
     def draw(cls, rng: np.random.Generator) -> Season:
-        """Draw the season of a scene: all mixes perturbed."""
+        """Draw the season of a scene: all mixes randomly perturbed."""
         shares = {k: np.array([mix.get(f, 0.0) for f in FAMILIES]) for k, mix in MIXES.items()}
         leaning = {k: s * rng.lognormal(0.0, 0.35, s.size) for k, s in shares.items()}
         return cls({k: np.cumsum(s / s.sum()) for k, s in leaning.items()})
 
     def colour(self, what: str, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Return (4,) reflectance of one object: a family's, lighter or darker, and slightly tinted."""
+        """Return (4,) reflectance of one object: that of a family, lighter or darker, slightly tinted."""
         family = _REFLECTANCES[min(int(np.searchsorted(self.mixes[what], rng.random())), len(FAMILIES) - 1)]
         tint = rng.lognormal(0.0, 0.15) * rng.lognormal(0.0, 0.05, 4)
         return np.clip(family * tint, 0.03, 0.95).astype(np.float32)

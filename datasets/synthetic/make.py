@@ -1,8 +1,8 @@
-"""Look-alikes of the published datasets: procedural scenes in their exact formats, names and codes.
+"""Imitations of the published datasets: procedural scenes in their exact formats, names and codes.
 
-For demo and tests, and for trying a recipe before the data is there; scores on them say nothing about the
-real data. Each scene is keyed by (seed, dataset, its number): the same seed gives the same bytes, whatever
-else is made.
+For demos, tests, and trying a recipe before the data is available; scores on them are meaningless for real
+data. Each scene is keyed by (seed, dataset, number): the same seed gives the same bytes, independent of other
+scenes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ POTSDAM_CRS = "EPSG:25833"
 BORDER = 3
 """Pixels to either side of a class border that the noBoundary labels leave black."""
 NAIC2020_GSD = (0.1, 4.0)
-"""Metres per pixel, finest and coarsest: what the contest's imagery ranges over."""
+"""Metres per pixel, finest and coarsest, as in the contest's imagery."""
 NAIC2020_SCENES = 100_000
 """Labelled tiles of a round."""
 
@@ -102,8 +102,8 @@ def make_potsdam(
 
     Args:
         root: folder to write to; the published subfolders are made in it.
-        scenes: how many of the 38 published names, 1 … 38; from two on, some of either split.
-        seed: decides the content.
+        scenes: number of scenes, 1 … 38, with published names; from two on, both splits get some.
+        seed: determines the content.
         size: pixels on a side; 6000 as published. The ground sampling distance stays 5 cm.
         padded_names: write `02_10` for `2_10`, as some published archives do.
 
@@ -111,7 +111,7 @@ def make_potsdam(
         The RGB images, in the order of their scenes.
 
     Raises:
-        DatasetError: for a number that cannot be made, or where files would be overwritten.
+        DatasetError: the number is invalid, or files would be overwritten.
     """
     _in_range("scenes", scenes, 1, len(POTSDAM_TRAIN) + len(POTSDAM_TEST))
     _in_range("size", size, 1, 20_000)
@@ -124,10 +124,10 @@ def make_potsdam(
 
 
 def potsdam_names(scenes: int) -> list[str]:
-    """Return the names of so many scenes: about five to train for each to test; from two on, both.
+    """Return the names of `scenes` scenes: about five for training per test scene; from two on, both.
 
-    Each split is taken from its start, so that a larger number only adds scenes. From 30 on the 24 to
-    train are used up, and all further ones test.
+    Each split is used from its start, so that a larger number only adds scenes. From 30 on the 24 training
+    scenes are used up, and all further ones are test scenes.
     """
     if scenes < 2:
         return list(POTSDAM_TRAIN[:scenes])
@@ -136,7 +136,7 @@ def potsdam_names(scenes: int) -> list[str]:
 
 
 def _potsdam_files(root: Path, name: str, padded: bool) -> dict[str, Path]:
-    """Return folder → file of one scene."""
+    """Return the files of one scene by folder."""
     row, col = name.split("_")
     stem = f"top_potsdam_{int(row):02d}_{int(col):02d}" if padded else f"top_potsdam_{name}"
     images = {folder: root / folder / f"{stem}_{kind}.tif" for folder, (kind, _) in _IMAGES.items()}
@@ -161,7 +161,7 @@ def _write_potsdam_scene(files: dict[str, Path], name: str, seed: int, size: Siz
 
 
 def potsdam_transform(name: str, size: Size) -> Affine:
-    """Return pixel to EPSG:25833 metres: row and column of the name count scenes southwards and eastwards."""
+    """Return the transform from pixels to EPSG:25833 metres; a name's row counts south, its column east."""
     row, col = map(int, name.split("_"))
     west = _EASTING + (col - 1) * size.width * METRES_PER_PIXEL
     north = _NORTHING - (row - 1) * size.height * METRES_PER_PIXEL
@@ -169,7 +169,7 @@ def potsdam_transform(name: str, size: Size) -> Affine:
 
 
 def class_borders(ids_HW: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return (H, W) whether another class lies within `BORDER` pixels: a disc, as published."""
+    """Return an (H, W) mask of pixels with another class within a disc of `BORDER` pixels, as published."""
     reach = np.arange(-BORDER, BORDER + 1)
     disc = (reach[:, None] ** 2 + reach[None] ** 2 <= BORDER**2).astype(np.uint8)
     edges: NDArray[np.bool_] = cv2.dilate(ids_HW, disc) != cv2.erode(ids_HW, disc)
@@ -185,15 +185,15 @@ def make_naic2020(root: Path, *, scenes: int, seed: int, round: int = 1, size: i
     Args:
         root: folder to write to.
         scenes: number of tiles.
-        seed: decides the content.
-        round: of the contest, 1 or 2.
+        seed: determines the content.
+        round: round of the contest, 1 or 2.
         size: pixels on a side; 256 as published.
 
     Returns:
         The images, in the order of their numbers.
 
     Raises:
-        DatasetError: for a number that cannot be made, or where files would be overwritten.
+        DatasetError: a number is invalid, or files would be overwritten.
     """
     _in_range("scenes", scenes, 1, NAIC2020_SCENES)
     _in_range("round", round, 1, 2)
@@ -222,7 +222,7 @@ def _generator(seed: int, dataset: str, *number: int) -> np.random.Generator:
 
 
 def _class_ids(cover_HW: NDArray[np.uint8], classes: ClassMap, of: dict[Cover, str]) -> NDArray[np.uint8]:
-    """Return (H, W) class ids; a cover without a class of the dataset is an error."""
+    """Return (H, W) class ids; a cover without a class in the dataset is an error."""
     table = np.full(len(Cover), 255, np.uint8)
     for cover, name in of.items():
         table[cover] = classes.names.index(name)
@@ -237,7 +237,7 @@ def _in_range(what: str, value: int, least: int, most: int) -> None:
 
 
 def _refuse_to_overwrite(paths: Sequence[Path]) -> None:
-    """Refuse to replace files: real data may lie there."""
+    """Refuse to overwrite files, which may be real data."""
     existing = [path for path in paths if path.exists()]
     if existing:
         raise DatasetError(
@@ -248,9 +248,9 @@ def _refuse_to_overwrite(paths: Sequence[Path]) -> None:
 
 @contextlib.contextmanager
 def _made_whole(root: Path) -> Iterator[Path]:
-    """Give a folder whose files move to the same places below `root` in the end, unless an error ends it.
+    """Yield a temporary folder; move its files to the same places below `root` if no error occurs.
 
-    Its name is hidden, so that no dataset holds what a killed process left; the next one removes that.
+    Its name is hidden, so that datasets ignore leftovers of a killed process; the next call removes these.
     """
     was_there, aside = root.exists(), root / ".making"
     shutil.rmtree(aside, ignore_errors=True)

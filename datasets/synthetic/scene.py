@@ -1,4 +1,4 @@
-"""Whole scenes: layout, light and camera together."""
+"""Whole scenes: layout, light and camera combined."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ class Rendering:
 
 
 def render_town(size: Size, gsd: float, rng: np.random.Generator) -> Rendering:
-    """Render a quarter of a town.
+    """Render a town quarter.
 
     Args:
-        size: in pixels.
+        size: size in pixels.
         gsd: metres per pixel.
-        rng: decides everything; the same state gives the same bytes.
+        rng: determines everything; the same state gives the same bytes.
     """
     return _render(draw_town, size, gsd, rng)
 
 
 def render_country(size: Size, gsd: float, rng: np.random.Generator) -> Rendering:
-    """Render town and country: from a single tree to a square kilometre, by the ground sampling distance.
+    """Render town and country: from a single tree to a square kilometre, depending on the gsd.
 
     Args:
-        size: in pixels.
+        size: size in pixels.
         gsd: metres per pixel.
-        rng: decides everything; the same state gives the same bytes.
+        rng: determines everything; the same state gives the same bytes.
     """
     return _render(draw_country, size, gsd, rng)
 
@@ -72,14 +72,14 @@ _STRIP = 512
 
 @dataclass(frozen=True)
 class Camera:
-    """One flight's light and sensor, so that an absolute colour does not carry over to another scene.
+    """Light and sensor of one flight, so that absolute colours differ between scenes.
 
     Attributes:
-        gain: (4,) exposure and cast of each band.
+        gain: (4,) exposure and colour cast of each band.
         haze: (4,) added light.
-        gamma: of the tone curve.
-        blur: deviation of the point spread in pixels.
-        noise: deviation in grey levels.
+        gamma: exponent of the tone curve.
+        blur: standard deviation of the point spread in pixels.
+        noise: standard deviation in grey levels.
     """
 
     gain: NDArray[np.float32]
@@ -97,7 +97,7 @@ class Camera:
         return cls(gain.astype(np.float32), haze.astype(np.float32), float(gamma), float(blur), float(noise))
 
     def expose(self, reflectance_HWC: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.uint8]:
-        """Return (H, W, 4) uint8 image of a scene; works in strips, so that large scenes fit in memory."""
+        """Return the (H, W, 4) uint8 image of a scene, computed in strips to save memory."""
         image = np.empty(reflectance_HWC.shape, np.uint8)
         for band in range(reflectance_HWC.shape[2]):
             sharp = np.ascontiguousarray(reflectance_HWC[..., band])

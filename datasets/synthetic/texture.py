@@ -1,7 +1,7 @@
-"""Patterns of surfaces: zero mean, deviation near one, sized in metres.
+"""Patterns of surfaces: zero mean, standard deviation near one, sized in metres.
 
-All patterns have about the same local deviation, so what tells a tiled roof from a lawn is how the pattern
-is arranged (courses, slabs, tufts, clumps), which no statistic of single pixels sees.
+All patterns have about the same local deviation, so a tiled roof differs from a lawn only by the arrangement
+of the pattern (courses, slabs, tufts, clumps), which no statistic of single pixels shows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _normal(field: NDArray[np.floating]) -> Field:
 
 
 def _seeds_nearest(rng: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
-    """Return distance to and number of the nearest of many seeds, on a field that wraps around."""
+    """Return distance and number of the nearest of many seed points, on a field that wraps around."""
     count = int((_SIDE / _FEATURE) ** 2)
     seeds = np.zeros((_SIDE, _SIDE), np.int32)
     seeds[tuple(rng.integers(0, _SIDE, (2, count)))] = np.arange(1, count + 1)
@@ -43,8 +43,8 @@ def _seeds_nearest(rng: np.random.Generator) -> tuple[NDArray[np.float64], NDArr
 def stored_field(kind: str) -> Field:
     """Return a (512, 512) field that wraps around: `grain` (noise), `domes` (heights) or `cells`.
 
-    The same for all scenes, which is what makes thousands of small tiles affordable; each use takes its own
-    place, turn and scale.
+    All scenes share it, which makes thousands of small tiles affordable; each use has another position,
+    rotation and scale.
     """
     rng = np.random.default_rng(20201)
     if kind == "grain":
@@ -59,7 +59,7 @@ def stored_field(kind: str) -> Field:
 
 
 def sample_field(kind: str, size: Size, feature_px: float, rng: np.random.Generator) -> Field:
-    """Return (H, W) of a stored field, moved and turned at random, features `feature_px` across."""
+    """Return an (H, W) sample of a stored field, at random shift and angle, features `feature_px` across."""
     scale = _FEATURE / feature_px
     turn = rng.uniform(0, 2 * np.pi)
     cos, sin = scale * np.cos(turn), scale * np.sin(turn)
@@ -72,14 +72,14 @@ def sample_field(kind: str, size: Size, feature_px: float, rng: np.random.Genera
 
 @dataclass(frozen=True)
 class Pattern:
-    """Variation of a surface.
+    """Pattern of a surface.
 
     Attributes:
         kind: `grain`, `cells`, `rows`, `slabs`, `seams`, `checks` or `plain`.
         period: metres from one feature to the next.
-        contrast: deviation, as a share of the reflectance.
+        contrast: standard deviation, as a share of the reflectance.
         angle: radians; direction across rows, slabs, seams and checks.
-        blotches: deviation of the slow change over some metres.
+        blotches: standard deviation of the slow variation over some metres.
     """
 
     kind: str
@@ -106,12 +106,12 @@ def _per_course(number: Field, rng: np.random.Generator) -> Field:
 
 
 def _rows(along: Field, across: Field, rng: np.random.Generator) -> Field:
-    """Return courses of tiles or furrows: a saw of light and dark lines."""
+    """Return courses of tiles or furrows: a saw-tooth of light and dark lines."""
     return ((across % 1.0) - 0.5) * 3.4 + 0.15 * _per_course(np.floor(across), rng)
 
 
 def _slabs(along: Field, across: Field, rng: np.random.Generator) -> Field:
-    """Return a grid of slabs, each of its own lightness, with dark joints."""
+    """Return a grid of slabs with random lightness and dark joints."""
     joints = ((across % 1.0) < 0.2) | ((along % 1.0) < 0.2)
     slab = _per_course(np.floor(across) * 31 + np.floor(along), rng)
     return np.where(joints, np.float32(-1.5), 0.5 + 0.35 * slab).astype(np.float32)
@@ -124,7 +124,7 @@ def _seams(along: Field, across: Field, rng: np.random.Generator) -> Field:
 
 
 def _checks(along: Field, across: Field, rng: np.random.Generator) -> Field:
-    """Return a chequered cover."""
+    """Return a chequered pattern."""
     return (2.0 * ((np.floor(across) + np.floor(along)) % 2) - 1.0).astype(np.float32)
 
 
@@ -137,10 +137,10 @@ _REGULAR: dict[str, Callable[[Field, Field, np.random.Generator], Field]] = {
 
 
 def relief(pattern: Pattern, window: Window, gsd: float, rng: np.random.Generator) -> Field:
-    """Return (H, W) factor around 1 that a surface's reflectance is multiplied with.
+    """Return an (H, W) factor around 1 by which a surface's reflectance is multiplied.
 
     Args:
-        window: the pixels of the scene to fill; regular patterns continue from one window to the next.
+        window: window of the scene to fill; regular patterns continue from one window to the next.
         gsd: metres per pixel. A pattern finer than two pixels fades, as it does on a sensor.
     """
     size = window.size

@@ -1,4 +1,4 @@
-"""Objects painted on a canvas: houses, trees, cars and what is around them. All measures in metres."""
+"""Objects painted on a canvas: houses, trees, cars and their surroundings. All lengths in metres."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WHITE = np.array([0.80, 0.80, 0.78, 0.78], np.float32)
 
 @dataclass(frozen=True)
 class Site:
-    """Place of an object: centre, extent along `angle` (radians) and across it."""
+    """Place of an object: centre, and extent along `angle` (radians) and across it."""
 
     x: float
     y: float
@@ -37,7 +37,7 @@ class Site:
         return np.array([self.place(along, across) for along, across in points])
 
     def part(self, along: float, across: float, length: float, width: float, turn: float = 0.0) -> Site:
-        """Return a smaller site within this one, turned by `turn` radians against it."""
+        """Return a smaller site within this one, rotated by `turn` radians relative to it."""
         return Site(*self.place(along, across), length, width, self.angle + turn)
 
     def outline(self) -> Points:
@@ -46,7 +46,7 @@ class Site:
 
 
 def contrast(rng: np.random.Generator) -> float:
-    """Draw the deviation of a surface's pattern, alike for all classes: it gives none of them away."""
+    """Draw the deviation of a surface's pattern, from one range for all classes, so it reveals none."""
     return float(rng.uniform(0.13, 0.22))
 
 
@@ -63,14 +63,14 @@ class House:
 
 
 def paint_house(canvas: Canvas, house: House, season: Season, rng: np.random.Generator) -> None:
-    """Paint a roof with its courses or seams, and what stands on it."""
+    """Paint a roof with its courses or seams, and the objects on it."""
     colour = season.colour("roof", rng)
     paint = _flat_roof if house.roof == "flat" else _pitched_roof
     paint(canvas, house, colour, rng)
 
 
 def _facing_sun(canvas: Canvas, angle: float, pitch: float) -> float:
-    """Return the light on a slope that falls towards `angle`, relative to level ground."""
+    """Return the light on a slope that descends towards `angle`, relative to level ground."""
     return 1.0 - pitch * float(np.cos(angle) * canvas.sun.x + np.sin(angle) * canvas.sun.y)
 
 
@@ -114,7 +114,7 @@ def _solar_panels(canvas: Canvas, site: Site) -> None:
 
 
 def _flat_roof(canvas: Canvas, house: House, colour: NDArray[np.float32], rng: np.random.Generator) -> None:
-    """Paint sheets with seams behind a light parapet, with ventilators and skylights."""
+    """Paint roof sheets with seams and a light parapet, with ventilators and skylights."""
     site = house.site
     canvas.paint(
         site.outline(), Surface(np.minimum(colour * 1.45, 0.9), Pattern("plain", 1, 0)), Cover.BUILDING, rng
@@ -135,7 +135,7 @@ def _flat_roof(canvas: Canvas, house: House, colour: NDArray[np.float32], rng: n
 
 @dataclass(frozen=True)
 class Tree:
-    """A crown: centre and radius; about as high as it is wide."""
+    """A tree crown: centre and radius; about as high as wide."""
 
     x: float
     y: float
@@ -157,7 +157,7 @@ def crown_outline(tree: Tree, rng: np.random.Generator) -> Points:
 
 
 def paint_tree(canvas: Canvas, tree: Tree, colour: NDArray[np.float32], rng: np.random.Generator) -> None:
-    """Paint a crown of lit clumps: light on the sunny side, dark on the other and between the clumps."""
+    """Paint a crown of lit clumps: light on the sunny side, dark on the other side and between clumps."""
     stencil = canvas.stencil(crown_outline(tree, rng))
     if stencil is None:
         return
@@ -172,7 +172,7 @@ def paint_tree(canvas: Canvas, tree: Tree, colour: NDArray[np.float32], rng: np.
 
 
 def _clumps(canvas: Canvas, size: Size, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Return (H, W) light on the clumps of leaves, each a small dome lit from the sun's side."""
+    """Return the (H, W) light on clumps of leaves, each a small dome lit from the sun's side."""
     feature = rng.uniform(0.55, 0.85)
     pixels = feature / canvas.gsd
     if pixels < 1.5:
@@ -188,7 +188,7 @@ def _clumps(canvas: Canvas, size: Size, rng: np.random.Generator) -> NDArray[np.
 
 
 def paint_car(canvas: Canvas, site: Site, season: Season, rng: np.random.Generator) -> None:
-    """Paint body, windscreens and a lighter roof; `site.angle` is the way it points."""
+    """Paint body, windscreens and a lighter roof; the car points along `site.angle`."""
     colour = season.colour("car", rng)
     a, b = site.length / 2, site.width / 2
     body = site.corners(

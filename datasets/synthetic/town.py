@@ -1,4 +1,4 @@
-"""Quarter of a town: streets with kerbs and markings, lots with houses, gardens, trees, cars, clutter."""
+"""Town quarter: streets with kerbs and markings, lots with houses, gardens, trees, cars, clutter."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _KERB = np.array([0.60, 0.59, 0.57, 0.58], np.float32)
 
 @dataclass
 class Town:
-    """The town's ground is painted as it is laid out; what stands on it is kept until shadows have fallen.
+    """Town being painted: ground at once, objects on it after the shadows.
 
     Attributes:
-        clutter_share: of the gardens that hold a heap, a pool or the like.
-        sites_share: of the lots that are being built on.
+        clutter_share: share of gardens with a heap, a pool or the like.
+        sites_share: share of lots that are building sites.
     """
 
     canvas: Canvas
@@ -51,13 +51,13 @@ class Town:
     streets: list[Surface] = field(default_factory=list)
 
     def street(self) -> Surface:
-        """Return the surface of a street: mostly the town's usual one."""
+        """Return the surface of a street: mostly the town's usual surface."""
         if not self.streets or self.rng.random() < 0.15:
             self.streets.append(Surface(self.season.colour("street", self.rng), _asphalt(self.rng)))
         return self.streets[0 if self.rng.random() < 0.7 else -1]
 
     def ground(self, site: Site, what: str, cover: Cover, pattern: Pattern) -> None:
-        """Paint a rectangle of ground in one of the season's colours."""
+        """Paint a rectangle of ground `what` in one of the season's colours."""
         surface = Surface(self.season.colour(what, self.rng), pattern)
         self.canvas.paint(site.outline(), surface, cover, self.rng)
 
@@ -72,7 +72,7 @@ class Town:
         self.ground(site, "paving", cover, Pattern("slabs", period, contrast(self.rng), site.angle, 0.03))
 
     def raise_up(self) -> None:
-        """Cast the shadows and paint what stands: low things in the high ones' shadow, trees over all."""
+        """Cast the shadows and paint objects: low ones in the shadow of high ones, trees on top."""
         for car in self.cars:
             self.canvas.cast(car.outline(), 1.3)
         for site, what in self.clutter:
@@ -108,7 +108,7 @@ def _round(site: Site) -> NDArray[np.float64]:
 
 
 def draw_town(canvas: Canvas, season: Season, rng: np.random.Generator) -> None:
-    """Fill a canvas with a town: a crossing lies near its middle, so that even small scenes show a street."""
+    """Fill a canvas with a town; a crossing is near its middle, so that even small scenes show a street."""
     width, height = canvas.extent
     reach = float(np.hypot(width, height)) / 2 + 30
     middle = Site(width / 2, height / 2, 2 * reach, 2 * reach, float(rng.uniform(-0.5, 0.5)))
@@ -137,13 +137,13 @@ def intervals(reach: float, least: float, most: float, rng: np.random.Generator)
 
 
 def visible(canvas: Canvas, cell: Site) -> bool:
-    """Return whether any of a block, or of the shadows it casts, can lie on the canvas."""
+    """Return whether any part of a block or its shadows can be on the canvas."""
     (width, height), radius = canvas.extent, np.hypot(cell.length, cell.width) / 2 + 6
     return bool(-radius < cell.x < width + radius and -radius < cell.y < height + radius)
 
 
 def draw_block(town: Town, cell: Site) -> None:
-    """Draw a block from mid-street to mid-street: half the streets, then the lots."""
+    """Draw a block from mid-street to mid-street: half of the streets, then the lots."""
     rng = town.rng
     carriageway, pavement = 2.2, 0.8
     town.canvas.paint(cell.outline(), town.street(), Cover.ROAD, rng)
@@ -158,7 +158,7 @@ def draw_block(town: Town, cell: Site) -> None:
 
 
 def _markings(town: Town, cell: Site) -> None:
-    """Paint half of the dashed centre lines, which the neighbouring block completes."""
+    """Paint half of the dashed centre lines; the neighbouring block paints the other half."""
     if not town.canvas.fine:
         return
     a, b = cell.length / 2, cell.width / 2
@@ -196,7 +196,7 @@ def _lots(inner: Site, rng: np.random.Generator) -> Iterator[Site]:
 
 
 def draw_lot(town: Town, lot: Site) -> None:
-    """Draw one owner's lot; across it, negative is the street's side."""
+    """Draw one lot; across it, negative coordinates are on the street's side."""
     kind = town.rng.random()
     if kind < town.sites_share:
         _building_site(town, lot)
@@ -254,7 +254,7 @@ def _park(town: Town, lot: Site) -> None:
 
 
 def _car_park(town: Town, lot: Site) -> None:
-    """Draw bays in one row, with the lines between them."""
+    """Draw one row of parking bays with lines between them."""
     rng = town.rng
     town.ground(lot, "street", Cover.PARKING, _asphalt(rng))
     if not town.canvas.fine:

@@ -1,1 +1,1 @@
-"""Python's door to the program: what `segmenter` exports."""
+"""Public Python API: the names that `segmenter` exports."""

@@ -1,6 +1,6 @@
-"""Calls of mapping, made of the words of `predict.py` or of the keywords of `run.map(…)`.
+"""Mapping calls, built from the command line of `predict.py` or the keywords of `run.map(…)`.
 
-Both come from the options that the request and each finisher declare. Answers `--help` without the libraries.
+Both use the options declared by the request and each finisher. `--help` needs no libraries.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ exit code
 
 @dataclass(frozen=True)
 class _Destination:
-    """Options of where maps go."""
+    """Options for the destination of maps."""
 
     work: Path | None = option(None, "folder for maps on the way to s3:// (default: in ~/.cache)", "DIR")
 
@@ -72,12 +72,12 @@ _KINDS = (_Destination, MapRequest, Styles, Pictures, PolygonFile, Wanted, Clust
 
 @dataclass(frozen=True)
 class Asked:
-    """One call, as it was asked for.
+    """One mapping call with its finishers, cluster and uploads.
 
     Attributes:
-        finishers: what makes something of the maps, in this order; uploads come last.
-        cluster: whose workers compute; None: this process.
-        uploads: to the bucket that maps go to; None: they stay in the folder.
+        finishers: finishers that process the maps, in this order; uploads come last.
+        cluster: cluster whose workers compute; None: this process.
+        uploads: uploads to the bucket for maps; None: they stay in the folder.
     """
 
     request: MapRequest
@@ -101,13 +101,13 @@ class Asked:
 
 
 def parse(arguments: Sequence[str] | None = None) -> tuple[Asked, bool]:
-    """Read a call's words; end the process with code 2 where one is wrong.
+    """Parse a command line; end the process with code 2 on an error.
 
     Returns:
-        The call, and whether its result is wanted as JSON.
+        The call, and True if its result is wanted as JSON.
 
     Raises:
-        DatasetError: arguments that exclude each other.
+        DatasetError: arguments exclude each other.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if "--" in words:  # it gets lost where options and inputs may be mixed
@@ -122,15 +122,15 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[Asked, bool]:
 def asked_by_python(
     runs: tuple[Path, ...], inputs: Sequence[str], output: str, options: Mapping[str, Any]
 ) -> Asked:
-    """Make the call of keywords.
+    """Build a call from keywords.
 
     Args:
-        options: of `predict.py`, each under its name with underscores (`window_size`), by default as there. A
-            text is read as on the command line (`memory="8GB"`); numbers, paths, sequences and, for `codes`,
-            a dict may stand for one.
+        options: options of `predict.py` with underscores in names (`window_size`) and the same defaults.
+            Texts are read as on the command line (`memory="8GB"`); numbers, paths, sequences and, for
+            `codes`, a dict are accepted too.
 
     Raises:
-        DatasetError: an option that is none, or whose value none can be.
+        DatasetError: an unknown option or an invalid value.
     """
     return _asked(runs, inputs, output, given_by_python(options, *_KINDS))
 
@@ -147,10 +147,10 @@ def _asked(runs: Path | tuple[Path, ...], inputs: Sequence[str], output: str, gi
 
 
 def _destination(output: str, work: Path | None) -> tuple[Uploads | None, Path]:
-    """Return what uploads, where the output is an address, and the folder that is written to.
+    """Return the uploader if the output is an address, and the folder to write to.
 
     Raises:
-        DatasetError: an address that cannot be written to, or a working folder that would do nothing.
+        DatasetError: the address is not writable, or a working folder has no effect.
     """
     if not is_address(output):
         if work is not None:

@@ -1,4 +1,4 @@
-"""Coverage of a dataset as one value, as `python -m datasets coverage` prints it."""
+"""Coverage of a dataset as a Python object, as printed by `python -m datasets coverage`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from segmenter.diagnosis import diagnose as diagnosis_of
 
 @dataclass(frozen=True, repr=False)
 class Coverage(Diagnosis):
-    """All facts about the class coverage of one split; printed as the tables of `datasets coverage`.
+    """All facts on the class coverage of one split; prints as the tables of `datasets coverage`.
 
-    Its attributes are the keys of the JSON of `docs/coverage.md`; `to_dict` gives them as plain data.
+    Its attributes are the keys of the JSON of `docs/coverage.md`; `to_dict` returns them as plain data.
     """
 
     def __repr__(self) -> str:
@@ -52,22 +52,22 @@ def diagnose(
     progress: bool = False,
     **tiling: Any,
 ) -> Coverage:
-    """Diagnose which classes batches hold, at random and as planned, which class limits that, and what helps.
+    """Diagnose the classes in random and planned batches, the limiting class, and remedies.
 
     >>> coverage = diagnose(tiles, global_batch=4)
     >>> print(coverage.limit.why.split(". ")[0])
     water is held by the fewest tiles: 2 of 15 (13.33%)
-    >>> coverage.forecast.needed  # tiles in a random batch, for it to hold all classes so often (%)
+    >>> coverage.forecast.needed  # batch size that holds all classes with this probability (%)
     {'90': 10, '99': 13, '99.9': 14}
 
     Args:
-        scenes: as `index_tiles` takes them, or the tiles that it gave.
-        classes: as there.
+        scenes: as in `index_tiles`, or its result.
+        classes: as in `index_tiles`.
         global_batch: tiles of a step.
-        batches: sizes for which the plan is compared with a shuffle; 16, 32, 64, 128 and that one by default.
-        recipe: a recipe, or its file, whose settings are the defaults here.
+        batches: batch sizes to compare plan and shuffle; default: 16, 32, 64, 128, `global_batch`.
+        recipe: a recipe, or its file, that provides the defaults of the other settings.
         min_pixels, max_repeats, seed: as in `plan_epoch`.
-        run: a run directory, to set what its steps held beside what was promised.
+        run: a run directory, whose coverage is compared with the promises.
         progress: show bars on stderr.
         tiling: `size`, `overlap`, `min_labelled`, `split`, `bands` and `cache`, as in `index_tiles`.
 

@@ -1,4 +1,4 @@
-"""Arrays that somebody gives to a model: what is expected of them, said where they are something else."""
+"""Arrays passed to a model: checks with messages that state the expected form."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Nodata = float | Sequence[float | None] | None
 def rasters_of(
     run: AnyRun, image: ArrayLike, valid: ArrayLike | None, nodata: Nodata, *, insist: bool
 ) -> tuple[list[ArrayRaster], tuple[int, ...]]:
-    """Return images as the model of a run reads them, and the shape of what is predicted for them.
+    """Return images as rasters for a run's model, and the shape of the prediction.
 
     Args:
-        image: (H, W, C), (H, W) where the model takes one band, or (B, H, W, C).
-        insist: take values of another type or unit than the training's.
+        image: (H, W, C), (H, W) if the model takes one band, or (B, H, W, C).
+        insist: accept values of another type or unit than in training.
 
     Raises:
-        RasterError: it is something else; says what was expected and how it is made.
+        RasterError: the image has another form; the message states the expected one.
     """
     if isinstance(image, (str, os.PathLike)):
         raise RasterError(

@@ -1,4 +1,4 @@
-"""A run directory opened: a trained model that predicts arrays and maps files."""
+"""An opened run directory: a trained model that predicts arrays and maps files."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ _NOWHERE = re.compile("(?!)")
 
 
 class OpenRun:
-    """A trained model: the `run` of `segmenter.open_run`.
+    """A trained model, as returned by `segmenter.open_run`.
 
     Attributes:
         paths: the run directories, one or more.
-        name: of the recipe.
+        name: name of the recipe.
         classes: names, colours and codes; a predicted id is an index into them.
         bands: 1-based bands of an image file that the model sees, in order; None: all but alpha.
-        band_count: how many these are, C of an image.
-        dtype: of the training images.
-        metres_per_pixel: of the training images; None where they say none, or several runs differ.
-        recipe: what it was trained with.
+        band_count: number of these bands, C of an image.
+        dtype: pixel type of the training images.
+        metres_per_pixel: gsd of the training images; None if unknown, or if several runs differ.
+        recipe: recipe of the training.
     """
 
     def __init__(self, run: AnyRun) -> None:
@@ -95,10 +95,10 @@ class OpenRun:
 
     @property
     def scores(self) -> MapScores | None:
-        """Return the scores of the best validation, whose model predicts; None before it and of several runs.
+        """Return the scores of the best validation, whose model predicts; None if none, or several runs.
 
         Raises:
-            ScoreError: they cannot be read.
+            ScoreError: the scores cannot be read.
         """
         file = self.paths[0] / BEST_FILES[0]
         return MapScores.read(file) if len(self.paths) == 1 and file.is_file() else None
@@ -123,10 +123,10 @@ class OpenRun:
         progress: bool = False,
         **options: Any,
     ) -> NDArray[Any]:
-        """Return the class ids of an image, as `predict.py` maps a file of the same pixels, byte for byte.
+        """Return the class ids of an image, byte for byte as `predict.py` maps a file of the same pixels.
 
-        The image may have any size: it is computed in windows that fit the memory, and none of them shows.
-        A memory-mapped array is read window by window.
+        The image may have any size: it is computed in windows that fit the memory, without seams. A
+        memory-mapped array is read window by window.
 
         >>> image = np.zeros((45, 67, 3), run.dtype)
         >>> run.predict(image).shape
@@ -134,8 +134,8 @@ class OpenRun:
         >>> run.predict(image, probabilities=True).shape
         (45, 67, 4)
 
-        Pixels without data are 255: masked ones, those where `valid` is False, those whose bands all hold
-        `nodata`, and NaN.
+        Pixels without data are 255: masked pixels, pixels where `valid` is False or all bands equal `nodata`,
+        and NaN.
 
         >>> valid = np.ones((45, 67), bool)
         >>> valid[:10] = False
@@ -143,26 +143,25 @@ class OpenRun:
         array([255], dtype=uint8)
 
         Args:
-            image: (H, W, C) with the values that the image files hold, not scaled; (B, H, W, C) for several
-                of one size; (H, W) where the model takes one band. A masked pixel has no data where all its
-                bands are masked.
+            image: (H, W, C) with the values of image files, not scaled; (B, H, W, C) for several of one size;
+                (H, W) if the model takes one band. A pixel has no data if all its bands are masked.
             valid: (H, W) booleans, True where there is data.
             nodata: value of pixels without data, or one for each band.
-            probabilities: give (H, W, K) probabilities instead, as float32 with the precision of float16, NaN
-                without data; "float16" to keep them in half the memory, "uint8" in a quarter: × 255, at most
-                254, and 255 without data.
-            insist: take values of another type or unit than the training images'.
-            out: array that the result is written to, as a `numpy.memmap` for more than the memory holds.
+            probabilities: return (H, W, K) probabilities instead, as float32 with the precision of float16,
+                NaN without data; "float16" takes half the memory, "uint8" a quarter: × 255, at most 254, and
+                255 without data.
+            insist: accept values of another type or unit than in training.
+            out: array for the result, such as a `numpy.memmap` for results larger than memory.
             progress: show a bar on stderr.
-            options: how it is computed, as the options of `predict.py`: `mode`, `overlap`, `blend_weights`,
+            options: computing options of `predict.py`: `mode`, `overlap`, `blend_weights`,
                 `tta`, `precision`, `memory`, `window_size`, `batch`, `gsd`, `raster_gsd`.
 
         Returns:
             (H, W) uint8 class ids.
 
         Raises:
-            RasterError: an array of another shape, type or unit than the model takes.
-            SegmenterError: an option that cannot be, a run that is not whole, a device without memory.
+            RasterError: an array has another shape, type or unit than the model takes.
+            SegmenterError: an option is invalid, the run is incomplete, or a device lacks memory.
         """
         asked = asked_by_python(self.paths, ["image"], "maps", _checked(options, probabilities))
         rasters, shape = rasters_of(self._run, image, valid, nodata, insist=insist)
@@ -175,7 +174,7 @@ class OpenRun:
     def map(
         self, inputs: Paths | Iterable[Paths], output: Paths, *, progress: bool = False, **options: Any
     ) -> Maps:
-        """Map image files as `predict.py` does: the same files, finished ones kept.
+        """Map image files as `predict.py` does, to the same files; finished ones are kept.
 
         >>> maps = run.map("a.tif", "maps/")
         >>> maps
@@ -187,13 +186,13 @@ class OpenRun:
             inputs: files, folders and globs.
             output: folder of the maps, or an address in a bucket (`s3://…`).
             progress: show bars on stderr.
-            options: of `predict.py`, each under its name with underscores: `window_size=512`,
-                `bbox=(left, bottom, right, top)`, `labels="truth/{stem}.png"`. `split` and `recipe` are for
-                `predict.py`: finding a recipe's scenes takes a dataset's loader.
+            options: options of `predict.py` with underscores in names: `window_size=512`,
+                `bbox=(left, bottom, right, top)`, `labels="truth/{stem}.png"`. `split` and `recipe` exist
+                only in `predict.py`: they need a dataset's loader.
 
         Raises:
-            MapsError: some inputs failed; its `maps` are those of the others.
-            SegmenterError: nothing could be done; of a single input, its own error.
+            MapsError: some inputs failed; the error's `maps` has the others.
+            SegmenterError: nothing could be done; for a single input, its error.
         """
         given = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
         for name in ("split", "recipe"):
@@ -213,7 +212,7 @@ class OpenRun:
 
     @contextmanager
     def _ready(self, *, bars: bool = False) -> Iterator[Said]:
-        """Run alone, with the run as it was opened and its models kept; yield what is said, unprinted."""
+        """Check that the run is unchanged, and use cached models, one call at a time; yield its messages."""
         with _ONE_AT_A_TIME:
             for path, text in self._texts.items():
                 if _run_text(path) != text:
@@ -225,10 +224,10 @@ class OpenRun:
 
 
 def open_run(run: Paths, *more: Paths) -> OpenRun:
-    """Open a run directory that `train.py` made; several predict as one, by the mean of their probabilities.
+    """Open a run directory of `train.py`; several predict together, by the mean of their probabilities.
 
     TensorFlow is loaded at the first prediction, which takes seconds, and the model is compiled then; later
-    calls reuse it. Weights are those of the best validation so far, also while the training goes on.
+    calls reuse it. Weights are those of the best validation so far, even during the training.
 
     >>> run = open_run("runs/mine")
     >>> run.classes.names
@@ -237,11 +236,11 @@ def open_run(run: Paths, *more: Paths) -> OpenRun:
     open_run('runs/mine'): 4 classes (water, road, field, house), 3 bands of uint16, 0.5 m a pixel
 
     Args:
-        run: directory.
-        more: further ones, of the same classes and bands.
+        run: run directory.
+        more: further run directories, with the same classes and bands.
 
     Raises:
-        CheckpointError: one is no run directory, has no weights yet or is damaged; or they do not fit.
+        CheckpointError: a directory is no run, has no weights or is damaged, or runs do not fit.
     """
     opened = joined([load_run(Path(path).expanduser()) for path in (run, *more)])
     for member in members(opened):
@@ -254,10 +253,10 @@ def _run_text(path: Path) -> bytes:
 
 
 def _checked(options: Mapping[str, Any], probabilities: Probabilities) -> Mapping[str, Any]:
-    """Return options of a prediction as those of `predict.py`.
+    """Return prediction options converted to those of `predict.py`.
 
     Raises:
-        DatasetError: there are not.
+        DatasetError: an option is unknown.
     """
     known = [field.name for field in fields(Computing)]
     if unknown := [name for name in options if name not in known]:
@@ -267,7 +266,7 @@ def _checked(options: Mapping[str, Any], probabilities: Probabilities) -> Mappin
 
 
 def _maps(mapped: Mapped, folder: Path, said: Said) -> Maps:
-    """Return the maps of a call; raise the error that it ended with."""
+    """Return the maps of a call; raise its error, if any."""
     outcome = mapped.outcome
     jobs = [*outcome.written, *outcome.kept]
     scored = bool(outcome.each) and (folder / BEST_FILES[0]).is_file()

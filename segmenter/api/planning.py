@@ -1,4 +1,4 @@
-"""Plans of epochs and forecasts of random batches, as values that can be looked at."""
+"""Plans of epochs and forecasts of random batches, as Python objects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SIZES = (4, 8, 16, 32, 64, 128)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EpochPlan:
-    """An epoch of batches, each of which holds every promised class. Iterating gives the batches.
+    """An epoch of batches, each with every promised class. Iterating yields the batches.
 
     >>> plan = plan_epoch(counts, 8, seed=1)
     >>> sorted({int(tile) for batch in plan for tile in batch}) == list(range(40))
@@ -30,12 +30,12 @@ class EpochPlan:
 
     Attributes:
         batches: (steps, global batch) indices of tiles.
-        held: (steps, classes) whether a tile of the batch holds the class.
-        classes: names.
-        promised: those that every batch holds; `best_effort`: those too rare for that.
-        repeats: uses of a tile beyond its first that coverage forces; `least_repeats`: no plan of so many
-            steps does with fewer.
-        fillers: further uses that complete the last batch.
+        held: (steps, classes) True if a tile of the batch holds the class.
+        classes: class names.
+        promised: classes that every batch holds; `best_effort`: classes too rare for that.
+        repeats: repeated uses of tiles that coverage requires; `least_repeats`: a lower bound for any plan
+            with as many steps.
+        fillers: further repeated uses that complete the last batch.
     """
 
     batches: NDArray[np.int64]
@@ -77,7 +77,7 @@ def plan_epoch(
     epoch: int = 0,
     classes: Sequence[str] = (),
 ) -> EpochPlan:
-    """Plan an epoch of global batches, each of which holds every class, with as few steps as that takes.
+    """Plan an epoch of global batches that each hold every class, in the fewest possible steps.
 
     >>> counts = np.zeros((40, 3), int)  # pixels of each class in each tile
     >>> counts[:, 0] = 4096
@@ -90,19 +90,19 @@ def plan_epoch(
     >>> bool(plan.held.all()), len(plan), plan[0].shape
     (True, 11, (4,))
 
-    It is the plan that a training makes of the same tiles by the recipe's defaults. Each tile is in it, and
-    twice only where a class needs it.
+    A training with the recipe's defaults makes the same plan for the same tiles. It uses each tile, and
+    repeats a tile only if a class needs it.
 
     Args:
-        tiles: of `index_tiles`; or (tiles, classes) whole numbers, the pixels of each class in each tile.
+        tiles: result of `index_tiles`, or (tiles, classes) whole numbers: pixels of each class in each tile.
         global_batch: tiles of a step, over all devices.
-        min_pixels: from which on a tile holds a class.
-        max_repeats: a class that would show tiles more often than 1 + this is best effort; None: no limit.
-        seed, epoch: the same two give the same plan; other epochs give other batches.
-        classes: names, where `tiles` are numbers.
+        min_pixels: least pixels of a class for a tile to hold it.
+        max_repeats: a class that needs more repeats of a tile than this is best effort; None: no limit.
+        seed, epoch: equal values give the same plan; other epochs give other batches.
+        classes: class names, if `tiles` are numbers.
 
     Raises:
-        DatasetError: no batch of that size can hold all classes; an argument is out of its range.
+        DatasetError: no batch of that size can hold all classes; an argument is out of range.
     """
     counts, names = _table(tiles, classes)
     plan = planned_epoch(
@@ -131,16 +131,16 @@ def _shown(plan: Plan, counts: NDArray[np.integer], names: tuple[str, ...], min_
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RandomBatches:
-    """Random batches of tiles: how likely they hold all classes.
+    """Random batches of tiles: the probability that they hold all classes.
 
     >>> random = forecast(counts)
     >>> round(random.probability(16), 3), random.needed(0.9)
     (0.981, 11)
 
     Attributes:
-        tiles: that they are drawn from.
-        classes: names of those that occur.
-        exact: whether probabilities are exact; else of 4096 random orders.
+        tiles: number of tiles to draw from.
+        classes: names of the classes that occur.
+        exact: True if probabilities are exact; else they come from 4096 random orders.
     """
 
     tiles: int
@@ -149,15 +149,15 @@ class RandomBatches:
     _forecast: Forecast = field(repr=False)
 
     def probability(self, batch: int) -> float:
-        """Return probability, 0 to 1, that a random batch of so many tiles holds every class."""
+        """Return the probability, 0 to 1, that a random batch of `batch` tiles holds every class."""
         return self._forecast.outlook([_at_least_one(batch)])[0].probability
 
     def expected_classes(self, batch: int) -> float:
-        """Return mean number of classes that it holds."""
+        """Return the mean number of classes in a random batch of `batch` tiles."""
         return self._forecast.outlook([_at_least_one(batch)])[0].expected_classes
 
     def needed(self, share: float) -> int:
-        """Return tiles in a batch for it to hold all classes with that probability, above 0 and up to 1."""
+        """Return the batch size at which a random batch holds all classes with probability `share`."""
         if not 0 < share <= 1:
             raise DatasetError(f"share: expected a probability above 0 and up to 1, got {share}")
         return self._forecast.needed(share)
@@ -177,7 +177,7 @@ class RandomBatches:
 def forecast(
     tiles: Tiles | ArrayLike, *, min_pixels: int = 32, classes: Sequence[str] = (), seed: int = 0
 ) -> RandomBatches:
-    """Forecast how likely random batches hold all classes that occur: exactly, for up to 20 classes.
+    """Forecast the probability that random batches hold all occurring classes; exact up to 20 classes.
 
     >>> forecast(counts)
     a random batch of 40 tiles, exactly, of the 3 classes:
@@ -191,7 +191,7 @@ def forecast(
 
     Args:
         tiles, min_pixels, classes: as in `plan_epoch`.
-        seed: of the simulation, with more classes.
+        seed: seed of the simulation for more classes.
 
     Raises:
         DatasetError: there are no tiles.
@@ -203,7 +203,7 @@ def forecast(
 
 
 def _table(tiles: Tiles | ArrayLike, classes: Sequence[str]) -> tuple[NDArray[np.integer], tuple[str, ...]]:
-    """Return (tiles, classes) counts, and the classes' names."""
+    """Return (tiles, classes) counts and class names."""
     if isinstance(tiles, Tiles):
         if classes:
             raise DatasetError("classes: the tiles have names of their own; leave them out")

@@ -1,4 +1,4 @@
-"""Predictions for arrays, by the very steps that make a map of a raster file."""
+"""Predictions for arrays, with the same steps as for maps of raster files."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ class _ArrayRequest(RasterRequest):
 def predict_arrays(
     run: AnyRun, rasters: Sequence[ArrayRaster], request: MapRequest, out: NDArray[Any], *, progress: bool
 ) -> None:
-    """Predict each raster into `out`; memory beside both depends on the windows, as for files.
+    """Predict each raster into `out`; other memory depends on the windows, as for files.
 
     Args:
-        request: of which the options of computing count, and which probabilities are wanted.
-        out: (B, H, W) class ids, or (B, H, W, K) probabilities, of the rasters in order.
+        request: provides computing options and the requested probabilities.
+        out: (B, H, W) class ids, or (B, H, W, K) probabilities, in the order of the rasters.
 
     Raises:
-        SegmenterError: an option that cannot be, or a device without memory.
+        SegmenterError: an option is invalid, or a device lacks memory.
     """
     call = Call.of(request, run)
     jobs = [_job(run, raster, number) for number, raster in enumerate(rasters)]
@@ -93,10 +93,10 @@ def _asked_of(found: Prediction) -> NDArray[Any]:
 def result_array(
     shape: tuple[int, ...], classes: int, probabilities: Probabilities, out: NDArray[Any] | None
 ) -> NDArray[Any]:
-    """Return an array for what is predicted, or the one that is given for it.
+    """Return an array for the prediction: `out` if given, else a new one.
 
     Raises:
-        RasterError: that has another shape or type.
+        RasterError: `out` has another shape or type.
     """
     wanted = (*shape, classes) if probabilities else shape
     dtype = np.dtype(

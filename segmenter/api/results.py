@@ -15,14 +15,14 @@ from segmenter.evaluation.scores import FIGURES, Scores
 
 @dataclass(frozen=True)
 class MapScores:
-    """Scores of maps against labels, each a fraction of 1; NaN where undefined. Printed as a table.
+    """Scores of maps against labels, as fractions of 1; NaN if undefined. Prints as a table.
 
     Attributes:
-        miou, mf1, oa, fwiou, kappa: over all classes.
-        iou: of each class, by name.
-        completeness: share of the labelled pixels that have image data; the scores are of these alone.
-        epoch, step: of the validation that they are of; None: of maps.
-        all: these and more, with the confusion matrix and the protocol.
+        miou, mf1, oa, fwiou, kappa: scores over all classes.
+        iou: IoU of each class by name.
+        completeness: share of the labelled pixels that have image data; only these are scored.
+        epoch, step: position of the validation; None for scores of maps.
+        all: all scores, with the confusion matrix and the protocol.
     """
 
     miou: float
@@ -41,7 +41,7 @@ class MapScores:
         """Read the scores in a `scores.json`.
 
         Raises:
-            ScoreError: it cannot be read, or is not what this program writes.
+            ScoreError: the file is unreadable or was not written by this program.
         """
         try:
             data: Any = json.loads(path.read_text(encoding="utf-8"))
@@ -65,14 +65,14 @@ class MapScores:
 
 @dataclass(frozen=True, repr=False)
 class Maps:
-    """Maps that a call made or found finished.
+    """Maps of a call, made or already finished.
 
     Attributes:
-        paths: of all of them.
-        kept: those that an earlier call had finished.
-        folder: that they lie in.
-        scores: where labels were given; None: nothing was scored.
-        notes, warnings: what `predict.py` prints.
+        paths: paths of all maps.
+        kept: maps that an earlier call had finished.
+        folder: folder of the maps.
+        scores: scores, if labels were given; else None.
+        notes, warnings: messages that `predict.py` would print.
     """
 
     paths: tuple[Path, ...]
@@ -95,8 +95,8 @@ class MapsError(SegmenterError):
     """Some inputs failed; the others are mapped.
 
     Attributes:
-        maps: of the others.
-        failures: the error of each input that failed.
+        maps: maps of the other inputs.
+        failures: error of each failed input.
     """
 
     exit_code = EXIT_SOME_FAILED

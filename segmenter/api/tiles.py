@@ -1,4 +1,4 @@
-"""Scenes cut into tiles, with the pixels of each class in each: what plans and forecasts are made of."""
+"""Scenes cut into tiles, with class pixel counts: the input of plans and forecasts."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class Tiles:
 
     Attributes:
         counts: (tiles, classes) pixels of each class in each tile.
-        classes: names, in the order of the columns.
-        scenes: that the tiles are of.
-        scene: (tiles,) which of the scenes each is of; `row`, `col`: its upper left pixel there.
-        left_out: tiles with too few labelled pixels.
-        warnings: what was to be said of the files.
+        classes: class names in the order of the columns.
+        scenes: scenes of the tiles.
+        scene: (tiles,) index of each tile's scene; `row`, `col`: its upper left pixel in the scene.
+        left_out: number of tiles with too few labelled pixels.
+        warnings: warnings about the files.
     """
 
     counts: NDArray[np.int64]
@@ -85,7 +85,7 @@ def index_tiles(
     cache: Paths | None = None,
     progress: bool = False,
 ) -> Tiles:
-    """Cut scenes into tiles and count the classes in each, as a training does.
+    """Cut scenes into tiles and count the class pixels in each, as a training does.
 
     >>> tiles = index_tiles([("a.tif", "a_label.png")], {"water": 0, "road": 1, "field": 2}, size=64)
     >>> tiles
@@ -97,22 +97,22 @@ def index_tiles(
     >>> tiles.counts.shape
     (15, 3)
 
-    What is counted is kept in `.tile-index`, in the folder that holds all scenes, for the next call.
+    Counts are cached in `.tile-index`, in the common folder of all scenes, for the next call.
 
     Args:
-        scenes: pairs of an image file and its label file; `Scene`s; or a `Dataset` as a loader gives it.
-        classes: name → code in the label files, or a `ClassMap` (which labels in colours need); a dataset has
-            its own.
-        recipe: a recipe, or its file, whose settings are the defaults here.
-        size, overlap: of tiles, in pixels.
+        scenes: pairs of an image file and its label file; `Scene`s; or a `Dataset` from a loader.
+        classes: code in label files by class name, or a `ClassMap` (required for labels in colours); a
+            dataset has its own.
+        recipe: a recipe, or its file, that provides the defaults of the other settings.
+        size, overlap: size and overlap of tiles in pixels.
         min_labelled: share of a tile that must be labelled.
-        split: of the scenes, those that are used.
+        split: split whose scenes are used.
         bands: 1-based bands of the image files that are data; None: all but alpha.
-        cache: another folder for what is counted.
+        cache: another folder for the cached counts.
         progress: show a bar on stderr.
 
     Raises:
-        SegmenterError: a label does not fit its image, or holds a value that no class has.
+        SegmenterError: a label does not match its image, or has a value that is no class's.
     """
     if split not in SPLITS:
         raise DatasetError(f"split: expected {', '.join(SPLITS)}, got {split}")
@@ -128,10 +128,10 @@ def index_tiles(
 
 
 def recipe_with(recipe: Paths | Recipe | None, **changes: Any) -> Recipe:
-    """Return a recipe, or the defaults, with other values for its settings; None changes nothing.
+    """Return a recipe, or the defaults, with changed settings; None changes nothing.
 
     Raises:
-        ConfigError: a value that none can be.
+        ConfigError: a value is invalid.
     """
     base = recipe if isinstance(recipe, Recipe) else load_recipe(Path(recipe)) if recipe else default_recipe()
     data = base.model_dump(mode="json")
@@ -155,11 +155,11 @@ _SETTINGS = {
 
 
 def class_map(classes: Classes) -> ClassMap:
-    """Return a class map of names and codes, in colours of our own.
+    """Return a class map of names and codes, with default colours.
 
     Raises:
-        LabelError: two of one code, or a code that none can be.
-        DatasetError: no class map at all.
+        LabelError: two classes have one code, or a code is invalid.
+        DatasetError: the argument is no class map.
     """
     if isinstance(classes, ClassMap):
         return classes
@@ -204,7 +204,7 @@ def _listed(scenes: Scenes, classes: Classes | None, split: Split) -> Dataset:
 
 
 def _told_apart(scenes: Sequence[Scene]) -> tuple[Scene, ...]:
-    """Return scenes of one name called after their files."""
+    """Return scenes with unique names: repeated names are replaced by file paths."""
     names = Counter(scene.name for scene in scenes)
     return tuple(each if names[each.name] == 1 else replace(each, name=str(each.image)) for each in scenes)
 

@@ -1,1 +1,1 @@
-"""Ground floor that every room uses: errors, files, locks, threads, words for the terminal."""
+"""Base package that all others use: errors, files, locks, threads, terminal output."""

@@ -1,4 +1,4 @@
-"""Addresses of files that lie elsewhere: recognised, joined with a name, and shown without what is secret."""
+"""Addresses of remote files: recognise them, join them with a name, mask their secrets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _USER = re.compile(r"(?<=//)[^/@\s]+@")
 _QUERY = re.compile(r"\?.*", re.DOTALL)
 _IN_TEXT = re.compile(r"((?:https?://|/vsicurl)[^\s?'\"]*)\?[^\s'\"]*")
 _SAFE = "/%:@!$&'()*+,;=~"
-"""Characters of a name that a URL takes as they are; what was encoded before is not encoded again."""
+"""Characters of a name that stay unencoded in a URL; encoded ones are not encoded again."""
 
 
 def is_address(text: str) -> bool:
@@ -18,23 +18,23 @@ def is_address(text: str) -> bool:
 
 
 def has_query(address: str) -> bool:
-    """Return whether what follows a `?` is a query; in the key of an object it is part of the name."""
+    """Return whether the part after `?` is a query; in an object store's key it belongs to the name."""
     return address.startswith(("http://", "https://")) or "/vsicurl" in address
 
 
 def masked(address: str) -> str:
-    """Return an address without user, password and query: signatures and keys stand there."""
+    """Return an address without user, password and query, which may contain signatures and keys."""
     shown = _USER.sub("", address)
     return _QUERY.sub("", shown) if has_query(shown) else shown
 
 
 def masked_text(text: str) -> str:
-    """Return a text of others, as an error message, with each address in it `masked`."""
+    """Return a foreign text (an error message, say) with every address in it `masked`."""
     return _IN_TEXT.sub(r"\1", _USER.sub("", text))
 
 
 def joined(address: str, name: str) -> str:
-    """Return the address of a relative posix path below another; a query (a signature) stays at its end."""
+    """Return the address of a relative POSIX path below another address; a query (signature) stays last."""
     if not has_query(address):
         return f"{address.rstrip('/')}/{name}"
     base, mark, query = address.partition("?")

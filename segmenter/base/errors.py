@@ -1,7 +1,7 @@
-"""Errors that a user can cause: one root, one child for each thing that can be wrong.
+"""Errors that a user can cause: one root class, and one subclass for each kind of mistake.
 
-A message says what was expected, what came, where, and what to do. Anything else that is raised is a
-defect of the program, and keeps its traceback.
+A message has the expected and the actual value, the place, and the remedy. Any other exception is a defect of
+the program and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ EXIT_INTERRUPTED = 130
 
 
 class SegmenterError(Exception):
-    """Root of all errors that are the user's to mend; its text is one clear line.
+    """Root of all errors that the user can mend; its text is one clear line.
 
     >>> try:
     ...     run.predict(np.zeros((5, 5), np.uint16))
@@ -34,23 +34,23 @@ class SegmenterError(Exception):
 
 
 def plain(text: str) -> str:
-    """Return a text on one line that any terminal takes: file names may hold line ends and worse."""
+    """Return a text on one printable line: file names may contain line ends and control characters."""
     shown = (c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
     return "".join(shown)
 
 
 def shortened(text: str, most: int = 300) -> str:
-    """Return the beginning and the end of a text that is quoted: what is foreign may be of any length."""
+    """Return the beginning and the end of a quoted text: foreign text may have any length."""
     return text if len(text) <= most else f"{text[: most * 2 // 3]} … {text[-most // 3 :]}"
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """Return `1 tile`, `2 tiles`."""
+    """Return a number with its noun: `1 tile`, `2 tiles`."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def grouped(texts: Iterable[str], most: int = 3) -> list[str]:
-    """Group lines of the form `FILE: what`: of more than `most` files one line with their number."""
+    """Group lines of the form `FILE: message`; one message about more than `most` files becomes one line."""
     files: dict[str, list[str]] = {}
     for text in texts:
         file, colon, what = text.partition(": ")
@@ -71,23 +71,23 @@ class DatasetError(SegmenterError):
 
 
 class LabelError(SegmenterError):
-    """A label raster holds a value or colour that the class map does not know."""
+    """A label raster contains a value or colour that the class map does not define."""
 
 
 class RasterError(SegmenterError):
-    """A raster cannot be opened, read or written, or does not have what the run needs."""
+    """A raster cannot be opened, read or written, or lacks properties that the run needs."""
 
 
 class BandsError(RasterError):
-    """It cannot be told which bands of a raster are data; `bands` is to be said."""
+    """It is ambiguous which bands of a raster are data; the setting `bands` must name them."""
 
 
 class ChangedInputError(RasterError):
-    """A raster is no longer the file that the call began with: what is made of it would be of two files."""
+    """A raster changed while the call ran: the result would mix two versions of the file."""
 
 
 class DeviceError(SegmenterError):
-    """Devices asked for are not there, can no longer be set up, or have too little memory."""
+    """Requested devices are missing, can no longer be set up, or have too little memory."""
 
 
 class ClusterError(SegmenterError):
@@ -95,53 +95,53 @@ class ClusterError(SegmenterError):
 
 
 class LostClusterError(ClusterError):
-    """The scheduler or all workers are gone: what is done is kept, and the same call goes on."""
+    """The scheduler or all workers are gone; finished work is kept, and repeating the call continues it."""
 
     exit_code = EXIT_SOME_FAILED
 
 
 class CheckpointError(SegmenterError):
-    """A run directory or checkpoint is missing, damaged or does not fit."""
+    """A run directory or checkpoint is missing, damaged or does not fit the recipe."""
 
 
 class DamagedCheckpointError(CheckpointError):
-    """A checkpoint is not what was written: cut, changed, or not written by this program at all."""
+    """A checkpoint is damaged: truncated, changed, or not written by this program."""
 
 
 class WeightsError(SegmenterError):
-    """Pretrained weights are not there, cannot be read, or are not those of the recipe's encoder."""
+    """Pretrained weights are missing, unreadable, or do not belong to the recipe's encoder."""
 
 
 class OutputError(SegmenterError):
-    """A result cannot be written though the call was right: the disk is full."""
+    """A result cannot be written although the call was correct: the disk is full."""
 
     exit_code = EXIT_SOME_FAILED
 
 
 class ExportError(SegmenterError):
-    """A model cannot be exported, or gives other classes in another runtime: nothing is left behind."""
+    """A model cannot be exported, or gives other classes in another runtime; no file is left behind."""
 
     exit_code = EXIT_SOME_FAILED
 
 
 class ScoreError(SegmenterError):
-    """Scores are asked for under a protocol that the data do not fit, or of two different protocols."""
+    """Scores were requested under a protocol that does not fit the data, or under two different protocols."""
 
 
 class TrainingError(SegmenterError):
-    """Training cannot go on: the loss is not finite, or a class was not in a step that promised it."""
+    """Training cannot continue: the loss is not finite, or a step lacked a class that was promised to it."""
 
 
 class WorkerError(SegmenterError):
-    """Another worker of the training is gone, hangs, did not come or differs from this one."""
+    """Another worker of the training has died, hangs, never connected or differs from this one."""
 
     exit_code = EXIT_SOME_FAILED
 
 
 def end_at_once_on_ctrl_c() -> None:
-    """Let Ctrl-C end the process with one word until `run_script` begins.
+    """Let Ctrl-C end the process with a one-word message until `run_script` begins.
 
-    For the imports of a script: nothing is done yet, and Python would print where it was.
+    Used while a script imports modules: no work is lost then, and Python's traceback would not help.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background jobs ignore it
         signal.signal(signal.SIGINT, _end_at_once)
@@ -176,7 +176,7 @@ def run_script(main: Callable[[], int]) -> int:
 
 
 def run_tool(main: Callable[[], int]) -> int:
-    """Return `run_script`, where `kill` ends as Ctrl-C does: what is half-written is removed."""
+    """Run a tool as `run_script` does; SIGTERM (`kill`) ends it like Ctrl-C, removing unfinished files."""
     before = signal.signal(signal.SIGTERM, _end_like_ctrl_c)
     try:
         return run_script(main)

@@ -1,4 +1,4 @@
-"""Writing small files whole (law 8, *nothing half-written is ever visible*), and what files need besides."""
+"""Small files, written whole or not at all (law 8, *nothing half-written is ever visible*); file helpers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from segmenter.base.locks import FileLock
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ASIDE = re.compile(r"\..+\.(npz|json|jsonl|yaml|png|html)\.[a-z0-9_]{8}")
-"""Names of temporary files beside such files in our own folders; elsewhere only `_of_killed` ones go."""
+"""Names of temporary files in our own folders; elsewhere only those of killed processes are removed."""
 _LETTERS = re.compile(r"[a-z0-9_]{8}")
 """Characters that `tempfile` appends to a name."""
 _SETTLED_NS = 2_000_000_000
@@ -33,7 +33,7 @@ FileState = tuple[str, int, int]
 
 
 def file_state(path: Path | str) -> FileState:
-    """Return the state of a file or folder: another one says that it has changed."""
+    """Return the state of a file or folder; it differs once the file has changed."""
     try:
         state = os.stat(path) if isinstance(path, str) else path.stat()  # a remote one asks its server
     except (OSError, ValueError):
@@ -42,12 +42,12 @@ def file_state(path: Path | str) -> FileState:
 
 
 def has_settled(changed_ns: int, looked_ns: int | None = None) -> bool:
-    """Return whether a change after this look (None: now) would show in the time of change."""
+    """Return whether any change after this look (None: now) would alter the file's modification time."""
     return (time.time_ns() if looked_ns is None else looked_ns) - changed_ns > _SETTLED_NS
 
 
 def pieces(file: BinaryIO, size: int, count: int, length: int) -> Iterator[bytes]:
-    """Yield a file's content; if above `count * length` bytes, pieces at even distances with both ends."""
+    """Yield a file's content; if it exceeds `count * length` bytes, evenly spaced pieces with both ends."""
     if size <= count * length:
         yield file.read(count * length)
         return
@@ -57,10 +57,10 @@ def pieces(file: BinaryIO, size: int, count: int, length: int) -> Iterator[bytes
 
 
 def check_writable(path: Path) -> None:
-    """Refuse, before long work, a file that could not be written at its end.
+    """Check, before long work, that a file can be written at its end.
 
     Raises:
-        SegmenterError: it is a folder, or lies in none that can be written to.
+        SegmenterError: the path is a folder, or its parent is missing or not writable.
     """
     if path.is_dir():
         raise SegmenterError(f"{path}: expected the name of a file to write, it is a folder")
@@ -71,21 +71,19 @@ def check_writable(path: Path) -> None:
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:
-    """Write `content` to `path`, whole or not at all; as `written_whole`."""
+    """Write `content` to `path` completely or not at all, like `written_whole`."""
     with written_whole(path) as file:
         file.write(content)
 
 
 @contextlib.contextmanager
 def written_whole(path: Path) -> Iterator[BinaryIO]:
-    """Give a file to write into that gets the name `path` once the block has ended without an error.
+    """Open a temporary file for writing; rename it to `path` when the block ends without an error.
 
-    An older file stays until then. After it returns, the file is there even if the power fails: it and its
-    name are on the disk.
+    An older file stays until then. Afterwards content and name are on the disk and survive a power failure.
 
     Raises:
-        SegmenterError: where the folder is missing or cannot be written; an OutputError, where the disk
-            is full.
+        SegmenterError: the folder is missing or not writable (OutputError if the disk is full).
     """
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -110,10 +108,10 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def folder_aside(path: Path) -> Iterator[Path]:
-    """Make a folder beside `path` for what is to get its name; remove it at the end, and killed calls' now.
+    """Make a temporary folder beside `path`; remove it at the end, and now those of killed calls.
 
     Raises:
-        SegmenterError: it cannot be made.
+        SegmenterError: the folder cannot be made.
     """
     remove_killed(path)
     try:
@@ -130,7 +128,7 @@ def folder_aside(path: Path) -> Iterator[Path]:
 
 
 def remove_killed(path: Path) -> None:
-    """Remove what calls that were killed left beside a file or folder that they were about to write."""
+    """Remove the temporary files and folders that killed calls left beside a path."""
     start = f".{path.name}."
     for left in path.parent.glob(f"{glob.escape(start)}*"):
         if _LETTERS.fullmatch(left.name.removeprefix(start)) and _of_killed(left):
@@ -141,7 +139,7 @@ def remove_killed(path: Path) -> None:
 
 
 def _hold(handle: int) -> None:
-    """Show others that a process is at work, for as long as it has the file or folder open."""
+    """Lock an open file or folder, to show other processes that it is in use until it is closed."""
     with contextlib.suppress(OSError):  # without locks nothing is ever taken for a killed call's
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -159,7 +157,7 @@ def read_regular(path: Path, most: int = 1 << 24) -> bytes:
     """Return the content of a small regular file; a pipe or a device could block and is refused.
 
     Raises:
-        SegmenterError: it is not there, no file, larger than `most` bytes, or cannot be read.
+        SegmenterError: the file is missing, not a regular file, larger than `most` bytes, or unreadable.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -175,13 +173,13 @@ def read_regular(path: Path, most: int = 1 << 24) -> bytes:
 
 
 def check_stored(archive: zipfile.ZipFile, size: int) -> None:
-    """Refuse a zip file that could become larger than its own bytes: compressed, or one part under two names.
+    """Refuse a zip file that would unpack to more than its own bytes: compressed, or with overlapping parts.
 
     Args:
-        size: of the file, in bytes.
+        size: size of the file in bytes.
 
     Raises:
-        ValueError: saying which it is.
+        ValueError: the reason.
     """
     parts = archive.infolist()
     for part in parts:
@@ -194,10 +192,10 @@ def check_stored(archive: zipfile.ZipFile, size: int) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it; after it returns, each one's name is on the disk.
+    """Make a folder and its parents, and write their names to the disk.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: a folder cannot be made.
     """
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)
@@ -207,17 +205,17 @@ def make_folder(folder: Path) -> None:
 
 
 def caches() -> Path:
-    """Return the folder of this program in the user's cache."""
+    """Return this program's folder in the user's cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coverage-segmenter"
 
 
 def gibibytes(count: float) -> str:
-    """Return a number of bytes for people."""
+    """Return a number of bytes as text in GiB or MiB."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
 
 
 def real(path: Path) -> Path:
-    """Return a path without links; `Path.resolve` raises what is no OSError on circular links."""
+    """Return a path with all links resolved; unlike `Path.resolve`, circular links raise only OSError."""
     return Path(os.path.realpath(path))
 
 
@@ -228,7 +226,7 @@ def special(status: os.stat_result) -> bool:
 
 @contextlib.contextmanager
 def opened(path: Path, flags: int) -> Iterator[int]:
-    """Open a file with `os.open`'s flags; refuse a link in its place. Yield its number."""
+    """Open a file with `os.open`'s flags and yield its descriptor; refuse symbolic links."""
     handle = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     try:
         yield handle
@@ -237,7 +235,7 @@ def opened(path: Path, flags: int) -> Iterator[int]:
 
 
 def _sync_names(folder: Path) -> None:
-    """Bring a folder's names to the disk: a rename is only in memory until then."""
+    """Write a folder's file names to the disk: until then a rename exists only in memory."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         with contextlib.suppress(OSError):  # some network file systems cannot, and do it at once anyway
@@ -254,12 +252,12 @@ def sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def alone_in(folder: Path) -> Iterator[str | None]:
-    """Keep another process out of a folder, which is made; one that was killed holds nothing back.
+    """Create the folder and lock it for this process; the lock is released if the process dies.
 
-    Gives a warning where the file system has no locks, so that nothing keeps another process out.
+    Yields a warning if the file system has no locks: other processes are then not kept out.
 
     Raises:
-        SegmenterError: another process is in it, or it cannot be written.
+        SegmenterError: another process has locked it, or it is not writable.
     """
     lock = FileLock(folder / ".lock")
     try:
@@ -278,14 +276,14 @@ def alone_in(folder: Path) -> Iterator[str | None]:
 
 
 def no_locks(folder: Path, why: str) -> str:
-    """Return the warning of a folder on a file system without locks."""
+    """Return the warning for a folder on a file system without locks."""
     return f"{folder}: its file system has no file locks ({why}); make sure that only one call writes there"
 
 
 def remove_leftovers(folder: Path) -> int:
-    """Remove what killed processes were writing into a folder; gives the number of files.
+    """Remove temporary files that killed processes left in a folder; return how many.
 
-    For folders that one process alone writes to.
+    Only for folders that a single process writes to.
     """
     left = [path for path in folder.glob(".*") if _ASIDE.fullmatch(path.name) and path.is_file()]
     for path in left:
@@ -294,7 +292,7 @@ def remove_leftovers(folder: Path) -> int:
 
 
 def may_be_full(error: BaseException | None) -> bool:
-    """Return True if an error of writing may be a full disk's: the system says why, GDAL does not."""
+    """Return True if a write error may mean a full disk: the system reports the cause, GDAL does not."""
     number: int | None = None
     while error is not None and number is None:
         number = error.errno if isinstance(error, OSError) else None  # GDAL's errors have one of its own
@@ -303,7 +301,7 @@ def may_be_full(error: BaseException | None) -> bool:
 
 
 def _umask() -> int:
-    """Return the process's file mode mask; it can only be read by setting it."""
+    """Return the process's file mode mask; reading it requires setting it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -1,4 +1,4 @@
-"""Finding files: each real folder is visited once, whatever links lead round in circles."""
+"""File search that visits each real folder once, even if links form a cycle."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ VECTOR_ENDINGS = (".gpkg", ".geojson", ".shp", ".fgb", ".parquet")
 def walk_once(
     root: str | Path, onerror: Callable[[OSError], object] | None = None
 ) -> Iterator[tuple[str, list[str]]]:
-    """Yield each folder under `root`, and `root`, with its files' names; sorted, without hidden ones.
+    """Yield `root` and each folder below it with its file names; sorted, without hidden ones.
 
-    Links to folders are followed, but no folder is visited twice: two links to the folder that they lie in
-    would otherwise give 2⁴⁰ paths.
+    Links to folders are followed, but no folder is visited twice: two links to their own parent would
+    otherwise give 2⁴⁰ paths.
     """
     seen: set[str] = set()
     for folder, folders, names in os.walk(root, followlinks=True, onerror=onerror):
@@ -31,7 +31,7 @@ def walk_once(
 
 
 def matches(pattern: str) -> list[str]:
-    """Return paths that a glob pattern stands for, sorted; `**` is any folders, each visited once."""
+    """Return the paths that match a glob pattern, sorted; `**` matches any folders, each visited once."""
     return sorted(set(_matches(pattern)))
 
 
@@ -62,5 +62,5 @@ def _folders(pattern: str, *, from_root: bool) -> list[str]:
 
 
 def is_vector(name: str | PurePath) -> bool:
-    """Return whether a file, or a pattern of files, is of polygons by its ending."""
+    """Return whether a file name, or a pattern of names, has the ending of a vector file."""
     return PurePath(name).suffix.lower() in VECTOR_ENDINGS

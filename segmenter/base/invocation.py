@@ -1,4 +1,4 @@
-"""Calls of our tools as a person types them: scripts and modules in a clone, one command where installed."""
+"""Command lines of our tools as a user types them: scripts and modules in a clone, else one command."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ TOOLS = {
     "runs": "python -m segmenter.runs",
     "convert-weights": "python -m segmenter.model.pretrained.convert",
 }
-"""Tool → what starts it from the root of a clone."""
+"""Tool → its command line from the root of a clone."""
 
 _PACKAGE = "coverage-segmenter"
 _CLONE = Path(__file__).parents[2]
 
 
 def invocation(tool: str) -> str:
-    """Return what starts a tool, for usage lines and hints: as this process was started.
+    """Return the command that starts a tool, for usage lines and hints.
 
-    `segmenter predict` below that command and wherever there is no clone; else `python predict.py`.
+    `segmenter predict` if started by that command or if there is no clone; else `python predict.py`.
     """
     return TOOLS[tool] if _in_clone() else f"{COMMAND} {tool}"
 
 
 def recipes_hint() -> str:
-    """Return where ready-made recipes are, for hints."""
+    """Return a hint on the location of ready-made recipes."""
     return "see configs/ for recipes" if _in_clone() else f"`{COMMAND} recipes` lists ready-made ones"
 
 
 def installation(extra: str) -> str:
-    """Return what installs an extra of ours: `make …` in a clone, else pip."""
+    """Return the command that installs an optional extra: `make …` in a clone, else pip."""
     if _in_clone():
         return "make " + {"cpu": "setup", "gpu": "setup GPU=1", "report": "setup"}.get(extra, extra)
     # Two wheels of TensorFlow in one environment overwrite each other.
@@ -56,40 +56,40 @@ def installation(extra: str) -> str:
 
 
 def for_installed(text: str) -> str:
-    """Replace in a text what is typed in a clone by what an installed package takes."""
+    """Replace commands that are typed in a clone by those of an installed package."""
     for tool, typed in TOOLS.items():
         text = text.replace(typed, f"{COMMAND} {tool}")
     return text.replace("make pretrained", f"pip install '{_PACKAGE}[pretrained]'")
 
 
 def as_started(text: str) -> str:
-    """Return a text for people, with tools as this process was started: for descriptions in `--help`."""
+    """Return help text whose commands match this process: those of a clone, or of an installed package."""
     return text if _in_clone() else for_installed(text)
 
 
 def _in_clone() -> bool:
-    """Return whether the tools run from a clone; its environment has the command `segmenter`, too."""
+    """Return whether this process runs from a clone and not by the command `segmenter`."""
     return Path(sys.argv[0] if sys.argv else "").name != COMMAND and (_CLONE / "train.py").is_file()
 
 
 class ToolParser(argparse.ArgumentParser):
-    """Parser of a tool's words: a mistake is one line that says what may have been meant, and exit code 2.
+    """Command-line parser: an error prints one line with a suggestion and exits with code 2.
 
-    Numbers of an option that takes several may have commas between them.
+    Options that take several numbers also accept commas between them.
     """
 
     settings: Callable[[], Iterable[str]] | None = None
     """Gives the names that `--set` takes; asked for only where a word is no option."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse what argparse would, once every option is known."""
+        """Parse as argparse does, after refusing unknown options."""
         words = list(self._split_numbers(sys.argv[1:] if args is None else args))
         if self._subparsers is None:  # else the words behind the command are for another parser
             self._refuse_unknown(words)
         return super().parse_known_args(words, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """End the process with one line."""
+        """End the process with a one-line error message."""
         if wrong := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
             near = get_close_matches(wrong[1], re.findall(r"[\w-]+", wrong[2]), 1)
             message += f"; did you mean {near[0]}?" if near else ""
@@ -127,7 +127,7 @@ class ToolParser(argparse.ArgumentParser):
             self.error(f"{option}: there is no such option{self._meant(option, given)}")
 
     def _meant(self, option: str, value: str) -> str:
-        """Return a hint: an option that is spelt nearly so, or the setting of a recipe that has the name."""
+        """Return a suggestion: a similarly spelt option, or the recipe setting of that name."""
         name = option.removeprefix("--").replace("-", "_")
         settings = {} if self.settings is None else {s.rpartition(".")[2]: s for s in self.settings()}
         settings |= {s: s for s in settings.values()}

@@ -1,4 +1,4 @@
-"""Locks on files, the system's own (flock): one ends with its process, however that ends."""
+"""File locks of the operating system (flock): released when the process ends, however it ends."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _NONE_HERE = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK, errno
 
 
 class FileLock:
-    """A lock by a file that is there only for that.
+    """Lock on a file that serves no other purpose.
 
-    The file goes when the lock is given back; after a kill it stays, empty, until the lock is taken again.
+    The file is deleted when the lock is released; after a kill it stays, empty, until the next lock.
 
     Attributes:
-        missing: why the file system has no locks, once it was asked; None where it has. Then nothing keeps
-            another process out, and no file stays.
+        missing: reason why the file system has no locks, set by `take`; None if it has. Without locks, other
+            processes are not kept out, and no file stays.
     """
 
     def __init__(self, path: Path) -> None:
@@ -28,11 +28,11 @@ class FileLock:
         self._handle: int | None = None
 
     def take(self) -> None:
-        """Take the lock, at once or not at all.
+        """Take the lock at once, or fail.
 
         Raises:
-            BlockingIOError: another process has it.
-            OSError: its file cannot be made.
+            BlockingIOError: another process has the lock.
+            OSError: the lock file cannot be made.
         """
         self.missing = None
         while self._handle is None and self.missing is None:
@@ -61,7 +61,7 @@ class FileLock:
         return None
 
     def give_back(self) -> None:
-        """Give the lock back; harmless where it was not taken."""
+        """Release the lock, if it was taken."""
         handle, self._handle = self._handle, None
         if handle is not None:
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Memory and cores of the machine, of a control group, and under the limits of a process; what it keeps."""
+"""Memory and cores that this process may use: of the machine, its control groups and its limits."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
 
 def machine_memory() -> int:
-    """Return bytes of the machine, or of what this process's control groups may have."""
+    """Return the memory in bytes: of the machine, or the smallest limit of this process's control groups."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min((total, *(limit for limit, _ in _group_limits())))
 
 
 def free_memory() -> int:
-    """Return bytes that can be taken without swapping: of the machine, or left of a control group's."""
+    """Return the bytes that can be allocated without swapping, on the machine and in the control groups."""
     known = _facts(_PROC / "meminfo").get("MemAvailable", machine_memory())
     return min((known, *(max(0, limit - taken) for limit, taken in _group_limits())))
 
 
 def usable_cores() -> int:
-    """Return the cores that this process may use, by its affinity and its control groups' quota.
+    """Return the number of cores that this process may use, by CPU affinity and control-group quota.
 
     A container's limit (`docker run --cpus 4`) is such a quota; part of a core counts as one.
     """
@@ -37,13 +37,13 @@ def usable_cores() -> int:
 
 
 def keep_freed_memory() -> bool:
-    """Let the C library keep what is freed for what is asked for next, in place of giving it back at once.
+    """Let the C library keep freed memory for the next allocation instead of returning it at once.
 
-    A training on a CPU frees and takes the same tensors at each step; pages that were given back come again
-    one by one, each filled with zeros. `studies.cpu_step --given-back` says what that costs.
+    Training on a CPU frees and allocates the same tensors in each step; pages returned to the system come
+    back one by one, filled with zeros. `studies.cpu_step --given-back` measures the cost.
 
     Returns:
-        Whether the C library can: glibc.
+        True if the C library supports it (glibc).
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -54,12 +54,12 @@ def keep_freed_memory() -> bool:
 
 
 def shortages(addresses: int, data: int, memory: int) -> Iterator[str]:
-    """Yield in words what a process lacks that is to take so many bytes more.
+    """Yield messages about limits that are too small for the bytes that a process still needs.
 
     Args:
-        addresses: of address space (`ulimit -v`).
-        data: of writable address space (`ulimit -d`).
-        memory: that are really used, of the machine's or a control group's.
+        addresses: bytes of address space (`ulimit -v`).
+        data: bytes of writable address space (`ulimit -d`).
+        memory: bytes of memory in use, of the machine or of a control group.
     """
     used = _facts(_PROC / "self/status")
     for name, limit, taken, more in (
@@ -79,7 +79,7 @@ def shortages(addresses: int, data: int, memory: int) -> Iterator[str]:
 
 
 def _facts(path: Path) -> dict[str, int]:
-    """Return bytes by name, of one of the kernel's files with a line `Name: 123 kB` for each."""
+    """Return bytes by name from a kernel file with lines of the form `Name: 123 kB`."""
     try:
         rows = [line.split() for line in path.read_text(encoding="ascii", errors="replace").splitlines()]
     except OSError:
@@ -88,9 +88,9 @@ def _facts(path: Path) -> dict[str, int]:
 
 
 def _group_limits() -> Iterator[tuple[int, int]]:
-    """Limit and use, in bytes, of each control group with a limit that this process is in.
+    """Yield limit and use, in bytes, of each memory-limited control group of this process.
 
-    Use is what cannot be given back: without the files that are cached in memory.
+    Cached files are not counted as use: the kernel can drop them.
     """
     for group, unified in _groups("memory"):
         if unified:
@@ -100,7 +100,7 @@ def _group_limits() -> Iterator[tuple[int, int]]:
 
 
 def _group_quotas() -> Iterator[float]:
-    """Yield cores' worth of processor time that each control group with such a limit may use."""
+    """Yield the processor quota, in cores, of each limited control group of this process."""
     for group, unified in _groups("cpu"):
         files = ("cpu.max",) if unified else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
         try:
@@ -113,7 +113,7 @@ def _group_quotas() -> Iterator[float]:
 
 
 def _groups(controller: str) -> Iterator[tuple[Path, bool]]:
-    """Yield the folders of this process's control groups, and whether they are of version 2."""
+    """Yield the folders of this process's control groups; True for those of version 2."""
     try:
         rows = (_PROC / "self/cgroup").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,10 +1,10 @@
-"""Options declared once: fields of a dataclass with their texts, for the command line and for Python.
+"""Options declared once, as dataclass fields with help texts, for the command line and for Python.
 
-argparse stays below, in 200 lines of ours. Measured on a class of eight fields: jsonargparse 4.53 answers
-`--help` in 0.31 s with 242 modules, tyro 1.0 in 0.46 s with 279, cyclopts 5.5 in 0.43 s with 326; argparse
-in 0.08 s with 59. None of the three keeps what is typed today: jsonargparse takes no `--bbox L B R T`, no
-repeated `--only A` and no bare flag; tyro keeps the last `--only`, cyclopts wants `--request.bbox`; all say a
-mistake in five lines or in a box, where `invocation.ToolParser` has one that says what may have been meant.
+Built on argparse. Measured on a class of eight fields: jsonargparse 4.53 answers `--help` in 0.31 s with 242
+modules, tyro 1.0 in 0.46 s with 279, cyclopts 5.5 in 0.43 s with 326; argparse in 0.08 s with 59. None of the
+three accepts today's command lines: jsonargparse takes no `--bbox L B R T`, no repeated `--only A` and no
+bare flag; tyro keeps the last `--only`, cyclopts wants `--request.bbox`; all report a mistake in five lines
+or in a box; `invocation.ToolParser` prints one line with a suggestion.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """The option as it is typed."""
+        """Option in its typed form, `--name`."""
         return f"--{self.name.replace('_', '-')}"
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Texts that it may be; empty if it is read otherwise."""
+        """Allowed texts; empty if the option has a reader of its own."""
         if self.read is not None:
             return ()
         return tuple(each for kind in self.kinds if get_origin(kind) is Literal for each in get_args(kind))
 
     def allows(self, value: Any) -> bool:
-        """Return whether a value is one of the choices, if there are some."""
+        """Return whether a value is among the choices; True if the option has none."""
         known = self.choices
         return not known or value in known or (value is None and types.NoneType in self.kinds)
 
@@ -74,7 +74,7 @@ class Option:
         return self.read or next((plain[kind] for kind in self.kinds if kind in plain), str)
 
     def add_to(self, parser: argparse.ArgumentParser) -> None:
-        """Add it to its group of a parser; without a word of it, its value there is None."""
+        """Add the option to its group of a parser; its value is None if it is not typed."""
         titled = (group for group in parser._action_groups if group.title == self.group)
         group = parser if self.group is None else next(titled, None) or parser.add_argument_group(self.group)
         if self._is_flag:
@@ -88,14 +88,14 @@ class Option:
         group.add_argument(self.flag, metavar=self.metavar, help=self.help, **more)
 
     def of_python(self, value: Any) -> Any:
-        """Return what the command line would have read, for a value that a program gives.
+        """Convert a value given in Python to the value that the command line would have read.
 
         Args:
-            value: a text as on the command line; a number, a path or a sequence where it stands for one; None
-                is the default.
+            value: a text as on the command line, or a number, path or sequence in its place; None: the
+                default.
 
         Raises:
-            DatasetError: it can be none.
+            DatasetError: the option cannot have this value.
         """
         if hasattr(value, "tolist"):  # NumPy's: a number or an array
             value = value.tolist()
@@ -166,11 +166,11 @@ def option(
 
     Args:
         default: a flag that is True by default is `--no-NAME` there.
-        metavar: the value's name; several stand for a tuple of as many numbers.
+        metavar: name of the value; several names declare a tuple of as many numbers.
         group: title in `--help`.
-        read: makes a value of a text, or of each of several; None: by the field's type.
-        spelt: makes the text of a value that Python users may give.
-        again: whether it may be given several times, for a tuple of texts.
+        read: converts a text (each text of several) to a value; None: by the field's type.
+        spelt: converts a value given in Python to text.
+        again: True if it may be given several times, for a tuple of texts.
     """
     return field(default=default, metadata={Option: Option(help, metavar, group, read, spelt, again)})
 
@@ -199,10 +199,10 @@ def add_options(parser: argparse.ArgumentParser, *kinds: type) -> None:
 
 
 def taken(kind: type[Kind], given: dict[str, Any], **more: Any) -> Kind:
-    """Make a dataclass of its options, which are taken out of what was given; without a value, the default.
+    """Build a dataclass from its options, removing them from `given`; missing values get the default.
 
     Args:
-        more: its other fields.
+        more: fields that are no options.
     """
     values = {each.name: given.pop(each.name) for each in options_of(kind)}
     lists = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
@@ -210,10 +210,10 @@ def taken(kind: type[Kind], given: dict[str, Any], **more: Any) -> Kind:
 
 
 def given_by_python(options: Mapping[str, Any], *kinds: type) -> dict[str, Any]:
-    """Return the options that a program gives by name, as a parser would have read them.
+    """Return options given by name in Python, converted as a parser would have read them.
 
     Raises:
-        DatasetError: an option that is none, or whose value none can be.
+        DatasetError: an unknown option or an impossible value.
     """
     known = {each.name: each for kind in kinds for each in options_of(kind)}
     for name in options:
@@ -225,10 +225,10 @@ def given_by_python(options: Mapping[str, Any], *kinds: type) -> dict[str, Any]:
 
 
 def check_choices(request: Any) -> None:
-    """Refuse a value of a dataclass whose field names its choices, as `Literal["a", "b"] | None`.
+    """Refuse field values outside the choices of their type, as in `Literal["a", "b"] | None`.
 
     Raises:
-        DatasetError: it is none of them.
+        DatasetError: a value is not among its choices.
     """
     for each in options_of(type(request)):
         if not each.allows(value := getattr(request, each.name)):
@@ -236,7 +236,7 @@ def check_choices(request: Any) -> None:
 
 
 def whole_number(text: str) -> int:
-    """Read a whole number; raise what argparse says to people."""
+    """Return the whole number in a text; raise argparse's error with a readable message."""
     try:
         return int(text)
     except ValueError:

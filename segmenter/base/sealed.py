@@ -1,8 +1,8 @@
-"""Sealed JSON, in which damage is detected: the CRC-32 of an object is its last entry; digests of JSON.
+"""Sealed JSON, which detects damage by a CRC-32 as the object's last entry; digests of JSON.
 
-`{"a": 1}` is written as `{"a": 1, "crc": "0123abcd"}`: any JSON reader takes it, in one line or indented. The
-checksum is over the bytes before it, so that nothing has to be brought into a canonical form; it tells
-damage (a flipped bit, a torn line, an edit), not forgery.
+`{"a": 1}` is written as `{"a": 1, "crc": "0123abcd"}`: any JSON reader accepts it, in one line or indented.
+The checksum is over the bytes before it, so no canonical form is needed; it detects damage (a flipped bit, a
+torn line, an edit), not forgery.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LONGEST_SEAL = 64
 
 
 def sealed(text: str) -> str:
-    """Return the text of a JSON object that is not empty, with its checksum as the last entry."""
+    """Return the text of a non-empty JSON object with its checksum as the last entry."""
     body, end = text.rstrip(), "}"
     body = body.removesuffix("}")
     if body.endswith("\n"):  # indented
@@ -32,7 +32,7 @@ def sealed(text: str) -> str:
 
 
 def unsealed_text(text: bytes) -> bytes | None:
-    """Return the JSON object as `sealed` took it, but for spaces; None if damaged or without a checksum."""
+    """Return the JSON text without its checksum; None if it is damaged or has no checksum."""
     start = max(0, len(text) - _LONGEST_SEAL)
     seal = _SEAL.search(text, start)
     if seal is None:
@@ -42,13 +42,13 @@ def unsealed_text(text: bytes) -> bytes | None:
 
 
 def unsealed(text: bytes) -> dict[str, Any] | None:
-    """Return the JSON object in a text of `sealed`; None if it is damaged or has no checksum."""
+    """Return the JSON object of a sealed text; None if it is damaged or has no checksum."""
     whole = unsealed_text(text)
     return None if whole is None else json_object(whole)
 
 
 def json_object(text: bytes) -> dict[str, Any] | None:
-    """Return the JSON object in a text; None if it holds none."""
+    """Return the JSON object in a text; None if it is not one."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -57,17 +57,17 @@ def json_object(text: bytes) -> dict[str, Any] | None:
 
 
 def digest(facts: object, digits: int = 32) -> str:
-    """Return a short name for plain JSON, the same in any order of its keys.
+    """Return a digest of plain JSON, independent of the order of keys.
 
     Args:
-        digits: hexadecimal ones, up to 64.
+        digits: number of hexadecimal digits, up to 64.
     """
     text = json.dumps(facts, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:digits]
 
 
 def other_format(expected: int, got: object) -> str:
-    """Return the refusal of a file of another format."""
+    """Return the error message for a file of another format version."""
     got_text = "none" if got is None else shortened(repr(got))
     written = "written by another version of this program, use that one"
     return f"expected format {expected}, got {got_text}: {written}"

@@ -1,4 +1,4 @@
-"""Terminal output: messages for people, foreign text escaped, aligned columns, a reader that went away."""
+"""Terminal output: messages, escaped foreign text, aligned columns, closed or broken output streams."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _UNSAFE = re.compile(
 """Characters that move the cursor, change the terminal's state, turn the direction of a line around, or are
 none at all (surrogates). Not those that scripts need, as the joiners of Persian and Hindi."""
 _KEPT = re.compile(r"\n|\t|^\r|^(?:\x1b\[A)+$")
-"""Unsafe characters that programs print themselves: ends of lines, and what moves progress bars back."""
+"""Unsafe characters that programs print themselves: line ends, and cursor moves of progress bars."""
 
 
 @dataclass
 class Said:
-    """Messages that were collected instead of being printed.
+    """Messages collected instead of printed.
 
     Attributes:
-        lines: what a script prints on stdout.
-        warnings: what it prints on stderr.
-        bars: whether progress bars are shown.
+        lines: messages for stdout.
+        warnings: messages for stderr.
+        bars: True if progress bars are shown.
     """
 
     lines: list[str] = field(default_factory=list)
@@ -41,7 +41,7 @@ _LISTENER: ContextVar[Said | None] = ContextVar("listener", default=None)
 
 
 def say(text: str, *, aside: bool = False) -> None:
-    """Print a line on stdout, or `aside` on stderr; where somebody listens, give it to them instead."""
+    """Print a line on stdout (`aside`: on stderr), or hand it to `listening`, if active."""
     listener = _LISTENER.get()
     if listener is None:
         print(text, file=sys.stderr if aside else sys.stdout)
@@ -50,16 +50,16 @@ def say(text: str, *, aside: bool = False) -> None:
 
 
 def warn(text: str) -> None:
-    """Say aside that something is not as it should be."""
+    """Print a warning on stderr."""
     say(f"warning: {text}", aside=True)
 
 
 @contextmanager
 def listening(*, bars: bool = False) -> Iterator[Said]:
-    """Collect what is said inside and in threads started there, instead of printing it.
+    """Collect messages of the block, and of threads started in it, instead of printing them.
 
     Args:
-        bars: show progress bars all the same.
+        bars: show progress bars nevertheless.
     """
     said = Said(bars=bars)
     token = _LISTENER.set(said)
@@ -70,19 +70,19 @@ def listening(*, bars: bool = False) -> Iterator[Said]:
 
 
 def no_bar(by_default: bool | None = None) -> bool | None:
-    """Return tqdm's `disable`: `by_default` (None: by the terminal) unless messages are collected."""
+    """Return tqdm's `disable`: `by_default` (None: only on terminals), unless messages are collected."""
     listener = _LISTENER.get()
     return by_default if listener is None else by_default is True or not listener.bars
 
 
 def unsafe(text: str) -> str | None:
-    """Return the first character of a name that no name may have, escaped; None where there is none."""
+    """Return the first character that is forbidden in names, escaped; None if there is none."""
     found = _UNSAFE.search(text)
     return None if found is None else _escape(found)
 
 
 def escaped(text: str) -> str:
-    """Return text for printing, with unsafe characters escaped: names of files hold anything."""
+    """Return text for printing with unsafe characters escaped: file names may contain any character."""
     if _UNSAFE.search(text) is None:
         return text
     kept = {place for found in _KEPT.finditer(text) for place in range(*found.span())}
@@ -94,25 +94,25 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def terminal_width(text: str) -> int:
-    """Return the columns of a terminal that a text takes: Chinese characters two, combining accents none."""
+    """Return the width of a text in terminal columns: Chinese characters take two, combining accents none."""
     return sum(0 if unicodedata.combining(c) else 1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
 
 
 def padded(text: str, width: int) -> str:
-    """Return a text with spaces behind it, up to so many columns."""
+    """Return a text padded with spaces to `width` columns."""
     return text + " " * (width - terminal_width(text))
 
 
 def aligned(
     head: Sequence[str], rows: Iterable[Sequence[str]], gap: str = "  ", *, left: int = 1
 ) -> list[str]:
-    """Return lines of a table.
+    """Return the lines of a table.
 
     Args:
         head: titles of the columns.
-        rows: of as many cells.
-        gap: between columns.
-        left: so many columns have their texts to the left, all others to the right.
+        rows: rows of as many cells as `head`.
+        gap: text between columns.
+        left: number of left-aligned columns; the others are right-aligned.
     """
     lines = [head, *rows]
     widths = [max(map(terminal_width, column)) for column in zip(*lines, strict=True)]
@@ -126,10 +126,10 @@ def aligned(
 
 @contextmanager
 def enduring_output() -> Iterator[None]:
-    """Go on where stdout or stderr is closed, full, or read by nobody any more, as after `| head`.
+    """Keep the program running if stdout or stderr is closed, full or no longer read (`| head`).
 
-    What is printed there is lost, and nothing else. Characters that a terminal would obey are printed
-    escaped, and so is what the terminal's encoding does not have.
+    Only the output to that stream is lost. Control characters, and those missing in the terminal's encoding,
+    are printed escaped.
     """
     _open_standard_files()
     out, err = _Enduring(sys.stdout, 1), _Enduring(sys.stderr, 2)
@@ -142,7 +142,7 @@ def enduring_output() -> Iterator[None]:
 
 
 def _open_standard_files() -> None:
-    """Open the numbers 0 to 2 where they are closed (`2>&-`): the next file would get them."""
+    """Open closed standard streams 0 to 2 (`2>&-`) on /dev/null: the next file would get their numbers."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -151,7 +151,7 @@ def _open_standard_files() -> None:
 
 
 class _Enduring:
-    """A stream that is replaced by nowhere once it fails, so that its flush at the exit works as well."""
+    """Stream that switches to /dev/null once it fails, so that its flush at exit succeeds."""
 
     def __init__(self, stream: Any, number: int) -> None:
         self._stream = open(number, "w", closefd=False) if stream is None else stream  # noqa: SIM115
@@ -182,7 +182,7 @@ class _Enduring:
 
 @contextmanager
 def words_aside(aside: bool) -> Iterator[TextIO]:
-    """Yield stdout, for an answer to a program; where `aside`, print on stderr what is printed meanwhile."""
+    """Yield stdout for a machine-readable answer; if `aside`, messages printed meanwhile go to stderr."""
     answer = sys.stdout
     if not aside:
         yield answer
@@ -193,7 +193,7 @@ def words_aside(aside: bool) -> Iterator[TextIO]:
 
 @contextmanager
 def quiet(silent: bool) -> Iterator[None]:
-    """Print nothing on stdout if `silent`: another process says the same. Errors stay on stderr."""
+    """Suppress stdout if `silent`, because another process prints the same; stderr stays."""
     if not silent:
         yield
         return

@@ -1,4 +1,4 @@
-"""Work in threads: many files in order, and results made ahead. GDAL, NumPy, TensorFlow release the lock."""
+"""Work in threads: many files in order, prefetched results. GDAL, NumPy and TensorFlow release the GIL."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 _MOST_WORKERS = 16
 """More threads than that wait for the disk; each holds a strip of rows in memory."""
 _AHEAD = 4
-"""Results that may wait for an earlier one, per worker: what bounds the memory."""
+"""Results per worker that may wait for an earlier one: this limits memory."""
 _POLL_SECONDS = 0.1
 _END = object()
 
@@ -38,13 +38,13 @@ def in_threads(
     note: Callable[[Result], str] | None = None,
     at_end: Callable[[], None] = lambda: None,
 ) -> Iterator[Result]:
-    """Yield `work` of each item, in the order of the items; the first error ends it and is raised here.
+    """Yield the result of `work` for each item, in order; raise the first error here and stop.
 
     Args:
-        description, unit: for the bar on stderr.
-        workers: threads; None: one per processor, at most 16.
-        note: what the bar says after a result.
-        at_end: is called before the threads are waited for, after the last result, an error or Ctrl-C.
+        description, unit: texts of the progress bar on stderr.
+        workers: number of threads; None: one per processor, at most 16.
+        note: text of the progress bar after each result.
+        at_end: called after the last result, an error or Ctrl-C, before waiting for the threads.
     """
     count = workers or min(_MOST_WORKERS, os.cpu_count() or 1)
     waiting: deque[Future[Result]] = deque()
@@ -69,7 +69,7 @@ def in_threads(
 
 
 class Spread(Protocol):
-    """`in_threads`, or work of its kind on other machines: `extras.dask.spread`."""
+    """Interface of `in_threads`, also implemented over other machines by `extras.dask.spread`."""
 
     def __call__(
         self,
@@ -83,23 +83,23 @@ class Spread(Protocol):
         note: Callable[[Result], str] | None = None,
         at_end: Callable[[], None] = lambda: None,
     ) -> Iterator[Result]:
-        """See `in_threads`."""
+        """Yield results as `in_threads` does."""
 
 
 class Prefetch(Generic[T]):
-    """An iterator that runs in a thread of its own: at most `depth` results wait, one more is being made.
+    """Iterator that runs in its own thread: at most `depth` results wait, one more is in progress.
 
-    An error of the iterator is raised where its results are taken. `close` stops it after the result that it
-    is making, closes it, and returns when its thread has ended.
+    An error of the iterator is raised to the consumer. `close` stops it after the result in progress, closes
+    it, and returns when its thread has ended.
 
     Attributes:
-        waited: seconds that the taking side has waited for results.
+        waited: seconds that the consumer has waited for results.
 
     Args:
-        name: of the thread.
-        given_up: says whether the taking side need not wait any longer; the results then end.
-        patience: seconds that `close` waits for the thread; None: until it ends. A disk that does not answer
-            must not keep a program from ending.
+        name: name of the thread.
+        given_up: returns True if the consumer should stop waiting; the results then end.
+        patience: seconds that `close` waits for the thread; None: until it ends. A dead disk must not keep
+            the program from ending.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Prefetch(Generic[T]):
             raise self._error
 
     def close(self) -> None:
-        """Stop it; results that wait are lost."""
+        """Stop the thread; waiting results are lost."""
         self._stop.set()
         self._thread.join(self._patience)
 

@@ -1,3 +1,3 @@
-"""Version of the program, which runs, maps and checkpoints name."""
+"""Program version, recorded in runs, maps and checkpoints."""
 
 __version__ = "0.1.0"

@@ -1,1 +1,1 @@
-"""Recipe: its sections with units and reasons, reading it from YAML, overrides from the command line."""
+"""Recipe: sections with units and reasons, YAML reading, command-line overrides."""

@@ -1,7 +1,7 @@
 """Parts of section `augmentation`: transforms by name, copy-paste.
 
-Whether the library has a transform, and what it does to the data's bands and type, is checked where tiles are
-made (`segmenter.tiles.probing`): the library takes a second to import.
+`segmenter.tiles.probing` checks that a transform exists and fits the data's bands and type, when tiles are
+made: importing the library takes a second.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _APPLIED = {
 
 
 class TransformConfig(Section):
-    """One transform of albumentations; every further key is a parameter of the transform."""
+    """One transform of albumentations; all other keys are parameters of the transform."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -44,14 +44,14 @@ class TransformConfig(Section):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The transform's own parameters, as they are written in the recipe."""
+        """Parameters of the transform, as written in the recipe."""
         return dict(self.model_extra or {})
 
 
 class ProbabilityConfig(Section):
-    """Probability that a shorthand's transform is applied to a tile, each drawn by itself.
+    """Probability of applying a shorthand's transform to a tile; each is drawn independently.
 
-    `blur` is a probability already; listed transforms have their `p`.
+    `blur` is itself a probability; listed transforms have `p`.
     """
 
     d4: float = setting(1.0, "probability", "of a random one of the eight flips and turns", gt=0, le=1)
@@ -62,14 +62,14 @@ class ProbabilityConfig(Section):
 
     @property
     def colours_apart(self) -> bool:
-        """True if changes of colour are drawn apart, each from a seed of its own.
+        """True if colour changes are drawn independently, each from its own seed.
 
-        Without a probability they share one, as they always did: existing recipes keep their bits.
+        Without probabilities they share one seed, so that older recipes give the same bits as before.
         """
         return min(self.brightness_contrast, self.hue_saturation, self.noise) < 1
 
     def unused(self, asked: Any) -> tuple[str, str] | None:
-        """Return a probability without its settings, and their names; None if there is none."""
+        """Return a probability whose transform is off, and the settings that turn it on; else None."""
         for name, settings in _APPLIED.items():
             if getattr(self, name) < 1 and not any(getattr(asked, one) for one in settings):
                 return name, " or ".join(settings)
@@ -77,7 +77,7 @@ class ProbabilityConfig(Section):
 
 
 class CopyPasteConfig(Section):
-    """Regions of rare classes, pasted from other tiles (Ghiasi et al. 2021, arXiv:2012.07177)."""
+    """Copy-paste: regions of rare classes pasted from other tiles (Ghiasi et al. 2021, arXiv:2012.07177)."""
 
     p: float = setting(0.3, "probability", "that a tile gets regions of another one", gt=0, le=1)
     classes: Literal["rare"] | tuple[str, ...] = Field(
@@ -89,14 +89,14 @@ class CopyPasteConfig(Section):
 
 
 def as_mapping(data: Any) -> Any:
-    """Return section `augmentation` written as a list: these transforms and nothing else."""
+    """Return a list of transforms as a mapping for section `augmentation`, with all else turned off."""
     if not isinstance(data, (list, tuple)):
         return data
     return {**dict.fromkeys(SHORTHANDS, 0), "d4": False, "transforms": data}
 
 
 def in_words(section: Any) -> str:
-    """Describe section `augmentation` in a line; `(default)` marks what the recipe did not name."""
+    """Describe section `augmentation` in a line; `(default)` marks settings that are not in the recipe."""
     on = []
     for name in (*SHORTHANDS, "scale_to", "mosaic"):
         value = getattr(section, name)

@@ -1,4 +1,4 @@
-"""Section `dataset` of the recipe: the kind of files, where they are, and how scenes are split."""
+"""Section `dataset` of the recipe: kind and location of the files, and the split of scenes."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ Files = Annotated[
 
 
 class Located(Section):
-    """Section of a dataset that lies in a folder or at an address.
+    """Section of a dataset in a folder or at an address.
 
     Attributes:
-        title: what cards call the data.
-        maps_hold_codes: whether maps of its images are PNGs of the classes' own codes, as for its contest.
+        title: name of the data in model cards.
+        maps_hold_codes: True if maps of its images are PNGs of class codes, as its contest requires.
     """
 
     title: ClassVar[str]
@@ -77,7 +77,7 @@ class Located(Section):
 
     @field_serializer("root", check_fields=False)
     def _without_secrets(self, root: str) -> str:
-        """Return the root without signature and password, as it is written into a run and elsewhere."""
+        """Return the root without signature and password, as it is written to runs and other files."""
         return masked(root) if is_address(root) else root
 
 
@@ -85,7 +85,7 @@ def _one_group(value: str) -> str:
     """Check that a text is a regular expression with one group.
 
     Raises:
-        PydanticCustomError: it is another text.
+        PydanticCustomError: the text is no such expression.
     """
     try:
         groups = re.compile(value).groups
@@ -97,7 +97,7 @@ def _one_group(value: str) -> str:
 
 
 class PathScale(Section):
-    """Ground sampling distance out of the path of each image."""
+    """Ground sampling distance, taken from each image's path."""
 
     pattern: str = setting(
         ..., "", "regular expression on the image's relative path; its one group is the number"
@@ -138,7 +138,7 @@ Scale = Annotated[
     Discriminator(_form_of_scale),
     about("metres", "of a pixel on the ground: georeference, a number, or {pattern, unit} of images' paths"),
 ]
-"""Ground sampling distance of scenes, in three forms; told apart, so that a mistake is explained once."""
+"""Ground sampling distance of scenes, in three forms; tagged, so that a mistake gives one message."""
 
 
 def _several(value: object) -> object:
@@ -156,7 +156,7 @@ Band = Annotated[int, Field(ge=1)]
 
 
 class SplitByNames(Section):
-    """Scenes by name; everything that is not named here trains."""
+    """Scenes listed by name; unlisted scenes are used for training."""
 
     validation: tuple[str, ...] = setting((), "", "names of scenes or groups that validate during training")
     test: tuple[str, ...] = setting((), "", "names of scenes or groups that training never sees")
@@ -192,7 +192,7 @@ class PotsdamConfig(Located):
 
 
 class Naic2020Config(Located):
-    """NAIC2020, 256×256 tiles with their codes."""
+    """NAIC2020: 256×256 tiles with their codes."""
 
     title: ClassVar[str] = "NAIC2020"
     maps_hold_codes: ClassVar[bool] = True
@@ -229,7 +229,7 @@ class FolderClass(Section):
 
 
 class FolderSplit(Section):
-    """Split of a folder's scenes: parts of one group are never separated."""
+    """Split of a folder's scenes; scenes of one group are never separated."""
 
     group: str | None = setting(
         None, "", "regular expression on the image's relative path; its first group names the group"
@@ -256,7 +256,7 @@ IGNORE_WORD = "ignore"
 
 
 def _as_text(value: object) -> object:
-    """Return a whole number as text: YAML reads `3` as a number, which an attribute's value may be, too."""
+    """Return a whole number as text: YAML reads `3` as a number where the text `3` may be meant."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -264,7 +264,7 @@ Text = Annotated[str, BeforeValidator(_as_text)]
 
 
 class VectorLabels(Section):
-    """Rule by which polygons become labels."""
+    """Rule that turns polygons into labels."""
 
     attribute: str = setting(
         "class", "", "that holds the class of a polygon: its name, its code, or a value below"
@@ -283,10 +283,10 @@ class VectorLabels(Section):
     crs: str | None = setting(None, "", "of files that do not say theirs, as EPSG:25832")
 
     def check(self, classes: list[str]) -> None:
-        """Refuse a class that the dataset does not have.
+        """Refuse classes that the dataset does not have.
 
         Raises:
-            PydanticCustomError: naming the setting.
+            PydanticCustomError: a class is unknown; the message names the setting.
         """
         named = [("values", name) for name in self.values.values()]
         named += [("order", name) for name in self.order] + [("outside", self.outside)]
@@ -362,7 +362,7 @@ class FolderConfig(Located):
     @field_validator("classes", mode="before")
     @classmethod
     def _list_of_classes(cls, value: object) -> object:
-        """Refuse what is no list of classes with one message, which shows how it is written."""
+        """Refuse anything but a list of classes, with one message that shows the correct form."""
         if not isinstance(value, (list, tuple)) or not all(isinstance(c, (dict, FolderClass)) for c in value):
             raise PydanticCustomError(
                 "classes",
@@ -405,7 +405,7 @@ class FolderConfig(Located):
         return self
 
     def _polygons_fit(self) -> FolderConfig:
-        """Check that polygons can be told apart: by the classes' names, or by codes where there are any."""
+        """Check that polygons can be assigned to classes, by class names or by codes."""
         if self.encoding == "colours":
             raise PydanticCustomError(
                 "dataset.encoding", "is for label rasters that hold colours; dataset.labels is of polygons"

@@ -1,4 +1,4 @@
-"""Section `distribution` of the recipe: which devices compute, with how much memory, and how they sum."""
+"""Section `distribution` of the recipe: devices, their memory, and how they sum gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LEAST_MEMORY = 64
 
 
 def _shares(value: object) -> object:
-    """Validate with one message, where a union's members would give one each."""
+    """Validate with one message; a union would give one message per member."""
     if value is None or value == "auto":
         return value
     if isinstance(value, list | tuple) and len(value) > 1:
@@ -36,7 +36,7 @@ def _shares(value: object) -> object:
 
 
 def _memory_limits(value: object) -> object:
-    """Return MiB, or a share as in `50 %`; one for all cards, or a list with one for each."""
+    """Return a limit in MiB, or a share such as `50 %`; one for all cards, or a list with one for each."""
     if isinstance(value, list | tuple) and value:
         return tuple(_memory_limit(part) for part in value)
     return value if value is None else _memory_limit(value)
@@ -58,12 +58,12 @@ def _memory_limit(value: object) -> MemoryLimit:
 
 
 def share_of_card(limit: MemoryLimit) -> int | None:
-    """Return the percentage of a card's memory that a limit is; None for one in MiB."""
+    """Return the percentage of a card's memory in a limit; None for a limit in MiB."""
     return int(limit.rstrip(" %")) if isinstance(limit, str) else None
 
 
 class LogicalGpus(Section):
-    """One GPU split into several, to try out several replicas on one card."""
+    """One GPU split into several, to test several replicas on one card."""
 
     number: int = setting(..., "devices", "how many are made of the one card", ge=2, le=64)
     memory: int = setting(..., "MiB", "of each; a quarter of an 11 GB card is about 2500", ge=64)
@@ -156,7 +156,7 @@ class DistributionConfig(Section):
         return self
 
     def _contradictions(self) -> Iterator[tuple[str, str]]:
-        """Yield (setting, what is wrong with it) for each pair of settings that cannot both hold."""
+        """Yield (setting, problem) for each pair of settings that exclude each other."""
         unread = _UNREAD.get(self.strategy, {})
         if self.strategy not in ("auto", "multi_worker_mirrored"):
             why = f"expected several workers with it, got strategy: {self.strategy}"
@@ -194,10 +194,10 @@ class DistributionConfig(Section):
     def misfits(
         self, planned_per_replica: bool, precision: str, xla: bool, per_call: bool
     ) -> Iterator[tuple[LiteralString, LiteralString]]:
-        """Yield (setting, what is wrong with it) for those that do not go with other sections of a recipe.
+        """Yield (setting, problem) for settings that do not fit other sections of a recipe.
 
         Args:
-            per_call: `training.steps_per_call` is not the default.
+            per_call: True if `training.steps_per_call` is not the default.
         """
         if self.shares is not None and planned_per_replica:
             yield (
@@ -221,7 +221,7 @@ class DistributionConfig(Section):
 def _unserved_elsewhere(
     planned_per_replica: bool, xla: bool, per_call: bool
 ) -> Iterator[tuple[LiteralString, LiteralString]]:
-    """Yield settings of other sections that mean nothing where asynchronous workers compute a step each."""
+    """Yield (setting, problem) for settings of other sections that asynchronous workers cannot follow."""
     if xla:
         yield (
             "training.xla",
@@ -255,7 +255,7 @@ _NOT_OF_A_TPU = (
     *("devices", "shares", "cross_device", "visible_devices", "memory_growth", "memory_limit"),
     *("logical_gpus", "deterministic"),
 )
-"""A TPU's cores work in step, each with an equal part and memory of its own."""
+"""A TPU's cores work in step, with equal parts and separate memory."""
 _UNREAD: dict[str, dict[str, str]] = {
     "one_device": {
         "cross_device": "one device has no other to add to, got {got}",

@@ -13,20 +13,20 @@ from segmenter.config.sections import Section, setting
 
 @dataclass(frozen=True)
 class Term:
-    """Marks a weight: the loss is the sum of the terms with one above 0.
+    """Mark of a loss weight: the loss is the sum of all terms whose weight is above 0.
 
     Attributes:
-        of: sums over pixels or images, or ratios of sums over the whole batch.
+        of: kind of the term: sums over pixels or images, or ratios of sums over the whole batch.
     """
 
     of: Literal["pixels", "images", "batch"]
 
 
 class UsedBy(tuple[str, ...]):
-    """Marks a setting that nothing but these settings reads, where they are above 0."""
+    """Mark of a setting that is read only if one of the named settings is above 0."""
 
     def __new__(cls, *names: str) -> UsedBy:
-        """Make the mark; `names` are those of the settings."""
+        """Make the mark from the names of the settings."""
         return super().__new__(cls, names)
 
 
@@ -34,7 +34,7 @@ _BY_PIXELS = UsedBy("cross_entropy", "focal")
 
 
 class LossConfig(Section):
-    """Weighted sum of the terms; pixels to ignore count in none."""
+    """Weighted sum of the terms; ignored pixels count in none."""
 
     cross_entropy: Annotated[float, Term("pixels")] = setting(
         1.0, "weight", "of cross-entropy, a mean as `normalisation` says", ge=0
@@ -109,7 +109,7 @@ class LossConfig(Section):
 
     @classmethod
     def terms(cls, *of: str) -> tuple[str, ...]:
-        """Return the names of all terms, or of those whose `Term.of` is named."""
+        """Return the names of all terms, or only of those whose `Term.of` is in `of`."""
         return tuple(
             name
             for name, field in cls.model_fields.items()
@@ -119,7 +119,7 @@ class LossConfig(Section):
 
     @property
     def used_terms(self) -> tuple[str, ...]:
-        """Names of the terms with a weight."""
+        """Names of the terms with a weight above 0."""
         return tuple(name for name in self.terms() if getattr(self, name))
 
     @model_validator(mode="after")
@@ -147,7 +147,7 @@ class LossConfig(Section):
 
     @model_validator(mode="after")
     def _no_smoothing_of_adjusted(self) -> LossConfig:
-        """Refuse label smoothing with logit adjustment, which would favour the rarest class everywhere."""
+        """Refuse label smoothing with logit adjustment: together they favour the rarest class everywhere."""
         if self.label_smoothing and self.logit_adjustment:
             raise PydanticCustomError(
                 "loss.label_smoothing",
@@ -159,7 +159,7 @@ class LossConfig(Section):
 
     @model_validator(mode="after")
     def _nothing_unused(self) -> LossConfig:
-        """Refuse settings that would do nothing: more likely a slip than meant."""
+        """Refuse settings without effect: they are more likely a mistake than intended."""
         for key, field in type(self).model_fields.items():
             for terms in (mark for mark in field.metadata if isinstance(mark, UsedBy)):
                 if getattr(self, key) != field.default and not any(getattr(self, term) for term in terms):

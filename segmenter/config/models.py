@@ -1,4 +1,4 @@
-"""Section `model` of the recipe: a U-Net from scratch, or an encoder of the literature with a decoder."""
+"""Section `model` of the recipe: a U-Net from scratch, or a published encoder with a decoder."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class UNetConfig(Section):
 
     @property
     def stride(self) -> int:
-        """Pixels of the input for one of the deepest level, along an axis."""
+        """Input pixels per pixel of the deepest level, along an axis."""
         return int(2**self.depth)
 
     @property
     def stride_setting(self) -> str:
-        """Setting that the stride follows from, for messages."""
+        """Setting that determines the stride, for messages."""
         return "2**model.depth"
 
 
 def _channel(value: object) -> object:
-    """Validate with one message, where a union's members would give one each; `true` is no channel 1."""
+    """Validate with one message; a union would give one per member. `true` is not channel 1."""
     if value in (None, "red", "green", "blue") or (type(value) is int and value >= 1):
         return value
     raise PydanticCustomError("weight_band", "expected red, green, blue, null, or a channel's number from 1")
@@ -57,7 +57,7 @@ WeightBand = Annotated[int | Literal["red", "green", "blue"] | None, BeforeValid
 
 
 class EncoderDecoderConfig(Section):
-    """An encoder that classifies images, and a decoder that brings its features back to full resolution."""
+    """A classification encoder, and a decoder that restores full resolution."""
 
     smaller_by: ClassVar[str] = "model.decoder_width, take a smaller model.encoder"
     kind: Literal["encoder_decoder"]
@@ -95,12 +95,12 @@ class EncoderDecoderConfig(Section):
 
     @property
     def stride(self) -> int:
-        """Pixels of the input for one of the deepest features, along an axis."""
+        """Input pixels per pixel of the deepest features, along an axis."""
         return self.output_stride
 
     @property
     def stride_setting(self) -> str:
-        """Setting that the stride follows from, for messages."""
+        """Setting that determines the stride, for messages."""
         return "model.output_stride"
 
     @field_validator("weights")
@@ -112,7 +112,7 @@ class EncoderDecoderConfig(Section):
 
     @model_validator(mode="after")
     def _nothing_unused(self) -> EncoderDecoderConfig:
-        """Refuse settings that would do nothing: more likely a slip than meant."""
+        """Refuse settings without effect: they are more likely a mistake than intended."""
         decoder, encoder = f"decoder: {self.decoder}", f"encoder: {self.encoder}"
         deeplab = self.decoder == "deeplabv3plus"
         useless = {

@@ -1,7 +1,7 @@
 """YAML reduced to plain data of a bounded size.
 
-What YAML can do beyond mappings, lists, texts, numbers, true/false and null is refused or plain text: no
-aliases (351 bytes of them expand to gigabytes), no tags, no merge keys, no dates.
+Beyond mappings, lists, texts, numbers, true/false and null, everything is refused or read as text: no aliases
+(351 bytes of them expand to gigabytes), no tags, no merge keys, no dates.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from segmenter.base.invocation import recipes_hint
 MAX_BYTES = 1 << 20
 """Bytes of a file: some 10,000 scenes by name; PyYAML takes seconds for that."""
 _PLAIN = frozenset(f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float", "null"))
-"""Types of an unquoted text beside text."""
+"""Types of an unquoted value other than text."""
 _QUOTED = re.compile(r'(?<!\\)"(?:[^"\\]|\\.)*+"|\'[^\']*+\'')
-"""Quoted text; without the first condition one without an end would be tried anew at each of its quotes."""
+"""Quoted text; without the first condition, an unterminated one would be retried at each of its quotes."""
 _BARE_COLOUR = re.compile(r"^[^#]*(?:[:-]\s+|[,\[{]\s*)#([0-9A-Fa-f]{6})(?![^\s,\]}])")
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """Plain data; a key may occur once (PyYAML itself would drop all but the last in silence)."""
+    """YAML loader for plain data; a repeated key is an error (PyYAML itself keeps only the last one)."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Refuse aliases and tags; else do as `SafeLoader`."""
+        """Refuse aliases and tags; otherwise compose like `SafeLoader`."""
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise _wrong("expected a value, got an anchor or an alias", event.start_mark)
@@ -40,7 +40,7 @@ class _PlainLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """Refuse keys that occur twice; else do as `SafeLoader`, without merging."""
+        """Refuse repeated keys; otherwise construct like `SafeLoader`, without merge keys."""
         mapping: dict[Hashable, Any] = {}
         for key_node, value in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
@@ -52,7 +52,7 @@ class _PlainLoader(yaml.SafeLoader):
         return mapping
 
     def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> Any:
-        """Refuse text that cannot be written; else do as `SafeLoader`."""
+        """Refuse text that cannot be encoded; otherwise construct like `SafeLoader`."""
         text = str(super().construct_scalar(node))
         if re.search("[\ud800-\udfff]", text):
             raise _wrong("expected text, got half of a surrogate pair", node.start_mark)
@@ -66,7 +66,7 @@ _PlainLoader.yaml_implicit_resolvers = {
 
 
 def _number(plain: Callable[..., int | float]) -> Callable[..., Any]:
-    """Return a constructor of numbers that leaves 2_10 a text: to YAML it is 210, here a scene's name."""
+    """Return a constructor of numbers that keeps 2_10 as text: YAML reads 210, but it can be a name."""
 
     def construct(loader: _PlainLoader, node: yaml.ScalarNode) -> Any:
         text = loader.construct_scalar(node)
@@ -83,7 +83,7 @@ def read_text(path: Path) -> str:
     """Return the text of a small regular file; a pipe or device is refused.
 
     Raises:
-        ConfigError: it is no regular file, too large, not UTF-8 or cannot be read.
+        ConfigError: the file is not regular, too large, not UTF-8 or unreadable.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -106,7 +106,7 @@ def parse(text: str, where: str) -> Any:
     """Parse YAML into plain data.
 
     Raises:
-        ConfigError: naming `where`, line and column.
+        ConfigError: the YAML is invalid; the message names `where`, line and column.
     """
     try:
         _refuse_bare_colours(text)
@@ -120,7 +120,7 @@ def parse(text: str, where: str) -> Any:
 
 
 def _refuse_bare_colours(text: str) -> None:
-    """Refuse a colour without quotes, which would begin a comment and leave the setting empty."""
+    """Refuse an unquoted colour: its `#` would begin a comment and leave the setting empty."""
     for number, line in enumerate(text.splitlines(), start=1):
         if "#" in line and (match := _BARE_COLOUR.match(_QUOTED.sub("''", line))):
             colour = match[1]

@@ -1,4 +1,4 @@
-"""Reading of recipes (YAML) with overrides; a mistake is reported with its place and what was expected."""
+"""Reading of recipes (YAML) with overrides; errors name the place and the expected value."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _SHOWN = 10
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Return the recipe in a YAML file, with `section.key=value` overrides applied.
 
-    A recipe without a `name` is called after its file.
+    A recipe without a `name` is named after its file.
 
     Raises:
-        ConfigError: naming file, dotted path, what was expected and what came; all mistakes at once.
+        ConfigError: all mistakes at once, each with file, dotted path, expected and actual value.
     """
     data = parse(read_text(path), str(path))
     if not isinstance(data, dict):
@@ -45,7 +45,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def default_recipe(overrides: Sequence[str] = ()) -> Recipe:
-    """Return every setting's default, with overrides applied; its dataset is nowhere."""
+    """Return every setting's default, with overrides applied; its dataset does not exist."""
     data = {"name": "defaults", "dataset": {"kind": "potsdam", "root": "nowhere"}}
     return _overridden(data, overrides, "the defaults")
 
@@ -57,12 +57,12 @@ def _overridden(data: dict[str, Any], overrides: Sequence[str], where: str) -> R
 
 
 def _name_of(path: Path) -> str:
-    """Return a name for a recipe that has none: its file's, without characters that no name may hold."""
+    """Return a name for an unnamed recipe: its file's, without characters that are forbidden in names."""
     return re.sub(r"[^\w .-]|^\W+", "_", path.stem)[:MAX_NAME] or "recipe"
 
 
 def recipe_from(data: dict[str, Any], where: str) -> Recipe:
-    """Return a recipe from plain data; `where` is named in errors."""
+    """Build a recipe from plain data; errors name `where`."""
     try:
         return Recipe.model_validate(data)
     except ValidationError as error:
@@ -77,7 +77,7 @@ def dump_recipe(recipe: Recipe) -> str:
 
 
 def flat_settings(recipe: Recipe) -> dict[str, Any]:
-    """Return settings of a recipe by their whole names, as in training.global_batch; lists are values."""
+    """Return settings of a recipe by dotted names such as training.global_batch; lists are values."""
     return dict(_flat(recipe.model_dump(mode="json")))
 
 
@@ -146,7 +146,7 @@ def _is_long(value: Any) -> bool:
 
 
 def _section(location: Sequence[str]) -> Any:
-    """Return the section class at a location of an error; None where it cannot be told."""
+    """Return the section class at the location of an error; None if it is ambiguous."""
     model: Any = Recipe
     for part in location:
         if part in _KINDS:
@@ -162,7 +162,7 @@ def _section(location: Sequence[str]) -> Any:
 
 
 def _without_none(annotation: Any) -> Any:
-    """Return the section of `Section | None`; anything else as it is."""
+    """Return the section in `Section | None`; return any other annotation unchanged."""
     parts = [part for part in get_args(annotation) if part is not type(None)]
     return parts[0] if len(parts) == 1 and hasattr(parts[0], "model_fields") else annotation
 

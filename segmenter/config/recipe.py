@@ -1,7 +1,7 @@
-"""Sections of a recipe: every setting with its unit, its default and the reason for that default.
+"""Sections of a recipe: every setting with its unit, its default and the reason for the default.
 
-Combinations that cannot work are refused here, where they can be named; what depends on the machine
-(devices, replicas) or on the data is checked where that is known.
+Impossible combinations of settings are refused here. Settings that depend on the machine (devices, replicas)
+or on the data are checked later, once these are known.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_NAME = 60
 MOST_WORKERS = 256
 """Worker processes of a training: more than a machine has cores, and less than it takes to bring it down."""
 _STAGE = re.compile(r"encoder|decoder|head|bottleneck|stem|(encoder|decoder) stage \d+")
-"""Stages that `training.rates` may name; whether a model has such a stage is known when its layers are."""
+"""Stages that `training.rates` may name; the model's own stages are checked once its layers are known."""
 
 # --------------------------------------------------------------------------------- what is sampled
 
@@ -63,7 +63,7 @@ class TilesConfig(Section):
 
 
 class AugmentationConfig(Section):
-    """Random changes of a tile; 0 turns one off. Geometry moves the label along."""
+    """Random changes of a tile; 0 turns one off. Geometric changes also move the label."""
 
     d4: bool = setting(True, "", "the eight flips and quarter turns: land has no up from above")
     scale: float = setting(0.0, "share", "zoom in or out by up to this share", ge=0, lt=0.9)
@@ -132,7 +132,7 @@ class AugmentationConfig(Section):
 
 
 def _number_or_auto(value: object) -> object:
-    """Validate with one message, where a union's members would give one each."""
+    """Validate with one message; a union would give one message per member."""
     if value == "auto" or (type(value) is int and 0 <= value <= MOST_WORKERS):
         return value
     raise PydanticCustomError(
@@ -239,7 +239,7 @@ class TrainingConfig(Section):
 
     @property
     def loss_scaled(self) -> bool:
-        """True if the loss is scaled: float16 alone has too few exponents for gradients."""
+        """True if the loss is scaled: only float16's range of exponents is too small for gradients."""
         return self.precision == "mixed_float16"
 
     @model_validator(mode="after")
@@ -275,7 +275,7 @@ class TrainingConfig(Section):
         return self
 
     def _unused(self) -> Iterator[tuple[str, str]]:
-        """Yield settings that would do nothing: more likely a slip than meant."""
+        """Yield settings without effect: they are more likely a mistake than intended."""
         defaults = type(self).model_fields
         users = dict.fromkeys(("decay_rate", "decay_steps", "staircase"), ("schedule", "exponential"))
         users |= dict.fromkeys(("boundaries", "values"), ("schedule", "piecewise"))
@@ -307,7 +307,7 @@ class TrainingConfig(Section):
 
 
 class PredictionConfig(Section):
-    """Windows of validation, and of `predict.py` in smooth mode; in exact mode it chooses by the memory."""
+    """Windows of validation, and of `predict.py` in smooth mode; in exact mode the memory decides."""
 
     window: Count | None = setting(
         None,
@@ -325,7 +325,7 @@ class PredictionConfig(Section):
 
 
 class Recipe(Section):
-    """A whole recipe."""
+    """Complete recipe of a training."""
 
     name: str = setting(
         ...,

@@ -1,4 +1,4 @@
-"""Base class of a recipe's sections: strict, frozen, each setting with its unit and reason."""
+"""Base class of recipe sections: strict, frozen, each setting with its unit and reason."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _SHORT_UNITS = {"px": "pixels", "pixel": "pixels", "°": "degrees", "deg": "degr
 _SHORT_UNITS |= {"step": "steps", "tile": "tiles", "GB": "GiB", "m": "metres"}
 
 Count = Annotated[int, Field(le=10**9)]
-"""A whole number that others are multiplied by: NumPy and TensorFlow hold what comes of it."""
+"""A whole number used as a factor; limited, so that NumPy and TensorFlow can represent the product."""
 
 
 def about(unit: str, why: str) -> Any:
-    """Return unit (empty for a choice) and reason, for an annotated type that several fields share."""
+    """Return a field with unit (empty for a choice) and reason, for a type that several fields share."""
     return Field(description=why, json_schema_extra={"unit": unit})
 
 
@@ -33,14 +33,14 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _units(cls, data: Any) -> Any:
-        """Read `256 px` as 256 where pixels are meant; leave a wrong unit as it is, no number."""
+        """Convert texts such as `256 px` to numbers if the unit is right; leave a wrong unit as text."""
         if not isinstance(data, dict):
             return data
         return {key: _plain_number(value, unit_of(cls, str(key))) for key, value in data.items()}
 
 
 def kinds_of(union: Any) -> dict[str, type[Section]]:
-    """Return kind → section, of an annotated union of sections that each have a `kind` of one value."""
+    """Return the section class of each `kind` in an annotated union of sections."""
     sections = {}
     for part in get_args(get_args(union)[0]):
         section: type[Section] = part if isinstance(part, type) else get_args(part)[0]
@@ -50,14 +50,14 @@ def kinds_of(union: Any) -> dict[str, type[Section]]:
 
 
 def unit_of(section: Any, key: str) -> str:
-    """Return the unit of a section's field; empty for a choice and for what is no field."""
+    """Return the unit of a section's field; empty for a choice and for an unknown field."""
     field = getattr(section, "model_fields", {}).get(key)
     extra = field.json_schema_extra if field is not None else None
     return str(extra.get("unit", "")) if isinstance(extra, dict) else ""
 
 
 def _plain_number(value: Any, unit: str) -> Any:
-    """Return `value` without its unit where that is the right one; what is no number of `unit` stays text."""
+    """Return `value` without its unit if that is `unit`; leave any other text unchanged."""
     if unit and isinstance(value, bool):
         return str(value)
     match = _NUMBER_WITH_UNIT.fullmatch(value) if unit and isinstance(value, str) else None

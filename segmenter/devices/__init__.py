@@ -1,1 +1,1 @@
-"""Settings that TensorFlow takes before it starts its devices, and the tf.distribute strategy."""
+"""TensorFlow's device settings, made before its devices start, and the tf.distribute strategy."""

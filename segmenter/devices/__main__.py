@@ -1,6 +1,6 @@
-"""Report on this machine's GPUs: which TensorFlow sees, why not more, and which a run would use.
+"""Report on this machine's GPUs: those TensorFlow sees, why others are missing, those a run would use.
 
-Exit code 0 where all GPUs can be used, and on a machine without; 2 where one is there and cannot.
+Exit code 0 if all GPUs can be used or there are none; 2 if a GPU exists but cannot be used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from segmenter.base.terminal import enduring_output, say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the report; gives the exit code."""
+    """Print the report; return the exit code."""
     parser = _parser()
     args = parser.parse_args(arguments)
     if args.set and args.recipe is None:
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _end(why: str, fault: bool, refused: DeviceError | None) -> int:
-    """Return the exit code, or raise: unusable GPUs first, then what was refused for lack of them."""
+    """Return the exit code, or raise an error: unusable GPUs first, then a refused device request."""
     if fault:
         raise DeviceError(why)
     if why:

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs of the machine, as its bus, its driver and nvidia-smi know them; imports no TensorFlow."""
+"""NVIDIA GPUs of the machine, as reported by the PCI bus, the driver and nvidia-smi, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Answer:
     """Answer of nvidia-smi.
 
     Attributes:
-        rows: of the fields that were asked for, one for each GPU.
-        error: in its own words, why it has no answer; empty where it has one.
+        rows: the requested fields, one row for each GPU.
+        error: nvidia-smi's message if it failed; else empty.
     """
 
     rows: tuple[tuple[str, ...], ...] = ()
@@ -34,7 +34,7 @@ class Answer:
 
 
 def ask(*fields: str) -> Answer:
-    """Query fields of each GPU, by nvidia-smi's names; only the first may hold commas, as `name` does."""
+    """Query fields of each GPU, by nvidia-smi's names; only the first may contain commas, as `name` does."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return Answer(error="there is no nvidia-smi")
@@ -55,15 +55,15 @@ def ask(*fields: str) -> Answer:
 
 @dataclass(frozen=True)
 class MachineGpus:
-    """GPUs that the machine has, whatever TensorFlow makes of them.
+    """GPUs of the machine, whether or not TensorFlow can use them.
 
     Attributes:
-        on_bus: NVIDIA's cards on the PCI bus; a container sees those of its host, too.
-        files: device files, /dev/nvidia0 and so on: what a container was given.
+        on_bus: number of NVIDIA cards on the PCI bus; a container also sees those of its host.
+        files: number of device files, /dev/nvidia0 and so on: the GPUs given to a container.
         listed: models that nvidia-smi lists.
-        driver: version of the driver; empty where none is loaded.
-        tool_error: why nvidia-smi lists none.
-        container: whether this is one.
+        driver: version of the driver; empty if none is loaded.
+        tool_error: reason why nvidia-smi lists none.
+        container: True if this process runs in a container.
         hidden: CUDA_VISIBLE_DEVICES; None: not set.
     """
 
@@ -77,12 +77,12 @@ class MachineGpus:
 
     @property
     def count(self) -> int:
-        """GPUs that a program here might use: those it was given, else those of the bus."""
+        """Number of GPUs that a program here might use: those given to it, else those on the bus."""
         return len(self.listed) or self.files or self.on_bus
 
     @property
     def named(self) -> tuple[str, ...] | None:
-        """Names in CUDA_VISIBLE_DEVICES up to the first that is empty or -1; None: it is not set."""
+        """Names in CUDA_VISIBLE_DEVICES up to the first that is empty or -1; None if it is not set."""
         if self.hidden is None:
             return None
         names: list[str] = []
@@ -116,7 +116,7 @@ def _is_gpu(device: Path) -> bool:
 
 
 def _loaded_driver() -> str:
-    """Return the version of the loaded kernel module; an empty text without one."""
+    """Return the version of the loaded kernel module; empty text if none is loaded."""
     with suppress(OSError):
         match = _NUMBER.search(_DRIVER.read_text(encoding="utf-8", errors="replace"))
         return match[1] if match else "of unknown version"

@@ -1,4 +1,4 @@
-"""TensorFlow's errors where a device's memory is exhausted, as one line."""
+"""TensorFlow's errors for exhausted device memory, as one line."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _NO_MEMORY = ("OUT_OF_MEMORY", "out of memory", "ALLOC_FAILED")
 
 @contextmanager
 def memory_errors(doing: str, remedy: str) -> Iterator[None]:
-    """Turn TensorFlow's out-of-memory errors into one line; both texts become part of it.
+    """Convert TensorFlow's out-of-memory errors to one line that contains `doing` and `remedy`.
 
     Raises:
-        DeviceError: in place of such an error; all others pass.
+        DeviceError: memory is exhausted; all other errors pass unchanged.
     """
     import tensorflow as tf
 

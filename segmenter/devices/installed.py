@@ -1,4 +1,4 @@
-"""Installation of TensorFlow: checked, and named in messages, without importing it."""
+"""Installation of TensorFlow: check and description, without importing it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from segmenter.base.invocation import installation
 
 
 def require_tensorflow() -> None:
-    """Refuse work that would be in vain without TensorFlow.
+    """Refuse work that needs TensorFlow if it is missing.
 
     Raises:
-        DeviceError: it is not installed.
+        DeviceError: TensorFlow is not installed.
     """
     if importlib.util.find_spec("tensorflow") is None:
         raise DeviceError(f"TensorFlow is not installed; {how_to_install()}")
@@ -26,7 +26,7 @@ def how_to_install() -> str:
 
 
 def cuda_libraries() -> str:
-    """Return CUDA's, cuDNN's and NCCL's versions, if they were installed as packages of Python."""
+    """Return the versions of CUDA, cuDNN and NCCL, if installed as Python packages."""
     versions = []
     for name, package in (("CUDA", "cuda-runtime"), ("cuDNN", "cudnn"), ("NCCL", "nccl")):
         with suppress(PackageNotFoundError):

@@ -1,4 +1,4 @@
-"""Report on a machine's devices: what TensorFlow sees of them, why not more, and what a run would use."""
+"""Report on a machine's devices: those TensorFlow sees, why others are missing, those a run would use."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class SeenGpu:
     """A GPU as TensorFlow sees it.
 
     Attributes:
-        name: as in GPU:0.
-        capability: CUDA's compute capability, as in (7, 5); empty where TensorFlow does not say.
+        name: name such as GPU:0.
+        capability: CUDA compute capability such as (7, 5); empty if unknown.
     """
 
     name: str
@@ -54,9 +54,9 @@ class Seen:
     """The machine as TensorFlow sees it.
 
     Attributes:
-        cuda, cudnn: versions that it was built for; empty: it computes on the CPU only.
-        gpus: in its order.
-        said: lines of its log about GPUs, without their beginning.
+        cuda, cudnn: versions that it was built for; empty: a build for the CPU only.
+        gpus: GPUs in its order.
+        said: lines of its log about GPUs, without their prefix.
     """
 
     cuda: str = ""
@@ -66,7 +66,7 @@ class Seen:
 
 
 def look(logical_devices: int | None = None) -> Seen:
-    """Import TensorFlow, for a number of CPU devices, and query what it sees."""
+    """Import TensorFlow with a number of CPU devices, and return the GPUs and versions that it reports."""
     from segmenter.devices.setup import load_tensorflow
 
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # its warnings say which library it lacks
@@ -93,7 +93,7 @@ def _gpu(gpu: Any, details: dict[str, Any]) -> SeenGpu:
 
 @contextmanager
 def _log() -> Iterator[list[str]]:
-    """Yield the lines that are written to stderr meanwhile, by native code too; they are not shown."""
+    """Collect the lines written to stderr in the block, also by native code, without showing them."""
     lines: list[str] = []
     sys.stderr.flush()
     stderr = os.dup(2)
@@ -113,9 +113,9 @@ def _log() -> Iterator[list[str]]:
 
 
 def why_not(machine: MachineGpus, seen: Seen) -> tuple[str, bool]:
-    """Return a line on why TensorFlow sees fewer GPUs than the machine has; an empty text if it sees all.
+    """Return a line on why TensorFlow sees fewer GPUs than the machine has; empty text if it sees all.
 
-    The second: whether that is a fault. GPUs that CUDA_VISIBLE_DEVICES hides were not wanted.
+    The second value is True if that is a fault: GPUs that CUDA_VISIBLE_DEVICES hides are not.
     """
     count, seen_count = machine.count, len(seen.gpus)
     if seen_count >= count:
@@ -195,7 +195,7 @@ def describe_machine(machine: MachineGpus, seen: Seen, used: Sequence[Device]) -
     """Return lines on programs, driver, GPUs and processor.
 
     Args:
-        used: devices that a run would use, which know a card's memory.
+        used: devices that a run would use, with their memory.
     """
     built = f"for CUDA {seen.cuda} and cuDNN {seen.cudnn}" if seen.cuda else "for CPUs only"
     there, given = machine.count, f" ({machine.on_bus} on the bus)" * (machine.on_bus > machine.count)
@@ -246,7 +246,7 @@ def _shared_memory(gpus: int) -> list[str]:
 
 
 def describe_run(devices: Devices, precision: str, seen: Seen) -> list[str]:
-    """Return lines on what a run would compute with."""
+    """Return lines on the devices and precision of a run."""
     names = ", ".join(devices.names)
     kind = type(devices.strategy).__name__
     lines = [f"a run       {kind} on {names}; {sums(devices)}; {precision}"]
@@ -257,7 +257,7 @@ def describe_run(devices: Devices, precision: str, seen: Seen) -> list[str]:
 
 
 def sums(devices: Devices) -> str:
-    """Describe how a strategy sums over its devices, as TensorFlow has settled it."""
+    """Return text on how a strategy sums over its devices, as TensorFlow has chosen."""
     if devices.replicas == 1:
         return "nothing to sum over"
     if devices.central:
@@ -277,11 +277,11 @@ def sums(devices: Devices) -> str:
 
 
 def _all_cards(devices: Devices) -> bool:
-    """Return True if each device is a GPU of its own."""
+    """Return True if each replica has a separate GPU."""
     cards = {device.card for device in devices.used if device.name.startswith("GPU")}
     return len(cards) == devices.replicas
 
 
 def machine_and_seen(logical_devices: int | None = None) -> tuple[MachineGpus, Seen]:
-    """Return the machine's GPUs, and what TensorFlow sees of them."""
+    """Return the machine's GPUs, and TensorFlow's view of them."""
     return machine_gpus(), look(logical_devices)

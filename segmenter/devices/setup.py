@@ -1,7 +1,7 @@
-"""Device settings that TensorFlow takes before it starts its devices, and the list of devices.
+"""Device settings made before TensorFlow starts its devices, and the list of devices.
 
-TensorFlow reads some of it when it is imported (`load_tensorflow`) and the rest when it first computes
-(`set_up_devices`); afterwards nothing can be changed in that process.
+TensorFlow reads some settings when it is imported (`load_tensorflow`) and the rest when it first computes
+(`set_up_devices`); later changes in that process have no effect.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ def load_tensorflow(
     clustered: bool = False,
     remote: bool = False,
 ) -> None:
-    """Import TensorFlow with what it reads at its import: once, late, and without its greetings.
+    """Import TensorFlow with the settings that it reads at import: once, late, without its greeting.
 
-    Several CPU replicas under oneDNN take a hundred times as long as without it, and a convolution of an
-    empty batch gets a wrong shape; on one device oneDNN is a third faster, and stays. The log of placements
-    is one of TensorFlow's informations, which are held back otherwise. Of several workers (`clustered`),
-    TensorFlow logs each failure many times over before it raises it; we say it in one line.
+    With oneDNN several CPU replicas take a hundred times as long, and a convolution of an empty batch gets a
+    wrong shape; on one device oneDNN is a third faster and stays on. The placement log has TensorFlow's level
+    INFO, which is hidden otherwise. For several workers (`clustered`), TensorFlow logs each failure many
+    times before it raises it; the program prints one line instead.
 
     Args:
-        remote: this process is one of a cluster with parameter servers: what is lost is an error at once,
-            and native code says nothing of it, which the program does.
+        remote: this process belongs to a cluster with parameter servers: a lost process is an error at once,
+            reported by the program and not by native code.
 
     Raises:
-        DeviceError: TensorFlow is imported already, and several CPU replicas or the log are asked for; or
-            there is too little memory for it.
+        DeviceError: TensorFlow is already imported although several CPU replicas or the log are requested, or
+            there is too little memory.
     """
     wanted = {}
     if logical_devices is not None and logical_devices > 1:
@@ -85,7 +85,7 @@ def load_tensorflow(
 
 
 def _check_room() -> None:
-    """Refuse to import TensorFlow where there is no room for it: it would crash, or never come back."""
+    """Refuse to import TensorFlow without enough memory: it would crash or hang."""
     if lacking := next(shortages(*_IMPORT_BYTES), None):
         raise DeviceError(
             f"TensorFlow cannot be imported: expected at least {lacking}; raise the limit, or free memory"
@@ -94,7 +94,7 @@ def _check_room() -> None:
 
 @contextmanager
 def _without_greetings() -> Iterator[None]:
-    """Hide TensorFlow's greetings on stderr, which come before its log level counts; pass anything else."""
+    """Hide TensorFlow's greeting on stderr, printed before its log level applies; pass everything else."""
     sys.stderr.flush()
     stderr = os.dup(2)
     with tempfile.TemporaryFile() as held:
@@ -115,14 +115,14 @@ def _without_greetings() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Device:
-    """A device that can compute a replica.
+    """Device that can compute a replica.
 
     Attributes:
-        name: TensorFlow's, as in GPU:0.
-        model: of the card or processor.
-        memory: what it may take, for people; empty where that cannot be found out.
-        card: the physical device it is, or is a part of.
-        bytes: of that memory; None: unknown. Replicas on a CPU share it.
+        name: TensorFlow's name, such as GPU:0.
+        model: model of the card or processor.
+        memory: usable memory as text; empty if unknown.
+        card: the physical device that it is or belongs to.
+        bytes: usable memory in bytes; None: unknown. Replicas on a CPU share it.
     """
 
     name: str
@@ -137,16 +137,16 @@ def set_up_devices(
     logical_devices: int | None = None,
     before_start: Callable[[int], None] | None = None,
 ) -> list[Device]:
-    """Pass the recipe's device settings to TensorFlow, start the devices, and return those that can compute.
+    """Apply the recipe's device settings, start TensorFlow's devices, and return those that can compute.
 
-    These are the visible GPUs, or the parts that one was split into; without a GPU, or where
-    `logical_devices` splits the CPU, the CPU's parts. Of several workers, this one's.
+    These are the visible GPUs, or the parts of a split GPU; without a GPU, or if `logical_devices` splits the
+    CPU, the CPU's parts. With several workers, only this worker's devices.
 
     Args:
-        before_start: called when all is passed on, with the number of visible GPUs.
+        before_start: called with the number of visible GPUs after the settings and before the start.
 
     Raises:
-        DeviceError: TensorFlow has started its devices already, or there is no such GPU.
+        DeviceError: TensorFlow has already started its devices, or a GPU does not exist.
     """
     import tensorflow as tf
 
@@ -171,9 +171,9 @@ def set_up_devices(
 
 
 def let_memory_grow() -> None:
-    """Let TensorFlow take GPU memory as it is needed, if it can still be told so; for predicting.
+    """Let TensorFlow allocate GPU memory on demand, if this can still be set; for predicting.
 
-    A program that has started its devices before has decided this for itself.
+    A program that has already started its devices keeps its own choice.
     """
     import tensorflow as tf
 
@@ -233,16 +233,16 @@ def _limits(config: DistributionConfig, gpus: Sequence[Any]) -> list[int | None]
 def memory_limits(
     asked: MemoryLimit | tuple[MemoryLimit, ...] | None, models: Sequence[str], totals: Mapping[str, int]
 ) -> list[int | None]:
-    """Return the MiB that each of the visible GPUs may take; None: all of it.
+    """Return the limit in MiB of each visible GPU; None: no limit.
 
     Args:
         asked: the recipe's `distribution.memory_limit`.
         models: of the visible GPUs.
-        totals: model → bytes, as far as the driver tells them.
+        totals: bytes by model, as far as the driver reports them.
 
     Raises:
-        DeviceError: the recipe has another number of limits, more than a card has, or a share of a card of
-            which the memory is not known.
+        DeviceError: the number of limits is wrong, a limit exceeds a card's memory, or is a share of an
+            unknown memory.
     """
     if not isinstance(asked, tuple):
         asked = () if asked is None else (asked,) * len(models)
@@ -289,7 +289,7 @@ def _before_start(setting: str, call: Callable[..., None], *args: Any) -> None:
 
 
 def _logical_names(kind: str) -> list[str]:
-    """Return names like GPU:0; this starts TensorFlow's devices."""
+    """Return names such as GPU:0; starts TensorFlow's devices."""
     import tensorflow as tf
 
     try:
@@ -308,7 +308,7 @@ def _logical_names(kind: str) -> list[str]:
 
 
 def _gpu_devices(config: DistributionConfig, gpus: Sequence[Any]) -> list[Device]:
-    """Return the logical GPUs, in TensorFlow's order: that of the physical ones, each with its parts."""
+    """Return the logical GPUs in TensorFlow's order: by physical GPU, each with its parts."""
     totals = _card_memory()
     parts = config.logical_gpus.number if config.logical_gpus is not None else 1
     split = config.logical_gpus
@@ -325,16 +325,16 @@ def _gpu_devices(config: DistributionConfig, gpus: Sequence[Any]) -> list[Device
 
 
 def cards_listed() -> int:
-    """Count the NVIDIA GPUs in the machine: by the driver's tool, by the driver, or by their files."""
+    """Count the NVIDIA GPUs in the machine: by nvidia-smi, the driver, or device files."""
     by_driver = len(list(_DRIVER.glob("*"))) if _DRIVER.is_dir() else 0
     return len(_ask_driver()) or by_driver or len(list(_DEVICE_FILES.glob("nvidia[0-9]*")))
 
 
 def gpus_expected(config: DistributionConfig, logical_devices: int | None = None) -> int:
-    """Count the cards that a recipe and CUDA_VISIBLE_DEVICES leave of those that the driver lists.
+    """Count the GPUs that a run will use, by recipe, CUDA_VISIBLE_DEVICES and driver.
 
     Args:
-        logical_devices: parts of the CPU; no GPU is used then.
+        logical_devices: number of CPU parts; no GPU is used if set.
     """
     if logical_devices is not None:
         return 0
@@ -350,13 +350,13 @@ def gpus_expected(config: DistributionConfig, logical_devices: int | None = None
 
 
 def overlooked_gpus(*, cpu_chosen: bool = False) -> str:
-    """Return a warning if the machine has GPUs that TensorFlow cannot use; else an empty text.
+    """Return a warning if the machine has GPUs that TensorFlow cannot use; else empty text.
 
-    Nothing where CUDA_VISIBLE_DEVICES hides them all, or names those that TensorFlow finds. TensorFlow is
-    imported only where the machine has GPUs.
+    Also empty if CUDA_VISIBLE_DEVICES hides all GPUs, or names exactly those that TensorFlow finds.
+    TensorFlow is imported only if the machine has GPUs.
 
     Args:
-        cpu_chosen: the CPU was asked for in another way.
+        cpu_chosen: True if the CPU was chosen by another setting.
     """
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     hidden = named is not None and named.strip().split(",")[0] in ("", "-1")
@@ -379,10 +379,10 @@ def overlooked_gpus(*, cpu_chosen: bool = False) -> str:
 
 
 def smallest_card() -> int | None:
-    """Return the bytes of the smallest GPU that TensorFlow may use; None without one.
+    """Return the bytes of the smallest GPU that TensorFlow may use; None if there is none.
 
-    Told without starting TensorFlow: by the driver, and by CUDA_VISIBLE_DEVICES where that hides all; within
-    `computing_on`, the one that is named there.
+    TensorFlow is not started: the driver reports it, and CUDA_VISIBLE_DEVICES may hide all GPUs; within
+    `computing_on`, its `card` is returned.
     """
     if (elsewhere := _ELSEWHERE.get()) is not None:
         return elsewhere[0]
@@ -393,7 +393,7 @@ def smallest_card() -> int | None:
 
 @contextmanager
 def computing_on(card: int | None) -> Iterator[None]:
-    """Let `smallest_card` be that of other machines, which compute for this process; None: no GPU."""
+    """Make `smallest_card` return the GPU memory of remote machines in the block; None: no GPU."""
     token = _ELSEWHERE.set((card,))
     try:
         yield
@@ -402,9 +402,9 @@ def computing_on(card: int | None) -> Iterator[None]:
 
 
 def _card_memory() -> dict[str, int]:
-    """Return the bytes of each model of GPU; a model that comes with several sizes is left out.
+    """Return the memory in bytes of each GPU model; models with several sizes are left out.
 
-    By model and not by number: CUDA and the driver count in different orders.
+    By model, not by index: CUDA and the driver use different orders.
     """
     sizes: dict[str, set[int]] = {}
     for model, size in _ask_driver():
@@ -422,10 +422,10 @@ def _ask_driver() -> list[tuple[str, int]]:
 
 
 def computed_on(used: Sequence[Device]) -> dict[str, str]:
-    """Return names and values on which the last bits of a computation depend, beside programs.
+    """Return names and values of hardware facts that the last bits of a computation depend on.
 
-    Sums are cut into as many parts as there are threads, and a processor's instructions decide how many
-    numbers are added at a time. After `set_up_devices`.
+    Sums are split over threads, and the processor's instructions decide how many numbers are added at once.
+    Call after `set_up_devices`.
     """
     import tensorflow as tf
 
@@ -448,7 +448,7 @@ def _gibibytes(count: int | None) -> str:
 
 
 def processor_model() -> str:
-    """Return the processor's name, for people."""
+    """Return the processor's name as text."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):

@@ -1,7 +1,7 @@
-"""Strategies of `tf.distribute` for one device, several, and several machines; `setup` prepares the devices.
+"""Strategies of `tf.distribute` for one device, several, and several machines; uses `setup`.
 
-Further strategies are made by extras (`segmenter.extras.strategies`), which the core does not know: they give
-`Devices` as those here, and a `Kind` of their own where their steps are computed in another way.
+Extras (`segmenter.extras.strategies`), unknown to the core, make further strategies: they also return
+`Devices`, with a subclass of `Kind` if their steps are computed in another way.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _BFLOAT16 = 8, 0
 
 
 class Kind:
-    """Way in which the steps of a training are computed: here, each by all devices at once.
+    """Way in which training steps are computed; in this base class, each step by all devices at once.
 
-    A strategy that computes them otherwise subclasses this.
+    A strategy that computes steps differently subclasses it.
 
     Attributes:
-        elsewhere: other processes compute the steps; the devices here validate only.
-        trainer: the class whose objects train; None: `training.trainer.Trainer`.
-        computed_on: names and values on which the last bits depend beside the hardware, for checkpoints.
+        elsewhere: True if other processes compute the steps and these devices only validate.
+        trainer: the trainer class; None: `training.trainer.Trainer`.
+        computed_on: names and values of further facts that the last bits depend on, for checkpoints.
     """
 
     elsewhere: bool = False
@@ -47,7 +47,7 @@ class Kind:
         return {}
 
     def describe(self) -> str:
-        """Return a line below the table of devices; empty for none."""
+        """Return a line to print below the table of devices; empty for none."""
         return ""
 
 
@@ -58,12 +58,12 @@ class Devices:
     Attributes:
         strategy: the `tf.distribute.Strategy`.
         used: one device per replica of this worker.
-        idle: names of the GPUs that are visible and not used.
-        cpu_chosen: the CPU was asked for, whatever GPUs there are.
-        shares: parts of the global batch, one for each replica; empty: equal ones.
-        workers: that train together; each has as many devices.
-        kind: how they compute a step.
-        predicts_on_host: they compute nothing of a shape that is not known beforehand: the host predicts.
+        idle: names of visible but unused GPUs.
+        cpu_chosen: True if the CPU was requested, whatever GPUs exist.
+        shares: share of the global batch for each replica; empty: equal shares.
+        workers: workers that train together; all have the same number of devices.
+        kind: way in which a step is computed.
+        predicts_on_host: True if the devices cannot compute shapes unknown in advance, so the host predicts.
     """
 
     strategy: Any
@@ -92,7 +92,7 @@ class Devices:
 
     @property
     def first(self) -> int:
-        """Number of this worker's first replica among all."""
+        """Index of this worker's first replica among all replicas."""
         return len(self.used) * self.workers.index
 
     def own_rows(self, batch: int) -> slice:
@@ -102,12 +102,12 @@ class Devices:
 
     @property
     def central(self) -> bool:
-        """True if they share one copy of each variable, in the host's memory."""
+        """True if all replicas share one copy of each variable, in the host's memory."""
         return is_central(self.strategy)
 
     @property
     def computed_on(self) -> dict[str, str]:
-        """Hardware on which the last bits depend: models, threads (`setup.computed_on`)."""
+        """Hardware facts that the last bits depend on: models, threads (`setup.computed_on`)."""
         facts = computed_on(self.used)
         if self.shares:
             facts["shares"] = ", ".join(map(str, self.shares))
@@ -115,10 +115,10 @@ class Devices:
         return facts | ({"variables": "one copy, on the host"} if self.central else {})
 
     def dealt(self, global_batch: int) -> tuple[int, ...]:
-        """Return the tiles of a step on each replica: the blocks of a batch, in order.
+        """Return the number of tiles of a step on each replica: consecutive blocks of a batch.
 
         Raises:
-            ConfigError: the global batch cannot be split evenly, or not by the shares.
+            ConfigError: the global batch cannot be split evenly, or by the shares.
         """
         if self.shares:
             return dealt(global_batch, self.shares)
@@ -129,21 +129,21 @@ class Devices:
         return (global_batch // self.replicas,) * self.replicas
 
     def local_batch(self, global_batch: int) -> int:
-        """Return the tiles of a step on the replica that gets most; errors as of `dealt`."""
+        """Return the largest number of tiles of a step on a replica; errors as in `dealt`."""
         return max(self.dealt(global_batch))
 
     def distributed(self, batch: Any, axis: int = 0) -> Any:
-        """Put each replica's block of this worker's part of a global batch, a tuple, on its device.
+        """Put each block of this worker's part of a global batch, a tuple of arrays, on its replica's device.
 
-        The blocks are contiguous, and of one worker all of the batch. Of several workers, each hands over
-        what it has of it (`own_rows`).
+        Blocks are contiguous. A single worker passes the whole batch; of several workers, each passes its
+        part (`own_rows`).
 
-        Not by `experimental_distribute_dataset`: its iterator ignores the dataset's options, and when it
-        is let go of at the end of an epoch, it waits for its tuning thread, up to a minute, with all
-        devices idle.
+        `experimental_distribute_dataset` is not used: its iterator ignores the dataset's options, and when it
+        is released at the end of an epoch, it waits up to a minute for its tuning thread, with all devices
+        idle.
 
         Args:
-            axis: the one along which the tiles are.
+            axis: axis of the tiles.
         """
         import tensorflow as tf
 
@@ -161,7 +161,7 @@ class Devices:
         return self.strategy.experimental_distribute_values_from_function(block)
 
     def _blocks(self, tiles: int) -> list[slice]:
-        """Return the block of each of this worker's replicas among the worker's own tiles."""
+        """Return the block of each of this worker's replicas, as slices of the worker's own tiles."""
         own = len(self.used)
         counts = self.dealt(tiles) if self.workers.count == 1 else (tiles // own,) * own
         ends = list(itertools.accumulate(counts))
@@ -169,17 +169,17 @@ class Devices:
 
 
 def dealt(tiles: int, shares: Sequence[int], unit: int = 1) -> tuple[int, ...]:
-    """Deal the tiles of a step to devices in proportion to their shares, by the largest remainders.
+    """Distribute the tiles of a step to devices in proportion to their shares, by largest remainders.
 
-    Each gets its quota rounded down; what is left goes to the largest remainders (Hamilton's method), the
-    first of equal ones. The same arguments always give the same.
+    Each gets its quota rounded down; remaining tiles go to the largest remainders (Hamilton's method; ties:
+    the first). The result depends on the arguments only.
 
     Args:
-        tiles: of the global batch, a multiple of `unit`.
+        tiles: tiles of the global batch, a multiple of `unit`.
         unit: tiles that stay together, one for each micro-batch.
 
     Raises:
-        ConfigError: a device that has a share would get none.
+        ConfigError: a device with a share would get no tile.
     """
     units, whole = tiles // unit, sum(shares)
     quotas = [Fraction(units * share, whole) for share in shares]
@@ -207,12 +207,12 @@ def make_devices(
 
     Args:
         logical_devices: parts to split the CPU into, to run several replicas without a GPU.
-        cluster: the workers to train with; one alone trains like none.
-        kind: makes the kind of the training, when the devices are set up and nothing is made on them yet.
+        cluster: the workers to train with; a single worker is treated like none.
+        kind: makes the `Kind`, called when the devices are set up and nothing is on them yet.
 
     Raises:
-        DeviceError: TensorFlow has started its devices already, or there are too few for what is asked.
-        WorkerError: not all workers came in time.
+        DeviceError: TensorFlow has already started its devices, or there are too few.
+        WorkerError: not all workers connected in time.
     """
     import tensorflow as tf
 
@@ -234,7 +234,7 @@ def make_devices(
 
 
 def _over_workers(config: DistributionConfig, logical_devices: int | None, cluster: Cluster) -> Devices:
-    """Return this worker's devices, when all workers are there."""
+    """Return this worker's devices, once all workers are present."""
     if logical_devices is not None:
         raise DeviceError(
             "--logical-devices: TensorFlow uses one CPU device of each of several workers; start more "
@@ -266,7 +266,7 @@ def _over_workers(config: DistributionConfig, logical_devices: int | None, clust
 
 
 def _chosen(config: DistributionConfig, available: list[Device]) -> list[Device]:
-    """Return the devices that the recipe numbers; otherwise the first, or all."""
+    """Return the devices that the recipe lists by number; else the first, or all."""
     if config.devices is None:
         return available[:1] if config.strategy == "one_device" else available
     if missing := [number for number in config.devices if number >= len(available)]:
@@ -279,7 +279,7 @@ def _chosen(config: DistributionConfig, available: list[Device]) -> list[Device]
 
 
 def _strategy(config: DistributionConfig, used: list[Device]) -> Any:
-    """Return the strategy over devices. One replica needs no mirroring; the layers are the same there."""
+    """Return the strategy over devices; for one replica without mirroring, with the same layers."""
     import tensorflow as tf
 
     names = [device.name for device in used]
@@ -306,15 +306,15 @@ def is_central(strategy: Any) -> bool:
 
 
 def share_a_card(used: Sequence[Device]) -> bool:
-    """Return True if some of the devices are parts of one GPU."""
+    """Return True if some devices are parts of the same GPU."""
     cards = [device.card for device in used if device.name.startswith("GPU")]
     return len(set(cards)) < len(cards)
 
 
 def sums_not_compiled(config: DistributionConfig, used: Sequence[Device], workers: int = 1) -> str:
-    """Return why sums over several devices cannot be compiled by XLA; an empty text if they can.
+    """Return why XLA cannot compile sums over several devices; empty text if it can.
 
-    TensorFlow 2.21 leaves `merge_call` out, which cannot be compiled, where all devices are GPUs and its own
+    TensorFlow 2.21 avoids `merge_call`, which cannot be compiled, only if all devices are GPUs and its own
     collectives sum (`MirroredExtended._use_merge_call`).
     """
     if workers > 1:
@@ -332,9 +332,9 @@ def sums_not_compiled(config: DistributionConfig, used: Sequence[Device], worker
 
 
 def _rings() -> bool:
-    """Return True if TensorFlow sees that GPUs are parts of one, and so avoids NCCL.
+    """Return True if TensorFlow detects that GPUs are parts of one card, and so avoids NCCL.
 
-    It compares the numbers of all cards of the machine, also of those that are not visible, and of all parts.
+    It compares the number of all cards of the machine, including invisible ones, with that of all parts.
     """
     import tensorflow as tf
 
@@ -344,7 +344,7 @@ def _rings() -> bool:
 
 
 def _cross_device(kind: str, names: list[str]) -> Any:
-    """Return the operation that sums over devices; None leaves it to TensorFlow."""
+    """Return the operation that sums over devices; None: TensorFlow chooses."""
     import tensorflow as tf
 
     if kind == "nccl" and not all(name.startswith("GPU") for name in names):
@@ -374,7 +374,7 @@ def describe(devices: Devices, global_batch: int, precision: str, *, to_measure:
     """Return a table of the devices, and a warning for GPUs that stay unused.
 
     Args:
-        to_measure: each device's part of the batch is not known yet.
+        to_measure: True if each device's share of the batch is still to be measured.
     """
     tiles = ["to be measured"] * devices.replicas if to_measure else devices.dealt(global_batch)
     own = tiles[devices.first : devices.first + len(devices.used)]
@@ -397,7 +397,7 @@ def describe(devices: Devices, global_batch: int, precision: str, *, to_measure:
 
 
 def _without_bfloat16(devices: Devices) -> list[str]:
-    """Return a warning for each model of card that computes bfloat16 without units for it."""
+    """Return a warning for each GPU model that emulates bfloat16 without hardware units."""
     import tensorflow as tf
 
     cards = {device.card for device in devices.used}
@@ -415,7 +415,7 @@ def _without_bfloat16(devices: Devices) -> list[str]:
 
 
 def _warnings(devices: Devices) -> list[str]:
-    """Return warnings on GPUs that stay idle beside those in use."""
+    """Return warnings about GPUs that stay idle."""
     lines = []
     if devices.idle and not devices.cpu_chosen:
         number = f"{len(devices.idle)} visible GPU" + "s" * (len(devices.idle) > 1)

@@ -1,4 +1,4 @@
-"""Diagnosis of class coverage: which classes batches hold, at random and with a plan, and what limits it."""
+"""Diagnosis of class coverage: classes in random and planned batches, and the limiting class."""
 
 from segmenter.diagnosis.data import VERSION, Diagnosis
 from segmenter.diagnosis.facts import USUAL_BATCHES, diagnose

@@ -1,4 +1,4 @@
-"""Picture of augmented tiles: some tiles as they lie and as steps might show them, beside their labels."""
+"""Picture of augmented tiles: tiles unchanged and randomly augmented, beside their labels."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SIDE = 2400
 
 
 def tiles_to_show(index: TileIndex, count: int) -> list[int]:
-    """Return the tiles that show most of a class, the rarest class first; each tile once."""
+    """Return the tiles with most pixels of a class, for the rarest class first; each tile once."""
     rarest = [c for c in np.argsort(index.shares(), kind="stable") if index.counts_NK[:, c].any()]
     ranked_KN = [np.argsort(-index.counts_NK[:, c], kind="stable") for c in rarest]
     chosen = dict.fromkeys(int(tile) for place in np.stack(ranked_KN, axis=1) for tile in place)
@@ -39,10 +39,10 @@ def tiles_to_show(index: TileIndex, count: int) -> list[int]:
 
 
 def draw_augmented(recipe: Recipe, dataset: Dataset, path: Path, *, tiles: int = 4, draws: int = 3) -> None:
-    """Write a PNG: a row for each tile, as it lies and `draws` times augmented, each beside its label.
+    """Write a PNG with a row for each tile: unchanged and `draws` times augmented, each beside its label.
 
     Raises:
-        DatasetError: no scene trains.
+        DatasetError: there are no training scenes.
     """
     if not dataset.of("train"):
         raise DatasetError(f"{dataset.root}: expected scenes to train on, the split leaves none")
@@ -66,7 +66,7 @@ def draw_augmented(recipe: Recipe, dataset: Dataset, path: Path, *, tiles: int =
 
 
 def _pictures(row: Sequence[Tile], classes: ClassMap, step: int) -> list[NDArray[np.uint8]]:
-    """Return image, label, image, label, …; one stretch for all, so that changed brightness shows."""
+    """Return image, label, image, label, …; one contrast stretch for all shows changed brightness."""
     every = slice(None, None, step)
     thin = [(image[every, every], valid[every, every], ids[every, every]) for image, valid, ids in row]
     images = stretched(_beside(thin, 0), _beside(thin, 1))
@@ -82,7 +82,7 @@ def _beside(tiles: Sequence[Sequence[NDArray[Any]]], part: int) -> NDArray[Any]:
 
 
 def _stacked(pictures: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    """Return the pictures as one column, with white between them."""
+    """Return the pictures as one column, separated by white."""
     gap = np.full((_GAP, *pictures[0].shape[1:]), 255, np.uint8)
     column = np.concatenate([part for picture in pictures for part in (picture, gap)][:-1])
     times = max(1, _LEAST // pictures[0].shape[0])

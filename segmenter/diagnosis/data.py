@@ -1,7 +1,7 @@
-"""Diagnosis as frozen values: the result of `diagnose`, read by tables and reports, and its JSON.
+"""Diagnosis as immutable values: the result of `diagnose`, for tables, reports and JSON.
 
-The JSON has the fields' names as keys, in their order (`Limit.class_id` stands under "class"). Tuples are
-lists there, absent values null. A change that an older reader would misread raises `VERSION`.
+JSON keys are the field names, in their order (`Limit.class_id` is "class"). Tuples become lists, missing
+values null. A change that older readers would misread increases `VERSION`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class ClassFacts:
-    """One class of the class map.
+    """Facts on one class of the class map.
 
     Attributes:
-        colour: as "#rrggbb".
-        tiles: that hold it.
-        pixels: labelled with it; `share` of all labelled pixels.
-        scenes: that show it.
+        colour: "#rrggbb".
+        tiles: number of tiles that hold it.
+        pixels: labelled pixels of the class; `share`: their share of all labelled pixels.
+        scenes: number of scenes that show it.
     """
 
     id: int
@@ -41,11 +41,11 @@ class ClassFacts:
 
 @dataclass(frozen=True)
 class SceneMap:
-    """Map of where the classes lie in a scene, or in several that adjoin.
+    """Map of class shares in a scene, or in several adjoining scenes.
 
     Attributes:
-        bounds: left, bottom, right, top in the CRS; None where the scenes have no common plane.
-        share: (classes, rows, cols) share of the labelled pixels; None where no tile lies.
+        bounds: left, bottom, right, top in the CRS; None if the scenes have no common plane.
+        share: (classes, rows, cols) share of the labelled pixels; None in cells without a tile.
     """
 
     name: str
@@ -60,13 +60,13 @@ class SceneMap:
 
 @dataclass(frozen=True)
 class ForecastFacts:
-    """Random batches: how likely they hold all classes.
+    """Random batches: the probability that they hold all classes.
 
     Attributes:
         classes: ids of the classes that occur.
-        curve: over batch sizes; `batches`: for those asked for.
-        needed: share in percent ("90", "99", "99.9") → tiles in a batch to hold all classes that often; None
-            where not even all tiles do.
+        curve: values over many batch sizes; `batches`: at the requested ones.
+        needed: batch size that holds all classes with a probability of "90", "99" or "99.9" percent; None if
+            not even all tiles do.
     """
 
     method: Literal["exact", "simulation"]
@@ -78,13 +78,13 @@ class ForecastFacts:
 
 @dataclass(frozen=True)
 class Side:
-    """The steps of one epoch, of the plan or of a shuffle.
+    """Coverage of one epoch's steps, of the plan or of a shuffle.
 
     Attributes:
         complete_steps: share of the steps that hold all classes that occur.
-        held_share: of each class, share of the steps that hold it.
-        mean_gap: of each class, steps from one sighting to the next; None where it is never seen.
-        classes_per_replica: mean over the replicas' shares of the batches.
+        held_share: for each class, share of the steps that hold it.
+        mean_gap: for each class, mean steps from one occurrence to the next; None if it never occurs.
+        classes_per_replica: mean number of classes in a replica's share of a batch.
     """
 
     complete_steps: float
@@ -97,12 +97,12 @@ class Side:
 
 @dataclass(frozen=True)
 class PlanFacts:
-    """The first epoch's plan beside a shuffle, at one batch size.
+    """The first epoch's plan compared with a shuffle, at one batch size.
 
     Attributes:
-        refused: why there is no plan; then `plan` is None and the numbers are 0.
-        repeats_bound: no plan does with fewer repeats.
-        rare_at_scale: classes that are best effort at one scale, as `water at 1–4 m`.
+        refused: reason why there is no plan; then `plan` is None and the numbers are 0.
+        repeats_bound: lower bound of the repeats of any plan.
+        rare_at_scale: classes that are best effort at one scale, such as `water at 1–4 m`.
     """
 
     batch: int
@@ -120,26 +120,26 @@ class PlanFacts:
 
     @property
     def planned(self) -> Side:
-        """The plan's side of a plan that was not refused."""
+        """The plan's side, for a plan that was not refused."""
         assert self.plan is not None, "refused plans have no steps"
         return self.plan
 
     def side(self, name: str) -> Side:
-        """Return the "shuffle" or the "plan"."""
+        """Return the side named "shuffle" or "plan"."""
         return self.shuffle if name == "shuffle" else self.planned
 
 
 @dataclass(frozen=True)
 class SamplingFacts:
-    """The first epoch by one of the sampling methods, at one batch size.
+    """The first epoch under one sampling method, at one batch size.
 
     Attributes:
-        method: as the recipe's `sampling.method` names it.
-        refused: why there is no such epoch; then the numbers are 0.
+        method: name of the method in the recipe's `sampling.method`.
+        refused: reason why there is no such epoch; then the numbers are 0.
         complete_steps: share of the steps that hold all classes that occur.
-        limiting_steps: share of the steps that hold the limiting class; None where there is none.
-        tiles_seen: share of the tiles that are drawn at all.
-        most_uses: of the tile that is drawn most often.
+        limiting_steps: share of the steps that hold the limiting class; None if there is none.
+        tiles_seen: share of the tiles drawn at least once.
+        most_uses: uses of the tile drawn most often.
     """
 
     batch: int
@@ -154,7 +154,7 @@ class SamplingFacts:
 
 @dataclass(frozen=True)
 class Lever:
-    """Something that would lift the limit: `lever` is batch, min_pixels, tile_size or label."""
+    """A change that would raise the limit: `lever` is batch, min_pixels, tile_size or label."""
 
     lever: str
     text: str
@@ -162,7 +162,7 @@ class Lever:
 
 @dataclass(frozen=True)
 class Limit:
-    """The class that limits coverage; `class_id` is None where no tile shows any class."""
+    """The class that limits coverage; `class_id` is None if no tile shows any class."""
 
     class_id: Annotated[int | None, Field(alias="class")]
     why: str
@@ -171,16 +171,16 @@ class Limit:
 
 @dataclass(frozen=True)
 class ScaleFacts:
-    """Classes by strata of the scenes' scale, finest first.
+    """Classes in strata of the scenes' scale, finest first.
 
     Attributes:
-        planned: these are the strata that the recipe plans by; else octaves.
-        strata: as `0.35–0.71 m`, metres a pixel.
-        scenes, tiles: of each stratum.
-        held: (strata, classes) tiles that hold each class.
-        pixels: (strata, classes) labelled with it.
-        random: for the batches asked for: whether a random one holds each class at each scale that shows it;
-            of `columns` such pairs.
+        planned: True for the strata of the recipe's plan; False for octaves.
+        strata: titles such as `0.35–0.71 m`, in metres a pixel.
+        scenes, tiles: numbers in each stratum.
+        held: (strata, classes) number of tiles that hold each class.
+        pixels: (strata, classes) labelled pixels of each class.
+        random: for the requested batch sizes: forecast that a random batch holds each class at each scale
+            that shows it; `columns` is the number of such pairs.
     """
 
     planned: bool
@@ -195,19 +195,19 @@ class ScaleFacts:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All facts about the class coverage of one split of a dataset.
+    """All facts on the class coverage of one split of a dataset.
 
     Attributes:
-        left_out: tiles with too few labelled pixels.
-        min_pixels: from which on a tile holds a class.
-        global_batch: the recipe's.
-        tiles_by_classes: tiles that hold exactly 0, 1, … classes.
-        together: (classes, classes) tiles that hold both.
-        maps: where the classes lie; `maps_left_out` more are not drawn.
-        plans: one for each batch size that was asked for.
-        run: None where no run was named.
-        scales: None where the scenes have one scale, or it is not known.
-        samplings: each method at each of the batch sizes; none in a diagnosis of an older version.
+        left_out: number of tiles with too few labelled pixels.
+        min_pixels: least pixels of a class for a tile to hold it.
+        global_batch: global batch of the recipe.
+        tiles_by_classes: number of tiles that hold exactly 0, 1, … classes.
+        together: (classes, classes) number of tiles that hold both.
+        maps: maps of class shares; `maps_left_out`: number of maps not drawn.
+        plans: plan at each requested batch size.
+        run: coverage of a run; None if none was given.
+        scales: classes by scale; None if the scenes have one scale, or unknown scales.
+        samplings: each sampling method at each batch size; empty in a diagnosis of an older version.
     """
 
     version: int
@@ -239,7 +239,7 @@ class Diagnosis:
 
     @property
     def rarest_first(self) -> list[int]:
-        """Ids of the classes that occur, those in the fewest tiles first: the order of all charts."""
+        """Ids of the classes that occur, in the fewest tiles first; all charts use this order."""
         return sorted((c.id for c in self.classes if c.tiles), key=lambda c: (self.classes[c].tiles, c))
 
     def to_dict(self) -> dict[str, Any]:
@@ -249,10 +249,10 @@ class Diagnosis:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Diagnosis:
-        """Return the diagnosis of which `to_dict` gave the data.
+        """Return the diagnosis from data of `to_dict`.
 
         Raises:
-            ValueError: another version, a missing key, a value of the wrong type.
+            ValueError: the data has another version, lacks a key, or has a value of a wrong type.
         """
         if data.get("version") != VERSION:
             raise ValueError(f"expected a diagnosis of version {VERSION}, got {data.get('version')!r}")

@@ -1,7 +1,7 @@
-"""Facts of a recipe's coverage: which classes batches hold, at random and with a plan, and what limits it.
+"""Facts of a recipe's coverage: classes in random and planned batches, and the limiting class.
 
-`diagnose` gives them as a `Diagnosis`, which JSON and the report take; `table` prints them in short.
-Imports no TensorFlow.
+`diagnose` returns them as a `Diagnosis` for JSON and the report; `table` prints them briefly. Does not import
+TensorFlow.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from segmenter.tiles.gsd import scene_scales
 from segmenter.tiles.index import TileIndex
 
 USUAL_BATCHES = (16, 32, 64, 128)
-"""Sizes that are compared, beside the recipe's own."""
+"""Batch sizes to compare, besides the recipe's own."""
 _CURVE_END = 256
 _REPLICA_ROWS = 512
 """Rows of an epoch that are split over replicas: their mean is enough, all would take seconds."""
@@ -58,12 +58,12 @@ def diagnose(
     *,
     progress: bool = True,
 ) -> Diagnosis:
-    """Return all facts about the class coverage of one split.
+    """Return all facts on the class coverage of one split.
 
     Args:
         index: the tiles of the split.
         batches: global batch sizes for which the plan is compared with a plain shuffle.
-        run: a run directory, to set the coverage of its steps beside what was promised.
+        run: a run directory, whose coverage is compared with the promises.
         progress: show bars on stderr.
 
     Raises:
@@ -141,7 +141,7 @@ def _forecast(outlook: Forecast, batches: Sequence[int]) -> ForecastFacts:
 
 
 def _curve_sizes() -> list[int]:
-    """Return the sizes of the curve: every one at first, then some 6 % apart."""
+    """Return the batch sizes of the curve: every size at first, then about 6 % apart."""
     sizes = [*range(1, 17)]
     while sizes[-1] < _CURVE_END:
         sizes.append(min(_CURVE_END, sizes[-1] + max(1, sizes[-1] // 16)))
@@ -154,7 +154,7 @@ def _curve_sizes() -> list[int]:
 def _compared(
     recipe: Recipe, dataset: Dataset, index: TileIndex, holds_NK: Bools, occurring: Sequence[int], batch: int
 ) -> PlanFacts:
-    """Return one epoch of the plan, and one of a shuffle."""
+    """Return a comparison of one epoch of the plan with one epoch of a shuffle."""
     off = recipe.sampling.model_copy(update={"method": "shuffle"})
     shuffle = plan(index.counts_NK[:, :1], batch, off, recipe.seed, 0)  # it looks at no class
     beside = _side(shuffle.rows_SB, holds_NK, occurring, ordered=False)
@@ -180,7 +180,7 @@ def _compared(
 
 
 def _side(rows_SB: NDArray[np.int64], holds_NK: Bools, occurring: Sequence[int], *, ordered: bool) -> Side:
-    """Return an epoch's coverage; `ordered`: its rows are ordered for replicas, not only cut."""
+    """Return an epoch's coverage; `ordered`: its rows are ordered for replicas, not just split."""
     held_SK: Bools = np.asarray(holds_NK[rows_SB].any(axis=1))
     gaps = [_gaps(held_S) for held_S in held_SK.T]
     return Side(
@@ -194,16 +194,16 @@ def _side(rows_SB: NDArray[np.int64], holds_NK: Bools, occurring: Sequence[int],
 
 
 def _gaps(held_S: Bools) -> NDArray[np.int64] | None:
-    """Return steps from one sighting of a class to the next, 1 where it is in each step; None if never seen.
+    """Return steps between occurrences of a class, 1 if it is in each step; None if it never occurs.
 
-    The start and the end of the epoch count as sightings: a class that is seen once is not seen often.
+    Start and end of the epoch count as occurrences, so a class that occurs once has large gaps.
     """
     seen = np.flatnonzero(held_S)
     return np.diff(seen, prepend=-1, append=len(held_S)) if len(seen) else None
 
 
 def _per_replica(rows_SB: NDArray[np.int64], holds_NK: Bools, *, ordered: bool) -> float:
-    """Return the mean number of classes in a replica's block of a row, over rows spread over the epoch."""
+    """Return the mean number of classes in a replica's block of a row, over evenly chosen rows."""
     steps, batch = rows_SB.shape
     replicas = min(REPLICAS, batch)
     shares = [batch // replicas + (r < batch % replicas) for r in range(replicas)]
@@ -218,13 +218,13 @@ def _per_replica(rows_SB: NDArray[np.int64], holds_NK: Bools, *, ordered: bool) 
 
 
 _PROBED = 32
-"""Scenes that are looked at to see whether any scale is known: a header takes a millisecond."""
+"""Scenes whose headers are read to find out if any scale is known: a header takes a millisecond."""
 
 
 def class_scales(
     recipe: Recipe, dataset: Dataset, index: TileIndex, batches: Sequence[int], *, progress: bool = True
 ) -> ScaleFacts | None:
-    """Count tiles and pixels of each class in each stratum; None if there is one stratum or none known.
+    """Count tiles and pixels of each class by stratum; None if there is one stratum or none is known.
 
     The strata are the recipe's, else octaves.
 
@@ -256,7 +256,7 @@ def class_scales(
 
 
 def without_rounding(one: Outlook) -> Outlook:
-    """Return the outlook without the rounding errors of its sum."""
+    """Return the outlook with the rounding error of its probability removed."""
     return replace(one, probability=round(one.probability, 12))
 
 
@@ -266,7 +266,7 @@ def without_rounding(one: Outlook) -> Outlook:
 def samplings(
     recipe: Recipe, dataset: Dataset, index: TileIndex, batches: Sequence[int], limiting: int | None
 ) -> list[SamplingFacts]:
-    """Return the first epoch by each method, with the recipe's settings of it, at each batch size.
+    """Return the first epoch of each sampling method, by the recipe's settings, at each batch size.
 
     Args:
         limiting: id of the class that limits coverage, if any.

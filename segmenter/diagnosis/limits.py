@@ -1,4 +1,4 @@
-"""Limits of coverage: the class that limits it, and what would help: batch size, larger tiles, labels."""
+"""Limits of coverage: the limiting class, and remedies: batch size, larger tiles, labels."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _LARGEST_TILE = 4096
 _PRACTICAL_BATCH = 1024
 """No set of cards that this program is for takes more tiles in one step."""
 _WORTH_IT = 1.25
-"""Larger tiles are worth a line where a class is in so many times the share of them."""
+"""Ratio of a class's shares of larger and present tiles from which larger tiles are recommended."""
 _NAMED_SCENES = 5
 
 
 @dataclass(frozen=True)
 class _Case:
-    """The class that limits, and all that the texts need."""
+    """The limiting class, with the facts for the texts."""
 
     recipe: Recipe
     dataset: Dataset
@@ -49,7 +49,7 @@ class _Case:
 
     @property
     def held(self) -> int:
-        """Tiles that hold the class."""
+        """Number of tiles that hold the class."""
         return int(self.statistics.tiles_K[self.id])
 
     @property
@@ -58,15 +58,15 @@ class _Case:
 
     @property
     def steps(self) -> int:
-        """Steps of an epoch without repeats."""
+        """Number of steps of an epoch without repeats."""
         return -(-self.tiles // self.batch)
 
 
 def planned(dataset: Dataset, index: TileIndex, recipe: Recipe, batch: int) -> Plan:
-    """Return the plan of the first epoch at a batch size; `relaxed` where the recipe plans nothing.
+    """Return the plan of the first epoch at a batch size; a relaxed one if the recipe plans nothing.
 
     Raises:
-        DatasetError: where the recipe's rules refuse it.
+        DatasetError: the recipe's rules refuse it.
     """
     recipe = recipe if recipe.sampling.plans_classes else _relaxed(recipe)
     names = dataset.classes.names
@@ -79,9 +79,9 @@ def planned(dataset: Dataset, index: TileIndex, recipe: Recipe, batch: int) -> P
 
 
 def limit(recipe: Recipe, dataset: Dataset, index: TileIndex, statistics: ClassStatistics) -> Limit:
-    """Return the class held by the fewest tiles, why, and the levers.
+    """Return the class held by the fewest tiles, the reason, and remedies.
 
-    A class that has pixels and yet is held by no tile comes before all others.
+    A class with pixels that no tile holds has priority.
     """
     absent = [name for name, n in zip(dataset.classes.names, statistics.pixels_K, strict=True) if n == 0]
     nowhere = [Lever("label", _no_pixel(absent))] if absent else []
@@ -152,7 +152,7 @@ def _count(number: int, what: str) -> str:
 
 
 def _batch(case: _Case) -> str:
-    """Return the batch from which an epoch has no more steps than tiles that hold the class."""
+    """Return text on the batch size at which an epoch's steps do not outnumber the class's tiles."""
     if case.held == 0:
         return ""
     need = _four(-(-case.tiles // case.held))
@@ -173,7 +173,7 @@ def _batch(case: _Case) -> str:
 
 
 def _four(number: int) -> int:
-    """Round up to a multiple of four: the same share for each of four replicas."""
+    """Round up to a multiple of four, so that four replicas have equal shares."""
     return -(-number // 4) * 4
 
 
@@ -189,7 +189,7 @@ def _rest_of_the_plan(case: _Case, batch: int) -> str:
 
 
 def _promised_from(case: _Case) -> str:
-    """Return from which batch on a class that is best effort now is promised, with repeats."""
+    """Return text on the batch size from which a best-effort class is promised, with repeats."""
     relaxed = _relaxed(case.recipe)
     most = case.held * (1 + case.recipe.sampling.max_repeats_per_tile)
     enough = _four(-(-case.tiles // most))
@@ -209,7 +209,7 @@ def _relaxed(recipe: Recipe) -> Recipe:
 
 
 def _min_pixels(case: _Case) -> str:
-    """Return the effect of the lowest `min_pixels`; empty where the recipe has it."""
+    """Return text on the effect of the lowest `min_pixels`; empty if the recipe has it."""
     pixels = case.recipe.sampling.min_pixels
     would = int(holds(case.index.counts_NK[:, case.id], _LEAST_PIXELS).sum())
     if would <= case.held:
@@ -221,7 +221,7 @@ def _min_pixels(case: _Case) -> str:
 
 
 def _tile_size(case: _Case) -> str:
-    """Return the effect of tiles of twice the side, made of neighbours; empty where they are not needed."""
+    """Return text on tiles of twice the side, joined from neighbours; empty if not needed."""
     if case.held >= case.steps:
         return ""
     side = case.index.tile.height
@@ -240,9 +240,9 @@ def _tile_size(case: _Case) -> str:
 
 
 def _joined(index: TileIndex) -> NDArray[np.int64]:
-    """Return (blocks, classes): counts of 2×2 neighbouring tiles taken together.
+    """Return (blocks, classes): class counts of blocks of 2×2 neighbouring tiles.
 
-    Where tiles overlap, the largest count of the four: their sum would count pixels twice.
+    For overlapping tiles, the largest of the four counts: a sum would count pixels twice.
     """
     key = np.stack(
         [index.scene_N, index.row_N // (2 * index.tile.height), index.col_N // (2 * index.tile.width)]
@@ -255,7 +255,7 @@ def _joined(index: TileIndex) -> NDArray[np.int64]:
 
 
 def _label(case: _Case) -> str:
-    """Return where the class occurs most, and how many tiles are missing."""
+    """Return text on the scene with most of the class, and the number of missing tiles."""
     index, c = case.index, case.id
     here_N = holds(index.counts_NK[:, c], case.recipe.sampling.min_pixels)
     tiles_S = np.bincount(index.scene_N[here_N], minlength=len(index.scenes))

@@ -1,7 +1,7 @@
-"""Coarse maps of where the classes are in the scenes, from the tiles' class counts.
+"""Coarse maps of the classes in the scenes, from the tiles' class counts.
 
-A georeferenced scene gets a map in its own plane; where there are many, those that adjoin share one. Scenes
-that say nothing of where they lie are put side by side, group by group, in the order of the dataset.
+A georeferenced scene gets a map in its CRS; if there are many, adjoining scenes share one. Scenes without
+georeference are placed side by side, group by group, in the order of the dataset.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from segmenter.tiles.index import TileIndex
 __all__ = ["MOST_CELLS", "MOST_MAPS", "class_maps"]
 
 MOST_MAPS = 24
-"""More of them are looked at by nobody; the rest is counted."""
+"""Largest number of maps drawn; further ones are only counted."""
 MOST_CELLS = 40
 """Rows and columns of a map, at most."""
 _MOST_HEADERS = 2000
 """Files opened for their georeference: a millisecond each."""
 _PROBED = 32
-"""Files opened to see whether a larger dataset is georeferenced at all."""
+"""Files opened to find out if a larger dataset is georeferenced."""
 _SMALL = 9
 """Scenes of fewer tiles show no pattern of their own: where there are many, they share one map."""
 _TOUCHING = 0.01
@@ -40,10 +40,10 @@ Tiles = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Sheet:
-    """Tiles on one plane: `y_n`, `x_n` are their centres, in cells, counted from the top left.
+    """Tiles in one plane; `y_n`, `x_n`: their centres in cells, from the top left.
 
     Attributes:
-        bounds: left, bottom, right, top in the CRS; None where the plane has none.
+        bounds: left, bottom, right, top in the CRS; None if the plane has no CRS.
     """
 
     name: str
@@ -59,10 +59,10 @@ class _Sheet:
 
 
 def class_maps(index: TileIndex, *, progress: bool = True) -> tuple[list[SceneMap], int]:
-    """Return maps of each class's share of labelled pixels in coarse cells, and how many are left out.
+    """Return maps of each class's share of labelled pixels in coarse cells, and the number left out.
 
-    At most 24 maps of at most 40×40 cells, those of the most tiles. Left out are maps, and those scenes
-    of a large georeferenced dataset whose headers would take too long to read.
+    At most 24 maps of at most 40×40 cells are returned, those with most tiles. Scenes of a large
+    georeferenced dataset, whose headers would take too long to read, also count as left out.
 
     Raises:
         RasterError: an image's header cannot be read.
@@ -81,14 +81,14 @@ def class_maps(index: TileIndex, *, progress: bool = True) -> tuple[list[SceneMa
 
 
 class _Members:
-    """The tiles of each scene."""
+    """Tiles by scene."""
 
     def __init__(self, index: TileIndex) -> None:
         self._order = np.argsort(index.scene_N, kind="stable")
         self._starts = np.searchsorted(index.scene_N[self._order], np.arange(len(index.scenes) + 1))
 
     def of(self, scenes: Sequence[int]) -> Tiles:
-        """Return tiles of some scenes, scene by scene."""
+        """Return the tiles of some scenes, scene by scene."""
         return np.concatenate([self._order[self._starts[s] : self._starts[s + 1]] for s in scenes])
 
 
@@ -98,7 +98,7 @@ class _Members:
 def _georeferences(
     index: TileIndex, shown: Tiles, progress: bool
 ) -> tuple[dict[int, RasterInfo], frozenset[int]]:
-    """Return headers of the scenes that are georeferenced; the scenes of which that is not known."""
+    """Return headers of georeferenced scenes, and the scenes whose headers were not read."""
     numbers = [int(s) for s in shown]
     if len(numbers) > _MOST_HEADERS:
         probed = numbers[:: len(numbers) // _PROBED]
@@ -129,7 +129,7 @@ def _box(info: RasterInfo) -> tuple[float, float, float, float]:
 
 
 def _adjoining(scenes: Sequence[int], infos: dict[int, RasterInfo]) -> list[list[int]]:
-    """Return the scenes in connected groups of one CRS, each in order; two are connected where they touch."""
+    """Return the scenes in connected groups of one CRS, each in order; touching scenes are connected."""
     boxes = np.array([_box(infos[s]) for s in scenes], np.float64)
     slack = _TOUCHING * np.minimum(boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1])
     known: dict[str | None, int] = {}
@@ -158,7 +158,7 @@ def _crs(info: RasterInfo) -> str | None:
 
 
 def _plane(index: TileIndex, members: _Members, scenes: list[int], infos: dict[int, RasterInfo]) -> _Sheet:
-    """Return one map of adjoining north-up scenes, in their CRS."""
+    """Return one map of adjoining north-up scenes in their CRS."""
     boxes = np.array([_box(infos[s]) for s in scenes])
     left, bottom = boxes[:, :2].min(axis=0)
     right, top = boxes[:, 2:].max(axis=0)
@@ -192,7 +192,7 @@ def _plane(index: TileIndex, members: _Members, scenes: list[int], infos: dict[i
 
 
 def _alone(index: TileIndex, members: _Members, scene: int, info: RasterInfo) -> _Sheet:
-    """Return a scene that is rotated or has control points only: a map in its own rows and columns."""
+    """Return the map of a rotated scene, or one with control points only, in its rows and columns."""
     tiles, size = members.of([scene]), info.size
     row, col = _centres(index, tiles, size.height, size.width)
     rows, cols = _cells(size.height, index.tile.height), _cells(size.width, index.tile.width)
@@ -201,7 +201,7 @@ def _alone(index: TileIndex, members: _Members, scene: int, info: RasterInfo) ->
 
 
 def _without_place(index: TileIndex, members: _Members, scenes: list[int]) -> list[_Sheet]:
-    """Return a map for each group of scenes without georeference, and one for all small ones of many."""
+    """Return a map for each group of scenes without georeference; if many are small, one for all these."""
     groups: dict[str, list[int]] = {}
     for s in scenes:
         groups.setdefault(index.scenes[s].group, []).append(s)
@@ -219,7 +219,7 @@ def _without_place(index: TileIndex, members: _Members, scenes: list[int]) -> li
 
 
 def _side_by_side(index: TileIndex, members: _Members, scenes: list[int], name: str) -> _Sheet:
-    """Return scenes as equal blocks, row by row on a near-square; beyond 1600, several share a block."""
+    """Return scenes as equal blocks in a near-square; beyond 1600 scenes, several share a block."""
     tiles = members.of(scenes)
     rank = np.empty(len(index.scenes), np.int64)
     rank[scenes] = np.arange(len(scenes))
@@ -237,7 +237,7 @@ def _side_by_side(index: TileIndex, members: _Members, scenes: list[int], name: 
 
 
 def _extent(index: TileIndex, tiles: Tiles) -> tuple[Tiles, Tiles]:
-    """Return (N,) height and width of each tile's scene as far as tiles reach; right for `tiles` only."""
+    """Return (N,) height and width covered by tiles in each tile's scene; valid only for `tiles`."""
     height, width = (np.zeros(len(index.scenes), np.int64) for _ in range(2))
     np.maximum.at(height, index.scene_N[tiles], index.row_N[tiles] + index.tile.height)
     np.maximum.at(width, index.scene_N[tiles], index.col_N[tiles] + index.tile.width)
@@ -245,7 +245,7 @@ def _extent(index: TileIndex, tiles: Tiles) -> tuple[Tiles, Tiles]:
 
 
 def _centres(index: TileIndex, tiles: Tiles, height: Any, width: Any) -> tuple[Floats, Floats]:
-    """Return row and column, in pixels of the scene, of the centre of each tile's part inside its scene."""
+    """Return row and column in scene pixels of the centre of each tile's part inside its scene."""
     row, col = index.row_N[tiles], index.col_N[tiles]
     bottom = np.minimum(row + index.tile.height, height)
     right = np.minimum(col + index.tile.width, width)
@@ -253,7 +253,7 @@ def _centres(index: TileIndex, tiles: Tiles, height: Any, width: Any) -> tuple[F
 
 
 def _cells(length: float, tile: float, most: int = MOST_CELLS) -> int:
-    """Return the cells along a side: none smaller than a tile, so that each has a tile's centre."""
+    """Return the number of cells along a side: no cell is smaller than a tile, so each has a tile."""
     return max(1, min(most, int(length / tile + 1e-6)))
 
 
@@ -262,7 +262,7 @@ def _title(names: list[str]) -> str:
 
 
 def _drawn(sheet: _Sheet, counts_NK: NDArray[np.int64]) -> SceneMap:
-    """Return the sheet as a map of the diagnosis."""
+    """Return the sheet as a map for the diagnosis."""
     rows = np.clip(sheet.y_n.astype(np.int64), 0, sheet.rows - 1)
     cols = np.clip(sheet.x_n.astype(np.int64), 0, sheet.cols - 1)
     total = np.zeros((sheet.rows, sheet.cols, counts_NK.shape[1]), np.int64)

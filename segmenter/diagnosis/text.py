@@ -1,4 +1,4 @@
-"""Text of a diagnosis, short, for the terminal."""
+"""Short text of a diagnosis for the terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def table(diagnosis: Diagnosis, *, everything: bool = True) -> str:
     """Return a diagnosis as compact text: classes, forecast, plan against shuffle, limits, run.
 
     Args:
-        everything: also classes, scales, other methods of sampling, and what could be done about the limit.
+        everything: also print classes, scales, other sampling methods, and remedies for the limit.
     """
     parts = [_head(diagnosis)]
     if everything:
@@ -64,7 +64,7 @@ def _classes(diagnosis: Diagnosis) -> str:
 
 
 def _scales(diagnosis: Diagnosis, scales: ScaleFacts) -> str:
-    """Return tiles that hold each class in each stratum, and their share of the stratum's."""
+    """Return text on the tiles that hold each class in each stratum, with their share."""
     totals = [["scenes", *map(str, scales.scenes)], ["tiles", *map(str, scales.tiles)]]
     rows = [
         [_shown(c.name)]
@@ -174,7 +174,7 @@ def _run(diagnosis: Diagnosis, run: RunFacts) -> str:
 
 
 def _percent(share: float, digits: int) -> str:
-    """Return a share as a percentage that is 100 or 0 only where it is exactly that."""
+    """Return a share as a percentage; 100 or 0 only if it is exactly that."""
     text, least = f"{share:.{digits}%}", 10.0**-digits
     if 0 < share < 1 and float(text[:-1]) in (0, 100):
         return f"<{least:.{digits}f}%" if share < 0.5 else f">{100 - least:.{digits}f}%"
@@ -197,5 +197,5 @@ def _names(diagnosis: Diagnosis, ids: Sequence[int]) -> str:
 
 
 def _shown(text: str) -> str:
-    """Return names as they are, but for what would move a terminal's cursor."""
+    """Return text with unprintable characters replaced, which could control a terminal."""
     return "".join(sign if sign.isprintable() else "?" for sign in text)

@@ -1,4 +1,4 @@
-"""Scores by the scenes' ground sampling distance, where it differs: a total hides at which a model fails."""
+"""Scores by the scenes' ground sampling distance, if it differs: a total would hide weak scales."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ KEY = "per_scale"
 
 
 class ScaleConfusions:
-    """Confusion matrices of scenes, kept by their metres a pixel."""
+    """Confusion matrices of scenes, grouped by metres a pixel."""
 
     def __init__(self, classes: ClassMap) -> None:
         self._classes = classes
         self._found: dict[float | None, tuple[ConfusionMatrix, list[str]]] = {}
 
     def add(self, scene: str, metres: float | None, confusion: ConfusionMatrix) -> None:
-        """Add a scene's; `metres` is None where its scale is not known."""
+        """Add a scene's confusion matrix; `metres` is None if its scale is unknown."""
         # Four digits: scenes in degrees or beside each other differ in the last ones.
         key = None if metres is None else float(f"{metres:.4g}")
         total, scenes = self._found.setdefault(key, (ConfusionMatrix(self._classes), []))
@@ -32,11 +32,11 @@ class ScaleConfusions:
     def scores(
         self, protocol: Callable[[Sequence[str]], Protocol], boundaries: Sequence[float] = ()
     ) -> dict[str, Scores]:
-        """Return scores of each stratum by its title, finest first; empty where all scenes are of one.
+        """Return the scores of each stratum by title, finest first; empty if all scenes are in one.
 
         Args:
-            protocol: of scenes of these names.
-            boundaries: of the strata, in metres a pixel; without, octaves.
+            protocol: protocol whose scenes are scored.
+            boundaries: boundaries of the strata in metres a pixel; if empty, octaves.
         """
         strata = scene_strata(list(self._found), boundaries or OCTAVES)
         if not strata.differ:
@@ -52,7 +52,7 @@ class ScaleConfusions:
 
 
 def scale_facts(scores: Mapping[str, Scores]) -> dict[str, Any]:
-    """Return the block of a file of scores, by stratum; empty where there is one stratum."""
+    """Return the score file's block by stratum; empty if there is one stratum."""
     if not scores:
         return {}
     return {KEY: {title: _facts(each) for title, each in scores.items()}}
@@ -67,7 +67,7 @@ def _facts(scores: Scores) -> dict[str, Any]:
 
 
 def scale_table(scores: Mapping[str, Scores]) -> str:
-    """Return a table for a terminal: a line per stratum in percent."""
+    """Return a terminal table with a line per stratum, in percent."""
     rows = [
         (
             title,

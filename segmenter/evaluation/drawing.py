@@ -1,7 +1,7 @@
-"""Drawing that all figures share: an empty figure, its PNG, texts and colours.
+"""Shared functions of all figures: an empty figure, PNG output, texts and colours.
 
 matplotlib is imported inside the functions (it takes a second) and used through its objects: no window, no
-global state. All text from users (class names, titles) is drawn as it is, never as markup.
+global state. Text from users (class names, titles) is drawn literally, never as markup.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DPI = 100
 
 
 def new_figure(width: int, height: int) -> Figure:
-    """Return an empty figure of so many pixels, drawn without a window."""
+    """Return an empty figure of `width` × `height` pixels, drawn without a window."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -36,7 +36,7 @@ def new_figure(width: int, height: int) -> Figure:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure as a PNG, whole or not at all."""
+    """Write a figure as a PNG, completely or not at all."""
     buffer = io.BytesIO()
     with _any_script():
         figure.savefig(buffer, format="png")
@@ -44,7 +44,7 @@ def save_figure(figure: Figure, path: Path) -> None:
 
 
 def figure_pixels(figure: Figure) -> NDArray[np.uint8]:
-    """Return (H, W, 3) pixels of a figure that `new_figure` made."""
+    """Return (H, W, 3) pixels of a figure made by `new_figure`."""
     canvas: Any = figure.canvas
     with _any_script():
         canvas.draw()
@@ -52,12 +52,12 @@ def figure_pixels(figure: Figure) -> NDArray[np.uint8]:
 
 
 def save_pixels(picture_HWC: NDArray[np.uint8], path: Path) -> None:
-    """Write an 8-bit RGB picture as a PNG, whole or not at all."""
+    """Write an 8-bit RGB picture as a PNG, completely or not at all."""
     write_whole(path, encoded(picture_HWC, "png"))
 
 
 def encoded(picture_HWC: NDArray[np.uint8], kind: Literal["png", "jpeg"]) -> bytes:
-    """Return an 8-bit RGB picture as the bytes of a file."""
+    """Return an 8-bit RGB picture as the bytes of an image file."""
     from matplotlib.image import imsave
 
     buffer = io.BytesIO()
@@ -67,7 +67,7 @@ def encoded(picture_HWC: NDArray[np.uint8], kind: Literal["png", "jpeg"]) -> byt
 
 @contextmanager
 def _any_script() -> Iterator[None]:
-    """Ignore scripts that the font lacks: their signs are drawn as boxes."""
+    """Ignore warnings about characters missing in the font, which are drawn as boxes."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
         yield
@@ -79,12 +79,12 @@ def one_line(text: str) -> str:
 
 
 def hex_colour(colour: Sequence[int]) -> str:
-    """Return a colour as matplotlib takes it: `#rrggbb`."""
+    """Return a colour as matplotlib's `#rrggbb`."""
     return "#{:02x}{:02x}{:02x}".format(*colour)
 
 
 def name_legend(legend: Legend, names: Sequence[str]) -> None:
-    """Set the texts afterwards: matplotlib leaves out entries whose name starts with an underscore."""
+    """Set a legend's texts afterwards: matplotlib drops entries whose name begins with an underscore."""
     for text, name in zip(legend.get_texts(), names, strict=True):
         text.set_parse_math(False)
         text.set_text(one_line(name))

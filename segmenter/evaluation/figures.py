@@ -1,7 +1,7 @@
-"""Pictures for people: prediction beside image and label, class maps, confusion matrices, learning curves.
+"""Figures: prediction beside image and label, class maps, confusion matrices, learning curves.
 
 matplotlib is imported inside the functions (it takes a second) and used through its objects: no window, no
-global state. All text from users (class names, titles) is drawn as it is, never as markup.
+global state. Text from users (class names, titles) is drawn literally, never as markup.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ def side_by_side(
     of: Size | None = None,
     side: int = 2000,
 ) -> None:
-    """Draw image, label (where there is one) and prediction side by side, with a legend, as a PNG.
+    """Draw image, label (if any) and prediction side by side with a legend, as a PNG.
 
     Args:
-        image_HWC: any number type and band count; the first three bands (or the first, in grey) are
-            stretched from their 2 % to their 98 % quantile over the valid pixels.
+        image_HWC: any number type and band count; the first three bands (or the first, in grey) are stretched
+            from their 2 % to their 98 % quantile over the valid pixels.
         label_HW: class ids; `IGNORE` is hatched.
         prediction_HW: class ids; `IGNORE` (nodata) is hatched.
-        path: of the PNG; it appears whole or not at all.
-        valid_HW: where the image has data; by default, where the prediction is not nodata.
-        of: the size of what the arrays are thinned out of already, for the caption.
-        side: the longer side of the picture in pixels, about; larger rasters are thinned out, not blended,
-            so that no class is invented.
+        path: path of the PNG, written completely or not at all.
+        valid_HW: mask of image data; by default, where the prediction is not nodata.
+        of: original size, if the arrays are already subsampled, for the caption.
+        side: approximate longer side of the picture in pixels; larger rasters are subsampled, not averaged,
+            so that no false class appears.
     """
     panels = scene_panels(
         image_HWC, label_HW, prediction_HW, classes, title, valid_HW=valid_HW, of=of, side=side
@@ -75,7 +75,7 @@ def scene_panels(
     of: Size | None = None,
     side: int = 2000,
 ) -> Figure:
-    """Return the figure that `side_by_side` saves."""
+    """Return the figure that `side_by_side` writes."""
     ids = {"label": label_HW, "prediction": prediction_HW}
     given = {name: array for name, array in ids.items() if array is not None}
     for name, array in given.items():
@@ -104,7 +104,7 @@ def class_map_picture(
 
 
 def stretched(image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """Return an (H, W, 3) 8-bit picture, stretched band by band from 2 % to 98 %; invalid hatched."""
+    """Return an (H, W, 3) 8-bit picture, each band stretched from 2 % to 98 %; invalid pixels hatched."""
     bands = image_HWC[..., :3] if image_HWC.shape[2] >= 3 else image_HWC[..., :1].repeat(3, axis=2)
     bands = bands.astype(np.float32)
     valid = valid_HW & np.isfinite(bands).all(axis=2)
@@ -121,15 +121,14 @@ def stretched(image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_]) -> NDArray[n
 def confusion_figure(confusion: ConfusionMatrix | Scores, path: Path, title: str = "") -> None:
     """Draw the confusion matrix as a heat map, each row in percent of its true class, as a PNG.
 
-    Scores give the classes that their protocol counts, under its text as the title; pixels that were
-    predicted as a class that is not counted have a column of their own where there are any. A class that does
-    not occur in the truth has an empty row.
+    `Scores` are drawn with the classes of their protocol and its text as title; pixels predicted as an
+    uncounted class, if any, get an extra column. A class absent from the truth has an empty row.
     """
     save_figure(confusion_panel(confusion, title), path)
 
 
 def confusion_panel(confusion: ConfusionMatrix | Scores, title: str = "") -> Figure:
-    """Return the figure that `confusion_figure` saves."""
+    """Return the figure that `confusion_figure` writes."""
     counts = confusion.matrix
     if isinstance(confusion, Scores):
         rows, title = list(confusion.protocol.classes), title or str(confusion.protocol)
@@ -156,7 +155,7 @@ def _step(shape: Sequence[int], panels: int, side: int) -> int:
 
 
 def _stacked(height: int, width: int) -> bool:
-    """Return whether the panels go below each other, as wide strips do."""
+    """Return whether the panels are stacked vertically, as for wide strips."""
     return width > 2 * height
 
 
@@ -172,7 +171,7 @@ def coloured(ids_HW: NDArray[np.uint8], classes: ClassMap) -> NDArray[np.uint8]:
 
 
 def _hatching(shape: Sequence[int]) -> NDArray[np.uint8]:
-    """Return (H, W, 3) grey diagonal stripes: no class map has a colour that looks like it."""
+    """Return (H, W, 3) grey diagonal stripes, unlike the colour of any class."""
     rows, cols = np.ogrid[: shape[0], : shape[1]]
     return np.array(_HATCH, np.uint8)[((rows + cols) // 4) % 2]
 
@@ -180,7 +179,7 @@ def _hatching(shape: Sequence[int]) -> NDArray[np.uint8]:
 def panels_figure(
     panels: Mapping[str, NDArray[np.uint8]], classes: ClassMap, hatched: bool, title: str, side: int
 ) -> Figure:
-    """Return panels at whole multiples of their pixels, captions above, a legend of the classes below."""
+    """Return panels at whole multiples of their pixels, with captions above and a class legend below."""
     height, width = next(iter(panels.values())).shape[:2]
     stacked = _stacked(height, width)
     # Small rasters are enlarged, each pixel to a square, until captions and legend have room.
@@ -232,7 +231,7 @@ def _class_legend(figure: Figure, classes: ClassMap, hatched: bool, columns: int
 def _heat_map(
     percent: NDArray[np.float64], rows: Sequence[str], columns: Sequence[str], title: str
 ) -> Figure:
-    """Draw cells of one size whatever the number of classes; names get the room they need."""
+    """Draw cells of one size for any number of classes; names get the space they need."""
     cell, letter = 46, 7.2
     left, top = int(letter * max(map(len, rows))) + 60, int(0.72 * letter * max(map(len, columns))) + 66
     body_h, body_w = cell * len(rows), cell * len(columns)
@@ -260,7 +259,7 @@ def _heat_map(
 
 
 def _cell(percent: float) -> tuple[str, str]:
-    """Return a cell's text and colour: zeros are pale, so that confusions stand out."""
+    """Return a cell's text and colour; zeros are pale, so that confusions stand out."""
     if math.isnan(percent):
         return "–", "0.4"
     if percent == 0:
@@ -281,8 +280,8 @@ class Example:
     """A part of a scene.
 
     Attributes:
-        title: says which, and why it is shown.
-        image_HWC, valid_HW: its pixels, and where they are valid.
+        title: name of the part, and reason for its choice.
+        image_HWC, valid_HW: its pixels, and the mask of valid ones.
         label_HW, prediction_HW: class ids, or `IGNORE`.
     """
 
@@ -296,7 +295,7 @@ class Example:
 def summary_figure(
     confusion: ConfusionMatrix, examples: Sequence[Example], classes: ClassMap, path: Path, title: str = ""
 ) -> None:
-    """Draw both into one PNG."""
+    """Draw confusion matrix and examples into one PNG."""
     figures = [confusion_panel(confusion, title)]
     figures += [
         scene_panels(

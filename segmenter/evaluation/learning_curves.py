@@ -1,4 +1,4 @@
-"""Learning curves of a training: loss, scores and learning rate over the steps."""
+"""Learning curves of a training: loss, scores and learning rate by step."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _PALE = 0.7
 def learning_curves(
     records: Iterable[Mapping[str, Any]], path: Path, title: str = "", *, classes: ClassMap | None = None
 ) -> None:
-    """Draw loss, scores and learning rate over the steps, as a PNG.
+    """Draw loss, scores and learning rate by step, as a PNG.
 
-    A class is drawn in its colour of the class map, a pale one with a dark outline.
+    A class has its colour of the class map; pale colours get a dark outline.
 
     Args:
-        records: of a training log, in any order; each may have `step` and any of `loss`, `learning_rate`,
-            `miou` and `iou` (by class name). What is missing, null or not finite leaves a gap.
-        path: of the PNG; it appears whole or not at all.
-        classes: whose colours are taken; a name that is not among them gets one of matplotlib's.
+        records: records of a training log, in any order; each may have `step` and any of `loss`,
+            `learning_rate`, `miou` and `iou` (by class name). Missing, null or non-finite values leave a gap.
+        path: path of the PNG, written completely or not at all.
+        classes: classes with the colours; other names get a colour of matplotlib.
     """
     ordered = sorted((r for r in records if "step" in r), key=lambda r: int(r["step"]))
     figure = new_figure(1000, 1020)
@@ -56,7 +56,7 @@ def learning_curves(
 
 
 def _draw_loss(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
-    """Draw every logged loss, pale, and its running mean over a twentieth of the curve."""
+    """Draw every logged loss in a pale colour, and its running mean over a twentieth of the curve."""
     steps, losses = _series(records, "loss")
     if not steps.size:
         return
@@ -73,7 +73,7 @@ def _draw_loss(axes: Axes, records: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _draw_scores(axes: Axes, records: Sequence[Mapping[str, Any]], colours: Mapping[str, str]) -> None:
-    """Draw mIoU bold, black and dashed, each class a thin line; the legend, best first, is outside."""
+    """Draw mIoU bold, black and dashed, each class as a thin line; the legend, best first, is outside."""
     names = list(dict.fromkeys(name for r in records for name in (r.get("iou") or {})))
     curves = {name: _series([{**r, **(r.get("iou") or {})} for r in records], name) for name in names}
     final = {name: values[np.isfinite(values)][-1:].sum() for name, (_, values) in curves.items()}
@@ -97,7 +97,7 @@ def _draw_scores(axes: Axes, records: Sequence[Mapping[str, Any]], colours: Mapp
 
 
 def _outline(colour: str) -> list[Any]:
-    """Return a dark outline that makes a pale line visible on white paper; none for other colours."""
+    """Return a dark outline that makes a pale line visible on white; none for other colours."""
     from matplotlib.colors import to_rgb
     from matplotlib.patheffects import withStroke
 
@@ -107,12 +107,12 @@ def _outline(colour: str) -> list[Any]:
 
 
 def _marker(steps: NDArray[Any]) -> str:
-    """Return the marker: dots while there are too few points for a line to be seen."""
+    """Return the marker: dots if there are too few points for a visible line."""
     return "." if steps.size < 20 else ""
 
 
 def _series(records: Sequence[Mapping[str, Any]], key: str) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """Return steps and values of the records that have `key`; null and infinite become NaN, a gap."""
+    """Return steps and values of the records with `key`; null and infinite values become NaN, a gap."""
     with_key = [r for r in records if key in r]
     values = np.array([math.nan if r[key] is None else float(r[key]) for r in with_key], np.float64)
     values[~np.isfinite(values)] = np.nan

@@ -1,4 +1,4 @@
-"""Protocols: under which rules scores were taken, and those of published numbers."""
+"""Protocols: the rules of scoring, and those of published numbers."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ WithoutData = Literal["left out", "missed"]
 
 @dataclass(frozen=True)
 class Protocol:
-    """Under which rules scores were taken.
+    """Rules under which scores were computed.
 
     Attributes:
         classes: names of the classes counted, in the order of their ids.
-        labels: whether class borders are part of the truth (full) or ignored (eroded).
-        split: what was scored.
+        labels: class borders are part of the truth (full) or ignored (eroded).
+        split: name of the scored split.
         tta: test-time augmentation of the prediction.
         scenes: names of the scenes scored.
-        name: of a published protocol that the others fit; empty for one's own.
-        without_data: what becomes of labelled pixels that the image has no data for: left out, or missed, as
-            scores had it before this was recorded.
+        name: name of a published protocol with these rules; empty: none.
+        without_data: labelled pixels without image data are "left out" or "missed" (in scores older than this
+            field).
     """
 
     classes: tuple[str, ...]
@@ -43,10 +43,10 @@ class Protocol:
     def published(
         cls, name: str, *, labels: LabelKind, split: str, tta: str = "none", scenes: Sequence[str] = ()
     ) -> Protocol:
-        """Return one of `PROTOCOLS` for the labels at hand.
+        """Return one of `PROTOCOLS` for the given kind of labels.
 
         Raises:
-            ScoreError: for an unknown name, or labels of the other kind.
+            ScoreError: the name is unknown, or the labels are of the other kind.
         """
         if name not in PROTOCOLS:
             raise ScoreError(f"unknown protocol {name!r}; known: {', '.join(PROTOCOLS)}")
@@ -59,7 +59,7 @@ class Protocol:
         return cls(wanted.classes, labels, split, tta, tuple(scenes), name)
 
     def differences(self, other: Protocol, *, scenes: bool = True) -> list[str]:
-        """Return differences, one phrase each; empty where numbers of both may be compared."""
+        """Return the differences to another protocol, one phrase each; empty if scores are comparable."""
         mine, theirs = asdict(self), asdict(other)
         left_out = {"name"} if scenes else {"name", "scenes"}
         return [
@@ -69,7 +69,7 @@ class Protocol:
         ]
 
     def require_same(self, other: Protocol, *, scenes: bool = True) -> None:
-        """Raise a `ScoreError` that names what differs, if anything does."""
+        """Raise a `ScoreError` that names the differences, if there are any."""
         if different := self.differences(other, scenes=scenes):
             raise ScoreError(f"scores of different protocols: {'; '.join(different)}; score both alike")
 
@@ -87,15 +87,15 @@ class Protocol:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Protocol:
-        """Read what `to_dict` gave, also in earlier versions."""
+        """Build a protocol from data of `to_dict`, also of earlier versions."""
         names = {key: tuple(data[key]) for key in ("classes", "scenes")}
         return cls(**{"without_data": "missed", **data, **names})
 
 
 def of_one_rule(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Leave out of a log the validations that had pixels without data missed, where later ones have not.
+    """Remove validations scored by the earlier rule from a log, if it has later ones.
 
-    Only the later ones say their completeness.
+    The earlier rule counted pixels without data as missed; only later validations record completeness.
     """
     entries = list(records)
     later = any("completeness" in record for record in entries)
@@ -113,7 +113,7 @@ def _listed(value: Any) -> str:
 
 @dataclass(frozen=True)
 class PublishedProtocol:
-    """The rules that a series of published numbers shares."""
+    """Rules shared by a series of published numbers."""
 
     classes: tuple[str, ...]
     labels: LabelKind

@@ -1,11 +1,11 @@
-"""Scores of a segmentation from its confusion matrix, with the protocol that they were taken under.
+"""Scores of a segmentation from its confusion matrix, with their protocol.
 
-The law of this module: **numbers of different protocols are never put together.** Eroding the labels alone
-can be worth 5 points of mIoU, leaving out one class 8.
+The law of this module: **scores of different protocols are never mixed.** Eroding the labels alone can change
+mIoU by 5 points, leaving out one class by 8.
 
-Labelled pixels that the image has no data for count nowhere; how many there are is told by the completeness.
-With n[i, j] the other pixels of true class i predicted as j, t_i = sum_j n[i, j] (j a class that the protocol
-does not count included), p_j = sum_i n[i, j], N = sum_i t_i and V labelled pixels without data:
+Labelled pixels without image data are left out; completeness shows how many. With n[i, j] the other pixels of
+true class i predicted as j, t_i = sum_j n[i, j] (including j outside the protocol's classes), p_j = sum_i
+n[i, j], N = sum_i t_i and V labelled pixels without data:
 
     IoU_i       n[i, i] / (t_i + p_i - n[i, i])        Jaccard 1912, doi 10.1111/j.1469-8137.1912.tb05611.x
     F1_i        2 n[i, i] / (t_i + p_i)                Dice 1945, doi 10.2307/1932409
@@ -17,9 +17,9 @@ does not count included), p_j = sum_i n[i, j], N = sum_i t_i and V labelled pixe
     kappa       (OA - e) / (1 - e), e = sum_i t_i p_i / N²   Cohen 1960, doi 10.1177/001316446002000104
     completeness  N / (N + V)
 
-A class that is in neither truth nor prediction has no IoU and no F1: NaN, left out of the means. One that is
-only predicted, or only in the truth, has IoU 0 and counts. Precision is NaN for a class that is never
-predicted, recall for one that does not occur.
+A class that is in neither truth nor prediction has no IoU and no F1: NaN, left out of the means. A class in
+only one of them has IoU 0 and counts. Precision is NaN for a class that is never predicted, recall for one
+that does not occur.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ConfusionMatrix:
     """Pixels by true class (rows) and predicted class (columns)."""
 
     def __init__(self, classes: ClassMap, counts: NDArray[np.int64] | None = None) -> None:
-        """Start from `counts`, (K, K + 1): `matrix` and `without_data` of another; None: from zero."""
+        """Start from `counts`, (K, K + 1): `matrix` and `without_data` of another matrix; None: zeros."""
         self.classes = classes
         self.counts = np.zeros((len(classes), len(classes) + 1), np.int64)
         self.counts += 0 if counts is None else counts
@@ -69,7 +69,7 @@ class ConfusionMatrix:
 
     @property
     def without_data(self) -> NDArray[np.int64]:
-        """(K,) pixels of each true class that the image has no data for."""
+        """(K,) pixels of each true class without image data."""
         return self.counts[:, -1]
 
     @property
@@ -83,12 +83,12 @@ class ConfusionMatrix:
         """Count two arrays of class ids of one shape.
 
         Args:
-            truth: ids; pixels that are `IGNORE` are left out.
-            predicted: ids; `IGNORE` where the image has no data, as maps have it there and nowhere else.
-            window: not needed; other tallies are told where the pixels lie.
+            truth: ids; `IGNORE` pixels are left out.
+            predicted: ids; `IGNORE` exactly where the image has no data, as in maps.
+            window: ignored here; other tallies need the position.
 
         Raises:
-            ValueError: for ids that are no class, or arrays that do not fit each other.
+            ValueError: ids are no class, or the arrays' shapes differ.
         """
         if truth.shape != predicted.shape or truth.dtype != np.uint8 or predicted.dtype != np.uint8:
             raise ValueError(
@@ -105,7 +105,7 @@ class ConfusionMatrix:
         self.counts += self._checked(pairs.reshape(256, 256))
 
     def _checked(self, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return (K, K + 1) counts out of (256, 256), refusing ids that are neither a class nor `IGNORE`."""
+        """Return (K, K + 1) counts from (256, 256), refusing ids that are neither a class nor `IGNORE`."""
         valid_ids = [*range(len(self.classes)), IGNORE]
         if pairs[np.ix_(valid_ids, valid_ids)].sum() != pairs.sum():
             true, guess = (np.flatnonzero(pairs.sum(axis=axis)).tolist() for axis in (1, 0))
@@ -115,7 +115,7 @@ class ConfusionMatrix:
         return pairs[np.ix_(valid_ids[:-1], valid_ids)]
 
     def merge(self, other: ConfusionMatrix) -> None:
-        """Add what `other` counted; its classes must be the same."""
+        """Add the counts of `other`, whose classes must be the same."""
         if other.classes.names != self.classes.names:
             raise ScoreError(
                 f"confusion matrices of different classes cannot be added: {self.classes.names} and "
@@ -128,10 +128,9 @@ class ConfusionMatrix:
         return self.scores(protocol).to_dict()
 
     def scores(self, protocol: Protocol) -> Scores:
-        """Return the scores of `protocol.classes`.
+        """Return the scores for `protocol.classes`.
 
-        Pixels whose true class is not among them are left out of the truth; predictions of another class
-        than these are misses.
+        Pixels of other true classes are left out; predictions of other classes are misses.
         """
         unknown = [name for name in protocol.classes if name not in self.classes.names]
         if unknown:
@@ -153,13 +152,13 @@ class Scores:
 
     Attributes:
         matrix: (K, K) pixels of the protocol's classes, rows are the truth.
-        missed: (K,) pixels of each class predicted as a class that is not counted; where the protocol has
-            pixels without data missed, these too.
-        without_data: labelled pixels without data that were left out.
-        more: name → facts of further tallies (`evaluation.tallies`), written beside the scores.
+        missed: (K,) pixels of each class predicted as an uncounted class, plus pixels without data if the
+            protocol counts these as missed.
+        without_data: number of labelled pixels left out for lack of data.
+        more: facts of further tallies by name (`evaluation.tallies`), written with the scores.
         iou, f1, precision, recall: (K,) per class, NaN where undefined.
         miou, mf1, oa, fwiou, kappa: over all classes, NaN where undefined (nothing labelled).
-        completeness: share of the labelled pixels that has data; NaN where it is not known.
+        completeness: share of the labelled pixels with data; NaN if unknown.
     """
 
     protocol: Protocol
@@ -211,19 +210,19 @@ class Scores:
 
     @property
     def predicted_pixels(self) -> NDArray[np.int64]:
-        """(K,) pixels predicted as each class, where the truth counts."""
+        """(K,) labelled pixels predicted as each class."""
         return self.matrix.sum(axis=0)
 
     @property
     def pixels(self) -> int:
-        """Labelled pixels that the scores are taken of."""
+        """Number of labelled pixels that are scored."""
         return int(self.truth_pixels.sum())
 
     def merged(self, other: Scores) -> Scores:
         """Return scores over the scenes of both, from the sum of their matrices.
 
         Raises:
-            ScoreError: where the protocols differ, or a scene would be counted twice.
+            ScoreError: the protocols differ, or a scene would be counted twice.
         """
         self.protocol.require_same(other.protocol, scenes=False)
         if twice := sorted(set(self.protocol.scenes) & set(other.protocol.scenes)):
@@ -254,10 +253,10 @@ class Scores:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Scores:
-        """Read what `to_dict` or `write` gave; all is computed anew from the confusion matrix.
+        """Build scores from data of `to_dict` or `write`, recomputed from the confusion matrix.
 
         Raises:
-            ScoreError: they are of another format.
+            ScoreError: the data has another format.
         """
         if (version := data.get("format", FORMAT)) != FORMAT:
             raise ScoreError(f"scores: {other_format(FORMAT, version)}")
@@ -267,13 +266,13 @@ class Scores:
     def write(
         self, path: Path, more: Mapping[str, Any] | None = None, *, facts: Mapping[str, Any] | None = None
     ) -> None:
-        """Write `format`, `facts`, `to_dict` and `more` keys, in this order, as JSON, whole or not at all."""
+        """Write `format`, `facts`, `to_dict` and `more` in this order as JSON, completely or not at all."""
         data = {"format": FORMAT, **(facts or {}), **self.to_dict(), **(more or {})}
         text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
         write_whole(path, (text + "\n").encode())
 
     def table(self) -> str:
-        """Return a table for a terminal: a line per class in percent (– where undefined), and the means."""
+        """Return a terminal table: a line per class in percent (– if undefined), and the means."""
         shares = _ratio(self.truth_pixels, self.pixels)
         columns = (self.iou, self.f1, self.precision, self.recall, shares)
         cells = (map(percent, column) for column in columns)
@@ -297,13 +296,13 @@ class Scores:
 
 
 def _ratio(part: Any, whole: Any) -> NDArray[np.float64]:
-    """Return part / whole, NaN where whole is 0."""
+    """Return part / whole; NaN if whole is 0."""
     part, whole = np.asarray(part, np.float64), np.asarray(whole, np.float64)
     return np.divide(part, whole, out=np.full(np.broadcast(part, whole).shape, np.nan), where=whole != 0)
 
 
 def _mean(values: NDArray[np.float64]) -> float:
-    """Return the mean of the values that are not NaN; NaN of none."""
+    """Return the mean of the values that are not NaN; NaN if there are none."""
     defined = values[~np.isnan(values)]
     return float(defined.mean()) if defined.size else math.nan
 
@@ -313,7 +312,7 @@ def _plain(value: float) -> float | None:
 
 
 def percent(value: float) -> str:
-    """Return a percentage for tables: two digits, – for NaN."""
+    """Return a percentage for tables: two decimals, – for NaN."""
     return "–" if math.isnan(value) else f"{100 * value:.2f}"
 
 
@@ -325,10 +324,10 @@ OF_CLASS = {"iou": "IoU", "f1": "F1", "precision": "precision", "recall": "recal
 
 
 def check_name(name: str, classes: Sequence[str], where: str) -> None:
-    """Refuse a name that no score of these classes has; `where` is the setting that says it.
+    """Refuse a name that is no score of these classes; `where` is the setting for the message.
 
     Raises:
-        ConfigError: naming the scores or the classes that there are.
+        ConfigError: the name is unknown; the message lists valid scores or classes.
     """
     key, colon, of = name.partition(":")
     if not (name in MEANS or (colon and key in OF_CLASS)):
@@ -339,13 +338,13 @@ def check_name(name: str, classes: Sequence[str], where: str) -> None:
 
 
 def score_of(scores: Scores, name: str) -> float:
-    """Return the score of a name that `check_name` knows, a fraction of 1; NaN where undefined."""
+    """Return the score of a name checked by `check_name`, a fraction of 1; NaN if undefined."""
     key, colon, of = name.partition(":")
     value = getattr(scores, key)
     return float(value[scores.protocol.classes.index(of)] if colon else value)
 
 
 def title_of(name: str) -> str:
-    """Return the name as people read it: `mIoU`, `IoU of building`."""
+    """Return a score's displayed name: `mIoU`, `IoU of building`."""
     key, colon, of = name.partition(":")
     return f"{OF_CLASS[key]} of {of}" if colon else FIGURES[key]

@@ -1,1 +1,1 @@
-"""Hold what the core works without: the doors (commands, api) name these, the core imports none of them."""
+"""Optional parts of the program: commands and API name them, the core imports none of them."""

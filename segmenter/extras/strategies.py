@@ -1,4 +1,4 @@
-"""Strategies beside those of the core: parameter servers, TPU, unequal cards; loaded where one is named."""
+"""Strategies outside the core: parameter servers, TPU, unequal cards; imported only if used."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def make_devices(
     cluster: Cluster | None = None,
     watch: Watch | None = None,
 ) -> Devices:
-    """Set up TensorFlow's devices and the strategy that a recipe names.
+    """Set up TensorFlow's devices and a recipe's strategy.
 
     Args:
-        logical_devices, cluster: as of `segmenter.devices.strategy.make_devices`, as are the errors.
-        watch: of a chief, to connect its cluster with parameter servers.
+        logical_devices, cluster: as in `segmenter.devices.strategy.make_devices`; also the errors.
+        watch: watch of a chief, to connect its cluster with parameter servers.
     """
     from segmenter.devices import strategy
 
@@ -49,7 +49,7 @@ def make_devices(
 def cards_expected(
     config: DistributionConfig, logical_devices: int | None = None, watch: Watch | None = None
 ) -> int:
-    """Return how many cards a training will feed, told before TensorFlow is imported; 0: the CPU computes."""
+    """Return the number of cards that a training will feed, without TensorFlow; 0: the CPU computes."""
     if watch is not None:  # the chief's cores are free for what its workers need
         return len(watch.roles.workers)
     if config.strategy == "tpu" and logical_devices is None:

@@ -1,4 +1,4 @@
-"""Strategy over the cores of a TPU, found and started here and nowhere else."""
+"""Strategy over the cores of a TPU; only this module finds and starts TPUs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from segmenter.devices.strategy import Devices
 
 
 def make_tpu(config: DistributionConfig, logical_devices: int | None = None) -> Devices:
-    """Return the recipe's TPU as devices; it forgets what another program had on it.
+    """Return the recipe's TPU as devices; this clears the state of other programs on it.
 
     Raises:
-        DeviceError: there is none, it does not answer, or the CPU was to be split (`logical_devices`).
+        DeviceError: the TPU is missing or does not answer, or `logical_devices` is set.
     """
     if logical_devices is not None:
         raise DeviceError("--logical-devices: distribution.strategy: tpu uses no CPU; leave one of both out")

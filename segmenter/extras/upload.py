@@ -1,12 +1,11 @@
-"""Upload of finished outputs into a bucket: each object appears whole, and what is there and equal stays.
+"""Upload of finished outputs to a bucket: objects appear completely, equal ones are not sent again.
 
-An object says what it is by its metadata: `sha256` of its bytes, and for outputs of an input `made-of`, a
-digest of the input, the run and the options. So the same command goes on from any machine, with an empty
-working folder.
+An object's metadata identify it: `sha256` of its bytes, and for outputs of an input `made-of`, a digest of
+input, run and options. So the same command can continue on any machine, with an empty working folder.
 
-**Two callers of one prefix** do not mix: an object is written on the condition that it is what it was when
-this caller looked (`If-None-Match`, `If-Match`). Of two that make the same map the second finds it; where
-they make different ones, the first to finish wins, and the other says so in a line.
+**Two callers of one prefix** do not mix outputs: an object is written on the condition that it is unchanged
+since this caller's check (`If-None-Match`, `If-Match`). If two make the same map, the second one finds it; if
+the maps differ, the first to finish wins, and the other reports it in a line.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
     from segmenter.mapping.scoring import Outcome
 
 PART_BYTES = 1 << 23
-"""Bytes of each part of an object; one that is not larger goes at once. A thread holds two parts."""
+"""Bytes of each part of an object; smaller objects are sent in one request. A thread holds two parts."""
 _MOST_PARTS = 9_000
 _THREADS = 4
 _REFUSED = ("PreconditionFailed", "ConditionalRequestConflict", "412", "409")
@@ -48,7 +47,7 @@ _NONE = ("404", "NoSuchKey", "NotFound")
 
 @dataclass(frozen=True)
 class _There:
-    """An object as the store knows it."""
+    """State of an object in the store."""
 
     etag: str
     size: int
@@ -57,27 +56,27 @@ class _There:
 
 
 def made_of(entry: Entry) -> str:
-    """Return a digest of all that the outputs of an entry depend on."""
+    """Return a digest of everything that the outputs of an entry depend on."""
     return digest({"input": entry.input, "run": entry.run, "options": entry.options})
 
 
 class Uploads(Finisher):
-    """The outputs of one call on their way into a bucket: its last finisher, and its store.
+    """Outputs of one call on their way to a bucket: the call's last finisher, and its store.
 
-    Made and used by one thread.
+    For a single thread.
 
     Attributes:
-        place: where they go; the names of the files are added.
-        keep: whether files stay in the working folder until the end: scores and pictures read them.
-        sent, equal: objects that were uploaded, and that were there already.
-        sent_bytes: of the first.
+        place: bucket and prefix, to which file names are added.
+        keep: True to keep files in the working folder until the end, for scores and pictures.
+        sent, equal: numbers of uploaded objects, and of existing equal ones.
+        sent_bytes: bytes uploaded.
     """
 
     def __init__(self, address: str) -> None:
-        """Take an address in a bucket.
+        """Store an address in a bucket.
 
         Raises:
-            DatasetError: it is none that can be written to.
+            DatasetError: the address is not writable.
         """
         place = Place.of(RemotePath.of(address).address)
         if place is None or place.scheme != "s3" or not place.bucket:
@@ -99,15 +98,15 @@ class Uploads(Finisher):
 
     @property
     def working_folder(self) -> Path:
-        """Where maps lie before they are uploaded, unless --work says it: one folder for each address."""
+        """Folder of maps before their upload, unless `--work` sets it: one folder for each address."""
         digested = hashlib.sha256(self._address.rstrip("/").encode()).hexdigest()[:12]
         return caches() / "maps" / f"{self.place.bucket}-{digested}"
 
     def check(self, call: Call, jobs: Sequence[MapJob]) -> None:
-        """Refuse a bucket that cannot be used, or too small a disk; say where maps go.
+        """Refuse an unusable bucket or too small a disk; print the destination of maps.
 
         Raises:
-            SegmenterError: naming it.
+            SegmenterError: bucket or disk is unusable; the message names it.
         """
         scored = any(job.label is not None for job in jobs)
         self.keep = scored or any(finisher.reads_maps for finisher in call.finishers)
@@ -127,13 +126,13 @@ class Uploads(Finisher):
         )
 
     def holds(self, files: Sequence[Path], entry: Entry, *, now: bool = False) -> bool:
-        """Return whether all outputs of an input are there, made of what they would be made of now.
+        """Return whether the bucket has all outputs of an input, in their current state.
 
         Args:
-            now: look again, also if nothing was there when this was first asked.
+            now: check again, even if the first call found nothing.
 
         Raises:
-            SegmenterError: the store does not tell.
+            SegmenterError: the store does not answer.
         """
         if not now and not all(self.has(path.name) for path in files):
             return False
@@ -141,20 +140,20 @@ class Uploads(Finisher):
         return all(one is not None and one.made_of == made_of(entry) for one in objects)
 
     def has(self, name: str) -> bool:
-        """Return whether an object was there when this was first asked.
+        """Return whether an object existed at the first call.
 
         Raises:
-            SegmenterError: the store does not tell.
+            SegmenterError: the store does not answer.
         """
         if self._listed is None:
             self._listed = {one.name for one in listing(self.place)}
         return name in self._listed
 
     def fetch(self, files: Sequence[Path]) -> None:
-        """Bring outputs back into the working folder that are not in it.
+        """Download outputs that are missing in the working folder.
 
         Raises:
-            SegmenterError: they do not come.
+            SegmenterError: the download failed.
         """
         for path in files:
             if path.exists():
@@ -174,10 +173,10 @@ class Uploads(Finisher):
                 aside.unlink(missing_ok=True)
 
     def add(self, files: Sequence[Path], entry: Entry | None = None) -> None:
-        """Upload files that are finished, in threads of their own.
+        """Upload finished files in threads.
 
         Args:
-            entry: of the journal, that they are the outputs of.
+            entry: journal entry of these outputs.
         """
         existing = [path for path in files if path.exists()]
 
@@ -191,7 +190,7 @@ class Uploads(Finisher):
         self._waiting.append((self._pool.submit(send_all), existing))
 
     def finish(self, call: Call, outcome: Outcome) -> list[SegmenterError]:
-        """Upload what was written at the end too, and wait for all; return what went wrong."""
+        """Upload the files written at the end, and wait for all uploads; return the errors."""
         for path in outcome.further:
             self.add([path])
         failures = self.wait()
@@ -204,7 +203,7 @@ class Uploads(Finisher):
         return failures
 
     def wait(self) -> list[SegmenterError]:
-        """Wait for all uploads, and remove what is in the bucket from here; return what went wrong."""
+        """Wait for all uploads, and remove uploaded files from this machine; return the errors."""
         failures: list[SegmenterError] = []
         for future, files in self._waiting:
             try:
@@ -219,7 +218,7 @@ class Uploads(Finisher):
         return failures
 
     def close(self) -> None:
-        """Give up what is not sent, after an error or Ctrl-C; a part that is on its way is waited for."""
+        """Cancel unsent uploads after an error or Ctrl-C; wait only for parts in transfer."""
         self._stopped.set()
         self._pool.shutdown(cancel_futures=True)
 
@@ -288,7 +287,7 @@ class Uploads(Finisher):
     def _write_parts(
         self, what: dict[str, str], parts: Iterator[bytes], marks: dict[str, str], condition: dict[str, str]
     ) -> None:
-        """Write an object in parts; nothing shows before the last request, an error removes them."""
+        """Write an object in parts; it appears only with the last request, and errors remove the parts."""
         upload = self._client.create_multipart_upload(**what, Metadata=marks)["UploadId"]
         done = []
         try:
@@ -311,10 +310,10 @@ _PART = ("ETag", "ChecksumCRC32", "ChecksumCRC32C", "ChecksumCRC64NVME", "Checks
 
 @contextlib.contextmanager
 def _checked(path: Path, facts: Facts) -> Iterator[Iterator[bytes]]:
-    """Yield a file's bytes in parts; the last comes only if all are what the journal says.
+    """Yield a file's bytes in parts; the last part only if the file matches the journal.
 
     Raises:
-        OutputError: they are not, or it cannot be read.
+        OutputError: the file does not match, or cannot be read.
     """
     size = max(PART_BYTES, -(-int(facts["bytes"]) // _MOST_PARTS))
     try:
@@ -342,7 +341,7 @@ def _parts(file: BinaryIO, size: int, path: Path, sha256: str) -> Iterator[bytes
 
 
 def _most_bytes(style: MapStyle, job: MapJob) -> int:
-    """Return the bytes of a map's files without compression, and of its partial map."""
+    """Return the uncompressed size in bytes of a map's files and its partial map."""
     kind = style.wanted.probabilities
     each = 0 if kind is None else len(style.classes) * (1 if kind == "uint8" else 2)
     return job.part.size.pixels * (style.map_bytes + int(style.wanted.confidence) + each) * 2

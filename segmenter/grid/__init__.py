@@ -1,1 +1,1 @@
-"""Nouns of a grid: windows, resampling, ground sampling distance, labels, scenes."""
+"""Basic types of pixel grids: windows, resampling, ground sampling distance, labels, scenes."""

@@ -1,4 +1,4 @@
-"""Sizes and windows, frozen, in (row, col) order; no bare pair of numbers crosses a module border."""
+"""Sizes and windows, immutable, in (row, col) order; no bare pair of numbers crosses a module border."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, order=True)
 class Size:
-    """Height and width in pixels; shown to people as width × height."""
+    """Height and width in pixels; printed as width × height."""
 
     height: int
     width: int
@@ -23,7 +23,7 @@ class Size:
         return self.height * self.width
 
     def round_up(self, multiple: int) -> Size:
-        """Return the smallest size of at least this one whose sides are multiples of `multiple`."""
+        """Return the smallest size, not below this one, whose sides are multiples of `multiple`."""
         return Size(-(-self.height // multiple) * multiple, -(-self.width // multiple) * multiple)
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Window:
 
     @classmethod
     def around(cls, windows: Iterable[Window]) -> Window:
-        """Return the smallest window that contains all of them, at least one."""
+        """Return the smallest window that contains all `windows`; at least one is required."""
         edges = [(w.row, w.col, w.row_stop, w.col_stop) for w in windows]
         row, col = (min(edge[i] for edge in edges) for i in (0, 1))
         return cls(row, col, max(e[2] for e in edges) - row, max(e[3] for e in edges) - col)
@@ -79,11 +79,11 @@ class Window:
         return Window(self.row + rows, self.col + cols, self.height, self.width)
 
     def relative_to(self, other: Window) -> Window:
-        """Return this window in the coordinates of an array that holds `other`."""
+        """Return this window in the coordinates of an array that covers `other`."""
         return self.shifted(-other.row, -other.col)
 
     def intersection(self, other: Window) -> Window:
-        """Return the common part; of height or width 0 where there is none."""
+        """Return the common part of both windows; its height or width is 0 if they do not overlap."""
         row, col = max(self.row, other.row), max(self.col, other.col)
         height = max(0, min(self.row_stop, other.row_stop) - row)
         width = max(0, min(self.col_stop, other.col_stop) - col)

@@ -1,4 +1,4 @@
-"""Ground sampling distance of scenes, in metres a pixel, and strata of it."""
+"""Ground sampling distance (gsd) of scenes in metres a pixel, and strata of similar gsd."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _DIGITS, _ALL_DIGITS = 3, 17
 
 @dataclass(frozen=True)
 class SceneStrata:
-    """Scenes by strata of their scale.
+    """Scenes grouped into strata of similar gsd.
 
     Attributes:
-        number_S: (scenes,) the stratum of each.
-        titles: of the strata that have scenes, finest first, no two alike; `UNKNOWN` comes last.
+        number_S: (scenes,) stratum number of each scene.
+        titles: unique titles of the non-empty strata, finest first; `UNKNOWN` comes last.
     """
 
     number_S: NDArray[np.int32]
@@ -33,15 +33,15 @@ class SceneStrata:
 
     @property
     def differ(self) -> bool:
-        """True if there are scenes of two known strata."""
+        """True if scenes belong to at least two strata of known gsd."""
         return len([title for title in self.titles if title != UNKNOWN]) > 1
 
 
 def scene_strata(metres_S: Sequence[float | None], boundaries: Sequence[float] = OCTAVES) -> SceneStrata:
-    """Group scenes by strata of their metres a pixel (None: unknown); a boundary is in the upper one.
+    """Group scenes into strata by metres a pixel (None: unknown); a boundary belongs to the upper stratum.
 
     Args:
-        boundaries: rising, in metres a pixel.
+        boundaries: in metres a pixel, ascending.
     """
     last = len(boundaries) + 1
     # Four digits: of a rotated raster 0.3 m is computed as 0.29999999999999993.
@@ -56,7 +56,7 @@ def scene_strata(metres_S: Sequence[float | None], boundaries: Sequence[float] =
 
 
 def _titles(ranges: Sequence[tuple[float, float]]) -> list[str]:
-    """Return a title for each range, no two of them alike: with as many digits as that takes."""
+    """Return a unique title for each range, with as few digits as possible."""
     titles: list[str] = []
     for digits in range(_DIGITS, _ALL_DIGITS + 1):
         titles = [range_text(low, high, digits) for low, high in ranges]
@@ -66,6 +66,6 @@ def _titles(ranges: Sequence[tuple[float, float]]) -> list[str]:
 
 
 def range_text(low: float, high: float, digits: int = _DIGITS) -> str:
-    """Return `0.05–0.3 m`; one number where both read alike."""
+    """Return a range as text, `0.05–0.3 m`; one number if both ends print alike."""
     ends = dict.fromkeys(f"{end:.{digits}g}" for end in (low, high))
     return f"{'–'.join(ends)} m"

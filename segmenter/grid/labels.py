@@ -33,7 +33,7 @@ Nodata = Literal["ask", "ignore", "class"]
 
 @dataclass(frozen=True)
 class LandCoverClass:
-    """One class: its name, the colour it is drawn in, and the code that label files and results use."""
+    """One class: its name, its display colour, and its code in label files and results."""
 
     name: str
     colour: Colour
@@ -42,7 +42,7 @@ class LandCoverClass:
 
 @dataclass(frozen=True)
 class ClassMap:
-    """Maps what label files hold to dense class ids 0 … K−1, and back.
+    """Conversion of label values to dense class ids 0 … K−1, and back.
 
     >>> water, road = LandCoverClass("water", (0, 0, 255), 100), LandCoverClass("road", (90, 90, 90), 200)
     >>> ClassMap((water, road), ignored=(0,)).decode(np.array([[200, 100, 0]]))
@@ -50,10 +50,10 @@ class ClassMap:
 
     Attributes:
         classes: in the order of their ids.
-        encoding: whether label files hold codes (one band) or colours (three bands).
-        ignored: further codes, or colours, that stand for pixels to ignore.
-        nodata: meaning of a label file's nodata value where it is the value of a class: pixels to ignore, the
-            class, or neither is known, and the file is refused.
+        encoding: content of label files: codes (one band) or colours (three bands).
+        ignored: further codes, or colours, of pixels to ignore.
+        nodata: meaning of a label file's nodata value if it equals a class's value: pixels to ignore, the
+            class, or unknown, so that the file is refused.
     """
 
     classes: tuple[LandCoverClass, ...]
@@ -102,7 +102,7 @@ class ClassMap:
 
     @property
     def _keys(self) -> list[int]:
-        """Values of label files, as one integer each: the classes' first, then the ignored ones."""
+        """Label values as one integer each: first those of classes, then the ignored ones."""
         if self.encoding == "codes":
             return [*(c.code for c in self.classes), *(int(v) for v in self.ignored if isinstance(v, int))]
         colours = [*(c.colour for c in self.classes), *(v for v in self.ignored if not isinstance(v, int))]
@@ -110,9 +110,9 @@ class ClassMap:
 
     @cached_property
     def _table(self) -> NDArray[np.uint8]:
-        """Key → id, dense: 64 KiB for codes, 16 MiB for colours, so that decoding is one look-up a pixel.
+        """Dense table from key to id: 64 KiB for codes, 16 MiB for colours; decoding is one look-up a pixel.
 
-        Behind the codes of 16 bits follow an entry for all others and one for those of them to ignore.
+        After the 16-bit codes follow one entry for all other codes and one for other codes to ignore.
         """
         keys = np.array(self._keys)
         ids = np.array([*range(len(self.classes)), *[IGNORE] * len(self.ignored)], np.uint8)
@@ -127,7 +127,7 @@ class ClassMap:
         return table
 
     def _packed(self, raw: NDArray[Any], where: str) -> NDArray[Any]:
-        """Return (H, W) or (H, W, 1) codes, or (H, W, 3+) colours, as one unsigned integer per pixel."""
+        """Return one unsigned integer per pixel of (H, W) or (H, W, 1) codes, or (H, W, 3+) colours."""
         bands = 1 if raw.ndim == 2 else raw.shape[2]
         if self.encoding == "colours":
             if bands < 3 or raw.dtype != np.uint8:
@@ -153,7 +153,7 @@ class ClassMap:
         return packed
 
     def class_of(self, raw: NDArray[Any]) -> str | None:
-        """Return the name of the class that a single pixel's stored value stands for; None: of no class."""
+        """Return the class name for a single pixel's stored value; None if it belongs to no class."""
         class_id = int(self.decode_known(raw)[0, 0])
         return self.names[class_id] if class_id < len(self) else None
 
@@ -165,14 +165,14 @@ class ClassMap:
         Args:
             raw: (H, W) or (H, W, 1) codes, or (H, W, 3 or more) 8-bit colours. Codes may be whole numbers of
                 any type, NaN is ignored.
-            where: named in the error.
-            void: (H, W) where the file says that there is no label, whatever value stands there.
+            where: name of the raster in the error.
+            void: (H, W) True where the file marks pixels as unlabelled, whatever their value.
 
         Returns:
-            (H, W) uint8 ids, `IGNORE` where a pixel counts nowhere.
+            (H, W) uint8 ids; `IGNORE` for pixels without a class.
 
         Raises:
-            LabelError: for a value that the class map does not know; nothing is mapped by guess.
+            LabelError: a value is not in the class map; no value is guessed.
         """
         ids = self.decode_known(raw, where, void)
         if (ids == UNKNOWN).any():
@@ -187,7 +187,7 @@ class ClassMap:
     def decode_known(
         self, raw: NDArray[Any], where: str = "label", void: NDArray[np.bool_] | None = None
     ) -> NDArray[np.uint8]:
-        """Decode with `UNKNOWN` where a value is not known: for audits, which count and go on."""
+        """Return class ids with `UNKNOWN` for undefined values instead of an error: for audits."""
         # No key lies beyond the table; told so, NumPy looks up eight times as fast as by indexing.
         ids: NDArray[np.uint8] = np.take(self._table, self._packed(raw, where), mode="wrap")
         if void is not None:
@@ -197,7 +197,7 @@ class ClassMap:
     def unknown(
         self, raw: NDArray[Any], where: str = "label", void: NDArray[np.bool_] | None = None
     ) -> dict[str, int]:
-        """Return values (`300`, or `#ff00aa`) that the class map does not know, with their pixel counts."""
+        """Return the pixel counts of values (`300` or `#ff00aa`) that the class map does not define."""
         packed = self._packed(raw, where)
         stray = self._table[packed] == UNKNOWN
         if void is not None:
@@ -213,7 +213,7 @@ class ClassMap:
         return np.array([c.code for c in self.classes], np.uint16)
 
     def palette(self) -> NDArray[np.uint8]:
-        """Return (256, 3) colours by id; black where there is no class."""
+        """Return (256, 3) colours by id; black for unused ids."""
         table = np.zeros((256, 3), np.uint8)
         table[: len(self.classes)] = [c.colour for c in self.classes]
         return table
@@ -227,7 +227,7 @@ class ClassMap:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ClassMap:
-        """Read what `to_dict` gave."""
+        """Build a class map from the data of `to_dict`."""
         classes = tuple(
             LandCoverClass(c["name"], _colour(c["colour"]), int(c["code"])) for c in data["classes"]
         )
@@ -241,18 +241,18 @@ def _colour(values: Any) -> Colour:
 
 
 def own_colour(index: int) -> Colour:
-    """Return the colour of a class without one: hues a golden ratio apart, so that neighbours differ."""
+    """Return a default colour for a class: hues a golden ratio apart, so that neighbours differ."""
     r, g, b = colorsys.hsv_to_rgb(index * 0.618034 % 1, 0.65, 0.9 - 0.25 * (index % 2))
     return round(255 * r), round(255 * g), round(255 * b)
 
 
 def class_pixels(ids: NDArray[np.uint8], classes: int) -> NDArray[np.int64]:
-    """Return (classes,) pixels of each class in an array of ids; `IGNORE` is left out."""
+    """Return (classes,) pixel counts of each class in an array of ids; `IGNORE` is left out."""
     return np.bincount(ids.reshape(-1), minlength=256)[:classes].astype(np.int64)
 
 
 def rasterised_classes(classes: ClassMap) -> ClassMap:
-    """Return the class map of rasterised polygons: codes, and one of them for pixels to ignore."""
+    """Return the class map of rasterised polygons: class codes, and one unused code for pixels to ignore."""
     taken = {each.code for each in classes.classes}
     none = next(code for code in (IGNORE, 0, *range(0xFFFE, 0, -1)) if code not in taken)
     return ClassMap(classes.classes, "codes", (none,))

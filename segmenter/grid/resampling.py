@@ -1,12 +1,12 @@
-"""Resampling between two grids of pixels that begin at one corner: exact positions, no seams.
+"""Resampling between two pixel grids with a common corner: exact positions, no seams.
 
-A step is the number of source pixels along one target pixel, a fraction. Coarser grids (steps above 1) get
-the mean over the area of a target pixel, finer ones linear interpolation between centres. Positions are
-computed in whole numbers, and each value is summed up in the order of its own source pixels. So the law of
+A step is the number of source pixels per target pixel along an axis, as a fraction. For coarser grids (steps
+above 1) the mean over the target pixel's area is taken; for finer ones, linear interpolation between centres.
+Positions are computed in whole numbers, and values are summed in the order of their source pixels. The law of
 this module: **a target pixel has the same bits, whichever window it is computed in**, which a warped VRT of
 GDAL does not promise.
 
-Pixels without data count for nothing: the weights of the others are made to sum to 1.
+Pixels without data are left out: the weights of the others are rescaled to sum to 1.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DENOMINATOR = 1000
 
 
 def step_of(ratio: float) -> Fraction:
-    """Return the step next to a ratio of two pixels' sides."""
+    """Return the fraction nearest to the ratio of two pixel sizes."""
     if ratio < 1:
         return 1 / Fraction(1 / ratio).limit_denominator(_DENOMINATOR)
     return Fraction(ratio).limit_denominator(_DENOMINATOR)
@@ -31,10 +31,10 @@ def step_of(ratio: float) -> Fraction:
 
 @dataclass(frozen=True, eq=False)
 class Taps:
-    """Source pixels of some target pixels along one axis, and their weights.
+    """Source pixels and weights of some target pixels along one axis.
 
     Attributes:
-        index: (N, T) source pixels; where the weight is 0, any that exists.
+        index: (N, T) source pixels; any valid index where the weight is 0.
         weight: (N, T) float64; each row sums to 1.
     """
 
@@ -43,17 +43,17 @@ class Taps:
 
     @property
     def span(self) -> tuple[int, int]:
-        """The first of all source pixels, and the one after the last."""
+        """First source pixel used, and the one after the last."""
         used = self.index[self.weight > 0]
         return int(used.min()), int(used.max()) + 1
 
     def shifted(self, by: int, length: int) -> Taps:
-        """Return the same over a part of the source, of `length` pixels, that holds all of `span`."""
+        """Return the same taps relative to `length` source pixels that include all of `span`."""
         return Taps(np.clip(self.index + by, 0, length - 1), self.weight)
 
 
 def count_of(length: int, step: Fraction) -> int:
-    """Return target pixels that cover so many source pixels; the last may reach beyond."""
+    """Return the number of target pixels that cover `length` source pixels; the last may reach beyond."""
     return -(-length * step.denominator // step.numerator)
 
 
@@ -73,7 +73,7 @@ def taps(first: int, stop: int, length: int, step: Fraction) -> Taps:
 
 
 def sources(first: int, stop: int, length: int, step: Fraction) -> tuple[int, int]:
-    """Return the source pixels that target pixels depend on: the first, and the one after the last."""
+    """Return the source pixels of target pixels first … stop − 1: the first, and the one after the last."""
     low = taps(first, first + 1, length, step).span
     high = taps(stop - 1, stop, length, step).span
     return low[0], high[1]
@@ -82,15 +82,15 @@ def sources(first: int, stop: int, length: int, step: Fraction) -> tuple[int, in
 def resampled(
     image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_], rows: Taps, cols: Taps
 ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Return values at the target pixels, as floats, and where there are any.
+    """Return values at the target pixels, as floats, and a mask of valid ones.
 
     Args:
-        image_HWC: 0 where invalid. Its rows and columns are numbered as those of the taps.
-        valid_HW: where it has data.
+        image_HWC: image, 0 where invalid; rows and columns have the numbers that the taps use.
+        valid_HW: True where the image has data.
 
     Returns:
-        (N, M, C) float32, of types with more than 24 significant bits float64; 0 where no pixel of the
-        footprint has data.
+        (N, M, C) float32, or float64 for types of more than 24 significant bits; 0 if no source pixel has
+        data.
     """
     kind = np.result_type(np.float32, image_HWC.dtype) if image_HWC.dtype.itemsize > 2 else np.float32
     total = _along_cols(_along_rows(image_HWC, rows, kind), cols)
@@ -134,7 +134,7 @@ def _along_cols(image_HWC: NDArray[Any], taps: Taps) -> NDArray[Any]:
 
 
 def as_type(values: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Return values rounded to the whole numbers of a type, or as floats of it."""
+    """Return values converted to a type; rounded if it is an integer type."""
     kind = np.dtype(dtype)
     if kind.kind not in "iu":
         return values.astype(kind, copy=False)

@@ -1,4 +1,4 @@
-"""Scenes, and the dataset they make up: the result of every loader."""
+"""Scenes, and datasets as collections of scenes: the result of every loader."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Scene:
     'train'
 
     Attributes:
-        name: unique in its dataset; outputs and messages use it.
+        name: unique in the dataset; used in outputs and messages.
         image: the image file.
-        label: the label file; None where a scene is only predicted.
-        group: scenes of one group show one place (or flight) and are never split.
-        split: what the scene is used for.
-        metres_per_pixel: as the recipe says it, which goes before the file's georeference; None: it does not.
-        files: that the image is made of, where its bands lie in several, or a driver has to be named.
+        label: the label file; None if the scene is only predicted.
+        group: scenes of one group show the same place (or flight) and stay in one split.
+        split: use of the scene: train, validation or test.
+        metres_per_pixel: from the recipe, which overrides the file's georeference; None: not in the recipe.
+        files: files of the image if its bands lie in several files, or if a driver must be named.
     """
 
     name: str
@@ -44,21 +44,21 @@ class Scene:
 
 @dataclass(frozen=True)
 class Dataset:
-    """The scenes of a dataset, their class map and how their files are read.
+    """Scenes of a dataset, their class map, and rules for reading their files.
 
     Attributes:
         root: folder of the dataset; caches lie in it.
-        bands: 1-based bands of the image files that the model sees, in order; None for all. A band that
-            is named here is data, whatever its file calls it (NAIP tags near infrared as alpha).
-        labels: which labels these are, for the protocol of scores: full or eroded.
-        unused: files that a configured rule left out, with the reason; printed, never silent.
-        notes: further messages of the loader, a line each; printed where the dataset is announced.
-        cache: folder for the tile index and decoded scenes, where not in the root.
-        cache_bytes: that decoded scenes may take there; None: as the disk allows.
-        cache_codec: `none` or `lz4`, by which they are stored.
-        leave_out: the recipe's key that leaves scenes out, for messages.
-        usual_metres: a pixel's side of scenes that neither the recipe nor their georeference tells the scale
-            of; None: unknown.
+        bands: 1-based bands that the model sees, in order; None for all. A band listed here is data, whatever
+            the file's tags are (NAIP tags near infrared as alpha).
+        labels: kind of labels, for the protocol of scores: full or eroded.
+        unused: files excluded by a configured rule, with the reason; always printed.
+        notes: further messages of the loader, one line each, printed with the dataset.
+        cache: folder for the tile index and decoded scenes, if not in the root.
+        cache_bytes: bytes that decoded scenes may occupy there; None: limited by the disk only.
+        cache_codec: compression of decoded scenes: `none` or `lz4`.
+        leave_out: recipe key that excludes scenes, for messages.
+        usual_metres: metres a pixel of scenes whose scale is in neither recipe nor georeference; None:
+            unknown.
     """
 
     name: str
@@ -80,22 +80,22 @@ class Dataset:
         return tuple(scene for scene in self.scenes if scene.split == split)
 
     def scale_of(self, scene: Scene, georeference: float | None) -> float | None:
-        """Return a scene's metres a pixel: the recipe's, else its georeference's; None if neither says."""
+        """Return a scene's metres a pixel: the recipe's, the georeference's or `usual_metres`; else None."""
         return scene.metres_per_pixel or georeference or self.usual_metres
 
 
 @dataclass(frozen=True)
 class Layout:
-    """File names of a dataset below its root, by the recipe alone.
+    """Naming scheme of a dataset's files below its root, from the recipe alone.
 
     Attributes:
-        images, labels: match relative posix paths; named groups of `images` are the recipe's fields.
-        form: of an image's path, for messages.
-        bands: pattern → its regular expression, of the files of a scene whose bands lie in several, in their
-            order; `images` is the first.
-        grid: which of those has the grid of the scene; None: the finest.
-        by_georeference: whether label rasters are placed on images by it.
-        classes: what these hold; None: what a run says.
+        images, labels: patterns of relative POSIX paths; named groups of `images` are the recipe's fields.
+        form: form of an image's path, for messages.
+        bands: pattern → regular expression, in order, if a scene's bands lie in several files; `images` is
+            the first.
+        grid: pattern whose file defines the scene's grid; None: the finest.
+        by_georeference: True if label rasters are aligned to images by georeference.
+        classes: class map of the label rasters; None: the run's.
     """
 
     root: Path
@@ -113,7 +113,7 @@ class Layout:
         return tuple(self.images.groupindex)
 
     def fields(self, image: Path) -> dict[str, str] | None:
-        """Return the fields of an image, by its path below the root or another folder; None if none fits."""
+        """Return an image's fields from its path below the root or another folder; None if not matching."""
         below = self._below(image)
         match = None if below is None else self.images.fullmatch(below)
         if match is None:
@@ -125,7 +125,7 @@ class Layout:
         return self._below(folder) is not None
 
     def holds(self, path: Path) -> bool:
-        """Return whether a file of that name would be taken for an image or label of the dataset."""
+        """Return whether a path matches the pattern of an image or label of the dataset."""
         below = self._below(path)
         regexes = self.images, self.labels, *self.bands.values()
         return below is not None and any(regex.fullmatch(below) for regex in regexes)

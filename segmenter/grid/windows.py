@@ -1,4 +1,4 @@
-"""Windows over a raster: which pixels are read together, and which of them are kept.
+"""Windows over a raster: the pixels read together, and the part of each window that is kept.
 
 The law of this module: **every pixel of the raster is kept exactly once.**
 """
@@ -13,7 +13,7 @@ from itertools import chain, pairwise
 from segmenter.grid.geometry import Size, Window
 
 COLUMN = 1 << 16
-"""Pixels of width that are mapped from top to bottom before those beside them: of most rasters, all."""
+"""Width in pixels of a column, mapped from top to bottom before the next one; wider than most rasters."""
 
 _ALIGNED = 512
 """A column begins with a block of the map's file (`raster.write.BLOCK`)."""
@@ -21,7 +21,7 @@ _ALIGNED = 512
 
 @dataclass(frozen=True)
 class Placement:
-    """One window of a tiling: `read` is what the model sees, `keep` the part of it that is its own."""
+    """One window of a tiling: the model sees `read`; only `keep` goes into the result."""
 
     read: Window
     keep: Window
@@ -29,14 +29,14 @@ class Placement:
 
 @dataclass(frozen=True)
 class Columns:
-    """A part of a raster, cut into columns that are mapped one after the other, each from top to bottom.
+    """Part of a raster, cut into columns that are mapped one after the other, each from top to bottom.
 
-    So memory depends on a column's width, not on the raster's. Rows are counted through all columns: in a
+    Memory thus depends on a column's width, not on the raster's. Rows are counted through all columns: in a
     part of 100 rows, row 130 is row 30 of the second column.
 
     Attributes:
-        part: all of it.
-        width: of a column at most, in pixels.
+        part: the whole part.
+        width: maximum width of a column in pixels.
     """
 
     part: Window
@@ -44,12 +44,12 @@ class Columns:
 
     @property
     def step(self) -> int:
-        """Pixels from one column to the next: as equal as whole blocks of a file allow."""
+        """Pixels from one column to the next: nearly equal, and multiples of a file's blocks."""
         count = max(1, -(-self.part.width // self.width))
         return min(self.width, max(1, round_up(-(-self.part.width // count), math.gcd(self.width, _ALIGNED))))
 
     def left(self, done_rows: int) -> Iterator[Window]:
-        """Yield the columns that are left after so many rows."""
+        """Yield the columns that remain after the first `done_rows` rows."""
         if not self.part.size.pixels:
             return
         index, rows = divmod(done_rows, self.part.height)
@@ -59,7 +59,7 @@ class Columns:
             rows = 0
 
     def pixels(self, done_rows: int) -> int:
-        """Return pixels in the first so many rows."""
+        """Return the number of pixels in the first `done_rows` rows."""
         if not self.part.height:
             return 0
         index, rows = divmod(done_rows, self.part.height)
@@ -104,17 +104,17 @@ def halo_windows(
     """Yield windows for exact tiled prediction: law 4, *tiles disappear*.
 
     Args:
-        area: the raster in pixels; it is thought of as padded below and right to a multiple of `stride`. Of
-            a mosaic, its rectangle in the coordinates that the windows are to have.
+        area: the raster in pixels; treated as padded below and right to a multiple of `stride`. For a mosaic,
+            its rectangle in the coordinates of the windows.
         window: the largest window; rounded up to a multiple of `stride`.
         halo: pixels next to an inner border of a window that are not kept, at least the model's
             receptive-field radius.
-        stride: the model's total stride; every window starts and ends on its grid, which begins where the
-            area does.
-        part: what is to be kept of the area; None: all of it.
+        stride: the model's total stride; every window starts and ends on its grid, which begins at the area's
+            corner.
+        part: part of the area to keep; None: all of it.
 
-    A window never reaches beyond the padded area: there, the model's own padding must act where it would
-    act on the whole. All windows have one shape, no larger than as many of them need to be.
+    A window never reaches beyond the padded area: beyond it, the model's own padding must act as on the whole
+    raster. All windows have one shape, the smallest that needs no more windows.
     """
     extent = area if isinstance(area, Window) else Window.of(area)
     wanted = (extent if part is None else part.intersection(extent)).relative_to(extent)
@@ -148,9 +148,9 @@ def _halo_axis(
 
 
 def least_window(length: int, window: int, halo: int, stride: int) -> int:
-    """Return the smallest side with which `length` pixels take no more windows than with `window`.
+    """Return the smallest side with which as few windows cover `length` pixels as with `window`.
 
-    Of n windows that share 2 · halo with each neighbour, n · (side − 2 halo) + 2 halo pixels are covered.
+    n windows that share 2 · halo with each neighbour cover n · (side − 2 halo) + 2 halo pixels.
     """
     if length <= window:
         return window
@@ -159,12 +159,12 @@ def least_window(length: int, window: int, halo: int, stride: int) -> int:
 
 
 def round_up(value: int, multiple: int) -> int:
-    """Return the smallest multiple that is not below."""
+    """Return the smallest multiple of `multiple` that is not below `value`."""
     return -(-value // multiple) * multiple
 
 
 def window_for(size: int, radius: int, stride: int) -> Size:
-    """Return a square window of `size` pixels, or larger where less than half of its side would be kept."""
+    """Return a square window of `size` pixels, enlarged if less than half of its side would be kept."""
     halo = -(-radius // stride) * stride
     side = size if size > 2 * halo else 4 * halo
     return Size(side, side).round_up(stride)

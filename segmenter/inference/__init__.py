@@ -1,1 +1,1 @@
-"""Windows to predictions: reading, blending, memory budget, the compiled function."""
+"""From windows to predictions: reading, blending, memory budget, the compiled function."""

@@ -1,8 +1,8 @@
-"""Smooth mode: overlapping windows, weighted and added up. For models that see farther than a halo can reach.
+"""Smooth mode: overlapping windows, weighted and summed. For models whose reach exceeds any halo.
 
 The law of this module: **the weights of all windows sum to 1 on every pixel**. Windows lie on a rectangular
-grid and their weights are products of one factor along rows and one along columns, so each axis is divided
-by its own sum beforehand, and nothing has to be counted or divided per pixel.
+grid and their weights are products of one factor along rows and one along columns, so each axis is divided by
+its sum in advance, without counts or divisions per pixel.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from segmenter.inference.events import Entry, Finished, Piece, Weighted
 from segmenter.inference.prediction import ExtraOutputs, Prediction
 
 _PIXELS_AT_ONCE = 1 << 20
-"""That are given at once; what is made of their probabilities takes memory for a moment."""
+"""Pixels yielded at once; processing their probabilities takes temporary memory."""
 
 WEIGHTS: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
     # Of the distance from the window's centre to that of a pixel, as a share of half the side: below 1.
@@ -32,11 +32,11 @@ WEIGHTS: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
 
 @dataclass(frozen=True)
 class Blend:
-    """Blending of windows.
+    """Settings of blending.
 
     Attributes:
-        overlap: of neighbouring windows, in percent of their side.
-        weights: how a window's weight falls from its centre to its border, where it is not zero.
+        overlap: overlap of neighbouring windows, in percent of their side.
+        weights: shape of a window's weight, which falls from its centre to its border but stays above 0.
     """
 
     overlap: float = 50
@@ -47,7 +47,7 @@ class Blend:
             raise ConfigError(f"--overlap: expected 0 … 95 percent of a window, got {self.overlap:g}")
 
     def step(self, side: int, stride: int) -> int:
-        """Return pixels from one window to the next, on the grid of the stride."""
+        """Return the pixels from one window to the next, a multiple of the stride."""
         return max(stride, int(side * (100 - self.overlap) / 100) // stride * stride)
 
 
@@ -57,11 +57,11 @@ def window_weights(kind: str, side: int) -> NDArray[np.float64]:
 
 
 def blend_windows(area: Window, window: Size, blend: Blend, stride: int, part: Window) -> Iterator[Weighted]:
-    """Yield the windows over an area that touch a part of it, row by row.
+    """Yield the windows over an area that touch one part of it, row by row.
 
-    They are those of the whole area, which is thought of as padded below and right to a multiple of
-    `stride`, and lie on its grid; no window reaches beyond it. `keep` is what a window shares with the part.
-    Memory: for the weights of the windows side by side, so that a part is not to be wide.
+    They are windows of the whole area, which is treated as padded below and right to a multiple of `stride`;
+    they are aligned to the stride, and none reaches beyond the area. `keep` is a window's overlap with the
+    part. Memory grows with the number of windows side by side, so a part should not be wide.
     """
     wanted, padded = part.intersection(area).relative_to(area), area.size.round_up(stride)
     side = window.round_up(stride)
@@ -77,7 +77,7 @@ def blend_windows(area: Window, window: Size, blend: Blend, stride: int, part: W
 def _axis(
     length: int, window: int, blend: Blend, stride: int, first: int, last: int
 ) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """Yield (start, weights) of the windows along one axis that touch first … last; the weights sum to 1."""
+    """Yield (start, weights) of the windows along an axis that touch first … last; weights sum to 1."""
     side = min(window, length)
     step = blend.step(side, stride)
     count = -(-(length - side) // step) + 1
@@ -96,10 +96,10 @@ def _axis(
 
 
 class Blender:
-    """Adds up the windows of jobs and gives what is complete.
+    """Sum of the windows of jobs; yields rows when complete.
 
-    Memory: K × window height × width of a column × 4 bytes a job; several jobs are under way only where
-    their rasters are smaller than a batch.
+    Memory: K × window height × column width × 4 bytes for each job; several jobs run at a time only if their
+    rasters are smaller than a batch.
     """
 
     def __init__(self, wanted: ExtraOutputs, classes: int) -> None:
@@ -109,10 +109,10 @@ class Blender:
     def take(
         self, entry: Entry[Any], weighted_HWK: NDArray[np.float32] | None
     ) -> Iterator[tuple[Window, Prediction]]:
-        """Take the next entry of a job: a window with its weighted probabilities, or its end.
+        """Take the next entry of a job: a window with its weighted probabilities, or the job's end.
 
         Args:
-            weighted_HWK: None where the window holds no data, and at the end.
+            weighted_HWK: None if the window has no data, and at the end.
 
         Yields:
             Complete rows of the job's part, or of one of its columns.
@@ -135,7 +135,7 @@ class Blender:
 
 
 class _Band:
-    """The rows of a part that are not complete."""
+    """Incomplete rows of a part."""
 
     def __init__(self, part: Window, height: int, classes: int) -> None:
         self.part, self._top = part, part.row
@@ -165,7 +165,7 @@ class _Band:
         self._top += done
 
     def _shift(self, done: int) -> None:
-        """Move the rows that are left to the top, in steps that do not overlap: NumPy would copy first."""
+        """Move the remaining rows to the top, in steps without overlap: NumPy would copy them first."""
         for array in (self._sums, self._valid):
             left = len(array) - done
             for first in range(0, left, done):

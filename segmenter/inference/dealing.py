@@ -1,9 +1,9 @@
-"""Batches dealt to devices: each to whichever is free, their results in order, and a bounded number at once.
+"""Batches distributed to devices: each to a free one, results in order, a bounded number at once.
 
-A device is given as many batches as its worker takes at once (`Worker.at_once`, two on a GPU): while one is
-computed, the next is copied there, and the results of the one before are copied back and cut. A device that
-is slower than the others gets fewer batches. They need not wait for it as long as it takes no more than twice
-their time for one: so many results may wait for an earlier one.
+A device gets as many batches as its worker takes at once (`Worker.at_once`, two on a GPU): while one is
+computed, the next is copied to the device, and the previous results are copied back and cut. A slow device
+gets fewer batches. Others do not wait for it if a batch takes at most twice their time, since that many
+results may wait for an earlier one.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _WAITING = 2
 
 
 def places(predict: Predictor) -> int:
-    """Return the number of batches that a predictor takes at once, over all of its devices."""
+    """Return the number of batches that all devices of a predictor take at once."""
     return sum(worker.at_once for worker in predict.workers)
 
 
 def compute_all(
     batches: Iterable[Batch[J]], predict: Predictor, *, blended: bool
 ) -> Iterator[tuple[Batch[J], Iterator[Any]]]:
-    """Yield each batch with what is computed of its pieces, in order.
+    """Yield each batch with the results for its pieces, in order.
 
     Raises:
-        DeviceError: a single window does not fit into a device's memory; a batch that does not is halved.
+        DeviceError: a single window exceeds a device's memory; larger batches are halved.
     """
     if (count := places(predict)) == 1:
         device = _Device(predict.workers[0], blended)
@@ -56,7 +56,7 @@ def compute_all(
 def _deal(
     batches: Iterable[Batch[J]], workers: Sequence[Worker], pool: ThreadPoolExecutor, blended: bool
 ) -> Iterator[tuple[Batch[J], Future[Iterator[Any]]]]:
-    """Yield each batch with its result to come, in order, once a device has a place for it."""
+    """Yield each batch with its future result, in order, once a device has room for it."""
     devices = [_Device(worker, blended) for worker in workers]
     free: queue.SimpleQueue[_Device] = queue.SimpleQueue()
     for turn in range(max(worker.at_once for worker in workers)):  # each device has one before any has two
@@ -81,14 +81,14 @@ def _deal(
 
 
 class _Device:
-    """One device's model, with the largest batch that fits into its memory."""
+    """One device's model, with the largest batch that fits its memory."""
 
     def __init__(self, worker: Worker, blended: bool) -> None:
         self._worker, self._blended = worker, blended
         self._most: dict[tuple[int, ...], int] = {}
 
     def compute(self, batch: Batch[Any]) -> Iterator[Any]:
-        """Compute each piece that has data: the prediction of its kept part, or weighted probabilities."""
+        """Compute each piece that has data: the prediction of its `keep`, or weighted probabilities."""
         if batch.image is None:
             return iter(())
         pieces = [entry for entry in batch.entries if isinstance(entry, Piece) and entry.computed]

@@ -1,4 +1,4 @@
-"""Events of prediction: windows as read, windows as computed, and the end of a raster's job."""
+"""Events of prediction: windows read, windows computed, and the end of a raster's job."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from segmenter.raster.header import Readable as Readable
 
 
 class Strips(Protocol):
-    """Columns of a raster that are computed one after the other, each from top to bottom."""
+    """Columns of a raster, computed one after the other, each from top to bottom."""
 
     def left(self, done_rows: int) -> Iterator[Window]:
-        """Yield the columns that are left after so many rows, counted through all of them."""
+        """Yield the columns that remain after `done_rows` rows, counted through all columns."""
 
     def pixels(self, done_rows: int) -> int:
-        """Return pixels in the first so many rows."""
+        """Return the number of pixels in the first `done_rows` rows."""
 
 
 class Job(Protocol):
-    """A raster to be mapped."""
+    """Interface of a raster to map."""
 
     @property
     def part(self) -> Window | None:
@@ -36,15 +36,15 @@ class Job(Protocol):
 
     @property
     def columns(self) -> Strips | None:
-        """The order in which the part is computed; None: in `windows.Columns` of the tiling's width."""
+        """Order in which the part is computed; None: `windows.Columns` of the tiling's width."""
 
     @property
     def done_rows(self) -> int:
-        """Rows of the part's columns that need not be computed: an earlier run finished them."""
+        """Rows of the part's columns that an earlier run has finished."""
 
     @property
     def abandoned(self) -> bool:
-        """True if the rest of it is no longer wanted (its output failed)."""
+        """True if the rest of the job is no longer wanted, because its output failed."""
 
     def open(self) -> contextlib.AbstractContextManager[Readable]:
         """Open the raster; called and used in the reading thread."""
@@ -55,7 +55,7 @@ J = TypeVar("J", bound=Job)
 
 @dataclass(frozen=True, eq=False)
 class Weighted(Placement):
-    """A window with the weights of its rows and of its columns; a pixel's weight is their product."""
+    """A window with weights for its rows and columns; a pixel's weight is their product."""
 
     rows: NDArray[np.float32]
     cols: NDArray[np.float32]
@@ -63,13 +63,13 @@ class Weighted(Placement):
 
 @dataclass(frozen=True, eq=False)
 class Piece(Generic[J]):
-    """A window as read.
+    """A window after reading.
 
     Attributes:
-        place: where it lies; `Weighted` where windows are blended.
-        computed: whether it has a valid pixel that is kept; else there is nothing to compute.
-        valid: (H, W) of the part that is kept.
-        part: what is wanted of the job's raster, or the column of it that the window is one of.
+        place: position of the window; a `Weighted` if windows are blended.
+        computed: True if a kept pixel is valid; else nothing is computed.
+        valid: (H, W) mask of the part that is kept.
+        part: the part of the job's raster to map, or the window's column of it.
     """
 
     job: J
@@ -80,20 +80,20 @@ class Piece(Generic[J]):
 
     @property
     def keep(self) -> Window:
-        """The window's own part, in the raster's coordinates."""
+        """The kept part of the window, in the raster's coordinates."""
         return self.place.keep
 
     @property
     def within(self) -> Window:
-        """The same in the coordinates of the window."""
+        """The kept part in the coordinates of the window."""
         return self.place.keep.relative_to(self.place.read)
 
     @property
     def weights(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Weights of its rows and columns.
+        """Weights of the window's rows and columns.
 
         Raises:
-            TypeError: windows are not blended.
+            TypeError: the windows are not blended.
         """
         if not isinstance(self.place, Weighted):
             raise TypeError(f"{self.place.read}: expected a window with weights, as blended ones have")
@@ -102,14 +102,14 @@ class Piece(Generic[J]):
 
 @dataclass(frozen=True, eq=False)
 class Finished(Generic[J]):
-    """Every window of the job was given."""
+    """All windows of the job have been yielded."""
 
     job: J
 
 
 @dataclass(frozen=True, eq=False)
 class Failed(Generic[J]):
-    """The job's raster cannot be read (on); no more of it will come."""
+    """The job's raster cannot be read further; the job yields nothing more."""
 
     job: J
     error: SegmenterError
@@ -125,7 +125,7 @@ class Mapped(Generic[J]):
 
     @property
     def ids(self) -> NDArray[np.uint8]:
-        """(H, W) class ids, `IGNORE` where there is no data."""
+        """(H, W) class ids; `IGNORE` where there is no data."""
         return self.prediction.ids
 
 
@@ -138,11 +138,11 @@ Event = Mapped[J] | Finished[J] | Failed[J]
 
 @dataclass(frozen=True, eq=False)
 class Batch(Generic[J]):
-    """Windows of one shape, in order, and news of jobs between them.
+    """Windows of one shape, in order, and ends of jobs between them.
 
     Attributes:
-        image: (B, H, W, C) pixels of those pieces that are computed; None where there is none.
-        valid: (B, H, W) of the same.
+        image: (B, H, W, C) pixels of the pieces to compute; None if there are none.
+        valid: (B, H, W) mask of the same pixels.
     """
 
     entries: Sequence[Entry[J]]

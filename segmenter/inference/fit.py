@@ -1,9 +1,9 @@
-"""Fit of a raster to a run: type, names of bands, and range of values, before anything is computed.
+"""Fit of a raster to a run, checked before computing: type, band names, and range of values.
 
-A model sees numbers. The same landscape in other units, or with its bands in another order, gives a map that
-is wrong everywhere and looks like one. Compared are the names that a raster gives its bands, and its values
-with the mean and deviation of each band in training. Means of one landscape differ from those of another; a
-common factor or offset of all bands does not come from a landscape.
+A model sees only numbers: the same landscape in other units, or with bands in another order, gives a
+plausible map that is wrong everywhere. The raster's band names are compared with the run's, and its values
+with each band's mean and deviation in training. Means differ between landscapes, but a common factor or
+offset of all bands is no property of a landscape.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from segmenter.runs.ensemble import AnyRun, members
 
 _INSIST = "to take it all the same: --insist, in Python insist=True"
 _ACROSS, _SIDE = 4, 64
-"""Windows of the sample: so many in each direction, of so many pixels a side."""
+"""Windows of the sample: number in each direction, and side in pixels."""
 _SMALL_PIXELS = 1 << 18
 _MOST_SAMPLED = 1000
-"""Inputs of a call whose values are read ahead: of more, so many at even distances."""
+"""Most inputs of a call whose values are checked in advance; of more, this number at even distances."""
 _LEAST_PIXELS = 256
 """Fewer of them say nothing."""
 _FAR, _NOTABLE = 10.0, 4.0
@@ -43,7 +43,7 @@ _OFFSETS = (1000.0, 0.1)
 
 @dataclass(frozen=True)
 class Sample:
-    """Mean and deviation of each band of a raster, over some windows at even distances."""
+    """Mean and deviation of each band of a raster, over some evenly spaced windows."""
 
     mean_C: NDArray[np.float64]
     std_C: NDArray[np.float64]
@@ -51,7 +51,7 @@ class Sample:
 
     @classmethod
     def of(cls, raster: Readable, part: Window) -> Sample:
-        """Read 16 windows from the top, or a small part at once; windows that cannot be read are left out."""
+        """Read 16 windows from the top, or a small part at once; unreadable windows are left out."""
         samples = [np.empty((0, len(raster.bands)))]
         for window in _windows(part):
             try:
@@ -77,7 +77,7 @@ def _windows(part: Window) -> list[Window]:
 
 
 def sampled_of(paths: Sequence[Path]) -> frozenset[Path]:
-    """Return the inputs of a call whose values are compared: all, or 1,000 at even distances."""
+    """Return the inputs of a call whose values are checked: all, or 1,000 at even distances."""
     count = min(len(paths), _MOST_SAMPLED)
     return frozenset(paths[i * len(paths) // count] for i in range(count))
 
@@ -90,15 +90,15 @@ def check_fit(
     insist: bool = False,
     sampled: Container[Path] | None = None,
 ) -> tuple[str, ...]:
-    """Return warnings about a raster that the model of a run is to see.
+    """Return warnings about a raster to be predicted with a run.
 
     Args:
-        part: of the raster.
-        insist: give a warning where else the raster is refused.
-        sampled: files whose values are looked at; None: any.
+        part: part of the raster to map.
+        insist: warn instead of refusing the raster.
+        sampled: files whose values are checked; None: all.
 
     Raises:
-        RasterError: its values are of another type or unit, or its bands in another order, than in training.
+        RasterError: type or unit of its values, or the order of its bands, differ from training.
     """
     info = raster.info
     told: list[str] = []
@@ -140,7 +140,7 @@ def _other_order(run: AnyRun, info: RasterInfo, bands: Sequence[int]) -> list[st
 
 
 def unlike(sample: Sample, trained: Normalisation) -> tuple[bool, str]:
-    """Compare values with those of training: whether they are another quantity, and a line on it, if any."""
+    """Compare values with training; return True if the quantity differs, and a line on it, or empty text."""
     mean, std = np.array(trained.mean), np.array(trained.std)
     if sample.pixels < _LEAST_PIXELS or len(mean) != len(sample.mean_C):
         return False, ""
@@ -162,7 +162,7 @@ def unlike(sample: Sample, trained: Normalisation) -> tuple[bool, str]:
 
 
 def _common_factor(sample: Sample, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]) -> float | None:
-    """Return by what all bands are larger, in mean and in deviation; None where they are not alike."""
+    """Return the common factor of all bands, in mean and deviation; None if they have none."""
     told = np.abs(mean_C) > std_C / 2  # a mean near 0 has no ratio
     factors = np.concatenate([sample.std_C / std_C, sample.mean_C[told] / mean_C[told]])
     if not (factors > 0).all() or factors.max() > _ALIKE * factors.min():
@@ -171,7 +171,7 @@ def _common_factor(sample: Sample, mean_C: NDArray[np.float64], std_C: NDArray[n
 
 
 def _offset(sample: Sample, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]) -> str:
-    """Return what to say of a well-known number that was added to all bands."""
+    """Return text on a well-known number that was added to all bands; empty if there is none."""
     more = sample.mean_C - mean_C
     spread = sample.std_C / std_C
     common = float(more.mean())
@@ -183,7 +183,7 @@ def _offset(sample: Sample, mean_C: NDArray[np.float64], std_C: NDArray[np.float
 
 
 def _decibels(sample: Sample, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]) -> str:
-    """Return what to say of values that are never negative where those of training are."""
+    """Return text if values are never negative but those of training are; else empty text."""
     negative, positive = (mean_C < -std_C).all(), (sample.mean_C >= 0).all()
     return "are they linear, and those of training decibels?" if negative and positive else ""
 
@@ -194,7 +194,7 @@ def _fits_reversed(sample: Sample, mean_C: NDArray[np.float64], std_C: NDArray[n
 
 
 def _orders(mean_C: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the means as they are, and with the first three in reverse order."""
+    """Return the means in order, and with the first three reversed."""
     return mean_C, np.concatenate([mean_C[2::-1], mean_C[3:]])
 
 

@@ -1,4 +1,4 @@
-"""Compiled function from pixels to class ids: one byte a pixel leaves the device."""
+"""Compiled function from pixels to class ids: only one byte a pixel leaves the device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from segmenter.model.size import inference_bytes_per_pixel
 
 @dataclass(frozen=True, eq=False)
 class Member:
-    """A Keras model that gives logits, and the normalisation of its input."""
+    """A Keras model that returns logits, with the normalisation of its input."""
 
     model: Any
     normalisation: Normalisation
@@ -34,26 +34,26 @@ class Member:
 class PredictFunction:
     """(image (B, H, W, C) of any dtype, valid (B, H, W) bool) → `Prediction` of the batch.
 
-    Height and width are multiples of the models' strides. Normalisation, the average over models and
-    symmetries and scales and the choice of the class are part of the compiled graph.
+    Height and width must be multiples of the models' strides. The compiled graph includes normalisation, the
+    average over models, symmetries and scales, and the choice of the class.
 
-    Several threads may call it: they start the graph one after the other, and copy to and from the device
-    beside each other. On a GPU, to start it is to queue its kernels, and memory is given back in the queue's
-    order: two batches take the model's memory once.
+    Several threads may call it: they start the graph one after the other, but copy to and from the device in
+    parallel. On a GPU, starting means queueing kernels, and memory is freed in queue order: two batches take
+    the model's memory only once.
 
     Attributes:
-        wanted: what it gives beside class ids.
-        classes: K.
-        bytes_per_pixel: memory that a pixel of a window takes while it is computed.
-        at_once: batches worth being under way at once: two on a GPU, which computes one while the next is
-            copied; one on a CPU, where there is nothing to copy.
+        wanted: outputs besides class ids.
+        classes: number of classes K.
+        bytes_per_pixel: memory for a pixel of a window while it is computed.
+        at_once: useful number of concurrent batches: two on a GPU, which computes one while the next is
+            copied; one on a CPU, without copies.
 
     Args:
-        device: to compute on, as GPU:1; None: TensorFlow's choice.
-        reading: the context in which the models' variables are read; None: as they are.
+        device: device to compute on, such as GPU:1; None: TensorFlow's choice.
+        reading: context manager for reading the models' variables; None: none needed.
 
     Raises:
-        DeviceError: where a batch does not fit into memory.
+        DeviceError: a batch does not fit into memory.
     """
 
     def __init__(
@@ -91,14 +91,14 @@ class PredictFunction:
 
     @property
     def workers(self) -> tuple[PredictFunction, ...]:
-        """Itself."""
+        """The function itself: one device."""
         return (self,)
 
     def __call__(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_]) -> Prediction:
         return self.part(image_BHWC, valid_BHW, Window.of(Size(*valid_BHW.shape[1:])))
 
     def part(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_], box: Window) -> Prediction:
-        """Predict one part of each window: what lies around it is computed, but no classes chosen."""
+        """Predict one part of each window; pixels around it are computed, but get no classes."""
         edges = np.array([box.row, box.row_stop, box.col, box.col_stop], np.int32)
         with memory_errors(_doing(valid_BHW), _REMEDY), self._placed():
             outputs = self._plain(image_BHWC, valid_BHW, _whole(valid_BHW), edges)
@@ -108,7 +108,7 @@ class PredictFunction:
         return nullcontext() if self._device is None else tf.device(self._device)
 
     def run_on(self, device: str | None) -> None:
-        """Compute there from now on."""
+        """Compute on `device` from now on."""
         self._device = device
         on_gpu = device.startswith("GPU") if device else bool(tf.config.list_physical_devices("GPU"))
         self.at_once = 2 if on_gpu else 1
@@ -128,7 +128,7 @@ class PredictFunction:
 
 
 class OnSeveralDevices:
-    """One function for each device: `predictor.classify_all` gives batches to all of them at once."""
+    """One function per device: `predictor.classify_all` sends batches to all of them at once."""
 
     def __init__(self, workers: Sequence[PredictFunction]) -> None:
         self.workers = tuple(workers)
@@ -143,11 +143,11 @@ class OnSeveralDevices:
 def on_all_gpus(
     build: Callable[[], PredictFunction], devices: Sequence[str] | None = None
 ) -> PredictFunction | OnSeveralDevices:
-    """Return a function on every visible GPU, each with a model of its own, or on the CPU.
+    """Return functions on every visible GPU, each with its own model, or one on the CPU.
 
     Args:
-        build: makes a model and its function, on the device that is in force.
-        devices: other ones, as CPU:1.
+        build: makes a model and its function on TensorFlow's current device.
+        devices: other devices, such as CPU:1.
     """
     names = devices or [device.name for device in tf.config.list_logical_devices("GPU")]
     if len(names) < 2:
@@ -164,8 +164,8 @@ def on_all_gpus(
 def on_replicas(model: Any, normalisation: Normalisation, devices: Devices) -> Predictor:
     """Return a model in training on each device of this worker, with that device's weights.
 
-    Nothing is copied: what it predicts is what the model has learned when it is called. Where the devices
-    leave it to the host, the model has to lie there.
+    Weights are not copied: each call predicts with the model's current weights. If the host must predict for
+    the devices, the model has to be on the host.
     """
     member = Member(model, normalisation)
     if devices.predicts_on_host:
@@ -186,11 +186,11 @@ def on_replicas(model: Any, normalisation: Normalisation, devices: Devices) -> P
 
 
 class _Graphs:
-    """A function compiled once per type and bands of its image, for windows of all shapes.
+    """A function compiled once per pixel type and number of bands, for windows of all shapes.
 
-    One graph for all shapes is less waiting, and a window goes through the same operations as a whole
-    raster does. They are started one by one: the memory of two at once is not there, and on a CPU XLA's
-    programs must not run twice at once (`tensors`).
+    One graph for all shapes saves compilation, and treats a window with the same operations as a whole
+    raster. Calls are started one by one: there is no memory for two, and on a CPU XLA's programs must not run
+    twice at once (`tensors`).
     """
 
     def __init__(self, function: Any, one_by_one: threading.Lock) -> None:
@@ -222,10 +222,10 @@ def _doing(valid_BHW: NDArray[np.bool_]) -> str:
 def predict_function(
     model: Any, normalisation: Normalisation, wanted: ExtraOutputs | None = None, tta: str = "none"
 ) -> PredictFunction:
-    """Return a Keras model that gives logits, as what `predictor` takes.
+    """Return a Keras model that returns logits, as a function for `predictor`.
 
     Args:
-        tta: what is averaged, see `tta.parse_tta`.
+        tta: symmetries and scales to average, see `tta.parse_tta`.
     """
     return ensemble_function([Member(model, normalisation)], wanted, tta)
 
@@ -233,35 +233,35 @@ def predict_function(
 def ensemble_function(
     members: Sequence[Member], wanted: ExtraOutputs | None = None, tta: str = "none"
 ) -> PredictFunction:
-    """Return several models as one: the mean of their probabilities, each with the same weight."""
+    """Return several models as one function: the mean of their probabilities with equal weights."""
     return PredictFunction(members, wanted or ExtraOutputs(), parse_tta(tta))
 
 
 def _measures(model: Any) -> tuple[int, float]:
-    """Return (classes, bytes per pixel) of a Keras model; 0 where a plain function stands in for one."""
+    """Return (classes, bytes per pixel) of a Keras model; 0 for a plain function in its place."""
     if not hasattr(model, "outputs"):
         return 0, 0.0
     return int(model.outputs[0].shape[-1]), inference_bytes_per_pixel(model)
 
 
 def _whole(valid_BHW: NDArray[np.bool_]) -> NDArray[np.int32]:
-    """Return 1 if all pixels have data, in the type that TensorFlow keeps in the host's memory.
+    """Return 1 if all pixels have data, as a type that TensorFlow keeps in host memory.
 
-    A GPU that found it out itself would have to be waited for before the rest of the graph is started.
+    If a GPU computed it, the graph would have to wait for the GPU before it continues.
     """
     return np.array(valid_BHW.all(), np.int32)
 
 
 @dataclass(frozen=True, eq=False)
 class _Pixels:
-    """(B, H, W, C) pixels as read, (B, H, W) where they have data, and whether they all have."""
+    """(B, H, W, C) pixels as read, (B, H, W) mask of data, and a flag that is 1 if all have data."""
 
     image: Any
     valid: Any
     whole: Any
 
     def normalised(self, member: Member, *, after: Any = None) -> Any:
-        """Return images as a member's model takes them, once `after` is computed."""
+        """Return images normalised for a member, computed after `after`."""
         with _after(after):
             image = self.image if after is None else tf.identity(self.image)
         return tf.cond(
@@ -272,7 +272,7 @@ class _Pixels:
 
 
 def _average(members: Sequence[Member], pixels: _Pixels, tta: Tta) -> Any:
-    """Return mean probabilities over models, scales and symmetries, with memory for one at a time."""
+    """Return mean probabilities over models, scales and symmetries, in the memory of one at a time."""
     total: Any = None
     softmax = fused(tf.nn.softmax)  # one for all: they come one after the other
     for member in members:
@@ -303,7 +303,7 @@ def _after(total: Any) -> Any:
 
 
 def _outputs(scores: Any, box_4: Any, wanted: ExtraOutputs, *, are_logits: bool) -> dict[str, Any]:
-    """Return the parts of a `Prediction` of a box from logits or probabilities, as tensors."""
+    """Return the parts of a `Prediction` within a box, from logits or probabilities, as tensors."""
     box = (slice(None), slice(box_4[0], box_4[1]), slice(box_4[2], box_4[3]))
     # Cut out afterwards: the class of a pixel costs less than a copy of its scores.
     outputs = {"ids": per_pixel(_largest, scores)[box]}
@@ -323,17 +323,17 @@ def _outputs(scores: Any, box_4: Any, wanted: ExtraOutputs, *, are_logits: bool)
 
 
 def _largest(scores: Any) -> Any:
-    """Return the index of the largest along the last axis, the first of several, as uint8."""
+    """Return the index of the largest value along the last axis (ties: the first), as uint8."""
     return tf.cast(tf.argmax(scores, axis=-1, output_type=tf.int32), tf.uint8)
 
 
 def _weigh(probabilities: Any, weights: Any) -> Any:
-    """Return the probabilities or logits of each class, with none where a pixel has no data."""
+    """Return probabilities or logits of each class times the pixels' weights; 0 without data."""
     return probabilities * weights[..., tf.newaxis]
 
 
 def _weigh_logits(scores: Any, weights: Any) -> Any:
-    """Return the prediction of logits."""
+    """Return the weighted probabilities of logits."""
     return _weigh(tf.nn.softmax(scores), weights)
 
 

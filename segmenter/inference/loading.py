@@ -1,4 +1,4 @@
-"""Loading of a run's model, compiled to predict on every GPU; TensorFlow is imported at that moment."""
+"""Loading of a run's model, compiled to predict on every GPU; TensorFlow is imported only then."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KEPT: ContextVar[KeptModels | None] = ContextVar("kept", default=None)
 
 
 class KeptModels:
-    """Compiled models that are kept for later calls, as long as their weights are the same files."""
+    """Cache of compiled models for later calls, valid while their weight files are unchanged."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -36,7 +36,7 @@ class KeptModels:
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """Let `load_predictor` take models from here, and leave them here."""
+        """Let `load_predictor` use and fill this cache in the block."""
         token = _KEPT.set(self)
         try:
             yield
@@ -44,7 +44,7 @@ class KeptModels:
             _KEPT.reset(token)
 
     def get(self, key: Any, weights: Any, load: Callable[[], Predictor]) -> Predictor:
-        """Return the model of a key; load it where there is none with these weights."""
+        """Return the cached model of a key; load it if there is none with these weights."""
         with self._lock:
             if key not in self._found or self._found[key][0] != weights:
                 self._found.pop(key, None)  # before the next takes memory
@@ -60,16 +60,16 @@ def load_predictor(
 ) -> Predictor:
     """Return the compiled model of a run or ensemble, on every visible GPU, or on the CPU.
 
-    Within `KeptModels.used`, one that was loaded before.
+    Within `KeptModels.used`, a cached model if possible.
 
     Args:
-        wanted: beside class ids.
-        tta: over which mirror images and scales it averages, see `tta.parse_tta`.
-        precision: a Keras dtype policy for each of the runs; None: float32 for all.
+        wanted: outputs besides class ids.
+        tta: symmetries and scales to average, see `tta.parse_tta`.
+        precision: Keras dtype policy of each run; None: float32 for all.
 
     Raises:
-        CheckpointError: no checkpoint, a damaged one, or one of another model.
-        DeviceError: the device has no memory for the model; also from the function, for a batch.
+        CheckpointError: the checkpoint is missing, damaged, or of another model.
+        DeviceError: the device has no memory for the model; the function raises it for a batch.
     """
     wanted, policies = wanted or ExtraOutputs(), tuple(precision or ["float32"] * len(members(run)))
     models = _KEPT.get()
@@ -98,7 +98,7 @@ def _load(run: AnyRun, wanted: ExtraOutputs, tta: str, policies: Sequence[str]) 
 
 
 def _weights(run: Run) -> Arrays:
-    """Return the weights that predict; refuse misfits before TensorFlow is imported, where possible."""
+    """Return the weights for prediction; refuse misfits before TensorFlow is imported, if possible."""
     arrays = learned_weights(run.weights())
     if is_described(run.recipe.model):
         check_learned(arrays, run.recipe.model, run.band_count, len(run.classes), run.weights_file())
@@ -106,7 +106,7 @@ def _weights(run: Run) -> Arrays:
 
 
 def _member(run: Run, arrays: Arrays, precision: str) -> Member:
-    """Return a run's model, on the device that is in force."""
+    """Return a run's model on TensorFlow's current device."""
     from segmenter.inference.function import Member
     from segmenter.model.building import build_model, network_geometry, shapes_of
 
@@ -119,7 +119,7 @@ def _member(run: Run, arrays: Arrays, precision: str) -> Member:
 
 
 def _check_geometry(run: Run, found: NetworkGeometry) -> None:
-    """Refuse windows that would be too narrow for the model, or beside its grid: seams would show."""
+    """Refuse window settings too small for the model, or off its grid: seams would appear."""
     if not run.network.suits(found):
         raise CheckpointError(
             f"{run.path / RUN_FILE}: expected stride {found.stride} and radius {found.radius}, which the "
@@ -129,13 +129,13 @@ def _check_geometry(run: Run, found: NetworkGeometry) -> None:
 
 
 def load_member(run: Run, precision: str = "float32") -> Member:
-    """Return a run's model with its normalisation, where TensorFlow puts it: one GPU, or the CPU.
+    """Return a run's model with its normalisation, on TensorFlow's default device: one GPU or the CPU.
 
     Args:
         precision: a Keras dtype policy.
 
     Raises:
-        CheckpointError: no checkpoint, a damaged one, or one of another model.
+        CheckpointError: the checkpoint is missing, damaged, or of another model.
         DeviceError: the device has no memory for the model.
     """
     from segmenter.devices.exhausted import memory_errors

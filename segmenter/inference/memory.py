@@ -1,21 +1,20 @@
-"""Memory budget of prediction: exact or blended windows, as large as the memory allows.
+"""Memory budget of prediction: exact or blended windows, as large as memory allows.
 
 Memory of a prediction, in bytes, for windows of p pixels, b at once, in columns c pixels wide:
 
     base       1 GiB: Python, TensorFlow, GDAL's block cache
-    model      b · p · bytes_per_pixel (`receptive_field.inference_bytes_per_pixel`), and what all models
-               but the first have of their own (`Ensemble.further_bytes`)
-    under way  b · p · (4 · (bands · bytes of a value + 1) + 3 · o)
-    rows       exact: c · (rows of a window + 512) · o; blended: that + K · rows of a window · c · 4; so
-               where they are brought back from a grid (`regridding`), with the grid's rows under one of the
-               raster's besides, and there for a column's c' own pixels of width c' · (512 · o' + 1024), o' of
-               what is written and 1024 for where there is data
+    model      b · p · bytes_per_pixel (`receptive_field.inference_bytes_per_pixel`), plus the weights of all
+               models but the first (`Ensemble.further_bytes`)
+    batches    b · p · (4 · (bands · bytes of a value + 1) + 3 · o)
+    rows       exact: c · (rows of a window + 512) · o; blended: that + K · rows of a window · c · 4. After
+               `regridding` the same, plus the grid's rows under one raster row, plus c' · (512 · o' + 1024)
+               for a column of c' raster pixels: o' bytes are written for each, 1024 is for the data mask
 
-where o bytes a pixel come out: 1 for the class, 1 for the confidence, K or 2K for probabilities; blended,
-4K more are under way. On a GPU the model's part is held against the card's memory, and more batches are under
-way for each (`_GPU_READ`, `_GPU_GIVEN`). Wider rasters are mapped column by column (`windows.Columns`):
-nothing depends on their width or height. On a grid c is at least what lies over 512 of the raster's own
-pixels, as a file's blocks are written whole.
+where o is the output in bytes a pixel: 1 for the class, 1 for the confidence, K or 2K for probabilities;
+blending adds 4K. On a GPU the model's part must fit the card's memory, and each GPU has more batches in
+progress (`_GPU_READ`, `_GPU_GIVEN`). Wider rasters are mapped column by column (`windows.Columns`), so memory
+does not depend on their size. On a grid c covers at least 512 raster pixels, as a file's blocks are written
+whole.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ _LEAST_COLUMN, _WINDOWS_ACROSS = 8 * BLOCK, 8
 """Least width of a column, in pixels and in windows: pixels that columns share are computed twice."""
 _MOST_AT_ONCE = 64
 _READ, _GIVEN = 5, 3
-"""Batches under way: being read, stacked, waiting, computed; computed, waiting, being written."""
+"""Batches in progress: being read, stacked, waiting, computed; computed, waiting, being written."""
 _GPU_READ, _GPU_GIVEN = 3, 4
 """More for each GPU: in its reader's hands, two in its own (`dealing`); results that wait for them."""
 _HELD_ROWS = 1024
@@ -65,14 +64,14 @@ _AMOUNT = re.compile(r"\s*\d+(\.\d+)?\s*[a-z]+\s*", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Choice:
-    """A user's choices of how to compute; None: the program chooses.
+    """A user's choices on computing; None: the program chooses.
 
     Attributes:
         mode: see `plan_tiling`.
-        blend: overlap and weights, where windows are blended.
-        memory: bytes.
-        window: side in pixels.
-        batch: windows computed at once.
+        blend: overlap and weights, if windows are blended.
+        memory: limit in bytes.
+        window: side of a window in pixels.
+        batch: number of windows computed at once.
     """
 
     mode: Literal["exact", "smooth"] | None = None
@@ -84,14 +83,14 @@ class Choice:
 
 @dataclass(frozen=True)
 class OwnNeeds:
-    """Memory of predictions that are brought back from a grid onto the rasters' own pixels.
+    """Memory for predictions that are regridded from the model's grid to the rasters' own pixels.
 
     Attributes:
-        width: of the widest raster, in its own pixels.
-        share: largest of a column's width in own pixels, to that on the grid: `MapJob.set_column`.
-        wanted: beside class ids, in own pixels.
-        narrowest: pixels of the grid over the narrowest column, which is as wide as a block of a file.
-        rows: of the grid over one of the raster's rows.
+        width: width of the widest raster, in its own pixels.
+        share: largest ratio of a column's width in raster pixels to that on the grid: `MapJob.set_column`.
+        wanted: outputs besides class ids, in raster pixels.
+        narrowest: grid pixels over the narrowest column, which is as wide as a file's block.
+        rows: grid rows over one raster row.
     """
 
     width: int
@@ -103,17 +102,17 @@ class OwnNeeds:
 
 @dataclass(frozen=True)
 class Needs:
-    """Memory that a prediction takes, and what it gives.
+    """Memory needs and outputs of a prediction.
 
     Attributes:
         network: stride, radius and memory of the model.
-        classes: K.
-        pixel_bytes: of one pixel of the rasters, all bands.
-        wanted: beside class ids.
-        usual: the window that the recipe names, in pixels; for blending.
-        weights: bytes of further models' weights and graphs; the base has room for the first's.
-        own: where predictions are brought back from a grid; None: windows are of the rasters' own pixels.
-        gpus: that compute; 0: all of the machine, or without any the CPU.
+        classes: number of classes K.
+        pixel_bytes: bytes of one raster pixel, all bands.
+        wanted: outputs besides class ids.
+        usual: window of the recipe in pixels, for blending.
+        weights: bytes of further models' weights and graphs; the base includes the first.
+        own: needs of regridding; None: windows are in the rasters' own pixels.
+        gpus: number of GPUs that compute; 0: all of the machine, or the CPU if it has none.
     """
 
     network: NetworkGeometry
@@ -131,7 +130,7 @@ class Needs:
         return self.wanted.pixel_bytes(self.classes)
 
     def total(self, window: Size, batch: int, column: int, *, blended: bool) -> float:
-        """Return the bytes of a prediction without the model's part: see the head of this module."""
+        """Return the bytes of a prediction without the model's part; see the module's docstring."""
         pixels, out = batch * window.pixels, self.out_bytes
         read, given = _READ + _GPU_READ * self.gpus, _GIVEN + _GPU_GIVEN * self.gpus
         under_way = read * (self.pixel_bytes + 1) + given * (out + 4 * self.classes * blended)
@@ -142,11 +141,11 @@ class Needs:
         return BASE_BYTES + pixels * under_way + self.column(column) * rows
 
     def column(self, width: int) -> int:
-        """Return pixels of a column that is asked to be of a width: on a grid it may be wider."""
+        """Return the width of a column of requested width; on a grid it may be wider."""
         return width if self.own is None else max(width, self.own.narrowest)
 
     def own_rows(self, column: int) -> float:
-        """Return the bytes of rows in the rasters' own pixels that wait to be written, with their masks."""
+        """Return the bytes of rows in raster pixels that wait to be written, with their masks."""
         if self.own is None:
             return 0.0
         width = min(self.own.width, max(BLOCK, int(column * self.own.share)))
@@ -154,20 +153,20 @@ class Needs:
         return float(width * written + min(HELD_BYTES, width * _HELD_ROWS))
 
     def model(self, window: Size, batch: int) -> float:
-        """Return bytes that the model takes for a batch."""
+        """Return the bytes that the model takes for a batch."""
         return batch * window.pixels * self.network.bytes_per_pixel + self.weights
 
 
 def usual_tiling(network: NetworkGeometry, window: int | None, batch: int | None, devices: int = 1) -> Tiling:
-    """Return the windows that a recipe asks for, as validation takes them.
+    """Return a recipe's windows, as used in validation.
 
-    By default they are large, since the model's radius around each is discarded: of 107 pixels, windows of
-    512 compute 3.2 pixels for each that is kept, those of 1024 1.6. At once, they have as many pixels as one
-    of 1024, as 16 tiles of 256 in training, or as few as there is memory for.
+    By default they are large, since the model's radius around each is discarded: for a radius of 107 pixels,
+    windows of 512 compute 3.2 pixels for each one kept, windows of 1024 1.6. A batch has as many pixels as
+    one window of 1024 (16 training tiles of 256), or fewer if memory is short.
 
     Args:
-        window, batch: the recipe's; None: chosen here.
-        devices: that compute at once, each with a batch.
+        window, batch: settings of the recipe; None: chosen here.
+        devices: number of devices that compute at once, each with a batch.
     """
     pixels = _LARGE**2
     if network.bytes_per_pixel:
@@ -185,7 +184,7 @@ def usual_tiling(network: NetworkGeometry, window: int | None, batch: int | None
 
 
 def _model_room(devices: int) -> float:
-    """Return bytes that a model may take on each of so many devices."""
+    """Return the bytes that a model may take on each of `devices` devices."""
     card = smallest_card()
     if card is not None:
         return card * _SHARE_OF_CARD
@@ -193,13 +192,13 @@ def _model_room(devices: int) -> float:
 
 
 def plan_tiling(sizes: Iterable[Size], needs: Needs, choice: Choice) -> tuple[Tiling, list[str]]:
-    """Return the tiling for rasters of these sizes, and what is to be said about it.
+    """Return the tiling for rasters of these sizes, and notes to print.
 
-    Exact is the default. Windows are blended where the model looks at the whole image, and where exact
-    windows within the memory would discard more than half of what they compute.
+    Exact is the default. Windows are blended if the model uses the whole image, or if exact windows that fit
+    the memory would discard more than half of their pixels.
 
     Raises:
-        ConfigError: exact is asked for and impossible, or nothing fits.
+        ConfigError: exact mode is requested but impossible, or no window fits.
     """
     if smallest_card() is not None:
         needs = replace(needs, gpus=needs.gpus or max(1, cards_listed()))
@@ -221,13 +220,13 @@ def plan_tiling(sizes: Iterable[Size], needs: Needs, choice: Choice) -> tuple[Ti
 def share_of(
     tiling: Tiling, sizes: Iterable[Size], needs: Needs, memory: int, batch: int | None
 ) -> tuple[Tiling, int]:
-    """Return a tiling for a process with less memory: the same windows, in smaller batches and columns.
+    """Return a tiling for a process with less memory: same windows, smaller batches and columns.
 
     Args:
-        batch: windows computed at once, where they are not chosen.
+        batch: windows computed at once, if the tiling does not set them.
 
     Returns:
-        The tiling, and the bytes that it takes at the least: they may be more than there are.
+        The tiling, and its least memory in bytes, which may exceed `memory`.
     """
     counts, blended, side = Counter(sizes), tiling.blend is not None, tiling.window.height
     choice = Choice(memory=memory, window=side, batch=batch)
@@ -236,7 +235,7 @@ def share_of(
 
 
 def useful_share(tiling: Tiling, counts: Counter[Size]) -> float:
-    """Return kept pixels over computed ones; padding to the stride is not counted as waste."""
+    """Return kept pixels divided by computed ones; padding to the stride is not counted as waste."""
     kept = sum(size.round_up(tiling.stride).pixels * count for size, count in counts.items())
     return kept / max(1, _computed(tiling.window.height, tiling, counts))
 
@@ -277,9 +276,9 @@ def _exact(counts: Counter[Size], needs: Needs, choice: Choice) -> Tiling:
 
 
 def _smooth(counts: Counter[Size], needs: Needs, choice: Choice, *notes: str) -> tuple[Tiling, list[str]]:
-    """Return windows of the recipe's size; down to half of it where the memory is less.
+    """Return windows of the recipe's size, down to half of it if memory is short.
 
-    Not smaller: a model that sees but a few pixels of a scene at a time maps it wrongly.
+    They get no smaller: a model that sees only a few pixels of a scene maps it wrongly.
     """
     stride, remarks = needs.network.stride, list(notes)
     side = usual = round_up(choice.window or needs.usual, stride)
@@ -294,7 +293,7 @@ def _smooth(counts: Counter[Size], needs: Needs, choice: Choice, *notes: str) ->
 def _refuse_to_exceed(
     side: int, counts: Counter[Size], needs: Needs, choice: Choice, *, blended: bool = False
 ) -> None:
-    """Refuse windows that exceed an amount that was asked for; a small machine does what it can."""
+    """Refuse windows beyond a requested limit; without one, a small machine does its best."""
     if choice.memory is None:
         return
     needed = _needed(side, 1, counts, needs, blended=blended)[1]
@@ -306,7 +305,7 @@ def _refuse_to_exceed(
 
 
 def refuse_beyond_the_machine(tiling: Tiling, sizes: Iterable[Size], needs: Needs, memory: int) -> None:
-    """Refuse windows of which no memory holds a single one: over scales (`tta`) they may be so large."""
+    """Refuse windows too large for any memory; scales (`tta`) can make them that large."""
     padded = [size.round_up(tiling.stride) for size in sizes] or [tiling.window]
     height, width = max(size.height for size in padded), max(size.width for size in padded)
     window = Size(min(tiling.window.height, height), min(tiling.window.width, width))
@@ -324,7 +323,7 @@ def refuse_beyond_the_machine(tiling: Tiling, sizes: Iterable[Size], needs: Need
 def _tiling(
     window: Size, halo: int, needs: Needs, choice: Choice, counts: Counter[Size], blend: Blend | None = None
 ) -> Tiling:
-    """Return a tiling in columns as wide as fit, then with as many windows at once as fit."""
+    """Return a tiling with columns as wide as fit, then with as many windows at once as fit."""
     blended, side = blend is not None, window.height
     column = _least_column(side)
     while column < COLUMN and _fits(
@@ -345,7 +344,7 @@ def _tiling(
 
 
 def _least_column(side: int) -> int:
-    """Return the narrowest column for windows of a side: a power of two, as whole blocks are."""
+    """Return the narrowest column for windows of a side: a power of two, like blocks."""
     return max(_LEAST_COLUMN, 1 << (_WINDOWS_ACROSS * side - 1).bit_length())
 
 
@@ -370,7 +369,7 @@ def _fits(
 def _needed(
     side: int, batch: int, counts: Counter[Size], needs: Needs, *, blended: bool, column: int = 0
 ) -> tuple[float, float]:
-    """Return the bytes of the model, and of all in the machine's memory, for the narrowest columns."""
+    """Return the bytes of the model, and the total in host memory, for the narrowest columns."""
     window, widest = Size(side, side), max((size.width for size in counts), default=side)
     column = column or _least_column(side)
     model = needs.model(window, batch)
@@ -382,7 +381,7 @@ def parse_memory(text: str) -> int:
     """Return bytes from a number with a unit: 8GB, 500M, 2.5GiB.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is no amount of memory.
     """
     try:
         if _AMOUNT.fullmatch(text):

@@ -1,4 +1,4 @@
-"""Predictions for pixels as arrays, and the protocol of functions that give them."""
+"""Predictions for pixels as arrays, and the protocol of functions that return them."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ _PIXELS_AT_ONCE = 1 << 15
 
 @dataclass(frozen=True)
 class ExtraOutputs:
-    """Outputs of the model that are wanted beside class ids.
+    """Outputs of the model besides class ids.
 
     Attributes:
-        confidence: the largest probability.
-        probabilities: of every class, as this type; None: not wanted.
+        confidence: return the largest probability.
+        probabilities: type of the probabilities of all classes; None: not returned.
     """
 
     confidence: bool = False
     probabilities: Literal["uint8", "float16"] | None = None
 
     def pixel_bytes(self, classes: int) -> int:
-        """Return bytes of a pixel's prediction, its class id among them."""
+        """Return the bytes of a pixel's prediction, including its class id."""
         each = {None: 0, "uint8": 1, "float16": 2}[self.probabilities]
         return 1 + self.confidence + each * classes
 
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """The model's answer for a batch of windows, or (without the leading axis) of one window.
+    """The model's result for a batch of windows, or (without the leading axis) for one window.
 
     Attributes:
         ids: (B, H, W) class ids; `IGNORE` where there is no data.
-        confidence: (B, H, W) uint8, the largest probability × 255, rounded; 0 without data; None: not wanted.
-        probabilities: (B, H, W, K) of the wanted type, as uint8 × 255 and rounded; 0 without data; None:
-            not wanted.
+        confidence: (B, H, W) uint8, the largest probability × 255, rounded; 0 without data; None: not
+            requested.
+        probabilities: (B, H, W, K) in the requested type (uint8: × 255, rounded); 0 without data; or None.
     """
 
     ids: NDArray[np.uint8]
@@ -49,7 +49,7 @@ class Prediction:
     probabilities: NDArray[Any] | None = None
 
     def __getitem__(self, where: Any) -> Prediction:
-        """Return the same part of all of its arrays; `where` indexes the axes before K."""
+        """Return the same part of all arrays; `where` indexes the axes before K."""
         confidence = None if self.confidence is None else self.confidence[where]
         probabilities = None if self.probabilities is None else self.probabilities[where]
         return Prediction(self.ids[where], confidence, probabilities)
@@ -64,7 +64,7 @@ class Prediction:
         return cls(np.full(shape, IGNORE, np.uint8), confidence, probabilities)
 
     def masked(self, valid: NDArray[np.bool_]) -> Prediction:
-        """Return the prediction without values where there is no data."""
+        """Return the prediction with values removed where there is no data."""
         if valid.all():
             return self
         confidence, probabilities = self.confidence, self.probabilities
@@ -78,7 +78,7 @@ class Prediction:
 
     @classmethod
     def of_probabilities(cls, probabilities_HWK: NDArray[np.float32], wanted: ExtraOutputs) -> Prediction:
-        """Make a prediction of probabilities: the class of the largest, and what is wanted of the rest."""
+        """Make a prediction from probabilities: the class of the largest, and the outputs in `wanted`."""
         ids_HW, largest_HW = _largest(probabilities_HWK)
         confidence_HW = as_bytes(largest_HW) if wanted.confidence else None
         if wanted.probabilities is None:
@@ -92,10 +92,10 @@ class Prediction:
 
 
 def _largest(values_HWK: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Index of each pixel's largest value, the first of several, and that value.
+    """Return the index of each pixel's largest value (ties: the first), and that value.
 
-    Class by class, over as many pixels as stay in the cache: a quarter of the time of `argmax`, which goes
-    pixel by pixel.
+    Computed class by class over as many pixels as fit the cache: a quarter of the time of `argmax`, which
+    works pixel by pixel.
     """
     flat = values_HWK.reshape(-1, values_HWK.shape[-1])
     ids, largest = np.zeros(len(flat), np.uint8), np.empty(len(flat), np.float32)
@@ -112,24 +112,24 @@ def _largest(values_HWK: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArra
 
 
 def as_bytes(probability: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Return probability × 255, rounded; at most 255, though rounding may bring a sum above 1."""
+    """Return probability × 255, rounded; at most 255, even if rounding brings a sum above 1."""
     scaled = np.rint(probability * np.float32(255))
     return np.minimum(scaled, 255, out=scaled).astype(np.uint8)
 
 
 class Worker(Protocol):
-    """One device's model."""
+    """Interface of one device's model."""
 
     @property
     def at_once(self) -> int:
-        """Batches that it takes at once, from as many threads: what is copied overlaps what is computed."""
+        """Number of batches that it takes at once, in as many threads: copying overlaps computing."""
 
     def part(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_], box: Window) -> Prediction:
-        """Return the prediction of the same part of each window only, (B, box height, box width).
+        """Return the prediction of one part of each window, (B, box height, box width).
 
         Args:
             image_BHWC: pixels in the raster's own type.
-            valid_BHW: where they have data.
+            valid_BHW: mask of pixels with data.
         """
 
     def weighted(
@@ -143,19 +143,19 @@ class Worker(Protocol):
 
 
 class Predictor(Protocol):
-    """A model as prediction takes it: see `loading.load_predictor`, and `FunctionPredictor` for NumPy."""
+    """Interface of a model for prediction: see `loading.load_predictor`; `FunctionPredictor` for NumPy."""
 
     @property
     def wanted(self) -> ExtraOutputs:
-        """Outputs beside class ids."""
+        """Outputs besides class ids."""
 
     @property
     def classes(self) -> int:
-        """K; 0 where no probabilities are wanted of it."""
+        """Number of classes K; 0 if no probabilities are requested."""
 
     @property
     def workers(self) -> Sequence[Worker]:
-        """One for each device; batches go to all of them at once."""
+        """One worker for each device; batches go to all of them at once."""
 
     def __call__(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_]) -> Prediction:
         """Return the prediction of whole windows."""
@@ -173,11 +173,11 @@ class FunctionPredictor:
     """A plain function as a `Predictor` of one device.
 
     Attributes:
-        function: predicts whole windows.
-        wanted: what it gives beside class ids.
-        classes: K; 0 where no probabilities are wanted of it.
-        weigh: gives weighted probabilities; None: it cannot be blended.
-        at_once: batches that it takes at once; above 1, the function is called from as many threads.
+        function: function that predicts whole windows.
+        wanted: its outputs besides class ids.
+        classes: number of classes K; 0 if no probabilities are requested.
+        weigh: function that returns weighted probabilities; None: windows cannot be blended.
+        at_once: number of concurrent batches; above 1, the function is called from as many threads.
     """
 
     function: PredictBatch
@@ -188,17 +188,17 @@ class FunctionPredictor:
 
     @property
     def workers(self) -> Sequence[Worker]:
-        """Itself."""
+        """The predictor itself: one device."""
         return (self,)
 
     def __call__(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_]) -> Prediction:
         return self.function(image_BHWC, valid_BHW)
 
     def part(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_], box: Window) -> Prediction:
-        """Predict as `Worker.part`; the function computes all of each window.
+        """Predict like `Worker.part`; the function computes all of each window.
 
         Raises:
-            ValueError: it gave ids of another shape or type.
+            ValueError: the function returned ids of another shape or type.
         """
         return checked(self.function(image_BHWC, valid_BHW), valid_BHW.shape)[:, *box.slices()]
 
@@ -209,10 +209,10 @@ class FunctionPredictor:
         rows_BH: NDArray[np.float32],
         cols_BW: NDArray[np.float32],
     ) -> NDArray[np.float32]:
-        """Predict as `Worker.weighted`.
+        """Predict like `Worker.weighted`.
 
         Raises:
-            ValueError: there is no function for it.
+            ValueError: `weigh` is None.
         """
         if self.weigh is None:
             raise ValueError("blending windows: expected a predictor with `weigh`, got one without")
@@ -220,10 +220,10 @@ class FunctionPredictor:
 
 
 def checked(found: Prediction, expected: tuple[int, ...]) -> Prediction:
-    """Return a prediction of windows, if its ids have the shape and type that are expected.
+    """Return a prediction of windows, if its ids have the expected shape and type uint8.
 
     Raises:
-        ValueError: they have not.
+        ValueError: shape or type differ.
     """
     if found.ids.shape != expected or found.ids.dtype != np.uint8:
         got = f"{found.ids.shape} of {found.ids.dtype}"

@@ -3,10 +3,9 @@
 Memory depends on the window and on a column's width (`windows.Columns`), which follows from `--memory`, never
 on the raster's width, height or file size.
 
-One thread reads ahead and another computes (several with more devices, `dealing`), while what is done is
-written. Windows of one shape are batched
-together across rasters, so that a folder of small tiles keeps the model as busy as one large scene does.
-This module knows arrays and windows only: what computes is a `Predictor`.
+One thread reads ahead and another computes (several with more devices, `dealing`), while results are written.
+Windows of one shape are batched across rasters, so that a folder of small tiles keeps the model as busy as
+one large scene. This module handles arrays and windows only; a `Predictor` computes.
 """
 
 from __future__ import annotations
@@ -53,19 +52,19 @@ _READ_AHEAD, _COMPUTED_AHEAD = 1, 1
 def classify_all(
     jobs: Iterable[J], tiling: Tiling, predict: Predictor, readers: int | None = None
 ) -> Generator[Event[J], None, None]:
-    """Yield predictions for many rasters, as they are computed.
+    """Yield predictions for many rasters as soon as they are computed.
 
-    The windows of a job come row by row (each row of windows complete before the next begins; blended, a
-    window is some complete rows), of wide ones column by column, then its `Finished`, or its `Failed` at any
-    time; jobs may interleave. At most about `4 * batch + 64` windows are between reading and being given, and
-    three batches more for each that several devices take at once, which also bounds how many jobs are under
-    way. A window without a valid pixel is not computed.
+    The windows of a job come row by row (each row of windows is complete before the next; a blended window is
+    some complete rows), for wide rasters column by column, then its `Finished`; `Failed` may come at any
+    time. Jobs may interleave. At most about `4 * batch + 64` windows are read but not yielded, plus three
+    batches for each that several devices take at once, which also limits the number of open jobs. Windows
+    without a valid pixel are not computed.
 
     Args:
-        readers: threads that read a large raster; None: one for each device.
+        readers: number of threads that read a large raster; None: one for each device.
 
     Raises:
-        DeviceError: a single window does not fit into the device's memory; a batch that does not is halved.
+        DeviceError: a single window exceeds the device's memory; larger batches are halved.
     """
     wanted, classes = predict.wanted, predict.classes
     blender = Blender(wanted, classes) if tiling.blend is not None else None
@@ -89,12 +88,12 @@ def classify_all(
 def classify(
     raster: Readable, part: Window, tiling: Tiling, predict: Predictor
 ) -> Iterator[tuple[Window, NDArray[np.uint8]]]:
-    """Yield class ids of a part of one open raster: windows in its coordinates, row by row.
+    """Yield class ids of a part of one open raster, by windows in its coordinates, row by row.
 
-    The raster is read in another thread: do not use it until the last window came.
+    The raster is read in another thread: do not use it before the last window.
 
     Raises:
-        RasterError: where a window cannot be read.
+        RasterError: a window cannot be read.
     """
     for event in classify_all([_Opened(raster, part)], tiling, predict, readers=1):
         if isinstance(event, Failed):

@@ -1,4 +1,4 @@
-"""Reading for prediction: which windows of which rasters are read, and how they become batches."""
+"""Reading for prediction: choice of windows and rasters, and grouping into batches."""
 
 from __future__ import annotations
 
@@ -27,17 +27,16 @@ _NO_DATA = np.zeros((), np.bool_)
 
 @dataclass(frozen=True)
 class Tiling:
-    """Cutting of a raster into windows for the model.
+    """Division of a raster into windows for the model.
 
     Attributes:
-        window: what the model sees at once, in pixels, halo included; rounded up to the stride.
+        window: size that the model sees at once, in pixels, including the halo; rounded up to the stride.
         halo: at least the model's receptive-field radius, in pixels; rounded up to the stride.
         stride: the model's total stride, in pixels.
-        batch: windows computed at once.
-        blend: how windows are blended; None: each pixel is kept of one window, which is exact.
-        pixels: of windows that are smaller (small rasters), as many are computed at once as have so many
-            pixels; 0: `batch`.
-        column: a wider part is cut into columns of so many pixels, see `windows.Columns`.
+        batch: number of windows computed at once.
+        blend: settings of blending; None: each pixel is kept from one window, which is exact.
+        pixels: smaller windows (small rasters) are batched up to this number of pixels; 0: `batch`.
+        column: wider parts are cut into columns of this width in pixels, see `windows.Columns`.
     """
 
     window: Size
@@ -58,24 +57,24 @@ class Tiling:
 
     @property
     def band_rows(self) -> int:
-        """Pixels that a band of windows adds to a map's height, at most; the first and last may add more."""
+        """Rows that a row of windows adds to a map, at most; the first and last row may add more."""
         height = self.window.round_up(self.stride).height
         if self.blend is not None:
             return self.blend.step(height, self.stride)
         return height - 2 * round_up(self.halo, self.stride)
 
     def placements(self, extent: Window, part: Window) -> Iterator[Placement]:
-        """Yield windows over the `part` of a raster of that `extent`, row by row.
+        """Yield windows over the `part` of a raster with that `extent`, row by row.
 
-        Blended windows are those of the whole raster, so that a part's map is that part of the whole's;
-        exact ones give the same map wherever they lie.
+        Blended windows are those of the whole raster, so that a part's map equals that part of the whole map;
+        exact windows give the same map at any position.
         """
         if self.blend is not None:
             return blend_windows(extent, self.window, self.blend, self.stride, part)
         return halo_windows(extent, self.window, self.halo, self.stride, part)
 
     def at_once(self, read: Size) -> int:
-        """Return the number of windows of that size that are computed at once."""
+        """Return the number of windows of that size to compute at once."""
         return max(self.batch, min(self.pixels // max(read.pixels, 1), _MOST_AT_ONCE))
 
 
@@ -84,7 +83,7 @@ Read = tuple[Placement, NDArray[Any] | None, NDArray[np.bool_]]
 
 
 class _Group(Generic[J]):
-    """Windows of one shape that wait until they are a batch."""
+    """Windows of one shape, waiting to form a batch."""
 
     def __init__(self) -> None:
         self.entries: list[Entry[J]] = []
@@ -102,11 +101,11 @@ class _Group(Generic[J]):
 def read_batches(jobs: Iterable[J], tiling: Tiling, readers: int = 1) -> Iterator[Batch[J]]:
     """Yield windows of all jobs, batched by shape, type and bands.
 
-    Entries of one job come in order; `4 * batch + 64` of them wait at most.
+    Entries of one job come in order; at most `4 * batch + 64` wait.
 
     Args:
-        readers: threads that read a raster of so many windows side by side, each from a handle of its own,
-            where that is `apart`.
+        readers: number of threads that read a raster with that many windows side by side, each with its own
+            handle, if the raster is `apart`.
     """
     groups: dict[Any, _Group[J]] = {}
     for job in jobs:
@@ -165,7 +164,7 @@ def _read_column(
 
 
 def _joined(windows: Iterable[Read], tiling: Tiling) -> Iterator[Read]:
-    """Yield exact windows without data, one below the other, as one: a sparse file has many."""
+    """Yield exact windows, joining adjacent ones without data: a sparse file has many."""
     waiting: Read | None = None
     for read in windows:
         if waiting is not None:
@@ -186,7 +185,7 @@ def _joined(windows: Iterable[Read], tiling: Tiling) -> Iterator[Read]:
 
 
 def _without_data(places: Sequence[Placement]) -> Read:
-    """Return windows that adjoin as one that need not be computed."""
+    """Return adjoining windows as one that needs no computing."""
     place = Placement(
         *(Window.around(windows) for windows in zip(*((p.read, p.keep) for p in places), strict=True))
     )
@@ -194,9 +193,9 @@ def _without_data(places: Sequence[Placement]) -> Read:
 
 
 def _read_run(raster: Readable, run: Sequence[Placement]) -> Iterator[Read]:
-    """Yield a run's windows, read at once; if that fails one by one, so that the damaged one is named.
+    """Yield a run's windows, read at once; if that fails, one by one, to name the damaged one.
 
-    One without pixels where it is known that they hold no data.
+    Yields one window without pixels if the run is known to have no data.
     """
     around = Window.around(place.read for place in run)
     try:
@@ -219,7 +218,7 @@ def _read_run(raster: Readable, run: Sequence[Placement]) -> Iterator[Read]:
 
 
 def _runs(places: Iterable[Placement], tiling: Tiling, most: int | None = None) -> Iterator[list[Placement]]:
-    """Yield windows side by side, at most a batch, that are read at once: shared pixels are read once."""
+    """Yield lists of windows side by side, at most a batch, read at once: shared pixels are read once."""
     run: list[Placement] = []
     for place in places:
         first, read = (run or [place])[0].read, place.read
@@ -264,12 +263,12 @@ def read_apart(
     readers: int,
     read: Callable[[Readable, Sequence[Placement]], Iterable[T]],
 ) -> Iterator[list[T]]:
-    """Yield what is read of each run, in order; as many runs as readers are under way.
+    """Yield the result of reading each run, in order; each reader works on one run at a time.
 
     Args:
-        raster: the job's, for the first reader; those for the others are opened here, and closed.
+        raster: the job's raster, for the first reader; those of other readers are opened and closed here.
         runs: windows side by side, row by row.
-        read: what is called with a handle and a run.
+        read: function called with a raster handle and a run.
     """
     handles: dict[int, Readable] = {0: raster}
     under_way: deque[Future[list[T]]] = deque()

@@ -1,8 +1,8 @@
-"""Predictions on a model's grid, brought back onto a raster's own pixels as they come.
+"""Predictions on a model's grid, regridded to a raster's own pixels.
 
-Probabilities are interpolated (where the grid is coarser) or averaged (where it is finer), and the class is
-chosen of what results: borders between classes follow the raster's pixels, not the grid's. A pixel that has
-data takes part of at least one pixel of the grid that has; whether it has data, the raster says.
+Probabilities are interpolated (coarser grid) or averaged (finer grid) before the class is chosen: borders
+between classes follow the raster's pixels, not the grid's. A raster pixel with data overlaps at least one
+grid pixel with data; the raster decides which pixels have data.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ Valid = Callable[[Window], NDArray[np.bool_]]
 
 
 class Regridder:
-    """The windows of one raster, in the order in which `predictor.classify_all` gives them.
+    """Regridding of one raster's windows, in the order of `predictor.classify_all`.
 
-    Memory: 4 K bytes for each pixel of a row of windows over a column of the grid, while the next is added to
-    what is left of the last: the grid's rows over one of the raster's.
+    Memory: 4 K bytes for each pixel of a row of windows over a column of the grid, plus the rest of the
+    previous row: the grid rows over one raster row.
 
     Args:
-        columns: of the grid, and of the raster's own pixels.
-        wanted: beside class ids.
-        classes: K.
-        valid: says where the raster has data, for windows of its own pixels.
+        columns: columns of the grid, with the same columns in raster pixels.
+        wanted: outputs besides class ids.
+        classes: number of classes K.
+        valid: returns the mask of data for windows in raster pixels.
     """
 
     def __init__(self, columns: GridColumns, wanted: ExtraOutputs, classes: int, valid: Valid) -> None:
@@ -68,10 +68,10 @@ class Regridder:
         return np.zeros((*shape, self._classes), np.float16), np.zeros(shape, np.bool_)
 
     def take(self, window: Window, found: Prediction) -> Iterator[tuple[Window, Prediction]]:
-        """Take the next window of the grid.
+        """Take the next window of the grid; yield finished rows.
 
         Yields:
-            Complete rows of a column of the raster that no further window changes, in its own pixels.
+            Complete rows of a column in raster pixels, which no further window changes.
         """
         if self._band is None:
             self._band = self._blank(window.height)
@@ -89,7 +89,7 @@ class Regridder:
             self._next_column()
 
     def _complete(self, bottom: int) -> Iterator[tuple[Window, Prediction]]:
-        """Yield the raster's rows that depend on no row of the grid from `bottom` on."""
+        """Yield the raster rows that do not depend on the grid's rows from `bottom` on."""
         stop, threads = self._ready(bottom), min(_THREADS, usable_cores())
         waiting: deque[tuple[Window, Future[Prediction]]] = deque()
         with ThreadPoolExecutor(threads) as pool:
@@ -113,13 +113,13 @@ class Regridder:
             self._top = first
 
     def _pieces(self, stop: int) -> Iterator[Window]:
-        """Yield rows that are made at once, up to one."""
+        """Yield windows of rows up to `stop` that are computed at once."""
         step = max(1, _VALUES_AT_ONCE // self._values(Window(0, 0, 1, self._column.width)))
         for row in range(self._row, stop, step):
             yield Window(row, self._column.col, min(step, stop - row), self._column.width)
 
     def _values(self, rows: Window) -> int:
-        """Return the number of probabilities in rows of a column, on the finer of raster and grid."""
+        """Return the number of probabilities in some rows of a column, on the finer of raster and grid."""
         wide = max(self._column.width, self._under.width)
         return math.ceil(max(Fraction(1), 1 / self._grid.rows) * rows.height) * wide * self._classes
 
@@ -128,7 +128,7 @@ class Regridder:
         return sources(own, own + 1, self._grid.size.height, 1 / self._grid.rows)
 
     def _ready(self, bottom: int) -> int:
-        """Return the first row of the raster that is not ready, by halving: later rows need later ones."""
+        """Return the first raster row that is not ready, by bisection: later rows need later grid rows."""
         low, high = self._row, self._column.row_stop
         if bottom >= self._under.row_stop:
             return high
@@ -154,7 +154,7 @@ class Regridder:
 
 
 def _across(rows: Window, parts: int) -> Iterator[Window]:
-    """Yield rows cut from top to bottom: what is computed for a part's columns serves all of its rows."""
+    """Yield rows cut into parts from left to right; column weights of a part serve all its rows."""
     wide = -(-rows.width // parts)
     for col in range(rows.col, rows.col_stop, wide):
         yield Window(rows.row, col, rows.height, min(wide, rows.col_stop - col))

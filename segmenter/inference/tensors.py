@@ -1,7 +1,7 @@
-"""Operations on tensors in prediction: functions of pixels as one loop, and resampling.
+"""Tensor operations of prediction: functions of pixels as one loop, and resampling.
 
 TensorFlow computes operation by operation, each a pass over memory: on a CPU, choosing the largest of eight
-numbers takes longer than the convolution that gives them. XLA makes one loop of it, six times as fast.
+numbers takes longer than the convolution that computes them. XLA makes it one loop, six times as fast.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ happen a bounded number of times, whatever the sizes of rasters. What comes out 
 
 
 def per_pixel(function: Callable[..., Any], *inputs: Any) -> Any:
-    """Return the result of a function, computed in pieces of pixels where that is faster: on a CPU.
+    """Return a function's result, computed in pieces of pixels if that is faster (on a CPU).
 
     Args:
-        function: of tensors (N, ...) of `inputs`' types, each pixel by itself; gives (N, ...).
-        inputs: (B, H, W) or (B, H, W, channels), their number known.
+        function: function of tensors (N, ...) of `inputs`' types, pixel by pixel, that returns (N, ...).
+        inputs: (B, H, W) or (B, H, W, channels) with a static number of channels.
 
     Returns:
-        (B, H, W) or (B, H, W, channels), as if the function had been given the inputs.
+        (B, H, W) or (B, H, W, channels), as if the function had been called with the inputs.
     """
     if tf.config.get_visible_devices("GPU"):
         return getattr(function, "python_function", function)(*inputs)
@@ -46,14 +46,14 @@ def per_pixel(function: Callable[..., Any], *inputs: Any) -> Any:
 
 
 def fused(function: Callable[..., Any]) -> Any:
-    """Return a function as one loop; `per_pixel` compiles it once. See `_in_chunks`."""
+    """Return a function compiled as one loop; `per_pixel` compiles it once. See `_in_chunks`."""
     if hasattr(function, "get_concrete_function"):  # it is fused
         return function
     return tf.function(function, jit_compile=True, autograph=False)
 
 
 def _in_chunks(compiled: Any, dtype: Any, inputs: list[Any]) -> Any:
-    """Compute in chunks; the last one begins early, so that it is as long as the others."""
+    """Compute in chunks of equal length; the last one overlaps the one before."""
     count = tf.shape(inputs[0])[0]
     missing = tf.maximum(_CHUNK - count, 0)
     inputs = [_padded(x, missing) for x in inputs]
@@ -80,9 +80,9 @@ def _padded(values: Any, missing: Any) -> Any:
 
 
 def rescaled(array_BHWC: Any, scale: Fraction) -> Any:
-    """Return a tensor at another scale; its sides times the scale are whole numbers.
+    """Return a tensor at another scale; the scaled sides must be whole numbers.
 
-    The same bits for a window as for the whole, but within one pixel of the window's border.
+    A window gives the same bits as the whole, except within one pixel of the window's border.
     """
     if scale == 1:
         return array_BHWC

@@ -1,8 +1,8 @@
 """Test-time augmentation: predictions averaged over the symmetries of the square, and over scales.
 
-Over scales windows stay exact. A copy at scale a/b is resampled within the compiled graph, by `resampling`;
-where windows begin and end on the grid of `seen_by`, its pixels are those that the whole raster's copy has
-there, and they lie on the grid of the model's stride. What reaches beyond a window is in the halo.
+With scales, windows stay exact. A copy at scale a/b is resampled within the compiled graph; if windows begin
+and end on the grid of `seen_by`, its pixels equal those of the whole raster's copy, and they are aligned to
+the model's stride. The halo covers everything beyond a window.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ Transpose = Callable[[Any, list[int]], Any]
 
 @dataclass(frozen=True)
 class Symmetry:
-    """One of the eight: rows and columns exchanged, then their orders reversed.
+    """One of eight symmetries: rows and columns swapped or not, then each order reversed or not.
 
-    A window on the grid of a model's stride stays on it: windows and the padded raster have sides that are
-    multiples of the stride, so that the mirrored raster's grid is the mirrored grid.
+    A window aligned to a model's stride stays aligned: windows and the padded raster have sides that are
+    multiples of the stride, so mirroring keeps the grid.
     """
 
     transpose: bool = False
@@ -32,13 +32,13 @@ class Symmetry:
     reverse_cols: bool = False
 
     def apply(self, array_BHWC: Any, transpose: Transpose) -> Any:
-        """Apply it to NumPy arrays with `np.transpose`, to tensors with `tf.transpose`."""
+        """Apply the symmetry to NumPy arrays with `np.transpose`, to tensors with `tf.transpose`."""
         if self.transpose:
             array_BHWC = transpose(array_BHWC, [0, 2, 1, 3])
         return self._reversed(array_BHWC)
 
     def undo(self, array_BHWC: Any, transpose: Transpose) -> Any:
-        """Return the inverse of `apply`."""
+        """Apply the inverse of `apply`."""
         array_BHWC = self._reversed(array_BHWC)
         return transpose(array_BHWC, [0, 2, 1, 3]) if self.transpose else array_BHWC
 
@@ -64,11 +64,11 @@ EXPECTED = "none, flips or all, with or without scales (0.75,1,1.25) or numbers,
 
 @dataclass(frozen=True)
 class Tta:
-    """Test-time augmentation: every symmetry at every scale, each with the same weight.
+    """Test-time augmentation: every symmetry at every scale, with equal weights.
 
     Attributes:
         symmetries: one of `SYMMETRIES`.
-        scales: pixels that the model sees for a pixel of the input, along one side.
+        scales: model pixels per input pixel, along one side.
     """
 
     symmetries: str = "none"
@@ -76,11 +76,11 @@ class Tta:
 
     @property
     def count(self) -> int:
-        """Predictions that are averaged."""
+        """Number of predictions to average."""
         return len(SYMMETRIES[self.symmetries]) * len(self.scales)
 
     def __str__(self) -> str:
-        """Return it as it is written in a call; one text for one meaning."""
+        """Return the canonical text of the option: one text for one meaning."""
         if self.scales == (_ONE,):
             return self.symmetries
         numbers = [_number(scale) for scale in self.scales]
@@ -88,10 +88,10 @@ class Tta:
 
 
 def parse_tta(text: str) -> Tta:
-    """Parse `--tta`: none, flips, all, scales, numbers, between commas.
+    """Parse `--tta`: none, flips, all, or scales as numbers, separated by commas.
 
     Raises:
-        ConfigError: it says nothing that can be averaged.
+        ConfigError: the text is invalid.
     """
     words = [word.strip() for word in text.split(",")]
     symmetries = [word for word in words if word in SYMMETRIES]
@@ -105,7 +105,7 @@ def parse_tta(text: str) -> Tta:
 
 
 def _number(scale: Fraction) -> str:
-    """Return a decimal where it ends, as 0.75, else the fraction, as 2/3."""
+    """Return a terminating decimal such as 0.75, else a fraction such as 2/3."""
     decimal = f"{float(scale):.15g}"
     return decimal if Fraction(decimal) == scale else str(scale)
 
@@ -126,12 +126,12 @@ def _scale(word: str, text: str) -> Fraction:
 
 
 def seen_by(network: NetworkGeometry, tta: Tta, classes: int) -> NetworkGeometry:
-    """Return geometry of a model whose predictions are averaged over scales, in pixels of the input.
+    """Return the geometry of a model averaged over scales, in input pixels.
 
-    At scale a/b, b/a = t pixels of the input are one of the model's. Its grid of stride s begins again where
-    a pixel's number is a multiple of s b / gcd(s b, a). A pixel depends on those within (radius + 2) t + 2:
-    of the copy the radius, and one for each of the two ways of resampling, which reach one pixel of the
-    coarser of both grids. Memory grows with the largest copy's pixels, and by the sum over the symmetries.
+    At scale a/b, one model pixel has t = b/a input pixels. The grid of stride s is aligned at input pixels
+    that are multiples of s b / gcd(s b, a). A pixel depends on those within (radius + 2) t + 2: the radius in
+    the copy, and one pixel for each of the two resamplings, which reach one pixel of the coarser grid. Memory
+    grows with the largest copy's pixels, and by the sum over the symmetries.
     """
     if tta.count > 1 and network.bytes_per_pixel:
         network = replace(network, bytes_per_pixel=network.bytes_per_pixel + 8 * classes)

@@ -1,1 +1,1 @@
-"""Maps of many rasters: each whole or not at all, kept when finished, continued when interrupted."""
+"""Maps of many rasters: each written whole or not at all, kept when finished, continued if interrupted."""

@@ -1,4 +1,4 @@
-"""One call of mapping as a value: what its steps ask for, made once."""
+"""One mapping call as a value: request and everything derived from it, built once."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Call:
-    """A request with all that belongs to it.
+    """A request with everything that it needs.
 
     Attributes:
-        images: what is mapped, with its labels; None: arrays.
+        images: images to map, with their labels; None: arrays are mapped.
         gsd: metres a pixel at which the model sees the inputs; None: their own.
-        style: which files are written of a map, and what they hold.
-        finishers: what makes something of the maps, in this order.
-        windows: where the windows of the rasters are computed.
-        store: where finished outputs go; None: they stay in the folder.
+        style: files of a map, and their contents.
+        finishers: finishers that process the maps, in this order.
+        windows: place where windows are computed.
+        store: store for finished outputs; None: they stay in the folder.
     """
 
     request: MapRequest
@@ -54,11 +54,11 @@ class Call:
         windows: Windows | None = None,
         store: Store | None = None,
     ) -> Call:
-        """Make the call of a request.
+        """Build the call of a request.
 
         Raises:
-            DatasetError, RasterError: codes or a value without data that do not fit the classes, or a scale
-                that the run does not say.
+            DatasetError, RasterError: codes or a nodata value do not fit the classes, or the run's scale is
+                unknown.
         """
         gsd = _wanted_gsd(request, run)
         by_default, shown = run.recipe.dataset.maps_hold_codes, "" if gsd is None else f"{gsd:.4g} m"
@@ -72,17 +72,17 @@ class Call:
 
     @cached_property
     def precision(self) -> tuple[str, ...]:
-        """Keras dtype policy of each of the run's members; says why, when it is first asked for."""
+        """Keras dtype policy of each member of the run; prints the reason at first use."""
         return settled_precision(self)
 
     @property
     def scale_of(self) -> ScaleOf:
-        """An image and the metres a pixel of its georeference → those that count (`Truth.scale_of`)."""
+        """Function from an image and its metres a pixel by georeference to the scale (`Truth.scale_of`)."""
         truth = None if self.images is None else self.images.truth
         return by_georeference if truth is None else truth.scale_of
 
     def wanted(self, jobs: Sequence[MapJob]) -> ExtraOutputs:
-        """Return what is asked of the model: on a grid, what the jobs' own pixels are interpolated from."""
+        """Return the model outputs needed: on a grid, those from which raster pixels are interpolated."""
         return ON_THE_GRID if any(job.grid is not None for job in jobs) else self.style.wanted
 
 

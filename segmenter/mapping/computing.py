@@ -1,12 +1,12 @@
-"""How a call is computed: where, in which windows, in which precision; and what of it decides a map's pixels.
+"""Computing of a call: place, windows, precision, and the choices that decide a map's pixels.
 
-What the program chooses is noted in the journal of the output folder: the same call chooses the same, though
-that was on another machine.
+The program's choices are written to the journal of the output folder: the same call makes the same choices,
+even on another machine.
 
-**Precision** is that of the run's validation, but on a CPU float32. A run that was trained in mixed_float16
-chose its best model by numbers of mixed_float16, and on GPUs its maps have these. A CPU computes them more
-slowly than float32 (docs/prediction.md), so there it takes float32 unless `--precision run` asks for them. A
-folder of maps stays in the precision that it was begun in.
+**Precision** is that of the run's validation, but float32 on a CPU. A run trained in mixed_float16 chose its
+best model in mixed_float16, and GPUs compute its maps in it. On a CPU it is slower than float32
+(docs/prediction.md), so float32 is used unless `--precision run` is given. A folder of maps keeps the
+precision of its first map.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _CHOSEN = ("mode", "overlap", "blend_weights", "tta", "memory", "window_size", "batch", "mosaic")
 """Fields of a request that a tiling follows from."""
 _OVER = 2
-"""Pixels of a grid that lie over the edges of some of a raster's pixels, or beside them."""
+"""Grid pixels over the edges of a range of raster pixels, or next to them."""
 _PLAIN = "float32"
 
 Compute = Callable[[Iterable[MapJob]], Generator[Event[MapJob], None, None]]
@@ -60,27 +60,27 @@ Compute = Callable[[Iterable[MapJob]], Generator[Event[MapJob], None, None]]
 
 
 class Windows(Protocol):
-    """Where the windows of rasters are computed."""
+    """Place where the windows of rasters are computed."""
 
     def ready(self) -> contextlib.AbstractContextManager[object]:
-        """Have whoever computes at hand; what is planned inside is planned for their devices."""
+        """Have the computing workers ready in a block; planning inside it counts their devices."""
 
     def tiling(self, call: Call, jobs: Sequence[MapJob], tiling: Tiling) -> Tiling:
-        """Return the tiling for each process that computes, of that for one."""
+        """Return the tiling for each computing process, given that for one process."""
 
     def compute(self, call: Call, jobs: Sequence[MapJob], tiling: Tiling) -> Compute:
-        """Return what computes jobs, all on their own pixels or all on grids."""
+        """Return the function that computes jobs, all in their own pixels or all on grids."""
 
 
 class ThisProcess:
-    """Windows computed here, with the model that is loaded when the first is needed."""
+    """Computing in this process, with the model loaded at first use."""
 
     def ready(self) -> contextlib.AbstractContextManager[object]:
         """Do nothing: see `Windows`."""
         return contextlib.nullcontext()
 
     def tiling(self, call: Call, jobs: Sequence[MapJob], tiling: Tiling) -> Tiling:
-        """Return it as it is."""
+        """Return the tiling unchanged."""
         return tiling
 
     def compute(self, call: Call, jobs: Sequence[MapJob], tiling: Tiling) -> Compute:
@@ -99,10 +99,10 @@ class ThisProcess:
 def tiling_for(call: Call, jobs: Sequence[MapJob]) -> Tiling:
     """Return the tiling for rasters; print notes about it.
 
-    The same call on the same machine gives the same windows, however much of its memory is in use.
+    The same call on the same machine gives the same windows, however much memory is in use.
 
     Raises:
-        ConfigError: what is asked for is impossible.
+        ConfigError: the requested settings are impossible.
     """
     request = call.request
     sizes, needs = needs_of(call, jobs)
@@ -116,10 +116,10 @@ def tiling_for(call: Call, jobs: Sequence[MapJob]) -> Tiling:
 
 
 def needs_of(call: Call, jobs: Sequence[MapJob], gpus: int = 0) -> tuple[list[Size], Needs]:
-    """Return the jobs' sizes as the model sees them, and what a prediction takes.
+    """Return the jobs' sizes as the model sees them, and the needs of a prediction.
 
     Args:
-        gpus: that compute; 0: all of this machine.
+        gpus: number of GPUs that compute; 0: all of this machine.
     """
     run = call.run
     item_bytes = max((np.dtype(job.info.dtype).itemsize for job in jobs), default=1)
@@ -154,7 +154,7 @@ def _own_needs(call: Call, jobs: Sequence[MapJob]) -> OwnNeeds | None:
 
 
 def settled_tiling(call: Call, jobs: Sequence[MapJob]) -> Tiling:
-    """Return the tiling that an earlier call for the same had, else `tiling_for`; note it in the journal."""
+    """Return the tiling of an earlier equal call, else `tiling_for`; record it in the journal."""
     what: dict[str, Any] = {name: getattr(call.request, name) for name in _CHOSEN}
     what |= {
         "run": call.run.checksum(),
@@ -171,7 +171,7 @@ def settled_tiling(call: Call, jobs: Sequence[MapJob]) -> Tiling:
 
 
 def _tiling_from(facts: Mapping[str, Any] | None, asked: str | None) -> Tiling | None:
-    """Return a tiling of plain JSON; say if it is smooth without having been asked for."""
+    """Return a tiling from plain JSON; print a note if it is smooth without having been requested."""
     if not facts:
         return None
     try:
@@ -185,7 +185,7 @@ def _tiling_from(facts: Mapping[str, Any] | None, asked: str | None) -> Tiling |
 
 
 def computing_options(call: Call, tiling: Tiling) -> dict[str, Any]:
-    """Return all that decides what is computed, for the journal: of exact windows, their size does not."""
+    """Return all options that determine the pixels, for the journal; the size of exact windows does not."""
     request, blend = call.request, tiling.blend
     options: dict[str, Any] = {"bands": request.bands and list(request.bands)}
     options |= {"tta": str(parse_tta(request.tta)), "mode": "exact", "stride": tiling.stride}
@@ -202,9 +202,9 @@ def computing_options(call: Call, tiling: Tiling) -> dict[str, Any]:
 
 
 def settled_precision(call: Call) -> tuple[str, ...]:
-    """Return the Keras dtype policy for each of the run's members; say which, unless all is float32.
+    """Return the Keras dtype policy of each member of the run; print it, unless all are float32.
 
-    What the program chooses, by whether there is a GPU, is noted in the journal for the same call.
+    The program's choice depends on a GPU, and is recorded in the journal for the same call.
     """
     run, asked = call.run, call.request.precision
     trained: tuple[str, ...] = tuple(member.recipe.training.precision for member in members(run))
@@ -229,7 +229,7 @@ def settled_precision(call: Call) -> tuple[str, ...]:
 
 
 def precision_of(run: AnyRun, asked: str | None = None) -> tuple[str, ...]:
-    """Return the Keras dtype policy for each of the run's members, where no maps were begun in another.
+    """Return the Keras dtype policy of each member of the run, if no maps were begun in another.
 
     Args:
         asked: `run`, or a policy for all; None: the program chooses.
@@ -240,7 +240,7 @@ def precision_of(run: AnyRun, asked: str | None = None) -> tuple[str, ...]:
 
 
 def _shown(precision: tuple[str, ...]) -> str | None:
-    """Return the precision as the journal has it; None for float32, which older journals do not name."""
+    """Return the precision as stored in the journal; None for float32, which older journals omit."""
     if set(precision) == {_PLAIN}:
         return None
     return ", ".join(precision if len(set(precision)) > 1 else precision[:1])

@@ -1,6 +1,6 @@
-"""Protocols of what doors add to a call: finishers, which make something of its maps, and a store.
+"""Protocols of additions to a call: finishers, which process its maps, and a store.
 
-The core knows these protocols and none who fulfils them: style files, pictures, polygons, uploads.
+The core uses only these protocols, not their implementations: style files, pictures, polygons, uploads.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ if TYPE_CHECKING:
 
 
 class Completed(Protocol):
-    """A file, or several, in two steps: all on the disk, then its name; `discard` removes what has none."""
+    """Files completed in two steps: written to disk, then renamed; `discard` removes unnamed ones."""
 
     def finish(self) -> None:
-        """Bring it to the disk."""
+        """Write the file to the disk under a temporary name."""
 
     def publish(self) -> None:
-        """Give it its name."""
+        """Rename the file to its final name."""
 
     def discard(self) -> None:
-        """Remove what is temporary."""
+        """Remove temporary files."""
 
 
 class Companion(Completed, Protocol):
-    """Files that a finisher writes together with one map: they get their names after the map's own."""
+    """Files that a finisher writes together with one map; they are renamed after the map."""
 
     def add(self, ids: Any) -> None:
         """Take a window of the map, as (H, W) class ids."""
 
     @property
     def remark(self) -> str | None:
-        """Return a line to warn of, once they are published; None if there is nothing."""
+        """Return a warning once the files are published; None if there is none."""
 
 
 class Finisher:
-    """Makes something of a call's maps; each step does nothing by default.
+    """Processing of a call's maps; by default each step does nothing.
 
     Attributes:
-        reads_maps: whether `finish` reads the maps, which are kept in the folder until then.
+        reads_maps: True if `finish` reads the maps, which then stay in the folder until it ends.
     """
 
     reads_maps = False
 
     def beside(self, call: Call, name: str, info: RasterInfo) -> tuple[Path, ...]:
-        """Return the files that its companion writes with a raster's map; others may change them."""
+        """Return the files that its companion writes with a raster's map; others may change these files."""
         return ()
 
     def afterwards(self, job: MapJob) -> tuple[Path, ...]:
@@ -61,40 +61,40 @@ class Finisher:
         return ()
 
     def check(self, call: Call, jobs: Sequence[MapJob]) -> None:
-        """Refuse, by a SegmenterError, what would fail after hours of computing."""
+        """Refuse, by a SegmenterError, requests that would fail only after hours of computing."""
 
     def companion(self, call: Call, job: MapJob) -> Companion | None:
-        """Return what writes its files with a map that is begun; None if there are none."""
+        """Return the writer of files beside a new map; None if there are none."""
         return None
 
     def restore(self, call: Call, job: MapJob) -> None:
-        """Write those of a finished map that are gone."""
+        """Write the missing files of a finished map again."""
 
     def forget(self, output: Path) -> None:
-        """Remove what belonged to an output that is gone."""
+        """Remove the files that belong to a removed output."""
 
     def finish(self, call: Call, outcome: Outcome) -> list[SegmenterError]:
-        """Do its work, once all maps are made and scored; return what went wrong."""
+        """Process the maps, once all are made and scored; return the errors."""
         return []
 
     def close(self) -> None:
-        """Let go of everything, also after an error."""
+        """Release all resources, also after an error."""
 
 
 class Store(Protocol):
-    """Place that outputs go to once they are finished; what is there is finished too."""
+    """Store for finished outputs; an output in the store counts as finished."""
 
     keep: bool
     """True: files stay in the output folder until the end."""
 
     def has(self, name: str) -> bool:
-        """Return whether there was an object of that name when this was first asked."""
+        """Return whether an object of that name existed at the first call."""
 
     def holds(self, files: Sequence[Path], entry: Entry, *, now: bool = False) -> bool:
-        """Return whether all outputs of an input are there, made of what they would be made of now."""
+        """Return whether the store has all outputs of an input, in their current state."""
 
     def fetch(self, files: Sequence[Path]) -> None:
-        """Bring outputs back into the output folder that are not in it."""
+        """Copy outputs that are missing in the output folder back from the store."""
 
     def add(self, files: Sequence[Path], entry: Entry | None = None) -> None:
-        """Take finished files, the outputs of a journal's entry."""
+        """Store finished files, the outputs of a journal's entry."""

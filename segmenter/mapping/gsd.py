@@ -1,4 +1,4 @@
-"""Scale of the inputs: the grids on which the model sees them, with `--gsd`."""
+"""Scale of the inputs: grids on which the model sees them, with `--gsd`."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from segmenter.mapping.call import Call
 
 _SAME = 0.01
-"""Share by which an input's scale may differ from the wanted one and stay as it is."""
+"""Share by which an input's scale may differ from the wanted one without resampling."""
 _MUCH = 2
-"""Times the pixels of a map from which on it is said how many are computed."""
+"""Ratio of computed to mapped pixels from which a message is printed."""
 _COARSER, _FINER = 256, 64
 """Times that a pixel may become larger or smaller; one of the grid is made of 256² at most."""
 
 
 def lay_grids(call: Call, jobs: list[MapJob], failures: list[SegmenterError]) -> list[tuple[str, Path]]:
-    """Lay the grids of jobs; return a note on each input.
+    """Set the grids of jobs; return a note on each input.
 
-    Those whose scale is not known, or is too far from the wanted one, leave `jobs` for `failures`.
+    Jobs of unknown scale, or of a scale too far from the wanted one, are moved to `failures`.
 
     Raises:
-        DatasetError: in a mosaic, where the grid is one, it cannot be laid.
+        DatasetError: the common grid of a mosaic is impossible.
     """
     metres = call.gsd
     if metres is None:
@@ -53,7 +53,7 @@ def lay_grids(call: Call, jobs: list[MapJob], failures: list[SegmenterError]) ->
 
 
 def cost(jobs: Sequence[MapJob]) -> str:
-    """Return a line on grids much finer than the rasters, whose pixels all are computed; empty if none is."""
+    """Return a line on grids much finer than their rasters, which cost time; empty if there are none."""
     finer = [
         (job.grid.over(job.part).size.pixels, job.part.size.pixels) for job in jobs if job.grid is not None
     ]
@@ -68,14 +68,14 @@ def cost(jobs: Sequence[MapJob]) -> str:
 
 
 def groups(jobs: Sequence[MapJob]) -> Iterator[list[MapJob]]:
-    """Yield jobs that are computed together: those on their own pixels, and those on grids."""
+    """Yield groups of jobs computed together: those in their own pixels, and those on grids."""
     for resampled in (False, True):
         if group := [job for job in jobs if (job.grid is not None) == resampled]:
             yield group
 
 
 def _grid(job: MapJob, sides: tuple[float, float], metres: float, *, as_trained: bool) -> ModelGrid | None:
-    """Return a job's grid; None if its pixels have the size, as trained in the mean: they may be oblong."""
+    """Return a job's grid; None if its mean pixel size is the trained one (pixels may be oblong)."""
     high, wide = sides
     side = (high * wide) ** 0.5
     compared = (side,) if as_trained else sides
@@ -91,7 +91,7 @@ def _grid(job: MapJob, sides: tuple[float, float], metres: float, *, as_trained:
 
 
 def _sides(info: RasterInfo, scale_of: ScaleOf, stated: float | None) -> tuple[float, float]:
-    """Return metres from row to row and column to column: as the dataset says, else raster, else call."""
+    """Return metres from row to row and column to column, by dataset, else raster, else call."""
     own, square = pixel_sides(info), info.metres_per_pixel
     counts = scale_of(info.path, square)
     if own is not None:

@@ -1,4 +1,4 @@
-"""Jobs of mapping: for each raster the part, the bands, and where its map goes."""
+"""Mapping jobs: for each raster its part, bands and output path."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Bounds:
         return " ".join(map(str, self.corners))
 
     def window(self, info: RasterInfo) -> Window:
-        """Return the pixels that the box touches; of no extent if it lies beside the raster."""
+        """Return the pixels that the box touches; of zero extent if it lies outside the raster."""
         if info.transform is None:
             raise RasterError(f"{info.path}: has no geotransform, a bounding box cannot be found in it")
         if info.transform.is_degenerate:
@@ -66,13 +66,13 @@ class Bounds:
 
 @dataclass(frozen=True)
 class RasterRequest:
-    """Bands, part and limits for every raster of a call.
+    """Bands, part and limits for all rasters of a call.
 
     Attributes:
         bands: 1-based; None: all but alpha.
-        band_count: how many the model takes.
-        part: what to map; None: everything.
-        max_pixels: see `open_raster`; so `drivers`.
+        band_count: number of bands that the model takes.
+        part: part to map; None: everything.
+        max_pixels: see `open_raster`; likewise `drivers`.
         mean_C: see `Raster`.
     """
 
@@ -87,7 +87,7 @@ class RasterRequest:
         """Open a raster with the model's bands.
 
         Raises:
-            RasterError: it has too few of them, or it cannot be told which.
+            RasterError: the raster has too few bands, or they are ambiguous.
         """
         raster = open_raster(path, self.bands, max_pixels=self.max_pixels, drivers=self.drivers)
         raster.mean_C = self.mean_C
@@ -98,7 +98,7 @@ class RasterRequest:
         return raster
 
     def window(self, info: RasterInfo) -> Window:
-        """Return the part of a raster that is wanted; of no extent if a bounding box lies beside it."""
+        """Return the requested part of a raster; of zero extent if a bounding box lies outside."""
         if isinstance(self.part, Bounds):
             return self.part.window(info)
         whole = Window.of(info.size)
@@ -118,23 +118,23 @@ class RasterRequest:
 
 @dataclass(eq=False)
 class MapJob:
-    """One raster to map: a `predictor.Job`.
+    """One raster to map; implements `predictor.Job`.
 
     Attributes:
-        name: of its outputs, without extension; unique among the jobs.
-        output: its map.
-        beside: further files that are written with the map.
-        unchecked: files that finishers write together with the map; others may change them.
-        label: to score the map with.
-        label_classes: what its values mean, with the ids of the map's classes; None: as the map's.
-        scene: what scores call it; None: its name.
-        abandoned: see `predictor.Job`; so `done_rows`.
-        mosaic: the files that its windows look into, beside its own; None: only its own.
-        remark: a warning about the raster, known once it was read.
-        kept_as_partial: whether what is computed is kept against a kill.
-        column: the tiling's, see there; on a `grid`, in the raster's own pixels too.
-        tag: of a raster at a server, when the call began; None: a local one, or the server sends none.
-        grid: on which the model sees the raster; None: on its own pixels.
+        name: name of its outputs without extension, unique among the jobs.
+        output: path of its map.
+        beside: further files written with the map.
+        unchecked: files that finishers write with the map; others may change them.
+        label: label for scoring the map.
+        label_classes: class map of the label, with the map's ids; None: the map's.
+        scene: scene name in scores; None: `name`.
+        abandoned: see `predictor.Job`; likewise `done_rows`.
+        mosaic: mosaic that its windows extend into; None: only its own file.
+        remark: warning about the raster, set after reading.
+        kept_as_partial: True if computed windows are saved in a partial map.
+        column: column width of the tiling; on a `grid`, also in raster pixels.
+        tag: ETag of a remote raster when the call began; None: local file, or no tag sent.
+        grid: grid on which the model sees the raster; None: its own pixels.
     """
 
     request: RasterRequest
@@ -158,36 +158,36 @@ class MapJob:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All outputs that are checked, the map first."""
+        """All checked outputs, the map first."""
         return self.output, *self.beside
 
     @property
     def columns(self) -> Columns | GridColumns:
-        """The part in the order in which it is computed, in the pixels that the model sees."""
+        """The part in computing order, in the pixels that the model sees."""
         own = Columns(self.part, self.column)
         return own if self.grid is None else GridColumns(own, self.grid)
 
     @property
     def seen(self) -> Size:
-        """The whole raster in the pixels that the model sees."""
+        """Size of the whole raster in the pixels that the model sees."""
         return self.info.size if self.grid is None else self.grid.over(Window.of(self.info.size)).size
 
     def set_column(self, width: int) -> None:
-        """Take the width of a tiling's columns, in the pixels that the model sees.
+        """Set the width of columns, in the pixels that the model sees.
 
-        On a grid, neither the raster's nor the grid's columns are wider than that, as whole blocks allow.
+        On a grid, columns are at most that wide in grid and in raster pixels, if whole blocks allow it.
         """
         if self.grid is not None:
             width = max(BLOCK, int(width * min(Fraction(1), self.grid.cols)) // BLOCK * BLOCK)
         self.column = width
 
     def truth(self, classes: ClassMap) -> LabelIds | None:
-        """Open the label, which is read by windows of the raster; None if there is none."""
+        """Open the label, read by windows of the raster; None if there is none."""
         return None if self.label is None else LabelIds(self.label, self.label_classes or classes)
 
     @contextlib.contextmanager
     def open(self) -> Iterator[Raster | MosaicView | ResampledRaster]:
-        """Open the raster as `open_own`, in the pixels that the model sees."""
+        """Open the raster like `open_own`, in the pixels that the model sees."""
         with self.open_own() as raster:
             seen = raster if self.grid is None else ResampledRaster(raster, self.grid)
             yield seen
@@ -195,11 +195,11 @@ class MapJob:
 
     @contextlib.contextmanager
     def open_own(self) -> Iterator[Raster | MosaicView]:
-        """Open the raster with the model's bands; in a mosaic, with what lies around it.
+        """Open the raster with the model's bands; in a mosaic, with its surroundings.
 
         Raises:
-            ChangedInputError: it is no longer what it was when the job was planned.
-            RasterError: it cannot be opened.
+            ChangedInputError: the raster has changed since the job was planned.
+            RasterError: the raster cannot be opened.
         """
         path = self.info.path
         with self.request.open(path) if self.mosaic is None else self.mosaic.view(path) as raster:
@@ -211,7 +211,7 @@ class MapJob:
 
 
 def changed(path: Path, expected: str = "the same bytes and time of change") -> ChangedInputError:
-    """Return the error of an input that is another now."""
+    """Return the error for a changed input."""
     return ChangedInputError(
         f"{path}: has changed since this call began: expected {expected}; no map is made of it: wait until "
         "nothing writes to it any more, then the same call again"
@@ -225,7 +225,7 @@ def _described(info: RasterInfo) -> str:
 
 
 def tag_at_server(path: Path) -> str | None:
-    """Return the tag that a server sends for a file now; None for a local file, or if it sends none."""
+    """Return the tag that a server sends for a file now; None for a local file, or if none is sent."""
     if isinstance(path, RemotePath):
         with contextlib.suppress(OSError):
             return renewed_tag(path.address)
@@ -233,7 +233,7 @@ def tag_at_server(path: Path) -> str | None:
 
 
 def header(info: RasterInfo) -> dict[str, Any]:
-    """Return a raster's header as plain JSON, to recognise a changed one."""
+    """Return a raster's header as plain JSON, to detect changes."""
     return {
         "size": [info.size.height, info.size.width],
         "bands": [info.count, info.dtype, list(info.alpha), info.has_palette],

@@ -1,4 +1,4 @@
-"""Plan of a call: what is mapped of each image and where it goes, from the headers alone."""
+"""Plan of a call: part and output path for each image, from headers alone."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _ROOM = 40
 def plan_maps(
     call: Call, request: RasterRequest, fit: Fit
 ) -> Iterator[tuple[Path, MapJob | SegmenterError | None]]:
-    """Plan what to do for each image of a call, from its header and a sample.
+    """Plan the job of each image of a call, from its header and a sample of pixels.
 
     Args:
-        fit: raises what forbids to map part of a raster, and returns warnings about it.
+        fit: raises an error if part of a raster must not be mapped; returns warnings about it.
 
     Yields:
-        The image with its job, with the error that forbids it, or with None if a bounding box does not
-        touch it.
+        The image with its job, with the error that forbids it, or with None if a bounding box does not touch
+        it.
     """
     images = call.images
     assert images is not None, "rasters are files"
@@ -83,10 +83,10 @@ def _plan(call: Call, images: Images, image: Path, request: RasterRequest, fit: 
 
 
 def join(inputs: Inputs, jobs: Sequence[MapJob], failures: Sequence[SegmenterError]) -> None:
-    """Let the windows of all jobs look over the borders of their files, also into those beside a box.
+    """Let the windows of all jobs extend across file borders, also beyond a bounding box.
 
     Raises:
-        DatasetError: some input failed, so that there would be a hole.
+        DatasetError: an input failed, which would leave a hole.
     """
     if failures:
         raise DatasetError(f"--mosaic: expected inputs that can all be read; {failures[0]}")
@@ -99,7 +99,7 @@ def check_outputs(call: Call, jobs: Sequence[MapJob], images: Images) -> None:
     """Refuse outputs that would replace an input, a label or each other.
 
     Raises:
-        DatasetError: also where the folder is one of the inputs': a second call would take maps for images.
+        DatasetError: an output would do so, or the folder is an input folder, so maps would become inputs.
     """
     folder, inputs, layout = call.request.output, images.inputs, images.layout
     if any(real(given) == real(folder) for given in inputs.folders):
@@ -134,7 +134,7 @@ def _replaces_none(path: Path, originals: Container[Path], folder: Path, dataset
 
 
 def differences(call: Call, job: MapJob) -> list[str]:
-    """Return in what an input differs from what the model has seen, and what its map does not keep."""
+    """Return lines on how an input differs from training, and on properties that its map loses."""
     remarks, seen_at = list(job.info.remarks), call.gsd
     for member in members(call.run):
         mine, theirs = seen_at or job.info.metres_per_pixel, member.metres_per_pixel

@@ -1,4 +1,4 @@
-"""Scoring of maps, and the report of what succeeded and what failed."""
+"""Scoring of maps, and the report of successes and failures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SCENES_SHOWN = 40
 
 
 class Scorer:
-    """One map against its label."""
+    """Score of one map against its label."""
 
     def __init__(self, job: MapJob, classes: ClassMap) -> None:
         self._label = job.truth(classes)
@@ -38,7 +38,7 @@ class Scorer:
         self.error: SegmenterError | None = None
 
     def add(self, window: Window, ids: NDArray[np.uint8]) -> None:
-        """Count a window; what is wrong with the label is kept, since the map is still good."""
+        """Count a window; an error in the label is stored, since the map is still good."""
         if self._label is None or self.error is not None:
             return
         try:
@@ -47,7 +47,7 @@ class Scorer:
             self.error = error
 
     def close(self) -> None:
-        """Let go of the label."""
+        """Close the label."""
         if self._label is not None:
             self._label.close()
 
@@ -57,16 +57,16 @@ class Outcome:
     """Outcome of the jobs.
 
     Attributes:
-        tallies: of all maps that have a label.
-        each: the maps whose label was counted, with the tallies of each.
+        tallies: tallies of all maps with a label.
+        each: scored maps, with the tallies of each.
         written: maps made by this call.
-        kept: maps that were there, finished by an earlier call or by another process.
-        failed: jobs with no (new) map.
-        unscored: maps whose label could not be counted.
-        warnings: what went wrong without harm to a map.
-        further: files that were written at the end: scores, pictures.
-        scores: of all maps that have a label; None: none was scored.
-        stopped: what ended it before the last job; those that are in none of the lists were not finished.
+        kept: existing maps, finished by an earlier call or another process.
+        failed: jobs without a (new) map.
+        unscored: maps whose label could not be read.
+        warnings: problems that did not harm a map.
+        further: files written at the end: scores, pictures.
+        scores: scores of all maps with a label; None: nothing was scored.
+        stopped: error that ended the call early; jobs in none of the lists were not finished.
     """
 
     tallies: Tallies
@@ -81,14 +81,14 @@ class Outcome:
     stopped: SegmenterError | None = None
 
     def merge(self, other: Outcome) -> None:
-        """Add what came of further jobs."""
+        """Add the outcome of further jobs."""
         self.tallies.merge(other.tallies)
         for name in ("written", "kept", "failed", "each", "unscored", "warnings"):
             getattr(self, name).extend(getattr(other, name))
         self.stopped = self.stopped or other.stopped
 
     def add_score(self, job: MapJob, scorer: Scorer) -> None:
-        """Add a map's score to the others', or note why it has none; no more windows of it will come."""
+        """Add a completed map's score to the total, or record why it has none."""
         scorer.close()
         if scorer.error is not None:
             self.unscored.append((job, scorer.error))
@@ -98,7 +98,7 @@ class Outcome:
 
 
 def score_kept(outcome: Outcome, style: MapStyle) -> None:
-    """Score the maps that were there, as far as they have a label."""
+    """Score existing maps that have a label."""
     for job in outcome.kept:
         if job.label is None:
             continue
@@ -113,10 +113,10 @@ def score_kept(outcome: Outcome, style: MapStyle) -> None:
 
 @dataclass(frozen=True)
 class Scoring:
-    """How the maps of a call are scored.
+    """Rules for scoring the maps of a call.
 
     Raises:
-        ScoreError: a protocol that does not fit the run's classes, before hours are spent.
+        ScoreError: the protocol does not fit the run's classes; raised before computing.
     """
 
     call: Call
@@ -126,7 +126,7 @@ class Scoring:
         ConfusionMatrix(self.call.run.classes).scores(self.of(()))
 
     def of(self, scenes: Sequence[str]) -> Protocol:
-        """Return the protocol with the scenes that were scored."""
+        """Return the protocol with the scored scenes."""
         request, scale = self.call.request, self.call.style.gsd
         tta = f"{request.tta}, at {scale} a pixel" if scale else request.tta
         labels, split = request.label_kind or self.truth.kind, self.truth.split
@@ -137,10 +137,10 @@ class Scoring:
 
 
 def write_scores(outcome: Outcome, scoring: Scoring) -> str:
-    """Write `scores.json` and `confusion.png` of the maps that have a label; return the tables for people.
+    """Write `scores.json` and `confusion.png` of all labelled maps; return the tables as text.
 
-    Beside the total, `scores.json` has under `per_scene` the scores of each scene and the name of its map,
-    and where the scenes' scales differ under `per_scale` those of each stratum.
+    Besides the total, `scores.json` has the scores and map name of each scene under `per_scene`, and those of
+    each scale stratum under `per_scale` if the scenes' scales differ.
     """
     from segmenter.evaluation.figures import confusion_figure  # brings matplotlib
 
@@ -161,7 +161,7 @@ def write_scores(outcome: Outcome, scoring: Scoring) -> str:
 
 
 def _by_scale(scenes: Mapping[str, tuple[MapJob, Tallies]], scoring: Scoring) -> dict[str, Scores]:
-    """Return the scores of each stratum of the scenes' scale; empty if there is only one."""
+    """Return the scores of each stratum of scene scale; empty if there is only one."""
     run = scoring.call.run
     scales = ScaleConfusions(run.classes)
     for name, (job, tallies) in scenes.items():
@@ -180,7 +180,7 @@ def _facts(job: MapJob, scores: Scores) -> dict[str, Any]:
 
 
 def scene_table(scores: Mapping[str, Scores]) -> str:
-    """Return a table for a terminal: a line per scene in percent; of many, those with the lowest mIoU."""
+    """Return a terminal table with a line per scene, in percent; of many scenes, the lowest mIoU only."""
     names = list(scores)
     more = ""
     if len(names) > _SCENES_SHOWN:

@@ -5,8 +5,8 @@
 
     mapped = map_rasters(MapRequest(run=Path("runs/mine"), inputs=("scenes/",), output=Path("maps")))
 
-It says on standard output what it does, as `predict.py` does. TensorFlow is loaded when there is a map to
-make. Style files, pictures, polygons and uploads are finishers: `api.asked` adds those that are asked for.
+It prints its progress on standard output, as `predict.py` does. TensorFlow is loaded only if there is a map
+to make. Style files, pictures, polygons and uploads are finishers, which `api.asked` adds on request.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Mapped:
     """Result of a request.
 
     Attributes:
-        outcome: the maps, and their scores.
-        failures: all that went wrong with some inputs, while the others were mapped.
+        outcome: maps and their scores.
+        failures: errors of single inputs, while the others were mapped.
     """
 
     outcome: Outcome
@@ -83,17 +83,16 @@ def map_rasters(
     windows: Windows | None = None,
     store: Store | None = None,
 ) -> Mapped:
-    """Map what is asked for and score it; what is finished from an earlier call is kept.
+    """Map and score the inputs of a request; maps finished by an earlier call are kept.
 
     Args:
-        run: None: the one that the request names.
-        images: what is mapped, with its labels (`truth.images_of_inputs`, `truth.images_of_split`); None: the
-            request's inputs. A request with labels or a split needs them, since a dataset's loader says
-            where labels lie.
+        run: the run; None: loaded from the request.
+        images: images to map, with their labels (`truth.images_of_inputs`, `truth.images_of_split`); None:
+            the request's inputs. Required for labels or a split, since a dataset's loader finds the labels.
         finishers, windows, store: see `Call`.
 
     Raises:
-        SegmenterError: nothing can be done; what concerns some of the inputs only is in `failures`.
+        SegmenterError: nothing can be done; errors of single inputs are in `failures`.
     """
     with output_folder(request.output), contextlib.ExitStack() as stack:
         run = joined([load_run(path) for path in request.runs]) if run is None else run
@@ -118,10 +117,10 @@ def map_rasters(
 
 @contextlib.contextmanager
 def output_folder(folder: Path) -> Iterator[None]:
-    """Make the output folder before anything is loaded; remove it again where nothing was written.
+    """Make the output folder before models are loaded; remove it again if it stays empty.
 
     Raises:
-        DatasetError: it cannot be made.
+        DatasetError: the folder cannot be made.
     """
     existed = os.path.isdir(folder)  # Path.is_dir raises where one may not look
     try:
@@ -140,14 +139,14 @@ def output_folder(folder: Path) -> Iterator[None]:
 
 
 def quiet_libraries() -> None:
-    """Silence logs of GDAL and TensorFlow, whose errors are in our lines; only programs call it."""
+    """Silence logs of GDAL and TensorFlow, whose errors our messages include; only programs call it."""
     quiet_gdal()
     logging.getLogger("rasterio").setLevel(logging.CRITICAL)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
 def lines_of_notes(notes: Iterable[tuple[str, Path]]) -> list[str]:
-    """Return one line for each note, with the first file that it is about and how many more there are."""
+    """Return one line for each kind of note, with its first file and the number of further ones."""
     paths: dict[str, list[Path]] = {}
     for note, path in notes:
         paths.setdefault(note, []).append(path)
@@ -168,7 +167,7 @@ def _inputs_only(request: MapRequest, run: AnyRun) -> Images:
 
 
 def _plan(call: Call, images: Images) -> tuple[list[MapJob], list[SegmenterError]]:
-    """Return jobs whose outputs replace nothing, and the errors of inputs that cannot be mapped."""
+    """Return jobs whose outputs overwrite no other file, and errors of inputs that cannot be mapped."""
     jobs, failures, beside = _read_headers(call, images)
     if beside and not jobs and not failures:
         raise _all_beside(call.request, images, beside)
@@ -189,7 +188,7 @@ def _plan(call: Call, images: Images) -> tuple[list[MapJob], list[SegmenterError
 
 
 def _read_headers(call: Call, images: Images) -> tuple[list[MapJob], list[SegmenterError], int]:
-    """Return jobs from the inputs' headers, errors, and the number of inputs beside the bounding box."""
+    """Return jobs from the inputs' headers, errors, and the number of inputs outside the bounding box."""
     request, run = call.request, call.run
     check_drivers(request.drivers)
     part = None if request.part is None else Window(*request.part)
@@ -240,7 +239,7 @@ def _tell_left_out(images: Images, beside: int) -> None:
 
 
 def _make_maps(call: Call, jobs: Sequence[MapJob], failures: list[SegmenterError]) -> Outcome:
-    """Make the maps that are not finished; add what fails to `failures`."""
+    """Make the unfinished maps; add errors to `failures`."""
     outcome = Outcome(Tallies(call.run.classes))
     _ = call.precision  # which is said first
     for together in groups(jobs):
@@ -251,7 +250,7 @@ def _make_maps(call: Call, jobs: Sequence[MapJob], failures: list[SegmenterError
 
 
 def _make_group(call: Call, jobs: Sequence[MapJob], failures: list[SegmenterError]) -> Outcome:
-    """Make the maps of jobs that all are on their own pixels, or all on grids."""
+    """Make the maps of jobs that are all in their own pixels, or all on grids."""
     tiling = call.windows.tiling(call, jobs, settled_tiling(call, jobs))
     folder_state = _folder_state(call, tiling)
     kept, waiting = _sort(folder_state, jobs, failures)
@@ -280,7 +279,7 @@ def _folder_state(call: Call, tiling: Tiling) -> FolderState:
 def _sort(
     folder_state: FolderState, jobs: Sequence[MapJob], failures: list[SegmenterError]
 ) -> tuple[list[MapJob], list[MapJob]]:
-    """Return jobs whose maps are finished and whole, and those to be done; say each reason in a line."""
+    """Return (finished jobs, jobs to do); print the reason for each one to do."""
     kept: list[MapJob] = []
     waiting: list[MapJob] = []
     notes: list[tuple[str, Path]] = []
@@ -314,7 +313,7 @@ def _write(
     """Load the model and write the maps.
 
     Args:
-        finished: pixels of maps that are.
+        finished: number of pixels in finished maps.
     """
     compute = call.windows.compute(call, waiting, tiling)
     quiet_libtiff()
@@ -342,7 +341,7 @@ def _tell_written(outcome: Outcome, folder_state: FolderState, folder: Path, sec
 
 
 def _score(call: Call, outcome: Outcome, scoring: Scoring | None) -> list[SegmenterError]:
-    """Write and print the scores of the maps that have a label; return what is wrong with others'."""
+    """Write and print the scores of all labelled maps; return errors of labels."""
     score_kept(outcome, call.style)
     failures: list[SegmenterError] = [
         DatasetError(f"{error} (the map is written, its scores are left out)")

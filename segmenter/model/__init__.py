@@ -1,1 +1,1 @@
-"""Networks, their receptive field, BatchNorm and dropout over replicas, normalisation."""
+"""Networks, receptive field, BatchNorm and dropout over replicas, normalisation."""

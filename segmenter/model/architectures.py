@@ -1,7 +1,7 @@
-"""Blocks of EfficientNet-Lite and ResNet, and the names and shapes of their weights; imports no TensorFlow.
+"""Blocks of EfficientNet-Lite and ResNet, with names and shapes of their weights; without TensorFlow.
 
 The law of this module: `units` lists the weights of the encoders that `model.encoders` builds from the same
-blocks, under the names that their layers have, beside those of the original in PyTorch.
+blocks, with our layers' names and the names in the original PyTorch model.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ FAMILIES = {**dict.fromkeys(_LITE, "efficientnet_lite"), **dict.fromkeys(_RESNET
 
 @dataclass(frozen=True)
 class Block:
-    """A residual block, or one of the same make without a shortcut.
+    """A residual block, or one of the same structure without a shortcut.
 
     Attributes:
-        name: of its layers, before their own.
-        torch: the same in the original.
+        name: prefix of its layers' names.
+        torch: prefix in the original.
         kernel: side of its spatial convolution.
-        stride: of that.
-        width: channels of that.
-        bottleneck: two convolutions of 1×1 surround it (ResNet: else a second of 3×3 follows).
-        feature: its output is the last at its stride.
-        dilation: of the spatial convolution.
-        later: of a second one, which sees the grid behind the stride.
+        stride: stride of that convolution.
+        width: channels of that convolution.
+        bottleneck: True if it lies between two 1×1 convolutions (ResNet: else a second 3×3 follows).
+        feature: True if its output is the last at its stride.
+        dilation: dilation of the spatial convolution.
+        later: dilation of a second one, applied after the stride.
     """
 
     name: str
@@ -56,12 +56,12 @@ class Block:
 
 @dataclass(frozen=True)
 class Unit:
-    """A convolution without bias and the BatchNorm behind it.
+    """A convolution without bias, followed by BatchNorm.
 
     Attributes:
         conv, norm: names of the layers.
-        torch_conv, torch_norm: of those in the original.
-        depthwise: each channel by itself.
+        torch_conv, torch_norm: their names in the original.
+        depthwise: True if each channel is convolved separately.
     """
 
     conv: str
@@ -83,8 +83,8 @@ class Unit:
 def blocks(encoder: str, output_stride: int = 32) -> list[Block]:
     """Return the blocks of an encoder in order; strides beyond the output stride become dilations.
 
-    A convolution that lost its stride keeps the dilation before it: the values on the coarse grid are those
-    of the original.
+    A convolution whose stride was removed keeps the previous dilation, so that values on the coarse grid
+    equal the original's.
     """
     raw = list(_lite(encoder) if encoder in _LITE else _resnet(encoder))
     stride, dilation, chain = 2 if encoder in _LITE else 4, 1, []
@@ -99,7 +99,7 @@ def blocks(encoder: str, output_stride: int = 32) -> list[Block]:
 
 
 def units(encoder: str, bands: int = 3) -> list[Unit]:
-    """Return all convolutions of an encoder with their BatchNorms, in order; the first sees the bands."""
+    """Return all convolutions of an encoder with their BatchNorms, in order; the first takes `bands`."""
     lite = encoder in _LITE
     stem = ("_conv_stem", "_bn0", 3, bands, LITE_STEM) if lite else ("conv1", "bn1", 7, bands, RESNET_STEM)
     chain = [Unit("stem_conv", "stem_norm", *stem)]
@@ -109,7 +109,7 @@ def units(encoder: str, bands: int = 3) -> list[Unit]:
 
 
 def shapes(encoder: str, bands: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the path of each weight of an encoder and its shape."""
+    """Yield path and shape of each weight of an encoder."""
     for unit in units(encoder, bands):
         yield f"{unit.conv}/kernel", unit.shape
         for part in ("gamma", "beta", "moving_mean", "moving_variance"):
@@ -139,7 +139,7 @@ def _lite(encoder: str) -> Iterator[Block]:
 
 
 def _rounded(channels: float) -> int:
-    """Round to a multiple of 8, at most a tenth below."""
+    """Round to a multiple of 8 that is at most a tenth smaller."""
     rounded = max(8, int(channels + 4) // 8 * 8)
     return rounded + 8 if rounded < 0.9 * channels else rounded
 
@@ -191,6 +191,6 @@ def _resnet_units(block: Block) -> Iterator[Unit]:
 
 
 def has_projection(block: Block) -> bool:
-    """Return True if the shortcut of a ResNet's block has a convolution: its output has another shape."""
+    """Return True if the shortcut of a ResNet block has a convolution, because shapes differ."""
     first_of_stage = block.name.endswith("_block1")
     return first_of_stage and (block.inputs != block.outputs or not block.name.startswith("stage1_"))

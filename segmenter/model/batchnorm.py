@@ -2,11 +2,11 @@
 
 Ioffe & Szegedy, arXiv:1502.03167, with the batch spread over R replicas. Keras' `synchronized=True` needs
 three all-reduces forward (sum, sum of squares, count) and two backward, and takes E[x²] − E[x]², which in
-float32 has no correct digit left where the mean is some thousand deviations. Here each replica takes the mean
-of its own pixels and M2, the sum of squares about that mean; the replicas' count, mean and M2 go into one
-tensor, and are merged by the pairwise formula of Chan, Golub & LeVeque (Updating formulae and a pairwise
-algorithm for computing sample variances, Stanford STAN-CS-79-773, 1979), which subtracts nothing large.
-What that saves: docs/internals.md.
+float32 has no correct digit left where the mean is some thousand deviations. Here each replica computes the
+mean of its own pixels and M2, the sum of squares about that mean; the replicas' count, mean and M2 go into
+one tensor, and are merged by the pairwise formula of Chan, Golub & LeVeque (Updating formulae and a pairwise
+algorithm for computing sample variances, Stanford STAN-CS-79-773, 1979), which subtracts no large numbers.
+docs/internals.md has the savings.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _SECOND = "SyncBatchNorm has first derivatives only"
 
 
 class Moments(NamedTuple):
-    """Moments of the pixels of each channel.
+    """Moments of the pixels, by channel.
 
     Attributes:
-        count: (), pixels that each channel has.
-        mean: (C,), 0 where there is no pixel.
+        count: (), number of pixels of each channel.
+        mean: (C,), 0 if there is no pixel.
         m2: (C,), sum over the pixels of (x − mean)².
     """
 
@@ -38,25 +38,25 @@ class Moments(NamedTuple):
 
     @property
     def variance(self) -> Any:
-        """(C,), biased: M2 / count, as Keras 3 takes it and keeps it in its moving variance."""
+        """(C,) biased variance, M2 / count, as Keras 3 computes it and stores it in its moving variance."""
         return tf.math.divide_no_nan(self.m2, self.count)
 
 
 @keras.saving.register_keras_serializable("segmenter")
 class SyncBatchNorm(keras.layers.BatchNormalization):
-    """`keras.layers.BatchNormalization` with the statistics of the global batch.
+    """`keras.layers.BatchNormalization` with the statistics of the whole global batch.
 
-    Takes its arguments (without `renorm`), has its weights under the same names and in the same order, and
-    on one device computes what it does. Training, statistics are those of the pixels of all replicas,
-    weighted by how many each has; one without any is right. 16-bit inputs are kept for the backward pass as
-    they are, and computed with in float32. The moving variance is the biased one, as Keras' is. A global
-    batch without a pixel leaves the moving statistics alone. Inference is Keras' own, without a collective.
+    It takes the same arguments (without `renorm`), has the same weights in the same order, and gives the same
+    results on one device. In training, statistics are over the pixels of all replicas, weighted by their
+    counts; a replica may have none. 16-bit inputs are stored unchanged for the backward pass and computed in
+    float32. The moving variance is biased, as in Keras. A global batch without pixels does not change the
+    moving statistics. Inference is Keras' own, without a collective.
 
-    A mask, as in Keras, is of the inputs' shape without the channels, which are last; unlike in Keras, it is
-    right over replicas too.
+    A mask has the inputs' shape without the last axis (channels), as in Keras; unlike in Keras, it is also
+    correct over replicas.
 
-    Every replica writes the same moving statistics to its own copy; the first replica's is saved. In a
-    cross-replica context, in which a layer is at most traced, it normalises by what it is given.
+    Every replica writes the same moving statistics to its own copy; the first replica's copy is saved. In a
+    cross-replica context, in which a layer is at most traced, it normalises by its own input.
 
     Raises:
         ValueError: `renorm`; a mask that does not fit.
@@ -68,11 +68,11 @@ class SyncBatchNorm(keras.layers.BatchNormalization):
         super().__init__(*args, **{k: v for k, v in options.items() if k not in _KERAS_ONLY})
 
     def get_config(self) -> dict[str, Any]:
-        """Return Keras' configuration without the keys that are not taken here."""
+        """Return Keras' configuration without the keys that this layer does not take."""
         return {k: v for k, v in super().get_config().items() if k not in _KERAS_ONLY}
 
     def add_weight(self, **options: Any) -> Any:
-        """Add a weight; declare that every replica keeps and writes a copy of the moving statistics."""
+        """Add a weight; declare that every replica writes its own copy of the moving statistics."""
         if options.get("trainable", True):
             return super().add_weight(**options)
         # Read when asked for, and of the first replica: with Keras' default, on_write, declaring an
@@ -84,7 +84,7 @@ class SyncBatchNorm(keras.layers.BatchNormalization):
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         """Normalise the inputs: by the global batch if training, else by the moving statistics.
 
-        Frozen, it computes in training what it does at inference, in fewer passes over the pixels.
+        If frozen, it computes the same in training as at inference, in fewer passes over the pixels.
         """
         if not training:
             return super().call(inputs, training=False)
@@ -103,7 +103,7 @@ class SyncBatchNorm(keras.layers.BatchNormalization):
         return tf.cast(function(inputs, gamma, beta), self.compute_dtype)
 
     def _by_moving_statistics(self, inputs: Any, axes: Sequence[int], dtype: Any) -> Any:
-        """Return the inputs normalised by constants, which have no gradients."""
+        """Return the inputs normalised by the moving statistics, as constants without gradients."""
         mean, scale = tf.cast(self.moving_mean, dtype), tf.cast(self.moving_variance, dtype)
         scale = tf.math.rsqrt(scale + self.epsilon)
         scale = scale * tf.cast(self.gamma, dtype) if self.scale else scale
@@ -136,12 +136,12 @@ class SyncBatchNorm(keras.layers.BatchNormalization):
 
 
 def local_moments(x: Any, axes: Sequence[int], mask: Any = None) -> Moments:
-    """Return the moments of one replica's pixels, also of none, in two passes.
+    """Return the moments of one replica's pixels, possibly none, in two passes.
 
     Args:
         x: float32 or float64.
-        axes: all but the channels'.
-        mask: the pixels that count; x's shape with one channel.
+        axes: all axes except that of channels.
+        mask: True for the pixels to use; x's shape with one channel.
     """
     if mask is None:
         count = tf.cast(tf.reduce_prod([tf.shape(x)[axis] for axis in axes]), x.dtype)
@@ -155,8 +155,8 @@ def local_moments(x: Any, axes: Sequence[int], mask: Any = None) -> Moments:
 def merged(parts: Moments) -> Moments:
     """Merge the moments of several sets of pixels.
 
-    N = Σ nᵣ; mean = m + Σ nᵣ (meanᵣ − m) / N, about the mean m of the largest set, so that nothing large is
-    added up; M2 = Σ M2ᵣ + Σ nᵣ (meanᵣ − mean)² (Chan, Golub & LeVeque 1979, for R sets at once).
+    N = Σ nᵣ; mean = m + Σ nᵣ (meanᵣ − m) / N, about the mean m of the largest set, to avoid sums of large
+    numbers; M2 = Σ M2ᵣ + Σ nᵣ (meanᵣ − mean)² (Chan, Golub & LeVeque 1979, for R sets at once).
 
     Args:
         parts: count (R, 1), mean (R, C), m2 (R, C).
@@ -170,9 +170,9 @@ def merged(parts: Moments) -> Moments:
 
 
 def over_replicas(moments: Moments) -> Moments:
-    """Return the moments of the global batch, equal on each replica to the bit, by one collective.
+    """Return the moments of the global batch by one collective, equal on all replicas to the bit.
 
-    Each replica's row lies in a tensor (R, 2 C + 1) of zeros, and the sum over the replicas is all rows:
+    Each replica puts its row into a tensor (R, 2 C + 1) of zeros; their sum over replicas contains all rows.
     TensorFlow's all-gather takes several collectives, and adding zeros is exact in any order.
     """
     context = tf.distribute.get_replica_context()
@@ -186,7 +186,7 @@ def over_replicas(moments: Moments) -> Moments:
 
 
 def _in_its_row(row: Any, replica: Any, replicas: int) -> Any:
-    """Return (R, n) zeros with `row` (n,) in the replica's place."""
+    """Return (R, n) zeros with `row` (n,) at the replica's index."""
     if tf.get_static_value(replica) is None:
         # On a TPU all cores run one program, and XLA pads by numbers only that it knows beforehand.
         mine = tf.equal(tf.range(replicas), tf.cast(replica, tf.int32))
@@ -226,10 +226,10 @@ def _normalisation(moments: Moments, epsilon: float, axes: Sequence[int], mask: 
 
 
 def _affine(x: Any, axes: Sequence[int], scale: Any, shift: Any = None, about: Any = None) -> Any:
-    """Return (x − about) · scale + shift in x's dtype, computed in that of `scale`; these are (C,).
+    """Return (x − about) · scale + shift in x's dtype, computed in the dtype of `scale`; these are (C,).
 
-    For all but float64 one kernel, that of BatchNorm at inference, reads and writes 16 bits as they are:
-    a tenth of the bytes of the same in single operations, which cast to float32 and back.
+    Except for float64, one kernel (that of BatchNorm at inference) reads and writes 16-bit values directly: a
+    tenth of the bytes of separate operations, which cast to float32 and back.
     """
     none = tf.constant(np.zeros(scale.shape), scale.dtype)
     shift, about = (none if each is None else each for each in (shift, about))
@@ -250,10 +250,10 @@ def _affine(x: Any, axes: Sequence[int], scale: Any, shift: Any = None, about: A
 
 
 def _total(values: Any, axes: Sequence[int]) -> Any:
-    """Sum over some axes, which stay with length 1.
+    """Sum over some axes, keeping them with length 1.
 
-    One axis after the other, the last first: a CPU adds up the values of a channel one by one, which over a
-    million pixels of mean 1000 loses all digits in float32; nested, the sums stay short, at no cost.
+    Axes are summed one after the other, the last first: a CPU adds values one by one, which over a million
+    pixels of mean 1000 loses all digits in float32; nested sums stay short, at no extra cost.
     """
     for axis in reversed(axes):
         values = tf.reduce_sum(values, axis, keepdims=True)

@@ -1,7 +1,7 @@
-"""Building of a recipe's model, and what follows from its layers.
+"""Building of a recipe's model, and facts that follow from its layers.
 
-A builder takes the recipe's model section, the number of bands and classes, a dtype policy and whether
-BatchNorm is synchronised, and returns a functional model from normalised bands to logits.
+A builder takes the recipe's model section, the number of bands and classes, a dtype policy and a flag for
+synchronised BatchNorm, and returns a functional model from normalised bands to logits.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ def build_model(
     Args:
         config: the recipe's model section.
         dtype: a Keras dtype policy, `mixed_float16` for tensor cores. Logits are float32 at least.
-        synchronised: for training: BatchNorm by `SyncBatchNorm`, over all replicas and with the same bits in
-            each run, on one device too. The weights are the same.
+        synchronised: for training: use `SyncBatchNorm`, over all replicas and with the same bits in each run,
+            also on one device. The weights are the same.
 
-    Height and width of the input are multiples of the model's total stride.
+    Height and width of the input must be multiples of the model's total stride.
     """
     return BUILDERS[config.kind](config, bands, classes, keras.DTypePolicy(dtype), synchronised)
 
 
 def network_geometry(model: keras.Model) -> NetworkGeometry:
-    """Total stride, receptive-field radius and memory, computed from the model's own layers."""
+    """Return total stride, receptive-field radius and memory, computed from the model's layers."""
     return describe(model)
 
 
 def shapes_of(model: keras.Model) -> dict[str, Shape]:
-    """Return path of each weight → its shape, without dropout's random state."""
+    """Return the shape of each weight by path, without dropout's random state."""
     return {v.path: tuple(v.shape) for v in model.variables if not v.path.endswith("/masks")}
 
 
 def stages_of(model: keras.Model, config: ModelConfig) -> dict[str, str]:
-    """Return path of each weight → the stage that it belongs to, as people name it; see `stage_of`."""
+    """Return the stage of each weight by path, with the names that users see; see `stage_of`."""
     if config.kind == "unet":
         return {path: stage_of(path, config) for path in shapes_of(model)}
     return {path: model.stages[path.split("/")[0]] for path in shapes_of(model)}
 
 
 def keras_seed(seed: int) -> None:
-    """Seed the initialisers and dropout of the models built from here on."""
+    """Seed the initialisers and dropout of all models built from now on."""
     keras.utils.set_random_seed(seed)
     tf.random.set_seed(seed)
 
@@ -89,7 +89,7 @@ def unet(
 
 
 class _Blocks:
-    """The repeated parts of a U-Net."""
+    """Repeated parts of a U-Net."""
 
     def __init__(self, config: UNetConfig, layers: Layers) -> None:
         self._config, self._layers = config, layers
@@ -143,7 +143,7 @@ def encoder_decoder(
 
 
 def _stages(model: keras.Model, features: list[Any]) -> dict[str, str]:
-    """Return layer → its stage: of the encoder, n if it serves features at stride 2ⁿ and no finer ones."""
+    """Return the stage of each layer; an encoder's stage n is the smallest with features at stride 2ⁿ."""
     stages: dict[str, str] = {}
     for number, feature in enumerate(features, 1):
         waiting = [] if feature is None else [feature]

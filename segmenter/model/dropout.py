@@ -1,11 +1,10 @@
-"""Dropout whose masks belong to the images of the global batch, whichever replica has them, and where.
+"""Dropout masks tied to the images of the global batch, independent of the replica that has them.
 
-Keras' Dropout draws the same mask on every replica: its state is one variable that all replicas share. Here
-a mask is read off Philox (Salmon et al., doi:10.1145/2063384.2063405), which computes random numbers from a
-key and a counter, four for each value of the counter. The key is the layer's; the counter's upper half is the
-number of the mask, its lower half begins with the image's slot, which the plan of the step gave it. So R
-replicas together draw what one device would, without a word between them, in whatever order they have the
-images, and a resumed run what it would have drawn.
+Keras' Dropout draws the same mask on every replica: its state is one variable that all replicas share. Here a
+mask comes from Philox (Salmon et al., doi:10.1145/2063384.2063405), which computes random numbers from a key
+and a counter, four for each counter value. Each layer has a key; the counter's upper half is the mask's
+number, its lower half begins with the image's slot, assigned by the step's plan. So R replicas draw the same
+masks as one device, without communication and in any order of images, and so does a resumed run.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ _here = threading.local()  # a replica is traced in a thread of its own
 
 @contextmanager
 def masks_of(slot_b: Any, batch: int) -> Iterator[None]:
-    """Within the block, treat this replica's images as those of given slots of a global batch.
+    """Within the block, treat this replica's images as those of the given slots of a global batch.
 
-    Outside of it, slots are places: each replica has a contiguous part of the batch, all equally large.
+    Outside the block, slots are positions: replicas have contiguous parts of the batch, of equal size.
 
     Args:
-        slot_b: (b,) int64. In a replica, around the call of the model.
+        slot_b: (b,) int64, set in a replica around the model's call.
     """
     before, _here.slots = getattr(_here, "slots", None), (slot_b, batch)
     try:
@@ -42,18 +41,18 @@ def masks_of(slot_b: Any, batch: int) -> Iterator[None]:
 
 
 class _Masked(keras.layers.Layer):
-    """A layer that drops a share of something in training, by masks that belong to the global batch.
+    """Base layer that drops a share of its input in training, by masks that belong to the global batch.
 
     Args:
         rate: share to drop, in [0, 1).
-        seed: where the masks start; two layers with the same seed have the same masks. By default one is
-            drawn from Python's generator, which `keras.utils.set_random_seed` sets.
+        seed: seed of the masks; layers with equal seeds have equal masks. By default drawn from Python's
+            generator, which `keras.utils.set_random_seed` seeds.
 
-    Its weight `masks`, (2,) int64, is the seed and the number of masks drawn: with it in a checkpoint, masks
-    go on where they stopped.
+    The weight `masks`, (2,) int64, holds the seed and the number of masks drawn: a checkpoint with it
+    continues the sequence of masks.
 
     Raises:
-        ValueError: a rate outside of [0, 1).
+        ValueError: the rate is outside [0, 1).
     """
 
     def __init__(self, rate: float, seed: int | None = None, **options: Any) -> None:
@@ -64,7 +63,7 @@ class _Masked(keras.layers.Layer):
         self._first = random.getrandbits(63) if seed is None else seed
 
     def build(self, input_shape: Any) -> None:
-        """Make the variable, in the strategy's scope if there is one."""
+        """Create the variable, in the strategy's scope if there is one."""
         # Every replica counts its own copy, which costs no word between them, and the first one's is saved.
         self.masks = keras.Variable(
             np.array([self._first, 0], np.int64),
@@ -85,7 +84,7 @@ class _Masked(keras.layers.Layer):
         return tf.where(keep, inputs * (1 / (1 - self.rate)), tf.zeros((), inputs.dtype))
 
     def _draw(self, shape: Any, channels: int, seed: Any, number: Any) -> Any:
-        """Return random numbers in [0, 1) for a replica's part, which broadcast to its shape."""
+        """Return random numbers in [0, 1) for a replica's images, broadcastable to `shape`."""
         raise NotImplementedError
 
     def compute_output_shape(self, input_shape: Any) -> Any:
@@ -99,15 +98,15 @@ class _Masked(keras.layers.Layer):
 class GlobalDropout(_Masked):
     """Sets a share of the inputs to 0 in training and multiplies the others by 1 / (1 − rate).
 
-    Srivastava et al., JMLR 15 (2014). The masks of R replicas are those of one device with the whole batch,
-    in every precision: they go by the images' slots (`masks_of`). Each call in training draws a mask of its
-    own, also those for the micro-batches of one step, so that with R replicas and micro-batches a mask falls
-    on other images than with one. XLA has other numbers than TensorFlow for the same key and counter:
-    compiled by it, a run repeats itself, and no other.
+    Srivastava et al., JMLR 15 (2014). R replicas have the same masks as one device with the whole batch, in
+    every precision: masks depend on the images' slots (`masks_of`). Each call in training draws a new mask,
+    also for each micro-batch of a step, so with micro-batches the masks depend on the number of replicas. XLA
+    computes other numbers than TensorFlow from the same key and counter: runs compiled by it agree only with
+    each other.
     """
 
     def _draw(self, shape: Any, channels: int, seed: Any, number: Any) -> Any:
-        """Return random numbers in [0, 1) of a replica's part: for each image those of its slot."""
+        """Return random numbers in [0, 1) for a replica's images, each determined by the image's slot."""
         # Whole counters for each pixel, so that an image starts with one whatever its size.
         drawn = -(-channels // _NUMBERS) * _NUMBERS
         shape = tf.concat([shape[:-1], [drawn]], axis=0)
@@ -125,13 +124,13 @@ class GlobalDropout(_Masked):
 class DropPath(_Masked):
     """Sets a share of the images of a batch to 0 in training and multiplies the others by 1 / (1 − rate).
 
-    Stochastic depth (Huang et al. 2016, arXiv:1603.09382), image by image: put at the end of a residual
-    block's branch, it leaves the block out. Which images of the global batch is the same for any number of
-    replicas, as with `GlobalDropout`.
+    Stochastic depth (Huang et al. 2016, arXiv:1603.09382), image by image: at the end of a residual block's
+    branch, it skips the block. The images chosen from the global batch do not depend on the number of
+    replicas, as in `GlobalDropout`.
     """
 
     def _draw(self, shape: Any, channels: int, seed: Any, number: Any) -> Any:
-        """Return random numbers in [0, 1), (b, 1, …): one for each image, that of its slot."""
+        """Return random numbers in [0, 1), (b, 1, …): one for each image, determined by its slot."""
         slots = getattr(_here, "slots", None)
         if slots is None:
             images = tf.cast(shape[0], tf.int64)
@@ -144,7 +143,7 @@ class DropPath(_Masked):
 
 
 def _uniform(shape: Any, seed: Any, number: Any, first: Any) -> Any:
-    """Return random numbers in [0, 1) of a replica, from one of Philox' counters on."""
+    """Return random numbers in [0, 1) from Philox's counter `first` of mask `number` on."""
     place = tf.stack([first, number])
     return tf.raw_ops.StatelessRandomUniformV2(
         shape=shape,
@@ -156,6 +155,6 @@ def _uniform(shape: Any, seed: Any, number: Any, first: Any) -> Any:
 
 
 def _replica() -> Any:
-    """Return the replica's number; 0 if there is but one, or in a cross-replica context."""
+    """Return the replica's index; 0 if there is only one, or in a cross-replica context."""
     context = tf.distribute.get_replica_context()
     return tf.cast(0 if context is None else context.replica_id_in_sync_group, tf.int64)

@@ -1,8 +1,8 @@
-"""Calls of a functional Keras model, in the order in which they run, with nested models laid open.
+"""Calls of a functional Keras model in execution order, with nested models expanded.
 
-A layer that is called twice gives two calls, one with several inputs has all of them, and a model inside a
-model gives its own calls: layers alone (`layer.input`, `layer.output`) say none of that. No Keras is
-imported: what is read are attributes of the model's own objects.
+A layer called twice gives two calls, a layer with several inputs has all of them, and a model inside a model
+gives its inner calls; `layer.input` and `layer.output` show none of that. Keras is not imported: only
+attributes of the model's objects are read.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class Call:
     """One call of an operation (a layer, or a function of `keras.ops`).
 
     Attributes:
-        inputs: numbers of the tensors that it takes, a tensor that it takes twice also twice.
-        outputs: numbers of those that it gives.
-        node: Keras' own record of it, with all arguments.
-        training: it computes as in training, also at inference: the model was built so.
+        inputs: indices of its input tensors; a tensor used twice appears twice.
+        outputs: indices of its output tensors.
+        node: Keras' record of the call, with all arguments.
+        training: True if the model was built so that it always computes as in training.
     """
 
     operation: Any
@@ -42,11 +42,11 @@ class Call:
 
 @dataclass
 class Graph:
-    """A model's calls and tensors.
+    """Calls and tensors of a model.
 
     Attributes:
-        calls: in an order in which they can run: what a call takes was given before.
-        shapes: of each tensor, with None where the size is that of the image.
+        calls: in an order in which they can run: inputs before their use.
+        shapes: shape of each tensor, None for sizes that depend on the image.
     """
 
     calls: list[Call] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Graph:
     outputs: tuple[int, ...] = ()
 
     def tensor(self, keras_tensor: Any) -> int:
-        """Add a tensor; return its number."""
+        """Add a tensor; return its index."""
         self.shapes.append(tuple(keras_tensor.shape))
         return len(self.shapes) - 1
 
@@ -64,7 +64,7 @@ def graph_of(model: Any) -> Graph:
     """Return the calls of a functional or sequential Keras model.
 
     Raises:
-        TypeError: the model has no graph: it is subclassed, or not built yet.
+        TypeError: the model has no graph, because it is subclassed or not built yet.
     """
     functional = _functional(model)
     if functional is None:
@@ -76,7 +76,7 @@ def graph_of(model: Any) -> Graph:
 
 
 def _functional(model: Any) -> Any:
-    """Return the functional model that a model is or has; None if it computes in code of its own."""
+    """Return the functional model that a model is or contains; None if it overrides `call`."""
     if getattr(type(getattr(model, "call", None)), "__name__", "") != "method":
         return None
     if model.call.__func__.__qualname__ not in _NESTED:
@@ -86,7 +86,7 @@ def _functional(model: Any) -> Any:
 
 
 def _lay_open(graph: Graph, model: Any, inputs: Sequence[int], *, training: bool) -> tuple[int, ...]:
-    """Add a model's calls on these tensors to the graph; the tensors that it gives."""
+    """Add a model's calls on `inputs` to the graph; return its output tensors."""
     number_of = {id(tensor): number for tensor, number in zip(model.inputs, inputs, strict=True)}
     for node in _nodes(model):
         given = tuple(number_of[id(tensor)] for tensor in node.input_tensors)
@@ -103,6 +103,6 @@ def _lay_open(graph: Graph, model: Any, inputs: Sequence[int], *, training: bool
 
 
 def _nodes(model: Any) -> Iterator[Any]:
-    """Yield records of a model's calls, as it runs them, without those that make its inputs."""
+    """Yield records of a model's calls in execution order, without its inputs."""
     for depth in sorted(model._nodes_by_depth, reverse=True):
         yield from (node for node in model._nodes_by_depth[depth] if not node.is_input)

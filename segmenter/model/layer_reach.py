@@ -1,8 +1,7 @@
-"""Reach of Keras' layers along an axis: the input pixels behind an output pixel, and sizes.
+"""Reach of Keras' layers along an axis: the input pixels that an output pixel depends on, and sizes.
 
-Each kind of layer is one row of a table; one that is not in it has an unknown reach, and nobody guesses. A
-class of somebody else is not known by having a known name. Keras is imported when the first layer, which it
-made, is asked about.
+Each kind of layer is one row of a table; a layer not in it has an unknown reach, which is never guessed. A
+foreign class does not match by its name alone. Keras is imported when the first of its layers is looked up.
 """
 
 from __future__ import annotations
@@ -22,25 +21,25 @@ _OPERATORS = {"Add", "Subtract", "Multiply", "Divide", "TrueDivide", "Maximum", 
 
 
 class GlobalLayerError(ValueError):
-    """The model has a layer that looks at the whole image, or one whose reach is not known."""
+    """The model has a layer that uses the whole image, or one of unknown reach."""
 
 
 @dataclass(frozen=True)
 class Extent:
-    """Pixels of a tensor along an axis: N / scale + offset, for an image of N that the stride divides."""
+    """Pixels of a tensor along an axis: N / scale + offset, for N image pixels, a multiple of the stride."""
 
     scale: Fraction = Fraction(1)
     offset: int = 0
 
 
 class Reach(Protocol):
-    """How a layer takes pixels along an axis."""
+    """Interface: input pixels that a layer uses along an axis."""
 
     def size(self, given: Extent) -> Extent:
-        """Return the extent of the output."""
+        """Return the extent of the output for an input of extent `given`."""
 
     def needed(self, given: Extent, output: Interval) -> Interval:
-        """Return the first and last input pixel that the output pixels first … last depend on."""
+        """Return the first and last input pixel that the output interval (first, last) depends on."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +47,9 @@ class Sliding:
     """A window that slides over the pixels: convolutions, pools, padding, cropping, single pixels.
 
     Attributes:
-        span: pixels from the window's first to its last.
-        stride: from one window to the next.
-        padding: before and after, negative where pixels are cut off; None: TensorFlow's `same`.
+        span: distance from the window's first pixel to its last.
+        stride: pixels from one window to the next.
+        padding: pixels before and after, negative for cropping; None: TensorFlow's `same`.
     """
 
     span: int = 0
@@ -70,7 +69,7 @@ class Sliding:
         return output[0] * self.stride - before, output[1] * self.stride - before + self.span
 
     def _before(self, given: Extent) -> int:
-        """Return the smaller half of `same`'s ⌈n / stride⌉ · stride − n + span + 1 − stride padded pixels."""
+        """Return the padding before; for `same` half of ⌈n / stride⌉ · stride − n + span + 1 − stride."""
         if self.padding is not None:
             return self.padding[0]
         return max(-given.offset % self.stride + self.span + 1 - self.stride, 0) // 2
@@ -78,10 +77,10 @@ class Sliding:
 
 @dataclass(frozen=True)
 class Transposed:
-    """A convolution turned round: input pixel i gives to the outputs i · stride − before … + span.
+    """Transposed convolution: input pixel i contributes to outputs i · stride − before … + span.
 
     Attributes:
-        more: pixels of the output beyond stride × those of the input.
+        more: output pixels beyond stride × input pixels.
     """
 
     span: int
@@ -94,7 +93,7 @@ class Transposed:
         return Extent(given.scale / self.stride, given.offset * self.stride + self.more)
 
     def needed(self, given: Extent, output: Interval) -> Interval:
-        """Return the inputs that give to the outputs; first > last if none does."""
+        """Return the inputs that contribute to the outputs; first > last if there are none."""
         first, last = output
         return -((self.span - first - self.before) // self.stride), (last + self.before) // self.stride
 
@@ -120,10 +119,10 @@ class Enlarging:
 
 
 def reach(call: Call, axis: int) -> Reach:
-    """Reach of a call along rows (0) or columns (1).
+    """Return the reach of a call along rows (0) or columns (1).
 
     Raises:
-        GlobalLayerError: it is unlimited or not known; the message names the layer.
+        GlobalLayerError: the reach is unlimited or unknown; the message names the layer.
     """
     if type(call.operation) in _operators():
         return _operator(call, axis)
@@ -143,13 +142,13 @@ def reach(call: Call, axis: int) -> Reach:
 
 
 def takes_several(call: Call) -> bool:
-    """Return True if a call joins tensors pixel by pixel, and so can have several of different reach."""
+    """Return True if a call joins tensors pixel by pixel, so its inputs may differ in reach."""
     return call.kind in _JOINING | _OPERATORS
 
 
 @cache
 def _layers() -> frozenset[type]:
-    """Return the classes that the tables below name: Keras' public layers, ConvNeXt's two, and our own."""
+    """Return the layer classes in the tables below: Keras' public layers, ConvNeXt's two, and ours."""
     import keras
     from keras.src.applications import convnext  # its layers have no public name
 
@@ -165,14 +164,14 @@ def _layers() -> frozenset[type]:
 
 @cache
 def _operators() -> frozenset[type]:
-    """Return the classes of `keras.ops` that an operator between tensors becomes."""
+    """Return the classes of `keras.ops` behind operators such as `x + y`."""
     from keras.src.ops import numpy as operators  # these classes have no public name
 
     return frozenset(getattr(operators, name) for name in _OPERATORS)
 
 
 def _pointwise_function(activation: Any) -> bool:
-    """Return no reach for Keras' own activation functions, which work on a pixel and its channels."""
+    """Return True for Keras' own activation functions, which work on single pixels."""
     import keras
 
     pointwise = keras.layers.ReLU, keras.layers.LeakyReLU, keras.layers.ELU
@@ -245,10 +244,11 @@ def _cropping(call: Call, axis: int) -> Reach:
 
 
 def _transposed(call: Call, axis: int) -> Reach:
-    """Return sizes by `keras.src.backend.common.backend_utils.compute_conv_transpose_output_shape`.
+    """Return the reach of a transposed convolution, with sizes by Keras' own function.
 
-    TensorFlow computes the gradient of a convolution from the output's size to the input's: with `same`,
-    that convolution pads ⌊(span + 1 − stride − more) / 2⌋ before.
+    The function: `keras.src.backend.common.backend_utils.compute_conv_transpose_output_shape`. TensorFlow
+    computes the gradient of a convolution from the output's size to the input's: with `same`, that
+    convolution pads ⌊(span + 1 − stride − more) / 2⌋ before.
     """
     layer, same = call.operation, _padding(call) is None
     kernel, stride = layer.kernel_size[axis], _of_axis(layer.strides, axis)

@@ -1,4 +1,4 @@
-"""Layers of encoders and decoders, in one precision and with one kind of normalisation."""
+"""Layers of encoders and decoders, with one precision and one kind of normalisation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Layers:
 
     Attributes:
         policy: Keras' dtype policy.
-        synchronised: BatchNorm by `SyncBatchNorm`, over all replicas.
+        synchronised: use `SyncBatchNorm`, over all replicas.
     """
 
     policy: keras.DTypePolicy
@@ -28,16 +28,16 @@ class Layers:
 
     @property
     def batch_norm(self) -> type[keras.layers.BatchNormalization]:
-        """The class of BatchNorm; both have the same weights, and the same bits at inference."""
+        """Class of BatchNorm; both choices have the same weights and the same bits at inference."""
         return SyncBatchNorm if self.synchronised else keras.layers.BatchNormalization
 
     def conv(self, x: Any, filters: int, kernel: int, name: str, **options: Any) -> Any:
-        """Add a convolution, same-padded and without a bias unless said otherwise."""
+        """Add a convolution, by default same-padded and without bias."""
         options = {"padding": "same", "use_bias": False, "kernel_initializer": "he_normal", **options}
         return keras.layers.Conv2D(filters, kernel, dtype=self.policy, name=name, **options)(x)
 
     def depthwise(self, x: Any, kernel: int, name: str, **options: Any) -> Any:
-        """Add a convolution of each channel, same-padded and without a bias unless said otherwise."""
+        """Add a depthwise convolution, by default same-padded and without bias."""
         options = {"padding": "same", "use_bias": False, "depthwise_initializer": "he_normal", **options}
         return keras.layers.DepthwiseConv2D(kernel, dtype=self.policy, name=name, **options)(x)
 
@@ -48,23 +48,23 @@ class Layers:
         return self.batch_norm(dtype=self.policy, name=name, **options)(x)
 
     def relu(self, x: Any, name: str, most: float | None = None) -> Any:
-        """Add a rectifier; `most`: cut off there, as ReLU6 does."""
+        """Add a rectifier, clipped at `most` (ReLU6: 6)."""
         return keras.layers.ReLU(max_value=most, dtype=self.policy, name=name)(x)
 
     def add(self, parts: list[Any], name: str) -> Any:
-        """Sum."""
+        """Add tensors."""
         return keras.layers.Add(dtype=self.policy, name=name)(parts)
 
     def concatenate(self, parts: list[Any], name: str) -> Any:
-        """Join channels."""
+        """Join tensors along channels."""
         return keras.layers.Concatenate(dtype=self.policy, name=name)(parts)
 
     def drop_path(self, x: Any, rate: float, name: str) -> Any:
-        """Drop path at the end of a residual branch; at rate 0 nothing."""
+        """Add `DropPath` at the end of a residual branch; nothing at rate 0."""
         return DropPath(rate, dtype=self.policy, name=name)(x) if rate else x
 
     def enlarge(self, x: Any, factor: int, name: str, *, smooth: bool = False) -> Any:
-        """Multiply height and width by a factor; smooth: bilinear, else nearest."""
+        """Enlarge height and width by a factor, bilinearly if `smooth`, else by nearest neighbour."""
         if factor == 1:
             return x
         if smooth:
@@ -72,7 +72,7 @@ class Layers:
         return keras.layers.UpSampling2D(factor, interpolation="nearest", dtype=self.policy, name=name)(x)
 
     def shared(self, x: Any, users: int, name: str) -> list[Any]:
-        """Return a tensor for each of several users: none has more than two, so gradients have one order."""
+        """Return a copy of a tensor for each user: none has over two, so gradients have one order of sums."""
         copies, rest = [], users
         while rest > 2:
             copies.append(x)
@@ -94,10 +94,10 @@ class Layers:
 
 @keras.saving.register_keras_serializable("segmenter")
 class Share(keras.layers.Layer):
-    """The input, for two more users of a tensor that has another one.
+    """Identity that gives two more users of a tensor their own copy.
 
-    TensorFlow sums the gradients of three users in whatever order they come (docs/internals.md), and
-    merges a sum of sums into one; the copy of the gradient keeps the two apart.
+    TensorFlow sums the gradients of three users in any order (docs/internals.md), and merges nested sums into
+    one; copying the gradient keeps the sums separate.
     """
 
     def call(self, inputs: Any) -> Any:
@@ -107,7 +107,7 @@ class Share(keras.layers.Layer):
         return input_shape
 
     def get_config(self) -> dict[str, Any]:
-        """Return Keras' own: what it would note by itself cannot be a dtype policy."""
+        """Return Keras' configuration; its automatic one cannot contain a dtype policy."""
         return dict(super().get_config())
 
 
@@ -121,9 +121,9 @@ def _shared(x: Any) -> tuple[Any, Callable[[Any], Any]]:
 
 @keras.saving.register_keras_serializable("segmenter")
 class ChannelNorm(keras.layers.LayerNormalization):
-    """`keras.layers.LayerNormalization` over the channels, whose gradients are added two by two.
+    """`keras.layers.LayerNormalization` over the channels, with gradients added in pairs.
 
-    Keras' uses its input more often (see `Share`); this one, for whoever else uses it, once. Inference is
+    Keras' layer uses its input more than twice (see `Share`); this one counts as a single user. Inference is
     Keras' own, to the bit.
     """
 
@@ -140,14 +140,14 @@ class ChannelNorm(keras.layers.LayerNormalization):
 
 @keras.saving.register_keras_serializable("segmenter")
 class LayerScale(keras.layers.Layer):
-    """Each channel times a learned factor, which begins small (Touvron et al. 2021, arXiv:2103.17239)."""
+    """Scaling of channels by learned, initially small factors (Touvron et al. 2021, arXiv:2103.17239)."""
 
     def __init__(self, init_values: float, **options: Any) -> None:
         super().__init__(**options)
         self.init_values = init_values
 
     def build(self, input_shape: Any) -> None:
-        """Make the factors."""
+        """Create the factors."""
         first = keras.initializers.Constant(self.init_values)
         self.gamma = self.add_weight(shape=(input_shape[-1],), initializer=first, name="gamma")
 
@@ -163,8 +163,8 @@ class LayerScale(keras.layers.Layer):
 class BilinearUpSampling(keras.layers.UpSampling2D):
     """Bilinear enlargement by an even factor, in the layer's own precision.
 
-    TensorFlow's operation, and so Keras' layer, computes and returns float32 whatever it gets. Here 16-bit
-    values come back as such, and those of 64 bits are computed by slices.
+    TensorFlow's operation, and so Keras' layer, always computes and returns float32. Here 16-bit inputs give
+    16-bit outputs, and 64-bit inputs are interpolated in 64 bits.
     """
 
     def __init__(self, size: int, **options: Any) -> None:

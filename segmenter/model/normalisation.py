@@ -1,7 +1,7 @@
-"""Per-band standardisation: the one copy of it that training and prediction share.
+"""Per-band standardisation, shared by training and prediction.
 
-Pixels without data become 0 after it, which is the mean of the training scenes: the value that the model's
-own padding has, so that nodata looks to it like the border of an image.
+Pixels without data become 0, the mean of the training scenes. The model's padding is 0 too, so missing data
+looks to it like the border of an image.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Normalisation:
 
     @classmethod
     def of(cls, mean: Iterable[float], std: Iterable[float]) -> Normalisation:
-        """Make one from any sequences of numbers."""
+        """Build a normalisation from any sequences of numbers."""
         return cls(tuple(float(m) for m in mean), tuple(float(s) for s in std))
 
     def to_dict(self) -> dict[str, list[float]]:
@@ -29,7 +29,7 @@ class Normalisation:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Normalisation:
-        """Restore from `to_dict`."""
+        """Build a normalisation from the data of `to_dict`."""
         return cls.of(data["mean"], data["std"])
 
     def apply(
@@ -38,10 +38,10 @@ class Normalisation:
         """Return (pixel − mean) / deviation as a tensor of `dtype`; 0 where a pixel has no data.
 
         Args:
-            image_HWC: a tensor of any type; more axes may go before.
-            valid_HW: the same without bands; None: every pixel has data.
-            by_rows: as TensorFlow is quickest; else by broadcasting, without a change of shape, as other
-                runtimes are. The values are the same.
+            image_HWC: tensor of any type; further leading axes are allowed.
+            valid_HW: mask without the band axis; None: every pixel has data.
+            by_rows: use the form that is fastest in TensorFlow; else broadcasting without reshape, for other
+                runtimes. The values are the same.
         """
         import tensorflow as tf
 
@@ -68,7 +68,7 @@ class Normalisation:
 
 
 def _wide(image: Any, dtype: str) -> Any:
-    """Return the type in which the mean is taken off: float32 would round values of more than 24 bits."""
+    """Return the type for subtracting the mean: float32 would round values of more than 24 bits."""
     import tensorflow as tf
 
     image = tf.as_dtype(image)

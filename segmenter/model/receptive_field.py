@@ -1,6 +1,6 @@
-"""Geometry of a model, read off its graph: total stride and receptive-field radius.
+"""Geometry of a model, computed from its graph: total stride and receptive-field radius.
 
-No Keras is imported: prediction can use the values without it.
+Keras is not imported: prediction can use the values without it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class NetworkGeometry:
     """Geometry of a model: stride, receptive field, memory.
 
     Attributes:
-        stride: the model's total stride in pixels; windows of exact prediction lie on its grid.
-        radius: the farthest input pixel, along a row or column, that an output pixel depends on; None where
-            it depends on all of them, or where a layer's reach is not known.
-        bytes_per_pixel: memory that a pixel of a window takes while it is predicted; 0: not known.
-        unlimited: why there is no radius.
+        stride: the model's total stride in pixels; windows of exact prediction are aligned to it.
+        radius: the farthest input pixel, along a row or column, that an output pixel depends on; None if it
+            depends on all pixels, or a layer's reach is unknown.
+        bytes_per_pixel: memory for a pixel of a window during prediction; 0: unknown.
+        unlimited: reason why there is no radius.
     """
 
     stride: int
@@ -34,24 +34,24 @@ class NetworkGeometry:
     unlimited: str = ""
 
     def __str__(self) -> str:
-        """Give stride and radius; without a radius, why, and what follows."""
+        """Return text with stride and radius; without a radius, the reason and the consequence."""
         if self.radius is not None:
             return f"stride {self.stride} px, receptive-field radius {self.radius} px"
         why = self.unlimited or "it is not known"
         return f"stride {self.stride} px, no receptive-field radius ({why}: maps are of smooth windows)"
 
     def suits(self, model: NetworkGeometry) -> bool:
-        """Return True if windows cut by this geometry give a model all that its pixels depend on."""
+        """Return True if windows cut by this geometry also suit `model`: no pixel lacks context."""
         if self.stride % model.stride:
             return False
         return self.radius is None or (model.radius is not None and self.radius >= model.radius)
 
 
 def describe(model: Any) -> NetworkGeometry:
-    """Return the geometry for prediction of a Keras model with one input and one output.
+    """Return the geometry of a Keras model with one input and one output, for prediction.
 
-    Where a layer looks at the whole image or is not known, there is no radius, and the stride is that of all
-    layers whose sizes are known. Of a model that is subclassed nothing is known: stride 1.
+    If a layer uses the whole image or is unknown, there is no radius, and the stride comes from the layers of
+    known size. Nothing is known about a subclassed model: stride 1.
     """
     try:
         graph = graph_of(model)
@@ -68,12 +68,12 @@ def describe(model: Any) -> NetworkGeometry:
 def geometry_of(model: Any) -> NetworkGeometry:
     """Return stride and receptive-field radius of a functional Keras model with one input and output.
 
-    For each position of an output pixel on the stride's grid, the interval of input pixels that it depends
-    on is followed back through every call of a layer, along rows and along columns; the radius is the
-    largest reach found, to either side, beyond the pixels that the output pixel covers.
+    For each position of an output pixel on the stride's grid, the interval of input pixels that it depends on
+    is followed back through every call of a layer, along rows and along columns; the radius is the largest
+    reach found, to either side, beyond the pixels that the output pixel covers.
 
     Raises:
-        GlobalLayerError: where a layer's reach is unlimited or unknown.
+        GlobalLayerError: a layer's reach is unlimited or unknown.
         TypeError: the model is not functional.
     """
     graph = graph_of(model)
@@ -94,7 +94,7 @@ def _geometry(graph: Graph, planes: Sequence[Plane]) -> NetworkGeometry:
 
 
 def _stride(planes: Sequence[Plane], axes: Sequence[int] = AXES) -> int:
-    """Return the least common multiple of the image pixels that a pixel of each tensor stands for."""
+    """Return the least common multiple of the strides of all tensors, in image pixels."""
     return math.lcm(*(p.extents[axis].scale.numerator for p in planes if p.extents for axis in axes))
 
 
@@ -117,7 +117,7 @@ def _radius(graph: Graph, planes: Sequence[Plane], axis: int) -> int:
 
 
 def _leading_to(graph: Graph, tensors: Sequence[int]) -> list[Call]:
-    """Return the calls that some tensors depend on, the last first."""
+    """Return the calls that some tensors depend on, the last call first."""
     wanted, calls = set(tensors), []
     for call in reversed(graph.calls):
         if wanted & set(call.outputs):
@@ -134,7 +134,7 @@ def _add(
     axis: int,
     output: Interval,
 ) -> None:
-    """Widen what is needed of each input by what an interval of the output needs of it."""
+    """Extend the needed interval of each input by that of an interval of the output."""
     for tensor in inputs:
         first, last = layer.needed(_extent(planes[tensor], axis), output)
         if first <= last:  # a transposed convolution may have gaps

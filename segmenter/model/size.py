@@ -1,9 +1,8 @@
-"""Size of a model: shapes of its weights, sizes of its tensors, memory, arithmetic; imports no Keras.
+"""Size of a model: shapes of weights and tensors, memory, arithmetic; does not import Keras.
 
-The weights of a U-Net are known without building it: what does not fit is refused before TensorFlow is
-imported, and before memory is taken for it. The law: names and shapes are those of the model that
-`building.build_model` makes, without those that hold dropout's random state. All else is counted on the
-graph of a built model.
+The weights of a U-Net are known without building it: a misfit is refused before TensorFlow is imported and
+memory allocated. The law: names and shapes equal those of `building.build_model`, without dropout's random
+state. Everything else is counted on the graph of a built model.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ _LAYER = re.compile(r"(down|bottom|up|enlarge|logits)(\d*)")
 
 
 def is_described(config: ModelConfig) -> bool:
-    """Return True if `weight_shapes` knows this kind; else a built model tells (`building.shapes_of`)."""
+    """Return True if `weight_shapes` supports this kind; else build the model (`building.shapes_of`)."""
     return config.kind in _SHAPES
 
 
 def weight_shapes(config: ModelConfig, bands: int, classes: int) -> dict[str, Shape]:
-    """Return path of each weight → its shape, in the order of the data's way through the model."""
+    """Return the shape of each weight by path, in the order of data flow."""
     return dict(_SHAPES[config.kind](config, bands, classes))
 
 
 def stage_of(path: str, config: UNetConfig) -> str:
-    """Return the stage of a U-Net that a weight belongs to, as people name it.
+    """Return the stage of a U-Net's weight, with the names that users see.
 
-    Encoder and decoder stages are counted in the direction in which data flows, from 1.
+    Encoder and decoder stages are counted from 1 in the direction of data flow.
     """
     match = _LAYER.match(path)
     if match is None:
@@ -58,16 +57,16 @@ def stage_of(path: str, config: UNetConfig) -> str:
 def check_learned(
     arrays: Mapping[str, NDArray[Any]], config: ModelConfig, bands: int, classes: int, file: Path
 ) -> None:
-    """Refuse a checkpoint whose weights (under `model/`) are not those of a model.
+    """Refuse a checkpoint whose weights (under `model/`) do not match a model.
 
     Raises:
-        CheckpointError: naming the first weight that is missing, of another shape, or not finite.
+        CheckpointError: a weight is missing, has another shape, or is not finite; the first is named.
     """
     check_weights(arrays, weight_shapes(config, bands, classes), file)
 
 
 def check_weights(arrays: Mapping[str, NDArray[Any]], shapes: Mapping[str, Shape], file: Path) -> None:
-    """Check as `check_learned`, by the shapes of a model's weights."""
+    """Check weights like `check_learned`, by given shapes."""
     for name, shape in shapes.items():
         value = arrays.get(f"model/{name}")
         if value is None or value.shape != shape or value.dtype.kind != "f":
@@ -102,7 +101,7 @@ def _unet(config: UNetConfig, bands: int, classes: int) -> Iterator[tuple[str, S
 
 
 def _block(config: UNetConfig, name: str, channels: int, width: int) -> Iterator[tuple[str, Shape]]:
-    """Yield two 3×3 convolutions, each with its BatchNorm, or with a bias."""
+    """Yield the weights of two 3×3 convolutions, each with BatchNorm or a bias."""
     for i, before in enumerate((channels, width)):
         yield f"{name}_conv{i}/kernel", (3, 3, before, width)
         if config.normalisation == "batch":
@@ -129,8 +128,8 @@ class Plane:
     """A tensor of the model.
 
     Attributes:
-        extents: its rows and columns; None: its size does not grow with the image's, or is not known.
-        unlimited: why a pixel of it depends on more than a neighbourhood; empty: it does not.
+        extents: extents of rows and columns; None: its size does not grow with the image, or is unknown.
+        unlimited: reason why a pixel depends on more than a neighbourhood; empty: it does not.
     """
 
     extents: tuple[Extent, Extent] | None
@@ -138,12 +137,12 @@ class Plane:
 
     @property
     def scale(self) -> Fraction | None:
-        """Pixels of the image behind one of the tensor's, rows × columns."""
+        """Image pixels per pixel of the tensor, rows × columns."""
         return None if self.extents is None else self.extents[0].scale * self.extents[1].scale
 
 
 def planes_of(graph: Graph) -> list[Plane]:
-    """Return each tensor of a graph as a plane."""
+    """Return the tensors of a graph as planes."""
     planes: list[Plane] = [Plane(None)] * len(graph.shapes)
     for tensor in graph.inputs:
         is_image = len(graph.shapes[tensor]) == 4 and len(graph.inputs) == 1
@@ -178,7 +177,7 @@ def _given(call: Call, inputs: Sequence[Plane]) -> Plane:
 def _probed(call: Call, inputs: Sequence[Plane]) -> tuple[Extent, Extent] | None:
     """Return the size of an unknown layer's output, as Keras infers it for images of three sizes.
 
-    None where it does not grow like the image, or Keras cannot tell.
+    None if it does not grow with the image, or Keras cannot infer it.
     """
     scales = [extent.scale for plane in inputs for extent in plane.extents or ()]
     if not scales:
@@ -208,7 +207,7 @@ def shape_for(call: Call, inputs: Sequence[Plane], pixels: int) -> Any:
 
 
 def _line(unit: int, small: Any, middle: Any, large: Any) -> Extent | None:
-    """Fit the line through three sizes of images of 1, 2 and 3 units."""
+    """Fit a line through sizes for images of 1, 2 and 3 units; None if they are not on a line."""
     sizes = (small, middle, large)
     if (
         not all(isinstance(size, int) for size in sizes)
@@ -239,12 +238,11 @@ given back. Measured: 1.64 (depth 4, width 16)."""
 def training_bytes_per_image(model: Any, height: int, width: int, *, mixed: bool = False) -> int:
     """Return the bytes of GPU memory that one image adds to a training step, by counting tensors.
 
-    Forward, each layer's output is kept for the backward pass; backward, the gradients of the largest
-    layers live beside them: Σ over layers of output elements × bytes, plus twice the largest layer. In
-    mixed float16, outputs take 2 bytes, except in the float32 head and in BatchNorm, which computes in
-    float32: Keras keeps its input and its output so (4 + 4); `SyncBatchNorm` keeps neither, and gets 4 for
-    what it computes with on the way back. In float64 all takes twice as much. `python -m benchmarks.memory`
-    holds the formula against what a step takes.
+    The forward pass keeps each layer's output; the backward pass adds the gradients of the largest layers: Σ
+    over layers of output elements × bytes, plus twice the largest layer. In mixed float16, outputs take 2
+    bytes, except in the float32 head and in BatchNorm, which computes in float32: Keras keeps its input and
+    output in float32 (4 + 4); `SyncBatchNorm` keeps neither, and needs 4 in the backward pass. In float64
+    everything takes twice as much. `python -m benchmarks.memory` compares the formula with a real step.
     """
     graph = graph_of(model)
     planes = planes_of(graph)
@@ -259,13 +257,13 @@ def training_bytes_per_image(model: Any, height: int, width: int, *, mixed: bool
 
 
 def inference_bytes_per_pixel(model: Any) -> float:
-    """Return the bytes that a pixel of a window takes while it is predicted, by counting tensors.
+    """Return the bytes of memory for a pixel of a window during prediction, by counting tensors.
 
-    Layers run in order; a tensor lives until the last layer that takes it has run. The peak is the largest
-    sum over the tensors that live while a layer runs, its output among them, in float32, times
-    `_WORKSPACE`. Normalisation and activation are fused into the convolution before them, or overwrite
-    their input. `python -m benchmarks.prediction_memory` holds it against a process. Tensors that do not
-    grow with the image (those of global layers) count nothing.
+    Layers run in order; a tensor lives until its last user has run. The peak is the largest sum of living
+    tensors while a layer runs, including its output, in float32, times `_WORKSPACE`. Normalisation and
+    activation are fused into the convolution before them, or overwrite their input. `python -m
+    benchmarks.prediction_memory` compares it with a process. Tensors that do not grow with the image (of
+    global layers) are not counted.
     """
     graph = graph_of(model)
     planes = planes_of(graph)
@@ -322,11 +320,11 @@ _KERNELS = ("kernel", "depthwise_kernel", "pointwise_kernel")
 
 
 def convolution_flops(model: Any, height: int, width: int) -> int:
-    """Count multiplications and additions of all convolutions of one image, forward.
+    """Count multiplications and additions of all convolutions in the forward pass of one image.
 
     2 · pixels · kernel rows · kernel columns · channels in · channels out; pixels are those of the output, or
-    for a transposed convolution of the input. Training takes three times as many: the gradients of the
-    weights, and of the layer's input, each as many as forward.
+    of the input for a transposed convolution. Training takes three times as many: the gradients of weights
+    and inputs each cost as much as the forward pass.
     """
     graph = graph_of(model)
     planes, flops = planes_of(graph), 0

@@ -1,8 +1,8 @@
-"""Parts and stages of a model by the names of its weights: which train, from which epoch, how fast.
+"""Parts and stages of a model by weight names: which of them train, from which epoch, at which rate.
 
-Parts are the encoder, the decoder and the head; each but the head has stages. The names of the layers tell
-them apart: a decoder's begin with `decoder_` (a U-Net's with `up` or `enlarge` and a number), the head is
-called `logits`, and what is neither is the encoder's.
+Parts are encoder, decoder and head; encoder and decoder have stages. Layer names identify them: a decoder's
+begin with `decoder_` (a U-Net's with `up` or `enlarge` and a number), the head is called `logits`, and all
+others belong to the encoder.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def part_of(path: str) -> str:
 
 @dataclass(frozen=True)
 class Pace:
-    """How the weights of a model train.
+    """Training schedule of a model's weights.
 
     Attributes:
-        frozen_epochs: from the start, in which the weights of `late` stay as they are.
-        late: paths of weights that train only after that.
-        rates: path → factor on the learning rate and the weight decay, where it is not 1; 0: never trains.
-        stages: stage → paths of its weights, in the order of the data's way.
-        norms: paths of BatchNorm's weights and statistics that stay as they are by `freeze_norms`.
+        frozen_epochs: number of first epochs in which the weights of `late` do not change.
+        late: paths of weights that train only after these epochs.
+        rates: factor on learning rate and weight decay by path, if it is not 1; 0: never trains.
+        stages: paths of weights by stage, in the order of data flow.
+        norms: paths of BatchNorm weights and statistics frozen by `freeze_norms`.
     """
 
     frozen_epochs: int = 0
@@ -46,16 +46,16 @@ class Pace:
     norms: frozenset[str] = frozenset()
 
     def is_frozen(self, epoch: int) -> bool:
-        """Return True if the late weights stay as they are in an epoch, from 0."""
+        """Return True if the late weights do not change in an epoch, counted from 0."""
         return epoch < self.frozen_epochs
 
     def trains(self, path: str, epoch: int | None = None) -> bool:
-        """Return True if a weight trains in an epoch, from 0; None: in any."""
+        """Return True if a weight trains in an epoch, counted from 0; None: in any epoch."""
         frozen = epoch is not None and self.is_frozen(epoch) and path in self.late
         return not frozen and self.rates.get(path, 1.0) > 0
 
     def describe(self) -> str:
-        """Return one line of each stage's rate and first epoch; empty if all train alike from the start."""
+        """Return one line on each stage's rate and first epoch; empty if all train alike from the start."""
         if not self.late and not self.rates:
             return ""
         kinds: dict[str, list[str]] = {}
@@ -84,13 +84,13 @@ def _numbers(last: int) -> str:
 def pace_of(stage_of: Mapping[str, str], training: TrainingConfig) -> Pace:
     """Apply the recipe's `freeze_encoder`, `freeze_norms` and `rates` to a model.
 
-    A stage's own rate goes before that of its part; frozen BatchNorm has none.
+    A stage's rate overrides its part's; frozen BatchNorm has no rate.
 
     Args:
-        stage_of: path of each weight → its stage.
+        stage_of: stage of each weight by path.
 
     Raises:
-        ConfigError: the model has no such stage, or nothing of it would train.
+        ConfigError: the model lacks a stage, or nothing would train.
     """
     stages: dict[str, list[str]] = {}
     parts: dict[str, str] = {}
@@ -127,7 +127,7 @@ def pace_of(stage_of: Mapping[str, str], training: TrainingConfig) -> Pace:
 
 
 def _frozen_norms(parts: Mapping[str, str], which: str) -> frozenset[str]:
-    """Return the paths of the weights of BatchNorm, which alone has a moving mean, in those parts."""
+    """Return the paths of BatchNorm weights in the given parts; only BatchNorm has a moving mean."""
     layers = {path.rpartition("/")[0] for path in parts if path.endswith("/moving_mean")}
     paths = {
         path for path, part in parts.items() if which in ("all", part) and path.rpartition("/")[0] in layers
@@ -140,7 +140,7 @@ def _frozen_norms(parts: Mapping[str, str], which: str) -> frozenset[str]:
 
 
 def stages_told(config: ModelConfig) -> dict[str, str]:
-    """Return a path for each stage of a model → the stage, known without building it.
+    """Return the stages of a model, each by the path of one weight, without building the model.
 
     The law: the stages are those of `building.stages_of`.
     """
@@ -153,7 +153,7 @@ def stages_told(config: ModelConfig) -> dict[str, str]:
 
 
 def joined_stages(stages: list[str]) -> str:
-    """Return `encoder stages 1 to 4, bottleneck`: neighbours with a number in one word."""
+    """Return stages as short text, such as `encoder stages 1 to 4, bottleneck`."""
     groups: list[tuple[str, list[int]]] = []
     for stage in stages:
         name, _, number = stage.rpartition(" ")
@@ -180,8 +180,8 @@ _UNDECAYED = re.compile(r"(^|_)(bias|gamma|beta)$")
 def is_decayed(path: str, rank: int) -> bool:
     """Return True if weight decay applies to a weight of `rank` axes.
 
-    Not for scales and shifts: decay on them pulls normalisation to zero and regularises nothing. They have
-    one axis, also where a layer gives them no name of their own (ConvNeXt's LayerScale); biases of attention
-    have two, and are known by their names. The names of layers say nothing: one may be called `beta`.
+    It does not apply to scales and shifts: decay would pull normalisation to zero and regularise nothing.
+    They have one axis, even without a usual name (ConvNeXt's LayerScale); biases of attention have two, and
+    are recognised by name. Layer names do not count: a layer may be called `beta`.
     """
     return rank > 1 and not _UNDECAYED.search(path.rpartition("/")[2])

@@ -1,1 +1,1 @@
-"""HTML pages that need no network: charts, tables, pictures; of the coverage report and of runs."""
+"""HTML pages that work offline: charts, tables, pictures; used by reports of coverage and of runs."""

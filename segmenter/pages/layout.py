@@ -1,9 +1,8 @@
-"""Layout of all charts on pages: colours, axes, bars.
+"""Layout of all charts: colours, axes, bars.
 
-Figures are Plotly's `data` and `layout` as plain dictionaries (tests hold them against Plotly's own schema),
-so that nothing but the page needs the package. What shows on hover is written in Python, as whole sentences.
-Colours follow Okabe and Ito (2008, "Color universal design"); what differs in colour differs in pattern or
-symbol as well.
+Figures are Plotly's `data` and `layout` as plain dictionaries (tests check them with Plotly's schema), so
+only the page needs the package. Hover texts are written in Python, as complete sentences. Colours follow
+Okabe and Ito (2008, "Color universal design"); different colours also have different patterns or symbols.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def percent_axis(title: str, top: float = 100, **more: Any) -> Data:
 
 
 def names_axis(texts: Sequence[str]) -> Data:
-    """Return rows with names, the first on top; by position, since names need not differ after cutting."""
+    """Return an axis of names, the first on top; by position, since shortened names may be equal."""
     places = {"tickmode": "array", "tickvals": list(range(len(texts))), "ticktext": [short(t) for t in texts]}
     return {**axis("", showgrid=False, range=[len(texts) - 0.4, -0.6]), "title": {"text": ""}, **places}
 
@@ -61,7 +60,7 @@ def layout(height: int, xaxis: Data, yaxis: Data, **more: Any) -> Data:
 
 
 def bars(values: Sequence[float], texts: Sequence[str], hovers: Iterable[str], **more: Any) -> Data:
-    """Return bars with their numbers at the end."""
+    """Return bars with their values at the end."""
     bar = {"type": "bar", "text": [label(t) for t in texts], "textposition": "outside", "cliponaxis": False}
     look = {"textfont": {"size": 12}, "hovertemplate": HOVER, "customdata": list(hovers)}
     return {**bar, **look, "marker": {"color": BAR}, **more}
@@ -93,7 +92,7 @@ def square(
     hovers: Sequence[Sequence[str]],
     across: str,
 ) -> tuple[Data, int]:
-    """Return a heat map of classes by classes: the figure, and the width that it needs (0: any).
+    """Return a heat map of classes by classes, and the width that it needs (0: any).
 
     Args:
         across: title of the columns.

@@ -1,8 +1,8 @@
-"""Page of the report, rendered from its template by Jinja.
+"""Page of a report, rendered from its template by Jinja.
 
-Names of classes, files and datasets reach the page through `escaped`, which the template applies to all that
-it prints, or, inside a chart, through `html.label`. The page allows only its own scripts, by their hashes, so
-that markup which came through all the same could neither run nor load anything.
+The template passes all texts (names of classes, files and datasets) through `escaped`; charts use
+`parts.label`. The page allows only its own scripts, by their hashes, so that even unescaped markup could
+neither run nor load anything.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def html_page(head: Head, sections: Sequence[Section], maps: Mapping[str, Any] |
     """Return one self-contained HTML page, UTF-8.
 
     Args:
-        sections: those without a block are left out.
-        maps: what the page's script draws small maps from; None: there are none.
+        sections: sections; those without a block are left out.
+        maps: data for the page's script to draw small maps; None: no maps.
 
     Raises:
         SegmenterError: a package of the extra `report` is not installed.
@@ -50,7 +50,7 @@ def _charts(sections: Sequence[Section]) -> Iterator[Chart]:
 
 
 def _page(head: Head, sections: Sequence[Section], data: Mapping[str, Any]) -> str:
-    """Render `page.html`; `data` is what its script draws."""
+    """Render `page.html`; `data` is for its script."""
     from markupsafe import Markup
 
     own = resources.files("segmenter.pages")
@@ -75,7 +75,7 @@ def _page(head: Head, sections: Sequence[Section], data: Mapping[str, Any]) -> s
 
 
 def _environment() -> Environment:
-    """Return an environment of Jinja in which every printed text is one line and escaped."""
+    """Return a Jinja environment in which every printed text is one line and escaped."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(
@@ -92,7 +92,7 @@ def _environment() -> Environment:
 
 
 def _plotly_js() -> str:
-    """Return Plotly's JavaScript, out of its Python package: the page needs no network."""
+    """Return Plotly's JavaScript from its Python package: the page works offline."""
     from plotly.offline import get_plotlyjs
 
     return str(get_plotlyjs())
@@ -103,7 +103,7 @@ def _sha256(text: str) -> str:
 
 
 def escaped(text: str) -> Markup:
-    """Return text for HTML, on one line, also within quotes; markup stays as it is."""
+    """Return text for HTML, on one line and safe within quotes; markup stays unchanged."""
     from markupsafe import Markup, escape
 
     return text if isinstance(text, Markup) else escape(plain(text))

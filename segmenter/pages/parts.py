@@ -1,8 +1,8 @@
-"""Parts of a page: formatted numbers, tables, charts, and the page rendered from them.
+"""Parts of a page: formatted numbers, tables, charts, pictures.
 
-Names of classes, files and datasets reach the page through `escaped`, which the template applies to all that
-it prints, or, inside a chart, through `label`. The page allows only its own scripts, by their
-hashes, so that markup which came through all the same could neither run nor load anything.
+The template passes all texts (names of classes, files and datasets) through `escaped`; charts use `label`.
+The page allows only its own scripts, by their hashes, so that even unescaped markup could neither run nor
+load anything.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Figure = dict[str, Any]
 
 @dataclass(frozen=True)
 class Named:
-    """A cell with a class's name beside a small square of its colour, as "#rrggbb"."""
+    """A cell with a class's name and a small square of its colour, "#rrggbb"."""
 
     name: str
     colour: str
@@ -33,7 +33,7 @@ class Named:
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose first column names the rows; `words`: the others are text, not numbers."""
+    """A table whose first column names the rows; `words`: the other columns are text, not numbers."""
 
     caption: str
     header: Sequence[str]
@@ -51,25 +51,25 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Points:
-    """A list of texts, each after a word that names it."""
+    """A list of texts, each with a name."""
 
     items: Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True)
 class Chart:
-    """One chart with all that belongs to it.
+    """One chart with its texts and table.
 
     Attributes:
         name: an id, unique on the page.
-        title: one sentence that says what is to be seen.
+        title: one sentence with the message of the chart.
         note: how to read it.
-        figures: what Plotly draws: `data` and `layout`. With several, by the text of a choice, the page
-            offers the choice; `chosen` is drawn first.
-        titles: the title for each choice, where it differs.
-        table: the same numbers, for those who cannot see the chart or want to copy them.
-        choice: what is chosen between.
-        width: pixels that it needs; on a narrower screen it is scrolled.
+        figures: Plotly's `data` and `layout` by choice; with several, the page offers the choice and draws
+            `chosen` first.
+        titles: title for each choice, if it differs.
+        table: the same numbers, for screen readers and for copying.
+        choice: name of the choice.
+        width: width in pixels; a narrower screen scrolls it.
     """
 
     name: str
@@ -85,20 +85,20 @@ class Chart:
 
 @dataclass(frozen=True)
 class Charts:
-    """Charts; two stand side by side where there is room."""
+    """Charts, two side by side if there is room."""
 
     charts: Sequence[Chart]
 
 
 @dataclass(frozen=True)
 class Maps:
-    """Small maps of where a class lies, drawn by the page's script.
+    """Small maps of a class's share, drawn by the page's script.
 
     Attributes:
         maps: name and description of each.
-        choices: what to draw; the one at `chosen` is drawn first.
+        choices: choices to draw; index `chosen` is drawn first.
         legend: the classes.
-        few: whether each may be large.
+        few: True if each map may be large.
     """
 
     maps: Sequence[tuple[str, str]]
@@ -112,7 +112,7 @@ class Maps:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture: its name, its type ("image/png"), its bytes in base64, and its size in pixels."""
+    """A picture: name, media type ("image/png"), bytes in base64, and size in pixels."""
 
     name: str
     kind: str
@@ -123,7 +123,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class PictureRow:
-    """Pictures of one thing, side by side where there is room."""
+    """Pictures of one thing, side by side if there is room."""
 
     title: str
     note: str
@@ -132,7 +132,7 @@ class PictureRow:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Rows of pictures in the classes' colours; `legend` are the classes."""
+    """Rows of pictures in the classes' colours; `legend` lists the classes."""
 
     rows: Sequence[PictureRow]
     legend: Sequence[Named]
@@ -143,7 +143,7 @@ Block = Paragraph | Table | Points | Charts | Maps | Pictures
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: its id, its heading, what stands below it; nothing: the part is left out."""
+    """A section of the page: id, heading and blocks; a section without blocks is left out."""
 
     name: str
     title: str
@@ -155,10 +155,10 @@ class Head:
     """The head of a page, and its last line.
 
     Attributes:
-        title: of the page; names in it may be any text.
-        lead: what the page says, in a sentence or two.
-        facts: in short, by name.
-        maker: the command that makes such a page.
+        title: title of the page; may contain any text.
+        lead: summary in one or two sentences.
+        facts: short facts by name.
+        maker: command that makes such a page.
     """
 
     title: str
@@ -168,7 +168,7 @@ class Head:
 
 
 def plain(text: str) -> str:
-    """Return one line without control characters, and nothing that changes the direction of what follows."""
+    """Return one line without control characters and without characters that change text direction."""
     line = " ".join(text.split())
     return "".join(
         "\ufffd" if unicodedata.category(c) in _INVISIBLE or ord(c) in _REVERSING else c for c in line
@@ -176,13 +176,13 @@ def plain(text: str) -> str:
 
 
 def label(text: str, longest: int = 0) -> str:
-    """Return text for a chart: Plotly reads tags, entities, `%{templates}` and `$formulas$` in its labels.
+    """Return text for a chart, safe from Plotly's tags, entities, `%{templates}` and `$formulas$`.
 
-    All characters that could begin one are written as entities, which Plotly turns back last of all.
+    Characters that could begin one become entities, which Plotly converts back at the end.
 
     Args:
-        text: as the user wrote it.
-        longest: cut to so many characters; 0 for all of them.
+        text: text of a user.
+        longest: maximum number of characters; 0: no limit.
     """
     line = plain(text)
     if longest and len(line) > longest:
@@ -191,7 +191,7 @@ def label(text: str, longest: int = 0) -> str:
 
 
 def short(text: str) -> str:
-    """Return a label that leaves a phone room for the chart; hover and table have the whole name."""
+    """Return a label short enough for a phone; hover and table have the whole name."""
     return label(text, _LONGEST_LABEL)
 
 
@@ -201,7 +201,7 @@ def lines(*texts: str) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Return a share as `74 %`; 0 % and 100 % only where it is exactly that."""
+    """Return a share as text such as `74 %`; 0 % and 100 % only if it is exactly that."""
     if share is None:
         return "–"
     hundred = 100 * share
@@ -220,12 +220,12 @@ def percent(share: float | None) -> str:
 
 
 def number(value: float | None, digits: int = 0) -> str:
-    """Return `12,345`; an en dash for nothing."""
+    """Return a number as text such as `12,345`; an en dash for None."""
     return "–" if value is None else f"{value:,.{digits}f}"
 
 
 def listed(names: Iterable[str], longest: int = 6) -> str:
-    """Return `a, b and c`; of many, the first and how many more."""
+    """Return names as `a, b and c`; of many, the first ones and the number of others."""
     names = [plain(name) for name in names]
     if len(names) > longest:
         return ", ".join(names[:longest]) + f" and {len(names) - longest} more"
@@ -233,12 +233,12 @@ def listed(names: Iterable[str], longest: int = 6) -> str:
 
 
 def colour(text: str) -> str:
-    """Return a colour `#rrggbb`, or grey: nothing else gets into a style."""
+    """Return a colour `#rrggbb`, or grey for anything else, which must not get into a style."""
     return text if re.fullmatch(r"#[0-9a-fA-F]{6}", text) else NO_COLOUR
 
 
 def drawn(charts: Iterable[Chart]) -> dict[str, Any]:
-    """Return data that the page's script needs of the charts."""
+    """Return the data of the charts for the page's script."""
     return {
         chart.name: {
             "figures": list(chart.figures.values()),

@@ -1,8 +1,7 @@
-"""Opening, reading and writing of rasters, the only place for it: everything else takes arrays.
+"""Opening, reading and writing of rasters; only this package does it, all others take arrays.
 
-Only GeoTIFF (COG among them), PNG and JPEG files on a local path are opened, unless others are asked for:
-VRT, archives and network addresses can point GDAL anywhere. Faults become a `RasterError` that names the file
-and the window.
+By default only local GeoTIFF (including COG), PNG and JPEG files are opened: VRT, archives and network
+addresses can point GDAL anywhere. Faults become a `RasterError` that names the file and the window.
 """
 
 from segmenter.raster.alpha import ask_for_bands

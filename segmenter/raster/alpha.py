@@ -1,7 +1,7 @@
-"""Alpha bands: whether one holds a mask or measurements.
+"""Alpha bands: decide whether a band tagged as alpha is a mask or a measurement.
 
-GDAL tags the fourth band of 8-bit images as alpha by default, near infrared too. A mask is 0 or opaque but
-for soft or lossy edges; measurements lie between.
+GDAL tags the fourth band of 8-bit images as alpha by default, near infrared too. A mask is 0 or opaque except
+at soft or lossy edges; measurements take values between.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from segmenter.raster.opening import Opened, raising_damage
 from segmenter.raster.remote.settings import as_gdal_takes
 
 _WHOLE_PIXELS = 1 << 20
-"""Pixels up to which a raster is sampled as a whole; of a larger one at most as many."""
+"""Pixels up to which a raster is sampled completely; of a larger one at most this number."""
 _BLOCKS, _PIXELS_OF_A_BLOCK, _DECODED_BYTES = 16, 1 << 14, 1 << 28
-"""Blocks that are read of a large one, pixels of each that are looked at, bytes that are decoded for them."""
+"""For a large raster: blocks read, pixels of each used, bytes decoded for them."""
 _NEAR = 1 / 32
 """Share of the opaque level by which a lossy mask may miss it, or 0."""
 _SOFT_EDGES = 0.05
@@ -37,10 +37,10 @@ _known: dict[tuple[Any, ...], tuple[int, ...]] = {}
 
 
 def measured(path: Path, opened: Opened, alpha: Sequence[int]) -> tuple[int, ...]:
-    """Return those of the bands tagged as alpha that are measurements, by a bounded sample of pixels.
+    """Return the alpha-tagged bands that are measurements, judged by a bounded sample of pixels.
 
-    Of large rasters some blocks at even distances are read, of a PNG (which is decoded from its top) the
-    first rows. A damaged block counts for nothing.
+    Large rasters are sampled by evenly spaced blocks, a PNG (decoded from its top) by its first rows. Damaged
+    blocks are skipped.
     """
     if not alpha:
         return ()
@@ -56,7 +56,7 @@ def measured(path: Path, opened: Opened, alpha: Sequence[int]) -> tuple[int, ...
 
 
 def refuse(path: Path, count: int, alpha: Sequence[int]) -> BandsError:
-    """Return the error for a raster of `count` bands whose bands tagged as alpha are measurements."""
+    """Return the error for a raster of `count` bands whose alpha-tagged bands are measurements."""
     rest = ",".join(str(band) for band in range(1, count + 1) if band not in alpha) if count <= 8 else ""
     return BandsError(
         f"{path}: band {alpha[0]} is tagged as alpha, but holds measurements and no mask; "
@@ -66,13 +66,13 @@ def refuse(path: Path, count: int, alpha: Sequence[int]) -> BandsError:
 
 
 def ask_for_bands(count: int) -> str:
-    """Return advice for a raster whose bands of data are ambiguous."""
+    """Return advice for a raster whose data bands are ambiguous."""
     most = ",".join(map(str, range(1, count + 1))) if count <= 8 else f"1,2,…,{count}"
     return f"say which bands to use, by dataset.bands in the recipe or --bands of predict.py: {most}"
 
 
 def _is_measured(values_N: NDArray[Any]) -> bool:
-    """Return True if most values lie between 0 and opaque, or many of them if none is opaque."""
+    """Return True if most values lie between 0 and opaque, or a good part of them if no value is opaque."""
     whole = values_N.dtype.kind in "iu"
     levels = [255.0, float(np.iinfo(values_N.dtype).max)] if whole else [1.0, 255.0]
     values = values_N[np.isfinite(values_N)].astype(np.float64)
@@ -89,7 +89,7 @@ def _is_measured(values_N: NDArray[Any]) -> bool:
 
 
 def _sample(dataset: Any, bands: Sequence[int]) -> NDArray[Any]:
-    """Return (bands, pixels) values."""
+    """Return a sample of (bands, pixels) values."""
     samples = [np.empty((len(bands), 0), dataset.dtypes[0])]
     for window in _windows(dataset):
         with contextlib.suppress(*FAULTS), raising_damage():
@@ -120,7 +120,7 @@ def _windows(dataset: Any) -> Iterator[Window]:
 
 
 def _middle(top: int, left: int, height: int, width: int) -> Window:
-    """Return the middle of a block, a limited number of pixels."""
+    """Return the middle of a block, at most a fixed number of pixels."""
     side = int(_PIXELS_OF_A_BLOCK**0.5)
     rows = min(height, max(side, _PIXELS_OF_A_BLOCK // width))
     cols = min(width, _PIXELS_OF_A_BLOCK // rows)

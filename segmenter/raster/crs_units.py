@@ -1,4 +1,4 @@
-"""Coordinate reference systems: metres of a unit, and which of them place a pixel alike."""
+"""Coordinate reference systems: metres per unit, and comparison of CRSs by the position of pixels."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _APART = 1000.0
 
 
 def unit_metres(crs: CRS, y: float) -> tuple[float, float] | None:
-    """Return the metres on the ground of one unit of a CRS along x and along y, at a y.
+    """Return the metres on the ground of one CRS unit along x and along y, at the coordinate y.
 
-    Of a geographic CRS and of Mercator's projections, on a sphere of the ellipsoid's equatorial radius; of
-    other projections, the unit's own, which is the ground's to a few percent at most where they are used.
-    None where the CRS does not say them, or the latitude is beyond the poles (coordinates of another CRS).
+    Geographic CRSs and Mercator projections are measured on a sphere of the ellipsoid's equatorial radius;
+    other projections by their unit, which differs from the ground by a few percent at most in their area of
+    use. None if the CRS has no unit, or the latitude is beyond the poles (coordinates of another CRS).
     """
     if is_mercator(crs):
         return _mercator_metres(crs, y)
@@ -44,21 +44,21 @@ def unit_metres(crs: CRS, y: float) -> tuple[float, float] | None:
 def is_mercator(crs: CRS) -> bool:
     """Return True for Mercator's cylindrical projections, whose scale grows with the latitude.
 
-    Web Mercator is, and those with a parallel of true scale; transverse and oblique ones are not.
+    Includes Web Mercator and variants with a parallel of true scale; excludes transverse and oblique ones.
     """
     return bool(crs.is_projected) and _is_mercator(crs.to_wkt())
 
 
 @lru_cache(maxsize=1024)
 def _is_mercator(wkt: str) -> bool:
-    """Cache the answer: PROJ searches its database for some CRSs, milliseconds in each header."""
+    """Return `is_mercator` from WKT, cached: for some CRSs PROJ searches its database for milliseconds."""
     return CRS.from_wkt(wkt).to_dict().get("proj") in ("merc", "webmerc")
 
 
 def _mercator_metres(crs: CRS, y: float) -> tuple[float, float] | None:
-    """Compare the longitudes of two points of the parallel: so lat_ts, k_0 and units count.
+    """Return metres per unit from the longitudes of two points of the parallel; respects lat_ts and k_0.
 
-    As the projection is conformal, both sides are alike.
+    The projection is conformal, so both values are equal.
     """
     if (axes := ellipsoid_axes(crs)) is None:
         return None
@@ -98,7 +98,7 @@ def _axes(wkt: str) -> tuple[float, float] | None:
 
 
 def _ellipsoid(part: Any) -> Mapping[str, Any] | None:
-    """Return the first ellipsoid in PROJJSON: the CRS's own, or its base's."""
+    """Return the first ellipsoid in PROJJSON, of the CRS or of its base CRS."""
     if isinstance(part, dict):
         ellipsoid = part.get("ellipsoid")
         if isinstance(ellipsoid, dict):
@@ -111,7 +111,7 @@ def _ellipsoid(part: Any) -> Mapping[str, Any] | None:
 
 
 def _metres(length: Any) -> float:
-    """Convert a length of PROJJSON, a number of metres or one with its unit."""
+    """Convert a PROJJSON length (a number of metres, or a number with a unit) to metres."""
     if not isinstance(length, dict):
         return float(length)
     unit = length["unit"]
@@ -119,13 +119,13 @@ def _metres(length: Any) -> float:
 
 
 def same_ground(one: CRS | None, other: CRS | None) -> bool:
-    """Return whether two CRSs place a pixel alike: they may differ in heights and in a shift of nothing."""
+    """Return whether two CRSs give a pixel the same position: heights and null shifts may differ."""
     return one == other or (one is not None and other is not None and horizontal(one) == horizontal(other))
 
 
 @lru_cache(maxsize=1024)
 def horizontal(crs: CRS) -> CRS:
-    """Return the part of a CRS that places pixels: without heights, and without a null shift (TOWGS84)."""
+    """Return the horizontal part of a CRS, without heights and null shifts (TOWGS84)."""
     set_up_gdal()
     try:
         whole = crs.to_dict(projjson=True)
@@ -136,7 +136,7 @@ def horizontal(crs: CRS) -> CRS:
 
 
 def _horizontal(part: dict[str, Any]) -> dict[str, Any]:
-    """Return a CRS without heights, both as PROJJSON (https://proj.org/specifications/projjson.html)."""
+    """Return a PROJJSON CRS without heights (https://proj.org/specifications/projjson.html)."""
     if part["type"] == "CompoundCRS":
         return _horizontal(part["components"][0])
     if part["type"] == "BoundCRS":

@@ -1,4 +1,4 @@
-"""Rasters on the ground: outlines, sides of pixels, distances, and alignment of an image and its label."""
+"""Rasters on the ground: outlines, pixel sizes, distances, and alignment of an image and its label."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from segmenter.raster.header import RasterInfo
 from segmenter.raster.reading import raster_info
 
 _HALF_WAY_ROUND = 17_000_000.0
-"""Metres: what is wider lies across the 180th meridian, where coordinates jump."""
+"""Metres: a wider extent crosses the 180th meridian, where coordinates jump."""
 _EARTH_RADIUS = 6_371_000.0
 _LONGEST_NAME = 40
 _LARGEST_SHIFT = 0.5
@@ -31,9 +31,9 @@ _LARGEST_SHIFT = 0.5
 def outlines(infos: Sequence[RasterInfo]) -> list[NDArray[np.float64] | None]:
     """Return the (4, 2) corners of each raster: upper left, upper right, lower right, lower left.
 
-    In the rasters' own CRS where they have one in common, else in metres of an equal-area projection.
-    None for a raster that does not say where it lies. Where none has a CRS (a world file holds none), plain
-    coordinates count, unless they begin at 0, 0 as those of a raster that lies nowhere do.
+    In the rasters' CRS if it is the same for all, else in metres of an equal-area projection. None for a
+    raster without georeference. If no raster has a CRS (world files have none), plain coordinates are used,
+    unless they begin at 0, 0, as they do without georeference.
     """
     systems = [info.crs for info in infos if info.crs is not None and info.transform is not None]
     common = None if all(crs == systems[0] for crs in systems) else CRS.from_epsg(6933)
@@ -66,8 +66,8 @@ def _corners(transform: Affine, size: Size) -> NDArray[np.float64]:
 def lon_lat_corners(info: RasterInfo) -> NDArray[np.float64] | None:
     """Return the (4, 2) longitude and latitude (WGS 84) of the corners, in the order of `outlines`.
 
-    None for a raster that does not say where it lies by a transform and a CRS, or that lies across the 180th
-    meridian, where no ring of these four goes around it.
+    None for a raster without transform or CRS, or across the 180th meridian, where these four corners form no
+    ring around it.
     """
     if info.transform is None or info.crs is None:
         return None
@@ -87,7 +87,7 @@ def lon_lat_corners(info: RasterInfo) -> NDArray[np.float64] | None:
 
 
 def extent_text(info: RasterInfo) -> str:
-    """Return left, bottom, right and top in a raster's CRS, as `--bbox` takes them; else an empty text."""
+    """Return left, bottom, right and top in a raster's CRS, as for `--bbox`; empty text if it has none."""
     if info.transform is None:
         return ""
     size = info.size
@@ -98,10 +98,10 @@ def extent_text(info: RasterInfo) -> str:
 
 
 def pixel_sides(info: RasterInfo) -> tuple[float, float] | None:
-    """Return the metres from one row to the next and from one column to the next, at the centre.
+    """Return the metres from row to row and from column to column, at the raster's centre.
 
-    Of a geographic CRS they differ by the cosine of the latitude. None where the raster does not say them: no
-    transform or CRS, or one of `unit_metres` that says none.
+    In a geographic CRS they differ by the cosine of the latitude. None if the raster has no transform or CRS,
+    or `unit_metres` is None.
     """
     if info.crs is None or info.transform is None:
         return None
@@ -118,13 +118,13 @@ def pixel_sides(info: RasterInfo) -> tuple[float, float] | None:
 
 
 def crs_title(crs: CRS) -> str:
-    """Return a CRS in a few words: `EPSG:25833`, or the name in its WKT if it has no short code."""
+    """Return a CRS as short text: `EPSG:25833`, or the name in its WKT if it has no short code."""
     text = str(crs.to_string())
     return text if len(text) <= _LONGEST_NAME else crs.to_wkt().partition('"')[2].partition('"')[0]
 
 
 def metres_apart(one: RasterInfo, other: RasterInfo) -> float | None:
-    """Return the great-circle distance between two rasters' centres in any CRSs; None if unknown."""
+    """Return the great-circle distance in metres between the centres of two rasters; None if unknown."""
     places = [_longitude_latitude(info) for info in (one, other)]
     if None in places:
         return None
@@ -150,7 +150,7 @@ def _longitude_latitude(info: RasterInfo) -> tuple[float, float] | None:
 
 
 def length(metres: float) -> str:
-    """Return a distance for people: `0.4 m`, `20 m`, `2.0 km`."""
+    """Return a distance as text: `0.4 m`, `20 m`, `2.0 km`."""
     if metres >= 1000:
         return f"{metres / 1000:,.1f} km"
     return f"{metres:.0f} m" if metres >= 10 else f"{metres:.2g} m"
@@ -162,9 +162,9 @@ def length(metres: float) -> str:
 def alignment_errors(image: RasterInfo, label: RasterInfo) -> list[tuple[str, str]]:
     """Return (kind, text) for each contradiction between the headers of an image and its label.
 
-    The one rule of the index, `datasets check` and scoring. Sizes must be equal. Where both name a CRS it
-    must place pixels alike, and where both have a transform they must agree within half a pixel. A label
-    without georeferencing (masks are often PNG) lies on its image by definition; control points are not
+    The tile index, `datasets check` and scoring use this rule. Sizes must be equal. If both have a CRS, these
+    must give pixels the same position; if both have a transform, they must agree within half a pixel. A label
+    without georeference (masks are often PNG) matches its image by definition; control points are not
     compared.
     """
     if image.size != label.size:
@@ -181,7 +181,7 @@ def alignment_errors(image: RasterInfo, label: RasterInfo) -> list[tuple[str, st
 
 
 def both_placed(image: RasterInfo, label: RasterInfo) -> bool:
-    """Return True if both files have a position, so that `alignment_errors` recognises a label elsewhere."""
+    """Return True if both files have a position, so that `alignment_errors` can detect a displaced label."""
     return image.transform is not None and label.transform is not None
 
 
@@ -200,7 +200,7 @@ def _other_crs(image: RasterInfo, label: RasterInfo) -> str:
 
 
 def _on_the_ground(image: RasterInfo, shift: float) -> str:
-    """Return a shift in pixels as a distance and its CRS, as far as they are known."""
+    """Return a shift in pixels as text with distance and CRS, if known."""
     metres = image.metres_per_pixel
     far = [] if metres is None else [length(shift * metres)]
     both = "no CRS" if image.crs is None else crs_title(image.crs)
@@ -225,7 +225,7 @@ def _shift(image: RasterInfo, label: RasterInfo) -> float:
 
 
 def check_label(label: Path, image: RasterInfo) -> None:
-    """Refuse a label that does not fit its image.
+    """Refuse a label that does not match its image.
 
     Raises:
         DatasetError: the first of `alignment_errors`.

@@ -1,4 +1,4 @@
-"""Passport of a raster: all that its file, and those beside it, say about its pixels and bands."""
+"""Header of a raster: everything that its file and sidecars declare about pixels and bands."""
 
 from __future__ import annotations
 
@@ -35,27 +35,26 @@ Names = tuple[str | None, ...]
 
 @dataclass(frozen=True)
 class RasterInfo:
-    """Passport of a raster, made once when it is opened.
+    """Header of a raster, made once when it is opened.
 
-    A TIFF's smaller pages, and an orientation other than the usual, are no part of it: see `pages` and
-    `orientation`, which refuse or choose before.
+    Smaller pages of a TIFF and unusual orientations are handled earlier, when the file is opened.
 
     Attributes:
-        transform: pixel to CRS coordinates; None where the raster has none (or only `gcps`).
-        nodata: per band; None where a band has none.
-        descriptions, interpretations, units: of each band, as the file names them; None, `undefined`
-            and None where it does not.
+        transform: pixel to CRS coordinates; None if the raster has none (or only `gcps`).
+        nodata: per band; None for a band without one.
+        descriptions, interpretations, units: of each band, as in the file; if missing None, `undefined` and
+            None.
         alpha: 1-based bands that the file tags as alpha.
-        has_palette: the values of the first band are indices of colours, other than a ramp of grey.
-        masked: the file has a mask of its own, inside or beside it.
-        gcps: ground control points in `gcp_crs`, where there is no transform.
-        metres_per_pixel: approximate, at the raster's centre; None where it cannot be told.
+        has_palette: the values of the first band are palette indices, and the palette is not a ramp of grey.
+        masked: the file has a mask band, inside or beside it.
+        gcps: ground control points in `gcp_crs`, if there is no transform.
+        metres_per_pixel: approximate, at the raster's centre; None if unknown.
         tiled: stored in tiles, so that reading a window decodes little more than the window.
-        rpcs: rational polynomial coefficients, a satellite camera's way from the ground to pixels.
-        scaling: (scale, offset) of each band where the file gives any: values are scale × stored + offset,
+        rpcs: rational polynomial coefficients, a satellite camera model from ground to pixels.
+        scaling: (scale, offset) of each band if the file declares any: values are scale × stored + offset,
             and `dtype` is float32; empty: values are as stored.
         remarks: warnings about the file.
-        stamp: state of the file and of those beside it, before it was opened; None where no file is.
+        stamp: state of the file and its sidecars before it was opened; None if there is no file.
     """
 
     path: Path
@@ -83,7 +82,7 @@ class RasterInfo:
 
     @property
     def validity(self) -> tuple[str, ...]:
-        """The ways in which the file tells pixels without data: mask, alpha, nodata, NaN."""
+        """Ways in which the file marks pixels without data: mask, alpha, nodata, NaN."""
         ways = {
             "mask": self.masked,
             "alpha": bool(self.alpha),
@@ -98,7 +97,7 @@ class RasterInfo:
         return any(part is not None for part in (self.transform, self.crs, self.rpcs)) or bool(self.gcps)
 
     def georeference(self, part: Window) -> dict[str, Any]:
-        """Return the georeference of only `part` of a raster, as keywords of `RasterSpec`."""
+        """Return the georeference of the window `part` of a raster, as keywords of `RasterSpec`."""
         rpcs = self.rpcs and RPC(**_moved(self.rpcs.to_dict(), part))
         if self.gcps:
             moved = [
@@ -111,10 +110,10 @@ class RasterInfo:
 
 
 def read_header(path: Path, opened: Opened) -> RasterInfo:
-    """Return the passport of an open dataset.
+    """Return the header of an open dataset.
 
     Raises:
-        RasterError: the file is nowhere, by a geotransform that is not of numbers, or leads beyond them.
+        RasterError: the geotransform is not finite, or gives coordinates that are not.
     """
     dataset = opened.dataset
     transform = None if dataset.transform.is_identity else dataset.transform
@@ -163,7 +162,7 @@ def read_header(path: Path, opened: Opened) -> RasterInfo:
 
 
 def _has_palette(dataset: Any) -> bool:
-    """Return whether the first band holds indices of a palette that is no ramp of grey."""
+    """Return whether the first band contains indices of a palette that is not a ramp of grey."""
     if dataset.colorinterp[0] != ColorInterp.palette:
         return False
     colours = np.array(list(dataset.colormap(1).values()))
@@ -172,13 +171,13 @@ def _has_palette(dataset: Any) -> bool:
 
 
 def _is_somewhere(transform: Affine, size: Size) -> bool:
-    """Return True if all corners have coordinates, and a pixel an area, that a float can hold."""
+    """Return True if all corners have finite coordinates and a pixel has a finite area."""
     corners = [transform @ (col, row) for col in (0, size.width) for row in (0, size.height)]
     return all(math.isfinite(v) for v in (*sum(corners, ()), transform.determinant))
 
 
 def _metres(crs: CRS | None, transform: Affine | None, size: Size) -> float | None:
-    """Return the side of a pixel of the mean area, in metres, at the raster's centre."""
+    """Return the side in metres of a square with the area of a pixel at the raster's centre."""
     if crs is None or transform is None:
         return None
     _, y = transform @ (size.width / 2, size.height / 2)
@@ -200,16 +199,16 @@ def _rpcs(path: Path, dataset: Any) -> RPC | None:
 
 
 def _moved(rpcs: dict[str, Any], part: Window) -> dict[str, Any]:
-    """Return coefficients that count pixels from the corner of a part."""
+    """Return RPCs that count pixels from the corner of a part."""
     offsets = {"line_off": rpcs["line_off"] - part.row, "samp_off": rpcs["samp_off"] - part.col}
     return rpcs | offsets
 
 
 @lru_cache(maxsize=1024)
 def keeps_crs(wkt: str) -> bool:
-    """Return True if a GeoTIFF can hold a coordinate reference system; else GDAL drops it silently.
+    """Return True if a GeoTIFF can store a coordinate reference system; GDAL drops others silently.
 
-    What counts is that it means the same: names and the order of the axes may come back otherwise.
+    Only the meaning must survive: names and the order of axes may change.
     """
     set_up_gdal()
     crs = CRS.from_wkt(wkt)
@@ -230,26 +229,26 @@ def _crs_name(crs: CRS) -> str:
 
 
 class Readable(Protocol):
-    """A `raster.Raster`, a `raster.mosaic.MosaicView`, or a `raster.resampled.ResampledRaster`."""
+    """Interface of `raster.Raster`, `raster.mosaic.MosaicView` and `raster.resampled.ResampledRaster`."""
 
     info: RasterInfo
     bands: tuple[int, ...]
 
     @property
     def extent(self) -> Window:
-        """The pixels that can be read: of a mosaic seen from one of its files, more than that file has."""
+        """Readable pixels; for one file of a mosaic this extends beyond the file."""
 
     def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return (H, W, C) pixels of a window, 0 where invalid, and (H, W) where they are valid."""
+        """Return (H, W, C) pixels of a window, 0 where invalid, and an (H, W) mask of valid pixels."""
 
     def empty(self, window: Window) -> bool:
-        """Return True if a window is known to hold no data without reading it."""
+        """Return True if a window is known, without reading, to contain no data."""
 
     @property
     def apart(self) -> bool:
         """True if several file handles can read it in parallel without decoding blocks twice.
 
-        Not of strips, which are decoded whole, nor where a handle counts what it has read in order.
+        False for strips, which are decoded whole, and if a handle counts pixels in reading order.
         """
 
 
@@ -257,9 +256,9 @@ class Readable(Protocol):
 
 
 def names_of(info: RasterInfo) -> Names:
-    """Return the name of each band of a file, in small letters; None of one without, or with another's name.
+    """Return the name of each band of a file in lower case; None for bands without one.
 
-    A description goes first. Where no band has one, it is the colour that the file gives it.
+    Names are descriptions; if no band has one, colour interpretations.
     """
     texts = [" ".join((text or "").split()).casefold() for text in info.descriptions]
     if not any(texts):
@@ -269,23 +268,23 @@ def names_of(info: RasterInfo) -> Names:
 
 
 def used_names(info: RasterInfo, bands: Sequence[int]) -> Names:
-    """Return the names of the bands that are read, in that order; empty where none has one."""
+    """Return the names of the bands that are read, in that order; empty if no band has a name."""
     names = names_of(info)
     used = tuple(names[band - 1] for band in bands)
     return used if any(used) else ()
 
 
 def order_of(wanted: Names, names: Names, bands: Sequence[int]) -> tuple[int, ...] | None:
-    """Return the bands of a file, from 1, that have the wanted names, where `bands` are others.
+    """Return the 1-based bands of a file that have the wanted names, if `bands` have other names.
 
     Args:
-        wanted: name of each band that a model takes; empty where none is known.
-        names: of all bands of the file.
-        bands: that are read, from 1.
+        wanted: name of each input band of a model; empty if unknown.
+        names: names of all bands of the file.
+        bands: 1-based bands that are read.
 
     Returns:
-        None where no name contradicts: all fit, or the names wanted are nowhere in the file. () where one
-        does, and not all names wanted are there.
+        None if no name contradicts: all match, or the file has none of the wanted names. () if a name
+            contradicts and some wanted names are missing.
     """
     if len(wanted) != len(bands):
         return None

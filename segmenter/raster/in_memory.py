@@ -1,4 +1,4 @@
-"""Pixels in memory, read window by window as a file is, by the same rule of validity."""
+"""Pixels in memory, read by windows like a file, with the same rule of validity."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from segmenter.raster.validity import NO_MEASUREMENT, fill_void, holds, usable, 
 
 
 class ArrayRaster:
-    """(H, W, C) pixels as a `Readable`; a context manager, as `Raster` is. Nothing is copied but windows.
+    """(H, W, C) array as a `Readable`; a context manager, like `Raster`. Only windows are copied.
 
     Args:
-        image_HWC: numbers of any type; of a masked array, a pixel has no data where all its bands are masked,
-            as where all bands of a file hold their nodata value.
-        valid_HW: where there is data, as a file's mask would say it; None: everywhere.
-        nodata: value of each band that stands for no data; None: every value is data.
-        mean_C: what is read where a band alone is masked or holds its nodata value, as of `Raster`.
+        image_HWC: numbers of any type; in a masked array, a pixel with all bands masked has no data, as in a
+            file a pixel whose bands all equal nodata.
+        valid_HW: True where there is data, like a file's mask; None: everywhere.
+        nodata: value of each band that means no data; None: every value is data.
+        mean_C: value that replaces single masked or nodata bands of a pixel, as in `Raster`.
 
     Attributes:
         info: a header without georeference.
@@ -84,7 +84,7 @@ class ArrayRaster:
 
     @property
     def partial_remark(self) -> None:
-        """None: who made the array knows its values."""
+        """None: the creator of the array knows its values."""
         return None
 
     @property
@@ -92,7 +92,7 @@ class ArrayRaster:
         return self._dtype.kind == "f"
 
     def empty(self, window: Window) -> bool:
-        """Return True beyond the array: else nothing is known without reading."""
+        """Return True for windows outside the array; other windows must be read."""
         return not window.intersection(self.extent).size.pixels
 
     def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:

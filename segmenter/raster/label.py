@@ -1,4 +1,4 @@
-"""Windows of a label raster: class ids, or the codes of one band or colours of three as they are stored."""
+"""Windows of a label raster: class ids, or the stored codes (one band) or colours (three bands)."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from segmenter.raster.validity import holds, usable
 class LabelRaster:
     """An open label raster; a context manager, for one thread.
 
-    Opened once and read from top to bottom it is decoded once, however it is stored.
+    If read from top to bottom, it is decoded only once, whatever its layout.
 
-    The rule for pixels to ignore: **a label says nothing where its mask, its alpha or a transparent entry of
-    its palette says so, or where it holds its nodata value**. Where that value stands for a class too, files
-    mean either, and the class map has to say which.
+    The rule for pixels to ignore: **a pixel has no label if mask, alpha or a transparent palette entry marks
+    it, or if it equals the nodata value**. If that value is also a class's value, files use both meanings,
+    and the class map must decide.
 
     Attributes:
-        info: the passport.
+        info: the header.
     """
 
     def __init__(
@@ -43,17 +43,17 @@ class LabelRaster:
         expand_palette: bool = False,
         drivers: Sequence[str] = (),
     ) -> None:
-        """Open it without reading pixels.
+        """Open the file without reading pixels.
 
         Args:
-            classes: for `ids`; None: only stored values are read, by `read`.
-            expand_palette: see `read_label`; where there are `classes`, their encoding decides.
+            classes: class map for `ids`; None: only `stored` may be used.
+            expand_palette: see `read_label`; with `classes`, their encoding decides.
             drivers: see `open_raster`.
 
         Raises:
-            RasterError: it cannot be opened, declares more than its file can hold, has blocks too large to
-                be read piece by piece, or neither one band nor three, but for alpha.
-            LabelError: its nodata value stands for a class too.
+            RasterError: the file cannot be opened, declares more than it can contain, has blocks too large to
+                be read in pieces, or has neither one nor three bands (not counting alpha).
+            LabelError: the nodata value is also a class's value.
         """
         opened = open_dataset(path, drivers)
         try:
@@ -71,7 +71,7 @@ class LabelRaster:
 
     @classmethod
     def checked(cls, dataset: Any, info: RasterInfo, classes: ClassMap) -> LabelRaster:
-        """Return one of an open dataset whose file was opened, and found right, before."""
+        """Return a label raster for an open dataset whose file was checked before."""
         label = cls.__new__(cls)
         label._hold(dataset, info, classes)
         return label
@@ -91,7 +91,7 @@ class LabelRaster:
             self._settle_nodata(classes)
 
     def _settle_nodata(self, classes: ClassMap) -> None:
-        """Decide whether the nodata value counts, which is asked for where it is that of a class."""
+        """Decide whether the nodata value means no label; if a class has it too, the class map decides."""
         assert self._void.nodata is not None
         raw = np.array(self._void.nodata, self._dataset.dtypes[0]).reshape(1, 1, -1)
         name = classes.class_of(self._coloured(raw))
@@ -107,7 +107,7 @@ class LabelRaster:
         self._void.nodata = None
 
     def close(self) -> None:
-        """Close the file; `with` does it too."""
+        """Close the file; `with` does this too."""
         self._dataset.close()
 
     def __enter__(self) -> LabelRaster:
@@ -117,15 +117,15 @@ class LabelRaster:
         self._dataset.close()
 
     def ids(self, window: Window | None = None, *, shape: Size | None = None) -> NDArray[np.uint8]:
-        """Return (H, W) class ids of a window, `IGNORE` where the label says nothing.
+        """Return (H, W) class ids of a window; `IGNORE` where the label has no class.
 
         Args:
-            window: must lie within the raster; None reads it whole.
-            shape: read on a coarser grid, by nearest neighbour; for pictures.
+            window: window within the raster; None reads all of it.
+            shape: (rows, columns) of a coarser grid, read by nearest neighbour; for pictures.
 
         Raises:
-            LabelError: a value that the class map does not know.
-            RasterError: naming file and window.
+            LabelError: a value is not in the class map.
+            RasterError: the window cannot be read.
         """
         assert self._classes is not None, "opened with a class map"
         raw, void = self.stored(window, shape=shape)
@@ -134,7 +134,7 @@ class LabelRaster:
     def stored(
         self, window: Window | None = None, *, shape: Size | None = None
     ) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-        """Return stored values as `read_label`, and (H, W) where they say nothing; None: nowhere."""
+        """Return stored values as `read_label` does, and an (H, W) mask without label; None: all labelled."""
         size, path = self.info.size, self.info.path
         window = Window.of(size) if window is None else window
         if not Window.of(size).contains(window):
@@ -160,10 +160,10 @@ class LabelRaster:
 
 
 class _Void:
-    """The pixels of a label file that say nothing.
+    """Pixels of a label file that have no label.
 
     Attributes:
-        nodata: value of each band that is read, all of which together mark such pixels; None: none does.
+        nodata: value of each band read; a pixel has no label if all bands match. None: no such value.
     """
 
     def __init__(
@@ -183,7 +183,7 @@ class _Void:
         self._clear = clear if clear.any() else None
 
     def of(self, data_CHW: NDArray[Any], window: Window) -> NDArray[np.bool_] | None:
-        """Return (H, W) where a window's values say nothing; None: nowhere."""
+        """Return an (H, W) mask of a window's pixels without label; None: all labelled."""
         shape, parts = data_CHW.shape[1:], []
         where = {"window": gdal_window(window), "out_shape": shape}
         if self._alpha:
@@ -201,51 +201,51 @@ class _Void:
 def read_label(
     path: Path, window: Window | None = None, *, expand_palette: bool = False, shape: Size | None = None
 ) -> NDArray[Any]:
-    """Return the stored values of a label raster: (H, W) codes, or (H, W, 3) colours of three bands or more.
+    """Return the stored values of a label raster: (H, W) codes, or (H, W, 3) colours of three or more bands.
 
     Args:
-        window: must lie within the raster; None reads it whole.
-        expand_palette: give the colours of a palette image, (H, W, 3), instead of its indices (grey
-            images without a palette become three equal bands).
-        shape: read on a coarser grid, by nearest neighbour; for pictures.
+        window: window within the raster; None reads all of it.
+        expand_palette: return the colours of a palette image, (H, W, 3), instead of its indices (grey images
+            without a palette become three equal bands).
+        shape: (rows, columns) of a coarser grid, read by nearest neighbour; for pictures.
 
     Raises:
-        RasterError: naming file and window.
+        RasterError: the window cannot be read.
     """
     with LabelRaster(path, expand_palette=expand_palette) as label:
         return label.stored(window, shape=shape)[0]
 
 
 class LabelIds:
-    """Class ids of a label, by windows: opened at the first, so that one read downwards is decoded once.
+    """Class ids of a label by windows; the file is opened once, so reading downwards decodes it once.
 
-    What is in memory depends on the window, never on the label's size.
+    Memory depends on the window, never on the label's size.
     """
 
     def __init__(self, path: Path, classes: ClassMap) -> None:
-        """Store the label's path and `classes`, the meaning of its values."""
+        """Store the label's path and its class map."""
         self._path, self._classes = path, classes
         self._label: LabelRaster | None = None
 
     def read(self, window: Window, shape: Size | None = None) -> NDArray[np.uint8]:
-        """Return (H, W) class ids, thinned out to `shape`.
+        """Return (H, W) class ids of a window, subsampled to `shape`.
 
         Raises:
-            RasterError, LabelError: it cannot be read, or has a value that no class has.
+            RasterError, LabelError: the label cannot be read, or has a value that is no class's.
         """
         if self._label is None:
             self._label = LabelRaster(self._path, self._classes)
         return self._label.ids(window, shape=shape)
 
     def close(self) -> None:
-        """Close the file; the next window opens it again."""
+        """Close the file; reading another window opens it again."""
         if self._label is not None:
             self._label.close()
             self._label = None
 
 
 def _palette(dataset: Any) -> NDArray[np.uint8] | None:
-    """Return the (256, 4) colours and opacities of a palette; None where the band has none."""
+    """Return the (256, 4) colours and opacities of a palette; None if the band has none."""
     try:
         entries = dataset.colormap(1)
     except ValueError:

@@ -1,8 +1,8 @@
-"""Rasters that are made of other files and kept in a cache: labels on an image's grid, bands of one scene.
+"""Rasters made from other files and cached: labels on an image's grid, bands of one scene.
 
-Each is made once for a state of its sources, and then is a raster like any other: tile index, packs and
-training read it without a look at what it was made of. Its name says of which state it is; it appears when it
-is whole. Where nothing comes of the sources, an empty file says that.
+Each is made once for a state of its sources, and is then a raster like any other: tile index, packs and
+training read it without its sources. Its name contains the state; it appears when complete. If the sources
+give no raster, an empty file records that.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ from segmenter.raster.stamps import stamp_of
 from segmenter.raster.write import RasterSpec, remove_leftovers
 
 _OUTDATED_SECONDS = 30 * 86_400.0
-"""Age from which on a file goes whose sources have changed since; a training may be at work with it."""
+"""Age at which a file with changed sources is removed; a training may still use a younger one."""
 _LONGEST = 60
 _NONE = ".none"
 """Ending of the file that says that nothing comes of the sources."""
 
 
 class MadeRasters:
-    """Cache of rasters that are made by one rule; safe to use from several threads, and by several processes.
+    """Cache of rasters made by one rule; safe for several threads and several processes.
 
     Attributes:
-        folder: is made when the first raster is.
+        folder: folder of the cache, made with the first raster.
     """
 
     def __init__(self, folder: Path, rule: str) -> None:
-        """Take a folder and `rule`, a digest of all that decides what is made beside the sources."""
+        """Store a folder and `rule`, a digest of everything except the sources that determines the result."""
         self.folder, self._rule = folder, rule
         self._lock, self._began = threading.Lock(), False
         self._starts: set[str] = set()
         self._kept: set[Path] = set()
 
     def get(self, name: str, sources: Sequence[Path], make: Callable[[Path], bool]) -> Path | None:
-        """Return the raster of a scene; None where nothing comes of its sources.
+        """Return the raster of a scene, making it if needed; None if its sources give no raster.
 
         Args:
-            name: of the scene, or a path: another for each.
-            sources: the files that it is made of, all of which count for its state.
-            make: writes it whole to a path, or returns False where there is nothing to write.
+            name: unique name of the scene, or a path.
+            sources: source files; a change of any makes a new raster.
+            make: writes the complete raster to a path, or returns False if there is nothing to write.
 
         Raises:
-            DatasetError: the folder cannot be written, or a source has changed while it was read.
+            DatasetError: the folder is not writable, or a source changed while it was read.
         """
         before = _states(sources)
         start, path = self._place(name, sources, before)
@@ -80,12 +80,12 @@ class MadeRasters:
         return path if is_made else None
 
     def has(self, name: str, sources: Sequence[Path]) -> bool:
-        """Return whether a raster is made, or known to be none."""
+        """Return whether the result is cached: a raster, or the fact that there is none."""
         _, path = self._place(name, sources, _states(sources))
         return path.exists() or path.with_suffix(_NONE).exists()
 
     def tidy(self) -> None:
-        """Remove what was made of older states of the same sources long ago, and what killed calls left."""
+        """Remove old rasters made from earlier states of the same sources, and leftovers of killed calls."""
         if not self._began:
             return
         with contextlib.suppress(OSError):
@@ -95,7 +95,7 @@ class MadeRasters:
                     path.unlink(missing_ok=True)
 
     def _place(self, name: str, sources: Sequence[Path], before: list[str]) -> tuple[str, Path]:
-        """Return the beginning of the names of one raster's states, and the file of this one."""
+        """Return the file-name prefix of one raster in all states, and the file of the current state."""
         names = [source.name for source in sources]
         plain = re.sub(r"[^\w.-]", "_", Path(name).name)[:_LONGEST]
         start = f"{plain}-{digest([name, names[-1], self._rule], 12)}-"
@@ -124,7 +124,7 @@ def _states(files: Sequence[Path]) -> list[str]:
 
 
 def stored_values(classes: ClassMap) -> NDArray[np.uint16]:
-    """Return (256,) the value in a made label of each class id; `classes`: as `labels.rasterised_classes`."""
+    """Return (256,) stored value of each class id; `classes` come from `labels.rasterised_classes`."""
     none = classes.ignored[0]
     assert isinstance(none, int), "they hold codes"
     table = np.full(256, none, np.uint16)
@@ -133,11 +133,11 @@ def stored_values(classes: ClassMap) -> NDArray[np.uint16]:
 
 
 def label_spec(info: RasterInfo, classes: ClassMap, tags: dict[str, str]) -> RasterSpec:
-    """Return what a made label is, as a person would like to open it: colours, names, where it comes from.
+    """Return the format of a made label, readable for people: colours, names, sources.
 
     Args:
-        info: of the image whose grid it has.
-        classes: as `labels.rasterised_classes` gives them.
+        info: header of the image whose grid the label has.
+        classes: from `labels.rasterised_classes`.
     """
     values = stored_values(classes)
     dtype, colours = "uint8" if values.max() <= 0xFF else "uint16", None

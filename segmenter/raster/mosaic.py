@@ -1,8 +1,8 @@
-"""Mosaics of adjoining files as one raster: windows look over their borders, so that no seam lies there.
+"""Mosaics of adjoining files as one raster: windows extend across file borders, so no seams appear.
 
-Each file keeps its own map and its own pixel coordinates; what lies beside it has rows and columns below 0
-or beyond its size. The grid of a model's stride begins at the top left corner of all files together, so
-that a scene cut into files gives, bit for bit, the map of the uncut scene.
+Each file keeps its own map and pixel coordinates; its neighbours have rows and columns below 0 or beyond its
+size. The grid of a model's stride begins at the top left corner of the whole mosaic, so a scene cut into
+files gives, bit for bit, the map of the uncut scene.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class _Member:
 
 
 class Mosaic:
-    """Files of one CRS, grid and type that do not overlap; gaps between them hold no data.
+    """Non-overlapping files of one CRS, grid and type; gaps between them have no data.
 
     Args:
-        paths: of the files.
-        open_file: opens one of them with the model's bands.
+        paths: paths of the files.
+        open_file: opens one file with the model's bands.
 
     Raises:
-        DatasetError: two of them do not fit together.
-        RasterError: one cannot be opened.
+        DatasetError: two files do not fit together.
+        RasterError: a file cannot be opened.
     """
 
     def __init__(self, paths: Sequence[Path], open_file: Open) -> None:
@@ -66,7 +66,7 @@ class Mosaic:
 
     @property
     def first(self) -> RasterInfo:
-        """The header of the file whose grid counts."""
+        """Header of the first file, whose grid is the reference."""
         return self._list[0].info
 
     def absolute(self) -> Mosaic:
@@ -81,17 +81,17 @@ class Mosaic:
         return MosaicView(self, self._members[path], self.extent(path), self._open_file)
 
     def extent(self, path: Path) -> Window:
-        """Return all of the mosaic, in the coordinates of one of its files."""
+        """Return the whole mosaic as a window in the coordinates of one of its files."""
         return self._extent.relative_to(self._members[path].window)
 
     def neighbours(self, path: Path, reach: int) -> list[tuple[Path, RasterInfo]]:
-        """Return the other files within `reach` pixels of one: its map also depends on them."""
+        """Return the other files within `reach` pixels of one; its map also depends on them."""
         own = self._members[path].window
         around = Window(own.row - reach, own.col - reach, own.height + 2 * reach, own.width + 2 * reach)
         return [(m.info.path, m.info) for m in self.touching(around) if m.info.path != path]
 
     def touching(self, window: Window) -> list[_Member]:
-        """Return the files that a window shares pixels with."""
+        """Return the files that share pixels with a window."""
         row, col, row_stop, col_stop = self._edges_N4.T
         shares = (row < window.row_stop) & (row_stop > window.row)
         shares &= (col < window.col_stop) & (col_stop > window.col)
@@ -109,11 +109,11 @@ class Mosaic:
 
 
 class MosaicView:
-    """A `raster.Raster` that goes on beyond its own file; a context manager, for one thread.
+    """A `Raster` that extends beyond its own file; a context manager, for one thread.
 
     Attributes:
-        info: of the file itself.
-        extent: of the whole mosaic, in the file's pixel coordinates.
+        info: header of the file itself.
+        extent: window of the whole mosaic, in the file's pixel coordinates.
     """
 
     def __init__(self, mosaic: Mosaic, member: _Member, extent: Window, open_file: Open) -> None:
@@ -134,10 +134,10 @@ class MosaicView:
             self._rasters.popitem()[1].close()
 
     def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return pixels and validity as `Raster.read`, from all files under the window.
+        """Return pixels and validity as `Raster.read` does, from all files under the window.
 
         Raises:
-            RasterError: naming the file that cannot be read, which may be another one.
+            RasterError: a file cannot be read; the message names it, it may be a neighbour.
         """
         own = self._member
         if Window.of(own.info.size).contains(window):
@@ -153,7 +153,7 @@ class MosaicView:
 
     @property
     def apart(self) -> bool:
-        """False: a view keeps many files open, and several would keep more."""
+        """False: a view keeps many files open, and parallel views would open more."""
         return False
 
     @property
@@ -162,7 +162,7 @@ class MosaicView:
         return self._raster(self._member).partial_remark
 
     def empty(self, window: Window) -> bool:
-        """Return True if all files under the window are known to hold no data there."""
+        """Return True if all files under the window are known to have no data there."""
         own = self._member
         wanted = window.shifted(own.window.row, own.window.col)
         for member in self._mosaic.touching(wanted):
@@ -186,10 +186,10 @@ class MosaicView:
 
 
 def _place(first: RasterInfo, info: RasterInfo) -> Window:
-    """Return the position of a file in the pixel coordinates of the first.
+    """Return the window of a file in the pixel coordinates of the first.
 
     Raises:
-        DatasetError: it lies on another grid, or holds values of another type.
+        DatasetError: the file has another grid or pixel type.
     """
 
     def refuse(why: str) -> DatasetError:

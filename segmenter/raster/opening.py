@@ -1,4 +1,4 @@
-"""Opening of rasters: which files, which page, by which of GDAL's drivers, and GDAL's messages about them."""
+"""Opening of rasters: accepted files, page, GDAL driver, and GDAL's messages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _TOLD = re.compile(r"ignor|corrupt|bogus|mismatch|not the same|NODATA_VALUES|nul
 """GDAL's warnings that are worth a line of ours."""
 
 _PADDED = "contains null byte"
-"""Said of a text that ends in two of them, too, of which nothing is lost."""
+"""GDAL also reports it for a text that ends in two null bytes, without loss."""
 _NAMES = re.compile(r"^[,: ]*(band \d+: )?")
 """The rest of a file's name at the beginning of a message."""
 _PAGE = re.compile(r"Page (\d+) \((\d+)P x (\d+)L x")
@@ -48,7 +48,7 @@ _TURNED = range(2, 9)
 
 @contextlib.contextmanager
 def raising_damage() -> Iterator[None]:
-    """Raise what GDAL only remarks on while pixels are read, where it means that they are others."""
+    """Raise an error for GDAL's warnings that mean wrong pixels while the block reads."""
     with messages() as remarks:
         yield
     for _, text in remarks:
@@ -57,7 +57,7 @@ def raising_damage() -> Iterator[None]:
 
 
 class Opened(NamedTuple):
-    """An open rasterio dataset, the state of its files before that, and warnings about them."""
+    """An open rasterio dataset, the earlier state of its files, and warnings about them."""
 
     dataset: Any
     stamp: Stamp
@@ -65,11 +65,11 @@ class Opened(NamedTuple):
 
 
 def open_dataset(path: Path, drivers: Sequence[str] = ()) -> Opened:
-    """Open a dataset by the driver that the file's first bytes name, or by one of `drivers`.
+    """Open a dataset by the driver that its first bytes indicate, or by one of `drivers`.
 
     Raises:
-        RasterError: none of them can, or something in the header or beside the file is damaged that says
-            where it lies or which pixels have no data.
+        RasterError: no driver can open it, or its georeference or validity information is damaged, in the
+            header or in a sidecar.
     """
     set_up_gdal()
     try:
@@ -115,7 +115,7 @@ def _opened(path: Path, drivers: Sequence[str], said: list[Any]) -> Any:
 
 
 def _drivers(path: Path, allowed: Sequence[str]) -> Sequence[str]:
-    """Return the driver that a file's first bytes name, or those that may open any file."""
+    """Return the driver that a file's first bytes indicate, or the drivers that may open any file."""
     if not isinstance(path, RemotePath):
         if not path.is_file():
             what = "got a folder, pipe or device" if path.exists() else "there is none"
@@ -134,19 +134,19 @@ def _drivers(path: Path, allowed: Sequence[str]) -> Sequence[str]:
 
 
 def opens_by_itself(path: Path) -> bool:
-    """Return whether a file is a GeoTIFF, PNG or JPEG by its first bytes, and needs no driver to be named."""
+    """Return whether a file's first bytes are those of a GeoTIFF, PNG or JPEG, so no driver must be named."""
     with naming(path, "cannot open it", "expected a raster file"), open_bytes(path) as file:
         start = file.read(4)
     return start in _SIGNATURES or start[:3] in _SIGNATURES
 
 
 def files_behind(path: Path, drivers: Sequence[str] = ()) -> list[Path]:
-    """Return a raster's file and, of one that is opened by `drivers`, all that GDAL reads for it.
+    """Return a raster's file and, if it needs `drivers`, all files that GDAL reads for it.
 
-    A VRT has changed when any of the files has that it names.
+    A VRT has changed if any file that it names has changed.
 
     Raises:
-        RasterError: it cannot be opened.
+        RasterError: the raster cannot be opened.
     """
     if not drivers or opens_by_itself(path):
         return [path]
@@ -158,7 +158,7 @@ def _judged(path: Path, said: Sequence[tuple[bool, str]]) -> tuple[str, ...]:
     """Return warnings for the user from GDAL's messages about a header.
 
     Raises:
-        RasterError: one of them means that something is lost that GDAL goes on without.
+        RasterError: a message means lost information, although GDAL continues.
     """
     texts: dict[str, None] = {}  # each once, in order
     for error, text in said:
@@ -181,10 +181,10 @@ def _world_file(path: Path, dataset: Any) -> tuple[str, ...]:
 
 
 def check_pixels(path: Path, opened: Opened) -> None:
-    """Refuse an open image that GDAL would read on though pixels lack or are stored turned, or cannot read.
+    """Refuse an open image with missing or rotated pixels, which GDAL would read, or with unreadable ones.
 
     Raises:
-        RasterError: it lacks pixels, or is turned.
+        RasterError: pixels are missing, or the image is rotated.
     """
     driver = opened.dataset.driver
     with naming(path, "cannot open it", f"expected a {driver} that is whole"):
@@ -194,7 +194,7 @@ def check_pixels(path: Path, opened: Opened) -> None:
 
 
 def _check_mask(path: Path, dataset: Any) -> None:
-    """Refuse a mask file of another size: GDAL would take its top left part."""
+    """Refuse a mask file of another size: GDAL would use its top left part."""
     if isinstance(path, RemotePath):
         return
     beside = path.with_name(path.name + ".msk")
@@ -207,7 +207,7 @@ def _check_mask(path: Path, dataset: Any) -> None:
 
 
 def check_drivers(names: Sequence[str], asked: str = "--drivers") -> None:
-    """Refuse names that GDAL does not know; `asked`: the setting."""
+    """Refuse names of drivers that GDAL does not have; `asked`: the setting that names them."""
     set_up_gdal()
     with rasterio.Env() as env:
         if unknown := sorted(set(names) - env.drivers().keys()):
@@ -218,13 +218,12 @@ def check_drivers(names: Sequence[str], asked: str = "--drivers") -> None:
 
 
 def full_page(path: Path, dataset: Any, stamp: Stamp) -> str | None:
-    """Return GDAL's name of the one page that is larger than all others; None where that is the first.
+    """Return GDAL's name of the one page that is larger than all others; None if that is the first page.
 
-    Smaller pages are previews of it. Masks and overviews are no pages.
+    Smaller pages are previews. Masks and overviews are not counted as pages.
 
     Raises:
-        RasterError: several pages are of that size, none can be told from the others, or the file has
-            only subdatasets.
+        RasterError: several pages have the largest size, or the file has only subdatasets.
     """
     if not dataset.count:
         parts = ", ".join(dataset.subdatasets[:_SHOWN]) or "none"
@@ -254,10 +253,10 @@ def full_page(path: Path, dataset: Any, stamp: Stamp) -> str | None:
 
 
 def check_orientation(path: Path, stamp: Stamp) -> None:
-    """Refuse a TIFF, JPEG, PNG or WebP whose header turns or mirrors its pixels.
+    """Refuse a TIFF, JPEG, PNG or WebP whose header rotates or mirrors its pixels.
 
     Raises:
-        RasterError: naming the file, its tag and what to do.
+        RasterError: the image is rotated or mirrored; the message names the tag and the remedy.
         OSError: the file cannot be read.
     """
     if (tag := _orientation(path, stamp)) in _TURNED:
@@ -270,7 +269,7 @@ def check_orientation(path: Path, stamp: Stamp) -> None:
 
 @lru_cache(maxsize=1 << 20)
 def _orientation(path: Path, stamp: Stamp) -> int:
-    """Return the tag of a file in the state of `stamp`; 1 where it has none."""
+    """Return a file's orientation tag, cached by `stamp`; 1 if it has none."""
     with open_bytes(path) as file:
         start = file.read(12)
         if start[:4] in TIFF_SIGNATURES:
@@ -296,7 +295,7 @@ def _tag(file: BinaryIO, base: int) -> int:
 
 
 def _jpeg_headers(file: BinaryIO) -> Iterator[int]:
-    """Yield where Exif structures begin in the segments before a JPEG's first scan."""
+    """Yield the positions of Exif structures in the segments before a JPEG's first scan."""
     file.seek(at := 2)
     while len(head := file.read(10)) >= 4 and head[0] == 0xFF and head[1] != 0xDA:
         if head[1] == 0xFF:  # fill bytes may stand before a marker
@@ -309,7 +308,7 @@ def _jpeg_headers(file: BinaryIO) -> Iterator[int]:
 
 
 def _chunks(file: BinaryIO, at: int, head: str, checksum: int, wanted: bytes) -> Iterator[int]:
-    """Yield where the contents of chunks of one name begin, in a PNG or a RIFF file."""
+    """Yield the positions of the contents of all chunks of one name, in a PNG or a RIFF file."""
     size = struct.calcsize(head)
     file.seek(at)
     while len(data := file.read(size)) == size:

@@ -1,8 +1,8 @@
-"""Label rasters of another grid, resolution or CRS, placed on the grid of each image by their georeference.
+"""Label rasters of another grid, resolution or CRS, resampled to each image's grid by georeference.
 
-The rule: a pixel of an image takes the label at its centre; where the label's pixels are smaller than the
-image's, it takes the value that most of it shows, by points spread evenly over it, of equal shares that of
-its centre. Values are never mixed. What the label raster does not reach, is ignored.
+The rule: an image pixel takes the label at its centre. If the label's pixels are smaller, it takes the most
+frequent value at evenly spread points (ties: the value at the centre). Values are never mixed. Pixels outside
+the label raster are ignored.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from segmenter.raster.write import RasterWriter
 _VERSION = 1
 """Version of the rules of placing; it is part of the name."""
 _OUTSIDE = 256
-"""Beside the ids: what the label raster does not reach."""
+"""Value for pixels that the label raster does not reach, outside the range of ids."""
 _LEAST_POINTS, _MOST_POINTS = 4, 32
 """Along each side of a pixel that takes the value of most."""
 _FINER = 1.01
@@ -52,15 +52,15 @@ _MOST_VALUES = 8
 
 
 class PlacedLabels:
-    """Makes labels by one class map; safe to use from several threads, and by several processes.
+    """Maker of labels by one class map; safe for several threads and several processes.
 
     Attributes:
         folder: see `MadeRasters`.
-        classes: of the labels that are made.
+        classes: class map of the labels made.
     """
 
     def __init__(self, folder: Path, classes: ClassMap, drivers: Sequence[str] = ()) -> None:
-        """Take a folder, `classes` of the label rasters, and `drivers` as in `open_raster`."""
+        """Store a folder, `classes` of the label rasters, and `drivers` as in `open_raster`."""
         self.folder, self._theirs, self._drivers = folder, classes, tuple(drivers)
         self.classes = rasterised_classes(classes)
         rule = [_VERSION, classes.to_dict()]
@@ -68,21 +68,21 @@ class PlacedLabels:
         self._behind: dict[Path, list[Path]] = {}
 
     def label(self, name: str, image: Path, label: Path, *, shared: bool) -> Path | None:
-        """Return the label of an image; None where a shared one does not reach it.
+        """Return the label of an image, making it if needed; None if a shared one does not reach the image.
 
         Args:
-            name: of the scene, or a path: another for each image.
-            shared: the label raster is that of all images; else it must reach this one.
+            name: unique name of the scene, or a path.
+            shared: the label raster serves all images; else it must reach this image.
 
         Raises:
-            SegmenterError: it cannot be placed, holds a value that is no class, or cannot be written.
+            SegmenterError: the label cannot be placed, has a value that is no class's, or cannot be written.
         """
         return self._cache.get(
             name, self._sources(image, label), lambda path: self._make(path, image, label, shared)
         )
 
     def has(self, name: str, image: Path, label: Path) -> bool:
-        """Return whether a label is made, or known to be none."""
+        """Return whether the result is cached: a label, or the fact that there is none."""
         return self._cache.has(name, self._sources(image, label))
 
     def tidy(self) -> None:
@@ -118,7 +118,7 @@ class PlacedLabels:
         return True
 
     def notes(self, pairs: Sequence[tuple[Path, Path]]) -> tuple[str, ...]:
-        """Return a line on what was placed how; `pairs`: of images and label rasters that reach them."""
+        """Return a line that says how labels were resampled; `pairs`: images, label rasters over them."""
         kinds: Counter[str] = Counter()
         infos: dict[Path, RasterInfo] = {}
         pixels = beside = 0.0
@@ -140,10 +140,10 @@ class PlacedLabels:
 
 
 class _Placing:
-    """A label raster that is brought onto the grid of an image, strip by strip.
+    """A label raster that is resampled to the grid of an image, strip by strip.
 
     Attributes:
-        beside: pixels of the strips so far that it does not reach.
+        beside: number of pixels, in the strips so far, outside the label raster.
     """
 
     def __init__(self, label: LabelRaster, image: RasterInfo, classes: ClassMap) -> None:
@@ -156,7 +156,7 @@ class _Placing:
         self._side = max(1, min(_SIDE, int(4 * _SIDE / max(side, self._points, 1))))
 
     def strips(self) -> Iterator[tuple[Window, NDArray[np.uint8]]]:
-        """Give the class ids of the image's pixels, from the top, in strips as wide as the image."""
+        """Yield the class ids of the image from the top, in strips of the image's width."""
         size = self._image.size
         for row in range(0, size.height, self._side):
             strip = Window(row, 0, min(self._side, size.height - row), size.width)
@@ -169,7 +169,7 @@ class _Placing:
             yield strip, ids_HW
 
     def _at_points(self, window: Window) -> NDArray[np.uint16]:
-        """Return the ids at the points of a window's pixels."""
+        """Return the ids at the sample points of a window's pixels."""
         shape = window.height * self._points, window.width * self._points
         values = np.full(shape, _OUTSIDE, np.uint16)
         source = self._under(window)
@@ -215,10 +215,10 @@ class _Placing:
         return Window(int(row), int(col), int(row_stop - row), int(col_stop - col))
 
     def refuse_unknown(self) -> None:
-        """Refuse a label that holds values under the image which no class has.
+        """Refuse a label if values under the image belong to no class.
 
         Raises:
-            LabelError: naming them.
+            LabelError: such values exist; the message names them.
         """
         if not self._unknown:
             return
@@ -231,7 +231,7 @@ class _Placing:
 
 
 def _most(found: NDArray[np.uint16], points: int) -> NDArray[np.uint16]:
-    """Return the value that most points of each pixel have; of equal shares that next to its centre."""
+    """Return the most frequent value among each pixel's points; for ties, the value next to its centre."""
     if points == 1:
         return found
     height, width = found.shape[0] // points, found.shape[1] // points
@@ -249,10 +249,10 @@ def _most(found: NDArray[np.uint16], points: int) -> NDArray[np.uint16]:
 
 
 def _check_placed(image: RasterInfo, label: RasterInfo) -> None:
-    """Refuse files that do not say where they lie, so that one could be brought onto the other.
+    """Refuse files without the georeference that resampling needs.
 
     Raises:
-        RasterError: one of them has no transform, or one has a CRS and the other none.
+        RasterError: a file has no transform, or only one of them has a CRS.
     """
     for info in (image, label):
         if info.transform is None or info.transform.is_degenerate:
@@ -278,7 +278,7 @@ def _elsewhere(label: Path, image: RasterInfo, info: RasterInfo) -> DatasetError
 
 
 def _on_label(image: RasterInfo, label: RasterInfo, at: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return columns and rows of a label for those of its image; not finite where there are none."""
+    """Convert (column, row) of an image to (column, row) of a label; not finite if impossible."""
     assert image.transform is not None
     xy = np.array([image.transform @ (col, row) for col, row in at])
     move = between(image.crs, label.crs)
@@ -286,7 +286,7 @@ def _on_label(image: RasterInfo, label: RasterInfo, at: NDArray[np.float64]) -> 
 
 
 def _per_pixel(image: RasterInfo, label: RasterInfo) -> tuple[float, float]:
-    """Return the area and the longer side of an image's pixel, at its centre, in pixels of the label."""
+    """Return the area and the longer side of the image's central pixel, in pixels of the label."""
     col, row = image.size.width / 2, image.size.height / 2
     points = _on_label(image, label, np.array([(col, row), (col + 1, row), (col, row + 1)]))
     if not np.isfinite(points).all():
@@ -298,7 +298,7 @@ def _per_pixel(image: RasterInfo, label: RasterInfo) -> tuple[float, float]:
 
 
 def _share_beside(image: RasterInfo, label: RasterInfo) -> float:
-    """Return the share of an image that a label does not reach, by some thousand points."""
+    """Return the share of an image outside a label, estimated by some thousand points."""
     cols, rows = (
         (np.arange(_LOOKED_AT) + 0.5) / _LOOKED_AT * side for side in (image.size.width, image.size.height)
     )

@@ -1,7 +1,7 @@
-"""Polygons on a raster's grid, by GDAL: moved to pixels, burned into windows, outlined from numbers.
+"""Polygons on a raster's grid, by GDAL: converted to pixels, rasterised in windows, traced from numbers.
 
-Coordinates in pixels are rounded to 2⁻¹⁶ of a pixel. So all differences of rows are exact, and a strip as
-wide as the raster has the same bits as these rows of the whole raster, whatever its first row.
+Coordinates in pixels are rounded to 2⁻¹⁶ of a pixel. All differences of rows are then exact, and a strip of
+full width has the same bits as these rows of the whole raster, whatever its first row.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from segmenter.raster.gdal.settings import set_up_gdal
 from segmenter.raster.header import RasterInfo
 
 Move = Callable[[NDArray[np.float64]], NDArray[np.float64]]
-"""(V, 2) coordinates → others; not finite where there are none."""
+"""Conversion of (V, 2) coordinates; not finite if there are none."""
 
 _STEPS = 65536.0
 _MARGIN = 2.0
@@ -39,7 +39,7 @@ def crs_of(text: str) -> CRS:
     """Return the CRS of a name or definition.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is no CRS.
     """
     set_up_gdal()
     try:
@@ -49,7 +49,7 @@ def crs_of(text: str) -> CRS:
 
 
 def between(source: CRS | None, target: CRS | None) -> Move | None:
-    """Return the move from one CRS to another; None if they are the same."""
+    """Return the coordinate conversion from one CRS to another; None if they are the same."""
     if source == target:
         return None
     set_up_gdal()
@@ -65,10 +65,10 @@ def between(source: CRS | None, target: CRS | None) -> Move | None:
 
 
 def to_pixels(info: RasterInfo) -> Move:
-    """Return the move from a raster's CRS to columns and rows, rounded as this module says.
+    """Return the conversion from a raster's CRS to (column, row), rounded as in this module's docstring.
 
     Raises:
-        RasterError: the raster is not placed by a transform.
+        RasterError: the raster has no transform.
     """
     if info.transform is None or info.transform.is_degenerate:
         raise RasterError(
@@ -87,10 +87,10 @@ def to_pixels(info: RasterInfo) -> Move:
 
 
 def box_around(info: RasterInfo, window: Window, crs: CRS | None) -> tuple[float, float, float, float]:
-    """Return left, bottom, right and top, in another CRS, of a window with a margin.
+    """Return left, bottom, right and top of a window with a margin, in another CRS.
 
     Raises:
-        RasterError: it lies where that CRS has no coordinates.
+        RasterError: the window has no coordinates in that CRS.
     """
     assert info.transform is not None, "`to_pixels` comes first"
     along = np.linspace(0, 1, _ALONG)
@@ -112,7 +112,7 @@ def box_around(info: RasterInfo, window: Window, crs: CRS | None) -> tuple[float
 
 
 def covered(shapes: Sequence[Any], window: Window) -> NDArray[np.bool_]:
-    """Return (H, W) pixels of a window whose centre lies in one of the polygons, given in columns and rows.
+    """Return an (H, W) mask of pixels whose centre is in one of the polygons, given in columns and rows.
 
     Args:
         shapes: shapely polygons, or others with `__geo_interface__`.
@@ -139,10 +139,10 @@ class Outlines(NamedTuple):
     """Polygons as ragged arrays.
 
     Attributes:
-        xy: (V, 2) float64, column and row of the corners.
-        rings: first corner of each ring, and their number.
-        polygons: first ring of each polygon, and their number; the first ring of each is the outer one.
-        value_P: the number that each polygon surrounds.
+        xy: (V, 2) float64, column and row of the vertices.
+        rings: index of each ring's first vertex; at the end the number of vertices.
+        polygons: index of each polygon's first ring, the outer one; at the end the number of rings.
+        value_P: (P,) label number of each polygon.
     """
 
     xy: NDArray[np.float64]
@@ -152,10 +152,10 @@ class Outlines(NamedTuple):
 
 
 def outlines_of(labels_HW: NDArray[np.int32], row: int = 0) -> Outlines:
-    """Return the outlines of areas of equal numbers that touch by their sides; 0 has none.
+    """Return the outlines of regions of equal numbers, connected by sides; 0 is background.
 
     Args:
-        row: that the first one is in the whole raster.
+        row: position of the first row in the whole raster.
     """
     set_up_gdal()
     corners: list[Any] = []
@@ -171,15 +171,15 @@ def outlines_of(labels_HW: NDArray[np.int32], row: int = 0) -> Outlines:
 
 
 def lengths_stretch(crs: CRS) -> bool:
-    """Return True if plane areas in a CRS are no areas on the ground: degrees, Mercator's projections."""
+    """Return True if plane areas in a CRS differ from areas on the ground: degrees, Mercator projections."""
     return bool(crs.is_geographic) or is_mercator(crs)
 
 
 def on_equal_area(crs: CRS, xy: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Move (V, 2) coordinates of a CRS to one where plane areas are square metres on the ground.
+    """Convert (V, 2) coordinates of a CRS to one in which plane areas are square metres on the ground.
 
-    EPSG:6933; not finite for a CRS of another body than Earth. True for edges along parallels and meridians
-    whatever their length (Snyder 1987, Map projections: a working manual, pp. 81-83).
+    Uses EPSG:6933; not finite for a CRS of another body than Earth. Exact for edges along parallels and
+    meridians of any length (Snyder 1987, Map projections: a working manual, pp. 81-83).
     """
     move = between(crs, CRS.from_string(_EQUAL_AREA))
     return xy if move is None else move(xy)

@@ -1,4 +1,4 @@
-"""Windows of a raster as arrays: pixels, and which of them have data."""
+"""Windows of a raster as arrays: pixels, and a mask of those with data."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _MAX_BLOCK_BYTES = 1 << 30
 
 
 class Raster:
-    """An open raster; a context manager. For one thread: GDAL handles cannot be shared.
+    """An open raster; a context manager, for one thread only: GDAL handles cannot be shared.
 
     Attributes:
         info: the header.
-        bands: the 1-based bands that `read` gives, in that order.
-        alpha: those that are transparent where there is no data.
-        mean_C: the model's mean of each band, which is read where that band alone has no data; empty: its
-            own value is.
+        bands: the 1-based bands that `read` returns, in that order.
+        alpha: alpha bands, 0 where there is no data.
+        mean_C: the model's mean of each band, which replaces single bands without data; empty: they keep
+            their value.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Raster:
         return self
 
     def close(self) -> None:
-        """Close the file; `with` does it too."""
+        """Close the file; `with` does this too."""
         self._dataset.close()
 
     def __exit__(self, *error: object) -> None:
@@ -68,18 +68,18 @@ class Raster:
 
     @property
     def extent(self) -> Window:
-        """The pixels that can be read: all of the raster."""
+        """Readable pixels: all of the raster."""
         return Window.of(self.info.size)
 
     def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Return the pixels of a window, which may reach beyond the raster.
 
         Returns:
-            (H, W, C) image in the raster's own type, 0 where invalid, and (H, W) valid: inside the raster
-            and with data, by the rule of `validity`.
+            (H, W, C) image in the raster's own type, 0 where invalid, and an (H, W) mask of pixels inside the
+            raster and with data, by the rule of `validity`.
 
         Raises:
-            RasterError: naming file and window, where a block is corrupt or missing.
+            RasterError: a block is corrupt or missing; the message names file and window.
         """
         inside = window.intersection(Window.of(self.info.size))
         if inside == window and inside.size.pixels:
@@ -92,9 +92,9 @@ class Raster:
         return image, valid
 
     def empty(self, window: Window) -> bool:
-        """Return True if a window's blocks are not in the file, so that it is known to hold no data.
+        """Return True if the file stores no blocks for a window, so that it is known to have no data.
 
-        Only where a missing block means no data: without a nodata value it means zeros.
+        Requires that missing blocks mean no data: without a nodata value they mean zeros.
         """
         inside = window.intersection(Window.of(self.info.size))
         if not inside.size.pixels:
@@ -133,9 +133,9 @@ class Raster:
         return void_values(self.info, self.bands)
 
     def thinned(self, window: Window, shape: Size) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Read a window inside the raster by nearest neighbour on a coarser grid of `shape`.
+        """Read a window inside the raster, subsampled to `shape` by nearest neighbour.
 
-        For pictures: costs memory for `shape` only, and little time where the file has overviews.
+        For pictures: takes memory for `shape` only, and little time if the file has overviews.
         """
         with self._naming(window):
             stored = self._dataset.read(
@@ -151,7 +151,7 @@ class Raster:
             yield
 
     def _scaled(self, data_CHW: NDArray[Any]) -> NDArray[Any]:
-        """Return (H, W, C) values of the stored ones."""
+        """Return stored values as (H, W, C) with scale and offset applied."""
         data = np.moveaxis(data_CHW, 0, 2)
         if not self.info.scaling:
             return data
@@ -161,7 +161,7 @@ class Raster:
 
     @property
     def may_have_nodata(self) -> bool:
-        """True if a pixel inside the raster can be invalid; told from the header alone."""
+        """True if a pixel inside the raster can be invalid, judged by the header alone."""
         return self._validity.may_lack
 
     @property
@@ -171,18 +171,18 @@ class Raster:
 
     @property
     def partial_nodata(self) -> int:
-        """Pixels with data that hold a nodata value in some band, of the windows read so far in order."""
+        """Number of pixels read so far, in order, that have data although a band equals its nodata value."""
         return self._validity.partial
 
     @property
     def partial_remark(self) -> str | None:
-        """Warning about them, once the raster is read."""
+        """Warning about `partial_nodata`, once the raster is read; None without such pixels."""
         count = self.partial_nodata
         return f"{self.info.path}: {self._validity.remark(count)}" if count else None
 
 
 def _interleaved(data_HWC: NDArray[Any]) -> NDArray[Any]:
-    """Return the values contiguous; band by band, three times as fast as NumPy's own order."""
+    """Return the values contiguous in memory; band by band, three times as fast as in NumPy's own order."""
     if data_HWC.flags.c_contiguous:
         return data_HWC
     image = np.empty(data_HWC.shape, data_HWC.dtype)
@@ -206,15 +206,16 @@ def open_raster(
 
     Args:
         path: a GeoTIFF, PNG or JPEG file.
-        bands: 1-based, in the order wanted; a band named here is data even if tagged as alpha. None: all
-            but alpha, which must be a mask then; where they are named, alpha that is none counts for nothing.
-        max_pixels: refuse more. None: `MAX_EMPTY_PIXELS`, or 10,000 per byte of the file if that is
-            more; a 401-byte file that declares 65535×65535 pixels is refused, a large mosaic is not.
-        drivers: further ones of GDAL that may open it. A VRT can read whatever this process may.
+        bands: 1-based, in the order wanted; a band listed here is data even if tagged as alpha. None: all but
+            alpha, which must then be a mask. If bands are listed, other alpha bands that are no masks are
+            ignored.
+        max_pixels: largest number of pixels to accept. None: `MAX_EMPTY_PIXELS`, or 10,000 per byte of the
+            file if that is more; a 401-byte file that declares 65535×65535 pixels is refused, a large mosaic
+            is not.
+        drivers: further GDAL drivers that may open the file. A VRT can read whatever this process may.
 
     Raises:
-        RasterError: where there is no such file, it cannot be opened, has not the bands, or it cannot be told
-            which are data.
+        RasterError: the file is missing, cannot be opened, lacks the bands, or its data bands are ambiguous.
     """
     opened = open_dataset(path, drivers)
     dataset = opened.dataset
@@ -237,7 +238,7 @@ def open_raster(
 
 
 def raster_info(path: Path) -> RasterInfo:
-    """Return the header of a raster; its declared size has no limit."""
+    """Return the header of a raster, of any declared size."""
     opened = open_dataset(path)
     with opened.dataset, naming(path, "cannot read its header", "the file is damaged"):
         return read_header(path, opened)
@@ -279,7 +280,7 @@ def _check_scaling(info: RasterInfo, bands: tuple[int, ...]) -> None:
 
 
 def check_types(info: RasterInfo, dataset: Any) -> None:
-    """Refuse values that are no real numbers of one type."""
+    """Refuse pixels that are not real numbers of one type."""
     if info.dtype.startswith("complex"):  # GDAL has types of them that NumPy has not
         raise RasterError(f"{info.path}: expected real numbers, got {info.dtype}")
     if len(types := set(dataset.dtypes)) > 1:
@@ -287,7 +288,7 @@ def check_types(info: RasterInfo, dataset: Any) -> None:
 
 
 def check_size(info: RasterInfo, dataset: Any, max_pixels: int | None = None) -> None:
-    """Refuse what declares more than a file can hold, or cannot be read piece by piece; see `open_raster`."""
+    """Refuse a raster that declares more than its file can contain, or too large blocks; as `open_raster`."""
     file_bytes = info.path.stat().st_size
     limit = max(MAX_EMPTY_PIXELS, file_bytes * _PIXELS_PER_BYTE) if max_pixels is None else max_pixels
     if info.size.pixels > limit:
@@ -310,12 +311,12 @@ def check_size(info: RasterInfo, dataset: Any, max_pixels: int | None = None) ->
 
 
 class Blocks:
-    """The blocks of an open dataset.
+    """Blocks of an open dataset.
 
     Attributes:
-        known: the file's blocks can be listed. Not of other formats, nor where a mask
-            of its own says which pixels have data, nor of rows of a file that is not compressed: GDAL may
-            give them as blocks though the file has larger ones.
+        known: the file's stored blocks can be listed. False for formats other than TIFF, for files with a
+            mask, and for uncompressed files whose blocks are rows: GDAL may show rows although the file has
+            larger blocks.
     """
 
     def __init__(self, dataset: Any) -> None:
@@ -335,7 +336,7 @@ class Blocks:
         self._bands = range(1, dataset.count + 1) if separate else range(1, 2)
 
     def missing(self, window: Window) -> bool:
-        """Return True if the file has no block under a window, which lies inside the raster."""
+        """Return True if the file has no block for a window inside the raster."""
         if not self.known:
             return False
         for row in range(window.row // self._height, -(-window.row_stop // self._height)):

@@ -1,8 +1,8 @@
-"""Rasters that are opened again and again: what the first opening found holds while the file is unchanged.
+"""Rasters opened repeatedly: results of the first opening are reused while the file is unchanged.
 
-Opening a small file in full costs as much as its pixels: sidecars are looked for, the CRS is parsed (0.7 ms),
-a PNG is inflated to see that it is whole. All of that is done once for each state of a file. From then on it
-is opened by its driver alone, and without its georeference, which no pixel depends on.
+Fully opening a small file costs as much as reading it: sidecars are searched, the CRS is parsed (0.7 ms), a
+PNG is inflated to check that it is complete. All this is done once for each state of a file. Later it is
+opened by its driver alone, without its georeference, which pixels do not need.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PIXELS_ALONE = MEANING | {"GDAL_GEOREF_SOURCES": "NONE", "GDAL_DISABLE_READDIR_
 
 @dataclass(frozen=True)
 class _Found:
-    """Facts of the first opening without the path: many tiles share them."""
+    """Facts of the first opening, without the path, so that many tiles share them."""
 
     info: RasterInfo
     bands: tuple[int, ...]
@@ -39,10 +39,10 @@ class _Found:
 
 
 class KnownRasters:
-    """Opens images and labels for their pixels; `info` of what it opens has no georeference.
+    """Opener of images and labels for their pixels; the `info` of its rasters has no georeference.
 
-    A file is known while its stamp stays as it was, and only where nothing lies beside it. Safe to use from
-    several threads; pickled, another process knows them too.
+    Facts are reused while the file's stamp is unchanged, and only if it has no sidecars. Safe for several
+    threads; pickling keeps the facts.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class KnownRasters:
         self._same: dict[_Found, _Found] = {}
 
     def image(self, path: Path, bands: tuple[int, ...] | None) -> Raster:
-        """Open an image as `open_raster`."""
+        """Open an image as `open_raster` does."""
         stamp = _stamp(path)
         if (facts := self._find((path, bands), stamp)) and (dataset := _opened(path, facts)) is not None:
             return Raster(dataset, replace(facts.info, path=path), facts.bands, facts.alpha)
@@ -59,7 +59,7 @@ class KnownRasters:
         return raster
 
     def label(self, path: Path, classes: ClassMap) -> LabelRaster:
-        """Open a label as `LabelRaster`."""
+        """Open a label as `LabelRaster` does."""
         stamp = _stamp(path)
         if (facts := self._find((path, "label"), stamp)) and (dataset := _opened(path, facts)) is not None:
             return LabelRaster.checked(dataset, replace(facts.info, path=path), classes)
@@ -72,7 +72,7 @@ class KnownRasters:
         return entry[1] if entry is not None and entry[0] == stamp else None
 
     def _keep(self, key: _Key, stamp: Stamp | None, found: _Found) -> None:
-        """Keep what was found in a state that was taken before, if it is still that."""
+        """Store facts found in an earlier state of a file, if it is still in that state."""
         if stamp is None or stamp.beside or len(self._known) >= _MOST or _stamp(key[0]) != stamp:
             self._known.pop(key, None)
             return
@@ -80,7 +80,7 @@ class KnownRasters:
 
 
 def _stamp(path: Path) -> Stamp | None:
-    """Return the state of a file; None where a change might not show in it, or a server does not tell it."""
+    """Return the state of a file; None if a further change might not show, or a server does not report it."""
     if isinstance(path, RemotePath):
         return stamp_of(path) if path.known_state() is not None else None
     stamp = stamp_of(path)
@@ -88,7 +88,7 @@ def _stamp(path: Path) -> Stamp | None:
 
 
 def _opened(path: Path, found: _Found) -> Any:
-    """Open a dataset for its pixels; None if it is not what it was."""
+    """Open a dataset for its pixels; None if it has changed."""
     info = found.info
     if isinstance(path, RemotePath):
         dataset = patiently(path.address, lambda: _dataset(path, info.driver))
@@ -109,6 +109,6 @@ def _dataset(path: Path, driver: str) -> Any:
 
 
 def _bare(info: RasterInfo) -> RasterInfo:
-    """Return a header without what differs from tile to tile and no pixel depends on."""
+    """Return a header without facts that differ from tile to tile and that pixels do not need."""
     nowhere: dict[str, Any] = {"crs": None, "transform": None, "gcps": (), "gcp_crs": None, "rpcs": None}
     return replace(info, path=Path(), metres_per_pixel=None, remarks=(), stamp=None, **nowhere)

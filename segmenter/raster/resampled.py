@@ -1,8 +1,8 @@
-"""A raster at another ground sampling distance, read window by window: for a model of another scale.
+"""A raster at another ground sampling distance, read by windows, for a model trained at another scale.
 
-Its grid begins at the upper left corner of the raster (of a mosaic: of all files together) and has the
-raster's own directions; rotated and south-up rasters stay as they are. A pixel of it has data where any pixel
-under it has, by the rule of `raster.validity`.
+Its grid begins at the upper left corner of the raster (or of the whole mosaic) and keeps the raster's axes;
+rotated and south-up rasters stay so. A grid pixel has data if any raster pixel under it has, by the rule of
+`raster.validity`.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _TALL = 2048
 
 @dataclass(frozen=True)
 class ModelGrid:
-    """A grid of larger or smaller pixels over those of a raster.
+    """Grid of larger or smaller pixels over those of a raster.
 
     Attributes:
-        extent: of the raster, in its own pixels.
-        rows: of the raster that one row of the grid takes; so `cols`.
+        extent: extent of the raster, in its own pixels.
+        rows: raster rows per grid row; likewise `cols`.
     """
 
     extent: Window
@@ -46,13 +46,13 @@ class ModelGrid:
         return Size(count_of(self.extent.height, self.rows), count_of(self.extent.width, self.cols))
 
     def under(self, window: Window) -> Window:
-        """Return the raster's pixels that the grid's pixels in a window are made of."""
+        """Return the raster pixels from which the grid pixels of a window are computed."""
         top, bottom = sources(window.row, window.row_stop, self.extent.height, self.rows)
         left, right = sources(window.col, window.col_stop, self.extent.width, self.cols)
         return Window(top, left, bottom - top, right - left).shifted(self.extent.row, self.extent.col)
 
     def over(self, window: Window) -> Window:
-        """Return the grid's pixels that the raster's pixels in a window take their classes from."""
+        """Return the grid pixels that give the raster pixels of a window their classes."""
         own = window.relative_to(self.extent)
         top, bottom = sources(own.row, own.row_stop, self.size.height, 1 / self.rows)
         left, right = sources(own.col, own.col_stop, self.size.width, 1 / self.cols)
@@ -64,7 +64,7 @@ class ModelGrid:
 
 @dataclass(frozen=True)
 class GridColumns:
-    """The columns of a part of a raster as `windows.Columns`, in pixels of a grid; neighbours overlap.
+    """Columns of a part of a raster, as in `windows.Columns`, in pixels of a grid; neighbours overlap.
 
     Attributes:
         own: the columns in the raster's own pixels.
@@ -74,7 +74,7 @@ class GridColumns:
     grid: ModelGrid
 
     def left(self, done_rows: int) -> Iterator[Window]:
-        """Return the columns left after `rows` of the grid's rows, counted through all columns."""
+        """Yield the columns left after the grid's first `done_rows` rows, counted through all columns."""
         height = self.height
         index, rows = divmod(done_rows, height) if height else (0, 0)
         for number, own in enumerate(self.own.left(0)):
@@ -85,12 +85,12 @@ class GridColumns:
 
     @property
     def height(self) -> int:
-        """The grid's rows under the part."""
+        """Number of grid rows under the part."""
         first = next(self.own.left(0), None)
         return 0 if first is None else self.grid.over(first).height
 
     def pixels(self, done_rows: int) -> int:
-        """Return the number of the grid's pixels in its first rows."""
+        """Return the number of grid pixels in the first `done_rows` rows."""
         total = 0
         for whole in self.left(0):
             total += whole.width * min(done_rows, whole.height)
@@ -99,11 +99,11 @@ class GridColumns:
 
 
 class ResampledRaster:
-    """A raster on a `ModelGrid`, in its own type; windows are in pixels of the grid.
+    """A raster on a `ModelGrid`, in its own pixel type; windows are in grid pixels.
 
     Attributes:
-        info: the raster's, with the size of the grid.
-        bands: the raster's.
+        info: header of the raster, with the grid's size.
+        bands: bands of the raster.
     """
 
     def __init__(self, raster: Readable, grid: ModelGrid) -> None:
@@ -112,14 +112,14 @@ class ResampledRaster:
 
     @property
     def extent(self) -> Window:
-        """All of the grid."""
+        """Window of the whole grid."""
         return Window.of(self._grid.size)
 
     def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return pixels and validity as `Raster.read`: what lies beyond the grid is invalid.
+        """Return pixels and validity as `Raster.read` does; pixels outside the grid are invalid.
 
         Raises:
-            RasterError: naming file and window in the raster's own pixels.
+            RasterError: reading failed; the message names file and window in the raster's own pixels.
         """
         image = np.zeros((window.height, window.width, len(self.bands)), self.info.dtype)
         valid = np.zeros((window.height, window.width), np.bool_)
@@ -140,7 +140,7 @@ class ResampledRaster:
         return as_type(values, self.info.dtype), has_data
 
     def _pieces(self, window: Window) -> Iterator[Window]:
-        """Yield pieces of a window that take little memory, and few blocks of the file twice."""
+        """Yield pieces of a window that need little memory and decode few blocks of the file twice."""
         if not window.size.pixels:
             return
         high, wide = max(self._grid.rows, Fraction(1)), max(self._grid.cols, Fraction(1))
@@ -156,7 +156,7 @@ class ResampledRaster:
                 yield Window(top, left, rows, cols).intersection(window)
 
     def empty(self, window: Window) -> bool:
-        """Return True if the raster is known to hold no data under the window."""
+        """Return True if the raster is known to have no data under the window."""
         inside = window.intersection(self.extent)
         return not inside.size.pixels or self._raster.empty(self._grid.under(inside))
 
@@ -167,5 +167,5 @@ class ResampledRaster:
 
     @property
     def partial_remark(self) -> str | None:
-        """None: pieces do not come in order here; who reads the raster's own pixels can count."""
+        """None: windows are read out of order here, so pixels with partial nodata are not counted."""
         return None

@@ -1,6 +1,6 @@
-"""Bands that lie in several files, as one raster on the grid of one of them.
+"""Bands from several files as one raster, on the grid of one of the files.
 
-The rule: files on the grid that is asked for give their values as they are. The others are resampled by
+The rule: files on that grid give their values unchanged. The others are resampled by
 `segmenter.grid.resampling`: a coarser file bilinearly, a finer one by the mean over each pixel, weighted by
 validity. A pixel has data where it has data in every file. Files of one scene must have the same extent,
 within a pixel of the coarser one.
@@ -43,30 +43,30 @@ _WORDS = re.compile(r"[_.\- ]+")
 
 
 class StackedImages:
-    """Makes one GeoTIFF of a scene's files; safe to use from several threads, and by several processes.
+    """Maker of one GeoTIFF from a scene's files; safe for several threads and several processes.
 
     Attributes:
         folder: see `MadeRasters`.
     """
 
     def __init__(self, folder: Path, grid: int | None = None, drivers: Sequence[str] = ()) -> None:
-        """Take a folder, `grid` (index of the file that gives it; None: the finest), and `drivers`."""
+        """Store a folder, `grid` (index of the file whose grid is used; None: the finest), and `drivers`."""
         self.folder, self._grid, self._drivers = folder, grid, tuple(drivers)
         rule = [_VERSION, grid]
         self._cache = MadeRasters(folder, digest(rule, 64))
 
     def image(self, name: str, files: Sequence[Path]) -> Path:
-        """Return the raster of a scene, whose bands are those of its files, in their order.
+        """Return the raster of a scene, making it if needed; its bands are those of the files, in order.
 
         Raises:
-            SegmenterError: the files cannot be one raster, or it cannot be written.
+            SegmenterError: the files do not fit together, or the raster cannot be written.
         """
         raster_path = self._cache.get(name, self._sources(files), lambda path: self._make(path, files))
         assert raster_path is not None, "it is always made"
         return raster_path
 
     def has(self, name: str, files: Sequence[Path]) -> bool:
-        """Return whether a raster is made."""
+        """Return whether the raster is cached."""
         return self._cache.has(name, self._sources(files))
 
     def tidy(self) -> None:
@@ -96,7 +96,7 @@ class StackedImages:
 
 @dataclass(frozen=True)
 class _Along:
-    """The pixels of a file along one axis of the grid: the grid's pixel i begins at `start + i * step`."""
+    """Pixels of a file along one axis of the grid: the grid's pixel i begins at `start + i * step`."""
 
     start: float
     step: float
@@ -123,7 +123,7 @@ class _Stack:
     """Open files of one scene on the grid of one of them.
 
     Attributes:
-        info: of the file that has the grid.
+        info: header of the file whose grid is used.
     """
 
     def __init__(self, rasters: Sequence[Raster], grid: int | None) -> None:
@@ -137,7 +137,7 @@ class _Stack:
         self._nodata = _shared_nodata(rasters, self._dtype)
 
     def spec(self) -> RasterSpec:
-        """Return what the raster of all bands is."""
+        """Return the format of the raster with all bands."""
         return RasterSpec(
             dtype=self._dtype,
             bands=sum(len(raster.bands) for raster in self._rasters),
@@ -148,7 +148,7 @@ class _Stack:
         )
 
     def strips(self) -> Iterator[tuple[Window, NDArray[Any]]]:
-        """Give the pixels from the top, in strips as wide as the raster; nodata where a file has none."""
+        """Yield the pixels from the top, in strips of the raster's width; nodata where a file has none."""
         size = self.info.size
         for row in range(0, size.height, BLOCK):
             window = Window(row, 0, min(BLOCK, size.height - row), size.width)
@@ -160,7 +160,7 @@ class _Stack:
             yield window, image
 
     def _part(self, index: int, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return the values of one file on the grid, in the type of all, and where it has data."""
+        """Return one file's values on the grid, in the common type, and a mask of pixels with data."""
         raster, axes = self._rasters[index], self._axes[index]
         if axes is None:
             image, valid = raster.read(window)
@@ -176,15 +176,15 @@ class _Stack:
 
 
 def _pixel_area(info: RasterInfo) -> float:
-    """Return the area of a pixel, in the units of the CRS or, without a transform, of the whole raster."""
+    """Return the area of a pixel in CRS units or, without a transform, as a share of the raster."""
     return 1 / info.size.pixels if info.transform is None else abs(info.transform.determinant)
 
 
 def _axes(grid: RasterInfo, info: RasterInfo) -> tuple[_Along, _Along] | None:
-    """Return how the rows and columns of a file lie under those of a grid; None: it has that grid.
+    """Return the position of a file's rows and columns on a grid; None if the file has that grid.
 
     Raises:
-        DatasetError: it lies elsewhere, or turned, or says it in another CRS.
+        DatasetError: the file lies elsewhere, is rotated, or has another CRS.
     """
     if grid.transform is None or info.transform is None:
         if grid.size == info.size:
@@ -211,7 +211,7 @@ def _axes(grid: RasterInfo, info: RasterInfo) -> tuple[_Along, _Along] | None:
 
 
 def _plain(pixels: float) -> float:
-    """Return the plain fraction that a number is but for the noise of sums of coordinates."""
+    """Return the simple fraction next to a number, if they differ only by rounding noise of coordinates."""
     near = float(Fraction(pixels).limit_denominator(1000))
     return near if abs(near - pixels) < _NOISE else pixels
 
@@ -224,10 +224,10 @@ def _unlike(grid: RasterInfo, info: RasterInfo, got: str) -> DatasetError:
 
 
 def _shared_nodata(rasters: Sequence[Raster], dtype: str) -> float | None:
-    """Return the value that stands for no data in all bands; None where every pixel has data.
+    """Return the nodata value for all bands; None if every pixel has data.
 
     Raises:
-        RasterError: the type has no value for it that the files agree on.
+        RasterError: the files have no common nodata value that fits the type.
     """
     if not any(raster.may_have_nodata for raster in rasters):
         return None
@@ -245,7 +245,7 @@ def _shared_nodata(rasters: Sequence[Raster], dtype: str) -> float | None:
 
 
 def _descriptions(rasters: Sequence[Raster]) -> list[str | None]:
-    """Return a name for each band: the file's own, else what sets its file's name apart from the others'."""
+    """Return a name for each band: the file's own, else the part that distinguishes its file name."""
     words = [_WORDS.split(raster.info.path.stem) for raster in rasters]
     common = set.intersection(*map(set, words)) if len(words) > 1 else set()
     descriptions: list[str | None] = []

@@ -1,8 +1,8 @@
-"""Stamp of a raster: the state of its file and of every file beside it that has a say in what it means.
+"""Stamp of a raster: the state of its file and of every sidecar that can change its meaning.
 
-The one rule by which a change is recognised: index, statistics, packs, maps and files opened again all
-compare stamps, or keep what they made under a stamp's key. The rule: each file's name, size and time of
-change; of an .aux.xml its text, but for the statistics that viewers write into it.
+All code detects changes by stamps: index, statistics, packs, maps and reopened files compare them, or use a
+stamp's key as a cache key. A stamp has each file's name, size and time of change; for an .aux.xml its text,
+without the statistics that viewers write into it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _listed: dict[str, tuple[int, int, frozenset[str]]] = {}
 
 @dataclass(frozen=True)
 class Stamp:
-    """State of a raster's file, and of the files beside it.
+    """State of a raster's file and of its sidecars.
 
     Attributes:
         file: the raster's own state.
-        beside: those of its side files, sorted by name; of an .aux.xml the length and CRC-32 of its text.
+        beside: states of its sidecars, sorted by name; for an .aux.xml the length and CRC-32 of its text.
     """
 
     file: FileState
@@ -46,17 +46,17 @@ class Stamp:
 
     @functools.cached_property
     def key(self) -> str:
-        """24 hexadecimal digits that name this state, wherever the folder lies."""
+        """24 hexadecimal digits that identify this state, independent of the folder."""
         return digest([self.file, *self.beside], 24)
 
     @property
     def is_settled(self) -> bool:
-        """True if a further change of the file would show."""
+        """True if any further change of the file would alter its stamp."""
         return has_settled(self.file[2])
 
 
 def stamp_of(path: Path) -> Stamp:
-    """Return the state of a raster and its side files; beside a remote one GDAL looks for none."""
+    """Return the state of a raster and its sidecars; for remote rasters GDAL looks for no sidecars."""
     if isinstance(path, RemotePath):
         return Stamp(file_state(path))
     folder, name = os.path.split(os.path.abspath(path))
@@ -75,7 +75,7 @@ def _beside(folder: str, names: list[str]) -> Iterator[FileState]:
 
 
 def _text_state(path: str, name: str) -> FileState | None:
-    """Return the state of an .aux.xml's text; None where it holds nothing but statistics."""
+    """Return the state of an .aux.xml's text; None if it contains only statistics."""
     try:
         text = _STATISTICS.sub(b"", read_regular(Path(path)))
     except SegmenterError:  # what is wrong with it is said when the raster is opened
@@ -84,7 +84,7 @@ def _text_state(path: str, name: str) -> FileState | None:
 
 
 def _sides(folder: str) -> frozenset[str]:
-    """Return the names of a folder's files that may be side files; listed anew once the folder changes."""
+    """Return the names of a folder's possible sidecars; listed again once the folder changes."""
     try:
         changed, now = os.stat(folder).st_mtime_ns, time.time_ns()
         at, listed, names = _listed.get(folder, (-1, 0, frozenset[str]()))

@@ -1,4 +1,4 @@
-"""Where a raster has data, for a reader that goes down a column a few rows at a time."""
+"""Mask of a raster's data, for reading down a column a few rows at a time."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _READ_BYTES = 1 << 25
 
 
 class ValidRows:
-    """The validity of a `Raster` or `ArrayRaster`, read a row of its blocks at a time.
+    """Validity of a `Raster` or `ArrayRaster`, read one row of its blocks at a time.
 
-    The windows that are asked for are as wide as a column and a few rows high. GDAL's cache may be smaller
-    than a column's row of blocks (128 MB: 65,536 pixels of four 16-bit bands have 268 MB in blocks of 512),
-    which would then be decoded for each window anew. So it is read once, in pieces from left to right, and
-    what has data is held. Files in strips are decoded row after row as it is.
+    Requested windows are as wide as a column and a few rows high. GDAL's cache may be smaller than a column's
+    row of blocks (128 MB: 65,536 pixels of four 16-bit bands have 268 MB in blocks of 512), which would then
+    be decoded again for each window. So each row of blocks is read once, in pieces from left to right, and
+    its mask is kept. Files in strips are decoded row by row anyway.
     """
 
     def __init__(self, raster: Any) -> None:
@@ -31,10 +31,10 @@ class ValidRows:
         self._held, self._valid_HW = Window(0, 0, 0, 0), np.ones((0, 0), np.bool_)
 
     def of(self, window: Window) -> NDArray[np.bool_]:
-        """Return (H, W) where a window inside the raster has data; quick if windows come from top to bottom.
+        """Return an (H, W) mask of data in a window inside the raster; fast if windows go downwards.
 
         Raises:
-            RasterError: it cannot be read.
+            RasterError: the raster cannot be read.
         """
         raster = self._raster
         if not raster.may_have_nodata and all(value is None for value in raster.info.nodata):
@@ -46,7 +46,7 @@ class ValidRows:
         return self._valid_HW[window.relative_to(self._held).slices()]
 
     def _hold(self, window: Window) -> None:
-        """Read on to the next border of blocks below a window; what is held of it is not read again."""
+        """Read on to the next border of blocks below a window; rows in memory are not read again."""
         left = window.intersection(self._held)
         if (left.row, left.col, left.width) != (window.row, window.col, window.width):
             left = Window(window.row, window.col, 0, window.width)
@@ -66,7 +66,7 @@ class ValidRows:
         self._held, self._valid_HW = whole, valid_HW
 
     def _pieces(self, rows: Window) -> Iterator[Window]:
-        """Yield pieces from left to right, ending at borders of blocks."""
+        """Yield pieces from left to right that end at borders of blocks."""
         info, block = self._raster.info, self._raster.block
         each = rows.height * len(self._raster.bands) * np.dtype(info.dtype).itemsize
         wide = max(1, _READ_BYTES // (each * block.width)) * block.width

@@ -1,9 +1,9 @@
-"""Validity of pixels: by the file's own mask or alpha, else by nodata values.
+"""Validity of pixels, by the file's own mask or alpha, else by nodata values.
 
-The rule of this module: **where a file has a mask or alpha, that decides; else a pixel has no data where all
-bands that are read hold their nodata value. NaN, infinity and fill values beyond ±1e30 in any of them
-never are data.** A value that some bands of a pixel with data declare to be none is left out of statistics,
-and the model sees the band's mean in its place.
+The rule of this module: **if a file has a mask or alpha, that decides; else a pixel has no data if all bands
+that are read equal their nodata value. NaN, infinity and fill values beyond ±1e30 in any band are never
+data.** If only some bands of a pixel with data equal nodata, statistics leave those values out, and the model
+sees the band's mean instead.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _SAME = 4 * float(np.finfo(np.float32).eps)
 
 
 class Validity:
-    """The rule for the bands of an open raster that are read.
+    """Validity rule for the bands that are read from an open raster.
 
     Args:
         bands: 1-based.
-        alpha: those that are transparent where there is no data.
+        alpha: alpha bands, 0 where there is no data.
 
     Attributes:
-        partial: pixels with data that hold a nodata value in one of the bands, counted while windows came
-            in order.
+        partial: number of pixels with data although a band equals its nodata value, counted while windows
+            come in order.
     """
 
     def __init__(
@@ -51,16 +51,16 @@ class Validity:
 
     @property
     def may_lack(self) -> bool:
-        """True if a pixel can have no data; told from the header alone."""
+        """True if a pixel can have no data, judged by the header alone."""
         return bool(self._masks or self._alpha or self._by_value) or self._floats
 
     @property
     def _by_value(self) -> bool:
-        """True if nodata values decide: a band without one always holds data."""
+        """True if nodata values decide: a band without one always has data."""
         return not self._masks and not self._alpha and None not in self._values
 
     def remark(self, pixels: int) -> str:
-        """Return a warning about `count` pixels that count as data though a band holds its nodata value."""
+        """Return a warning about `pixels` pixels that are data although a band equals its nodata value."""
         why = "its mask says so" if self._masks or self._alpha else "other bands do not"
         least = "" if self._seen.whole else "at least "  # what an earlier call mapped was not read again
         what = f"{pixels:,} pixels hold a nodata value in some band and are data, since {why}"
@@ -69,11 +69,11 @@ class Validity:
     def of(
         self, stored_CHW: NDArray[Any], image_HWC: NDArray[Any], inside: Window, *, count: bool = True
     ) -> NDArray[np.bool_]:
-        """Return (H, W) where a window has data.
+        """Return an (H, W) mask of data in a window.
 
         Args:
-            stored_CHW: its values as they are in the file, perhaps on a coarser grid.
-            image_HWC: the same, scaled.
+            stored_CHW: stored values, perhaps on a coarser grid.
+            image_HWC: the same values with scale and offset applied.
             count: add to `partial`.
         """
         valid_HW: NDArray[np.bool_] = np.ones(image_HWC.shape[:2], np.bool_)
@@ -95,7 +95,7 @@ class Validity:
     def _apply_values(
         self, stored_CHW: NDArray[Any], valid_HW: NDArray[np.bool_]
     ) -> NDArray[np.bool_] | None:
-        """Take out the pixels whose bands all hold nodata, if that decides; gives where any of them does."""
+        """Mark pixels whose bands all equal nodata as invalid, if that decides; return any band's nodata."""
         some_HW: NDArray[np.bool_] | None = None
         all_HW: NDArray[np.bool_] | None = None
         for stored_HW, value in zip(stored_CHW, self._values, strict=True):
@@ -110,12 +110,12 @@ class Validity:
 
 
 class _Seen:
-    """Part of a raster that was read: column by column, of each row by row, from left to right.
+    """Part of a raster that was read: column by column, in each from top to bottom, rows from the left.
 
-    Windows overlap, in a row, from row to row, and from column to column.
+    Windows overlap within a row, between rows and between columns.
 
     Attributes:
-        whole: the first window lay in the upper left corner.
+        whole: True if the first window began in the upper left corner.
     """
 
     def __init__(self) -> None:
@@ -141,7 +141,7 @@ class _Seen:
 
 
 def _masks(dataset: Any, bands: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the bands whose mask is read: the first of a shared one. Alpha is read as a band."""
+    """Return the bands whose masks are read, a shared mask once. Alpha is read as a band."""
     masks: list[int] = []
     shared = False
     all_flags = dataset.mask_flag_enums  # asks for those of all bands each time
@@ -158,7 +158,7 @@ def _masks(dataset: Any, bands: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def usable(nodata: float | None, dtype: str) -> float | None:
-    """Return a nodata value if a band of that type can hold it, else None."""
+    """Return a nodata value if a band of type `dtype` can store it, else None."""
     kind = np.dtype(dtype)
     if nodata is None or not abs(nodata) < NO_MEASUREMENT:
         return None
@@ -169,7 +169,7 @@ def usable(nodata: float | None, dtype: str) -> float | None:
 
 
 def void_values(info: RasterInfo, bands: Sequence[int]) -> tuple[float | None, ...]:
-    """Return the value of each band, scaled, that means no data in it; None if it has none."""
+    """Return the scaled nodata value of each band; None for bands without one."""
     kind = "float64" if info.scaling else info.dtype  # scaled values are floats, whatever is stored
     values = [usable(info.nodata[band - 1], kind) for band in bands]
     scaling = [info.scaling[band - 1] if info.scaling else (1, 0) for band in bands]
@@ -179,12 +179,12 @@ def void_values(info: RasterInfo, bands: Sequence[int]) -> tuple[float | None, .
 def void_in_bands(
     image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_], values: Sequence[float | None]
 ) -> NDArray[np.bool_] | None:
-    """Return (H, W, C) where a pixel with data holds, in some bands, their nodata value.
+    """Return an (H, W, C) mask of nodata values in pixels that have data; None if there are none.
 
-    None if it does so nowhere. Where all bands hold it, and the file's mask calls that data, it is.
+    A pixel whose bands all equal nodata, but which the file's mask calls data, is not marked.
 
     Args:
-        values: of each band, in the image's units; empty: no band declares any.
+        values: nodata value of each band in the image's units; empty: no band has one.
     """
     if not any(value is not None for value in values):
         return None
@@ -197,7 +197,7 @@ def void_in_bands(
 
 
 def fill_void(image_HWC: NDArray[Any], void_HWC: NDArray[np.bool_] | None, mean_C: Sequence[float]) -> None:
-    """Write each band's mean, rounded in integers, where the band is void; empty `mean_C`: nothing."""
+    """Write each band's mean, rounded for integers, where `void_HWC` is True; nothing without `mean_C`."""
     if void_HWC is None or not len(mean_C):
         return
     whole = image_HWC.dtype.kind in "iu"
@@ -206,7 +206,7 @@ def fill_void(image_HWC: NDArray[Any], void_HWC: NDArray[np.bool_] | None, mean_
 
 
 def holds(stored: NDArray[Any], value: float) -> NDArray[np.bool_]:
-    """Return where an array holds a nodata value; floats may miss it by the rounding of a text."""
+    """Return a mask of an array's nodata values; floats may differ by the rounding of decimal text."""
     if stored.dtype.kind == "f":
         with np.errstate(invalid="ignore", over="ignore"):
             return np.asarray(np.abs(stored - stored.dtype.type(value)) <= _SAME * abs(value))

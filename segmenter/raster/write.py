@@ -1,9 +1,9 @@
-"""Writing of rasters whole or not at all: law 8, *nothing half-written is ever visible*.
+"""Writing of rasters completely or not at all: law 8, *nothing half-written is ever visible*.
 
 A raster is written to `.NAME.tmp-PID` beside its target, closed, **read back and compared by checksum**,
-synced to disk, and only then renamed. The check is not optional: GDAL reports no error when cached blocks
-fail to reach a full disk at close, and the file that results opens and reads as zeros. For the same reason
-no GDAL writer threads are used (with them a full disk raises nothing at all).
+synced to disk, and only then renamed. The check is mandatory: GDAL reports no error if cached blocks fail to
+reach a full disk at close, and the resulting file reads as zeros. For the same reason GDAL's writer threads
+are not used (with them a full disk raises no error at all).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from segmenter.raster.gdal.settings import set_up_gdal
 BLOCK = 512
 """Side in pixels of the blocks of a GeoTIFF; smaller rasters have one block of their own size."""
 _PIECE_PIXELS = 1 << 19
-"""That are written at once, at least: of narrow rasters, several rows of blocks."""
+"""Least number of pixels written at once: several rows of blocks for narrow rasters."""
 _CONVERTED = 1 << 22
 """Values of another type than GDAL knows that are converted at once."""
 _ZLEVEL = 1
@@ -46,31 +46,31 @@ _ZLEVEL = 1
 _LEFTOVER_SECONDS = 3600.0
 COG_ENDING = ".cog"
 COG_LEFTOVERS = (".ovr.tmp", ".ovr.tmp.aux.xml", ".msk.ovr.tmp", ".aux.xml")
-"""Endings of files that GDAL's driver makes beside its own while it works."""
+"""Endings of temporary files that GDAL's driver makes beside its own."""
 _BLOCK = 512
 
 
 @dataclass(frozen=True, eq=False)
 class RasterSpec:
-    """A raster's format, pixel type and metadata: all but its path, size and pixels.
+    """A raster's format, pixel type and metadata: everything except path, size and pixels.
 
     Attributes:
-        dtype: of the pixels; float16 is kept in 16 bits, and read back as float32 for want of such a type.
-        bands: their number; one band takes (H, W) arrays, more take (H, W, bands).
-        crs: coordinate reference system; that of the `gcps` where these are given.
-        transform: pixel to CRS coordinates; None where the raster is not georeferenced.
+        dtype: pixel type; float16 is stored in 16 bits and read back as float32.
+        bands: number of bands; one band takes (H, W) arrays, more take (H, W, bands).
+        crs: coordinate reference system, also of the `gcps`.
+        transform: pixel to CRS coordinates; None if the raster is not georeferenced.
         gcps: ground control points, instead of a transform.
         rpcs: rational polynomial coefficients, also beside a transform.
         nodata: value of pixels without data, in every band.
-        descriptions: of the bands.
-        colour_table: (256, 3) uint8; `nodata` is drawn transparent.
+        descriptions: text of each band.
+        colour_table: (256, 3) uint8; `nodata` is transparent.
         tags: metadata of the file, as `CLASS_0: water`.
         driver: GTiff, PNG or JPEG.
-        scale: factor of a value, told to those who read the file; every band's.
-        overviews: make it a cloud-optimised GeoTIFF with overviews by this resampling; None: a plain one.
+        scale: scale factor of all bands, stored for readers of the file.
+        overviews: write a cloud-optimised GeoTIFF with overviews by this resampling; None: a plain GeoTIFF.
 
     Raises:
-        ValueError: the driver's files cannot hold all of it.
+        ValueError: the driver cannot store all of this.
     """
 
     dtype: str = "uint8"
@@ -97,23 +97,23 @@ _PLAIN = RasterSpec()
 
 
 class RasterWriter:
-    """A raster that is written window by window and appears under its name only when it is complete.
+    """A raster that is written by windows and appears under its name only when complete.
 
-    Windows may come in any order; each pixel is written exactly once. They are kept until a piece is
-    complete, a row of blocks as wide as a column, so that no compressed block is written twice: memory
-    depends on the column and on how far the windows run ahead, never on the raster's width or height, but
-    for tables (5 bytes for a piece, of 2¹⁹ pixels or more as a rule; GDAL's: 16 for a block of 512×512). PNG
-    and JPEG are the exception: GDAL writes them whole.
+    Windows may come in any order; each pixel is written exactly once. They are kept until a piece (a row of
+    blocks as wide as a column) is complete, so that no compressed block is written twice. Memory depends on
+    the column and the windows' distance, not on the raster's size, except for tables (5 bytes for a piece,
+    usually of 2¹⁹ pixels or more; GDAL's: 16 for a block of 512×512). PNG and JPEG are exceptions: GDAL
+    writes them whole.
 
     Args:
         path: the target; an existing file is replaced, in one step, on success.
-        size: of the raster, in pixels.
-        spec: all else that the file is.
-        column: pixels of width that come from top to bottom before those beside them, see `windows.Columns`:
-            with another one than the windows have, pieces wait for the next column.
+        size: size of the raster in pixels.
+        spec: format and metadata of the file.
+        column: width in pixels of the columns in which windows come, see `windows.Columns`; if it differs
+            from the windows' columns, pieces wait for the next column.
 
     Raises:
-        RasterError: where the file cannot be written, or reads back otherwise than it was written.
+        RasterError: the file cannot be written, or reads back differently.
     """
 
     def __init__(self, path: Path, size: Size, spec: RasterSpec = _PLAIN, *, column: int = COLUMN) -> None:
@@ -140,7 +140,7 @@ class RasterWriter:
             self.discard()
 
     def open(self) -> None:
-        """Make the temporary file."""
+        """Create the temporary file."""
         set_up_gdal()
         try:
             with self._writing("cannot be written"):
@@ -173,7 +173,7 @@ class RasterWriter:
         return self._spec.bands * self._dtype.itemsize
 
     def complete(self) -> None:
-        """Close, check and rename; after an error nothing is left."""
+        """Close, check and rename the file; remove it after an error."""
         try:
             self.finish()
             self.publish()
@@ -181,9 +181,9 @@ class RasterWriter:
             self.discard()
 
     def finish(self) -> None:
-        """Close it, and make sure that all of it is on the disk; it has not its name yet.
+        """Close the file, and make sure that it is on the disk, still under its temporary name.
 
-        Where it fails, `discard` is still to be called.
+        After an error, call `discard`.
         """
         if self._pieces or not self._written.all():
             raise ValueError(f"{self.path}: not every pixel was written")
@@ -198,7 +198,7 @@ class RasterWriter:
             sync(self._temp)
 
     def publish(self) -> None:
-        """Give the finished raster its name; overviews and masks that others put beside an old one go."""
+        """Rename the finished raster to its path; remove foreign overviews and masks of an old raster."""
         with self._writing("could not be completed"):
             for ending in (".ovr", ".msk", ".aux.xml"):
                 self.path.with_name(self.path.name + ending).unlink(missing_ok=True)
@@ -206,7 +206,7 @@ class RasterWriter:
             sync(self.path.parent)
 
     def discard(self) -> None:
-        """Remove what is temporary: all of it, unless `complete` succeeded."""
+        """Remove temporary files; nothing is left unless `complete` succeeded."""
         with contextlib.suppress(*FAULTS), rasterio.Env():
             self._close()
         for ending in ("", ".aux.xml", COG_ENDING, *(COG_ENDING + also for also in COG_LEFTOVERS)):
@@ -214,7 +214,7 @@ class RasterWriter:
                 self._temp.with_name(self._temp.name + ending).unlink(missing_ok=True)
 
     def _touched(self, window: Window) -> Iterator[tuple[int, int]]:
-        """Return the pieces that a window lies over, row by row."""
+        """Return the pieces that a window touches, row by row."""
         rows, cols = (
             range(edges.start // step, -(-edges.stop // step))
             for edges, step in zip(window.slices(), (self._step.height, self._step.width), strict=True)
@@ -248,7 +248,7 @@ class RasterWriter:
             self._checks[index] = check
 
     def _verify(self) -> None:
-        """Read every pixel back; a lossy JPEG only has to be readable."""
+        """Read every pixel back and compare; a lossy JPEG only has to be readable."""
         with (
             self._writing("did not reach the disk whole"),
             rasterio.open(self._temp, sharing=False) as written,
@@ -263,7 +263,7 @@ class RasterWriter:
                     raise OSError(f"{piece} read back otherwise than they were written")
 
     def _parts(self, piece: Window) -> Iterator[Window]:
-        """Yield what GDAL gets at once: whole blocks if values are converted, which takes more memory."""
+        """Yield the windows that GDAL gets at once: whole blocks, smaller parts if values need conversion."""
         if self._stored == self._dtype:
             yield piece
             return
@@ -302,9 +302,9 @@ class RasterWriter:
 
 
 def write_raster(path: Path, array: NDArray[Any], spec: RasterSpec = _PLAIN) -> None:
-    """Write an (H, W) or (H, W, bands) array as a raster, whole or not at all; see `RasterWriter`.
+    """Write an (H, W) or (H, W, bands) array as a raster, completely or not at all; see `RasterWriter`.
 
-    The array's type and bands count, whatever the `spec` says of them.
+    Type and bands are the array's, whatever `spec` says.
     """
     size = Size(array.shape[0], array.shape[1])
     bands = 1 if array.ndim == 2 else array.shape[2]
@@ -315,7 +315,7 @@ def write_raster(path: Path, array: NDArray[Any], spec: RasterSpec = _PLAIN) -> 
 
 
 def leftovers(folder: Path) -> dict[str, list[Path]]:
-    """Return the temporary files in a folder by the name of the raster that they were to become."""
+    """Return a folder's temporary files by the name of the raster that they belong to."""
     by_name: dict[str, list[Path]] = {}
     for path in folder.glob(".*.tmp-*"):
         by_name.setdefault(path.name[1:].rpartition(".tmp-")[0], []).append(path)
@@ -323,10 +323,10 @@ def leftovers(folder: Path) -> dict[str, list[Path]]:
 
 
 def remove_leftovers(folder: Path) -> int:
-    """Remove temporary files that killed writers left in a folder; gives their number.
+    """Remove temporary files that killed writers left in a folder; return their number.
 
-    A file goes only if its process is gone and it was not touched for an hour (on a shared disk the
-    process may live on another machine).
+    A file is removed only if its process is gone and it is unchanged for an hour (on a shared disk, the
+    process may run on another machine).
     """
     removed = 0
     for path in (path for paths in leftovers(folder).values() for path in paths):
@@ -340,7 +340,7 @@ def remove_leftovers(folder: Path) -> int:
 
 
 def _piece_size(size: Size, column: int) -> Size:
-    """Return the size of what is written at once: whole blocks, or to the raster's edge."""
+    """Return the size of the pieces written at once: whole blocks, or to the raster's edge."""
     width = max(1, min(Columns(Window.of(size), round_up(column, BLOCK)).step, size.width))
     rows = BLOCK * max(1, _PIECE_PIXELS // (BLOCK * width))
     return Size(max(1, min(rows, round_up(size.height, 16))), width)
@@ -377,7 +377,7 @@ def _geotiff_options(size: Size) -> dict[str, Any]:
 
 
 def _interpretation(bands: int) -> list[ColorInterp]:
-    """Return red, green, blue, and undefined for the rest: GDAL would call a fourth band alpha."""
+    """Return red, green, blue, and undefined for the other bands: GDAL would tag a fourth band as alpha."""
     colours = [ColorInterp.red, ColorInterp.green, ColorInterp.blue]
     return [*(colours if bands >= 3 else [ColorInterp.gray]), *[ColorInterp.undefined] * bands][:bands]
 
@@ -386,13 +386,13 @@ def _interpretation(bands: int) -> list[ColorInterp]:
 
 
 def cloud_optimised(path: Path, overviews: Literal["mode", "nearest"]) -> None:
-    """Replace a GeoTIFF by a cloud-optimised one of the same pixels, colour table, tags and georeference.
+    """Replace a GeoTIFF by a cloud-optimised one with the same pixels, colour table, tags and georeference.
 
-    GDAL can only copy into one. Overviews are never averaged: the mean of classes 1 and 3 is not class 2.
-    For float16 the overviews are of the same 16 bits.
+    GDAL can create one only by copying. Overviews are never averaged: the mean of classes 1 and 3 is not
+    class 2. Overviews of float16 have 16 bits too.
 
     Raises:
-        rasterio's and the system's errors; a full disk may raise none, so the caller reads the file back.
+        errors of rasterio and the system; a full disk may raise none, so the caller must read the file back.
     """
     aside = path.with_name(path.name + COG_ENDING)
     aside.unlink(missing_ok=True)

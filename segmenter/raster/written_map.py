@@ -1,4 +1,4 @@
-"""Class maps that `predict.py` has written, read again by whoever makes something else of them."""
+"""Class maps written by `predict.py`, read again by tools that convert them."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from segmenter.raster.opening import open_dataset
 from segmenter.raster.reading import Raster, open_raster
 
 CONFIDENCE = ".confidence.tif"
-"""Ending of the confidence that lies beside a map."""
+"""Ending of the confidence file beside a map."""
 VALUES, CODES = "VALUES", "codes"
 """The item of a map's metadata, and its value, where pixels hold the classes' codes in place of their ids."""
 
 
 @dataclass(frozen=True)
 class MapClass:
-    """A class as a map's metadata have it."""
+    """A class as stored in a map's metadata."""
 
     name: str
     code: int
 
 
 class WrittenMap:
-    """An open class map and, where there is one beside it, its confidence; a context manager."""
+    """An open class map with its confidence, if that file exists; a context manager."""
 
     def __init__(self, path: Path) -> None:
-        """Open it.
+        """Open the map and its confidence.
 
         Raises:
-            RasterError: it is none that `predict.py` wrote as a GeoTIFF, or its confidence has another size.
+            RasterError: the file is not a GeoTIFF map of `predict.py`, or its confidence has another size.
         """
         self.classes, self._ids = _classes(path)
         self._map = open_raster(path, (1,))
@@ -57,16 +57,16 @@ class WrittenMap:
 
     @property
     def info(self) -> RasterInfo:
-        """The map's header."""
+        """Header of the map."""
         return self._map.info
 
     @property
     def has_confidence(self) -> bool:
-        """True if the largest probability of each pixel is known."""
+        """True if the largest probability of each pixel is available."""
         return self._confidence is not None
 
     def read(self, window: Window) -> tuple[NDArray[np.uint8], NDArray[np.float32] | None]:
-        """Return (H, W) class ids, `IGNORE` without data, and the largest probability (0 … 1) if known."""
+        """Return (H, W) class ids, `IGNORE` without data, and the largest probability (0 … 1) or None."""
         raw, valid = self._map.read(window)
         ids = self._ids[raw[..., 0]]
         unknown = valid & (ids == UNKNOWN)
@@ -92,7 +92,7 @@ class WrittenMap:
 
 
 def _classes(path: Path) -> tuple[tuple[MapClass, ...], NDArray[np.uint8]]:
-    """Return the classes, and the id of each value that a pixel may have."""
+    """Return the classes, and the id of each possible pixel value."""
     dataset = open_dataset(path).dataset
     with dataset, naming(path, "cannot read its metadata", "the file is damaged"):
         tags, kinds = dataset.tags(), (dataset.count, dataset.dtypes[0])

@@ -1,1 +1,1 @@
-"""Run directory: arrays with a digest, checkpoints, weights, resume, log."""
+"""Run directory: arrays with a digest, checkpoints, weights, resuming, log."""

@@ -1,4 +1,4 @@
-"""Commands on run directories: show, compare, describe, hand one over as one file, take one in."""
+"""Commands on run directories: show, compare, describe, pack into one file, unpack."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ COMMANDS: dict[str, Any] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one subcommand; gives the exit code."""
+    """Run one subcommand; return the exit code."""
     args = _parser().parse_args(arguments)
     return int(args.run(args))
 

@@ -1,8 +1,8 @@
 """Checkpoints of a run directory: `checkpoints/step-N.npz`, and `best.npz`; imports no TensorFlow itself.
 
-They are files of named arrays in which damage is detected, and that never run code when loaded. A zip's CRC
-covers the content of its parts, not their names, and is 32 bits. So a file also carries the SHA-256 of all
-its arrays: names, dtypes, shapes and bytes.
+They are files of named arrays that detect damage and never run code when loaded. A zip's CRC has only 32 bits
+and covers the content of its parts, not their names. So a file also has a SHA-256 of all arrays: names,
+dtypes, shapes and bytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BEST = "best.npz"
 _STEP = re.compile(r"step-(\d+)\.npz")
 Arrays = dict[str, NDArray[Any]]
 META = "meta"
-"""The array that says what a checkpoint was made with: the bytes of a JSON text."""
+"""Array with the record of how a checkpoint was made: the bytes of a JSON text."""
 FORMAT = 3
 """Version of the files and of the meaning of their arrays, each under its name."""
 _DIGEST, _FORMAT = "sha256", "format"
@@ -41,7 +41,7 @@ _DAMAGE = (
 
 
 def save_checkpoint(run: Path, step: int, arrays: Mapping[str, NDArray[Any]], keep: int) -> Path:
-    """Write the checkpoint of a step, whole or not at all, then remove all but the newest `keep`."""
+    """Write the checkpoint of a step, completely or not at all, then remove all but the newest `keep`."""
     folder = run / "checkpoints"
     make_run_folder(folder)
     path = folder / f"step-{step:08d}.npz"
@@ -52,10 +52,10 @@ def save_checkpoint(run: Path, step: int, arrays: Mapping[str, NDArray[Any]], ke
 
 
 def make_run_folder(folder: Path) -> None:
-    """Make a folder of a run directory, whole or not at all.
+    """Make a folder of a run directory.
 
     Raises:
-        CheckpointError: it cannot be made.
+        CheckpointError: the folder cannot be made.
     """
     try:
         make_folder(folder)
@@ -64,12 +64,12 @@ def make_run_folder(folder: Path) -> None:
 
 
 def has_checkpoint(run: Path) -> bool:
-    """Return True if a run directory has a checkpoint to go on from."""
+    """Return True if a run directory has a checkpoint to resume from."""
     return bool(checkpoints(run))
 
 
 def newest_checkpoint(run: Path) -> Path:
-    """Return the newest checkpoint of a run directory, whole or not."""
+    """Return the newest checkpoint of a run directory, without checking it for damage."""
     paths = list(checkpoints(run).values())
     if not paths:
         raise CheckpointError(f"{run}: expected a checkpoint in {run / 'checkpoints'}, there is none yet")
@@ -77,7 +77,7 @@ def newest_checkpoint(run: Path) -> Path:
 
 
 def newest_whole(run: Path, *, but: Path | None = None) -> Path | None:
-    """Return the newest checkpoint that is not damaged; None without one."""
+    """Return the newest checkpoint that is not damaged and not `but`; None if there is none."""
     for path in reversed(checkpoints(run).values()):
         with suppress(CheckpointError):
             if path != but:
@@ -87,7 +87,7 @@ def newest_whole(run: Path, *, but: Path | None = None) -> Path | None:
 
 
 def checkpoints(run: Path) -> dict[int, Path]:
-    """Step → file of each checkpoint, oldest first; the best is not among them."""
+    """Return the checkpoint files by step, oldest first, without the best model."""
     matches = ((_STEP.fullmatch(path.name), path) for path in (run / "checkpoints").glob("step-*.npz"))
     return dict(sorted((int(match[1]), path) for match, path in matches if match))
 
@@ -96,12 +96,12 @@ def checkpoints(run: Path) -> dict[int, Path]:
 
 
 def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write arrays to a file that appears whole or not at all.
+    """Write arrays to a file, completely or not at all.
 
-    The same arrays give the same bytes: neither times nor places are written.
+    The same arrays give the same bytes: no times or paths are written.
 
     Raises:
-        SegmenterError: it cannot be written; an older file stays as it was.
+        SegmenterError: the file cannot be written; an older file stays unchanged.
     """
     buffer = io.BytesIO()
     # The digest comes first: a table of contents that is cut short loses others before it.
@@ -111,11 +111,11 @@ def save_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 
 def load_some(path: Path, names: Sequence[str]) -> Arrays:
-    """Load some small arrays of a file without reading the others: only their damage is seen.
+    """Load some small arrays of a file without reading the others; detects damage only in these.
 
     Raises:
-        CheckpointError: missing, or unreadable.
-        DamagedCheckpointError: damaged, or without one of them.
+        CheckpointError: the file is missing or unreadable.
+        DamagedCheckpointError: the file is damaged or lacks one of them.
     """
     try:
         with path.open("rb") as file, zipfile.ZipFile(file) as archive:
@@ -132,11 +132,11 @@ def load_some(path: Path, names: Sequence[str]) -> Arrays:
 
 
 def load_arrays(path: Path) -> Arrays:
-    """Load the arrays of a file; nothing in it can run code.
+    """Load the arrays of a file; this never runs code.
 
     Raises:
-        CheckpointError: missing, unreadable, or of another format.
-        DamagedCheckpointError: damaged, or not written by this program.
+        CheckpointError: the file is missing, unreadable, or of another format.
+        DamagedCheckpointError: the file is damaged, or not written by this program.
     """
     try:
         if path.exists() and not path.is_file():  # a pipe or a device might never end
@@ -171,7 +171,7 @@ def _parts(content: bytes) -> Arrays:
 
 
 def _check_contents(archive: zipfile.ZipFile, size: int) -> None:
-    """Refuse a table of contents that names parts twice, the same bytes for several, or no plain arrays."""
+    """Refuse a zip directory with repeated names, overlapping parts, or parts that are not plain arrays."""
     for part in archive.infolist():
         if not part.filename.endswith(".npy"):
             raise ValueError(f"{part.filename}: expected a plain array")
@@ -179,7 +179,7 @@ def _check_contents(archive: zipfile.ZipFile, size: int) -> None:
 
 
 def arrays_digest(arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
-    """Return (32,) bytes, the SHA-256 of arrays' names, dtypes, shapes and values, in any order."""
+    """Return (32,) bytes: the SHA-256 of arrays' names, dtypes, shapes and values, in any order."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
         array = np.asarray(arrays[name])
@@ -192,22 +192,22 @@ def arrays_digest(arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.uint8]:
 
 
 def _is_dropout(variable: Any) -> bool:
-    """Return True for a variable of dropout's random state, which is nothing learned."""
+    """Return True for a variable of dropout's random state, which is not learned."""
     return str(variable.path).endswith("/masks")
 
 
 def weight_arrays(model: Any, prefix: str) -> Arrays:
-    """Return the weights of a Keras model by the path of each variable; of several replicas, the first's."""
+    """Return a Keras model's weights by variable path; with several replicas, the first one's."""
     return {f"{prefix}/{variable.path}": np.asarray(variable.numpy()) for variable in model.variables}
 
 
 def assign_weights(
     model: Any, arrays: Mapping[str, NDArray[Any]], prefix: str, *, predicting: bool = False
 ) -> None:
-    """Set all weights of a model; for predicting, all but where dropout's masks stand.
+    """Set all weights of a model; for predicting, without the state of dropout's masks.
 
     Raises:
-        CheckpointError: naming the first weight that is missing or of another shape.
+        CheckpointError: a weight is missing or has another shape; the message names the first.
     """
     for variable in model.variables:
         if predicting and _is_dropout(variable):
@@ -227,7 +227,7 @@ def assign_weights(
 
 
 def learned_weights(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
-    """Return a checkpoint's weights for prediction under `model/`: the averaged ones if there are any."""
+    """Return a checkpoint's weights for prediction under `model/`: averaged ones if it has them."""
     prefix = "ema/" if any(name.startswith("ema/") for name in arrays) else "model/"
     return {f"model/{n.removeprefix(prefix)}": array for n, array in arrays.items() if n.startswith(prefix)}
 
@@ -235,9 +235,9 @@ def learned_weights(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
 def transfer_weights(
     model: Any, arrays: Mapping[str, NDArray[Any]], *, same_classes: bool = True
 ) -> tuple[list[str], list[str]]:
-    """Set the weights whose name and shape fit, for fine-tuning; (names kept, names that start anew).
+    """Set weights whose name and shape match, for fine-tuning; return (names set, names left random).
 
-    With other classes the head starts anew, even where it has as many outputs.
+    With other classes the head stays random, even if it has the same number of outputs.
     """
     transferred, fresh = [], []
     for variable in model.variables:

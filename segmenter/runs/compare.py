@@ -1,7 +1,7 @@
-"""Compare runs: what they reached, class by class, how fast, and in which settings they differ.
+"""Comparison of runs: scores by class, speed, and differing settings.
 
-As all scores: numbers of different protocols are not put together. A ranking has runs of one protocol only,
-and of the same labels: these have the same pixels of each class, whatever a run made of them.
+Scores of different protocols are never mixed. A ranking has runs of one protocol and of the same labels,
+recognised by equal pixel counts of each class.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the tables."""
+    """Print the comparison tables."""
     paths = _checked([run for path in arguments.runs for run in _meant(path)])
     print(as_text(comparison([read_story(path) for path in paths])))
     return 0
 
 
 def _meant(path: Path) -> list[Path]:
-    """Return a run itself, or the runs in a folder."""
+    """Return the path itself if it is a run, else the runs in that folder."""
     return [path] if (path / RUN_FILE).exists() else runs_in(path) or [path]
 
 
@@ -70,8 +70,8 @@ class Group:
     """Runs whose scores may be compared, the best first.
 
     Attributes:
-        title: the protocol, and the score of the ranking.
-        members: numbers of the runs.
+        title: protocol and score of the ranking.
+        members: indices of the runs.
     """
 
     title: str
@@ -82,11 +82,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Compared:
-    """Runs beside each other.
+    """Result of a comparison of runs.
 
     Attributes:
-        names: of the runs, each unlike the others.
-        apart: why runs are not in one ranking, a line each.
+        names: unique names of the runs.
+        apart: lines that explain why runs are in separate rankings.
         unscored: runs without scores.
     """
 
@@ -125,7 +125,7 @@ def comparison(stories: Sequence[Story]) -> Compared:
 
 
 def _names(stories: Sequence[Story]) -> list[str]:
-    """Return the last parts of the runs' paths, as many as it takes to tell them apart."""
+    """Return the shortest unique ends of the runs' paths."""
     paths = [story.run.path.absolute().parts for story in stories]
     for count in range(1, max(map(len, paths)) + 1):
         names = ["/".join(parts[-count:]).replace("//", "/") for parts in paths]
@@ -139,7 +139,7 @@ def _why_none(story: Story) -> str:
 
 
 def _apart(names: Sequence[str], groups: Sequence[Sequence[tuple[int, Scores]]]) -> list[str]:
-    """Return why each group is not with the first."""
+    """Return for each further group why it is separate from the first."""
     if len(groups) < 2:
         return []
     first = groups[0][0]
@@ -151,7 +151,7 @@ def _apart(names: Sequence[str], groups: Sequence[Sequence[tuple[int, Scores]]])
 
 
 def _differences(one: Scores, other: Scores) -> list[str]:
-    """Return why two scores are not put together."""
+    """Return the reasons why two scores must not be compared."""
     differences = one.protocol.differences(other.protocol)
     if differences or np.array_equal(one.truth_pixels, other.truth_pixels):
         return differences
@@ -184,7 +184,7 @@ def _group(stories: Sequence[Story], names: Sequence[str], group: Sequence[tuple
 
 
 def _ranked_by(stories: Sequence[Story], protocol: Protocol) -> str:
-    """Return the score that all choose their best by, or mIoU."""
+    """Return the score by which all runs choose their best model; mIoU if they differ."""
     chosen = {story.run.recipe.training.best_by for story in stories}
     name = next(iter(chosen)) if len(chosen) == 1 else "miou"
     of = name.partition(":")[2]
@@ -240,7 +240,7 @@ def shown(value: Any) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return `45 s`, `12 min` or `3 h 5 min`."""
+    """Return a duration as text: `45 s`, `12 min` or `3 h 5 min`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -251,7 +251,7 @@ def duration(seconds: float) -> str:
 
 
 def as_text(compared: Compared) -> str:
-    """Return the comparison for a terminal."""
+    """Return the comparison as text for a terminal."""
     parts = []
     for group in compared.groups:
         parts.append("\n".join([group.title, *_table(group.ranking.header, group.ranking.rows)]))
@@ -269,7 +269,7 @@ def as_text(compared: Compared) -> str:
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[object]], *, words: bool = False) -> list[str]:
-    """Return the lines of a table; long cells are cut, `words` are to the left."""
+    """Return the lines of a table; long cells are cut, columns of `words` are left-aligned."""
     cells = [[_cut(str(getattr(cell, "name", cell))) for cell in row] for row in rows]
     return [f"  {line}" for line in aligned(header, cells, left=len(header) if words else 1)]
 

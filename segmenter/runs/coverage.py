@@ -1,4 +1,4 @@
-"""Coverage that the steps of a run really had, read from its log; imports no TensorFlow."""
+"""Class coverage of a run's steps, read from its log; does not import TensorFlow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_POINTS = 400
 
 @dataclass(frozen=True)
 class LogPoint:
-    """A stretch of a run's log: share of its steps that held each class, up to `step`."""
+    """A stretch of a run's log: the share of its steps that held each class, up to `step`."""
 
     step: int
     epoch: int
@@ -29,11 +29,11 @@ class LogPoint:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """The coverage that the steps of a run had, by its log.
+    """Class coverage of a run's steps, from its log.
 
     Attributes:
-        promised: classes that every line of the log promises; `best_effort`: what any could not.
-        redrawn, replaced: shares of the tiles drawn.
+        promised: classes that every line of the log promises; `best_effort`: classes that some line does not.
+        redrawn, replaced: share of tiles redrawn or replaced.
     """
 
     path: str
@@ -51,13 +51,13 @@ class RunFacts:
 def run_coverage(path: Path, names: Sequence[str]) -> RunFacts:
     """Return the coverage that a run directory's log records.
 
-    Promised is what every line of the log promises, best effort what any line could not.
+    A class is promised if every line of the log promises it; else it is best effort.
 
     Args:
-        names: of the classes that the run is expected to have, in order.
+        names: expected class names of the run, in order.
 
     Raises:
-        CheckpointError: there is no log, it is damaged or holds no coverage, or the run has other classes.
+        CheckpointError: the log is missing, damaged or without coverage, or the run has other classes.
     """
     lines = _lines(path / LOG)
     _check_classes(path, lines, names)
@@ -90,7 +90,7 @@ def _section(path: str, lines: list[dict[str, Any]]) -> RunFacts:
 
 
 def _lines(file: Path) -> list[dict[str, Any]]:
-    """Return the lines of a log with coverage: those of training, not of validation."""
+    """Return the log's lines with coverage: lines of training, not of validation."""
     try:
         records = [record for record in log_records(file) if "held_steps" in record]
     except OSError as error:
@@ -136,7 +136,7 @@ def _shares(held_LK: NDArray[np.int64], steps_L: NDArray[np.int64]) -> list[floa
 def _history(
     lines: list[dict[str, Any]], held_LK: NDArray[np.int64], steps_L: NDArray[np.int64]
 ) -> list[LogPoint]:
-    """Return the share of the steps that held each class, line by line."""
+    """Return the share of steps that held each class, for each line."""
     part = np.arange(len(lines)) * min(len(lines), _MOST_POINTS) // len(lines)
     starts = np.flatnonzero(np.diff(part, prepend=-1))
     history = []

@@ -1,4 +1,4 @@
-"""Several runs that predict as one: their probabilities are averaged over one reading of the raster."""
+"""Ensembles: several runs predict as one, averaging probabilities; the raster is read once."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ of a small U-Net, 0 to 64 of ResNet18 and EfficientNet-Lite0, 58 to 80 of Effici
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Runs of one output and one input: the same classes in the same order, the same bands.
+    """Runs with equal output and input: the same classes in the same order, the same bands.
 
-    Each keeps its own normalisation and scale of values. It has the attributes of a `Run` that prediction
-    asks for.
+    Each member keeps its own normalisation. The ensemble has those attributes of a `Run` that prediction
+    needs.
 
     Attributes:
-        members: two or more, in the order in which they were named.
+        members: two or more runs, in the given order.
 
     Raises:
-        CheckpointError: two of them do not agree; names both.
+        CheckpointError: two members do not agree; the message names both.
     """
 
     members: tuple[Run, ...]
@@ -56,41 +56,41 @@ class Ensemble:
 
     @property
     def path(self) -> Path:
-        """Directory of the first."""
+        """Directory of the first member."""
         return self.members[0].path
 
     @property
     def recipe(self) -> Recipe:
-        """The first's, under the names of all."""
+        """Recipe of the first member, with the names of all members."""
         name = ", ".join(run.recipe.name for run in self.members)
         return self.members[0].recipe.model_copy(update={"name": name})
 
     @property
     def classes(self) -> ClassMap:
-        """Classes of all; codes and colours are the first's."""
+        """Classes of all members; codes and colours are those of the first."""
         return self.members[0].classes
 
     @property
     def bands(self) -> tuple[int, ...] | None:
-        """1-based; None: all but alpha, for all of them."""
+        """1-based bands of all members; None: all bands but alpha."""
         return next((run.bands for run in self.members if run.bands is not None), None)
 
     @property
     def band_count(self) -> int:
-        """Number of bands that they see."""
+        """Number of input bands."""
         return self.members[0].band_count
 
     @property
     def mean_C(self) -> tuple[float, ...]:
-        """The first's."""
+        """Mean of each band in the first member."""
         return self.members[0].mean_C
 
     @property
     def labels(self) -> Literal["full", "eroded"]:
-        """Kind of labels that they learned from.
+        """Kind of labels that all members learned from.
 
         Raises:
-            CheckpointError: of both.
+            CheckpointError: members learned from different kinds.
         """
         for other in self.members[1:]:
             if other.labels != self.members[0].labels:
@@ -102,10 +102,10 @@ class Ensemble:
 
     @property
     def metres_per_pixel(self) -> float | None:
-        """Scale of the training images where all have one; None where one is not known.
+        """Metres a pixel of the training images of all members; None if unknown for one.
 
         Raises:
-            CheckpointError: they differ by more than 1 %.
+            CheckpointError: members differ by more than 1 %.
         """
         values = [run.metres_per_pixel for run in self.members]
         for run, metres in zip(self.members, values, strict=True):
@@ -119,10 +119,10 @@ class Ensemble:
 
     @cached_property
     def network(self) -> NetworkGeometry:
-        """Windows that suit all: the strides' common multiple, the largest radius.
+        """Window geometry that suits all members: common multiple of strides, largest radius.
 
-        Memory: they compute one after the other, so that the largest counts, and a sum of probabilities
-        with the share that is being added.
+        Memory: members compute one after the other, so the largest counts, plus the sum of probabilities and
+        the member being added.
         """
         each = [run.network for run in self.members]
         sums = 8 * len(self.classes)
@@ -136,14 +136,14 @@ class Ensemble:
 
     @property
     def further_bytes(self) -> int:
-        """Bytes of the models beside the first, at most: their files may hold an optimiser's numbers, too."""
+        """Upper limit in bytes for all models but the first; their files may include optimiser state."""
         return sum(_COPIES * run.weights_file().stat().st_size + _GRAPH_BYTES for run in self.members[1:])
 
     def checksum(self) -> str:
-        """Return the SHA-256 of the members' (`Run.checksum`), in their order.
+        """Return the SHA-256 of the members' checksums (`Run.checksum`), in their order.
 
         Raises:
-            CheckpointError: one of them has no weights, or they cannot be read.
+            CheckpointError: a member has no readable weights.
         """
         return hashlib.sha256(" ".join(run.checksum() for run in self.members).encode()).hexdigest()
 
@@ -153,10 +153,10 @@ AnyRun = Run | Ensemble
 
 
 def joined(runs: Sequence[Run]) -> AnyRun:
-    """Return one run as it is, several as one.
+    """Return a single run unchanged, several as an ensemble.
 
     Raises:
-        CheckpointError: they cannot predict together.
+        CheckpointError: the runs cannot predict together.
     """
     return runs[0] if len(runs) == 1 else Ensemble(tuple(runs))
 

@@ -1,4 +1,4 @@
-"""Training log of a run, log.jsonl: a JSON object with a checksum a line; a torn or damaged one is none."""
+"""Training log of a run, log.jsonl: one JSON object with checksum a line; damaged lines are skipped."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _FORMAT = 2
 
 
 class RunLog:
-    """The log of a run directory; imports no TensorFlow.
+    """Log of a run directory; does not import TensorFlow.
 
     Attributes:
-        path: the file; it need not be there.
+        path: the file, which may be missing.
     """
 
     def __init__(self, run: Path) -> None:
         self.path = run / LOG
 
     def records(self) -> list[dict[str, Any]]:
-        """Return all whole records so far, oldest first; none if there is no log.
+        """Return all undamaged records, oldest first; none if there is no log.
 
         Raises:
-            CheckpointError: it cannot be read, or is of another format.
+            CheckpointError: the log is unreadable or of another format.
         """
         try:
             return list(log_records(self.path)) if self.path.exists() else []
@@ -39,10 +39,10 @@ class RunLog:
             raise CheckpointError(f"{self.path}: cannot read it: {error.strerror}") from None
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Add a line.
+        """Append a record as a line.
 
         Raises:
-            OutputError: it cannot be written.
+            OutputError: the log cannot be written.
         """
         try:
             with self.path.open("a", encoding="utf-8") as file:
@@ -55,7 +55,7 @@ class RunLog:
             raise OutputError(f"{self.path}: cannot write it: {error.strerror}; is the disk full?") from None
 
     def rewind(self, step: int, *, validated: bool) -> None:
-        """Forget what will be done again: all after a step, and its validation if that was not done."""
+        """Remove records that will be made again: those after a step, and its validation if not done."""
         remaining = [
             record
             for record in self.records()
@@ -65,16 +65,16 @@ class RunLog:
 
 
 def log_line(record: Mapping[str, Any]) -> str:
-    """Return the line of a record; it has a `step`."""
+    """Return the log line of a record, which must have a `step`."""
     return sealed(json.dumps({"format": _FORMAT, **record})) + "\n"
 
 
 def log_records(file: Path) -> Iterator[dict[str, Any]]:
-    """Yield the whole records of a log, in its order.
+    """Yield the undamaged records of a log in order.
 
     Raises:
-        OSError: it cannot be read.
-        CheckpointError: a whole line is of another format.
+        OSError: the log cannot be read.
+        CheckpointError: an undamaged line is of another format.
     """
     for number, line in enumerate(file.read_bytes().splitlines(), 1):
         record = unsealed(line)
@@ -87,7 +87,7 @@ def log_records(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _is_record(record: Mapping[str, Any]) -> bool:
-    """Return True if those who draw and rewind a log can take a record as it is."""
+    """Return True if a record has valid types and ranges for drawing and rewinding a log."""
     step, iou = record.get("step"), record.get("iou") or {}
     return (
         type(step) is int

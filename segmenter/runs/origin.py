@@ -1,7 +1,7 @@
-"""Origin of a run: scenes, classes and place in `origin.json`, paths of images in `validation.json`.
+"""Origin of a run: scenes, classes and location in `origin.json`, image paths in `validation.json`.
 
-Neither resuming nor predicting needs them. The first is for those who describe the run, and holds no path;
-the second for those who check a model later, and elsewhere its paths lead nowhere.
+Neither resuming nor predicting needs them. The first serves descriptions of the run and contains no path; the
+second serves later checks of a model, and its paths are valid only on this machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from segmenter.grid.scenes import Scene
 
 FILE = "origin.json"
 MOST_OUTLINES = 200
-"""Outlines of scenes that are kept one by one; of more, only what surrounds them all."""
+"""Most outlines of scenes that are stored one by one; for more scenes, only a common outline."""
 
 Count = Annotated[int, Field(ge=0)]
 LonLat = tuple[Annotated[float, Field(ge=-180, le=180)], Annotated[float, Field(ge=-90, le=90)]]
@@ -36,12 +36,12 @@ class _Strict(BaseModel):
 
 
 class Place(_Strict):
-    """Place of the training scenes on the ground.
+    """Location of the training scenes on the ground.
 
     Attributes:
         rings: closed outlines, counter-clockwise, in degrees of longitude and latitude (WGS 84).
-        scenes: how many are outlined; the others have no georeference that tells it, or were not looked at.
-        exact: a ring for each of these; else one around all of them.
+        scenes: number of outlined scenes; others have no georeference, or were not read.
+        exact: True: one ring per scene; False: one ring around all.
     """
 
     rings: Annotated[tuple[Ring, ...], Field(min_length=1, max_length=MOST_OUTLINES)]
@@ -53,18 +53,17 @@ class Origin(_Strict):
     """Origin of a run.
 
     Attributes:
-        format: of the file.
-        begun: when its training was started, in UTC, as `2026-11-22T19:05:00Z`; None: not known.
-        scenes: of each split.
-        tiles: of the training, and how many were left out for want of labels.
-        tile_px: side of a tile.
-        pixels: labelled ones of the training tiles, by the class's name.
-        tiles_with: tiles that hold enough of a class to be counted on in a step, by its name.
-        metres_per_pixel: the finest and the coarsest of the training scenes that were looked at; None: not
-            known.
-        place: of the training scenes; None: not known, or left out.
-        started_from: name of the run whose weights it started from; empty: of none; None: not known.
-        computed_on: hardware and CUDA's libraries of its start (`devices.setup.computed_on`).
+        format: format number of the file.
+        begun: start of the training in UTC, as `2026-11-22T19:05:00Z`; None: unknown.
+        scenes: number of scenes in each split.
+        tiles: number of training tiles, and of tiles left out for lack of labels.
+        tile_px: side of a tile in pixels.
+        pixels: labelled pixels of the training tiles by class name.
+        tiles_with: number of tiles with enough pixels of a class, by class name.
+        metres_per_pixel: the finest and the coarsest of the training scenes that were read; None: unknown.
+        place: location of the training scenes; None: unknown, or left out.
+        started_from: name of the run whose weights it started from; empty: no run; None: unknown.
+        computed_on: hardware and CUDA libraries at its start (`devices.setup.computed_on`).
     """
 
     format: Literal[1] = 1
@@ -82,16 +81,16 @@ class Origin(_Strict):
 
 
 def save_origin(run: Path, origin: Origin) -> None:
-    """Write it into a run directory, whole or not at all.
+    """Write the origin into a run directory, completely or not at all.
 
     Raises:
-        SegmenterError: it cannot be written.
+        SegmenterError: the file cannot be written.
     """
     write_whole(run / FILE, sealed(origin.model_dump_json(indent=2)).encode())
 
 
 def load_origin(run: Path) -> Origin | None:
-    """Load the record in a run directory; None if there is no whole one of this format."""
+    """Load the origin from a run directory; None if missing, damaged or of another format."""
     with suppress(SegmenterError, ValidationError):
         text = unsealed_text(read_regular(run / FILE))
         return None if text is None else Origin.model_validate_json(text)
@@ -102,9 +101,9 @@ def load_origin(run: Path) -> Origin | None:
 
 
 def save_validation_images(run: Path, scenes: Sequence[Scene]) -> None:
-    """Write the paths of a run's validation images, evenly chosen ones where there are many.
+    """Write the paths of a run's validation images, evenly chosen if there are many.
 
-    Addresses are left out: they may hold secrets.
+    Addresses are left out: they may contain secrets.
     """
     local = [scene.image for scene in scenes if type(scene.image) is type(Path())]
     count = min(len(local), _MOST_IMAGES)
@@ -114,7 +113,7 @@ def save_validation_images(run: Path, scenes: Sequence[Scene]) -> None:
 
 
 def validation_images(run: Path) -> list[Path]:
-    """Return the recorded paths, existing or not; none if there is no valid record."""
+    """Return the recorded image paths, existing or not; empty if there is no valid record."""
     try:
         data = json.loads(read_regular(run / VALIDATION_FILE))
         if data["format"] != _IMAGES_FORMAT:

@@ -1,11 +1,11 @@
-"""Resuming a run, and extending it: whether recipe, data and versions are still the same.
+"""Resuming and extending a run: checks that recipe, data and versions are unchanged.
 
-Law 3, *resume*: N steps, stop, resume, M steps are N + M steps in one go, bit for bit on a CPU. That takes
-the same recipe, the same plan and the same versions; the checkpoint says which it was made with.
+Law 3, *resume*: N steps, stop, resume, M steps are N + M steps in one go, bit for bit on a CPU. This requires
+the same recipe, plan and versions; a checkpoint records those it was made with.
 
-An extended run is, bit for bit, the run that had the larger number of epochs from its start. All but the
-learning rate is a function of the seed and the step. So the schedule allows it exactly where the rates of
-the steps that are done are the same in both.
+An extended run equals, bit for bit, a run with the larger number of epochs from its start. Everything except
+the learning rate is a function of seed and step. So an extension is possible if the learning rates of the
+finished steps are the same in both.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ _TO_THE_END = ("poly", "cosine")
 
 
 class Position(NamedTuple):
-    """Where a training stands.
+    """Position of a training.
 
     Attributes:
-        done: optimiser steps.
-        epoch, step: the next step, and of which epoch's plan.
-        best_score: the highest that a validation had in the score that the best is chosen by.
-        without_gain: validations since then.
+        done: optimiser steps done.
+        epoch, step: epoch of the next step, and its number in the epoch's plan.
+        best_score: highest value so far of the score that selects the best model.
+        without_gain: number of validations since then.
     """
 
     done: int = 0
@@ -80,7 +80,7 @@ class Position(NamedTuple):
 
     @property
     def planned_epoch(self) -> int:
-        """The epoch that the last step was in."""
+        """Epoch of the last step."""
         return self.epoch if self.step else max(self.epoch - 1, 0)
 
 
@@ -92,14 +92,14 @@ class Facts(BaseModel):
     """Record in a checkpoint of how it was made.
 
     Attributes:
-        versions: package → version.
-        seed: the recipe's.
-        epoch, step: the next step of the plan.
-        planned_epoch: the epoch that the last step was in.
+        versions: version of each package.
+        seed: seed of the recipe.
+        epoch, step: position of the next step.
+        planned_epoch: epoch of the last step.
         plan: fingerprint of that epoch's plan.
-        replicas: devices that it was made on.
-        recipe: resolved.
-        computed_on: other things that its bits depend on (`devices.setup`).
+        replicas: number of replicas.
+        recipe: resolved recipe.
+        computed_on: further facts that its bits depend on (`devices.setup`).
     """
 
     model_config = ConfigDict(frozen=True, strict=True)
@@ -116,27 +116,27 @@ class Facts(BaseModel):
 
 
 class EpochPlan(Protocol):
-    """A plan of an epoch, as far as going on with it depends on it."""
+    """Interface of an epoch's plan, as far as resuming needs it."""
 
     @property
     def fingerprint(self) -> str:
-        """The same for the same rows only."""
+        """Return a digest that is equal only for equal rows."""
 
     @property
     def steps(self) -> int:
-        """Optimiser steps of the epoch."""
+        """Number of optimiser steps of the epoch."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was found whole.
+    """An undamaged checkpoint.
 
     Attributes:
         path: its file.
-        arrays: all that it holds.
-        position: where it stands.
-        facts: how it was made.
-        seen: the run's checkpoints when it was chosen among them, as `check_as_seen` knows them.
+        arrays: all its arrays.
+        position: position of the training.
+        facts: record of how it was made.
+        seen: the run's checkpoints when this one was chosen, for `check_as_seen`.
     """
 
     path: Path
@@ -146,13 +146,13 @@ class Checkpoint:
     seen: Seen = ()
 
     def check_plan(self, plan: EpochPlan) -> None:
-        """Refuse to go on where the rest of an epoch would not be the rest of the plan that was begun.
+        """Refuse to resume if the epoch's plan here differs from the plan that was begun.
 
         Args:
-            plan: of the epoch `position.planned_epoch`, as it is made here.
+            plan: plan of epoch `position.planned_epoch`, made here.
 
         Raises:
-            CheckpointError: it is another.
+            CheckpointError: the plans differ.
         """
         at = self.position
         if self.facts.plan != plan.fingerprint or at.step > plan.steps:
@@ -167,8 +167,8 @@ class Checkpoint:
         """Return a line for each difference that changes the rest of the training.
 
         Args:
-            replicas: devices here.
-            computed_on: here, as in `Facts`.
+            replicas: number of replicas here.
+            computed_on: facts here, as in `Facts`.
         """
         lines = []
         if changed := version_changes(self.facts):
@@ -186,7 +186,7 @@ class Checkpoint:
 
 
 def _on_other_devices(recipe: Mapping[str, Any]) -> str:
-    """Describe the effect of another number of devices on the rest of a training under a recipe."""
+    """Return text on how another number of devices changes the rest of a training."""
     model, micro_batches = recipe.get("model", {}), recipe.get("training", {}).get("accumulate", 1)
     felt = ["BatchNorm's statistics"] if model.get("normalisation") == "batch" else []
     felt += ["dropout's masks"] if model.get("dropout") else []
@@ -201,7 +201,7 @@ def _on_other_devices(recipe: Mapping[str, Any]) -> str:
 def facts_array(
     recipe: Recipe, plan: EpochPlan, position: Position, replicas: int, computed_on: Mapping[str, str]
 ) -> NDArray[np.uint8]:
-    """Return the array `META` of a checkpoint; `plan` is that of the epoch `position.planned_epoch`."""
+    """Return the array `META` of a checkpoint; `plan` belongs to epoch `position.planned_epoch`."""
     facts = Facts(
         versions=installed_versions(),
         seed=recipe.seed,
@@ -217,7 +217,7 @@ def facts_array(
 
 
 def version_changes(facts: Facts) -> list[str]:
-    """Return `numpy 2.3.1 → 2.4.0` for each package that differs here."""
+    """Return text such as `numpy 2.3.1 → 2.4.0` for each package that differs here."""
     return _changes(facts.versions, installed_versions())
 
 
@@ -227,7 +227,7 @@ def _changes(there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
 
 
 def installed_versions() -> dict[str, str]:
-    """Return package → version, of all that the bits may depend on."""
+    """Return the version of each package that the bits may depend on."""
     versions = {"coverage-segmenter": __version__}
     for name, installed_as in _PACKAGES.items():
         for package in installed_as:
@@ -242,11 +242,11 @@ def installed_versions() -> dict[str, str]:
 
 
 def checkpoint_to_resume(run: Path, step: int | None = None) -> Checkpoint:
-    """Return the checkpoint of a step, or the newest; imports no TensorFlow.
+    """Return the checkpoint of a step, or the newest; does not import TensorFlow.
 
     Raises:
-        CheckpointError: no checkpoint of that step, or one without a position.
-        DamagedCheckpointError: it is damaged; says from which one it can go on instead.
+        CheckpointError: there is no checkpoint of that step, or it has no position.
+        DamagedCheckpointError: the checkpoint is damaged; the message names another to resume from.
     """
     seen = _seen(run)  # before any is read
     by_step = checkpoints(run)
@@ -270,19 +270,19 @@ def checkpoint_to_resume(run: Path, step: int | None = None) -> Checkpoint:
 
 
 def newest_record(run: Path) -> Checkpoint | None:
-    """Return position and facts of a run's newest checkpoint, without its weights; None without one.
+    """Return position and facts of a run's newest checkpoint, without weights; None if it has none.
 
     Raises:
-        CheckpointError: it is damaged, or does not hold them.
+        CheckpointError: the checkpoint is damaged or lacks them.
     """
     return record_of(newest_checkpoint(run)) if checkpoints(run) else None
 
 
 def record_of(path: Path) -> Checkpoint:
-    """Return position and facts of a checkpoint, or of the best model, without its weights.
+    """Return position and facts of a checkpoint or best model, without weights.
 
     Raises:
-        CheckpointError: it is damaged, or does not hold them.
+        CheckpointError: the file is damaged or lacks them.
     """
     return _checkpoint(path, load_some(path, ("position", META)))
 
@@ -296,13 +296,13 @@ def _seen(run: Path) -> Seen:
 
 
 def check_as_seen(run: Path, start: Checkpoint | None) -> None:
-    """Refuse to go on, or to start (None), where another process has trained meanwhile.
+    """Refuse to resume, or to start (None), if another process has trained here meanwhile.
 
-    From the look at the run directory to its lock minutes can pass, in which files are indexed; with the
-    lock this has to be asked again.
+    Between the first check of the run directory and its lock, minutes may pass while files are indexed, so
+    this is checked again with the lock.
 
     Raises:
-        CheckpointError: the checkpoints are others.
+        CheckpointError: the checkpoints have changed.
     """
     if _seen(run) != (start.seen if start is not None else ()):
         raise CheckpointError(
@@ -326,7 +326,7 @@ def _checkpoint(path: Path, arrays: Arrays) -> Checkpoint:
 
 
 def _instead(run: Path, damaged: Path) -> str:
-    """Return advice for a damaged checkpoint."""
+    """Return advice on a damaged checkpoint."""
     whole = newest_whole(run, but=damaged)
     if whole is not None:
         step = next(step for step, path in checkpoints(run).items() if path == whole)
@@ -348,12 +348,11 @@ def _is_whole(path: Path) -> bool:
 
 
 def set_aside_after(run: Path, step: int) -> list[Path]:
-    """Move what is from after a step out of the way, and keep a copy of the log; gives where it is.
+    """Move files from after a step into a subfolder, and copy the log there; return their new paths.
 
-    That is checkpoints, the best with its scores, and the last validation's scores. What was done after the
-    step is done again, to the same result, and would meet them; but nothing is deleted that the user may
-    have meant to keep: neither by the training, to whom a best from after the step would be none, nor by
-    the next who goes back.
+    These are checkpoints, the best model with its scores, and the last validation's scores. Training will
+    repeat these steps with the same result; files are moved and not deleted, since the user may want to keep
+    them.
     """
     later = [path for number, path in checkpoints(run).items() if number > step]
     if _step_of(run / BEST) > step:
@@ -373,7 +372,7 @@ def set_aside_after(run: Path, step: int) -> list[Path]:
 
 
 def _new_folder(parent: Path) -> Path:
-    """Make the next of the folders `1`, `2` …"""
+    """Make and return the next of the folders `1`, `2` …"""
     numbers = [int(path.name) for path in parent.glob("*") if path.name.isdecimal()]
     folder = parent / str(max(numbers, default=0) + 1)
     make_folder(folder)
@@ -381,7 +380,7 @@ def _new_folder(parent: Path) -> Path:
 
 
 def _step_of(path: Path) -> int:
-    """Return the step after which a checkpoint was written; -1 if missing or unknown."""
+    """Return the step of a checkpoint; -1 if missing or unknown."""
     try:
         return _checkpoint(path, load_arrays(path)).position.done
     except CheckpointError:
@@ -392,21 +391,21 @@ def _step_of(path: Path) -> int:
 
 
 def extends(changed: Iterable[str]) -> bool:
-    """Return True if these settings, changed at a resumption, are an extension."""
+    """Return True if these settings, changed on resuming, are an extension."""
     keys = set(changed)
     return EXTENDS in keys and keys <= {EXTENDS, _WITH_IT}
 
 
 def check_extension(path: Path, known: Recipe, recipe: Recipe, position: Position) -> str:
-    """Refuse what is no extension, as far as that can be told before the data are read; a line on what is.
+    """Refuse a change that is not an extension, before data are read; return a line on the extension.
 
     Args:
         path: the run directory, for messages.
-        known: the recipe of the checkpoint.
-        recipe: with another number of epochs.
+        known: settings of the checkpoint's recipe.
+        recipe: recipe with another number of epochs.
 
     Raises:
-        ConfigError: it is none; says what to do instead.
+        ConfigError: the change is no extension; the message has an alternative.
     """
     before, now = known.training, recipe.training
     where = f"{path}: {EXTENDS}: {before.epochs} → {now.epochs}"
@@ -429,16 +428,16 @@ def check_extension(path: Path, known: Recipe, recipe: Recipe, position: Positio
 
 
 def check_rates(path: Path, known: TrainingConfig, now: TrainingConfig, done: int, epoch_steps: int) -> None:
-    """Refuse an extension under which the steps that are done would have had other learning rates.
+    """Refuse an extension that would change the learning rates of finished steps.
 
     Args:
         path: the run directory, for messages.
-        known: settings of the checkpoint.
-        done: steps.
+        known: settings of the checkpoint's recipe.
+        done: number of finished steps.
         epoch_steps: steps of an epoch.
 
     Raises:
-        ConfigError: it is none; says what to do instead.
+        ConfigError: the rates differ; the message has an alternative.
     """
     before, after = (warmup_steps(each, each.epochs * epoch_steps) for each in (known, now))
     if now.schedule in _TO_THE_END and done > before + 1:  # the first after the warm-up has the peak
@@ -453,7 +452,7 @@ def check_rates(path: Path, known: TrainingConfig, now: TrainingConfig, done: in
 
 
 def warmup_steps(config: TrainingConfig, steps: int) -> int:
-    """Return the steps of the warm-up in a training of `steps`: at most a tenth of it."""
+    """Return the warm-up steps of a training of `steps` steps: at most a tenth of them."""
     return min(config.warmup, steps // 10)
 
 
@@ -466,7 +465,7 @@ def _falls(path: Path, now: TrainingConfig, done: int) -> str:
 
 
 def with_extension(run: Run, recipe: Recipe, checkpoint: Checkpoint) -> Run:
-    """Return the run as it goes on from a checkpoint under a recipe, with its extension recorded."""
+    """Return the run as resumed from a checkpoint under a recipe, with the extension recorded."""
     done = checkpoint.position.done
     earlier = tuple(each for each in run.extensions if each.step < done)
     before, now = checkpoint.facts.recipe.get("training", {}).get("epochs"), recipe.training.epochs

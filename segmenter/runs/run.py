@@ -1,17 +1,17 @@
-"""Run directory: everything that resuming and predicting need, and nothing that runs code when loaded.
+"""Run directory: everything for resuming and predicting, and no file that runs code when loaded.
 
-    recipe.yaml             the resolved recipe: a record of the training, not to be edited
-    run.json                what the model's input and output mean: bands, normalisation, classes
-    scenes.json             digests of the files it is trained on
-    origin.json             scenes, class pixels, scale and place, for those who describe it
-    validation.json         where its validation images lie
+    recipe.yaml             the resolved recipe: a record of the training, do not edit
+    run.json                meaning of the model's input and output: bands, normalisation, classes
+    scenes.json             digests of the training files
+    origin.json             scenes, class pixels, scale and location, for descriptions
+    validation.json         paths of the validation images
     checkpoints/step-N.npz  weights, optimiser and position after N steps
     best.npz                the checkpoint with the best mIoU on the validation scenes
-    log.jsonl, tensorboard/ what happened
+    log.jsonl, tensorboard/ logs
     scores.json, *.png      the best validation (last_*: the last), and the learning curves
 
-Arrays are kept as .npz with a SHA-256 (`checkpoints`), run.json with a checksum of itself (`sealed`) and of
-recipe.yaml: damage in either is detected. Each checkpoint holds a copy of both texts.
+Arrays are stored as .npz with a SHA-256 (`checkpoints`); run.json has checksums of itself (`sealed`) and of
+recipe.yaml, so damage to either is detected. Each checkpoint contains a copy of both texts.
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ DType = Literal[
 
 @dataclass(frozen=True)
 class MeasuredShares:
-    """Shares that were chosen by a measurement (`distribution.shares: auto`).
+    """Shares chosen by a measurement (`distribution.shares: auto`).
 
     Attributes:
-        tiles: of each step on each device.
+        tiles: tiles of a step on each device.
         devices: their models, in order.
     """
 
@@ -98,11 +98,11 @@ class MeasuredShares:
 
 @dataclass(frozen=True)
 class Extension:
-    """A change of the number of epochs of a run that had begun.
+    """Change of the number of epochs of a begun run.
 
     Attributes:
-        step: after which.
-        before, epochs: the numbers of epochs.
+        step: step after which it was made.
+        before, epochs: old and new number of epochs.
     """
 
     step: int
@@ -116,21 +116,22 @@ class Run:
 
     Attributes:
         path: the directory.
-        recipe: resolved.
-        classes: of the model's output.
+        recipe: resolved recipe.
+        classes: classes of the model's output.
         bands: 1-based bands of an image file that the model sees, in order; None: all but alpha.
-        band_count: how many these are.
-        band_names: of these bands, as the training images name them; empty where they do not.
-        dtype: of the training images.
-        normalisation: of the bands.
-        shares: measured before its first step; None: they were not asked for.
-        scenes: the training scenes' own, where the model's is that of pretrained weights; None: the same.
-        metres_per_pixel: of the training images; None where they are not georeferenced.
+        band_count: number of these bands.
+        band_names: names of these bands in the training images; empty if unnamed.
+        dtype: pixel type of the training images.
+        normalisation: normalisation of the bands.
+        shares: shares measured before the first step; None: not requested.
+        scenes: normalisation by the training scenes, if the model uses that of pretrained weights; None: the
+            same.
+        metres_per_pixel: gsd of the training images; None if unknown.
         labels: kind of labels that it learned from.
         network: stride, receptive-field radius and memory.
-        tiles: fingerprint of the training tiles, on which the plans depend; empty: not known.
-        planned_replicas: devices that each step's classes were planned for, one by one; 1: for the step.
-        extensions: changes that made it longer; the recipe has the last number of epochs.
+        tiles: fingerprint of the training tiles, on which the plans depend; empty: unknown.
+        planned_replicas: number of replicas that each get every promised class; 1: only the step does.
+        extensions: extensions of the run; the recipe has the last number of epochs.
     """
 
     path: Path
@@ -152,22 +153,22 @@ class Run:
 
     @property
     def dataset(self) -> str:
-        """Kind of the dataset it was trained on: potsdam, naic2020 or folder."""
+        """Kind of the training dataset: potsdam, naic2020 or folder."""
         return self.recipe.dataset.kind
 
     @property
     def mean_C(self) -> tuple[float, ...]:
-        """Mean of each band over the training scenes: used where one band alone has no data."""
+        """Mean of each band over the training scenes; replaces single bands without data."""
         return (self.scenes or self.normalisation).mean
 
     def save(self) -> None:
-        """Write `recipe.yaml` and `run.json` into the directory, which is made.
+        """Write `recipe.yaml` and `run.json` into the directory, creating it if needed.
 
-        Killed at any moment, the two fit each other: where a recipe takes another's place, run.json names
-        both meanwhile.
+        If the process is killed at any moment, the two files still match: while a recipe is replaced,
+        run.json lists both.
 
         Raises:
-            CheckpointError: a value that `load_run` would refuse.
+            CheckpointError: `load_run` would refuse a value.
         """
         make_run_folder(self.path)
         texts, recipe = self.texts(), self.path / RECIPE_FILE
@@ -178,12 +179,12 @@ class Run:
             write_whole(self.path / name, text)
 
     def texts(self) -> dict[str, bytes]:
-        """Name → content of the files that `save` writes."""
+        """Return the content of the files that `save` writes, by name."""
         recipe = dump_recipe(self.recipe).encode()
         return {RECIPE_FILE: recipe, RUN_FILE: self._run_text(recipe)}
 
     def text_arrays(self) -> Arrays:
-        """Return copies of both files for a checkpoint, by the name of each."""
+        """Return copies of both files by name, as arrays for a checkpoint."""
         return {name: np.frombuffer(text, np.uint8) for name, text in self.texts().items()}
 
     def _run_text(self, *recipes: bytes) -> bytes:
@@ -212,10 +213,10 @@ class Run:
         )
 
     def weights_file(self) -> Path:
-        """Return the best checkpoint, else the newest.
+        """Return the best model's file, else the newest checkpoint.
 
         Raises:
-            CheckpointError: the run has none yet.
+            CheckpointError: the run has no checkpoint yet.
         """
         best = self.path / BEST
         if best.is_file():
@@ -223,10 +224,10 @@ class Run:
         return newest_checkpoint(self.path)
 
     def checksum(self) -> str:
-        """Return the SHA-256 of what predictions depend on: weights, model, bands, normalisation, classes.
+        """Return the SHA-256 of all that predictions depend on: weights, bands, normalisation, classes.
 
         Raises:
-            CheckpointError: there are no weights, or they cannot be read.
+            CheckpointError: the weights are missing or unreadable.
         """
         total = hashlib.sha256(self.recipe.model.model_dump_json().encode())
         for path in (self.path / "run.json", self.weights_file()):
@@ -238,10 +239,10 @@ class Run:
         return total.hexdigest()
 
     def weights(self) -> Arrays:
-        """Load the arrays of the best checkpoint, else of the newest.
+        """Load the arrays of the best model, else of the newest checkpoint.
 
         Raises:
-            CheckpointError: missing or damaged; says which one could be used instead.
+            CheckpointError: the file is missing or damaged; the message names an alternative.
         """
         file = self.weights_file()
         try:
@@ -253,14 +254,14 @@ class Run:
 
 
 def load_run(path: Path) -> Run:
-    """Load the run in a directory; imports no TensorFlow.
+    """Load the run in a directory; does not import TensorFlow.
 
-    A run.json or recipe.yaml that is not there is put back from a checkpoint that holds a copy of it, and a
-    line on stderr says so.
+    A missing run.json or recipe.yaml is restored from its copy in a checkpoint; a line on stderr reports
+    that.
 
     Raises:
-        CheckpointError: it is no run directory, one of another format, or run.json or recipe.yaml is not
-            what the training wrote; says what to do.
+        CheckpointError: the path is no run directory or has another format, or run.json or recipe.yaml was
+            changed; the message has a remedy.
         ConfigError: the recipe is not valid.
     """
     if os.path.isfile(path):  # Path.is_file raises where one may not look
@@ -299,7 +300,7 @@ def load_run(path: Path) -> Run:
 
 
 def _run_of(file: Path) -> str:
-    """Return a hint at the run directory that a file stands for."""
+    """Return a hint on the run directory if a user named a file in it."""
     if run := next((folder for folder in file.absolute().parents[:2] if (folder / RUN_FILE).is_file()), None):
         return f"give the run that it is of, {os.path.relpath(run)}"
     if file.suffix in (".yaml", ".yml"):
@@ -311,7 +312,7 @@ def _is_there(file: Path) -> bool:
     """Return True if a run's file exists.
 
     Raises:
-        CheckpointError: one may not look, or the name is longer than any.
+        CheckpointError: access is denied, or the name is too long.
     """
     try:
         file.stat()
@@ -325,7 +326,7 @@ def _is_there(file: Path) -> bool:
 
 
 def _weights_files(run: Path) -> list[Path]:
-    """Return the best and then the checkpoints, newest first; not all need exist."""
+    """Return paths of the best model and then of the checkpoints, newest first; not all need exist."""
     return [run / BEST, *reversed(checkpoints(run).values())]
 
 
@@ -333,11 +334,11 @@ def _weights_files(run: Path) -> list[Path]:
 
 
 def put_back(path: Path, files: Sequence[Path]) -> None:
-    """Write a file that is not there from its copy in the first whole one of `files`; says so on stderr.
+    """Restore a missing file from its copy in the first undamaged one of `files`; report it on stderr.
 
     Raises:
-        CheckpointError: none holds a copy.
-        SegmenterError: it cannot be written.
+        CheckpointError: no file has a copy.
+        SegmenterError: the file cannot be written.
     """
     copy = _copy_of(path, files)
     if copy is None:
@@ -350,14 +351,14 @@ def put_back(path: Path, files: Sequence[Path]) -> None:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """Return the run directories in a folder, in order of names."""
+    """Return the run directories in a folder, sorted by name."""
     with suppress(OSError):
         return sorted(file.parent for file in folder.glob(f"*/{RUN_FILE}"))
     return []
 
 
 def _hint(missing: Path) -> str:
-    """Return a hint: the runs in a folder, or the one beside it spelt nearly so, or the first of all."""
+    """Return a hint: the runs in a folder, or a similarly spelt one beside it, or the first of all."""
     if inside := runs_in(missing):
         return f"; runs in it are {_listed(inside)}"
     beside = {run.name: run for run in runs_in(missing.parent)}
@@ -372,7 +373,7 @@ def _listed(runs: Sequence[Path]) -> str:
 
 
 def how_to_put_back(path: Path, files: Sequence[Path]) -> str:
-    """Return advice for a damaged or edited file: it is never overwritten."""
+    """Return advice on a damaged or edited file, which is never overwritten."""
     copy = _copy_of(path, files)
     if copy is None:
         return "put back a copy of it, if you have one: no checkpoint here holds one"
@@ -431,11 +432,11 @@ class _Extension(_Strict):
 
 
 class RunFile(_Strict):
-    """The content of run.json; `Run` says what the fields mean.
+    """Content of run.json; `Run` documents the fields.
 
     Attributes:
-        format: of the file.
-        recipe: SHA-256 of recipe.yaml; of the old one too, while a new one takes its place.
+        format: format number of the file.
+        recipe: SHA-256 of recipe.yaml; also of the old one while it is replaced.
     """
 
     format: Literal[2]
@@ -482,10 +483,10 @@ class RunFile(_Strict):
 
 
 def run_file_text(data: Mapping[str, Any]) -> bytes:
-    """Return run.json of plain values, the fields of `RunFile` but for the format.
+    """Return run.json as bytes from plain values: the fields of `RunFile` except the format.
 
     Raises:
-        CheckpointError: one is of another type, or out of range.
+        CheckpointError: a value has a wrong type or is out of range.
     """
     text = json.dumps({"format": FORMAT, **data}, indent=2)
     _validated(text.encode(), "the training data give what no model can be trained with")
@@ -493,13 +494,13 @@ def run_file_text(data: Mapping[str, Any]) -> bytes:
 
 
 def read_run_file(content: bytes, where: str) -> RunFile:
-    """Read and check the content of a run.json.
+    """Read and check the content of run.json.
 
     Args:
-        where: the file, named in errors.
+        where: name of the file in errors.
 
     Raises:
-        CheckpointError: it is damaged or edited, of another format, or has a wrong type or value.
+        CheckpointError: the content is damaged, edited, of another format, or has a wrong type or value.
     """
     whole = unsealed_text(content)
     if whole is None:

@@ -1,4 +1,4 @@
-"""Score files of a run: of the best validation, whose model predicts, and beside it of the last."""
+"""Score files of a run: of its best validation, whose model predicts, and of the last validation."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ LAST_FILES = ("last_scores.json", "last_confusion.png")
 
 
 def keep_as_best(run: Path) -> None:
-    """Make the files of the last validation those of the best, too."""
+    """Copy the files of the last validation to those of the best."""
     for last, best in zip(LAST_FILES, BEST_FILES, strict=True):
         write_whole(run / best, (run / last).read_bytes())
 
 
 def later_scores(run: Path, step: int) -> list[Path]:
-    """Return the files of the last validation if it was after a step."""
+    """Return the files of the last validation if it came after a step."""
     if _validated_at(run / LAST_FILES[0]) <= step:
         return []
     return [run / name for name in LAST_FILES if (run / name).is_file()]
@@ -37,7 +37,7 @@ def describe_scores(run: Path, best_by: str = "miou") -> list[str]:
     """Return a line on the best validation and one on the last, each with its files.
 
     Args:
-        best_by: the score that the best was chosen by.
+        best_by: score that selects the best model.
     """
     best, last = (_read(run / names[0], best_by) for names in (BEST_FILES, LAST_FILES))
     lines = []
@@ -49,9 +49,10 @@ def describe_scores(run: Path, best_by: str = "miou") -> list[str]:
 
 
 def record_to_beat(run: Path, best_by: str) -> float | None:
-    """Return the best score by today's rule if it was taken by the earlier one; else None.
+    """Return the best score recomputed by today's rule if it used the earlier rule; else None.
 
-    A validation counts all classes: what it has missed are the pixels without data.
+    A validation counts all classes, so its missed pixels are exactly those without data; today's rule leaves
+    them out.
     """
     best = scored(run / BEST_FILES[0])
     if best is None or best.scores.protocol.without_data == "left out":
@@ -63,7 +64,7 @@ def record_to_beat(run: Path, best_by: str) -> float | None:
 
 @dataclass(frozen=True)
 class Scored:
-    """Scores of a validation, and when it was."""
+    """Scores of a validation, and its step."""
 
     epoch: int
     step: int
@@ -71,7 +72,7 @@ class Scored:
 
 
 def scored(path: Path) -> Scored | None:
-    """Load the validation in a file of scores; None if it cannot be read."""
+    """Load the validation in a score file; None if it cannot be read."""
     try:
         record = json_object(path.read_bytes()) or {}
         result = Scored(int(record["epoch"]), int(record["step"]), Scores.from_dict(record))
@@ -81,7 +82,7 @@ def scored(path: Path) -> Scored | None:
 
 
 def _is_whole(scores: Scores) -> bool:
-    """Return True if the matrix fits the protocol's classes: files of scores carry no checksum."""
+    """Return True if the matrix fits the protocol's classes: score files have no checksum."""
     names, K = scores.protocol.classes, len(scores.protocol.classes)
     texts = (*names, *scores.protocol.scenes, scores.protocol.labels, scores.protocol.split)
     counts = (scores.matrix, scores.missed, np.array(scores.without_data))
@@ -103,7 +104,7 @@ def _validated_at(path: Path) -> int:
 
 
 def _read(path: Path, best_by: str = "miou") -> dict[str, Any]:
-    """Read a record of `write_last`; empty if missing or of another kind or format."""
+    """Read a record written by `write_last`; empty if missing or of another kind or format."""
     try:
         record = json_object(path.read_bytes()) or {}
         if record["format"] != FORMAT:

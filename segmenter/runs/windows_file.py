@@ -1,6 +1,6 @@
-"""File `windows.json` of a run: the worst and the best windows of its best validation, as small pictures.
+"""File `windows.json` of a run: the worst and best windows of its best validation, as small pictures.
 
-The report shows them, also where the images are no longer at hand. Size and content are bounded and checked
+The report shows them even if the images are no longer available. Size and content are limited and checked
 when the file is read: a run directory may come from a stranger.
 """
 
@@ -36,14 +36,14 @@ class _Strict(BaseModel):
 
 
 class ShownWindow(_Strict):
-    """A window of a scene, with the pictures of its image, its label and its map.
+    """A window of a scene, with pictures of its image, label and map.
 
     Attributes:
-        why: it is shown: "worst" for the most wrong pixels, "best" where most classes are right.
-        scene: name.
-        row, col, height, width: of the window in the scene, in pixels.
-        right, labelled: pixels.
-        picture_height, picture_width: pixels of each picture; larger windows are thinned out.
+        why: reason for its choice: "worst" for most wrong pixels, "best" for most correct classes.
+        scene: name of the scene.
+        row, col, height, width: window in the scene, in pixels.
+        right, labelled: number of correct and of labelled pixels.
+        picture_height, picture_width: pixels of each picture; larger windows are subsampled.
         image: a JPEG, in base64; `label`, `map`: PNGs in the classes' colours.
     """
 
@@ -63,14 +63,14 @@ class ShownWindow(_Strict):
 
 
 class ShownWindows(_Strict):
-    """The windows that a report shows.
+    """Windows shown in a report.
 
     Attributes:
-        step, epoch: of the validation.
-        windows: looked at, of which these were chosen.
-        scenes: that they are of; with several machines, those of the first.
-        of_scenes: validated by all.
-        shown: worst first.
+        step, epoch: step and epoch of the validation.
+        windows: number of windows from which these were chosen.
+        scenes: scenes of those windows; with several machines, the first machine's.
+        of_scenes: number of scenes validated by all machines.
+        shown: chosen windows, worst first.
     """
 
     format: Literal[1]
@@ -83,7 +83,7 @@ class ShownWindows(_Strict):
 
 
 def as_base64(content: bytes) -> str:
-    """Return the bytes of a picture as the file holds them."""
+    """Return a picture's bytes as base64 text, as in the file."""
     return base64.b64encode(content).decode()
 
 
@@ -97,10 +97,10 @@ def save_windows(
     scenes: int,
     of_scenes: int,
 ) -> None:
-    """Write the file of a run, whole or not at all; arguments as of `ShownWindows`.
+    """Write the windows file of a run, completely or not at all; arguments as in `ShownWindows`.
 
     Raises:
-        OutputError: it cannot be written.
+        OutputError: the file cannot be written.
     """
     content = ShownWindows(
         format=FORMAT,
@@ -115,10 +115,10 @@ def save_windows(
 
 
 def load_windows(run: Path) -> ShownWindows | None:
-    """Load the windows of a run; None if it has no such file, as runs without a validation.
+    """Load the windows of a run; None without that file, as in runs without validation.
 
     Raises:
-        CheckpointError: it is damaged, of another format, or too large.
+        CheckpointError: the file is damaged, of another format, or too large.
     """
     path = run / WINDOWS
     if not path.exists():

@@ -1,7 +1,7 @@
-"""Random changes of a tile, with the label moved along.
+"""Random changes of a tile that move the label with the image.
 
-A `Compose` of albumentations is not safe to share between threads (its random state is), so each thread gets
-its own, seeded anew for every tile.
+Threads must not share a `Compose` of albumentations because of its random state, so each thread has a copy,
+seeded again for every tile.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ Tile = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """Range of each band that colour changes take for 0 to 1: six of its deviations around its mean.
+    """Value range of each band that colour changes map to 0 … 1: six deviations around the mean.
 
-    A range of the tile's own would make the strength of a change depend on its brightest pixel, one for all
-    bands would drown those of small numbers; a fixed one of the type is ten times what reflectances use.
+    A range per tile would make a change's strength depend on the brightest pixel; one range for all bands
+    would be too wide for bands of small values; the pixel type's range is ten times what reflectances use.
     """
 
     middle_C: NDArray[np.float64]
@@ -50,12 +50,12 @@ class Unit:
 
     @classmethod
     def of(cls, dtype: str, mean_C: NDArray[np.float64], spread_C: NDArray[np.float64]) -> Unit | None:
-        """Return the range of images with this mean and deviation; None: 8-bit photographs, 0 … 255."""
+        """Return the range for images of this mean and deviation; None: 8-bit photographs, 0 … 255."""
         fills_bytes = dtype == "uint8" and (_MOST_DEVIATIONS * spread_C >= 255).all()
         return None if fills_bytes else cls(mean_C, _DEVIATIONS * spread_C)
 
     def shares(self, image_HWC: NDArray[Any], farthest: float = 0.0) -> NDArray[np.float32]:
-        """Convert values to shares of the range, clipped to 0 … 1 or a margin. A constant band is 0.5."""
+        """Convert values to shares of the range, clipped to 0 … 1 or wider. A constant band is 0.5."""
         wide, wide_range = _wide(image_HWC.dtype), np.where(self.range_C > 0, self.range_C, np.inf)
         rows = image_HWC.reshape(len(image_HWC), -1) - self._row(self.middle_C, image_HWC, wide)
         rows /= self._row(wide_range, image_HWC, wide)
@@ -63,29 +63,29 @@ class Unit:
         return np.clip(rows, -farthest, 1 + farthest).astype(np.float32).reshape(image_HWC.shape)
 
     def moved(self, image_HWC: NDArray[Any], by_HWC: NDArray[np.float32]) -> NDArray[Any]:
-        """Move values by shares of the range, in their own type."""
+        """Add shares of the range to the values, in their pixel type."""
         wide = _wide(image_HWC.dtype)
         by = by_HWC.reshape(len(image_HWC), -1) * self._row(self.range_C, image_HWC, wide)
         return _whole(image_HWC + by.reshape(image_HWC.shape), image_HWC.dtype)
 
     @staticmethod
     def _row(value_C: NDArray[np.float64], image_HWC: NDArray[Any], wide: Any) -> NDArray[Any]:
-        """Return (W × C,): NumPy broadcasts along rows much faster than along three bands."""
+        """Return values repeated to (W × C,): NumPy broadcasts along rows faster than along three bands."""
         return np.tile(value_C.astype(wide), image_HWC.shape[1])
 
 
 class Augmenter:
-    """Applies the recipe's augmentation to a tile; one seed gives one result, in any thread."""
+    """Applies the recipe's augmentation to a tile; one seed gives the same result in any thread."""
 
     def __init__(
         self,
         config: AugmentationConfig,
         statistics: BandStatistics,
     ) -> None:
-        """Prepare the stages; `statistics` of the training images give their type and unit of colour.
+        """Build the stages; `statistics` of the training images give pixel type and colour range.
 
         Raises:
-            ConfigError: hue or saturation is asked for on what is not 8-bit RGB, or a listed transform is
+            ConfigError: hue or saturation is set for images that are not 8-bit RGB, or a listed transform is
                 unknown or has a wrong parameter.
         """
         hue, dtype = config.hue or config.saturation, statistics.dtype
@@ -102,11 +102,11 @@ class Augmenter:
 
     @property
     def border_at_risk(self) -> float:
-        """Share of a tile's side, from each border inwards, that spatial changes may move out of view.
+        """Share of a tile's side, from each border, that spatial changes may move out of view.
 
-        A square of side 1 turned by φ covers the concentric square of side 1 / (cos φ + sin φ) and, zoomed
-        in by s, that of 1 / s of it. A listed transform may move anything: only what lies in the middle is
-        likely to stay, and batches look at what did.
+        A square of side 1 rotated by φ covers the concentric square of side 1 / (cos φ + sin φ); zooming in
+        by s divides that side by s. A listed transform may move anything: only the middle is likely to stay
+        in view, and batches check the result.
         """
         angle = np.deg2rad(min(self._config.rotation, 45.0))
         share = 1 / ((1 + self._config.scale) * (np.cos(angle) + np.sin(angle)))
@@ -116,18 +116,19 @@ class Augmenter:
 
     @property
     def outlines(self) -> bool:
-        """True if the geometry never depends on the image: label and validity can do without it."""
+        """True if the geometry never depends on the image, so labels can be changed without it."""
         return not any(stage.asked_as and stage.spatial for stage in self._built)
 
     def __call__(
         self, tile: Tile, seed: int, *, geometry_that_loses_nothing: bool = False, outline: bool = False
     ) -> Tile:
-        """Change a tile at random, keyed by `seed`.
+        """Change a tile at random; `seed` determines the result.
 
         Args:
             tile: image (H, W, C) of any dtype, valid (H, W), class ids (H, W); height equals width.
-            geometry_that_loses_nothing: only flips and quarter turns, so that each class keeps its pixels.
-            outline: only what moves label and validity; the image stays none.
+            geometry_that_loses_nothing: apply only flips and quarter turns, so that each class keeps its
+                pixels.
+            outline: apply only changes of label and validity, without an image.
 
         Raises:
             ConfigError: a listed transform fails on this tile.
@@ -148,7 +149,7 @@ class Augmenter:
     def _applied(
         self, stage: Stage, seed: int, image_HWC: NDArray[Any], planes: Planes, *, outline: bool
     ) -> tuple[NDArray[Any], Planes]:
-        """Apply a stage to image and planes; name a listed transform that fails."""
+        """Apply a stage to image and planes; if a listed transform fails, raise an error that names it."""
         if not stage.asked_as:
             return self._after(stage, seed, image_HWC, planes, outline=outline)
         try:
@@ -167,7 +168,7 @@ class Augmenter:
     def _after(
         self, stage: Stage, seed: int, image_HWC: NDArray[Any], planes: Planes, *, outline: bool
     ) -> tuple[NDArray[Any], Planes]:
-        """Apply a stage to image and planes so that no pixel mixes in one without data."""
+        """Apply a stage to image and planes without mixing pixels that have no data into others."""
         valid_HW = planes[1] == 2
         if not stage.spatial:
             return recoloured(stage, seed, image_HWC, valid_HW, self._unit), planes
@@ -187,7 +188,7 @@ class Augmenter:
 def apply_stage(
     stage: Stage, seed: int, image_HWC: NDArray[Any], planes: Planes
 ) -> tuple[NDArray[Any], Planes]:
-    """Return image, class ids and validity after a stage's transforms, drawn from `seed`."""
+    """Return image, class ids and validity after a stage's transforms, seeded with `seed`."""
     assert stage.compose is not None
     if not stage.spatial:
         return transformed(stage.compose, seed, image_HWC)[0], planes
@@ -203,9 +204,9 @@ def recoloured(
 ) -> NDArray[Any]:
     """Return the image after a stage of colour changes.
 
-    The library clips floats to 0 … 1 and takes no other integers. What it is given is clipped, and by how
-    much it changes that is added to the values: those beyond the range keep their distances. What has no
-    data is given as the nearest data: its 0 would spread by a blur, or be the darkest value of a tile.
+    The library clips floats to 0 … 1 and accepts only 8-bit integers. It gets clipped values, and its changes
+    are added to the originals, so values beyond the range keep their distances. Pixels without data are
+    filled from the nearest data: their 0 would spread in a blur, or be a tile's darkest value.
     """
     assert stage.compose is not None
     if not valid_HW.any():
@@ -225,12 +226,12 @@ def in_one_line(error: Exception) -> str:
 
 
 def _wide(dtype: np.dtype[Any]) -> Any:
-    """Return the type that computes with a pixel type without losing digits."""
+    """Return the type in which values of a pixel type can be computed without losing digits."""
     return np.float32 if dtype.itemsize <= 2 or dtype == np.float32 else np.float64
 
 
 def _whole(changed_HWC: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Convert values to an image's own type, rounded and clipped to it."""
+    """Convert values to an image's pixel type; integers are rounded and clipped."""
     if dtype.kind not in "iu":
         return changed_HWC.astype(dtype)
     limits = np.iinfo(dtype)

@@ -1,7 +1,7 @@
-"""Batches of a plan, as arrays: tiles drawn at random positions, changed at random, split over replicas.
+"""Batches of a plan as arrays: tiles at random positions, randomly changed, split over replicas.
 
-A batch is a pure function of (seed, epoch, step) and, for its order, of the number of replicas: whatever
-thread or machine makes it, it is the same, and any one can be had without those before it.
+A batch is a pure function of (seed, epoch, step) and, for its order, of the number of replicas: every thread
+and machine makes the same one, and it does not need earlier batches.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ Bools = NDArray[np.bool_]
 
 @dataclass
 class DrawCounts:
-    """Counts of draws: the cost of keeping the classes in view.
+    """Counts of draws, which show the cost of keeping promised classes in view.
 
     Attributes:
-        tiles: places of batches that were filled.
-        redrawn: further draws of position and augmentation.
-        replaced: tiles that were in the end taken from their place on the grid, only flipped or turned.
+        tiles: slots of batches that were filled.
+        redrawn: repeated draws of position and augmentation.
+        replaced: tiles finally taken from their grid position, only flipped or turned.
     """
 
     tiles: int = 0
@@ -65,7 +65,7 @@ class DrawCounts:
 
 @dataclass(frozen=True)
 class _Key:
-    """Source of a draw's randomness, beside the seed; `slot` is the place before the split over replicas."""
+    """Key of a draw's randomness besides the seed; `slot` is the position before the split over replicas."""
 
     epoch: int
     step: int
@@ -75,7 +75,7 @@ class _Key:
 
 @dataclass(frozen=True, eq=False)
 class _Draw:
-    """How a tile is drawn; `positions`: (P, 2) corners to choose from."""
+    """Key and position of one draw of a tile; `positions`: (P, 2) corners to choose from."""
 
     tile: int
     key: _Key
@@ -85,7 +85,7 @@ class _Draw:
 
 @dataclass(frozen=True, eq=False)
 class _Drawn:
-    """A draw and what came of it, an outline (`SceneStore.outline`) where the image is not asked for."""
+    """A draw and its result, an outline (`SceneStore.outline`) if the image is not needed yet."""
 
     draw: _Draw
     content: Tile
@@ -93,14 +93,14 @@ class _Drawn:
 
 @dataclass
 class _Block:
-    """Tiles of a batch that hold the promised classes together: all of it, or one replica's.
+    """Tiles that together hold promised classes: a whole batch, or one replica's part.
 
     Attributes:
-        first: its first slot in the batch.
-        row_B: numbers of its tiles.
-        arrays: images, validity and class ids; a part of the batch; None where outlines are drawn.
-        held_BK: the classes that each tile holds.
-        draw_B: how each tile was drawn, objects.
+        first: first slot of the block in the batch.
+        row_B: (B,) numbers of the tiles.
+        arrays: images, validity and class ids, as views of the batch; None if only outlines are drawn.
+        held_BK: (B, K) True for the classes that each tile holds.
+        draw_B: (B,) `_Draw` of each tile.
     """
 
     first: int
@@ -110,13 +110,13 @@ class _Block:
     draw_B: NDArray[Any]
 
     def put(self, place: int, drawn: _Drawn, held_K: NDArray[np.bool_]) -> None:
-        """Write a tile in its place at once: tiles kept until the batch is whole cost memory made anew."""
+        """Write a tile to its slot at once: collecting tiles first would take new memory for each batch."""
         for array, part in zip(self.arrays or (), drawn.content, strict=self.arrays is not None):
             array[place] = part
         self.held_BK[place], self.draw_B[place] = held_K, drawn.draw
 
     def part(self, first: int, stop: int) -> _Block:
-        """Return a view of some places."""
+        """Return a view of the slots first … stop − 1."""
         some, arrays = slice(first, stop), None
         if self.arrays is not None:
             image, valid, label = self.arrays
@@ -126,7 +126,7 @@ class _Block:
 
 
 class BatchLoader:
-    """Makes the batches of a training set; safe to call from several threads."""
+    """Maker of a training set's batches; safe to call from several threads."""
 
     def __init__(
         self,
@@ -137,11 +137,11 @@ class BatchLoader:
         shares: Sequence[int] = (),
         own: slice | None = None,
     ) -> None:
-        """Take the tiles of an index, and the statistics of their images.
+        """Store the tiles of an index, and the statistics of their images.
 
         Args:
-            shares: tiles of a batch that each replica gets; empty: there is one.
-            own: the part of each batch that `load` gives; None: all of it.
+            shares: tiles of a batch for each replica; empty: one replica.
+            own: slots of each batch that `load` returns; None: all.
         """
         self._recipe, self._index, self._store = recipe, index, store
         self._augmenter = Augmenter(recipe.augmentation, statistics)
@@ -158,21 +158,20 @@ class BatchLoader:
 
     @property
     def drawn(self) -> DrawCounts:
-        """A copy of the counts so far."""
+        """Copy of the counts so far."""
         with self._lock:
             return replace(self._drawn)
 
     def load(self, plan: Plan, epoch: int, step: int, into: Batch | None = None) -> Batch:
-        """Step `step` of an epoch, in the order of the replicas that compute it.
+        """Return the batch of step `step`, in the order of the replicas that compute it.
 
-        With `into`, these arrays are filled and given back: memory made anew for each batch costs 0.2 ms a
-        tile of 256², a third of what one takes that is only flipped.
+        With `into`, these arrays are filled and returned: new memory for each batch costs 0.2 ms for a tile
+        of 256², a third of the time of a tile that is only flipped.
 
-        Each class that the plan promised is held by a tile of the batch as it is returned, or by as many as
-        its quota says: where random position and augmentation lost it, a tile that was picked for it is
-        drawn again, at a position that shows the class, and in the end taken from its place on the grid with
-        flips and turns only, which lose no pixel. So is each tile that was drawn for a class
-        (`Plan.wanted_SB`), for that class.
+        Every class that the plan promises is in the returned batch, in as many tiles as its quota. If random
+        position and augmentation lost it, a tile with that class is drawn again at a position that shows it,
+        and finally taken from its grid position with flips and turns only, which lose no pixel. A tile drawn
+        for one class (`Plan.wanted_SB`) keeps that class in the same way.
         """
         row_B = plan.rows_SB[step]
         promises = Promises(plan, self._index, self._recipe.sampling.min_pixels)
@@ -199,7 +198,7 @@ class BatchLoader:
         return self._own_part(batch, order_B[self._share], into)
 
     def _own_part(self, batch: _Block, order_B: NDArray[np.int64], into: Batch | None) -> Batch:
-        """Make the tiles of some slots; read the images of those that were only outlined."""
+        """Return the tiles of this loader's slots; read the images of tiles that were only outlined."""
         target = into or self._empty(len(order_B))
         for place, slot in enumerate(order_B.tolist()):
             if batch.arrays is None:
@@ -211,27 +210,27 @@ class BatchLoader:
         return target
 
     def know_labels(self) -> None:
-        """Call `SceneStore.know_labels`, before this loader goes to worker processes."""
+        """Call `SceneStore.know_labels`, before this loader is sent to worker processes."""
         self._store.know_labels()
 
     def _empty(self, tiles: int) -> Batch:
-        """Return empty arrays of a batch."""
+        """Return uninitialised arrays for a batch."""
         side, _, bands = self.tile_shape
         plane = (tiles, side, side)
         image, valid = np.empty((*plane, bands), self.dtype), np.empty(plane, np.bool_)
         return image, valid, np.empty(plane, np.uint8), np.empty(tiles, np.int64)
 
     def samples(self, tile: int, count: int) -> list[Tile]:
-        """Return a tile at its place on the grid, unchanged, and as `count` steps might show it.
+        """Return a tile at its grid position, unchanged, followed by `count` random versions of it.
 
-        Promised classes are not looked at: that takes a batch.
+        Promised classes are not checked: they concern whole batches.
         """
         as_it_lies = self._store.read(int(self._index.scene_N[tile]), self._index.window(tile))
         draws = (_Draw(tile, _Key(draw, 0, tile, 0)) for draw in range(count))
         return [as_it_lies, *map(self._content, draws)]
 
     def _keep_promises(self, promises: Promises, block: _Block, where: _Key, counts: DrawCounts) -> None:
-        """Draw tiles of the block again until it holds all that is promised; changes its tiles and `held`."""
+        """Redraw tiles of the block until it holds all promised classes; changes the block in place."""
         for promise in range(len(promises)):
             lacking = promises.lacking(block.held_BK, block.row_B)[promise]
             for i in promises.places_for(promise, block.held_BK, block.row_B)[:lacking]:
@@ -251,7 +250,7 @@ class BatchLoader:
     def _draw_again(
         self, promise: int, i: int, promises: Promises, block: _Block, where: _Key, counts: DrawCounts
     ) -> None:
-        """Redraw the tile picked for a class, until it holds that and loses no other that needs it."""
+        """Redraw a tile until it holds the promised class and no other promised class is lost."""
         tile, kept_BP = int(block.row_B[i]), promises.kept(block.held_BK, block.row_B)
         others_P = np.delete(kept_BP, i, axis=0).sum(axis=0) >= promises.need(block.row_B)
         own = [promise, *np.flatnonzero(kept_BP[i] & ~others_P)]
@@ -267,7 +266,7 @@ class BatchLoader:
                 return
 
     def _own(self, tile: int, classes: list[int]) -> list[int]:
-        """Return those of the classes that a tile shows by itself: pasted ones have no place in its scene."""
+        """Return the classes that a tile shows without pasting: pasted regions are not in its scene."""
         if self._paster.does_nothing:
             return classes
         return [c for c in classes if self._index.counts_NK[tile, c] >= self._recipe.sampling.min_pixels]
@@ -275,14 +274,14 @@ class BatchLoader:
     def _draw_holding(
         self, tile: int, key: _Key, classes: list[int], positions: dict[Window, NDArray[np.int64] | None]
     ) -> _Drawn:
-        """Draw at a position that shows some classes; cache those looked for in `positions`."""
+        """Draw at a position that shows some classes; cache the candidate positions in `positions`."""
         window = self._window(tile, key)
         if window not in positions:
             positions[window] = self._positions(tile, self._own(tile, classes), window)
         return self._draw(tile, key, positions[window])
 
     def _draw_showing(self, tile: int, class_id: int, key: _Key, counts: DrawCounts) -> _Drawn:
-        """Draw a tile at random, showing a class if one is asked for (−1: none)."""
+        """Draw a tile at random; it shows class `class_id` unless that is −1."""
         if class_id < 0:
             return self._draw(tile, key)
         positions: dict[Window, NDArray[np.int64] | None] = {}
@@ -310,15 +309,15 @@ class BatchLoader:
     # --------------------------------------------------------------------------------- one tile
 
     def _window(self, tile: int, key: _Key) -> Window:
-        """Return the window that a draw shows, not moved yet: the tile's own, or that of its drawn gsd."""
+        """Return the window that a draw shows, before its random shift: the tile's own, or by its gsd."""
         if self._ground is None:
             return self._index.window(tile)
         return self._ground.window(tile, (key.epoch, key.step, key.slot, key.attempt))
 
     def _donor(self, tile: int, beside: int, key: Sequence[int]) -> Tile | None:
-        """Return a tile at its place on the grid, at the gsd at which the draw of this key shows another one.
+        """Return a tile at its grid position, at the gsd that the draw of `beside` uses.
 
-        None where its scene cannot be shown at that scale.
+        None if its scene cannot be shown at that scale.
         """
         ground, home = self._ground, self._index.window(tile)
         window = home if ground is None else ground.window_beside(tile, beside, tuple(key[1:]))
@@ -327,7 +326,7 @@ class BatchLoader:
         return resampled(self._store.read(int(self._index.scene_N[tile]), window), self._recipe.tiles.size)
 
     def _reach(self, window: Window) -> int:
-        """Return the pixels by which a window may be moved; one smaller than its tile, all over it."""
+        """Return the pixels by which a window may be shifted; if smaller than its tile, anywhere in it."""
         tiles = self._recipe.tiles
         jitter = (tiles.size - tiles.overlap) // 2 if tiles.jitter else 0
         return jitter + max(0, tiles.size - window.height) // 2
@@ -340,12 +339,12 @@ class BatchLoader:
         *,
         as_it_lies: bool = False,
     ) -> _Drawn:
-        """Draw a tile at random, or only its outline if that decides whether it stays."""
+        """Draw a tile at random, or only its outline if that suffices to accept or reject the draw."""
         draw = _Draw(tile, key, positions, as_it_lies)
         return _Drawn(draw, self._content(draw, outline=self._outlines))
 
     def _content(self, draw: _Draw, *, outline: bool = False) -> Tile:
-        """Return a tile at a random position, changed at random."""
+        """Return a tile at a random position, randomly changed."""
         tile, key, positions, as_it_lies = draw.tile, draw.key, draw.positions, draw.as_it_lies
         seed = np.random.SeedSequence([self._recipe.seed, key.epoch, key.step, key.slot, key.attempt])
         rng = np.random.default_rng(seed)
@@ -367,9 +366,9 @@ class BatchLoader:
         return self._augmenter(content, seed_of_change, **options)
 
     def _positions(self, tile: int, needed: list[int], home: Window) -> NDArray[np.int64] | None:
-        """Return (P, 2) corners within reach of `home` whose window shows all of `needed`; None: it stays.
+        """Return (P, 2) corners near `home` whose windows show all `needed` classes; None: do not shift.
 
-        If there are any, only those that show them in the tile's middle, which no change moves out of view.
+        Prefers windows that show them in the tile's middle, which no change moves out of view.
         """
         reach, scene = self._reach(home), int(self._index.scene_N[tile])
         if not reach:
@@ -391,7 +390,7 @@ class BatchLoader:
 
 
 def _shown(mask_HW: NDArray[np.bool_], side: int, inset: int) -> NDArray[np.int32]:
-    """Count pixels of a mask in the inset square of each window, by a summed-area table (Crow 1984)."""
+    """Count pixels of a mask in each window's inner square, by a summed-area table (Crow 1984)."""
     table = np.zeros((mask_HW.shape[0] + 1, mask_HW.shape[1] + 1), np.int32)
     table[1:, 1:] = mask_HW.cumsum(axis=0, dtype=np.int32).cumsum(axis=1, dtype=np.int32)
     rows, cols = mask_HW.shape[0] - side + 1, mask_HW.shape[1] - side + 1
@@ -403,7 +402,7 @@ def _shown(mask_HW: NDArray[np.bool_], side: int, inset: int) -> NDArray[np.int3
 
 
 class Promises:
-    """Promises to a block of a batch, numbered 0 … P − 1; a tile holds a class at its scene's scale."""
+    """Promises to a block of a batch, numbered 0 … P − 1; each may require a class at a given scale."""
 
     def __init__(self, plan: Plan, index: TileIndex, min_pixels: int) -> None:
         self._parts, self._index, self._min_pixels = plan.promises, index, min_pixels
@@ -414,31 +413,28 @@ class Promises:
         return len(self._parts)
 
     def need(self, row_B: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return (P,) how many tiles of a block have to keep each promise: those planned, up to the quota."""
+        """Return (P,) the number of tiles of a block that must keep each promise: up to its quota."""
         if not len(self._most_P):
             return np.ones(len(self), np.int64)
         planned_BP = (self._index.counts_NK[row_B][:, self.class_P] >= self._min_pixels) & self._may(row_B)
         return np.asarray(np.minimum(planned_BP.sum(axis=0), self._most_P))
 
     def kept(self, held_BK: Bools, row_B: NDArray[np.int64]) -> Bools:
-        """Return (B, P) which tile of a block keeps which promise; `held_BK`: the classes that each holds."""
+        """Return (B, P) True if a tile of a block keeps a promise; `held_BK`: classes of each tile."""
         return np.asarray(held_BK[:, self.class_P] & self._may(row_B))
 
     def lacking(self, held_BK: Bools, row_B: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return (P,) how many more tiles of a block have to keep each promise; 0 where it is kept."""
+        """Return (P,) the number of further tiles of a block that must keep each promise."""
         return np.asarray(np.maximum(0, self.need(row_B) - self.kept(held_BK, row_B).sum(axis=0)))
 
     def places_for(self, promise: int, held_BK: Bools, row_B: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the places of tiles that could keep a promise and do not, the likeliest first.
-
-        That is the one that shows most of the class.
-        """
+        """Return the slots by falling pixels of the promised class, those that already keep it last."""
         open_B = self._may(row_B)[:, promise] & ~self.kept(held_BK, row_B)[:, promise]
         counts_B = self._index.counts_NK[row_B, self.class_P[promise]]
         return np.argsort(-np.where(open_B, counts_B, -1), kind="stable")
 
     def _may(self, row_B: NDArray[np.int64]) -> Bools:
-        """Return (B, P) True where a tile's gsd is the promised one."""
+        """Return (B, P) True if a tile's gsd is the promised one."""
         if self._index.strata is None:
             return np.ones((len(row_B), len(self._parts)), bool)
         return tiles_of_parts(self._parts, self._index.strata.number_N[row_B])

@@ -1,14 +1,13 @@
-"""Ground sampling distance of scenes, as the recipe or their georeference says it, and of the tiles shown.
+"""Ground sampling distance (gsd) of scenes, from the recipe or georeference, and of the tiles shown.
 
 Under `augmentation.scale_to` the metres a pixel of each shown tile are drawn log-uniformly, so that 0.2 to
 0.4 m are as likely as 0.5 to 1 m; the window that covers such a tile is read and resampled. Its side is a
-whole number of pixels, so what is shown misses the drawn distance by at most half a pixel in its side.
+whole number of pixels, so the gsd shown differs from the one drawn by at most half a pixel of that side.
 
-Shrinking averages over the area of each new pixel, as a coarser sensor does, so that nothing aliases; of the
-label the class with the largest area stays, for that is what such a pixel shows most of (the nearest pixel
-alone would be noise at every border, and as often another than what the averaged image shows). Enlarging
-interpolates linearly, and takes the nearest label. Pixels without data are left out of every average; a new
-pixel has data, or a label, where at least half of it has.
+Shrinking averages over the area of each new pixel, as a coarser sensor does, so that nothing aliases; a label
+pixel takes the class with the largest area (the nearest pixel alone would be noise at every border, and would
+often differ from the averaged image). Enlarging interpolates linearly, and takes the nearest label. Pixels
+without data are left out of averages; a new pixel has data, or a label, if at least half of its area has.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _RANDOM_ATTEMPTS = 3
 
 
 def some_of(scenes: Sequence[Scene]) -> Sequence[Scene]:
-    """Return all scenes, or a limited number at even distances: a header takes 3 ms, or a request."""
+    """Return all scenes, or a limited number at even distances: reading a header takes 3 ms, or a request."""
     most = _MOST_REMOTE if any(isinstance(scene.image, RemotePath) for scene in scenes) else _MOST
     if len(scenes) <= most:
         return scenes
@@ -58,7 +57,7 @@ def some_of(scenes: Sequence[Scene]) -> Sequence[Scene]:
 def scene_scales(
     dataset: Dataset, scenes: Sequence[Scene], *, progress: bool = True
 ) -> tuple[float | None, ...]:
-    """Return `Dataset.scale_of` each scene; read headers only if the recipe does not give the gsd.
+    """Return `Dataset.scale_of` for each scene; headers are read only if the recipe gives no gsd.
 
     Raises:
         RasterError: a header cannot be read.
@@ -73,10 +72,10 @@ def scene_scales(
 
 
 def with_scales(index: TileIndex, dataset: Dataset, recipe: Recipe, *, progress: bool = True) -> TileIndex:
-    """Return the index with its scenes' gsd and strata, if the recipe asks for any.
+    """Return the index with its scenes' gsd and strata, if the recipe needs them.
 
     Raises:
-        DatasetError: the scale of a scene is not known.
+        DatasetError: the scale of a scene is unknown.
     """
     boundaries = recipe.sampling.scale_strata
     metres = _asked_scales(dataset, index.scenes, recipe, progress=progress)
@@ -90,10 +89,10 @@ def with_scales(index: TileIndex, dataset: Dataset, recipe: Recipe, *, progress:
 
 
 def check_scales(recipe: Recipe, dataset: Dataset) -> None:
-    """Refuse what asks for the scale of training scenes whose scale is not known; reads headers.
+    """Refuse settings that need the scale of training scenes if it is unknown; reads headers.
 
     Raises:
-        DatasetError: naming the first of them.
+        DatasetError: a scale is unknown; the message names the first such scene.
     """
     _asked_scales(dataset, dataset.of("train"), recipe, progress=False)
 
@@ -101,7 +100,7 @@ def check_scales(recipe: Recipe, dataset: Dataset) -> None:
 def _asked_scales(
     dataset: Dataset, scenes: Sequence[Scene], recipe: Recipe, *, progress: bool
 ) -> tuple[float | None, ...] | None:
-    """Return the gsd of scenes, all known; None if the recipe asks for none."""
+    """Return the gsd of scenes, all of them known; None if the recipe needs no gsd."""
     if not recipe.sampling.scale_strata and recipe.augmentation.scale_to is None:
         return None
     asking = "augmentation.scale_to" if recipe.augmentation.scale_to else "sampling.scale_strata"
@@ -120,13 +119,13 @@ def _asked_scales(
 
 
 class GroundScale:
-    """Windows of a training set by ground size."""
+    """Windows of a training set, chosen by ground size."""
 
     def __init__(self, recipe: Recipe, index: TileIndex, store: SceneStore) -> None:
-        """Take a recipe with `augmentation.scale_to` and an index with `metres_S`.
+        """Store a recipe with `augmentation.scale_to` and an index with `metres_S`.
 
         Raises:
-            ConfigError: no scene can be shown at any of the asked scales.
+            ConfigError: no scene can be shown at any requested scale.
         """
         assert recipe.augmentation.scale_to is not None, "asked for before"
         assert index.metres_S is not None, "with_scales comes first"
@@ -141,7 +140,7 @@ class GroundScale:
 
     @classmethod
     def of(cls, recipe: Recipe, index: TileIndex, store: SceneStore) -> GroundScale | None:
-        """Return the one of a recipe; None if it shows tiles at their own gsd."""
+        """Return the windows by ground size of a recipe; None if it shows tiles at their own gsd."""
         return None if recipe.augmentation.scale_to is None else cls(recipe, index, store)
 
     def _reach(self, scene: int) -> tuple[int, int]:
@@ -149,14 +148,14 @@ class GroundScale:
         return _reach(self._store.size(scene), self._tile)
 
     def _asked(self, scene: int) -> tuple[float, float]:
-        """Return the sides of windows that would show a scene at all of the asked gsd."""
+        """Return the least and largest side of windows for the requested gsd, ignoring a scene's limits."""
         return _asked(self._wanted, float(self._metres_S[scene]), self._tile)
 
     def _meets(self, scene: int) -> bool:
         return _meets(self._reach_S[scene], self._asked(scene))
 
     def sides(self, scene: int) -> tuple[float, float]:
-        """Return the range of sides, in a scene's pixels, that its windows are drawn from."""
+        """Return the range of window sides that are drawn for a scene, in its pixels."""
         least, most = self._reach_S[scene]
         low, high = (min(max(side, least), most) for side in self._asked(scene))
         return low, high
@@ -167,7 +166,7 @@ class GroundScale:
         return float(ends_S2.min()), float(ends_S2.max())
 
     def middle(self) -> float:
-        """Return the geometric mean over the tiles of the metres a pixel shown."""
+        """Return the geometric mean of the metres a pixel shown, over all tiles."""
         tiles_S = np.bincount(self._index.scene_N, minlength=len(self._reach_S))[self._used]
         return float(np.exp(np.average(np.log(self._metres_ends()).mean(axis=1), weights=tiles_S)))
 
@@ -177,16 +176,16 @@ class GroundScale:
         return np.array(ends, np.float64)
 
     def window(self, tile: int, key: tuple[int, int, int, int]) -> Window:
-        """Return the window around a tile's middle that is shown; keyed by (epoch, step, slot, attempt).
+        """Return the window shown around a tile's middle; `key`: (epoch, step, slot, attempt).
 
-        It lies in the scene as far as this is large enough. The last attempts are as fine as can be.
+        It lies in the scene if this is large enough. The last attempts use the finest possible gsd.
         """
         return self._around(tile, self._side(tile, key))
 
     def window_beside(self, other: int, tile: int, key: tuple[int, ...]) -> Window | None:
-        """Return a tile's window at the gsd at which a draw shows another tile, to be pasted there.
+        """Return a tile's window at the gsd that a draw uses for another tile, into which it will be pasted.
 
-        None where its scene cannot be shown at that scale.
+        None if its scene cannot be shown at that scale.
         """
         own, theirs = (float(self._metres_S[self._index.scene_N[i]]) for i in (other, tile))
         side = round(self._side(tile, key) * theirs / own)
@@ -194,7 +193,7 @@ class GroundScale:
         return self._around(other, side) if least <= side <= most else None
 
     def _side(self, tile: int, key: tuple[int, ...]) -> int:
-        """Return the side of the window that a draw shows, in pixels of the tile's scene."""
+        """Return the side in pixels of the scene of the window that a draw shows."""
         scene = int(self._index.scene_N[tile])
         low, high = self.sides(scene)
         rng = np.random.default_rng(np.random.SeedSequence([self._seed, *key, _SCALE_STREAM]))
@@ -203,13 +202,13 @@ class GroundScale:
         return min(max(round(low * (high / low) ** share), least), most)
 
     def _around(self, tile: int, side: int) -> Window:
-        """Return the window of a side around a tile's middle, moved into the scene."""
+        """Return the window of a given side around a tile's middle, moved into the scene."""
         scene, home = int(self._index.scene_N[tile]), self._index.window(tile)
         moved = (home.height - side) // 2
         return self._store.window_in_scene(scene, Window(home.row + moved, home.col + moved, side, side))
 
     def describe(self) -> list[str]:
-        """Return lines on what is shown, what it costs to read, and the scenes that lack a part of it."""
+        """Return lines on the gsd shown, its reading cost, and scenes that cannot show all of it."""
         tiles_S = np.bincount(self._index.scene_N, minlength=len(self._reach_S))
         cost = float(tiles_S @ [self._cost(scene) for scene in range(len(tiles_S))]) / max(1, tiles_S.sum())
         scales = self._metres_S[self._used]
@@ -230,18 +229,18 @@ class GroundScale:
         return lines
 
     def _cost(self, scene: int) -> float:
-        """Return the mean pixels read for a pixel shown: of (side / tile)², log-uniform between both ends."""
+        """Return the mean number of pixels read for a pixel shown: (side / tile)², log-uniform."""
         low, high = (side / self._tile for side in self.sides(scene))
         return (high**2 - low**2) / (2 * math.log(high / low)) if high > low * (1 + 1e-9) else low**2
 
 
 def check_shown(recipe: Recipe, dataset: Dataset) -> None:
-    """Refuse an `augmentation.scale_to` that no training scene meets, as `GroundScale` does.
+    """Refuse an `augmentation.scale_to` that no training scene can show, as `GroundScale` does.
 
-    Reads headers until a scene does. What is not known of a scene's scale is for `check_scales` to say.
+    Reads headers until a scene can. `check_scales` refuses unknown scales.
 
     Raises:
-        ConfigError: with what the scenes can be shown at.
+        ConfigError: no scene can; the message has the possible range.
         RasterError: a header cannot be read.
     """
     wanted, tile = recipe.augmentation.scale_to, recipe.tiles.size
@@ -279,7 +278,7 @@ def _meets(reach: tuple[int, int], asked: tuple[float, float]) -> bool:
 def _never_shown(
     wanted: tuple[float, float], tile: int, reaches: Sequence[tuple[float, tuple[int, int]]]
 ) -> ConfigError:
-    """Return the error of scenes, by gsd and reach, none of which can be shown as asked."""
+    """Return the error for scenes none of which can be shown at the requested gsd."""
     low = min(reach[0] * metres for metres, reach in reaches) / tile
     high = max(reach[1] * metres for metres, reach in reaches) / tile
     return ConfigError(
@@ -296,9 +295,9 @@ def _bounds() -> str:
 
 
 def resampled(tile: Tile, side: int) -> Tile:
-    """Resample a square tile, image (H, H, C), valid (H, H), ids (H, H), to `side` pixels; see the module.
+    """Resample a square tile, image (H, H, C), valid (H, H), ids (H, H), to `side` pixels.
 
-    The image is 0 where there is no data, as `SceneStore.read` gives it.
+    The image must be 0 where there is no data, as from `SceneStore.read`.
     """
     image_HWC, valid_HW, label_HW = tile
     if valid_HW.shape[0] == side:
@@ -320,7 +319,7 @@ def resampled(tile: Tile, side: int) -> Tile:
 def _averaged(values_HWC: NDArray[Any], side: int, precise: Any) -> NDArray[Any]:
     """Average over the area of each new pixel; interpolate linearly if the new ones are smaller.
 
-    In floats, a band at a time to save memory: in 8 bits OpenCV rounds the halves of 2×2 averages up, which
+    Computed in floats, band by band to save memory: in 8 bits OpenCV rounds halves of 2×2 averages up, which
     brightens an image by an eighth of a level.
     """
     cv2, bands = _opencv(), values_HWC.shape[2]
@@ -330,7 +329,7 @@ def _averaged(values_HWC: NDArray[Any], side: int, precise: Any) -> NDArray[Any]
 
 
 def _label(label_HW: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
-    """Return the class with the largest area in each new pixel, first of equals; the nearest if enlarged."""
+    """Return the class with the largest area in each new pixel (ties: the first); nearest if enlarging."""
     cv2 = _opencv()
     if side > label_HW.shape[0]:
         return np.asarray(cv2.resize(label_HW, (side, side), interpolation=cv2.INTER_NEAREST_EXACT), np.uint8)
@@ -352,7 +351,7 @@ _ROUNDING = 1e-5
 
 
 def _as_type(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Convert averages to the pixels' own type: integers are rounded."""
+    """Convert averages to the image's pixel type; integers are rounded."""
     return (np.rint(values) if dtype.kind in "iu" else values).astype(dtype)
 
 

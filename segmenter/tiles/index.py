@@ -1,7 +1,7 @@
 """Tile index: windows of all scenes with their class pixel counts, refreshed for changed files only.
 
-The law of this module: **the counts are those of the labels as training reads them**: pixels of a class
-where the image has data, each file's values known, each label as large as its image.
+The law of this module: **the counts are those of the labels as training reads them**: only pixels with image
+data, no undefined values, each label as large as its image.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class TileIndex:
     """The tiles of one split.
 
     Attributes:
-        scenes: of the split; `scene_N` counts in it.
+        scenes: scenes of the split; `scene_N` are indices into it.
         row_N, col_N: top left corner of each tile in its scene; a tile may reach beyond a small scene.
-        labelled_N: pixels of the tile that have a class and where the image has data.
-        counts_NK: of these, pixels of each class.
-        tile: size of each tile.
-        left_out: tiles with fewer labelled pixels than `min_labelled` asks for; they are not in here.
-        metres_S: metres a pixel of each scene; None where nothing asks for them.
-        strata: of the tiles' scale, where the plan asks for them.
+        labelled_N: number of pixels in the tile with a class and image data.
+        counts_NK: (N, K) pixels of each class among these.
+        tile: size of all tiles in pixels.
+        left_out: number of tiles excluded for fewer labelled pixels than `min_labelled`.
+        metres_S: metres a pixel of each scene; None if not needed.
+        strata: strata of the scenes' scale, if the plan needs them.
     """
 
     scenes: tuple[Scene, ...]
@@ -77,7 +77,7 @@ class TileIndex:
         return Window(int(self.row_N[i]), int(self.col_N[i]), self.tile.height, self.tile.width)
 
     def fingerprint(self) -> str:
-        """Return a digest of what plans depend on: places and counts of all tiles, not of paths."""
+        """Return a digest of everything that plans depend on: positions and counts of all tiles."""
         content = hashlib.sha256()
         for array in (self.scene_N, self.row_N, self.col_N, self.counts_NK):
             content.update(np.ascontiguousarray(array).data)
@@ -86,7 +86,7 @@ class TileIndex:
         return content.hexdigest()[:32]
 
     def shares(self) -> NDArray[np.float64]:
-        """Return (K,) the share of each class in the labelled pixels of all tiles; 0 if there are none."""
+        """Return each class's share (K,) of the labelled pixels of all tiles; 0 if there are none."""
         total = self.counts_NK.sum(axis=0)
         return total / max(1, int(total.sum()))
 
@@ -100,16 +100,16 @@ def build_index(
     progress: bool = True,
     spread: Spread = in_threads,
 ) -> TileIndex:
-    """Index the tiles of a split; read only files that changed since the last time.
+    """Index the tiles of a split; read only files that changed since the last call.
 
-    What was indexed before an error or an interruption is kept.
+    Scenes indexed before an error or interruption are kept.
 
     Args:
-        spread: does the work for the scenes.
+        spread: runs the work over the scenes.
 
     Raises:
-        DatasetError: a label does not fit its image, or no tile has enough labelled pixels.
-        LabelError: a label has a value that the class map does not know.
+        DatasetError: a label does not match its image, or no tile has enough labelled pixels.
+        LabelError: a label has a value that is not in the class map.
         RasterError: a file cannot be read.
     """
     scenes, tile = dataset.of(split), Size(tiles.size, tiles.size)
@@ -133,7 +133,7 @@ def _key(dataset: Dataset, tiles: TilesConfig) -> str:
 
 
 def _still_there(before: Entries, dataset: Dataset, now: dict[tuple[str, str], Keys]) -> Entries:
-    """Return entries whose files are unchanged; those of other splits and recipes stay as long."""
+    """Return the entries whose files are unchanged, also those of other splits and recipes."""
     return {
         files: (keys, tiles)
         for files, (keys, tiles) in before.items()
@@ -151,7 +151,7 @@ def _measure(
     progress: bool,
     spread: Spread,
 ) -> None:
-    """Read `scenes` several at a time and add what is found to `entries`."""
+    """Read `scenes` in parallel and add the results to `entries`."""
     start, done = time.monotonic(), 0
     remarks: list[str] = []
 
@@ -187,7 +187,7 @@ def _measure(
 def _joined(
     scenes: tuple[Scene, ...], found: list[SceneTiles], tile: Size, min_labelled: float, classes: int
 ) -> TileIndex:
-    """Join all scenes' tiles to one index, without those that have too few labelled pixels."""
+    """Join all scenes' tiles to one index, leaving out tiles with too few labelled pixels."""
     empty = np.zeros(0, np.int32)
     scene_N = np.repeat(np.arange(len(found), dtype=np.int32), [len(f.row_N) for f in found])
     row_N = np.concatenate([empty, *(f.row_N for f in found)])
@@ -219,13 +219,13 @@ def tile_counts(
     overlap: int,
     say: Callable[[str], object] = lambda _: None,
 ) -> SceneTiles:
-    """Count class pixels of all tiles of a scene; decode each pixel once, whatever the overlap.
+    """Count class pixels in all tiles of a scene; decode each pixel once, whatever the overlap.
 
     Args:
         say: called with each warning about the image.
 
     Raises:
-        DatasetError, LabelError, RasterError: naming the file.
+        DatasetError, LabelError, RasterError: a file is invalid; the message names it.
     """
     with open_raster(scene.image, dataset.bands) as raster:
         check_fit(scene, raster.info)
@@ -238,7 +238,7 @@ def tile_counts(
 
 
 class _Cells:
-    """Counts classes in the cells between all borders of tiles, then adds the cells of each tile up."""
+    """Class counts in the cells between all tile borders, summed to tiles at the end."""
 
     def __init__(self, size: Size, tile: Size, overlap: int, classes: int) -> None:
         self._windows = [placement.read for placement in grid(size, tile, overlap)]
@@ -253,7 +253,7 @@ class _Cells:
         self._counts = np.zeros((len(self._rows) - 1, len(self._cols) - 1, self._bins), np.int64)
 
     def add(self, top: int, ids_HW: NDArray[np.uint8]) -> None:
-        """Count full-width rows of class ids, the first of them row `top` of the scene."""
+        """Count full-width rows of class ids; their first is row `top` of the scene."""
         bottom = top + ids_HW.shape[0]
         for i, (first, stop) in enumerate(zip(self._rows[:-1], self._rows[1:], strict=True)):
             part = ids_HW[max(first, top) - top : max(stop, top) - top]

@@ -1,4 +1,4 @@
-"""Cache of the tile index: a Parquet file beside the data, whole or not at all, checked when read."""
+"""Cache of the tile index: a Parquet file beside the data, written whole or not at all, checked when read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from segmenter.raster.stamps import stamp_of
 _VERSION = 3
 """Version of the rules of counting; it is part of the key."""
 _FORMAT = b"3"
-"""Version of the file; 1 had no checksum over all of it, 2 knew no files beside images and labels."""
+"""Version of the file; 1 had no checksum of the whole, 2 ignored sidecars of images and labels."""
 _DAMAGE = (
     *(pa.ArrowException, OSError, KeyError, ValueError, TypeError, AttributeError, IndexError),
     *(OverflowError, MemoryError, RecursionError),
@@ -40,7 +40,7 @@ Keys = tuple[str, str]
 
 @dataclass(frozen=True)
 class SceneTiles:
-    """The tiles of one scene: (n,) top rows and left columns, (n, K) pixels of each class."""
+    """Tiles of one scene: (n,) top rows and left columns, (n, K) pixels of each class."""
 
     row_N: NDArray[np.int32]
     col_N: NDArray[np.int32]
@@ -48,16 +48,16 @@ class SceneTiles:
 
 
 Entries = dict[tuple[str, str], tuple[Keys, SceneTiles]]
-"""(image, label), relative to the root → what was found, and in which state of the files."""
+"""(image, label), relative to the root → keys of the files' states, and the tiles."""
 
 
 def cache_folder(dataset: Dataset) -> Path:
-    """Return `.tile-index` in the dataset's root, or a folder in the user's cache if that is not writable.
+    """Return `.tile-index` in the dataset's root, or a folder in the user's cache if that is read-only.
 
-    Where the dataset names a `cache`, a folder of its own in that.
+    If the dataset names a `cache`, a subfolder for this dataset.
 
     Raises:
-        SegmenterError: none of them can be written.
+        SegmenterError: none of these is writable.
     """
     return _cache_folder(dataset.root.resolve(), dataset.cache)
 
@@ -95,23 +95,23 @@ def _writable(folder: Path) -> bool:
 
 
 def relative_paths(dataset: Dataset, scene: Scene) -> tuple[str, str]:
-    """Return image and label of a scene as the index names them."""
+    """Return the paths of a scene's image and label as stored in the index."""
     image, label = (os.path.relpath(path, dataset.root) for path in (scene.image, scene.label or scene.image))
     return Path(image).as_posix(), Path(label).as_posix()
 
 
 def keys_of(image: Path, label: Path) -> Keys:
-    """Return the keys of two files' states, with all that lies beside them and has a say."""
+    """Return the keys of two files' states, including their sidecars."""
     return stamp_of(image).key, stamp_of(label).key
 
 
 def key_of(what: Mapping[str, Any]) -> str:
-    """Return a short name for all that the content of a cached file depends on."""
+    """Return a short name for everything that a cached file's content depends on."""
     return digest({"version": _VERSION, **what}, 16)
 
 
 def load_entries(path: Path, classes: int) -> Entries:
-    """Load an index file; nothing, and a line on stderr, if it is damaged or of another format."""
+    """Load an index file; if damaged or of another format, return nothing and print a line on stderr."""
     if not path.exists():
         return {}
     try:
@@ -142,7 +142,7 @@ def _entries(table: pa.Table, classes: int) -> Entries:
 
 
 def _checksum(scenes: bytes, *columns: NDArray[Any]) -> bytes:
-    """Return the SHA-256 of an index: a page's CRC covers neither metadata nor the columns' types."""
+    """Return the SHA-256 of an index: a page's CRC does not cover metadata and the columns' types."""
     total = hashlib.sha256(scenes)
     for column in columns:
         total.update(repr((column.dtype.str, column.shape)).encode())
@@ -151,7 +151,7 @@ def _checksum(scenes: bytes, *columns: NDArray[Any]) -> bytes:
 
 
 def save_entries(path: Path, entries: Entries, classes: int) -> None:
-    """Write an index file whole; where it cannot be written a line on stderr says so, and nothing is lost."""
+    """Write an index file completely; if that fails, print a line on stderr and go on."""
     tiles = [one for _, one in entries.values()]
     lengths = [len(one.row_N) for one in tiles]
     counts = _joined([one.counts_NK.reshape(-1) for one in tiles], np.int64)

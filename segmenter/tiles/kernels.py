@@ -1,10 +1,9 @@
-"""Kernels of OpenCV in place of slower ones of albumentations and NumPy, to the same bits.
+"""OpenCV kernels that replace slower ones of albumentations and NumPy, with the same bits.
 
-The library still says what happens: seeded, its transforms draw whether they are applied and with which
-parameters. Measured on a tile of 256² × 3 bytes with its mask, in ms: a quarter turn 0.03 for 0.35 (NumPy
-copies pixel by pixel), hue and saturation 0.22 for 0.21 … 0.49 (a negative shift goes through floats),
-counting classes 0.04 for 0.09. Zoom, rotation, brightness and contrast are no faster by hand: they stay the
-library's.
+The library still decides: its seeded transforms draw whether they are applied and with which parameters.
+Measured on a tile of 256² × 3 bytes with its mask, in ms: a quarter turn 0.03 for 0.35 (NumPy copies pixel by
+pixel), hue and saturation 0.22 for 0.21 … 0.49 (a negative shift goes through floats), counting classes 0.04
+for 0.09. Zoom, rotation, brightness and contrast gain nothing, so the library does them.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ Planes = tuple[NDArray[np.uint8], ...]
 def transformed(
     compose: Compose, seed: int, image_HWC: NDArray[Any], planes: Planes = ()
 ) -> tuple[NDArray[Any], Planes]:
-    """Apply a `Compose` seeded with `seed` to image and planes: its bits, by the kernels here if they can."""
+    """Apply a `Compose` seeded with `seed` to image and planes: the library's bits, by faster kernels."""
     if not all(type(one).__name__ in _ALONE for one in compose.transforms):
         compose.set_random_seed(seed)
         return _by_library(compose, image_HWC, planes)
@@ -75,7 +74,7 @@ def transformed(
 
 
 def unbounded(compose: Compose) -> bool:
-    """Return True if it does not need float images clipped to 0 … 1."""
+    """Return True if a `Compose` works without clipping float images to 0 … 1."""
     return all(type(one).__name__ in _UNBOUNDED for one in compose.transforms)
 
 
@@ -88,7 +87,7 @@ def by_pixel(compose: Compose) -> bool:
 
 
 def _unclipped(transform: Any, image_HWC: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Change a float image as the library does before it clips to 0 … 1."""
+    """Change a float image as the library does, but without its clipping to 0 … 1."""
     drawn = transform.get_params_dependent_on_data({}, {"image": image_HWC})
     if "noise_map" in drawn:
         changed = image_HWC + drawn["noise_map"]
@@ -108,9 +107,9 @@ def unmixed(
     moved_HWC: NDArray[Any],
     moved_valid_HW: NDArray[np.bool_],
 ) -> NDArray[Any]:
-    """Remove from a just interpolated image what has no data or lies outside.
+    """Remove the influence of pixels without data, or outside, from a just interpolated image.
 
-    Pixels of which some of the sources have none get the value of the nearest, by which validity moves too.
+    Pixels with any such source get the value of the nearest source, as validity does.
     """
     (transform,) = compose.transforms
     if not transform.params:  # it was not applied
@@ -129,7 +128,7 @@ def unmixed(
 
 
 def extended(image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_]) -> NDArray[Any]:
-    """Fill pixels without data with the value of about the nearest pixel that has data."""
+    """Fill pixels without data with the value of a pixel with data that is about the nearest."""
     if valid_HW.all() or not valid_HW.any():
         return image_HWC
     _, cv2 = libraries()
@@ -146,7 +145,7 @@ def extended(image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_]) -> NDArray[An
 def _by_library(
     transform: Callable[..., dict[str, Any]], image_HWC: NDArray[Any], planes: Planes
 ) -> tuple[NDArray[Any], Planes]:
-    """Pass the planes as one mask: the library would change the masks of a list one by one."""
+    """Apply a transform of the library, with the planes as one mask: it changes lists of masks one by one."""
     if not planes:
         return transform(image=image_HWC)["image"], ()
     _, cv2 = libraries()
@@ -155,9 +154,9 @@ def _by_library(
 
 
 def turned(array_HWC: NDArray[Any], turns: int, mirrored: bool) -> NDArray[Any]:
-    """Turn an array (H, W) or (H, W, C) by quarters against the clock, then mirror it left to right or not.
+    """Turn an array (H, W) or (H, W, C) by quarter turns anticlockwise, then mirror it if `mirrored`.
 
-    `np.rot90(array, turns)`, and `[:, ::-1]` of that. Without either it is the same array, else contiguous.
+    As `np.rot90(array, turns)`, then `[:, ::-1]`. Without changes the same array, else a contiguous one.
     """
     if turns % 4 == 0 and not mirrored:
         return array_HWC
@@ -172,7 +171,7 @@ def turned(array_HWC: NDArray[Any], turns: int, mirrored: bool) -> NDArray[Any]:
 
 
 def _shape(array_HWC: NDArray[Any], turns: int) -> tuple[int, ...]:
-    """Restore an axis of one band, which OpenCV drops."""
+    """Return the shape after quarter turns, with the axis of a single band that OpenCV drops."""
     height, width, *rest = array_HWC.shape
     return (width, height, *rest) if turns % 2 else (height, width, *rest)
 
@@ -191,10 +190,10 @@ def _by_opencv(array: NDArray[Any], turns: int, mirrored: bool) -> NDArray[Any]:
 def shifted_hsv(
     image_HWC: NDArray[np.uint8], hue: float, saturation: float, value: float
 ) -> NDArray[np.uint8]:
-    """Move hue (2° a step), saturation and value (1/255 a step) of 8-bit RGB as albumentations does.
+    """Shift hue (2° a step), saturation and value (1/255 a step) of 8-bit RGB as albumentations does.
 
-    Hue runs round; saturation and value end at 0 and 255, and grey stays grey. Each is a function of 256
-    values: a table, filled by the library's own arithmetic.
+    Hue wraps around; saturation and value are clipped to 0 … 255, and grey stays grey. Each is a table of 256
+    values, computed with the library's own arithmetic.
     """
     if hue == 0 and saturation == 0 and value == 0:
         return image_HWC

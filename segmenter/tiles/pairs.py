@@ -1,4 +1,4 @@
-"""Pairs of a scene's image and label: whether they fit, and the class ids of their pixels."""
+"""Pairs of a scene's image and label: consistency check, and class ids of their pixels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_fit(scene: Scene, image: RasterInfo) -> None:
     """Run `check_label` on a scene.
 
     Raises:
-        DatasetError: also where there is no label.
+        DatasetError: also if there is no label.
     """
     if scene.label is None:
         raise DatasetError(f"{scene.image}: expected a label for scene {scene.name}, there is none")
@@ -30,18 +30,18 @@ def check_fit(scene: Scene, image: RasterInfo) -> None:
 
 
 def row_strips(size: Size, pixels: int = _STRIP_PIXELS) -> Iterator[Window]:
-    """Return full-width windows of at most `pixels` pixels (but one row at least), from top to bottom."""
+    """Return full-width windows of at most `pixels` pixels (but at least one row), from top to bottom."""
     step = max(1, pixels // max(1, size.width))
     for row in range(0, size.height, step):
         yield Window(row, 0, min(step, size.height - row), size.width)
 
 
 def class_ids(dataset: Dataset, scene: Scene, raster: Raster, window: Window) -> NDArray[np.uint8]:
-    """Return (H, W) class ids, `IGNORE` also where the image has no data (read only if it can lack some).
+    """Return (H, W) class ids; `IGNORE` also where the image has no data, read only if it may lack some.
 
     Raises:
-        LabelError: for a value that the class map does not know.
-        RasterError: for a damaged file.
+        LabelError: a value is not in the class map.
+        RasterError: a file is damaged.
     """
     assert scene.label is not None, "check_fit comes first"
     with LabelRaster(scene.label, dataset.classes) as label:

@@ -1,10 +1,9 @@
-"""Tiles put together from several: mosaics, and regions of rare classes pasted from other tiles.
+"""Tiles composed from several: mosaics, and regions of rare classes pasted from other tiles.
 
-Both act on a tile before it is augmented, and move label and validity with the image. All that is drawn is
-keyed by the tile's place in the training, apart from what else is drawn there: a recipe without them computes
-the same bits as before they were known. Where the plan holds classes by scale, tiles are put together within
-a stratum: a class of another scale keeps no promise here. Where tiles are shown by ground size, all parts are
-shown at the scale of the tile that they are put into.
+Both act on a tile before augmentation, and change label and validity with the image. Their random numbers are
+keyed by the tile's slot in the training, independent of all others: recipes without them keep their bits. If
+the plan promises classes by scale, tiles are combined within a stratum: a class of another scale keeps no
+promise here. If tiles are shown by ground size, all parts are shown at the scale of the receiving tile.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from segmenter.tiles.transforms import libraries
 _RARE = 0.5
 """Part of an even share of the pixels below which a class is rare."""
 _MOST = 0.5
-"""Share of a tile that may be pasted over: a region that covers more is a tile of its own."""
+"""Largest share of a tile that may be pasted over."""
 _KEPT = 0.5
 """Probability of each region of the other tile, as in the paper: a random subset of its objects."""
 _LEAST = 4
@@ -40,9 +39,9 @@ _NO_MOSAIC_FROM = 4
 
 
 class Paster:
-    """Changes tiles with the help of others of the same index.
+    """Composes tiles with others of the same index.
 
-    At most four more tiles are read for one: three for a mosaic, one to paste from.
+    At most four more tiles are read for a tile: three for a mosaic, one to paste from.
     """
 
     def __init__(
@@ -53,14 +52,14 @@ class Paster:
         names: Sequence[str],
         min_pixels: int,
     ) -> None:
-        """Take `read`, which gives a tile at its place on the grid, at the gsd of another tile.
+        """Store `read`, which returns a tile at its grid position, at the gsd of another tile.
 
-        It is given their number, that of the other one and the key of its draw, and gives None where they
-        cannot be shown at that scale.
+        Its arguments are the tile's number, the other tile's number and the key of its draw; it returns None
+        if the tile cannot be shown at that scale.
 
         Args:
-            names: of the classes.
-            min_pixels: of a class that a tile to paste from holds.
+            names: names of the classes.
+            min_pixels: least pixels of a class in a tile to paste from.
 
         Raises:
             ConfigError: a class is unknown, or there is nothing to paste.
@@ -80,12 +79,12 @@ class Paster:
         return not self._mosaic and self._paste is None
 
     def __call__(self, tile: Tile, number: int, key: Sequence[int]) -> Tile:
-        """Return the tile, perhaps in a mosaic, perhaps with regions of another one.
+        """Return the tile, perhaps within a mosaic, perhaps with pasted regions of another tile.
 
         Args:
-            number: of the tile in the index.
+            number: number of the tile in the index.
             tile: image (S, S, C), valid (S, S), class ids (S, S); `IGNORE` where not valid.
-            key: seed, epoch, step, slot and attempt: all randomness follows from it.
+            key: seed, epoch, step, slot and attempt: it determines all random numbers.
         """
         if self.does_nothing:
             return tile
@@ -105,7 +104,7 @@ class Paster:
     def _alike(
         self, first: int, among: NDArray[np.int64], number: int, key: Sequence[int], rng: np.random.Generator
     ) -> Tile | None:
-        """Return a tile at the gsd of `number`: the first, or others drawn until one can be; or None."""
+        """Return a tile at the gsd of `number`: the first, or others until one is possible; else None."""
         for _ in range(_SEEN):
             if (tile := self._read(first, number, key)) is not None:
                 return tile
@@ -113,7 +112,7 @@ class Paster:
         return None
 
     def _by_stratum(self, tiles: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Return tiles by the strata of their scenes' gsd, if the plan has any."""
+        """Return tiles grouped by the strata of their scenes' gsd, if the plan has strata."""
         strata = range(int(self._stratum_N.max(initial=0)) + 1)
         return [tiles[self._stratum_N[tiles] == stratum] for stratum in strata]
 
@@ -121,7 +120,7 @@ class Paster:
 def donors(
     config: CopyPasteConfig, index: TileIndex, names: Sequence[str], min_pixels: int
 ) -> dict[int, NDArray[np.int64]]:
-    """Return class id → the tiles that it may be pasted from.
+    """Return, for each class id, the tiles from which it may be pasted.
 
     Raises:
         ConfigError: a class is unknown, no tile holds it, or none is rare.
@@ -164,11 +163,11 @@ def named_classes(config: CopyPasteConfig, names: Sequence[str]) -> list[int]:
 def mosaic(tile: Tile, others: Sequence[Tile | None], rng: np.random.Generator) -> Tile:
     """Join four tiles, each at its own place (Bochkovskiy et al. 2020, arXiv:2004.10934, without scaling).
 
-    A cross in the middle half of the tile divides it; one part, at random, stays the tile's own. Ground size
-    means something here, so that tiles are cut and not shrunk.
+    A cross in the middle half of the tile divides it; one random part keeps the tile's own pixels. Ground
+    size matters here, so tiles are cut, not shrunk.
 
     Args:
-        others: three more, of the same size; None leaves a part the tile's own.
+        others: three more, of the same size; for None the part keeps the tile's own pixels.
     """
     side = tile[2].shape[0]
     row, col = (int(v) for v in rng.integers(side // 4, side - side // 4 + 1, 2))
@@ -183,11 +182,11 @@ def mosaic(tile: Tile, others: Sequence[Tile | None], rng: np.random.Generator) 
 
 
 def paste(tile: Tile, donor: Tile, class_id: int, rng: np.random.Generator) -> Tile:
-    """Draw regions of a class of another tile, flipped and turned, over a tile.
+    """Paste regions of a class of another tile, flipped and turned, over a tile.
 
     Simple copy-paste (Ghiasi et al. 2021, arXiv:2012.07177) for labels of classes: an object is a connected
-    region (neighbours by side or corner) of at least four pixels, if there is one. Nothing but
-    its own pixels is drawn, so what the other tile ignores never covers anything.
+    region (neighbours by side or corner) of at least four pixels, if there is one. Only the object's pixels
+    are pasted, so ignored pixels of the other tile never cover anything.
     """
     moved = _turned(donor, int(rng.integers(8)))
     ids_HW, sizes = regions_of((moved[2] == class_id) & moved[1])
@@ -206,7 +205,7 @@ def paste(tile: Tile, donor: Tile, class_id: int, rng: np.random.Generator) -> T
 
 
 def regions_of(mask_HW: NDArray[np.bool_]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Return connected regions of a mask: (H, W) numbers, 0 outside; and pixels of each, 0 for 0."""
+    """Return connected regions of a mask: (H, W) numbers, 0 outside; and pixel counts, 0 for 0."""
     _, cv2 = libraries()
     count, ids_HW = cv2.connectedComponents(mask_HW.astype(np.uint8), connectivity=8)
     sizes = np.bincount(ids_HW.reshape(-1), minlength=count).astype(np.int64)

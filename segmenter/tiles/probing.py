@@ -1,7 +1,7 @@
-"""Probe of listed transforms: each is applied to a made tile of the data's bands, type and size.
+"""Probe of listed transforms: each is applied to a synthetic tile of the data's bands, type and size.
 
 Many transforms are made for 8-bit RGB: they fail on other images, clip them or round them to 256 values, some
-without a word. What is found here in a second would else end a training, or spoil it in silence.
+silently. Otherwise such a fault would end a training, or spoil it in silence.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LEVELS = (0.0, 1.8, -1.8, 0.9)
 _LEAST_RANGE = 0.05
 """Share of its range that an image must keep in the best of the draws."""
 _FEW_VALUES, _MANY_VALUES = 260, 520
-"""Distinct values of what went through 8 bits, and of what that is told from."""
+"""Numbers of distinct values: at most after 8 bits, and at least before, to detect it."""
 _ALIGNED = 0.8
 """Share of the pixels well inside a class that must show it; drawn-over pixels cost some."""
 _SLACK = 0.01
@@ -48,10 +48,10 @@ Moved = tuple[NDArray[Any], NDArray[np.uint8]]
 
 @dataclass(frozen=True)
 class _Probe:
-    """A made tile: image (H, W, C), label and validity (H, W, 2), and what its bands and type are called.
+    """Synthetic tile: image (H, W, C), label and validity (H, W, 2), and text on its bands and type.
 
     Attributes:
-        unit: in which colour changes are given it; None: as it is.
+        unit: range that colour changes see as 0 … 1; None: values unchanged.
     """
 
     image_HWC: NDArray[Any]
@@ -61,13 +61,13 @@ class _Probe:
 
 
 def check_augmentation(config: AugmentationConfig, dataset: Dataset, side: int) -> None:
-    """Refuse what does not go with the training images; reads a part of the first one only.
+    """Refuse an augmentation that does not fit the training images; reads only a part of the first one.
 
     Args:
-        side: of the tiles, in pixels.
+        side: side of the tiles in pixels.
 
     Raises:
-        ConfigError: naming the setting or the transform and what it does, or a class that is not there.
+        ConfigError: a setting, transform or class name does not fit; the message names it and its effect.
         RasterError: the first image cannot be read.
     """
     if config.copy_paste is not None:
@@ -105,10 +105,10 @@ def check_transforms(
 
 
 def _try(stage: Stage, probe: _Probe) -> None:
-    """Refuse a transform by what it makes of the probe.
+    """Refuse a transform by its effect on the probe.
 
     Raises:
-        ConfigError: naming the transform, and what it does.
+        ConfigError: the transform does not fit; the message names it and its effect.
     """
     draws = list(_draws(stage, probe))
     for fault in (*_shapes(draws, probe), *_values(stage, draws, probe)):
@@ -123,7 +123,7 @@ def _refused(stage: Stage, found: str) -> ConfigError:
 
 
 def _probe(side: int, dtype: str, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]) -> _Probe:
-    """Return blocks of four classes, each with its brightness and some noise, in the range of the data."""
+    """Return blocks of four classes, each with its own brightness and some noise, in the data's range."""
     rng, bands = np.random.default_rng(0), len(mean_C)
     cells = -(-side // max(6, side // 6))
     kinds = rng.permuted(np.arange(cells * cells) % len(_IDS)).reshape(cells, cells)
@@ -150,10 +150,10 @@ def _bands(count: int) -> str:
 
 
 def _draws(stage: Stage, probe: _Probe) -> Iterator[Moved]:
-    """Change the probe with several seeds; what takes no 8-bit image works on the range 0 … 1.
+    """Apply a transform to the probe with several seeds; colour changes see other than 8-bit data as 0 … 1.
 
     Raises:
-        ConfigError: it fails, or one seed gives two results.
+        ConfigError: the transform fails, warns, or gives two results for one seed.
     """
     assert stage.compose is not None
     large = probe.image_HWC.shape[0] > _LARGE
@@ -180,7 +180,7 @@ def _draws(stage: Stage, probe: _Probe) -> Iterator[Moved]:
 
 
 def _shapes(draws: Sequence[Moved], probe: _Probe) -> Iterator[str]:
-    """Describe a change of size or type; empty if there is none."""
+    """Yield a message for each unwanted change of size, bands or type."""
     side = probe.image_HWC.shape[0]
     for image, mask in draws:
         if image.ndim != 3 or image.shape[:2] != (side, side) or mask.shape != probe.mask_HW2.shape:
@@ -195,7 +195,7 @@ def _shapes(draws: Sequence[Moved], probe: _Probe) -> Iterator[str]:
 
 
 def _values(stage: Stage, draws: Sequence[Moved], probe: _Probe) -> Iterator[str]:
-    """Describe a loss in the values: not a number, clipped, rounded."""
+    """Yield a message for each loss in the values: not finite, clipped, rounded."""
     unit = None if stage.spatial else probe.unit
     before = probe.image_HWC if unit is None else unit.shares(probe.image_HWC)
     clips = unit is not None and not (stage.compose and unbounded(stage.compose))
@@ -226,7 +226,7 @@ def _values(stage: Stage, draws: Sequence[Moved], probe: _Probe) -> Iterator[str
 
 
 def _thinned(image_HWC: NDArray[Any]) -> tuple[slice, slice]:
-    """Take every n-th pixel of a large tile: sorting and comparing all would take minutes."""
+    """Return slices that take every n-th pixel of a large tile: sorting all would take minutes."""
     every = slice(None, None, max(1, image_HWC.shape[0] // _LARGE))
     return every, every
 
@@ -236,7 +236,7 @@ def _within_unit(draws: Sequence[Moved]) -> bool:
 
 
 def _labels(draws: Sequence[Moved], probe: _Probe) -> Iterator[str]:
-    """Describe where the label is not that of the image any more."""
+    """Yield a message if the label no longer matches the image."""
     for _, mask in draws:
         # Where it says itself that nothing is valid, the augmenter ignores the label.
         invented = np.setdiff1d(mask[..., 0][mask[..., 1] == 1], (*_IDS, IGNORE)).tolist()
@@ -263,7 +263,7 @@ def _labels(draws: Sequence[Moved], probe: _Probe) -> Iterator[str]:
 
 
 def _well_inside(label_HW: NDArray[np.uint8]) -> NDArray[np.bool_]:
-    """Return pixels of a class whose neighbours, two either way, are of the same: others are interpolated."""
+    """Return pixels with the same class up to two pixels around: others are interpolated."""
     _, cv2 = libraries()
     label_HW, square = np.ascontiguousarray(label_HW), np.ones((5, 5), np.uint8)
     even = cv2.erode(label_HW, square) == cv2.dilate(label_HW, square)
@@ -271,7 +271,7 @@ def _well_inside(label_HW: NDArray[np.uint8]) -> NDArray[np.bool_]:
 
 
 def _nearest_class(image_HWC: NDArray[Any], probe: _Probe) -> NDArray[np.uint8]:
-    """Return (H, W) the class id whose pixels in the probe are the most alike."""
+    """Return (H, W) class ids: for each pixel the class whose probe pixels are most similar."""
     means = [probe.image_HWC[probe.mask_HW2[..., 0] == i].astype(np.float64).mean(axis=0) for i in _IDS]
     scale_C = np.maximum(np.ptp(np.array(means), axis=0), 1e-9)
     distance = [(((image_HWC - mean) / scale_C) ** 2).mean(axis=2) for mean in means]

@@ -1,8 +1,7 @@
-"""Digests of the files that a run is trained on: each scene's image and label, from a bounded part of them.
+"""Digests of a run's training files: each scene's image and label, from a bounded part of the bytes.
 
-It shows whether a resumed run has the data that it was begun with, also where these were copied to
-another disk: names, times and places are not part of it. It reads no more of a file than a training does
-that sees it once.
+They show whether a resumed run has its original data, even if these were copied to another disk: names, times
+and paths do not count. At most as much is read as in one pass of training.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ FILE = "scenes.json"
 _FORMAT = 1
 _REMOTE, _MOST_KEPT = "remote-files.json", 1 << 28
 PIECES, PIECE_BYTES = 16, 1 << 14
-"""Pieces of a file at even distances that are read, with both ends; up to 256 KiB a file is read whole."""
+"""Number and size of evenly spaced pieces of a file, with both ends; up to 256 KiB it is read completely."""
 
 Digests = dict[str, tuple[str, str]]
 """Name of a scene → digests of its image and of its label, empty where it has none."""
 
 
 def file_digest(path: Path) -> str:
-    """Return 64 bits, as hexadecimal digits, of a file's size and of pieces of it.
+    """Return a digest, 16 hexadecimal digits, of a file's size and of pieces of its content.
 
     Raises:
-        DatasetError: it cannot be read.
+        DatasetError: the file cannot be read.
     """
     try:
         with open_bytes(path) as file:
@@ -51,7 +50,7 @@ def file_digest(path: Path) -> str:
 
 
 def scene_digests(scenes: Sequence[Scene], cache: Path, *, progress: bool = True) -> Digests:
-    """Return digests of the scenes' files; cache those of remote files in a folder until a file changes.
+    """Return digests of the scenes' files; those of remote files are cached until a file changes.
 
     Raises:
         DatasetError: a file cannot be read.
@@ -67,7 +66,7 @@ def scene_digests(scenes: Sequence[Scene], cache: Path, *, progress: bool = True
 
 
 class _Kept:
-    """Digests of remote files, kept: to read them in each training would be most of its requests."""
+    """Cached digests of remote files; rereading them would dominate a training's requests."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._new = path, False
@@ -92,19 +91,19 @@ class _Kept:
 
 
 def joint_digest(digests: Digests) -> str:
-    """Return one digest of those of all scenes, whatever their order."""
+    """Return one digest of all scenes' digests, whatever their order."""
     return hashlib.sha256(json.dumps(sorted(digests.items())).encode()).hexdigest()[:32]
 
 
 def save_digests(run: Path, digests: Digests) -> None:
-    """Write them into a run directory; they serve to name what has changed."""
+    """Write digests into a run directory; they allow a later run to name a changed file."""
     write_whole(run / FILE, json.dumps({"format": _FORMAT, "scenes": digests}, indent=0).encode())
 
 
 def changed_file(run: Path, now: Digests) -> str:
-    """Describe the first difference between the scenes that a run was begun with and those here.
+    """Return a message on the first difference between the recorded scenes of a run and the current ones.
 
-    Empty if there is none; if the run does not record them, a line that says so.
+    Empty if there is none; a line that says so if the run has no record.
     """
     before = _load(run / FILE)
     if before is None:

@@ -1,7 +1,7 @@
-"""Mean and deviation of each band over the training scenes: they normalise and augment any pixel type.
+"""Mean and deviation of each band over the training scenes, to normalise and augment any pixel type.
 
-The rule of this module: **which windows are read does not depend on where they lie**, so that no size of
-scenes goes with the grid; and a value that its band declares to be no data is no value of that band.
+The rule of this module: **windows are chosen at random, independent of position**, so that no scene size
+coincides with a grid; a band's nodata values are left out of its statistics.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class BandStatistics:
     """Mean and deviation of the training images, for normalisation.
 
     Attributes:
-        mean_C, std_C: of each band, over pixels with data; the deviation of a constant band is given as 1,
-            so that it normalises to 0.
-        pixels: number of pixels that went in.
-        dtype: of the images; all scenes have the same.
-        min_C, max_C: of each band, over the same pixels.
-        spread_C: deviation of each band once its highest and lowest percent are clipped: the unit of colour
-            changes, which a few saturated pixels do not widen.
+        mean_C, std_C: mean and deviation of each band, over pixels with data; a constant band has deviation
+            1, so that it normalises to 0.
+        pixels: number of pixels used.
+        dtype: pixel type of all images.
+        min_C, max_C: minimum and maximum of each band, over the same pixels.
+        spread_C: deviation of each band after clipping its highest and lowest percent: the unit of colour
+            changes, insensitive to a few saturated pixels.
     """
 
     mean_C: NDArray[np.float64]
@@ -70,13 +70,13 @@ class BandStatistics:
 
     @classmethod
     def of(cls, dtype: str, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]) -> BandStatistics:
-        """Return statistics of made images of which no more is known."""
+        """Return statistics of synthetic images, from mean and deviation alone."""
         return cls(mean_C, std_C, 1, dtype, mean_C - std_C, mean_C + std_C, std_C)
 
 
 @dataclass(frozen=True)
 class _Moments:
-    """Count, mean, sum of squared differences from it, minimum and maximum of each band."""
+    """Count, mean, sum of squared differences from the mean, minimum and maximum of each band."""
 
     count: NDArray[np.int64]
     mean: NDArray[np.float64]
@@ -86,7 +86,7 @@ class _Moments:
 
     @classmethod
     def of(cls, values_NC: NDArray[Any]) -> _Moments:
-        """Take moments of (N, C) pixels in float64: small integers by histogram, others in two passes."""
+        """Compute moments of (N, C) pixels in float64: small integers by histogram, others in two passes."""
         count = np.full(values_NC.shape[1], len(values_NC))
         if not len(values_NC):
             none = np.zeros(values_NC.shape[1])
@@ -102,14 +102,14 @@ class _Moments:
 
     @classmethod
     def by_band(cls, values_NC: NDArray[Any], void_NC: NDArray[np.bool_] | None) -> _Moments:
-        """Take moments as `of`, of each band without the values that are void."""
+        """Compute moments as `of` does, leaving out each band's void values."""
         if void_NC is None:
             return cls.of(values_NC)
         parts = [cls.of(values_NC[~void_NC[:, c], c : c + 1]) for c in range(values_NC.shape[1])]
         return cls(*(np.concatenate(column) for column in zip(*(astuple(p) for p in parts), strict=True)))
 
     def merged(self, other: _Moments) -> _Moments:
-        """Merge both sets of pixels (Chan, Golub & LeVeque 1979, eq. 2.1): no difference of large squares."""
+        """Merge the moments of two pixel sets without cancellation (Chan, Golub & LeVeque 1979, eq. 2.1)."""
         count = self.count + other.count
         some = np.maximum(count, 1)
         delta = other.mean - self.mean
@@ -120,7 +120,7 @@ class _Moments:
 
 
 def _histogram_moments(values_N: NDArray[Any]) -> tuple[float, float, float, float]:
-    """Return mean, squared differences, minimum, maximum of integers: 20 times as fast as in float64."""
+    """Return mean, squared differences, minimum, maximum of integers, 20 times as fast as in float64."""
     least = int(np.iinfo(values_N.dtype).min)
     counts = np.bincount(values_N.astype(np.intp) - least)
     levels = np.arange(len(counts), dtype=np.float64) + least
@@ -137,11 +137,11 @@ def band_statistics(
     workers: int | None = None,
     progress: bool = True,
 ) -> BandStatistics:
-    """Return statistics of the bands over the scenes of a split, without pixels that have no data.
+    """Return band statistics over the scenes of a split, without pixels that have no data.
 
-    Exact where the scenes have at most `most_pixels` pixels. Otherwise about as many are read, in windows
-    of some 512×512 pixels, of each scene a share of them (where there are more than 4096 scenes, of so many):
-    at random, and the same ones each time. Kept beside the index until a file changes.
+    Exact if the scenes have at most `most_pixels` pixels. Otherwise about that many are read, in windows of
+    some 512×512 pixels, a share of each scene (of 4096 scenes, if there are more), at random but the same
+    each time. Cached beside the index until a file changes.
 
     Raises:
         DatasetError: scenes differ in type or number of bands, or have no pixel with data.
@@ -167,10 +167,10 @@ def band_statistics(
 
 
 def _jobs(scenes: Sequence[Scene], sizes: Sequence[Size], most_pixels: int) -> list[tuple[Scene, Window]]:
-    """Return the windows to read: every row if that is not too much, else a random share of each scene's.
+    """Return the windows to read: all rows if not too many, else a random share of each scene's.
 
-    Scenes and the windows of each are shuffled before windows are taken at even distances: each scene keeps
-    its share, and no row, column or order of files recurs with the distance.
+    Scenes and their windows are shuffled before windows are taken at even distances: each scene keeps its
+    share, and the distance cannot coincide with rows, columns or the order of files.
     """
     pairs = list(zip(scenes, sizes, strict=True))
     total = sum(size.pixels for size in sizes)
@@ -198,7 +198,7 @@ def _statistics(moments: _Moments, dtype: str, sample_NC: NDArray[np.float64]) -
 
 
 def _spread(sample_N: NDArray[np.float64], std: float) -> float:
-    """Return the deviation of a band's sample with clipped ends, to four digits: equal on any machine."""
+    """Return the deviation of a band's sample with clipped ends, to four digits, equal on any machine."""
     sample_N = sample_N[~np.isnan(sample_N)]
     if not len(sample_N):
         return std
@@ -209,7 +209,7 @@ def _spread(sample_N: NDArray[np.float64], std: float) -> float:
 def _moments(
     dataset: Dataset, jobs: Sequence[tuple[Scene, Window]], workers: int | None, progress: bool
 ) -> tuple[_Moments, NDArray[np.float64]]:
-    """Return moments over the windows, and some pixels, NaN where void; each scene is opened once."""
+    """Return moments over the windows, and a sample of pixels, NaN where void; each scene is opened once."""
     by_scene: dict[Scene, list[Window]] = {}
     for scene, window in jobs:
         by_scene.setdefault(scene, []).append(window)
@@ -248,7 +248,7 @@ def _moments(
 
 
 def _same_kind(dataset: Dataset, scenes: Sequence[Scene], workers: int | None) -> list[RasterInfo]:
-    """Return the headers of the scenes, all of one type and number of bands."""
+    """Return the headers of the scenes; all must have one type and number of bands."""
 
     def header(scene: Scene) -> tuple[RasterInfo, tuple[int, ...]]:
         with open_raster(scene.image, dataset.bands) as raster:
@@ -276,19 +276,18 @@ def _same_kind(dataset: Dataset, scenes: Sequence[Scene], workers: int | None) -
 
 
 def band_names(dataset: Dataset) -> Names:
-    """Return the names of the bands that the model sees, as the first training image gives them."""
+    """Return the names of the bands that the model sees, from the first training image."""
     with open_raster(dataset.of("train")[0].image, dataset.bands) as raster:
         return used_names(raster.info, raster.bands)
 
 
 def check_band_counts(dataset: Dataset, expected: int, workers: int | None = None) -> None:
-    """Refuse a dataset some of whose scenes have another number of bands than those of `band_statistics`.
+    """Refuse a dataset if a scene's number of bands differs from `band_statistics`.
 
-    Looks at the headers of those that the statistics were not taken of; where the bands are named there is
-    nothing to look at.
+    Reads the headers of scenes that the statistics did not use; none if the recipe names the bands.
 
     Raises:
-        DatasetError: naming the file, and asking for the bands.
+        DatasetError: a number differs; the message names the file and asks for `bands`.
         RasterError: a header cannot be read.
     """
     train = dataset.of("train")
@@ -311,7 +310,7 @@ def _check_count(dataset: Dataset, info: RasterInfo, count: int, expected: int, 
 
 
 def _some(scenes: Sequence[Scene], most: int) -> Sequence[Scene]:
-    """Return at most `most` of the scenes, at random, in their order."""
+    """Return at most `most` of the scenes, chosen at random, in their order."""
     if len(scenes) <= most:
         return scenes
     return [scenes[i] for i in np.sort(np.random.default_rng(_SEED).permutation(len(scenes))[:most])]
@@ -323,7 +322,7 @@ def _key(dataset: Dataset, scenes: Sequence[Scene], most_pixels: int) -> str:
 
 
 def _load(path: Path) -> BandStatistics | None:
-    """Load statistics of an earlier run; None, with a line on stderr if damaged or of another format."""
+    """Load statistics of an earlier call; if damaged or of another format, None and a line on stderr."""
     if not path.exists():
         return None
     try:

@@ -1,8 +1,8 @@
-"""Store of scenes: tiles from packs where there are any, else straight from the files, where that is cheap.
+"""Store of scenes: tiles from packs, or from the files themselves if that is cheap.
 
-A window of a JPEG, a PNG or a striped, compressed TIFF costs decoding most of the file. Such images and
-labels are decoded once into packs beside the index; tiled TIFFs, and files that are hardly larger than a
-tile, are read as they are, unless `python -m datasets pack` has packed them.
+Reading a window of a JPEG, a PNG or a striped, compressed TIFF means decoding most of the file. Such images
+and labels are decoded once into packs beside the index; tiled TIFFs, and files hardly larger than a tile, are
+read directly, unless `python -m datasets pack` has packed them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Tile = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]
 
 
 class SceneStore:
-    """Windows of the scenes of one split, from any thread; after pickling, from another process."""
+    """Windows of the scenes of one split, for any thread and, after pickling, other processes."""
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class SceneStore:
         mean_C: Sequence[float] = (),
         progress: bool = True,
     ) -> None:
-        """Find what is packed in `cache`, and pack what cannot be read in windows cheaply, with a bar.
+        """Find packs in `cache`; pack files whose windows are expensive to read, with a progress bar.
 
         Args:
-            mean_C: of the bands, read where a band alone has no data; empty: its own value is.
+            mean_C: mean of each band, which replaces single bands without data; empty: they keep their value.
 
         Raises:
-            DatasetError: the packs would be larger than is allowed.
-            OutputError: they do not fit on the disk.
+            DatasetError: the packs would exceed the size limit.
+            OutputError: the packs do not fit on the disk.
         """
         self._dataset, self._scenes = dataset, tuple(scenes)
         self._files, self._folder = KnownRasters(), PackFolder(cache, shared=dataset.cache is not None)
@@ -97,7 +97,7 @@ class SceneStore:
             say(line)
 
     def _find(self) -> None:
-        """Take what is packed, and keep others from removing it."""
+        """Find existing packs, and keep other processes from removing them."""
         for _ in range(3):
             self._packed = {}
             for i, scene in enumerate(self._scenes):
@@ -111,7 +111,7 @@ class SceneStore:
         self._packed = {}
 
     def _pack(self, infos: dict[int, RasterInfo], progress: bool) -> None:
-        """Pack images and labels that are not, and cost much to read in place."""
+        """Pack images and labels that are not packed yet and are expensive to read in place."""
         jobs = [
             Job.of_image(self._dataset, self._scenes[i], info)
             for i, info in infos.items()
@@ -137,11 +137,11 @@ class SceneStore:
 
     @property
     def class_names(self) -> list[str]:
-        """Names of the dataset's classes, in the order of the ids."""
+        """Names of the dataset's classes, in the order of their ids."""
         return self._dataset.classes.names
 
     def read(self, scene: int, window: Window) -> Tile:
-        """Return image (H, W, C), valid (H, W) and class ids (H, W) of a window; invalid beyond the scene.
+        """Return image (H, W, C), valid (H, W) and class ids (H, W) of a window; invalid outside the scene.
 
         Pixels without data are 0 in the image and `IGNORE` in the label.
         """
@@ -160,9 +160,9 @@ class SceneStore:
         return image, valid, label
 
     def outline(self, scene: int, window: Window, dtype: str) -> Tile:
-        """Read a window with an image of one band of zeros, if label and validity alone matter.
+        """Read a window with a one-band image of zeros, if only label and validity matter.
 
-        An image's pixels are read only where they decide what has data.
+        The image's pixels are read only if validity depends on them.
         """
         shape = (window.height, window.width)
         inside = window.intersection(Window.of(self._sizes[scene]))
@@ -180,14 +180,14 @@ class SceneStore:
         return np.zeros((*shape, 1), dtype), valid, label
 
     def _is_full(self, scene: int) -> bool:
-        """Return True if all pixels of an image have data, by its header alone."""
+        """Return True if all pixels of an image have data, judged by its header."""
         if scene not in self._full:
             with self._opened(scene, "image") as raster:
                 self._full[scene] = not raster.may_have_nodata
         return self._full[scene]
 
     def read_label(self, scene: int, window: Window) -> NDArray[np.uint8]:
-        """Return class ids (H, W) of a window, also without image data; `IGNORE` beyond the scene."""
+        """Return class ids (H, W) of a window, also without image data; `IGNORE` outside the scene."""
         path, inside = self._scenes[scene].label, window.intersection(Window.of(self._sizes[scene]))
         label = np.full((window.height, window.width), IGNORE, np.uint8)
         if path is None or not inside.size.pixels:
@@ -205,7 +205,7 @@ class SceneStore:
         return self._sizes[scene]
 
     def window_in_scene(self, scene: int, window: Window) -> Window:
-        """Return the window moved so that it lies in its scene, as far as the scene is large enough."""
+        """Return the window moved into its scene, if the scene is large enough."""
         size = self._sizes[scene]
         row = max(0, min(window.row, size.height - window.height))
         col = max(0, min(window.col, size.width - window.width))
@@ -246,7 +246,7 @@ class SceneStore:
                 break
 
     def _renew(self, scene: int, kind: Kind, damaged: PackedArray, why: str) -> None:
-        """Decode the scene anew into a pack of its own, unless another thread or process has done so."""
+        """Decode the scene again into a separate pack, unless another thread or process has done so."""
         with self._lock:
             if self._packed[scene, kind] is not damaged:
                 return
@@ -266,7 +266,7 @@ class SceneStore:
             self._packed[scene, kind] = renewed
 
     def _told(self) -> str:
-        """Return a line on what is read from packs."""
+        """Return a line on the files that are read from packs."""
         packs = {one.pack.path: one.pack.bytes for one in self._packed.values()}
         images = sum(kind == "image" for _, kind in self._packed)
         what = f"images of {images} and labels of {len(self._packed) - images}"
@@ -276,7 +276,7 @@ class SceneStore:
         )
 
     def _told_remote(self) -> str:
-        """Return a line on what is read from servers, tile by tile; empty if nothing is."""
+        """Return a line on the files that are read from servers tile by tile; empty if there are none."""
         remote = [
             i
             for i, scene in enumerate(self._scenes)
@@ -294,10 +294,10 @@ class SceneStore:
 
     @contextlib.contextmanager
     def _opened(self, scene: int, kind: Kind) -> Iterator[Any]:
-        """Give this thread's handle: GDAL's may not be shared between threads.
+        """Yield this thread's handle: threads must not share GDAL handles.
 
-        Small files are closed at once: blocks that GDAL keeps of each would be other memory every time, and
-        that costs half as much again as the reading.
+        Small files are closed at once: GDAL would allocate new memory for each one's blocks, which costs half
+        as much again as the reading.
         """
         if self._sizes[scene].pixels <= self._small:
             with self._open(scene, kind) as raster:
@@ -314,14 +314,14 @@ class SceneStore:
         yield handles[scene, kind]
 
     def _header(self, image: Path) -> RasterInfo:
-        """Return the header of an image, known from then on, also to processes that get this store."""
+        """Return the header of an image, cached also for processes that get this store."""
         with self._files.image(image, self._dataset.bands) as raster:
             return raster.info
 
     def know_labels(self) -> None:
-        """Open once the labels that are opened for each tile, before this store goes to worker processes.
+        """Validate frequently opened labels once, before this store is sent to worker processes.
 
-        Otherwise each of them would open each in full, sooner or later, for all its checks.
+        Otherwise each process would open each label in full, with all checks.
         """
         label = {i: scene.label for i, scene in enumerate(self._scenes) if (i, "label") not in self._packed}
         opened_often = [i for i in label if self._sizes[i].pixels <= self._small]
@@ -349,7 +349,7 @@ def _most_open() -> int:
 
 
 def tell_leftovers(folder: PackFolder) -> None:
-    """Remove what killed processes left, and name the copies of older versions."""
+    """Remove leftovers of killed processes, and report copies of older versions."""
     if left := folder.sweep():
         say(f"{folder.path}: half-written packs that killed processes left, removed: {left}", aside=True)
     old = folder.path.with_name(_OLD)
@@ -358,7 +358,7 @@ def tell_leftovers(folder: PackFolder) -> None:
 
 
 def tell_damaged(folder: PackFolder) -> None:
-    """Remove packs that are damaged as a whole."""
+    """Remove packs that are damaged as a whole, and report them."""
     if folder.damaged:
         what = "packs damaged, or of another format: their scenes are decoded anew"
         say(f"{folder.path}: {len(folder.damaged)} of the {what}", aside=True)
@@ -366,16 +366,16 @@ def tell_damaged(folder: PackFolder) -> None:
 
 
 def tell_replaced(folder: PackFolder) -> None:
-    """Remove packs whose scenes are all in newer ones."""
+    """Remove packs whose scenes are all in newer ones, and report them."""
     if replaced := folder.remove_replaced():
         say(f"{folder.path}: removed packs whose scenes are all in newer ones: {gibibytes(replaced)}")
 
 
 def make_room(folder: PackFolder, jobs: Sequence[Job], limit: int | None) -> None:
-    """Make room for jobs, and say what went for it.
+    """Make room for jobs, and report removed packs.
 
     Raises:
-        DatasetError: the limit leaves none; OutputError: the disk has none.
+        DatasetError: the limit leaves no room; OutputError: the disk has none.
     """
     if removed := folder.make_room(sum(job.bytes for job in jobs), limit):
         what = "removed packs that were not used for longest (dataset.cache_limit)"
@@ -383,7 +383,7 @@ def make_room(folder: PackFolder, jobs: Sequence[Job], limit: int | None) -> Non
 
 
 def _announce(folder: PackFolder, jobs: Sequence[Job], codec: CacheCodec) -> None:
-    """Say what is about to be written beside the data, where, and how to have it elsewhere."""
+    """Print the files to be written beside the data, their folder, and how to choose another one."""
     paths = [job.scene.image if job.kind == "image" else job.scene.label for job in jobs]
     needed = sum(job.bytes for job in jobs)
     times = needed / max(1, sum(path.stat().st_size for path in paths if path is not None))

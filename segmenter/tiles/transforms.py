@@ -1,8 +1,8 @@
-"""Transforms of albumentations by name, built and checked. The only module that imports the library.
+"""Transforms of albumentations by name, built and checked; no other module imports the library.
 
-albumentations 2.0.8 is the last release under the MIT licence and no longer maintained: all that the
-program asks of it passes through here and `Augmenter`, so that it can be replaced. It only warns of
-parameters that it does not know, and fills what comes in from outside with class 0: both are mended here.
+albumentations 2.0.8 is the last release under the MIT licence and no longer maintained: all its uses are here
+and in `Augmenter`, so that it can be replaced. It only warns of unknown parameters, and fills pixels from
+outside with class 0: both are corrected here.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _TILE_KEYS = {"image", "mask"}
 
 @dataclass(frozen=True)
 class Stage:
-    """Transforms that are drawn together, from one seed.
+    """Transforms that are drawn together from one seed.
 
     Attributes:
-        compose: of the library; None where there is nothing to do.
-        spatial: it moves pixels, and the label with them.
-        keeps_all: each class keeps its pixels.
-        interpolates: new pixels are mixed from several old ones, which may have no data.
-        asked_as: place in the recipe and name, for messages; empty for a shorthand.
+        compose: the library's `Compose`; None if there is nothing to do.
+        spatial: True if it moves pixels, and the label with them.
+        keeps_all: True if each class keeps its pixels.
+        interpolates: True if new pixels are mixed from several old ones, which may have no data.
+        asked_as: location in the recipe and name, for messages; empty for a shorthand.
     """
 
     compose: Compose | None
@@ -62,7 +62,7 @@ class Stage:
 
 @functools.cache
 def libraries() -> tuple[Any, Any]:
-    """Import albumentations and OpenCV at first use, with the settings that augmenting relies on."""
+    """Import albumentations and OpenCV at first use, with the settings that augmentation needs."""
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # importing must not ask the network for news
     import albumentations
     import cv2
@@ -83,7 +83,7 @@ def stages_of(config: AugmentationConfig) -> list[Stage]:
     """Return the stages of a recipe's augmentation: flips and turns, zoom and rotation, colour, listed ones.
 
     Raises:
-        ConfigError: naming the listed transform that is unknown, or has a wrong parameter.
+        ConfigError: a listed transform is unknown or has a wrong parameter; the message names it.
     """
     flips, affine, colour = shorthand(config)
     stages = [Stage(_compose(flips), spatial=True, keeps_all=True)]  # has a seed of its own, also when empty
@@ -100,7 +100,7 @@ def stages_of(config: AugmentationConfig) -> list[Stage]:
 def shorthand(
     config: AugmentationConfig,
 ) -> tuple[list[TransformConfig], list[TransformConfig], list[TransformConfig]]:
-    """Return what the section's settings stand for: flips and turns; zoom and rotation; colour."""
+    """Return the transforms of the section's shorthands: flips and turns; zoom and rotation; colour."""
 
     def transform(name: str, p: float = 1.0, **parameters: Any) -> TransformConfig:
         return TransformConfig(name=name, p=p, **parameters)
@@ -148,7 +148,7 @@ def _class(name: str, where: str) -> Callable[..., Any]:
     """Return the library's class of a transform.
 
     Raises:
-        ConfigError: it does not exist, or cannot be used.
+        ConfigError: the transform does not exist or cannot be used.
     """
     if why := _UNFIT.get(name):
         raise ConfigError(f"{where}: {name} is not for tiles with labels: {why}; take it out")
@@ -168,7 +168,7 @@ def _class(name: str, where: str) -> Callable[..., Any]:
 
 @functools.cache
 def _known() -> dict[str, Callable[..., Any]]:
-    """Return transforms of images by name, without those of volumes and base classes."""
+    """Return the library's image transforms by name, without volume transforms and base classes."""
     A, _ = libraries()
     bases = (A.BasicTransform, A.DualTransform, A.ImageOnlyTransform, A.Transform3D)
     classes = {
@@ -179,12 +179,12 @@ def _known() -> dict[str, Callable[..., Any]]:
 
 
 def known_transforms() -> list[str]:
-    """Return the names of transforms that a recipe may list, as far as the data allow them."""
+    """Return the names of transforms that a recipe may list; whether they fit the data is checked later."""
     return sorted(set(_known()) - set(_UNFIT))
 
 
 def _built(config: TransformConfig, kind: Callable[..., Any], where: str) -> Any:
-    """Make a transform; masks move by nearest neighbour, and what comes in from outside is ignored.
+    """Build a transform; masks move by nearest neighbour, and pixels from outside are ignored.
 
     Raises:
         ConfigError: a parameter is unknown, missing or wrong.
@@ -216,7 +216,7 @@ def _built(config: TransformConfig, kind: Callable[..., Any], where: str) -> Any
 
 
 def _said(error: Exception) -> str:
-    """Return the library's objection to a transform's parameters, on one line."""
+    """Return the library's message on wrong parameters, on one line."""
     cause = error.__cause__
     if not isinstance(cause, ValidationError):
         return shortened(" ".join(str(error).split()) or type(error).__name__)

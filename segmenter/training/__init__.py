@@ -1,1 +1,1 @@
-"""Losses, schedules, optimisers, the compiled step, the loop, validation, signals."""
+"""Losses, schedules, optimisers, the compiled step, training loop, validation, signals."""

@@ -1,4 +1,4 @@
-"""Checks of a training before anything is written, and memory that ends nevertheless."""
+"""Checks of a training before anything is written, and errors of exhausted memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SURELY = 2 / 3
 
 
 def check_devices(recipe: Recipe, devices: Devices, *, profile: bool = False) -> None:
-    """Refuse what does not go with these devices."""
+    """Refuse settings that do not fit these devices."""
     if profile and devices.kind.elsewhere:
         raise ConfigError(
             f"--profile: expected without distribution.strategy: {recipe.distribution.strategy}, whose steps "
@@ -44,17 +44,17 @@ def check_devices(recipe: Recipe, devices: Devices, *, profile: bool = False) ->
 
 
 def check_memory(recipe: Recipe, devices: Devices, of_a_tile: int, parameters: int) -> str:
-    """Return a warning where a step may not fit into the memory; empty where it does.
+    """Return a warning if a step may exceed the memory; else empty text.
 
-    The kernel ends a process that takes all of a machine's memory without a word; a GPU's own error comes in
-    time, so that it is only warned of.
+    The kernel kills a process that exhausts a machine's memory without a message; a GPU raises an error, so a
+    warning suffices there.
 
     Args:
-        of_a_tile: bytes by `training_bytes_per_image`, which count up to half as much again as is taken.
-        parameters: of the model.
+        of_a_tile: bytes by `training_bytes_per_image`, up to 1.5 times the real need.
+        parameters: number of the model's parameters.
 
     Raises:
-        ConfigError: the machine's memory cannot hold it.
+        ConfigError: a step exceeds the machine's memory.
     """
     training, used = recipe.training, devices.used
     dealt = devices.dealt(training.global_batch)[devices.first : devices.first + len(used)]
@@ -81,7 +81,7 @@ def check_memory(recipe: Recipe, devices: Devices, of_a_tile: int, parameters: i
 
 
 def _smaller(recipe: Recipe, share: float) -> str:
-    """Return settings that make a step smaller, if `share` of its tiles fits into the memory."""
+    """Return settings that reduce a step's memory, given the share of its tiles that fits."""
     batch = recipe.training.global_batch
     fits = int(batch * share)
     if fits < 1:
@@ -94,7 +94,7 @@ def _smaller(recipe: Recipe, share: float) -> str:
 
 
 def check_same_plan(run: Run, tiles: Tiles, planned_for: int, checkpoint: Checkpoint) -> None:
-    """Refuse to go on with other data, or with another plan than that of which the rest is to be done."""
+    """Refuse to resume with other data, or with a plan that differs from the one begun."""
     if changed := changed_data(run, tiles):
         raise CheckpointError(
             f"{run.path}: {changed} since this run was started: what follows would be another training; put "
@@ -115,7 +115,7 @@ def check_same_plan(run: Run, tiles: Tiles, planned_for: int, checkpoint: Checkp
 
 @contextmanager
 def in_memory(recipe: Recipe, replicas: int) -> Iterator[None]:
-    """Say in one line that memory ended in a step, or in the batches that wait for one."""
+    """Convert errors of exhausted memory in a step, or in waiting batches, to one line."""
     import tensorflow as tf
 
     try:

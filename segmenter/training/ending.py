@@ -1,4 +1,4 @@
-"""End of a training: its outcome, and on one screen the best validation, its classes and the pictures."""
+"""End of a training: outcome, and a one-screen summary with best validation, classes and pictures."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Outcome:
     """Outcome of a call that trained.
 
     Attributes:
-        run: its directory.
+        run: run directory.
         ended: "finished", "early" (by training.stop_after) or "stopped" (by a signal).
-        resumed: it went on from a checkpoint.
-        epochs, steps: done by the run in all.
-        seconds: of this call's training, validations included.
-        best: the best validation so far; None without one.
+        resumed: True if it resumed from a checkpoint.
+        epochs, steps: number done by the run in all.
+        seconds: duration of this call's training, including validations.
+        best: the best validation so far; None without validation.
         exit_code: 0, or 128 + the number of the signal.
     """
 
@@ -55,7 +55,7 @@ class Outcome:
     exit_code: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the outcome for JSON; scores that are not numbers are null."""
+        """Return the outcome as data for JSON; undefined scores are null."""
         best = self.best
         return {
             "run": str(self.run),
@@ -71,7 +71,7 @@ class Outcome:
 
 
 def train_to_end(trainer: Trainer, *, resumed: bool = False) -> Outcome:
-    """Train, and say how to go on from where it ends."""
+    """Train to the end; print how to continue from there."""
     path, chief, started = trainer.run.path, trainer.devices.workers.chief, time.perf_counter()
 
     def outcome(ended: str, exit_code: int = 0) -> Outcome:
@@ -97,7 +97,7 @@ def train_to_end(trainer: Trainer, *, resumed: bool = False) -> Outcome:
 
 
 def _describe_end(trainer: Trainer) -> None:
-    """Say what a training that is done has reached, and write its report."""
+    """Print the result of a finished training, and write its report."""
     path = trainer.run.path
     if (drawn := trainer.feed.drawn).tiles:
         say(
@@ -124,7 +124,7 @@ def _describe_early_end(trainer: Trainer) -> str:
 
 
 def leave_report(run: Path) -> None:
-    """Write `report.html` into a run directory, and say where it is, or in one line why it is not."""
+    """Write `report.html` into a run directory, and print its path or the reason of a failure."""
     try:
         say(f"report: {write_report(run)}")
     except SegmenterError as error:
@@ -133,7 +133,7 @@ def leave_report(run: Path) -> None:
 
 
 def describe_result(run: Path, best_by: str) -> list[str]:
-    """Return lines on the best validation of a run; without one, only where the learning curves are."""
+    """Return lines on a run's best validation; without one, only the path of the learning curves."""
     lines = describe_scores(run, best_by)
     if (best := scored(run / BEST_FILES[0])) is not None:
         lines += ["", *_classes(best.scores), *_confusions(best.scores), ""]
@@ -142,7 +142,7 @@ def describe_result(run: Path, best_by: str) -> list[str]:
 
 
 def _classes(scores: Scores) -> list[str]:
-    """Return a line for each class with its IoU, also as a bar; of many, for the worst and the best."""
+    """Return a line for each class with its IoU and a bar; if there are many, only the worst and best."""
     ious = [float(iou) for iou in scores.iou]
     chosen = _chosen(ious)
     shares = [float(count) / max(1, scores.pixels) for count in scores.truth_pixels]
@@ -159,7 +159,7 @@ def _classes(scores: Scores) -> list[str]:
 
 
 def _chosen(ious: list[float]) -> list[int]:
-    """Return the numbers of the classes that get a line; of many, those of lowest and highest IoU."""
+    """Return the indices of the classes to print; if there are many, lowest and highest IoU."""
     if len(ious) <= _MOST_CLASSES:
         return list(range(len(ious)))
     ranked = sorted((i for i, iou in enumerate(ious) if not math.isnan(iou)), key=lambda i: ious[i])
@@ -167,7 +167,7 @@ def _chosen(ious: list[float]) -> list[int]:
 
 
 def _confusions(scores: Scores) -> list[str]:
-    """Return lines on the largest shares of a class's pixels that are taken for another class."""
+    """Return lines on the largest confusions, as shares of the true class's pixels."""
     truth = scores.truth_pixels[:, None]
     shares = np.divide(scores.matrix, truth, out=np.zeros(scores.matrix.shape), where=truth > 0)
     np.fill_diagonal(shares, 0)

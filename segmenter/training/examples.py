@@ -1,4 +1,4 @@
-"""Windows of a validation that are worth a look: the most classes, the most mistakes, the best."""
+"""Validation windows worth showing: most classes, most mistakes, best results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Seen:
 
 @dataclass(frozen=True, eq=False)
 class _Thin:
-    """A window as its pictures will show it: every so many pixels of its label and its map."""
+    """A window subsampled for its pictures, with label and map."""
 
     scene: Scene
     window: Window
@@ -53,13 +53,13 @@ class _Thin:
 
 
 class Examples:
-    """Windows of a validation, as far as it has come; the first of equals.
+    """Selected windows of a validation so far; for ties, the first.
 
-    In memory are two windows as they are and a few that are thinned out, however many there are.
+    Memory holds only two full windows and a few subsampled ones.
 
     Attributes:
-        windows: labelled ones seen so far.
-        scenes: names of theirs.
+        windows: number of labelled windows so far.
+        scenes: names of their scenes.
     """
 
     def __init__(self) -> None:
@@ -71,7 +71,7 @@ class Examples:
     def consider(
         self, scene: Scene, window: Window, label: NDArray[np.uint8], prediction: NDArray[np.uint8]
     ) -> None:
-        """Look at a window of a scene with its class ids; pixels without data count nowhere."""
+        """Consider a window of a scene with its class ids; pixels without data are ignored."""
         labelled = (label != IGNORE) & (prediction != IGNORE)
         wrong, right = (int((labelled & where).sum()) for where in (label != prediction, label == prediction))
         classes = int(np.count_nonzero(np.bincount(label[labelled], minlength=1)))
@@ -91,7 +91,7 @@ class Examples:
         self._right.offer((_classes_right(label, labelled, prediction), right), *place, right, wrong + right)
 
     def read(self, dataset: Dataset) -> list[Example]:
-        """Read the windows with the most classes and with the most mistakes, which may be one.
+        """Read the windows with most classes and with most mistakes, which may be the same one.
 
         Raises:
             RasterError: a scene cannot be read again.
@@ -102,7 +102,7 @@ class Examples:
         return [_example(self._best[why[0]], why, dataset) for why in reasons.values()]
 
     def shown(self, dataset: Dataset) -> list[ShownWindow]:
-        """Return the windows with the most wrong pixels, worst first, and those with the most classes right.
+        """Return the windows with most wrong pixels, worst first, then those with most correct classes.
 
         Raises:
             RasterError: a scene cannot be read again.
@@ -119,7 +119,7 @@ class Examples:
 def _classes_right(
     label: NDArray[np.uint8], labelled: NDArray[np.bool_], prediction: NDArray[np.uint8]
 ) -> float:
-    """Sum over a window's classes of the share that is right; traces of a class do not count."""
+    """Sum the correct shares of a window's classes; traces of a class are ignored."""
     truth = np.bincount(label[labelled], minlength=256)
     right = np.bincount(label[labelled & (label == prediction)], minlength=256)
     counted = truth >= max(1, _TRACE * truth.sum())
@@ -127,7 +127,7 @@ def _classes_right(
 
 
 class _Ranking:
-    """The windows of the highest values, of which the first of equals are kept."""
+    """Windows with the highest values; for ties, the first."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -144,7 +144,7 @@ class _Ranking:
         right: int,
         labelled: int,
     ) -> None:
-        """Keep a window if its value is among the highest so far."""
+        """Add a window if its value is among the highest so far."""
         self._offered += 1
         if len(self._kept) == self._most and value <= self._kept[0][0]:
             return
@@ -155,7 +155,7 @@ class _Ranking:
         del self._kept[: -self._most]
 
     def found(self) -> list[_Thin]:
-        """Return the windows from the highest value down."""
+        """Return the windows, highest value first."""
         return [one for *_, one in reversed(self._kept)]
 
 
@@ -195,7 +195,7 @@ def _shown(why: Literal["worst", "best"], one: _Thin, dataset: Dataset) -> Shown
 def show_best(
     run: Run, position: Position, dataset: Dataset, confusion: ConfusionMatrix, examples: Examples
 ) -> None:
-    """Keep the scores of the validation just done, draw its summary, and keep its worst and best windows.
+    """Store the scores of the validation just done as the best, with its summary and windows.
 
     Raises:
         RasterError: a scene cannot be read again.

@@ -1,4 +1,4 @@
-"""Screen of what the input of a training costs and how many cards it feeds, without training."""
+"""Measurement screen: cost of a training's input and the number of cards it can feed, without training."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def measure_input(
     minutes: float,
     need: float | None,
 ) -> str:
-    """Return a screen on the input: cost of a tile by stage, tiles a second, cards that these feed.
+    """Return text on the input: cost of a tile by stage, tiles a second, number of cards that can be fed.
 
     Args:
-        names: of the classes.
-        workers: processes that make the batches; None: threads of this one.
-        steps, minutes: what is fed for the rate, whichever ends first.
-        need: tiles a second of one card; None: at most what an RTX 2080 Ti's convolutions take.
+        names: names of the classes.
+        workers: worker processes that make the batches; None: threads of this process.
+        steps, minutes: limits of the measurement, whichever comes first.
+        need: tiles a second of one card; None: upper limit for an RTX 2080 Ti, from its convolutions.
     """
     form = tiles.image_form
     plan = epoch_plan(recipe, tiles.index, names, 0)
@@ -94,7 +94,7 @@ def _limit(cost: Cost) -> str:
 
 
 def _need_of_a_card(recipe: Recipe, bands: int, classes: int) -> tuple[float, str]:
-    """Return the tiles a second that a card takes at most, and the source of that number."""
+    """Return an upper limit of a card's tiles a second, and the source of that number."""
     from segmenter.devices.setup import load_tensorflow
     from segmenter.model.building import build_model
     from segmenter.model.size import convolution_flops

@@ -1,4 +1,4 @@
-"""Learner: the model of a training with its optimiser and average, and the steps that update them."""
+"""Learner: a training's model with optimiser and weight average, and the steps that update them."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from segmenter.training.xla_trial import tried_xla, with_xla_as_before, xla_fact
 
 
 class Learner:
-    """Model, optimiser and average of a training, on its devices.
+    """Model, optimiser and weight average of a training, on its devices.
 
     Attributes:
-        model: a Keras model; `averaged` follows it, None without an average.
-        optimiser, pace: of its weights.
-        parts: what its step is made of.
-        steps: compiled function (stack, count) of several steps, for the weights that train now (`enter`).
-        frozen: whether the late weights stay as they are now; None before `enter`.
+        model: Keras model; `averaged`: its weight average, or None.
+        optimiser, pace: optimiser and training schedule of its weights.
+        parts: parts of its step.
+        steps: compiled function (stack, count) of several steps, for the weights trained now (`enter`).
+        frozen: True while the late weights are frozen; None before `enter`.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class Learner:
         class_weights: Sequence[float] | None,
         class_shares: Sequence[float],
     ) -> None:
-        """Build all of it.
+        """Build model, optimiser, weight average and step.
 
         Args:
-            steps: of the whole training.
-            class_weights, class_shares: (K,), as of `losses.segmentation_loss`.
+            steps: number of steps of the whole training.
+            class_weights, class_shares: (K,), as in `losses.segmentation_loss`.
         """
         recipe, strategy = run.recipe, devices.strategy
         self._run, self._devices = run, devices
@@ -93,7 +93,7 @@ class Learner:
 
     @property
     def computed_on(self) -> dict[str, str]:
-        """Devices and the choice of `xla: auto`, on which the last bits depend."""
+        """Facts that the last bits depend on: devices and the choice of `xla: auto`."""
         return self._devices.computed_on | xla_facts(self._run.recipe.training, self.parts)
 
     def describe(self) -> list[str]:
@@ -103,18 +103,18 @@ class Learner:
         return [*filter(None, (schedule, self.pace.describe(), describe_accumulation(recipe, self._devices)))]
 
     def disagreement(self, step: int) -> str:
-        """Compare the replicas' copies after a step, as `Agreement.check`."""
+        """Compare the replicas' copies after a step, as `Agreement.check` does."""
         return self._agreement.check(step)
 
     def rate_at(self, step: int) -> float:
-        """Return the learning rate of a step, from 1; steps that a loss scale skipped are counted, too."""
+        """Return the learning rate of a step, counted from 1, including steps skipped by a loss scale."""
         with tf.device("CPU:0"):  # not on a device that computes
             return float(self._rate(step - 1))
 
     # ---------------------------------------------------------------------------------- steps
 
     def enter(self, epoch: int) -> bool:
-        """Make the steps for the weights that train in an epoch; return False if they are those in use."""
+        """Build the steps for the weights that train in an epoch; return False if already in use."""
         frozen = self.pace.is_frozen(epoch)
         if frozen == self.frozen:
             return False
@@ -123,7 +123,7 @@ class Learner:
         return True
 
     def choose_xla(self, stack: Any) -> str:
-        """Try XLA on a step's batch if the recipe leaves it open, once; return a line on it."""
+        """Try XLA once on a step's batch if the recipe leaves it open; return a line on the choice."""
         if self.parts.xla is not None:
             return ""
         self.parts, line = tried_xla(self.parts, stack)
@@ -131,7 +131,7 @@ class Learner:
         return line
 
     def predictor(self) -> Predictor:
-        """Return the function that validates, with the present weights."""
+        """Return the prediction function for validation, with the current weights."""
         if self._on_host is not None:
             assign_weights(self._on_host, weight_arrays(self._shown, "model"), "model")
         return self._predict
@@ -139,10 +139,10 @@ class Learner:
     # ---------------------------------------------------------------------------------- state
 
     def resume(self, start: Checkpoint) -> None:
-        """Take weights, optimiser and the choice of XLA from a checkpoint.
+        """Restore weights, optimiser and the choice of XLA from a checkpoint.
 
         Raises:
-            CheckpointError: it does not fit.
+            CheckpointError: the checkpoint does not fit.
         """
         try:
             self.assign(start.arrays)
@@ -151,7 +151,7 @@ class Learner:
         self.parts = with_xla_as_before(self.parts, start.facts.computed_on)
 
     def assign(self, arrays: Mapping[str, Any]) -> None:
-        """Take weights, their average and the optimiser's state from `state`'s arrays."""
+        """Restore weights, their average and the optimiser from arrays of `state`."""
         assign_weights(self.model, arrays, "model")
         assign_optimiser(self.optimiser, dict(arrays))
         if self.averaged is not None:
@@ -159,7 +159,7 @@ class Learner:
             self.averaged.assign(dict(arrays))
 
     def state(self) -> dict[str, Any]:
-        """Return name → array of all that is trained: weights, their average, the optimiser's state."""
+        """Return all trained state as named arrays: weights, their average, the optimiser's state."""
         arrays = weight_arrays(self.model, "model")
         if self.averaged is not None:
             arrays |= weight_arrays(self.averaged.model, "ema") | self.averaged.arrays()
@@ -167,7 +167,7 @@ class Learner:
 
 
 def describe_accumulation(recipe: Recipe, devices: Devices) -> str:
-    """Describe what accumulation means for this recipe; an empty text without it."""
+    """Return text on gradient accumulation under this recipe; empty text without it."""
     training = recipe.training
     if training.accumulate == 1:
         return ""

@@ -1,4 +1,4 @@
-"""Log of a training: JSON lines, TensorBoard scalars, learning curves, scores."""
+"""Training log: JSON lines, TensorBoard scalars, learning curves, scores."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from segmenter.runs.score_files import LAST_FILES
 
 
 class TrainLog:
-    """The logs of a run directory."""
+    """Logs of a run directory."""
 
     def __init__(self, run: Path, classes: ClassMap | None = None) -> None:
-        """Open the logs; `classes` gives the learning curves their colours."""
+        """Open the logs; `classes` define the colours of the learning curves."""
         self._run, self._log, self._classes = run, RunLog(run), classes
         self._board = tf.summary.create_file_writer(str(run / "tensorboard"))
 
     def rewind(self, step: int, *, validated: bool) -> None:
-        """Remove what came after a step, as `RunLog.rewind` does."""
+        """Remove records after a step, as `RunLog.rewind` does."""
         self._log.rewind(step, validated=validated)
 
     def trained(self, step: int, values: dict[str, Any]) -> None:
-        """Log the steps since the last line; numbers become TensorBoard scalars, too, lists do not."""
+        """Log the steps since the last line; numbers also become TensorBoard scalars, lists do not."""
         self._log.append({"step": step, **values})
         with self._shown(step):
             for name, value in values.items():
@@ -48,7 +48,7 @@ class TrainLog:
         confusion: ConfusionMatrix,
         by_scale: Mapping[str, Scores] | None = None,
     ) -> None:
-        """Log the scores of a validation, and write the files of the last validation."""
+        """Log a validation's scores, and write the files of the last validation."""
         data = scores.to_dict()
         figures = {key: data[key] for key in ("miou", "iou", "completeness")}
         figures["protocol"] = str(scores.protocol)
@@ -69,7 +69,7 @@ class TrainLog:
 
     @contextmanager
     def _shown(self, step: int) -> Iterator[None]:
-        """Pass the scalars of the context to TensorBoard at once."""
+        """Pass the scalars written in the block to TensorBoard at once."""
         try:
             with self._board.as_default(step):
                 yield

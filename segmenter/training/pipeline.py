@@ -1,4 +1,4 @@
-"""Pipeline from a feed's batches to a `tf.data.Dataset`: static shapes, stacks of batches, one ahead."""
+"""Pipeline from a feed's batches to a `tf.data.Dataset`: static shapes, stacked batches, one prefetched."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def epoch_dataset(
 ) -> Any:
     """Return the global batches of an epoch from `first_step` on, in order, as a `tf.data.Dataset`.
 
-    With `stacked`, that many batches come at once, with one more axis in front; the last stack of an epoch is
-    filled up with zeros. What makes the batches, and how many ahead, is the feed's affair; here they are
-    copied out of it, once, so that its memory is free for the next.
+    With `stacked`, that many batches come together, with one more leading axis; the last stack of an epoch is
+    padded with zeros. The feed makes and prefetches batches; here they are copied out once, to free its
+    memory for the next.
 
     Args:
-        source: a feed, or what it would load with: then threads of this process make the batches.
+        source: a feed, or a batch loader, which threads of this process then use.
     """
     import tensorflow as tf
 

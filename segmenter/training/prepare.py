@@ -1,4 +1,4 @@
-"""Preparation of a training before TensorFlow starts: the run directory, the tile index, band statistics."""
+"""Preparation of a training before TensorFlow starts: run directory, tile index, band statistics."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _FREE_TO_CHANGE = (
     *("training.keep_checkpoints", "training.checkpoint_every", "training.steps_per_call"),
     *("training.stop_after", "training.input_workers"),
 )
-"""Settings that may differ between a run and its resumption: they do not change what is computed."""
+"""Settings that may differ between a run and its resumption: they do not change results."""
 
 _MANY_FILLERS = 0.2
 """Share of an epoch from which fillers are pointed out."""
@@ -50,10 +50,10 @@ _SAME = 1e-6
 
 @dataclass(frozen=True)
 class Tiles:
-    """The training tiles and how their pixels are distributed.
+    """Training tiles and the statistics of their pixels.
 
     Attributes:
-        digests: of the files of all scenes that are trained and validated on.
+        digests: digests of the files of all training and validation scenes.
     """
 
     index: TileIndex
@@ -64,24 +64,24 @@ class Tiles:
 
     @property
     def image_form(self) -> tuple[int, str]:
-        """Bands and dtype of the images."""
+        """Number of bands and pixel type of the images."""
         return len(self.statistics.mean_C), self.statistics.dtype
 
     def fingerprint(self) -> str:
-        """Return a digest of the tiles' places and counts and of all files, which a resumed run must have."""
+        """Return a digest of tiles and files, which must be the same in a resumed run."""
         return joint_digest({"": (self.index.fingerprint(), ""), **self.digests})
 
 
 def check_run_directory(
     path: Path, recipe: Recipe, *, resume: bool, resume_from: int | None = None
 ) -> Checkpoint | None:
-    """Refuse to write over a run, and to resume one under another recipe; gives what to go on from.
+    """Refuse to overwrite a run, or to resume it under another recipe; return the checkpoint to resume.
 
     Args:
-        resume_from: the step of the checkpoint; None: the newest.
+        resume_from: step of the checkpoint; None: the newest.
 
     Raises:
-        CheckpointError, ConfigError: saying what to do instead.
+        CheckpointError, ConfigError: refused; the message has an alternative.
     """
     _check_writable(path)
     if not resume:
@@ -106,7 +106,7 @@ def check_run_directory(
 
 
 def _check_same_recipe(path: Path, known: Recipe, recipe: Recipe) -> bool:
-    """Refuse another recipe than that of a checkpoint; whether it differs by the number of epochs."""
+    """Refuse a recipe that differs from a checkpoint's; return True if only the epochs differ."""
     before, now = flat_settings(known), flat_settings(recipe)
     changed = [key for key in before | now if before.get(key) != now.get(key)]
     changed = [key for key in changed if not key.startswith(_FREE_TO_CHANGE)]
@@ -128,11 +128,11 @@ def _check_writable(path: Path) -> None:
 
 
 def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
-    """Index the training scenes, take their statistics, and say what there is.
+    """Index the training scenes, compute their statistics, and print a summary.
 
     Raises:
-        DatasetError, LabelError, RasterError: naming the file that is wrong.
-        ConfigError: the recipe asks for what the dataset has not.
+        DatasetError, LabelError, RasterError: a file is invalid; the message names it.
+        ConfigError: the dataset does not satisfy the recipe.
     """
     for file, reason in dataset.unused:
         say(plain(f"left out: {file}: {reason}"))
@@ -167,7 +167,7 @@ def _trained_scale(recipe: Recipe, dataset: Dataset, index: TileIndex, store: Sc
 
 
 def changed_data(run: Run, tiles: Tiles) -> str:
-    """Describe what has changed in the data since a run was started; an empty text if nothing has."""
+    """Return text on changes in the data since a run was started; empty text if there are none."""
     if run.tiles != tiles.fingerprint():
         return changed_file(run.path, tiles.digests) or "the training tiles have changed"
     there, here = (
@@ -185,13 +185,13 @@ def changed_data(run: Run, tiles: Tiles) -> str:
 
 
 def class_weights(loss: LossConfig, index: TileIndex) -> tuple[float, ...] | None:
-    """Return the weights of the classes in cross-entropy, in the order of their ids.
+    """Return the class weights for cross-entropy, in the order of ids; None: no weights.
 
-    `inverse_sqrt`: 1/√share, scaled so that the mean over all labelled pixels is 1; a class that no
-    training pixel has gets 1.
+    `inverse_sqrt`: 1/√share, scaled so that the mean over all labelled pixels is 1; a class without training
+    pixels gets 1.
 
     Raises:
-        ConfigError: the recipe gives another number of weights than there are classes.
+        ConfigError: the numbers of weights and classes differ.
     """
     chosen = loss.class_weights
     if chosen == "none":
@@ -206,7 +206,7 @@ def class_weights(loss: LossConfig, index: TileIndex) -> tuple[float, ...] | Non
 
 
 def _summary(recipe: Recipe, dataset: Dataset, index: TileIndex) -> str:
-    """Describe scenes, tiles, each class with its share and its tiles, and what the plan promises."""
+    """Return text on scenes, tiles, each class with its share and tiles, and the plan's promises."""
     names = dataset.classes.names
     held_K = (index.counts_NK >= recipe.sampling.min_pixels).sum(axis=0)
     lines = [
@@ -248,7 +248,7 @@ def few_steps(training: TrainingConfig, first: Plan, tiles: int) -> Iterator[str
 
 
 def epoch_plan(recipe: Recipe, index: TileIndex, names: Sequence[str], epoch: int, replicas: int = 1) -> Plan:
-    """Return the plan of an epoch under a recipe; `names` are those of the classes."""
+    """Return the plan of an epoch under a recipe; `names`: names of the classes."""
     batch, rules = recipe.training.global_batch, recipe.sampling
     return plan(
         *(index.counts_NK, batch, rules, recipe.seed, epoch),
@@ -290,7 +290,7 @@ def _describe_quotas(first: Plan, index: TileIndex, names: Sequence[str]) -> lis
 
 
 def describe_drawn(first: Plan, sampling: SamplingConfig, index: TileIndex) -> str:
-    """Return a line on an epoch that promises no class: how many of its steps hold all, by the index."""
+    """Return a line on an epoch without promises: the number of steps that hold all classes, by the index."""
     held_SK = held_by_rows(first.rows_SB, index.counts_NK, sampling.min_pixels)
     present_K = (index.counts_NK >= sampling.min_pixels).any(axis=0)
     uses_N = np.bincount(first.rows_SB.reshape(-1), minlength=len(index))
@@ -307,9 +307,9 @@ def describe_drawn(first: Plan, sampling: SamplingConfig, index: TileIndex) -> s
 
 
 def trained_scale(metres_S: Sequence[float | None], ground: GroundScale | None) -> float | None:
-    """Return the metres a pixel that a model is trained for; None if unknown.
+    """Return the metres a pixel for which a model is trained; None if unknown.
 
-    The middle of what its scenes are shown at by `augmentation.scale_to`, else the median of their own.
+    The geometric mean scale shown under `augmentation.scale_to`, else the median of the scenes.
     """
     if ground is not None:
         return ground.middle()
@@ -318,10 +318,10 @@ def trained_scale(metres_S: Sequence[float | None], ground: GroundScale | None) 
 
 
 def describe_scales(recipe: Recipe, dataset: Dataset, index: TileIndex, store: SceneStore) -> list[str]:
-    """Return lines on the scales that tiles are shown at, and on validation scenes of others.
+    """Return lines on the scales of tiles shown, and on validation scenes of other scales.
 
     Raises:
-        ConfigError: no scene can be shown at any of the asked scales.
+        ConfigError: no scene can be shown at any requested scale.
     """
     ground = GroundScale.of(recipe, index, store)
     if ground is None:
@@ -341,7 +341,7 @@ def describe_scales(recipe: Recipe, dataset: Dataset, index: TileIndex, store: S
 def _describe_rare_parts(
     sampling: SamplingConfig, first: Plan, index: TileIndex, names: Sequence[str]
 ) -> list[str]:
-    """Return a line on each class at a scale that the plan cannot promise."""
+    """Return a line on each pair of class and scale that the plan cannot promise."""
     if index.strata is None or not first.rare_parts:
         return []
     holds_NK = index.counts_NK >= sampling.min_pixels

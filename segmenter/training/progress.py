@@ -1,4 +1,4 @@
-"""Progress of a training: results of steps, read one call late, shown and logged; faults; a profile."""
+"""Progress of a training: step results, read one call late, printed and logged; faults; a profile."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DIVERGED = (
 _TIMED_STEPS = 8
 """Steps behind the first, which compiles, from which the time of a training is estimated."""
 _WORTH_SAYING = 60.0
-"""Seconds; what ends sooner needs no estimate."""
+"""Seconds; a shorter training needs no estimate."""
 
 _CALLS_BEFORE = 2
 """The first call compiles, the second fills queues."""
@@ -44,12 +44,12 @@ _PROFILED_STEPS = 10
 
 @dataclass
 class TimeLeft:
-    """Time that a training still takes: a line after its first steps, and one after its first validation.
+    """Estimate of the remaining time, printed after the first steps and after the first validation.
 
     Attributes:
-        steps: of the whole training.
-        epochs: as many.
-        validate_every: epochs; 0: no validation.
+        steps: steps of the whole training.
+        epochs: epochs of the whole training.
+        validate_every: epochs between validations; 0: none.
     """
 
     steps: int
@@ -61,7 +61,7 @@ class TimeLeft:
     _said_validation: bool = False
 
     def stepped(self, done: int) -> None:
-        """Note that `done` steps of the training are done by now."""
+        """Record that `done` steps of the training are done."""
         now = time.perf_counter() - self._validated_s
         self._first = self._first or (done, now)
         before, then = self._first
@@ -96,7 +96,7 @@ class TimeLeft:
 
 
 def _clock(seconds: float) -> str:
-    """Return a duration for people, as 2 h 10 min."""
+    """Return a duration as text, such as 2 h 10 min."""
     if seconds < 60:
         return f"{seconds:.2g} s"
     minutes = round(seconds / 60)
@@ -109,20 +109,20 @@ class Meter:
     """Progress of one epoch.
 
     Attributes:
-        plan: of the epoch: what each step was promised to hold.
-        names: of the classes.
-        epoch: its number, from 1.
-        replicas: devices that compute together.
-        strict: a step that falls short of its promise is an error.
-        overflows: steps in a row whose loss may be not finite.
-        scaled: steps have a dynamic loss scale, and those that it skips are counted.
-        time_left: told of the steps' time.
-        bar: tqdm's.
-        log: takes (step, values) for a line of the log; None where another process writes it.
-        rate_at: the learning rate of a step, from 1.
-        drawn: what has been drawn so far.
-        drawn_before: of that, what earlier lines of the log have counted.
-        compiled: the first call of the epoch has not to be compiled, and is part of the rate.
+        plan: plan of the epoch, with the classes promised to each step.
+        names: names of the classes.
+        epoch: number of the epoch, from 1.
+        replicas: number of devices that compute together.
+        strict: treat a step without a promised class as an error.
+        overflows: number of consecutive steps whose loss may be non-finite.
+        scaled: True with a dynamic loss scale, whose skipped steps are counted.
+        time_left: estimate of the remaining time.
+        bar: progress bar of tqdm.
+        log: called with (step, values) for a line of the log; None if another process writes it.
+        rate_at: returns the learning rate of a step, counted from 1.
+        drawn: returns the counts of draws so far.
+        drawn_before: the part of these counts in earlier log lines.
+        compiled: True if the epoch's first call needs no compilation, so the rate includes it.
     """
 
     plan: Plan
@@ -162,13 +162,13 @@ class Meter:
     # -------------------------------------------------------------------------------- what comes in
 
     def push(self, first: int, results: Any, waited: float) -> None:
-        """Take the results of a call, a `StepResult` of n steps, and read those of the call before.
+        """Store the results of a call, a `StepResult` of n steps, and read those of the previous call.
 
-        The host thus looks only at what is done when the next call is under way.
+        The host thus reads results only while the next call is running.
 
         Args:
             first: number of the call's first step, from 1.
-            waited: seconds so far that were spent waiting for batches.
+            waited: seconds spent waiting for batches so far.
         """
         self.drain()
         if math.isnan(self._started):  # the first call compiles, which is no part of the rate
@@ -176,7 +176,7 @@ class Meter:
         self._pending = (first, results, waited)
 
     def drain(self) -> None:
-        """Read the call that is still pending."""
+        """Read the results of the pending call."""
         if self._pending is None:
             return
         first, results, waited = self._pending
@@ -194,7 +194,7 @@ class Meter:
             self.time_left.stepped(self._last)
 
     def close(self) -> None:
-        """Read and log what is left."""
+        """Read and log all remaining results."""
         self.drain()
         self._write()
 
@@ -251,11 +251,11 @@ class Meter:
         return max(time.perf_counter() - self._started, 1e-9)
 
     def _rate(self) -> float:
-        """Return the tiles a second since the first call was done."""
+        """Return the tiles a second since the end of the first call."""
         return self.plan.rows_SB.shape[1] * self._timed / self._seconds() if self._timed else 0.0
 
     def throughput(self) -> str:
-        """Return a line on the epoch so far: tiles a second, share of time that waits for data, skips."""
+        """Return a line on the epoch so far: tiles a second, share of time waiting for data, skips."""
         parts = []
         if self._timed:
             share = self._waited / self._seconds()
@@ -284,13 +284,13 @@ class Meter:
         self._short_before, self._skipped_before = self.short_steps, self.skipped_steps
 
     def _skips(self) -> dict[str, Any]:
-        """Count the steps that the loss scale, if any, skipped since the last line."""
+        """Return the number of steps that the loss scale, if any, skipped since the last line."""
         if not self.scaled:
             return {}
         return {"skipped_steps": self.skipped_steps - self._skipped_before, "loss_scale": self._scale}
 
     def _coverage(self) -> dict[str, Any]:
-        """Return the classes of the steps since the last line, and those promised, for the diagnosis."""
+        """Return the classes held by the steps since the last line, and those promised, for the diagnosis."""
         held_N2K = np.stack(self._held)
         now = self.drawn()
         drawn, self.drawn_before = now.since(self.drawn_before), now
@@ -309,16 +309,16 @@ class Meter:
 
 
 class Profiler:
-    """Profiles some steps of a training, once it runs evenly."""
+    """Profiler of some steps of a training, once its speed is steady."""
 
     def __init__(self, folder: Path | None) -> None:
-        """Profile into `folder`, TensorBoard's; None: nothing is profiled."""
+        """Profile into `folder`, in TensorBoard's format; None: no profile."""
         self._folder = folder
         self._calls = self._steps = 0
         self._running = False
 
     def before_call(self) -> None:
-        """Begin the profile, once it is time; to be called before each call of the devices."""
+        """Start the profile when due; call before each call of the devices."""
         import tensorflow as tf
 
         self._calls += 1
@@ -328,15 +328,15 @@ class Profiler:
 
     @property
     def enough(self) -> bool:
-        """True if enough steps are profiled: the profile is to be written once their results are read."""
+        """True if enough steps are profiled; the profile is then written once their results are read."""
         return self._running and self._steps >= _PROFILED_STEPS
 
     def after_call(self, steps: int) -> None:
-        """Count the steps of a call of the devices; to be called after each."""
+        """Count the steps of a call of the devices; call after each."""
         self._steps += steps * self._running
 
     def close(self) -> str:
-        """Write the profile, if one has begun; return a line on where it is, or why it is not, else empty."""
+        """Write the profile if one has begun; return a line on its path or failure, else empty text."""
         import tensorflow as tf
 
         if not self._running:
@@ -349,7 +349,7 @@ class Profiler:
         return f"profile of {self._steps} steps: {folder}; see it with tensorboard --logdir {folder}"
 
     def missing(self) -> str:
-        """Return a line that says why no profile was begun though one was asked for; else an empty text."""
+        """Return a line on why a requested profile was not begun; else empty text."""
         if self._folder is None:
             return ""
         return f"warning: no profile: it begins with call {_CALLS_BEFORE + 1}, there were {self._calls}"

@@ -1,4 +1,4 @@
-"""Resuming of a run: taken back to a checkpoint, or begun anew where there is none."""
+"""Resuming of a run: reset to a checkpoint, or start again if there is none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from segmenter.training.trainer import Trainer
 
 
 def resume_from(trainer: Trainer, checkpoint: Checkpoint) -> None:
-    """Take the run back to a checkpoint, and say what that changes."""
+    """Reset the run to a checkpoint, and print the consequences."""
     trainer.resume(checkpoint)  # may refuse: before anything is moved
     for line in checkpoint.warnings(trainer.devices.replicas, trainer.learner.computed_on):
         say(line)
@@ -34,7 +34,7 @@ def resume_from(trainer: Trainer, checkpoint: Checkpoint) -> None:
 
 
 def _with_record(run: Run, position: Position) -> Position:
-    """Return the position that a run is resumed at, with the record that the next best has to beat."""
+    """Return the position to resume at, with the score that the next best model must exceed."""
     if not (run.path / BEST).is_file():
         # A record without its model would keep the next best from being kept.
         return position._replace(best_score=Position().best_score)
@@ -49,7 +49,7 @@ def _with_record(run: Run, position: Position) -> Position:
 
 
 def clear(run: Path) -> None:
-    """Remove what a training left that ended before its first checkpoint: it is begun anew."""
+    """Remove the files of a training that ended before its first checkpoint, to start again."""
     _sweep(run)
     (run / LOG).unlink(missing_ok=True)
 

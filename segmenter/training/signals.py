@@ -1,4 +1,4 @@
-"""Signals that end long work: they act at once."""
+"""Signals that end long work at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _HEARD = b"\nstopping after this call of the devices or validation; once more en
 
 
 class StoppedError(Exception):
-    """Training was told to stop by a signal, and left a checkpoint."""
+    """A signal stopped the training, which has written a checkpoint."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -23,11 +23,11 @@ class StoppedError(Exception):
 
 @contextmanager
 def stop_signal() -> Iterator[list[int]]:
-    """Yield a list that SIGINT or SIGTERM fills, to be looked at between calls; a second signal ends at once.
+    """Yield a list that SIGINT or SIGTERM fills, read between calls; a second signal ends at once.
 
-    At once: with 128 + its number as exit code, wherever the program is. Python's own handlers run only when
-    the main thread is back from TensorFlow, and two signals are one by then; so a thread hears of each from
-    the interpreter's wake-up pipe. What was half-written is removed by the next start.
+    The second one exits with code 128 + its number, wherever the program is. Python's own handlers run only
+    when the main thread returns from TensorFlow, and two signals may have become one by then; so a thread
+    reads each from the interpreter's wake-up pipe. The next start removes unfinished files.
     """
     caught: list[int] = []
     reading, writing = os.pipe()
@@ -48,7 +48,7 @@ def stop_signal() -> Iterator[list[int]]:
 
 
 def _nothing(_number: int, _frame: Any) -> None:
-    """Do nothing: the thread has the signal, which would end the program without a handler."""
+    """Do nothing: a thread handles the signal, which would end the program without a handler."""
 
 
 def _watch(reading: int, caught: list[int]) -> None:

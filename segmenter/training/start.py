@@ -1,4 +1,4 @@
-"""Start of a training, resumed or fine-tuned: check, open the run directory, train to the end."""
+"""Start of a training, new, resumed or fine-tuned: check, open the run directory, train."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ from segmenter.training.workers_agree import (
 
 @dataclass(frozen=True)
 class CheckedTraining:
-    """A training that nothing known before its start speaks against; nothing is written yet.
+    """A training that has passed all checks before its start; nothing is written yet.
 
     Attributes:
-        run: as it will be saved.
-        checkpoint: of this run, to go on from.
-        source: another run, whose weights to start from.
-        pretrained: weights that the encoder starts from.
+        run: run to be saved.
+        checkpoint: checkpoint of this run to resume from.
+        source: another run to take weights from.
+        pretrained: initial weights of the encoder.
         class_weights: (K,) weights in cross-entropy, or None.
-        workers: processes that make the batches; None: threads of this one.
+        workers: worker processes that make the batches; None: threads of this process.
     """
 
     run: Run
@@ -78,9 +78,9 @@ def start_training(
     """Train in the run directory `path`.
 
     Args:
-        checkpoint: of this run, to go on from.
-        source: another run, whose weights to start from.
-        workers: processes that make the batches; None: threads of this one.
+        checkpoint: checkpoint of this run to resume from.
+        source: another run to take weights from.
+        workers: worker processes that make the batches; None: threads of this process.
     """
     with devices.workers.together(), quiet(not devices.workers.chief):
         if devices.workers.count > 1:
@@ -104,12 +104,12 @@ def check_training(
     source: Source | None = None,
     profile: bool = False,
 ) -> CheckedTraining:
-    """Refuse everything that can be refused before anything is written; arguments as of `start_training`.
+    """Run all checks that are possible before anything is written; arguments as in `start_training`.
 
     Raises:
-        ConfigError: a setting does not go with the devices or the classes.
-        CheckpointError: the run to go on with was begun with other data or another plan.
-        WeightsError: the encoder's pretrained weights are not there, or do not fit.
+        ConfigError: a setting does not fit the devices or the classes.
+        CheckpointError: the run to resume was begun with other data or another plan.
+        WeightsError: the encoder's pretrained weights are missing or do not fit.
     """
     check_devices(recipe, devices, profile=profile)
     planned_for = devices.replicas if recipe.sampling.planned_per_replica else 1
@@ -131,10 +131,10 @@ def check_training(
 
 @contextmanager
 def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
-    """Yield the trainer of a checked training, at its first step to do, alone in its run directory.
+    """Yield the trainer of a checked training at its first step, with the run directory locked.
 
     Raises:
-        SegmenterError: another process is in the directory, or it cannot be written.
+        SegmenterError: another process has locked the directory, or it is not writable.
         CheckpointError: another process has trained there since the check, or the weights do not fit.
     """
     run, tiles, checkpoint = checked.run, checked.tiles, checked.checkpoint
@@ -163,14 +163,14 @@ def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
 
 
 def _following(checked: CheckedTraining) -> Trainer:
-    """Return the trainer of a worker that writes nothing, at the chief's step with the chief's weights."""
+    """Return the trainer of a worker that writes nothing, with the chief's step and weights."""
     trainer = _trainer(checked)
     _start_alike(trainer)
     return trainer
 
 
 def _start_alike(trainer: Trainer) -> None:
-    """Bring all workers to the chief's position, weights and state, wherever it has them from."""
+    """Copy the chief's position, weights and state to all workers."""
     if trainer.devices.workers.count == 1:
         return
     # The chief's last record may be -1 or any number, but is finite.
@@ -192,7 +192,7 @@ def _trainer(checked: CheckedTraining) -> Trainer:
 
 
 def _describe(trainer: Trainer) -> None:
-    """Say the schedule, micro-batches, and the plan if it depends on the devices."""
+    """Print the schedule, micro-batches, and the plan if it depends on the devices."""
     recipe, planned_for = trainer.run.recipe, trainer.run.planned_replicas
     for line in trainer.learner.describe():
         say(line)

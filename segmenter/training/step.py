@@ -21,16 +21,16 @@ _SUM = tf.distribute.ReduceOp.SUM
 
 @dataclass(frozen=True)
 class StepParts:
-    """Parts that a step is made of.
+    """Parts of a training step.
 
     Attributes:
         loss: a `losses.ReplicaLoss`.
-        min_pixels: the recipe's, for counting the classes that a batch holds.
-        accumulate: micro-batches that each replica cuts its part of the batch into.
-        averaged: takes part in each step, where the weights are averaged over the steps.
-        xla: compile a replica's work with XLA; for one device or for GPUs, without accumulation. None: to be
-            tried first (`xla_trial`).
-        batch: tiles of a step over all replicas; for batches that tell the slots of their tiles.
+        min_pixels: least pixels of a class for a tile to hold it, from the recipe.
+        accumulate: number of micro-batches into which each replica splits its part of the batch.
+        averaged: moving average of the weights, if any.
+        xla: compile a replica's work with XLA; for one device or for GPUs, without accumulation. None:
+            decided by a trial (`xla_trial`).
+        batch: tiles of a step over all replicas, for batches with slots.
     """
 
     strategy: Any
@@ -46,15 +46,15 @@ class StepParts:
 
 
 class StepResult(NamedTuple):
-    """Result of one step: scalars and `held` (2, K); of several, each with an axis of steps in front.
+    """Result of one step: scalars and `held` (2, K); of several steps, with a leading axis of steps.
 
     Attributes:
-        loss: of the global batch.
-        held: int32, counted on the label tensors that go into the step: how many tiles of the global batch
-            hold each class, and how many replicas have such a tile.
-        applied: false where the loss scale skipped the step, as a gradient was not finite: no weight has
-            changed.
-        scale: float32, the loss scale after the step; 1 without one.
+        loss: loss of the global batch.
+        held: int32, counted on the step's label tensors: number of tiles of the global batch that hold each
+            class, and number of replicas with such a tile.
+        applied: false if the loss scale skipped the step because a gradient was not finite; weights are then
+            unchanged.
+        scale: float32, the loss scale after the step; 1 if there is none.
     """
 
     loss: Any
@@ -64,9 +64,9 @@ class StepResult(NamedTuple):
 
 
 def make_step(parts: StepParts) -> Any:
-    """Return a compiled function of a distributed batch (image, valid, label[, slot]) → `StepResult`.
+    """Return a compiled function from a distributed batch (image, valid, label[, slot]) to `StepResult`.
 
-    Slots are where the plan has the tiles; without them, places: replicas have contiguous parts of one size.
+    Slots are the tiles' positions in the plan; without them, replicas must have contiguous, equal parts.
 
     Law 2, *equivalence*: the sum of the replicas' shares is the loss of the global batch, and the summed
     gradients are its gradients, whatever the number of replicas and of micro-batches.
@@ -83,7 +83,7 @@ def make_step(parts: StepParts) -> Any:
 
 
 def summed_gradient(parts: StepParts, *, compiled: bool) -> Any:
-    """Return a function of a distributed batch → (n,) gradient, summed over the replicas, in one vector."""
+    """Return a function from a distributed batch to the (n,) gradient, summed over replicas."""
 
     def own(*batch: Any) -> Any:
         _, gradients = _gradients(parts, batch)
@@ -99,11 +99,10 @@ def summed_gradient(parts: StepParts, *, compiled: bool) -> Any:
 
 
 def make_steps(parts: StepParts) -> Any:
-    """Return a compiled function of (stack, count) → `StepResult` of `count` steps, losses in float32.
+    """Return a compiled function from (stack, count) to the `StepResult` of `count` steps, loss in float32.
 
-    `stack` is a distributed batch whose parts have a further axis in front: the batches of several steps, of
-    which the first `count` are done, one after the other, without coming back to the host. The steps are
-    those of `make_step`.
+    `stack` is a distributed batch with a further leading axis: the batches of several steps. The first
+    `count` are run one after the other without returning to the host, each as in `make_step`.
     """
     one, strategy = _one_step(parts), parts.strategy
 
@@ -131,7 +130,7 @@ def _nth(stack: Any, i: Any) -> Any:
 
 
 def _one_step(parts: StepParts) -> Callable[[Any], StepResult]:
-    """Return a step as a function for the cross-replica context, to be traced."""
+    """Return a step as a function to be traced in the cross-replica context."""
     strategy = parts.strategy
     update = _accumulated(parts) if parts.accumulate > 1 else _at_once(parts)
 
@@ -147,7 +146,7 @@ def _one_step(parts: StepParts) -> Callable[[Any], StepResult]:
 
 
 def _at_once(parts: StepParts) -> Callable[[Any], Any]:
-    """Return the update by one forward and one backward pass over all of a replica's part."""
+    """Return the update by one forward and backward pass over a replica's whole part."""
 
     def own(*batch: Any) -> Any:
         loss, gradients = _gradients(parts, batch)
@@ -169,17 +168,17 @@ def _at_once(parts: StepParts) -> Callable[[Any], Any]:
 
 
 def _applied_centrally(parts: StepParts, gradient: Any) -> tuple[Any, Any]:
-    """Update weights of which all replicas share one copy: once, outside of the replicas, on the host.
+    """Update weights that all replicas share as one copy: once, on the host, outside the replicas.
 
     Args:
-        gradient: summed over the replicas.
+        gradient: gradient summed over the replicas.
     """
     with tf.device("CPU:0"):
         return _updated(parts, gradient)
 
 
 def _applied(parts: StepParts, gradient: Any) -> tuple[Any, Any]:
-    """Sum a replica's gradient over all and update the weights; whether that was done, and the loss scale."""
+    """Sum a replica's gradient over all, and update the weights; return (applied, loss scale)."""
     return _updated(parts, sum_over_replicas(gradient))
 
 
@@ -192,11 +191,11 @@ def _updated(parts: StepParts, gradient: Any) -> tuple[Any, Any]:
 
 
 def _accumulated(parts: StepParts) -> Callable[[Any], Any]:
-    """Return the update by micro-batches, one after the other, whose gradients each replica adds up.
+    """Return the update by consecutive micro-batches, whose gradients each replica adds.
 
-    What the losses divide by, the images or the weight of the valid pixels of the global batch, is known
-    before the first micro-batch, so that the sum is the gradient of the whole batch. BatchNorm is not part
-    of that: it sees the micro-batches (of all replicas), one by one.
+    The losses' denominator (images, or weight of valid pixels, of the global batch) is known before the first
+    micro-batch, so the sum is the gradient of the whole batch. BatchNorm is different: its statistics are
+    those of one micro-batch over all replicas.
     """
     strategy, model, trained = parts.strategy, parts.model, parts.model.trainable_variables
     # Each replica's own: nothing is sent before the last micro-batch is done.
@@ -248,12 +247,12 @@ def _accumulated(parts: StepParts) -> Callable[[Any], Any]:
 
 
 def micro_batch(tensor: Any, parts: int, i: Any) -> Any:
-    """Return the i-th of `parts` equal parts along the first axis, which is static."""
+    """Return the i-th of `parts` equal parts along the first axis, whose size is static."""
     return tf.reshape(tensor, (parts, tensor.shape[0] // parts, *tensor.shape[1:]))[i]
 
 
 def _gradients(parts: StepParts, batch: Sequence[Any], *weight: Any) -> Any:
-    """Return this replica's share of the loss, and its gradients times the loss scale."""
+    """Return this replica's share of the loss, and its gradients multiplied by the loss scale."""
     image, valid, label, *slot = batch
     masks = masks_of(slot[0], parts.batch) if slot else nullcontext()
     pixels = parts.normalisation.apply(image, valid, parts.model.inputs[0].dtype)
@@ -267,15 +266,15 @@ def _gradients(parts: StepParts, batch: Sequence[Any], *weight: Any) -> Any:
 
 
 def held_in(parts: StepParts, label: Any) -> Any:
-    """Return (2, K) float32: the number of this replica's tiles that hold each class, and 1 if any does."""
+    """Return (2, K) float32: the number of this replica's tiles that hold each class, and 1 if above 0."""
     tiles_K = tiles_holding(label, parts.model.outputs[0].shape[-1], parts.min_pixels)
     return tf.stack([tiles_K, tf.cast(tiles_K > 0, tf.float32)])
 
 
 def tiles_holding(label_BHW: Any, classes: int, min_pixels: int) -> Any:
-    """Return (K,) float32: the number of tiles that alone show at least `min_pixels` pixels of each class.
+    """Return (K,) float32: the number of tiles with at least `min_pixels` pixels of each class.
 
-    In float32, exact for tiles of up to 4096 × 4096 pixels: int32 would be counted on a GPU's host.
+    float32 is exact for tiles up to 4096 × 4096 pixels; a GPU would count int32 on its host.
     """
     # Class by class: a byte a pixel is read K times, where a one-hot tensor would write 4 K bytes a pixel.
     of_class = [_count(label_BHW == k, axis=(1, 2)) for k in range(classes)]
@@ -287,10 +286,10 @@ def _count(true: Any, axis: Any = None) -> Any:
 
 
 def optimiser_arrays(optimiser: Optimiser) -> dict[str, Any]:
-    """Return the optimiser's state, by position: moments, step count, loss scale."""
+    """Return the optimiser's state by position: moments, step count, loss scale."""
     return {f"optimiser/{i:05d}": array for i, array in enumerate(optimiser.arrays().values())}
 
 
 def assign_optimiser(optimiser: Optimiser, arrays: dict[str, Any]) -> None:
-    """Set the state from what `optimiser_arrays` returned for an optimiser of the same model."""
+    """Restore the state from `optimiser_arrays` of an optimiser of the same model."""
     optimiser.assign({name: arrays[f"optimiser/{i:05d}"] for i, name in enumerate(optimiser.arrays())})

@@ -38,23 +38,23 @@ from segmenter.training.validation import validate, validate_together, validatio
 from segmenter.training.workers_agree import Stop
 
 _AHEAD = 1
-"""Calls' batches that wait on the devices, beside the one in use: memory is scarce there."""
+"""Calls whose batches wait on the devices, besides the one in use: memory is scarce there."""
 PATIENCE = 10.0
 """Seconds that the end of an epoch waits for a file that is being read."""
 
 
 @dataclass
 class Trainer:
-    """Trains a run's model on the tiles of an index.
+    """Trainer of a run's model on the tiles of an index.
 
     Attributes:
-        run: the directory, recipe and what the model's input means.
-        index: tiles of the training scenes.
-        feed: makes the batches ahead.
+        run: directory, recipe and meaning of the model's input.
+        index: index of the training tiles.
+        feed: prefetched batches.
         devices: strategy and replicas.
-        dataset: its validation scenes are validated on, where it has any.
+        dataset: dataset with the validation scenes, if any.
         class_weights: (K,) weights in cross-entropy, or None.
-        position: where it stands.
+        position: position of the training.
         profile: write a TensorBoard profile of some steps.
     """
 
@@ -88,20 +88,20 @@ class Trainer:
     # ---------------------------------------------------------------------------------- state
 
     def resume(self, start: Checkpoint) -> None:
-        """Resume from a checkpoint: weights, optimiser, position; the log is left to `rewind_log`."""
+        """Restore weights, optimiser and position from a checkpoint; `rewind_log` handles the log."""
         self.learner.resume(start)
         self.position = start.position
 
     def rewind_log(self) -> None:
-        """Take from the log what came after the present position."""
+        """Remove records after the present position from the log."""
         assert self._log is not None, "resumed by the chief"
         self._log.rewind(self.position.done, validated=self.position.step == 0)
 
     def save(self) -> Path | None:
-        """Write the checkpoint of the present step, on the chief; gives its file.
+        """Write the checkpoint of the present step, on the chief; return its path.
 
         Raises:
-            TrainingError: a weight is not finite, or the replicas hold different ones.
+            TrainingError: a weight is not finite, or the replicas differ.
         """
         self._say(self.learner.disagreement(self.position.done))
         keep, arrays = self.run.recipe.training.keep_checkpoints, self._arrays()
@@ -122,11 +122,11 @@ class Trainer:
     # ----------------------------------------------------------------------------------- loop
 
     def train(self) -> None:
-        """Train to the last epoch, or to the validation that ends it early.
+        """Train to the last epoch, or to the validation that ends the training early.
 
         Raises:
-            TrainingError: the loss is not finite, or a step fell short of its promise in strict mode.
-            StoppedError: a signal came; the checkpoint of the last whole step is written.
+            TrainingError: the loss is not finite, or a step lacks a promised class in strict mode.
+            StoppedError: a signal came; the checkpoint of the last complete step is written.
         """
         epochs = self.run.recipe.training.epochs
         done, quiet = self.position.done, not self._workers.chief
@@ -156,7 +156,7 @@ class Trainer:
 
     @property
     def ended_early(self) -> bool:
-        """True if `stop_after` validations in a row have brought no gain, before the last epoch."""
+        """True if `stop_after` consecutive validations brought no improvement, before the last epoch."""
         training = self.run.recipe.training
         patience, before_last = training.stop_after, self.position.epoch < training.epochs
         return bool(patience) and before_last and self.position.without_gain >= patience
@@ -167,7 +167,7 @@ class Trainer:
             tqdm.write(line)
 
     def _plan(self, epoch: int) -> Plan:
-        """Return the plan of an epoch; two are kept: each checkpoint names one, and the next may be begun."""
+        """Return the plan of an epoch; two are cached: that of a checkpoint, and the next one."""
         if epoch not in self._planned:
             names, replicas = self.run.classes.names, self.devices.replicas
             made = epoch_plan(self.run.recipe, self.index, names, epoch, replicas)
@@ -175,7 +175,7 @@ class Trainer:
         return self._planned[epoch]
 
     def _use_step_of(self, epoch: int) -> bool:
-        """Use the steps for the weights that train in an epoch; return False if they are those in use."""
+        """Use the steps for the weights that train in an epoch; return False if already in use."""
         frozen_before = self.learner.frozen
         if not self.learner.enter(epoch):
             return False
@@ -217,10 +217,10 @@ class Trainer:
         self._end_epoch(rows, meter, stop)
 
     def _end_epoch(self, rows: Plan, meter: Meter, stop: Stop) -> None:
-        """Close the books of an epoch's steps, whole or stopped.
+        """Finish an epoch's steps, complete or stopped: log, counts, checkpoint.
 
         Raises:
-            StoppedError: a signal came; the checkpoint of the last whole step is written.
+            StoppedError: a signal came; the checkpoint of the last complete step is written.
         """
         self._called = True
         if stop and self.position.step < rows.steps:
@@ -257,7 +257,7 @@ class Trainer:
         )
 
     def _fed(self, feeder: Prefetch[Any]) -> Iterator[Any]:
-        """Yield the stacks of batches; raise a fault of a file as it is, not as TensorFlow wraps it."""
+        """Yield the stacks of batches; raise a file's error itself, not TensorFlow's wrapper of it."""
         try:
             with in_memory(self.run.recipe, self.devices.replicas):
                 for stack in feeder:

@@ -1,4 +1,4 @@
-"""Validation: scores whole scenes with their labels, windowed as in prediction."""
+"""Validation: scores of whole, labelled scenes, computed by windows as in prediction."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from segmenter.training.workers_agree import packed, share_of, unpacked
 
 @dataclass(eq=False)
 class _SceneJob:
-    """A labelled scene to be mapped; its label is opened when the first of its windows comes."""
+    """A labelled scene to be mapped; its label is opened at the first window."""
 
     scene: Scene
     dataset: Dataset
@@ -56,13 +56,13 @@ class _SceneJob:
         return self.label.read(window)
 
     def finished(self) -> None:
-        """Let go of the label."""
+        """Close the label."""
         if self.label is not None:
             self.label.close()
 
 
 def tiling_of(run: Run, devices: int = 1) -> Tiling:
-    """Return the windows that the run's recipe and network ask for, on a number of devices."""
+    """Return the windows for a run's recipe and network, on a number of devices."""
     asked = run.recipe.prediction
     return usual_tiling(run.network, asked.window, asked.batch, devices)
 
@@ -77,16 +77,16 @@ def validate_together(
     heard: int = 0,
     going: Callable[[], None] = lambda: None,
 ) -> tuple[Tallies, list[int]]:
-    """Validate by all workers, each its share of the scenes; return the sum, the same on all.
+    """Validate with all workers, each on its share of the scenes; return the sum, equal on all.
 
-    The examples are of this worker's own scenes.
+    The examples come from this worker's scenes only.
 
     Args:
-        heard: the signal that this worker was sent, 0 for none.
-        going: as of `validate`.
+        heard: signal that this worker has received, 0 for none.
+        going: as in `validate`.
 
     Returns:
-        The tallies over all scenes, and what each worker has heard.
+        The tallies over all scenes, and each worker's signal.
     """
     workers, scenes = devices.workers, dataset.of("validation")
     scored: list[tuple[str, float | None, Tallies]] = []
@@ -115,7 +115,7 @@ def validate_together(
 
 
 def _told(scored: Sequence[tuple[str, float | None, Tallies]], heard: int) -> str:
-    """Encode a worker's scenes as text: names, metres a pixel, counts."""
+    """Encode the results of a worker's scenes as text: names, metres a pixel, counts."""
     each = [tallies.counts for _, _, tallies in scored]
     counts = packed({key: np.stack([one[key] for one in each]) for key in TALLIES}) if each else ""
     scenes = [[name, metres] for name, metres, _ in scored]
@@ -139,18 +139,18 @@ def validate(
     finished: Callable[[str, float | None, Tallies], None] | None = None,
     going: Callable[[], None] = lambda: None,
 ) -> Tallies:
-    """Return the tallies over all pixels of the validation scenes, by all devices of the predictor.
+    """Return the tallies over all validation pixels, computed on all devices of the predictor.
 
-    Windows are given in the order in which they are read, so that nothing depends on the number of devices.
+    Windows are processed in reading order, so the result does not depend on the number of devices.
 
     Args:
-        scales: takes that of each scene with its scale.
-        scenes: these of them; None: all.
-        finished: takes name, metres a pixel and tallies of each scene.
-        going: called at each window; what it raises ends the validation.
+        scales: receives each scene's tallies with its scale.
+        scenes: validation scenes to use; None: all.
+        finished: called with name, metres a pixel and tallies of each scene.
+        going: called at each window; its exception ends the validation.
 
     Raises:
-        RasterError, LabelError: a scene cannot be read; nothing is skipped.
+        RasterError, LabelError: a scene cannot be read; no scene is skipped.
     """
     tallies = Tallies(run.classes)
     chosen = dataset.of("validation") if scenes is None else scenes

@@ -1,6 +1,6 @@
-"""Training over several workers: what they must have in common, one start, one stop, one validation.
+"""Training over several workers: consistency checks, common start, stop and validation.
 
-With one process nothing is sent, and nothing waited for.
+A single process sends nothing and waits for nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _OWN = (
     *("dataset.root", "dataset.cache", "prediction.", "training.input_workers", "training.keep_checkpoints"),
     *("distribution.visible_devices", "distribution.memory", "distribution.log_placement"),
 )
-"""Settings that each worker may have of its own: they do not change what is computed, nor when."""
+"""Settings that may differ between workers: they change neither results nor their order."""
 _WORDS = 1 << 22
 """Numbers of eight bytes that are sent at once."""
 
@@ -44,13 +44,13 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def check_same(workers: Workers, facts: Mapping[str, str]) -> None:
-    """Refuse to train where workers differ.
+    """Refuse to train if workers differ.
 
     Args:
-        facts: name of a thing → what it is here.
+        facts: names and values of facts on this worker.
 
     Raises:
-        WorkerError: on all workers alike, naming the first that differs from the chief, and in what.
+        WorkerError: a worker differs; all get the same message.
     """
     chief, *others = map(json.loads, workers.exchange(json.dumps(facts)))
     for index, here in enumerate(others, 1):
@@ -64,10 +64,10 @@ def check_same(workers: Workers, facts: Mapping[str, str]) -> None:
 
 
 def facts_of(recipe: Recipe, classes: ClassMap, tiles: str, devices: Devices) -> dict[str, str]:
-    """Return what all workers must have in common, by name.
+    """Return named facts that must be equal on all workers.
 
     Args:
-        tiles: fingerprint of the training tiles and of the scenes' files.
+        tiles: fingerprint of the training tiles and scene files.
     """
     settings = {
         f"recipe, {key}": json.dumps(value)
@@ -86,7 +86,7 @@ def facts_of(recipe: Recipe, classes: ClassMap, tiles: str, devices: Devices) ->
 
 
 def _program() -> str:
-    """Return a digest of this program's sources: a version's number stays while it is worked on."""
+    """Return a digest of this program's sources: during development, the version number does not change."""
     digest, root = hashlib.sha256(), Path(__file__).resolve().parents[1]
     for path in sorted(root.rglob("*.py")):
         digest.update(path.relative_to(root).as_posix().encode())
@@ -98,12 +98,12 @@ def _program() -> str:
 
 
 def from_chief(workers: Workers, said: Any) -> Any:
-    """Return the chief's value, which must be JSON; the others' values are ignored."""
+    """Return the chief's value, which must be JSON; values of other workers are ignored."""
     return json.loads(workers.exchange(json.dumps(said if workers.chief else None))[0])
 
 
 def as_on_chief(workers: Workers, run: Run) -> Run:
-    """Return the run with the chief's normalisation: means taken on another processor differ in last bits."""
+    """Return the run with the chief's normalisation: on other processors, the means differ in last bits."""
     scenes = None if run.scenes is None else run.scenes.to_dict()
     shared = from_chief(workers, [run.normalisation.to_dict(), scenes])
     scenes_of_chief = None if shared[1] is None else Normalisation.from_dict(shared[1])
@@ -111,9 +111,9 @@ def as_on_chief(workers: Workers, run: Run) -> Run:
 
 
 def arrays_from_chief(devices: Devices, arrays: Arrays) -> Arrays:
-    """Return the chief's arrays, to the bit, on all workers; each passes the same names, types and shapes.
+    """Return the chief's arrays, bit for bit, on all workers; names, types and shapes must be equal.
 
-    Sent as a sum in which all others are 0, in whole numbers made of their bytes.
+    They are sent as a sum of whole numbers, made of their bytes, to which others add 0.
     """
     content = b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values())
     words = np.frombuffer(content + bytes(-len(content) % 8), np.int64)
@@ -147,14 +147,14 @@ def arrays_from_chief(devices: Devices, arrays: Arrays) -> Arrays:
 
 
 class Stop:
-    """Decision to stop: of several workers, only once all know that one has received a signal.
+    """Decision to stop; with several workers, only once all know that one has received a signal.
 
-    Each hands what it has heard to every call of the devices, which add it up; the sum is read one call
-    late, with the results, so that nobody waits for it, and all stop after the same call.
+    Each worker passes its signal to every call of the devices, which sum them; the sum is read one call late,
+    with the results, so nobody waits for it, and all stop after the same call.
     """
 
     def __init__(self, devices: Devices, heard: Sequence[int]) -> None:
-        """Watch `heard`, the signals that this process has received so far; it grows."""
+        """Watch `heard`, the growing list of signals that this process has received."""
         self._devices, self._heard = devices, heard
         self._alone = devices.workers.count == 1
         self._agreed = 0
@@ -166,11 +166,11 @@ class Stop:
 
     @property
     def signal(self) -> int:
-        """The number of the signal to stop for; 0: none."""
+        """Number of the signal to stop for; 0: none."""
         return self.said() if self._alone and not self._agreed else self._agreed
 
     def call(self, steps: Any, stack: Any, count: Any) -> Any:
-        """Return the results of `steps(stack, count)`; read what was heard until the call before."""
+        """Return the results of `steps(stack, count)`, and read the sum of signals of the previous call."""
         if self._alone:
             return steps(stack, count)
         if self._compiled is None or self._compiled[0] is not steps:
@@ -181,13 +181,13 @@ class Stop:
         return results
 
     def drain(self) -> None:
-        """Read what the last call has added up."""
+        """Read the sum of signals of the last call."""
         if self._pending is not None:
             self._agree(round(float(self._pending)))
             self._pending = None
 
     def take(self, heard: Sequence[int]) -> None:
-        """Take the signals of all workers, exchanged in another way; the same on all."""
+        """Use the signals of all workers, exchanged in another way; they are equal on all workers."""
         self._agree(sum(map(_weight, heard)))
 
     def said(self) -> int:
@@ -238,11 +238,11 @@ def packed(arrays: Mapping[str, NDArray[Any]]) -> str:
 
 
 def unpacked(text: str) -> Arrays:
-    """Decode what `packed` returned; plain arrays only."""
+    """Decode the result of `packed`; plain arrays only."""
     with np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False) as file:
         return {name.removeprefix("_"): file[name] for name in file.files}
 
 
 def share_of(workers: Workers, items: Sequence[Any]) -> list[Any]:
-    """Return this worker's items: every n-th, as neighbours are alike."""
+    """Return this worker's items: every n-th, since neighbours are similar."""
     return list(items[workers.index :: workers.count])

@@ -1,4 +1,4 @@
-"""Choice whether XLA compiles the step, by trying both ways on the first batch (`training.xla: auto`)."""
+"""Choice of XLA for the step, by trying both ways on the first batch (`training.xla: auto`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SCALE = 256.0
 
 
 def xla_of(recipe: Recipe, devices: Devices) -> bool | None:
-    """Return whether the step is compiled by XLA; None: `auto`, on GPUs where it can be, is tried first."""
+    """Return True if XLA compiles the step; None: `auto` on GPUs, decided by a trial."""
     asked = recipe.training.xla
     if asked != "auto":
         return bool(asked)
@@ -37,27 +37,27 @@ def xla_of(recipe: Recipe, devices: Devices) -> bool | None:
 
 
 def xla_facts(training: TrainingConfig, parts: StepParts) -> dict[str, str]:
-    """Return what a trial has chosen, for a checkpoint: the last bits depend on it."""
+    """Return the choice of a trial, for a checkpoint: the last bits depend on it."""
     if training.xla != "auto" or parts.xla is None:
         return {}
     return {_STEP: _COMPILED if parts.xla else "by TensorFlow's kernels"}
 
 
 def with_xla_as_before(parts: StepParts, computed_on: Mapping[str, str]) -> StepParts:
-    """Return the parts of a step with what the trial of a checkpoint's training has chosen, if it had one."""
+    """Return the parts of a step with the choice of the checkpoint's trial, if it had one."""
     if parts.xla is None and _STEP in computed_on:
         return replace(parts, xla=computed_on[_STEP] == _COMPILED)
     return parts
 
 
 def tried_xla(parts: StepParts, stack: Any) -> tuple[StepParts, str]:
-    """Return a step's parts, with XLA where its gradient is that of the kernels and sooner, and a line.
+    """Return a step's parts, with XLA if its gradient is equal and faster, and a line on the choice.
 
-    Both are computed for one batch, without dropout, whose masks XLA draws otherwise; nothing of the training
-    is changed. What XLA cannot do, or fails at, is left to the kernels.
+    Both are computed for one batch, without dropout, whose masks differ under XLA; the training state is
+    unchanged. If XLA cannot compile the step, or fails, TensorFlow's kernels are used.
 
     Args:
-        stack: distributed batches of some steps, as `make_steps` takes them; the first is used.
+        stack: distributed batches of some steps, as for `make_steps`; the first is used.
     """
     batch = parts.strategy.run(lambda stack: tuple(part[0] for part in stack), args=(stack,))
     with _unchanged(parts):
@@ -78,7 +78,7 @@ def tried_xla(parts: StepParts, stack: Any) -> tuple[StepParts, str]:
 
 
 def _timed(parts: StepParts, batch: Any, *, compiled: bool) -> tuple[Any, float]:
-    """Return the gradient, (n,) float64, and the shortest seconds of a call after the first."""
+    """Return the gradient, (n,) float64, and the shortest time of a call in seconds, without the first."""
     function, times = summed_gradient(parts, compiled=compiled), []
     gradient = np.asarray(function(batch), np.float64)
     for _ in range(_CALLS):
@@ -89,7 +89,7 @@ def _timed(parts: StepParts, batch: Any, *, compiled: bool) -> tuple[Any, float]
 
 
 def _rounded(parts: StepParts, batch: Any, expected: Any) -> float:
-    """Return by how much the gradient changes where each weight is rounded up or down once."""
+    """Return how much the gradient changes if each weight is rounded up or down once."""
     kind, rng = parts.model.layers[1].compute_dtype, np.random.default_rng(0)
     half_a_digit = 2.0**-9 if kind == "bfloat16" else float(np.finfo(kind).eps) / 2
     for variable in parts.model.trainable_variables:
@@ -101,7 +101,7 @@ def _rounded(parts: StepParts, batch: Any, expected: Any) -> float:
 
 @contextmanager
 def _unchanged(parts: StepParts) -> Iterator[None]:
-    """Let layers drop nothing and the loss scale be small, and give all variables their values back."""
+    """Disable dropout and use a small loss scale in the block; restore all variables afterwards."""
     model, scale = parts.model, parts.optimiser.dynamic_scale
     dropping = [layer for layer in model.layers if hasattr(layer, "masks")]
     rates = [layer.rate for layer in dropping]

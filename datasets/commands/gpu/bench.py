@@ -1,4 +1,4 @@
-"""Conditions of every section: where replicas compute, and how large the work is."""
+"""Conditions of all sections: place of the replicas, and amount of work."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _FIRST = 1000
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of what a section computes; the defaults are those of studies/four_gpus.md.
+    """Amounts of work in a section; the defaults are those of studies/four_gpus.md.
 
     Attributes:
-        images: of a step on each device, side × side pixels.
-        chain: small sums over replicas, one after the other: BatchNorm's of a step.
-        gradients: float32 numbers of the large sum: the default model's parameters.
-        rounds: repetitions, whose spread is shown.
+        images: images of a step on each device, side × side pixels.
+        chain: number of small consecutive sums over replicas, as by BatchNorm in a step.
+        gradients: float32 elements of the large sum: the default model's parameters.
+        rounds: repetitions, whose range is printed.
         calls: timed calls of four steps.
-        rows: of the equivalence matrix, shallow where the sizes are tiny.
-        epochs: of the training that is stopped and resumed.
-        raster, window: sides in pixels, of what is mapped.
-        feed: batches for each thread, at most.
+        rows: rows of the equivalence matrix, with shallow models for tiny sizes.
+        epochs: epochs of the training that is stopped and resumed.
+        raster, window: sides in pixels of the mapped raster and its windows.
+        feed: largest number of batches for each thread.
     """
 
     tiny: bool = False
@@ -78,10 +78,12 @@ TINY = Sizes(
 
 @dataclass(frozen=True)
 class Bench:
-    """Attributes:
-    cards: GPUs that TensorFlow finds; of logical devices, how many there are.
-    folder: for files of the work, removed afterwards.
-    known: figures of the sections before.
+    """Place, devices, sizes and earlier figures for a section.
+
+    Attributes:
+        cards: number of GPUs that TensorFlow finds, or of logical devices.
+        folder: folder for temporary files.
+        known: figures of earlier sections.
     """
 
     place: Place
@@ -92,36 +94,36 @@ class Bench:
 
     @property
     def most(self) -> int:
-        """Devices that there are here."""
+        """Number of devices here."""
         return PARTS if self.place == "parts" else self.cards
 
     @property
     def numbers(self) -> list[int]:
-        """1, 2 and 4 replicas, as far as there are devices."""
+        """1, 2 and 4 replicas, if there are as many devices."""
         return [
             number for number in (1, 2, 4) if number <= self.most and not (self.sizes.tiny and number == 2)
         ]
 
     def devices(self, number: int) -> Devices:
-        """Return the first `number` devices with their strategy: one for each number and process."""
+        """Return the first `number` devices with their strategy, one strategy per number and process."""
         if number > self.most:
             raise DeviceError(f"segmenter gpu: expected at most {self.most} devices, got {number}")
         self.start()
         return _devices(self.place, self.cards, number)
 
     def start(self) -> None:
-        """Import TensorFlow."""
+        """Import TensorFlow with the devices of this place."""
         load_tensorflow(_logical(self.place, self.cards))
 
     @property
     def said(self) -> str:
-        """The place, for people."""
+        """Text on the place."""
         names = {"cards": "GPUs", "parts": "parts of one GPU", "logical": "logical CPU devices"}
         return names[self.place]
 
 
 def distribution(place: Place, number: int) -> DistributionConfig:
-    """Return the recipe's section `distribution` for the first so many devices."""
+    """Return the recipe's section `distribution` for the first `number` devices."""
     strategy: Literal["one_device", "mirrored"] = "one_device" if number == 1 else "mirrored"
     chosen: dict[str, Any] = {"strategy": strategy, "devices": tuple(range(number))}
     if place == "parts":
@@ -137,6 +139,6 @@ def _logical(place: Place, cards: int) -> int | None:
 
 @cache
 def _devices(place: Place, cards: int, number: int) -> Devices:
-    """Return one strategy for each number of devices and process."""
+    """Return one strategy for each number of devices in a process."""
     with collectives_apart(_FIRST + number):
         return make_devices(distribution(place, number), _logical(place, cards))

@@ -1,7 +1,7 @@
-"""Collectives: latency of a small sum in a chain, as BatchNorm's are, and bandwidth of the gradients' sum.
+"""Collectives: latency of chained small sums, as in BatchNorm, and bandwidth of the gradients' sum.
 
-They take the place of the assumptions α and β of studies/four_gpus.md: a collective takes
-α + 2 (R − 1) / R · bytes / β (the bus bandwidth of NCCL's tests).
+They replace the assumptions α and β of studies/four_gpus.md: a collective takes α + 2 (R − 1) / R · bytes / β
+(the bus bandwidth of NCCL's tests).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from .bench import Bench
 from .figures import Figure, spread
 
 SMALL = 1024
-"""float32 numbers: what a BatchNorm layer of 512 channels sends."""
+"""float32 elements: as many as a BatchNorm layer of 512 channels sends."""
 COLLECTIVES = ("CollectiveReduceV2", "CollectiveReduceV3", "CollectiveGatherV2", "NcclAllReduce")
 LATENCY, BUS = "latency of a small sum, {} replicas", "bandwidth of the large sum, {} replicas"
 
 
 def figures(bench: Bench) -> Iterator[Figure]:
-    """Yield latency and bandwidth for 2 and 4 replicas, and for as many as there are."""
+    """Yield latency and bandwidth for 2 and 4 replicas, if there are as many devices."""
     if bench.most < 2:
         yield Figure("sums over replicas", None, note="one device only; parts of it say nothing of a bus")
         return
@@ -45,12 +45,12 @@ def figures(bench: Bench) -> Iterator[Figure]:
 
 
 def _bus(size: int, seconds: float, latency: float, replicas: int) -> float:
-    """Return bytes a second: β of the formula, solved for."""
+    """Return the bandwidth in bytes a second: the formula, solved for β."""
     return 2 * (replicas - 1) / replicas * size / max(seconds - latency, 1e-9)
 
 
 def chain(devices: Any, size: int, length: int) -> tuple[Callable[[], float], str]:
-    """Return a function that times `length` sums, one of the other's result, and the sums' kinds."""
+    """Return a function that times `length` sums, each of the previous result, and the kinds of sums."""
     import tensorflow as tf
 
     strategy = devices.strategy
@@ -80,7 +80,7 @@ def chain(devices: Any, size: int, length: int) -> tuple[Callable[[], float], st
 
 
 def collective_nodes(function: Any) -> Counter[str]:
-    """Count the collectives of each kind in a concrete function, with what they are made by, as NCCL."""
+    """Count the collectives of each kind and implementation (such as NCCL) in a concrete function."""
     return Counter(
         f"{node.op} {node.attr['communication_hint'].s.decode()}".strip()
         for node in nodes_of(function)

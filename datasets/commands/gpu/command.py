@@ -1,9 +1,8 @@
 """Laws and speed of a GPU server, in ten minutes, after `make setup GPU=1`.
 
-Facts, collectives, equivalence (law 2), memory, the training step, the input against its need, prediction
-and resume (law 3). Each section is a process with a limit in time; a page, gpu.md, and gpu.json are written
-after each, with every figure beside what studies/four_gpus.md expects. Exit code 1 where a law does not hold,
-3 where one was not shown.
+Facts, collectives, equivalence (law 2), memory, the training step, input rate, prediction and resuming (law
+3). Each section is a process with a time limit; gpu.md and gpu.json are written after each, with every figure
+beside the expectation of studies/four_gpus.md. Exit code 1 if a law does not hold, 3 if one was not shown.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ LOGICAL = 4
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the sections; the exit code is 1 where a law does not hold or a section could not be run.
+    """Run the sections; return 1 if a law does not hold or a section failed.
 
-    It is 3 where no law is broken, but one was not shown within its time.
+    Return 3 if no law is broken, but one was not shown within its time limit.
     """
     given = _parse(arguments)
     logical = given.logical_devices or (LOGICAL if given.tiny else 0)
@@ -72,10 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def tasks(names: Sequence[str], cards: int, minutes: float, *, logical: bool = False) -> list[Task]:
-    """Return the sections to run, each where it computes.
+    """Return the sections to run, with the place of each.
 
-    On one card, the laws are shown on parts of it; on two or three, which are too few for four replicas, on
-    both.
+    On one card, the laws are checked on parts of it; on two or three cards, too few for four replicas, on the
+    cards and on parts of one.
     """
     whole = sum(entry.share * len(places(name, cards)) for name, entry in SECTIONS.items())
     where: dict[str, list[Place]] = {n: ["logical"] if logical else places(n, cards) for n in names}
@@ -83,7 +82,7 @@ def tasks(names: Sequence[str], cards: int, minutes: float, *, logical: bool = F
 
 
 def places(name: str, cards: int) -> list[Place]:
-    """Return where a section computes."""
+    """Return the places in which a section computes."""
     if name not in ("collectives", "equivalence", "resume") or cards >= LOGICAL:
         return ["cards"]
     if name == "collectives":
@@ -129,10 +128,10 @@ def _parser() -> ToolParser:
 
 
 def _cards() -> int:
-    """Return GPUs that TensorFlow finds.
+    """Return the number of GPUs that TensorFlow finds.
 
     Raises:
-        DeviceError: there is none.
+        DeviceError: there is no GPU.
     """
     load_tensorflow()
     import tensorflow as tf

@@ -1,6 +1,6 @@
-"""Equivalence, law 2, on these devices: R replicas against one, in float64, and in float32 without TF32.
+"""Equivalence, law 2, on these devices: R replicas against one, in float64, and float32 without TF32.
 
-Rows of `matrix`; after each, all replicas' copies of all variables are compared bit for bit.
+The rows of `matrix` are run; after each, all replicas' copies of all variables are compared bit for bit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Kinds = Mapping[str, float]
 
 
 def figures(bench: Bench) -> Iterator[Figure]:
-    """Yield for each precision and number of replicas the difference nearest to its limit, or beyond."""
+    """Yield for each precision and number of replicas the difference that is closest to its limit."""
     if len(bench.numbers) < 2:
         yield Figure("replicas against one device", None, note="one device only")
         return

@@ -1,6 +1,6 @@
-"""Figures that studies/four_gpus.md expects of four 2080 Ti for the default model, with the sizes of `Sizes`.
+"""Expected figures of studies/four_gpus.md for four 2080 Ti, the default model and the default `Sizes`.
 
-None was measured; `python -m studies.four_gpus` computes the page's tables.
+None of them was measured; `python -m studies.four_gpus` computes the page's tables.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _RADIUS, _STRIDE = 107, 16
 
 
 class Step(NamedTuple):
-    """Images a second of one card and of four, and their ratio: from the hardest machine to the easiest."""
+    """Images a second of one card and of four, and their ratio: (slowest, fastest) assumed machine."""
 
     one: tuple[float, float]
     four: tuple[float, float]
@@ -30,7 +30,7 @@ MAPPED = {"float32": (10.95, 17.89), "mixed_float16": (18.34, 31.03)}
 
 
 def mapped(precision: str, window: int) -> str:
-    """Return what one card maps a second at least and at most, of which a window's border is not kept."""
+    """Return the range of one card's mapping speed, after discarding the windows' borders."""
     inner = max(window - 2 * (-(-_RADIUS // _STRIDE) * _STRIDE), _STRIDE)
     low, high = ((inner / window) ** 2 * rate for rate in MAPPED[precision])
     return f"{low:.3g} … {high:.3g} MPx/s"

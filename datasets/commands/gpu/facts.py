@@ -1,4 +1,4 @@
-"""Facts: cards, driver, CUDA, TensorFlow, the bus, shared memory and cores, on which the figures depend."""
+"""Facts that figures depend on: cards, driver, CUDA, TensorFlow, bus, shared memory and cores."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHARED_BYTES = 2**30
 
 
 def figures(bench: Bench) -> Iterator[Figure]:
-    """Yield facts in words, and whether TensorFlow has code for the card and shared memory suffices."""
+    """Yield facts, and checks that TensorFlow has code for the card and that shared memory suffices."""
     devices = bench.devices(bench.numbers[-1])
     import keras
     import tensorflow as tf
@@ -58,7 +58,7 @@ def _card(number: int, details: dict[str, Any], build: dict[str, Any]) -> Iterat
 
 
 def has_code(capability: tuple[int, ...], code: Any) -> bool:
-    """Return whether a build has machine code of a card's generation, or older intermediate code.
+    """Return whether a build has machine code for a card's generation, or older intermediate code.
 
     `sm_70` runs on 7.x from 7.0 on; `compute_90` is compiled by the driver for all cards from 9.0 on.
     """
@@ -88,7 +88,7 @@ def _host() -> Iterator[Figure]:
 
 
 def ask(*command: str) -> list[str]:
-    """Return the lines that a tool prints; none where it is missing, fails, or does not answer."""
+    """Return the lines that a tool prints; none if it is missing, fails, or does not answer."""
     if shutil.which(command[0]) is None:
         return []
     try:

@@ -1,7 +1,7 @@
-"""Input against need: tiles a second by threads and by worker processes, beside what the cards take.
+"""Input rate against need: tiles a second by threads and worker processes, and the cards' need.
 
-The augmentation of configs/potsdam.yaml, on scenes that are read in place (tiled GeoTIFFs) and on scenes that
-are decoded once (GeoTIFFs in strips). Processor time a tile shows what the clock may hide.
+Uses the augmentation of configs/potsdam.yaml, on scenes read in place (tiled GeoTIFFs) and scenes decoded
+once (GeoTIFFs in strips). Processor time per tile reveals costs that wall-clock time may hide.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KINDS = ("files in place", "decoded copies")
 _SECONDS = 2.0
 """Most seconds for each number of threads or processes."""
 ENOUGH = 1.5
-"""Times what the step takes: the rest is for what reads slower than made imagery in the page cache."""
+"""Required ratio of input rate to the step's: real files are slower than synthetic ones in the page cache."""
 _AUGMENTATION = {
     "scale": 0.25,
     "rotation": 15,
@@ -44,7 +44,7 @@ Load = Callable[[int], Any]
 
 
 def figures(bench: Bench) -> Iterator[Figure]:
-    """Yield tiles a second for 1, 2, 4 … threads, in place and decoded; the best against the need."""
+    """Yield tiles a second for 1, 2, 4 … threads, in place and decoded, and the best one against the need."""
     from ...synthetic.make import make_potsdam
 
     need, source = needed(bench)
@@ -77,7 +77,7 @@ def figures(bench: Bench) -> Iterator[Figure]:
 
 
 def best_over_need(best: float, need: float | None, source: str) -> Figure:
-    """Return the verdict, of what was measured until now."""
+    """Return the ratio of the best measured rate to the need, with a verdict."""
     name = "best input over need"
     if need is None:
         return Figure(name, None, "×", note="what the step takes is not known")
@@ -86,7 +86,7 @@ def best_over_need(best: float, need: float | None, source: str) -> Figure:
 
 
 def needed(bench: Bench) -> tuple[float | None, str]:
-    """Return tiles a second that all devices take in mixed precision, as the section before measured it."""
+    """Return the tiles a second that all devices take in mixed precision, as measured by section `step`."""
     most = 2 if bench.sizes.tiny else bench.most if bench.place == "cards" else 1
     for precision in ("mixed_float16", "float32"):
         for case in (Case(precision, most, True), Case(precision, most)):
@@ -97,13 +97,13 @@ def needed(bench: Bench) -> tuple[float | None, str]:
 
 
 def counts(bench: Bench) -> list[int]:
-    """Return the numbers of threads to time, up to the cores of this process, the fastest first."""
+    """Return the numbers of threads to time, up to the cores of this process, largest first."""
     cores = len(os.sched_getaffinity(0))
     return [1] if bench.sizes.tiny else [n for n in (64, 32, 16, 8, 4, 2, 1) if n <= cores]
 
 
 def tiles_per_second(load: Load, batch: int, threads: int, batches: int) -> tuple[float, float]:
-    """Return tiles a second by the clock, and seconds of processor a tile."""
+    """Return tiles a second of wall-clock time, and processor seconds a tile."""
 
     def make(first: int) -> int:
         done = 0
@@ -120,7 +120,7 @@ def tiles_per_second(load: Load, batch: int, threads: int, batches: int) -> tupl
 
 
 def by_workers(made: BatchLoader, rows: Plan, workers: int, batches: int) -> float:
-    """Return tiles a second by the clock, of as many batches for each worker process, or as time allows."""
+    """Return tiles a second of wall-clock time with worker processes, for at most `batches` batches each."""
     shape = BatchShape(rows.rows_SB.shape[1], made.tile_shape, made.dtype)
     pool = WorkerPool(workers, shape, ahead_of(workers, shape.bytes))
     with Feed(made, shape.batch, pool) as feed:
@@ -133,7 +133,7 @@ def _load(made: BatchLoader, rows: Plan, step: int) -> Any:
 
 
 def loader(bench: Bench, folder: Path) -> tuple[BatchLoader, Plan]:
-    """Return the program's own loader of training batches, and the plan of an epoch."""
+    """Return the program's loader of training batches, and the plan of an epoch."""
     from segmenter.config.reading import recipe_from
     from segmenter.sampling import plan
     from segmenter.tiles.index import build_index
@@ -162,7 +162,7 @@ def loader(bench: Bench, folder: Path) -> tuple[BatchLoader, Plan]:
 
 
 def in_strips(folder: Path) -> None:
-    """Write the images anew without tiles: such files are decoded before a training."""
+    """Rewrite the images without tiles: such files are decoded before a training."""
     import rasterio
     from rasterio.shutil import copy
 

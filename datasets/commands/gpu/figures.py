@@ -1,4 +1,4 @@
-"""Figures of a section, each beside what studies/four_gpus.md expects, and the verdict on a section."""
+"""Figures of a section, each beside the expectation of studies/four_gpus.md, and the section's verdict."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 MARK = "segmenter gpu: "
-"""In front of what a section's process hands over, among whatever libraries print."""
+"""Prefix of a section's results, to separate them from output of libraries."""
 Value = float | str | None
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of a section.
+    """One figure of a section.
 
     Attributes:
-        value: None where it could not be had; `note` then says why.
-        expected: what studies/four_gpus.md computes for four RTX 2080 Ti, or a limit, in words.
-        holds: whether the value is as expected; None where nothing is promised.
-        law: a law of the program: where it does not hold, the command fails.
+        value: None if it could not be measured; `note` then has the reason.
+        expected: text: the value computed by studies/four_gpus.md for four RTX 2080 Ti, or a limit.
+        holds: True if the value is as expected; None without an expectation.
+        law: True for a law of the program: if it does not hold, the command fails.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Figure:
 
     @property
     def shown(self) -> str:
-        """Value and unit, for people."""
+        """Value and unit as text."""
         if self.value is None:
             return "–"
         text = self.value if isinstance(self.value, str) else f"{self.value:.4g}"
@@ -45,9 +45,9 @@ class Section:
     """Result of a section.
 
     Attributes:
-        limit: seconds that it could have.
-        fault: why it ended before its end; empty if it did not.
-        cut_off: it was ended at its limit: what it found until then counts.
+        limit: time limit in seconds.
+        fault: reason of an early end; else empty.
+        cut_off: True if it was ended at its limit; earlier results count.
     """
 
     name: str
@@ -60,7 +60,7 @@ class Section:
 
     @property
     def verdict(self) -> Literal["yes", "no", "failed", "cut off", "measured"]:
-        """In a word; "no" where a figure is not as expected, law or not."""
+        """Verdict in a word; "no" if a figure is not as expected, law or not."""
         if self.fault and not self.cut_off:
             return "failed"
         if any(figure.holds is False for figure in self.figures):
@@ -71,13 +71,13 @@ class Section:
 
     @property
     def fails(self) -> bool:
-        """A law does not hold, or the section could not be run."""
+        """True if a law does not hold, or the section failed."""
         broken = any(figure.law and figure.holds is False for figure in self.figures)
         return broken or self.verdict == "failed"
 
     @property
     def not_shown(self) -> bool:
-        """It ended before all of a law was shown."""
+        """True if the section ended before all of a law was shown."""
         return self.is_law and self.cut_off
 
     def as_line(self) -> dict[str, Any]:
@@ -100,7 +100,7 @@ def line_of(figure: Figure) -> str:
 
 
 def read_line(line: str) -> Figure | None:
-    """Read what `line_of` gave; None for any other line, as for one that was cut in the middle."""
+    """Read a line of `line_of`; None for any other or truncated line."""
     if not line.startswith(MARK):
         return None
     try:
@@ -110,5 +110,5 @@ def read_line(line: str) -> Figure | None:
 
 
 def spread(values: Sequence[float], unit: str = "") -> str:
-    """Return the smallest and largest of repetitions, for a note."""
+    """Return smallest and largest of repeated values as text, for a note."""
     return f"{min(values):.4g} … {max(values):.4g} {unit}".strip() + f" in {len(values)}"

@@ -1,4 +1,4 @@
-"""Laboratory of equivalence: rows of the matrix on one device and on several, from the same weights."""
+"""Laboratory of equivalence: runs rows of the matrix on one and several devices, with equal weights."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CLIPS = {"norm": 0.01, "value": 0.001}
 
 @dataclass(frozen=True)
 class Setting:
-    """Key of a compiled step: its replicas, its clipping and its model."""
+    """Key of a compiled step: replicas, clipping and model."""
 
     replicas: int
     clip: str = ""
@@ -50,11 +50,11 @@ class Setting:
 
 
 class Laboratory:
-    """Runs rows; keeps what it has compiled and computed.
+    """Runs rows of the matrix; caches compiled steps and results.
 
     Args:
-        strategies: makes the strategy of so many replicas, once for each number.
-        dtype: that all is computed in.
+        strategies: makes the strategy for a number of replicas, once for each number.
+        dtype: precision of all computations.
     """
 
     def __init__(
@@ -69,29 +69,29 @@ class Laboratory:
         self._results: dict[tuple[str, Setting, int], Result] = {}
 
     def exact(self, name: str, replicas: int, rounded: int = 0) -> Result:
-        """Return a row as the program computes it.
+        """Return the result of a row as the program computes it.
 
         Args:
-            rounded: draws which initial weights are rounded up once, which down; 0: none.
+            rounded: seed that rounds each initial weight up or down by one bit; 0: no rounding.
         """
         return self.result(name, Setting.of(self.rows[name], replicas), rounded)
 
     def differences(self, name: str, replicas: int, *, rounded: int = 0) -> dict[str, float]:
-        """Return kind → the difference from one device."""
+        """Return the difference from one device, for each kind of tensor."""
         many, one = (self.exact(name, number, rounded) for number in (replicas, 1))
         return {kind: difference(many, one, kind) for kind in KINDS}
 
     def roundings(self, name: str) -> dict[str, float]:
-        """Return per kind what one rounding of each initial weight changes on one device, in three draws."""
+        """Return, per kind, the largest effect of rounding initial weights on one device, in three draws."""
         one, drawn = self.exact(name, 1), [self.exact(name, 1, draw) for draw in DRAWS]
         return {kind: max(difference(other, one, kind) for other in drawn) for kind in KINDS}
 
     def unequal_copies(self) -> int:
-        """Count the trained variables that are not the same to the bit on all of their replicas."""
+        """Count the trained variables whose copies differ between replicas in any bit."""
         return sum(trainer.unequal_copies() for trainer in self._trainers.values())
 
     def result(self, name: str, setting: Setting, rounded: int = 0) -> Result:
-        """Return a row as the trainer of a setting computes it."""
+        """Return the result of a row, computed by the trainer of a setting."""
         if (name, setting, rounded) not in self._results:
             if setting not in self._trainers:
                 self._trainers[setting] = self.trainer(setting)
@@ -100,13 +100,13 @@ class Laboratory:
         return self._results[name, setting, rounded]
 
     def trainer(self, setting: Setting) -> Trainer:
-        """Make the trainer of all rows that one compiled step serves."""
+        """Make the trainer of all rows that share one compiled step."""
         rows = [row for row in self.rows.values() if Setting.of(row, setting.replicas) == setting]
         return Trainer(setting, rows, self.strategies(setting.replicas), self.dtype)
 
 
 class Trainer:
-    """A model with its compiled step, which starts each run from the same weights."""
+    """A model with its compiled step; each run starts from the same weights."""
 
     def __init__(self, setting: Setting, rows: Sequence[Row], strategy: Any, dtype: str) -> None:
         from segmenter.training.optimiser.optimisers import set_trained
@@ -130,7 +130,7 @@ class Trainer:
 
     @property
     def synchronised(self) -> bool:
-        """True if BatchNorm is that of the global batch."""
+        """True if BatchNorm is over the global batch."""
         return self.setting.replicas > 1
 
     def make_loss(self, row: Row) -> Callable[[Any, Any], Any]:
@@ -161,7 +161,7 @@ class Trainer:
         self._step.get_concrete_function(self._any_size())
 
     def run(self, row: Row, steps: int, rounded: int) -> Result:
-        """Run so many steps on the row's batch."""
+        """Run `steps` steps on the row's batch."""
         for term, factor in self._factors.items():
             factor.assign(float(term == _term(row)))
         for variable, value in self._start:
@@ -185,7 +185,7 @@ class Trainer:
     def _switchable(
         self, rows: Sequence[Row], dtype: str
     ) -> tuple[dict[_Term, Any], Callable[[Any, Any], Any]]:
-        """Return a factor for each different loss of the rows, and the sum of all, each times its factor."""
+        """Return a 0/1 factor for each different loss of the rows, and the sum of losses times factors."""
         import tensorflow as tf
 
         terms = {_term(row): self.make_loss(row) for row in rows}
@@ -207,7 +207,7 @@ class Trainer:
         return [v.numpy() for v in self._model.trainable_variables]
 
     def _dealt(self, content: Sequence[NDArray[Any]]) -> Any:
-        """Deal each replica its contiguous block, as tf.distribute does: the last ones may get nothing."""
+        """Give each replica its contiguous block, as tf.distribute does: the last ones may get nothing."""
         import tensorflow as tf
 
         if self.setting.replicas == 1:
@@ -221,7 +221,7 @@ class Trainer:
         return self._strategy.experimental_distribute_values_from_function(own)
 
     def _any_size(self) -> Any:
-        """Return the type of a dealt batch with any number of images on each replica."""
+        """Return the type of a distributed batch with any number of images on each replica."""
         import tensorflow as tf
 
         full, short = (self._dealt(batch(Row(images=images))) for images in (BATCH, 1))
@@ -240,7 +240,7 @@ def _model(depth: int, synchronised: bool, dtype: str = "float64") -> Any:
 
 @functools.cache
 def _initial_weights(depth: int) -> list[NDArray[Any]]:
-    """Draw the weights once: setting the seed makes TensorFlow compile anew all that it has compiled."""
+    """Return initial weights, drawn once: setting the seed makes TensorFlow recompile everything."""
     import keras
 
     keras.utils.set_random_seed(1)
@@ -255,7 +255,7 @@ def _term(row: Row) -> _Term:
 
 
 def _pace(model: Any, setting: Setting) -> Pace | None:
-    """Return the pace by which the encoder waits for the second epoch."""
+    """Return the pace that freezes the encoder until the second epoch; None if not `paced`."""
     if not setting.paced:
         return None
     from segmenter.model.building import stages_of

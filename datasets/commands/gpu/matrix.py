@@ -1,8 +1,8 @@
-"""Matrix of equivalence: its rows, their batches, and the difference of two runs.
+"""Matrix of equivalence: its rows, their batches, and the difference of two results.
 
-A row is a loss, a batch and a clipping. Compiling a step for four replicas takes far longer than running
-it: one compiled step knows the losses of many rows, each times 1 for the row's and else 0, and takes batches
-of any size.
+A row is a loss, a batch and a clipping. Compiling a step for four replicas takes far longer than running it,
+so one compiled step has the losses of many rows, multiplied by 1 for the current row and 0 for others, and
+takes batches of any size.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class Row:
     """One row of the matrix.
 
     Attributes:
-        loss: the recipe's section.
-        lopsided: ignored are all pixels of images 1 to 3 and almost all of image 0, else none: of four
-            replicas with two images each, the first has almost nothing to learn from, the second nothing.
-        images: in the global batch; fewer than `BATCH` leave replicas with fewer or none.
+        loss: section `loss` of the recipe.
+        lopsided: True: all pixels of images 1 to 3 and almost all of image 0 are ignored, so that of four
+            replicas with two images each, the first has almost no labels and the second none.
+        images: images of the global batch; with fewer than `BATCH`, some replicas get fewer or none.
         clip: `norm`, `value` or nothing.
-        blocks: labels are blocks of 8 × 8 pixels, else every pixel has its own.
-        depth: of the model.
-        paced: the encoder is frozen, and the head trains at half the rate of the decoder.
+        blocks: True: labels are blocks of 8 × 8 pixels; else every pixel has a random one.
+        depth: depth of the model.
+        paced: True: the encoder is frozen, and the head trains at half the decoder's rate.
     """
 
     loss: LossConfig = field(default_factory=LossConfig)
@@ -63,17 +63,17 @@ class Row:
 
     @property
     def weights(self) -> tuple[float, ...] | None:
-        """The class weights."""
+        """Class weights of the loss."""
         return None if self.loss.class_weights == "none" else WEIGHTS
 
     @property
     def global_batch(self) -> int | None:
-        """Global batch as the loss gets it: None where a batch may be short."""
+        """Global batch for the loss; None if a batch may be short."""
         return BATCH if self.images == BATCH else None
 
 
 def only(term: str, **options: Any) -> LossConfig:
-    """Return the loss of one term."""
+    """Return a loss configuration with a single term."""
     return LossConfig(**{"cross_entropy": 0.0, term: 1.0, **options})
 
 
@@ -114,6 +114,6 @@ def batch(row: Row) -> tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]
 
 
 def difference(a: Result, b: Result, kind: str) -> float:
-    """Return largest |a − b| over all tensors of a kind, relative to the largest |b|; NaN if any is."""
+    """Return the largest |a − b| over all tensors of a kind, relative to the largest |b|; NaN if any is."""
     largest = np.max([np.abs(x).max() for x in b[kind]])
     return float(np.max([np.abs(x - y).max() for x, y in zip(a[kind], b[kind], strict=True)]) / largest)

@@ -1,4 +1,4 @@
-"""Memory of a training step: the allocator's peak between two batch sizes, against the program's formula."""
+"""Memory of a training step: growth of the allocator's peak with batch size, against the formula."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PRECISIONS = ("float32", "mixed_float16")
 
 
 def figures(bench: Bench) -> Iterator[Figure]:
-    """Yield for each precision the bytes that an image adds, the formula's, and a step's peak."""
+    """Yield for each precision the bytes per image, measured and by formula, and a step's peak."""
     devices, sizes = bench.devices(1), bench.sizes
     batches = (max(1, sizes.images // 2), sizes.images)
     for precision in PRECISIONS[1:] if sizes.tiny else PRECISIONS:
@@ -30,7 +30,7 @@ def figures(bench: Bench) -> Iterator[Figure]:
 def compared(
     precision: str, batches: tuple[int, int], peaks: list[int | None], formula: int
 ) -> Iterator[Figure]:
-    """Yield the formula's bytes an image against the peaks of two batch sizes."""
+    """Yield the formula's bytes per image compared with the peaks at two batch sizes."""
     name, unit, expected = f"memory of an image, {precision}", "MiB", f"{formula / 2**20:.4g} MiB"
     low, high = peaks
     if low is None or high is None:
@@ -45,7 +45,7 @@ def compared(
 
 
 def peak(devices: Any, bench: Bench, precision: str, images: int) -> int | None:
-    """Return bytes of the allocator at a step's fullest; None on a CPU."""
+    """Return the allocator's peak in bytes during a step; None on a CPU."""
     import tensorflow as tf
 
     training = TrainingConfig(precision=precision, global_batch=images, steps_per_call=1)
@@ -64,7 +64,7 @@ def peak(devices: Any, bench: Bench, precision: str, images: int) -> int | None:
 
 
 def per_image(bench: Bench, precision: str) -> int:
-    """Return bytes by the formula."""
+    """Return the bytes per image by the formula."""
     from segmenter.model.building import build_model
     from segmenter.model.size import training_bytes_per_image
 

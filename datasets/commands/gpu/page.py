@@ -1,4 +1,4 @@
-"""gpu.json and gpu.md: what `segmenter gpu` found, written whole after each section."""
+"""Files gpu.json and gpu.md with the results of `segmenter gpu`, rewritten after each section."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WORDS = {True: "yes", False: "no", None: ""}
 
 
 def write(folder: Path, head: Mapping[str, Any], sections: Sequence[Section]) -> None:
-    """Write both files, whole: a crash later leaves what was found until now."""
+    """Write both files completely: results survive a later crash."""
     content = {**head, "sections": [section.as_line() for section in sections]}
     for name, text in (
         (JSON, json.dumps(content, indent=1) + "\n"),
@@ -26,7 +26,7 @@ def write(folder: Path, head: Mapping[str, Any], sections: Sequence[Section]) ->
 
 
 def lines(head: Mapping[str, Any], sections: Sequence[Section]) -> Iterator[str]:
-    """Yield the page."""
+    """Yield the lines of gpu.md."""
     yield "# Measured on this machine"
     yield ""
     yield "; ".join(f"{key}: {value}" for key, value in head.items())
@@ -58,18 +58,18 @@ def _row(figure: Figure) -> list[str]:
 
 
 def cell(text: str) -> str:
-    """Return a text for a Markdown table: one line, no bar."""
+    """Return a text for a cell of a Markdown table: one line without `|`."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
 def line(section: Section) -> str:
-    """Return a line for the terminal: the section and its figures with a verdict, or the first ones."""
+    """Return a line for the terminal: the section with its figures that have a verdict, or its first ones."""
     judged = [f for f in section.figures if f.holds is not None] or section.figures[:3]
     text = "; ".join(f"{figure.name} {figure.shown}" for figure in judged[:4])
     return f"{section.name:<12} {section.verdict:<9} {section.seconds:4.0f} s   {section.fault or text}"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> list[str]:
-    """Return lines of a Markdown table; the first `words` columns are words, the others numbers."""
+    """Return lines of a Markdown table; the first `words` columns are text, the others numbers."""
     rule = [" --- " if column < words else " ---: " for column in range(len(head))]
     return [f"| {' | '.join(head)} |", f"|{'|'.join(rule)}|", *(f"| {' | '.join(row)} |" for row in rows)]

@@ -1,4 +1,4 @@
-"""Prediction from file to file, in megapixels a second: one device and all of them, both precisions."""
+"""Prediction from file to file in megapixels a second: one device and all, in both precisions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SAME = 1e-4
 
 
 def figures(bench: Bench) -> Iterator[Figure]:
-    """Yield for each precision the speed of one device and of all, and whether the maps are the same."""
+    """Yield for each precision the speed of one device and of all, and whether the maps are equal."""
     devices, sizes = bench.devices(1), bench.sizes
     path = make_raster(bench.folder / "scene.tif", sizes.raster, sizes.raster)
     for precision in PRECISIONS[1:] if sizes.tiny else PRECISIONS:
@@ -61,12 +61,12 @@ def figures(bench: Bench) -> Iterator[Figure]:
 
 
 def bench_names(bench: Bench, number: int, first: Any) -> list[str]:
-    """Return TensorFlow's names of the first so many devices."""
+    """Return TensorFlow's names of the first `number` devices."""
     return list(first.names if number == 1 else bench.devices(number).names)
 
 
 def function(bench: Bench, precision: str, names: list[str]) -> tuple[Any, Tiling]:
-    """Return the compiled model on these devices, and the windows for it."""
+    """Return the compiled model on these devices, and its tiling."""
     from segmenter.inference.function import on_all_gpus, predict_function
     from segmenter.model.building import build_model, network_geometry
 
@@ -87,12 +87,12 @@ def function(bench: Bench, precision: str, names: list[str]) -> tuple[Any, Tilin
 
 
 def expected_rate(bench: Bench, precision: str) -> str:
-    """Return the speed of one 2080 Ti that computes all the time, from slow to fast."""
+    """Return the expected speed of a fully used 2080 Ti, as a range."""
     return "" if bench.sizes.tiny else expected.mapped(precision, bench.sizes.window)
 
 
 class FileJob:
-    """A file, whole."""
+    """Job that maps a whole file."""
 
     part, columns, done_rows, abandoned = None, None, 0, False
 
@@ -100,12 +100,12 @@ class FileJob:
         self._path = path
 
     def open(self) -> Raster:
-        """Open it."""
+        """Open the file."""
         return open_raster(self._path)
 
 
 def make_raster(path: Path, height: int, width: int) -> Path:
-    """Return a tiled, compressed RGB raster with some texture; written in bands of blocks."""
+    """Write a tiled, compressed RGB raster with some texture, in rows of blocks; return its path."""
     rng = np.random.default_rng(0)
     noise = rng.integers(0, 255, (3, BLOCK, width + BLOCK), np.uint8) // 8
     profile = {
@@ -126,7 +126,7 @@ def make_raster(path: Path, height: int, width: int) -> Path:
 
 
 def predict_file(path: Path, out: Path, tiling: Tiling, predict: Any) -> float:
-    """Map a file to a file and return the seconds that it took."""
+    """Map a file to a file and return the time in seconds."""
     start = time.perf_counter()
     with open_raster(path) as raster:
         size = raster.info.size

@@ -1,4 +1,4 @@
-"""Strategies over several replicas of one process."""
+"""Strategies over several replicas in one process."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 
 
 def collectives_apart(replicas: int) -> AbstractContextManager[Any]:
-    """Give a strategy that is made inside collectives with numbers of their own.
+    """Give a strategy created in the block separate numbers for its collectives.
 
-    Strategies of one process number theirs alike, and would wait for each other.
+    Strategies of one process would use the same numbers, and wait for each other.
     """
     import tensorflow as tf
 
@@ -23,7 +23,7 @@ def collectives_apart(replicas: int) -> AbstractContextManager[Any]:
 
 @functools.cache
 def strategy_of(replicas: int) -> Any:
-    """Return one strategy for each number of logical CPU devices and process."""
+    """Return one strategy for each number of logical CPU devices in a process."""
     import tensorflow as tf
 
     if replicas == 1:
@@ -33,6 +33,6 @@ def strategy_of(replicas: int) -> Any:
 
 
 def unequal_copies(strategy: Any, variables: Iterable[Any]) -> int:
-    """Count the variables of Keras that are not the same to the bit on all replicas."""
+    """Count the Keras variables whose copies differ between replicas in any bit."""
     copies = (strategy.experimental_local_results(variable.value) for variable in variables)
     return sum(len({np.asarray(copy).tobytes() for copy in each}) > 1 for each in copies)

@@ -1,7 +1,7 @@
-"""Resume, law 3, on these devices: a training in one go, again, and stopped and resumed, bit for bit.
+"""Resuming, law 3, on these devices: a training run twice, and stopped and resumed, bit for bit equal.
 
-By `segmenter train`, as a user runs it, with `distribution.deterministic`; on tiny sizes in this
-process, since importing TensorFlow three times would take longer than all else.
+Uses `segmenter train` with `distribution.deterministic`; tiny sizes run in this process, since importing
+TensorFlow three times would take longer than everything else.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _TINY = ("model.depth=1", "model.width=2", "tiles.size=32", "tiles.overlap=0", "
 _EVERY = 3
 """Steps between checkpoints."""
 _CALLS = itertools.count(2000)
-"""Numbers of the trainings in this process, each with collectives of its own."""
+"""Numbers of the trainings in this process, each with separate collectives."""
 
 
 def figures(bench: Bench) -> Iterator[Figure]:
-    """Yield whether all trainings end with the same bytes."""
+    """Yield whether all trainings end with equal bytes."""
     from ...synthetic.make import make_potsdam
 
     folder, tiny = bench.folder, bench.sizes.tiny
@@ -63,22 +63,22 @@ def _compared(folder: Path, other: str, name: str) -> Figure:
 
 
 def checkpoints(run: Path) -> list[int]:
-    """Return steps of its checkpoints, in order."""
+    """Return the steps of a run's checkpoints, in order."""
     return sorted(int(path.stem.removeprefix("step-")) for path in (run / "checkpoints").glob("step-*.npz"))
 
 
 def last_arrays(run: Path) -> dict[str, str]:
-    """Name → SHA-256 of the bytes of each array of the last checkpoint."""
+    """Return the SHA-256 of each array of the last checkpoint, by name."""
     newest = max((run / "checkpoints").glob("step-*.npz"), key=lambda p: int(p.stem.removeprefix("step-")))
     with np.load(newest) as file:
         return {name: hashlib.sha256(file[name].tobytes()).hexdigest() for name in file.files}
 
 
 def train(bench: Bench, run: Path, *more: str) -> None:
-    """Train once, as `segmenter train` does.
+    """Run one training like `segmenter train`.
 
     Raises:
-        TrainingError: with its last line.
+        TrainingError: the training failed; the message is its last line.
     """
     arguments = [str(ready_made()["demo"]), "--run", str(run), *_settings(bench), *more]
     if bench.sizes.tiny:
@@ -96,7 +96,7 @@ def train(bench: Bench, run: Path, *more: str) -> None:
 
 
 def _here(bench: Bench, arguments: list[str]) -> tuple[int, str]:
-    """Train in this process, which has its devices already."""
+    """Train in this process, which already has its devices."""
     from ..train import run
 
     bench.devices(1)

@@ -1,4 +1,4 @@
-"""Sections of `segmenter gpu`: their shares of the time, and the process that each runs in."""
+"""Sections of `segmenter gpu`: their shares of the time, and their processes."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Entry:
     """A section of the command.
 
     Attributes:
-        module: in this package, whose `figures` gives what it finds.
-        share: of the time, in seconds of ten minutes.
-        is_law: it shows laws of the program, and takes the time that it needs.
+        module: module of this package, whose `figures` yields the results.
+        share: share of the time, in seconds of ten minutes.
+        is_law: True if it checks laws of the program, without a time share.
     """
 
     module: str
@@ -41,7 +41,7 @@ class Entry:
     is_law: bool = False
 
     def limit(self, minutes: float, whole: float) -> float:
-        """Return seconds that it may take of so many minutes; `whole`: the sum of all shares."""
+        """Return the section's time limit in seconds, for `minutes` in all; `whole`: sum of all shares."""
         return _LAW_LIMIT if self.is_law else 60 * minutes * self.share / whole
 
 
@@ -55,12 +55,12 @@ SECTIONS = {
     "prediction": Entry("prediction", 50),
     "resume": Entry("resume", 70, is_law=True),
 }
-"""In the order in which they run: the input is compared with what the step takes."""
+"""In running order: the input is compared with the step's need."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A section, where it computes, and the seconds that it may take."""
+    """A section, its place, and its time limit in seconds."""
 
     name: str
     place: Place
@@ -77,10 +77,10 @@ def found(name: str, bench: Bench) -> Iterator[Figure]:
 
 
 def run(task: Task, known: Mapping[str, Value]) -> Section:
-    """Run a section in a process of its own; at its limit that is killed with all that it has started.
+    """Run a section in a separate process; at its limit, kill it with all its child processes.
 
     Args:
-        known: figures of the sections before.
+        known: figures of earlier sections.
     """
     section = Section(task.name, task.limit, is_law=SECTIONS[task.name].is_law)
     started = time.monotonic()
@@ -108,7 +108,7 @@ def run(task: Task, known: Mapping[str, Value]) -> Section:
 
 
 def run_here(task: Task, known: Mapping[str, Value]) -> Section:
-    """Run a section with tiny sizes in this process, which imports TensorFlow once for all of them."""
+    """Run a section with tiny sizes in this process, so that TensorFlow is imported only once."""
     section = Section(task.name, task.limit, is_law=SECTIONS[task.name].is_law)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="segmenter-gpu-", ignore_cleanup_errors=True) as folder:
@@ -121,14 +121,14 @@ def run_here(task: Task, known: Mapping[str, Value]) -> Section:
 
 
 def command(task: Task, folder: Path, known: Mapping[str, Value]) -> list[str]:
-    """Return the call of a section's process (`main`)."""
+    """Return the command line of a section's process (`main`)."""
     code = f"import sys; from {__package__}.sections import main; sys.exit(main())"
     call = [sys.executable, "-c", code, task.name, "--place", task.place, "--cards", str(task.cards)]
     return [*call, "--folder", str(folder), "--known", json.dumps(known)]
 
 
 def main() -> str | None:
-    """Run a section in this process and print its figures, a line each; return why it ended early, if so."""
+    """Run a section in this process and print its figures, a line each; return the reason of an early end."""
     parser = argparse.ArgumentParser()
     parser.add_argument("name", choices=SECTIONS)
     parser.add_argument("--place", choices=["cards", "parts", "logical"])
@@ -145,7 +145,7 @@ def main() -> str | None:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process and all that it has started, which are in its session."""
+    """Kill a process with all its children, which are in its session."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -1,7 +1,7 @@
 """Training step on 1 … N devices, in each precision, with and without XLA, in images a second.
 
-The steps of the program (`steps`), with batches that lie on the devices. One device and all of
-them in mixed precision first, then both with XLA, so that a section that is cut off has what matters.
+Runs the program's steps (`steps`) with batches already on the devices. One device and all devices in mixed
+precision come first, then both with XLA, so that a truncated section has the main results.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .figures import Figure
 from .steps import rate_of
 
 SPEEDUP_OF_FOUR = 3.4
-"""The least that four cards are to reach: the lower end of what studies/four_gpus.md expects."""
+"""Least speed-up of four cards: the lower end of the expectation in studies/four_gpus.md."""
 RATE, SPEEDUP = "images/s, {}", "speed-up of {}"
 _BFLOAT16_SINCE = (8, 0)
 """Compute capability: Ampere."""
@@ -27,7 +27,7 @@ _BFLOAT16_SINCE = (8, 0)
 
 @dataclass(frozen=True)
 class Case:
-    """A step to be timed."""
+    """A step to time."""
 
     precision: str
     replicas: int
@@ -35,7 +35,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Name by which it is printed and looked for."""
+        """Name for printing and look-up."""
         plural = "s" * (self.replicas > 1)
         return f"{self.replicas} device{plural}, {self.precision}" + ", XLA" * self.xla
 
@@ -44,7 +44,7 @@ TINY_CASES = [
     *(Case("mixed_float16", 1), Case("mixed_float16", 2), Case("float32", 1, xla=True)),
     Case("mixed_bfloat16", 1),
 ]
-"""Each kind once: compiling is what takes the time."""
+"""Each kind once: compiling takes most of the time."""
 
 
 def figures(bench: Bench) -> Iterator[Figure]:
@@ -64,7 +64,7 @@ def figures(bench: Bench) -> Iterator[Figure]:
 
 
 def cases(bench: Bench) -> list[Case]:
-    """Return the cases in the order in which they are timed."""
+    """Return the cases in timing order."""
     most = bench.most if bench.place != "parts" else 1  # parts of a card share it: no speed-up to be seen
     ends, between = sorted({1, most}), range(2, most)
     both = ["float32", "mixed_float16"]
@@ -77,7 +77,7 @@ def cases(bench: Bench) -> list[Case]:
 
 
 def has_bfloat16(bench: Bench) -> bool:
-    """Return whether the device computes with bfloat16: a CPU does, slowly."""
+    """Return whether the device supports bfloat16: a CPU does, slowly."""
     if bench.place == "logical":
         return True
     bench.start()
@@ -88,7 +88,7 @@ def has_bfloat16(bench: Bench) -> bool:
 
 
 def rate(bench: Bench, case: Case) -> float:
-    """Return images a second."""
+    """Return images a second of a case."""
     sizes, devices = bench.sizes, bench.devices(case.replicas)
     import keras  # brings TensorFlow, which has to be told of its devices first
 
@@ -103,7 +103,7 @@ def rate(bench: Bench, case: Case) -> float:
 
 
 def speedup(bench: Bench, case: Case, found: float) -> Figure:
-    """Return the speed-up over one device; four cards have a limit to keep to."""
+    """Return the speed-up over one device; for four cards with a limit."""
     limited = bench.place == "cards" and case.replicas == 4 and not case.xla
     expectation = _expected(case, "speedup")
     if limited:
@@ -113,7 +113,7 @@ def speedup(bench: Bench, case: Case, found: float) -> Figure:
 
 
 def _expected(case: Case, what: Literal["rate", "speedup"]) -> str:
-    """Return the range for 2080 Ti, from slow to fast cards; "" where the page has none."""
+    """Return the expected range for 2080 Ti, from slow to fast cards; empty if the page has none."""
     if case.precision not in expected.STEPS or case.xla or case.replicas not in (1, 4):
         return ""
     step = expected.STEPS[case.precision]

@@ -1,4 +1,4 @@
-"""Training steps of the program on batches that lie on the devices, timed: the input is left out."""
+"""Timed training steps of the program on batches already on the devices, without the input."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BANDS, CLASSES = 3, 6
 def rate_of(
     devices: Devices, model: ModelConfig, loss: LossConfig, training: TrainingConfig, side: int, calls: int
 ) -> float:
-    """Return images a second of the training step, over calls after the two that compile and warm up."""
+    """Return images a second of the training step, timed after two calls that compile and warm up."""
     import tensorflow as tf
 
     steps, count = training_steps(devices, model, loss, training), tf.constant(training.steps_per_call)
@@ -28,7 +28,7 @@ def rate_of(
 
 
 def training_steps(devices: Devices, config: ModelConfig, loss: LossConfig, training: TrainingConfig) -> Any:
-    """Return the program's compiled steps (`step.make_steps`) of a model on these devices."""
+    """Return the program's compiled steps (`step.make_steps`) for a model on these devices."""
     from segmenter.model.building import build_model
     from segmenter.model.normalisation import Normalisation
     from segmenter.training.losses import segmentation_loss
@@ -54,7 +54,7 @@ def training_steps(devices: Devices, config: ModelConfig, loss: LossConfig, trai
 
 
 def made_stack(devices: Devices, steps: int, images: int, side: int) -> Any:
-    """Return synthetic batches of several steps, dealt to the devices."""
+    """Return synthetic batches of several steps, distributed to the devices."""
     import tensorflow as tf
 
     shape = (steps, images, side, side)

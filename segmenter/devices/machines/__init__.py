@@ -1,1 +1,1 @@
-"""Join several machines: members, their meeting, what they tell each other."""
+"""Training over several machines: members, rendezvous, messages."""

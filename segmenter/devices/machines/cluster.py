@@ -1,7 +1,7 @@
-"""Cluster of a training: the addresses of its workers, and which of them this process is.
+"""Cluster of a training: the addresses of its workers, and the index of this process.
 
-The recipe says how workers train together (`distribution.strategy`), the command or its environment who they
-are: `--cluster` and `--index`, `--cluster slurm`, or TensorFlow's own TF_CONFIG.
+The recipe sets how workers train together (`distribution.strategy`); the command or its environment lists
+them: `--cluster` and `--index`, `--cluster slurm`, or TensorFlow's own TF_CONFIG.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Cluster:
     """Workers of a training.
 
     Attributes:
-        index: number of this process among them, from 0; worker 0 is the chief.
-        workers: how many there are.
-        source: where it is said.
-        addresses: host:port of each; empty until `resolved`, where Slurm knows them.
+        index: index of this process, from 0; worker 0 is the chief.
+        workers: number of workers.
+        source: origin of this information, for messages.
+        addresses: host:port of each worker; with Slurm, empty until `resolved`.
     """
 
     index: int
@@ -44,13 +44,13 @@ class Cluster:
         return self.index == 0
 
     def name(self, index: int | None = None) -> str:
-        """Return a worker's name for messages: this one's, or that of a number."""
+        """Return a worker's name for messages: this worker's, or that of `index`."""
         number = self.index if index is None else index
         where = f" ({self.addresses[number]})" if self.addresses else ""
         return f"worker {number}{where}"
 
     def resolved(self, environment: Mapping[str, str]) -> Cluster:
-        """Return the cluster with its addresses; imports TensorFlow if Slurm's are to be read.
+        """Return the cluster with its addresses; imports TensorFlow to read Slurm's list of hosts.
 
         Raises:
             DeviceError: Slurm's list of hosts cannot be read.
@@ -58,7 +58,7 @@ class Cluster:
         return self if self.addresses else replace(self, addresses=_slurm_addresses(environment))
 
     def tf_config(self) -> str:
-        """Return the content of TF_CONFIG, from which TensorFlow's strategies read all this."""
+        """Return TF_CONFIG's content for this worker, which TensorFlow's strategies read."""
         task = {"type": "worker", "index": self.index}
         return json.dumps({"cluster": {"worker": list(self.addresses)}, "task": task})
 
@@ -66,7 +66,7 @@ class Cluster:
 def find_cluster(
     strategy: str, asked: str | None, index: int | None, environment: Mapping[str, str]
 ) -> Cluster | None:
-    """Return the cluster that this process belongs to; None for a training by one process.
+    """Return the cluster of this process; None for a training by one process.
 
     Args:
         strategy: the recipe's `distribution.strategy`.
@@ -74,7 +74,7 @@ def find_cluster(
         index: `--index`.
 
     Raises:
-        ConfigError: what is said does not fit together, or is no cluster.
+        ConfigError: the settings contradict each other, or describe no cluster.
     """
     if asked is None and index is not None:
         raise ConfigError(f"--index: expected --cluster {_EXAMPLE} with it, got none")
@@ -120,7 +120,7 @@ def _index(index: Any, workers: int, where: str) -> int:
 
 
 def _of_tf_config(text: str) -> Cluster | None:
-    """Return the cluster in TF_CONFIG, whose jobs may be `worker` and, first of all, one `chief`."""
+    """Return the cluster in TF_CONFIG; its jobs may be `worker` and at most one `chief`, which is first."""
     try:
         config = json.loads(text)
         cluster, task = config.get("cluster") or {}, config.get("task") or {}
@@ -171,8 +171,8 @@ def _of_slurm(index: int | None, environment: Mapping[str, str]) -> Cluster:
 def _slurm_addresses(environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return host:port of each task, in the order of Slurm's numbers.
 
-    Read by TensorFlow's SlurmClusterResolver, whose own list is sorted by the hosts' names as text, so that
-    of n2 and n10 each would take the other's number; it also divides by the number of GPUs, which may be 0.
+    TensorFlow's SlurmClusterResolver parses the list; its own result is sorted by host names as text, which
+    would swap n2 and n10, and it divides by the number of GPUs, which may be 0.
     """
     from tensorflow.python.distribute.cluster_resolver import slurm_cluster_resolver as slurm
 

@@ -1,4 +1,4 @@
-"""Messages between the processes of a training: a line of JSON each, over TCP, in a private network."""
+"""Messages between the processes of a training: JSON lines over TCP, in a private network."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 
 class Line:
-    """A connection that carries messages; within its context it is open.
+    """Connection for messages; open within its context.
 
     Attributes:
-        socket: of the connection, for its options.
+        socket: the connection's socket, for its options.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -20,7 +20,7 @@ class Line:
         self._file = connection.makefile("rb")
 
     def send(self, message: Mapping[str, Any]) -> bool:
-        """Send a message; return whether it went out."""
+        """Send a message; return True if it was sent."""
         try:
             self.socket.sendall(json.dumps(message).encode() + b"\n")
         except OSError:
@@ -28,7 +28,7 @@ class Line:
         return True
 
     def receive(self) -> dict[str, Any] | None:
-        """Return the next message; None if the other end is gone, says no message, or takes too long."""
+        """Return the next message; None if the connection is closed, too slow, or sends something else."""
         try:
             message = json.loads(self._file.readline())
         except (OSError, ValueError):
@@ -54,12 +54,12 @@ def split(address: str) -> tuple[str, int]:
 
 
 def listen(address: str, backlog: int) -> socket.socket:
-    """Return a socket that listens on the port of an address of this machine.
+    """Return a socket that listens on an address's port on this machine.
 
-    On all of the machine's networks: how the others call it need not be a name of its own network.
+    It listens on all networks: the address that others use may not be one of this machine's own.
 
     Raises:
-        OSError: it is in use, or the address is unknown.
+        OSError: the port is in use, or the address is unknown.
     """
     host, port = split(address)
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]

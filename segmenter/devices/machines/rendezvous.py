@@ -1,7 +1,7 @@
-"""Meeting of the workers before TensorFlow joins them: its own wait hears neither Ctrl-C nor a limit of time.
+"""Rendezvous of workers before TensorFlow connects them: TensorFlow's wait ignores Ctrl-C and time limits.
 
-The others call the chief, on the port that TensorFlow will use, with a message each; when all have, it
-answers all. Nothing of it is encrypted.
+Each worker sends a message to the chief, on the port that TensorFlow will use; once it has all, it answers
+all. Messages are not encrypted.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _ANSWER = 5.0
 
 
 def meet(cluster: Cluster, timeout: float) -> None:
-    """Return when all workers are there.
+    """Return when all workers are present.
 
     Raises:
         DeviceError: the chief's port is in use.
-        WorkerError: some did not come in time, or have other addresses; all that came get the same line.
+        WorkerError: workers are missing at the time limit, or have other addresses.
     """
     if cluster.chief:
         _receive(cluster, timeout)
@@ -38,7 +38,7 @@ def listening(cluster: Cluster) -> socket.socket:
     """Return a socket that listens on this worker's port.
 
     Raises:
-        DeviceError: it is in use.
+        DeviceError: the port is in use.
     """
     address = cluster.addresses[cluster.index]
     try:

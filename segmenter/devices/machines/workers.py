@@ -1,7 +1,7 @@
-"""Workers of a training over several processes: their start, what they tell each other, and how they end.
+"""Workers of a training over several processes: start, messages, end.
 
-TensorFlow's coordination service, which worker 0 runs, carries all of it: it knows who is there, by
-heartbeats, holds texts that all can read, and ends the others' collectives where one reports an error.
+TensorFlow's coordination service, which worker 0 runs, does all this: it knows the live workers by
+heartbeats, stores texts for all, and ends the others' collectives if a worker reports an error.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _TASK = re.compile(r"/job:\w+(?:/replica:\d+)?/task:(\d+)")
 
 
 class Place(NamedTuple):
-    """Progress of a worker: comparable between workers, which all do the same in the same order.
+    """Progress of a worker, comparable between workers, since all do the same in the same order.
 
     Attributes:
         steps: optimiser steps done.
-        exchanges: begun so far.
-        stage: of `STAGES`.
+        exchanges: number of exchanges begun so far.
+        stage: one of `STAGES`.
     """
 
     steps: int
@@ -55,11 +55,11 @@ BATCHES, STEP, SHARE, OTHERS = range(len(STAGES))
 
 
 class Workers:
-    """Workers that train together: here, this process alone.
+    """Workers that train together; this base class: one process alone.
 
     Attributes:
-        index: number of this one, from 0.
-        count: how many there are.
+        index: index of this worker, from 0.
+        count: number of workers.
     """
 
     index, count = 0, 1
@@ -70,28 +70,28 @@ class Workers:
         return self.index == 0
 
     def name(self, index: int | None = None) -> str:
-        """Return a worker's name for messages: this one's, or that of a number."""
+        """Return a worker's name for messages: this worker's, or that of `index`."""
         return f"worker {self.index if index is None else index}"
 
     def exchange(self, text: str) -> list[str]:
-        """Return the texts of all workers, in their order; all of them must call this.
+        """Return the texts of all workers, in their order; all workers must call this.
 
         Raises:
-            WorkerError: one does not.
+            WorkerError: a worker does not call it.
         """
         return [text]
 
     def mark(self, stage: int, steps: int | None = None) -> None:
-        """Note that a stage of `STAGES` begins, after a number of optimiser steps (None: as before)."""
+        """Record that a stage of `STAGES` begins, after a number of optimiser steps (None: unchanged)."""
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """End all workers with the one that ends within the context, each with a line that names it."""
+        """End all workers if one ends within the context; each prints a line that names it."""
         yield
 
 
 class ClusterWorkers(Workers):
-    """Workers in several processes, after `started`."""
+    """Workers in several processes, made by `started`."""
 
     def __init__(self, cluster: Cluster, config: DistributionConfig) -> None:
         self.cluster, self.index, self.count = cluster, cluster.index, cluster.workers
@@ -143,10 +143,10 @@ class ClusterWorkers(Workers):
     # ------------------------------------------------------------------------------------ failures
 
     def _probe(self) -> None:
-        """Call each function of TensorFlow's service once: it is not public, and a later error would be lost.
+        """Call each private function of TensorFlow's service once, since errors in later calls would be lost.
 
         Raises:
-            WorkerError: this TensorFlow has not those calls: it would not be noticed that a worker hangs.
+            WorkerError: this TensorFlow lacks the functions, so a hanging worker would not be noticed.
         """
         service, key = _service(), f"probe/{self.index}"
         try:
@@ -162,7 +162,7 @@ class ClusterWorkers(Workers):
             ) from None
 
     def _fail(self, line: str) -> None:
-        """Tell the others that this worker ends, and why."""
+        """Tell the other workers that this one ends, and why."""
         self._own_failure = True
         self._report(self.index, f"ended: {line}")
         time.sleep(_LINGER)
@@ -174,7 +174,7 @@ class ClusterWorkers(Workers):
             _service().report_error_to_cluster(_INTERNAL, plain(shortened(what)))
 
     def _told(self, error: Exception) -> Exception:
-        """Return the error on the worker that has failed; `error` itself if no other worker caused it."""
+        """Return the error for the worker that has failed; `error` itself if no other worker caused it."""
         return self._failure() or self._said_by_tensorflow(str(error)) or error
 
     def _failure(self) -> WorkerError | None:
@@ -184,7 +184,7 @@ class ClusterWorkers(Workers):
         return None
 
     def _said_by_tensorflow(self, text: str) -> WorkerError | None:
-        """Return the error on a worker that TensorFlow knows to be lost; None if it knows none."""
+        """Return the error for a worker that TensorFlow reports as lost; None if it reports none."""
         silent = text.partition("stopped sending heartbeats")[2]
         numbers = [int(number) for number in _TASK.findall(silent or text)]
         others = [number for number in numbers if number != self.index]
@@ -201,8 +201,8 @@ class ClusterWorkers(Workers):
     def _watch(self) -> None:
         """Abort a stalled training and report the slowest worker.
 
-        Each tells the others now and then where it is. A thread of Python's cannot raise in another, which
-        may be in a system call for ever: this ends the program.
+        Each worker reports its progress regularly. A Python thread cannot raise an error in another, which
+        may be stuck in a system call, so this ends the program.
         """
         limit = self._config.progress_timeout
         heard: dict[int, tuple[str, float]] = {}
@@ -222,7 +222,7 @@ class ClusterWorkers(Workers):
                     self._end_for(hanging)
 
     def _least_far(self, heard: dict[int, tuple[str, float]], limit: float) -> tuple[int, str] | None:
-        """Return the worker that all wait for and what it does; None while some worker makes progress."""
+        """Return the worker that all others wait for and its stage; None while some worker makes progress."""
         places = {self.index: self._place}
         for i in range(self.count):
             if i == self.index:
@@ -269,7 +269,7 @@ class ClusterWorkers(Workers):
 
 
 def _service() -> Any:
-    """Return TensorFlow's own context, which talks to the coordination service; nothing public does."""
+    """Return TensorFlow's private context, which talks to the coordination service; no public API does."""
     from tensorflow.python.eager import context
 
     return context.context()
@@ -279,13 +279,13 @@ def _service() -> Any:
 
 
 def started(cluster: Cluster, config: DistributionConfig, *, gpus: bool) -> tuple[Any, ClusterWorkers]:
-    """Return the strategy over all workers, once all are there; before TensorFlow starts its devices.
+    """Return the strategy over all workers once all are present; call before TensorFlow starts its devices.
 
-    Sums go by NCCL between GPUs, each of which must be a card of its own, and by rings of gRPC between CPUs.
+    Sums use NCCL between GPUs, each of which must be a separate card, and gRPC rings between CPUs.
 
     Raises:
         DeviceError: the port is in use.
-        WorkerError: not all workers came in time.
+        WorkerError: not all workers connected in time.
     """
     import tensorflow as tf
 
@@ -310,7 +310,7 @@ def started(cluster: Cluster, config: DistributionConfig, *, gpus: bool) -> tupl
 
 
 def _configure(cluster: Cluster, config: DistributionConfig) -> None:
-    """Configure the coordination service as the strategy would, but for its time limits."""
+    """Configure the coordination service as the strategy would, except for its time limits."""
     from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2 as proto
 
     _service().configure_coordination_service(

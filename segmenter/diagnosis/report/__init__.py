@@ -1,4 +1,4 @@
-"""Report: the coverage diagnosis as one HTML page that needs no network."""
+"""Report: the coverage diagnosis as one HTML page that works offline."""
 
 from segmenter.diagnosis.report.sections import headline, html_report
 

@@ -1,6 +1,6 @@
-"""Charts of the data: classes, tiles, which classes come together, the forecast.
+"""Charts of the data: classes, tiles, co-occurrence of classes, the forecast.
 
-A chart has its title, its reading and its table beside what Plotly draws.
+Each chart has a title, a reading guide and a table besides Plotly's drawing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _AXIS = 70  # pixels of an axis with its title
 def _rows(
     diagnosis: Diagnosis, value: Callable[[ClassFacts], float], text: Callable[[ClassFacts], str], title: str
 ) -> Figure:
-    """Draw horizontal bars, one row a class, in percent; those that do not occur come last."""
+    """Draw horizontal bars, one row a class, in percent; absent classes come last."""
     by_id = diagnosis.classes
     ids = [by_id[c] for c in diagnosis.rarest_first] + [c for c in by_id if not c.tiles]
     values = [100 * value(c) for c in ids]
@@ -84,7 +84,7 @@ def class_pixels(diagnosis: Diagnosis) -> Chart:
 
 
 def class_table(diagnosis: Diagnosis) -> Table:
-    """Return a table of all that was counted of each class."""
+    """Return a table of all counts of each class."""
     tiles = max(1, diagnosis.tiles)
     rows: list[list[str | Named]] = [
         [
@@ -109,7 +109,7 @@ def class_table(diagnosis: Diagnosis) -> Table:
 
 
 def classes_per_tile(diagnosis: Diagnosis) -> Chart:
-    """Draw the number of classes that the tiles hold."""
+    """Draw the distribution of the number of classes in a tile."""
     counts, tiles = diagnosis.tiles_by_classes, max(1, diagnosis.tiles)
     poor = sum(counts[: len(counts) // 2])
     common = max(range(len(counts)), key=lambda i: counts[i])
@@ -132,7 +132,7 @@ def classes_per_tile(diagnosis: Diagnosis) -> Chart:
 
 
 def together(diagnosis: Diagnosis) -> Chart | None:
-    """Return classes that come together; None for fewer than two."""
+    """Draw co-occurrence of classes in tiles; None for fewer than two classes."""
     ids, counts, name = diagnosis.rarest_first, diagnosis.together, diagnosis.names
     if len(ids) < 2:
         return None
@@ -157,7 +157,7 @@ def together(diagnosis: Diagnosis) -> Chart | None:
 
 
 def _partner(ids: Sequence[int], name: Sequence[str], share: Sequence[float | None]) -> str:
-    """Return which class comes most often with the rarest one."""
+    """Return text on the class that occurs most often together with the rarest one."""
     best = max(range(1, len(ids)), key=lambda i: share[i] or 0)
     return (
         f"Of the tiles with {plain(name[ids[0]])}, {percent(share[best])} also hold {plain(name[ids[best]])}"
@@ -210,7 +210,7 @@ def forecast(diagnosis: Diagnosis) -> Chart:
 
 
 def every(said: ForecastFacts) -> str:
-    """Return `all 8 classes` for a forecast."""
+    """Return text such as `all 8 classes` for a forecast."""
     return f"all {len(said.classes)} classes" if len(said.classes) > 1 else "the only class"
 
 
@@ -249,7 +249,7 @@ def _error_band(curve: Sequence[Outlook]) -> Data:
 
 
 def _extended(last: Outlook, beyond: Sequence[tuple[int, float]]) -> Data:
-    """Extend the curve from its end through the sizes that the marks need: known there, drawn between."""
+    """Return the dashed extension of the curve to larger marked sizes: known there, interpolated between."""
     x, y = zip((last.batch, 100 * last.probability), *sorted(beyond), strict=True)
     dashed = {"mode": "lines", "line": {"color": SHUFFLE, "width": 2, "dash": "dash"}, "hoverinfo": "skip"}
     return {"type": "scatter", "x": list(x), "y": list(y), **dashed}
@@ -261,7 +261,7 @@ def _needed_line(mark: str, batch: int) -> Data:
 
 
 def _needed_note(mark: str, batch: int, reach: int, row: int) -> Data:
-    """Return `90 %: 87 tiles`, above the plot; the rows keep neighbours apart."""
+    """Return a note such as `90 %: 87 tiles` above the plot; rows keep neighbouring notes apart."""
     side = "right" if batch > reach**0.5 else "left"
     text = {"text": f"{mark} %: {batch:,} tiles", "font": {"size": 12, "color": GREY}, "showarrow": False}
     place = {"x": math.log10(batch), "xanchor": side, "y": 1, "yref": "paper", "yanchor": "bottom"}
@@ -269,7 +269,7 @@ def _needed_note(mark: str, batch: int, reach: int, row: int) -> Data:
 
 
 def _forecast_table(said: ForecastFacts) -> Table:
-    """Return the sizes asked for, and the powers of two."""
+    """Return the forecast at the requested sizes and at powers of two."""
     items = {i.batch: i for i in [*said.curve, *said.batches]}
     asked = {i.batch for i in said.batches}
     rows = [

@@ -1,4 +1,4 @@
-"""Chart of the report: which class occurs at which ground sampling distance."""
+"""Chart of the report: classes by ground sampling distance."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from segmenter.pages.parts import (
 
 
 def scale_section(diagnosis: Diagnosis) -> Section:
-    """Return the section on scales; empty where the scenes have one, or none is known."""
+    """Return the section on scales; empty if the scenes have one scale or none is known."""
     title = "Which classes are there at which scale?"
     ids, facts = diagnosis.rarest_first, diagnosis.scales
     if facts is None or not ids:
@@ -70,7 +70,7 @@ def _random(facts: ScaleFacts) -> Table:
 
 
 def _title(facts: ScaleFacts, ids: Sequence[int], name: Sequence[str]) -> str:
-    """Return the class that fewest tiles hold at some scale that has tiles."""
+    """Return a title on the class held by the smallest share of tiles at any scale."""
     there = [t for t in range(len(facts.strata)) if facts.tiles[t]]
     held, c, t = min((facts.held[t][c] / facts.tiles[t], c, t) for c in ids for t in there)
     return f"{percent(held)} of the tiles at {facts.strata[t]} hold {plain(name[c])}"

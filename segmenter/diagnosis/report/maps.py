@@ -1,4 +1,4 @@
-"""Small maps in the report of where a class is in the scenes; the page's script draws them."""
+"""Small maps in the report that show a class's share in the scenes; the page's script draws them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FEW_MAPS = 4  # up to so many are drawn large
 
 
 def map_section(diagnosis: Diagnosis) -> Section:
-    """Return a small map for each scene or group, for a class to choose; the rarest first."""
+    """Return a small map for each scene or group; a reader chooses the class, the rarest comes first."""
     title, maps = "Where does a class lie?", diagnosis.maps
     if not maps:
         return Section("maps", title, [Paragraph("There is no scene to draw a map of.")])
@@ -40,12 +40,12 @@ def _map_text(one: SceneMap) -> str:
 
 
 def _cells(one: SceneMap, c: int) -> list[float]:
-    """Return shares of class c in the cells that have data."""
+    """Return the shares of class c in cells with data."""
     return [share for row in one.share[c] for share in row if share is not None]
 
 
 def _map_table(diagnosis: Diagnosis) -> Table:
-    """Return a table of each map's share of cells that show any of the class."""
+    """Return a table of each map's share of cells that show each class."""
     rows = []
     for one in diagnosis.maps:
         cells = [_cells(one, c.id) for c in diagnosis.classes]
@@ -55,7 +55,7 @@ def _map_table(diagnosis: Diagnosis) -> Table:
 
 
 def map_data(diagnosis: Diagnosis) -> dict[str, Any] | None:
-    """Return data from which the page's script draws the maps; shares in percent, to two digits."""
+    """Return the data from which the page's script draws the maps; shares in percent, two digits."""
     maps, ids = diagnosis.maps, range(len(diagnosis.classes))
     if not maps or not diagnosis.rarest_first:
         return None
@@ -83,7 +83,7 @@ def map_data(diagnosis: Diagnosis) -> dict[str, Any] | None:
 
 
 def _aspect(one: SceneMap) -> float:
-    """Return height over width of a map, within what fits a page."""
+    """Return a map's height divided by its width, limited to fit the page."""
     height, width = float(one.rows), float(one.cols)
     if one.bounds:
         left, bottom, right, top = one.bounds
@@ -96,6 +96,6 @@ def _rounded(share: Sequence[Sequence[float | None]]) -> list[list[float | None]
 
 
 def _two_digits(share: float) -> float:
-    """Return percent; whole numbers without a point, since a page may hold a million of them."""
+    """Return percent with two digits; whole numbers without a point: a page may have a million."""
     value = float(f"{100 * share:.2g}")
     return int(value) if value.is_integer() else value

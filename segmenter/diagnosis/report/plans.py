@@ -1,4 +1,4 @@
-"""Charts of the plan beside a plain shuffle, by batch size.
+"""Charts that compare the plan with a plain shuffle, by batch size.
 
 Shuffle and plan differ in colour and in pattern or symbol.
 """
@@ -37,7 +37,7 @@ _NUMBERED = 6  # with more batch sizes the bars are too thin for numbers
 
 
 def made(diagnosis: Diagnosis) -> list[PlanFacts]:
-    """Return the plans that could be made; the rest were refused."""
+    """Return the plans that were not refused."""
     return [plan for plan in diagnosis.plans if not plan.refused]
 
 
@@ -66,7 +66,7 @@ def _figure(plans: Sequence[PlanFacts], traces: Sequence[Data], yaxis: Data) -> 
 def _beside(
     plans: Sequence[PlanFacts], value: Callable[[Side], float], text: Callable[[Side], str], yaxis: Data
 ) -> Figure:
-    """Draw for each batch size a bar of the shuffle and one of the plan."""
+    """Draw a bar of the shuffle and one of the plan for each batch size."""
     traces = [
         _trace(plans, kind, [value(p.side(kind[0])) for p in plans], [text(p.side(kind[0])) for p in plans])
         for kind in _SIDES
@@ -80,7 +80,7 @@ def _beside_table(plans: Sequence[PlanFacts], caption: str, text: Callable[[Side
 
 
 def complete_steps(diagnosis: Diagnosis) -> Chart:
-    """Return the share of steps that hold all classes, by batch size."""
+    """Draw the share of steps that hold all classes, by batch size."""
     plans = made(diagnosis)
     yaxis = percent_axis("steps that hold all classes", 115, dtick=25)
     figure = _beside(plans, lambda s: 100 * s.complete_steps, _complete, yaxis)
@@ -121,7 +121,7 @@ def _on_replica(side: Side) -> str:
 
 
 def repeats(diagnosis: Diagnosis) -> Chart:
-    """Draw the cost of the plan: tiles shown again."""
+    """Draw the cost of the plan: repeated tiles."""
     plans = made(diagnosis)
     values = {kind: [_cost(p, kind[0]) for p in plans] for kind in _COSTS}
     traces = [_trace(plans, kind, of_kind, [number(v) for v in of_kind]) for kind, of_kind in values.items()]
@@ -146,7 +146,7 @@ def repeats(diagnosis: Diagnosis) -> Chart:
 
 
 def _cost(plan: PlanFacts, name: str) -> int:
-    """Return one of `_COSTS`, in tiles."""
+    """Return one cost of a plan in tiles, by its key in `_COSTS`."""
     return {"coverage_repeats": plan.coverage_repeats, "repeats_bound": plan.repeats_bound}.get(
         name, plan.fillers
     )
@@ -156,7 +156,7 @@ def _cost(plan: PlanFacts, name: str) -> int:
 
 
 def gaps(diagnosis: Diagnosis, batch: int) -> Chart:
-    """Return steps for which each class stays away, for each batch size to choose."""
+    """Draw the longest absence of each class in steps; a reader chooses the batch size."""
     plans, ids, name = made(diagnosis), diagnosis.rarest_first, diagnosis.names
     figures = {f"{p.batch:,} tiles": _gap_figure(p, ids, name) for p in plans}
     titles = {f"{p.batch:,} tiles": _gap_title(p, ids, name) for p in plans}
@@ -174,7 +174,7 @@ def gaps(diagnosis: Diagnosis, batch: int) -> Chart:
 
 
 def _longest(side: Side, c: int) -> int | None:
-    """Return the longest gap; None for a class that was not seen twice, unless the only step has it."""
+    """Return the longest gap; None for a class that occurs once at most, unless the only step has it."""
     gap = side.longest_gap[c]
     return 1 if gap is None and side.held_share[c] >= 1 else gap
 
@@ -200,7 +200,7 @@ def _gap_cell(side: Side, c: int) -> str:
 
 
 def _gap_figure(plan: PlanFacts, ids: Sequence[int], name: Sequence[str]) -> Figure:
-    """Return two dots a class, joined: the longest gap of the shuffle and that of the plan."""
+    """Return two joined dots a class: the longest gap of the shuffle and of the plan."""
     never = max(2, plan.steps)
     seen = {side: [_longest(plan.side(side), c) for c in ids] for side, *_ in _SIDES}
     places = {side: [never if gap is None else gap for gap in gaps] for side, gaps in seen.items()}
@@ -244,7 +244,7 @@ def _gap_hover(plan: PlanFacts, kind: Sequence[str], c: int, name: str) -> str:
 
 
 def plan_table(diagnosis: Diagnosis) -> Table:
-    """Return one row a batch size: what the plan gives, and what it costs."""
+    """Return a table with one row for each batch size: the plan's coverage and cost."""
     rows = []
     for p in diagnosis.plans:
         if p.refused:

@@ -1,7 +1,7 @@
-"""Sections of the coverage report: charts, tables, and sentences that sum them up.
+"""Sections of the coverage report: charts, tables, and summary sentences.
 
-The page works from disk, on a phone and on paper, and without seeing: every chart has a heading that says
-what it shows, a text on how to read it, and its numbers as a table.
+The page works from disk, on a phone, on paper and with a screen reader: every chart has a heading with its
+message, a reading guide, and its numbers as a table.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def html_report(diagnosis: Diagnosis) -> str:
     """Return the report as one self-contained HTML page, UTF-8.
 
     Args:
-        diagnosis: names in it may be any text.
+        diagnosis: its names may be any text.
 
     Raises:
         SegmenterError: a package of the extra `report` is not installed.
@@ -76,7 +76,7 @@ def main_batch(diagnosis: Diagnosis) -> int:
 
 
 def headline(diagnosis: Diagnosis) -> str:
-    """Return a summary of a random batch and of the plan, in one or two sentences."""
+    """Return a summary of random batches and the plan in one or two sentences."""
     plans = {p.batch: p for p in diagnosis.plans}
     if not plans or not diagnosis.rarest_first:
         return "There is nothing to plan: no tile holds a class."
@@ -107,7 +107,7 @@ def _spoken(share: float) -> str:
 
 
 def _everything(diagnosis: Diagnosis) -> str:
-    """Return `all 8 classes`; `all 6 classes that occur` where the class map has more."""
+    """Return text such as `all 8 classes`, or `all 6 classes that occur` if the class map has more."""
     ids = diagnosis.rarest_first
     every = f"all {len(ids)} classes" if len(ids) > 1 else "the only class"
     return every + (" that occur" if len(ids) > 1 and len(ids) < len(diagnosis.classes) else "")
@@ -186,7 +186,7 @@ def _limits(diagnosis: Diagnosis) -> Section:
 
 
 def _best_effort(diagnosis: Diagnosis) -> list[Block]:
-    """Return how classes are treated that are too rare for a promise."""
+    """Return the blocks on classes that are too rare for a promise."""
     name = diagnosis.names
     rows = [
         [name[c], number(p.batch), *(percent(p.side(side).held_share[c]) for side in ("shuffle", "plan"))]
@@ -205,7 +205,7 @@ def _best_effort(diagnosis: Diagnosis) -> list[Block]:
 
 
 def _rare_at_scale(diagnosis: Diagnosis) -> list[Block]:
-    """Return which classes are too rare for a promise at one scale, where the recipe plans by it."""
+    """Return a table of classes too rare for a promise at one scale, if the recipe plans by scale."""
     rows = [[name, number(p.batch)] for p in report_plans.made(diagnosis) for name in p.rare_at_scale]
     return [Table("Best effort at their scale", ["Class", "Tiles in the batch"], rows)] if rows else []
 

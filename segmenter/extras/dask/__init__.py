@@ -1,4 +1,4 @@
-"""Work on the processes of a Dask cluster: one of this machine's, or one that is running somewhere.
+"""Work on the processes of a Dask cluster: processes of this machine, or a running cluster.
 
-Dask is the extra `cluster`; it is imported only where one of the options is given.
+Dask is the extra `cluster`; it is imported only if one of its options is given.
 """

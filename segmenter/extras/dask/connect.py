@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 _CONNECT_SECONDS = 20
 _WORKER_SECONDS = 60
-"""That the first worker of a running scheduler may take to come."""
+"""Seconds to wait for the first worker of a running scheduler."""
 _END_SECONDS = 10
-"""That workers get to end by themselves before they are killed."""
+"""Seconds for workers to end by themselves before they are killed."""
 
 
 @contextlib.contextmanager
 def connected(options: ClusterOptions) -> Iterator[Pool]:
-    """Yield the workers that the options name, ready to be given work; end those that were started here.
+    """Yield the workers that the options name, ready for work; at the end, stop those started here.
 
     Raises:
-        ClusterError: Dask is not installed, the scheduler does not answer, or nothing could be started.
+        ClusterError: Dask is not installed, the scheduler does not answer, or no process could be started.
     """
     client_class = _load(options)
     from segmenter.extras.dask.pool import Pool
@@ -103,7 +103,7 @@ def _security(options: ClusterOptions) -> Any:
 
 @contextlib.contextmanager
 def _local(options: ClusterOptions) -> Iterator[Any]:
-    """Start processes on this machine; where it has other users, only this call's can talk to each other."""
+    """Start processes on this machine; other users of the machine cannot connect to them."""
     import dask
     from distributed import LocalCluster
 
@@ -142,9 +142,9 @@ def _local(options: ClusterOptions) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _put_off() -> Iterator[None]:
-    """Put the signals that end a program off until the processes are there: half-started, they would stay.
+    """Defer the signals that end a program until the processes run: half-started ones would remain.
 
-    The second of them comes through at once.
+    A second signal is not deferred.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

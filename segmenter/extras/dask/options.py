@@ -17,10 +17,10 @@ _SCHEMES = ("tcp", "tls", "inproc")
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """Cluster that work is done on.
+    """Cluster to work on.
 
     Raises:
-        ClusterError: they exclude each other, or something is missing.
+        ClusterError: options exclude each other, or one is missing.
     """
 
     workers: int | None = option(
@@ -63,7 +63,7 @@ class ClusterOptions:
 
     @property
     def asked(self) -> str:
-        """The option as it was given."""
+        """The option as given."""
         return f"--scheduler {self.scheduler}" if self.scheduler else f"--workers {self.workers}"
 
     def _check_tls(self) -> None:
@@ -94,7 +94,7 @@ def _check_address(address: str) -> None:
 
 
 def taken_from(given: dict[str, Any] | argparse.Namespace) -> ClusterOptions | None:
-    """Take the options out of the parsed arguments; return None if none is given.
+    """Remove the cluster options from the parsed arguments; return None if none is given.
 
     Raises:
         ClusterError: see `ClusterOptions`.

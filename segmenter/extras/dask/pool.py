@@ -1,8 +1,7 @@
-"""Items dealt to the workers of a cluster, and their results in order.
+"""Distribution of items to the workers of a cluster, with results in order.
 
-A few items for each worker are with the scheduler, never all, and at most `_HELD_BYTES` of results wait for
-an earlier one: so the memory of the scheduler and of this process does not depend on how much there is to do.
-A worker that is lost costs the items that it had, which others get.
+The scheduler has a few items for each worker, never all, and at most `_HELD_BYTES` of results wait for an
+earlier one, so memory does not depend on the number of items. The items of a lost worker go to others.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ _POLL_SECONDS, _LOOK_SECONDS = 0.1, 1.0
 _SILENT_SECONDS = 15.0
 """Without an answer of a scheduler whose connection stands: it may be busy for a while."""
 _PATIENCE_SECONDS = 60.0
-"""Without any worker, until it is given up: one that was killed is started anew within seconds."""
+"""Seconds without any worker before giving up: a killed worker restarts within seconds."""
 _KEPT = "what is done is kept, and the same call goes on from there"
 _END: Any = object()
 
 
 class PieceKilledError(ClusterError):
-    """An item ended one worker after the other."""
+    """An item killed one worker after the other."""
 
 
 @dataclass(eq=False)
@@ -58,9 +57,9 @@ class Pool:
     """Workers of a cluster.
 
     Args:
-        options: as they were given, for messages.
-        patience: seconds without any worker until that is an error.
-        warn: is called with a line when a worker is lost.
+        options: the given options, for messages.
+        patience: seconds without any worker before an error.
+        warn: called with a line when a worker is lost.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class Pool:
 
     @property
     def local(self) -> int | None:
-        """Processes that were started on this machine; None: the workers are others'."""
+        """Number of processes started on this machine; None: the workers were started elsewhere."""
         return self._options.workers
 
     @property
@@ -87,10 +86,10 @@ class Pool:
         return self._options.asked
 
     def machines(self) -> dict[str, tuple[int | None, int, int]]:
-        """Return `remote.machine` of each worker.
+        """Return `remote.machine` for each worker.
 
         Raises:
-            ClusterError: they cannot be asked.
+            ClusterError: the workers cannot be reached.
         """
         try:
             machines: dict[str, Any] = self._client.run(remote.machine)
@@ -106,13 +105,13 @@ class Pool:
         alone: bool = True,
         stop: Callable[[], bool] = lambda: False,
     ) -> Generator[tuple[Item, Answer], None, None]:
-        """Yield each item with its answer, in the order of the items, which are asked for as they are needed.
+        """Yield each item with its answer, in order; items are taken from the iterable as needed.
 
         Args:
-            work: is sent to each worker once, with all that it holds, and called there with each item; as a
-                pickle, so that it may be a closure.
-            alone: a worker does one item at a time, else one for each of its threads.
-            stop: is asked now and then, in this thread.
+            work: function sent to each worker once, by pickle with its closure, and called there with each
+                item.
+            alone: True: a worker does one item at a time; else one for each of its threads.
+            stop: called regularly in this thread; True stops the work.
 
         Raises:
             LostClusterError: the scheduler or all workers are gone.
@@ -173,7 +172,7 @@ class Pool:
         future.add_done_callback(lambda done: ready.put((task, done)))
 
     def _settle(self, ready: queue.SimpleQueue[tuple[_Task, Future]]) -> _Task | None:
-        """Fetch what is done, at once: what lies here is not lost with a worker.
+        """Fetch finished results at once: results stored here are not lost with a worker.
 
         Return a task whose result was lost with its worker, to be submitted again.
         """
@@ -196,10 +195,10 @@ class Pool:
         return None
 
     def _stuck(self, name: str) -> bool:
-        """Return whether workers are ready and none is at work, twice in a row: a result may be on its way.
+        """Return whether workers are ready but idle, twice in a row, although results are missing.
 
-        Where all workers were lost at once, the scheduler does not look again at what waits for a resource
-        when one of them has it.
+        If all workers were lost at once, the scheduler does not reschedule tasks that wait for a resource
+        when a worker offers it again.
         """
         keys = (key for keys in self._client.processing().values() for key in keys)
         at_work = not any(self._places.values()) or any(str(key).startswith(name) for key in keys)
@@ -210,7 +209,7 @@ class Pool:
         return True
 
     def _answer(self, task: _Task, future: Future) -> Answer | None:
-        """Return the answer of a task; None if it cannot be fetched now, or is lost."""
+        """Return the answer of a task; None if it cannot be fetched now or is lost."""
         if future.status == "error":
             error = future.exception()
             if isinstance(error, KilledWorker):
@@ -238,15 +237,15 @@ class Pool:
         return answer
 
     def _check_there(self, is_running: bool) -> None:
-        """Raise LostClusterError if it is the scheduler that is gone, and not a worker."""
+        """Raise LostClusterError if the scheduler is gone, not only a worker."""
         if not is_running:
             raise self._lost()
 
     def _look(self, name: str, *, now: bool = False) -> bool:
-        """Look for the scheduler and its workers, and count the places; return whether it was time to look.
+        """Check scheduler and workers, and count the places; return whether a check was due.
 
         Raises:
-            LostClusterError: they are not.
+            LostClusterError: scheduler or workers are gone.
         """
         moment = time.monotonic()
         if not now and moment - self._looked < _LOOK_SECONDS:
@@ -306,7 +305,7 @@ def _cancel(tasks: deque[_Task]) -> None:
 
 
 def _bytes(value: Any) -> int:
-    """Return the bytes that an answer holds: answers of bytes count, others are small."""
+    """Return the number of bytes in an answer; only bytes objects count, other values are small."""
     if isinstance(value, bytes):
         return len(value)
     return sum(map(_bytes, value)) if isinstance(value, (list, tuple)) else 0

@@ -1,7 +1,7 @@
-"""Code of a cluster's workers: work is sent to each once, then its items, one at a time.
+"""Code on a cluster's workers: the work is sent to each once, then its items one at a time.
 
-A worker that was given the work has a resource of the call's name, which the items ask for: so a worker
-that differs, or did not get the work, gets no item, and one with several threads does not compute several.
+A worker with the work offers a resource named after the call, which items require: so an incompatible worker,
+or one without the work, gets no item, and a worker with several threads does not compute several.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ class Answer:
 
 
 class Setup(WorkerPlugin):
-    """Plugin that brings the work to each worker, also to those that join later.
+    """Plugin that sends the work to each worker, also to those that join later.
 
     Args:
-        name: of the call.
-        work: as a pickle.
-        expected: versions of the caller.
-        alone: whether a worker takes one item at a time; else one for each of its threads.
+        name: name of the call.
+        work: the work as a pickle.
+        expected: versions at the caller.
+        alone: True: a worker takes one item at a time; else one for each of its threads.
     """
 
     def __init__(self, name: str, work: bytes, expected: dict[str, str], *, alone: bool) -> None:
         self.name, self._work, self._expected, self._alone = name, work, expected, alone
 
     async def setup(self, worker: Worker) -> None:
-        """Take the work; raises ClusterError where the worker cannot be used."""
+        """Receive the work; raise ClusterError if the worker cannot be used."""
         where = f"worker {worker.address}"
         if differs := difference(self._expected, versions()):
             raise ClusterError(f"{where}: {differs}; all workers take the caller's environment and code")
@@ -70,14 +70,14 @@ class Setup(WorkerPlugin):
         await worker.set_resources(**{self.name: 1 if self._alone else worker.state.nthreads})
 
     async def teardown(self, worker: Worker) -> None:
-        """Let go of the work."""
+        """Release the work."""
         _GIVEN.pop((self.name, worker.address), None)
         if worker.status.name == "running":
             await worker.set_resources(**{self.name: 0})
 
 
 def run(name: str, item: Any, alone: bool) -> Answer:
-    """Do the work of a call for one item; a user's error is an answer, anything else is raised."""
+    """Run the work of a call on one item; a user's error is an answer, other errors are raised."""
     address = get_worker().address
     work = _GIVEN[name, address]
     lock = _LOCKS.setdefault(address, threading.Lock()) if alone else threading.Lock()
@@ -103,10 +103,10 @@ _held: list[FileLock] = []
 
 
 def take_share(threads: int) -> None:
-    """Let TensorFlow see one GPU that no other worker has, or without GPUs as many threads.
+    """Let TensorFlow use one GPU that no other worker has, and `threads` threads.
 
-    A variable that whoever started the worker has set is kept: CUDA_VISIBLE_DEVICES, TF_NUM_…_THREADS. The
-    GPU is marked by a lock that ends with the process, so that a worker that is started anew finds it free.
+    Existing environment variables are kept: CUDA_VISIBLE_DEVICES, TF_NUM_…_THREADS. The GPU is marked by a
+    lock that ends with the process, so that a restarted worker finds it free.
 
     Raises:
         DeviceError: there are more workers than GPUs.
@@ -147,7 +147,7 @@ _PACKAGES = ("numpy", "rasterio", "tensorflow", "tensorflow-cpu", "keras", "dist
 
 @cache
 def versions() -> dict[str, str]:
-    """Name → version in this environment; tells a build of TensorFlow for GPUs from one for CPUs not."""
+    """Return the versions in this environment by name; TensorFlow for GPUs and CPUs counts as one."""
     names = {"this program": _digest(), "Python": ".".join(platform.python_version_tuple()[:2])}
     for package in _PACKAGES:
         try:
@@ -158,7 +158,7 @@ def versions() -> dict[str, str]:
 
 
 def difference(here: dict[str, str], there: dict[str, str]) -> str | None:
-    """Return the first difference in words; None if there is none."""
+    """Return text on the first difference of versions; None if there is none."""
     for name in {**here, **there}:
         mine, theirs = (found.get(name, "none") for found in (here, there))
         if mine != theirs:
@@ -167,7 +167,7 @@ def difference(here: dict[str, str], there: dict[str, str]) -> str | None:
 
 
 def _digest() -> str:
-    """Return a digest of the library's source files: a worker with others would compute something else."""
+    """Return a digest of the library's source files: other sources would compute other results."""
     root, total = Path(__file__).parents[2], hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         total.update(f"{path.relative_to(root)}\n".encode())

@@ -1,4 +1,4 @@
-"""`threads.in_threads` over the workers of a cluster: the same call, the same results, other places."""
+"""`threads.in_threads` over the workers of a cluster: the same interface and results."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _AT_ONCE, _EACH = 256, 16
 
 @contextlib.contextmanager
 def spread_over(options: ClusterOptions | None, root: Path) -> Iterator[Spread]:
-    """Yield what does work for many items: threads here, or the workers of a cluster.
+    """Yield a function that runs work on many items: in threads here, or on a cluster's workers.
 
     Args:
-        root: a folder that the workers have to see.
+        root: folder that the workers must be able to read.
 
     Raises:
-        ClusterError: they cannot be had.
+        ClusterError: the workers are not available.
     """
     if options is None:
         yield in_threads
@@ -66,7 +66,7 @@ class OnWorkers:
         note: Callable[[Result], str] | None = None,
         at_end: Callable[[], None] = lambda: None,
     ) -> Iterator[Result]:
-        """Work as `in_threads` does; `work` is sent with a copy of all that it holds."""
+        """Work like `in_threads`; `work` is sent to the workers with its closure."""
         at_once = max(1, min(_AT_ONCE, len(items) // (_EACH * max(1, self._places))))
         lots = [items[first : first + at_once] for first in range(0, len(items), at_once)]
         with (

@@ -1,9 +1,9 @@
-"""Strips of rasters as a cluster's workers compute them: how a raster is cut, and what comes back.
+"""Strips of rasters computed by a cluster's workers: division of rasters, and results.
 
-A strip is some rows of one of a job's columns, or the whole column; small rasters are given out together.
-Its windows are those that one process would compute: exact windows belong to the strip in which the first
-row lies that is kept of them, so that none is cut; blended ones are those of the whole raster, of which
-the ones on a border between strips are computed for both.
+A strip is some rows of a job's column, or the whole column; small rasters are sent together. Its windows
+equal those of a single process: an exact window belongs to the strip that contains its first kept row, so
+none is cut; blended windows are those of the whole raster, and windows on a border are computed for both
+strips.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PIXELS = 1 << 24
 _LEAST_PIXELS = 1 << 20
 """Not smaller, for however many workers: each takes some milliseconds to be dealt."""
 _EACH = 8
-"""Pieces for each worker of what there is, so that they end at about the same time."""
+"""Pieces of work for each worker, so that all end at about the same time."""
 _RESULT_BYTES = 1 << 26
 """Bytes that come back at once, before compression; but a band of windows is never cut."""
 _BLENDED_BANDS = 8
@@ -46,9 +46,9 @@ class Strip:
     """Part of a job.
 
     Attributes:
-        column: of the job's, or what is left of it; None: nothing is left, the raster is only looked at.
-        rows: first and after the last, in the raster's coordinates; None: all of the column.
-        last: whether the job ends with it.
+        column: column of the job, or its rest; None: nothing is left, the raster is only checked.
+        rows: first row and row after the last, in the raster's coordinates; None: the whole column.
+        last: True if it is the job's last strip.
     """
 
     job: MapJob
@@ -58,14 +58,14 @@ class Strip:
 
     @property
     def part(self) -> Window:
-        """Return its pixels; exact windows may reach below it."""
+        """Window of the strip; exact windows may reach below it."""
         column = self.column or Window(self.job.part.row, self.job.part.col, 0, 0)
         if self.rows is None:
             return column
         return Window(self.rows[0], column.col, self.rows[1] - self.rows[0], column.width)
 
     def to_send(self) -> Strip:
-        """Return the strip with what a worker needs of the job, without the mosaic, which it has."""
+        """Return the strip with the job's parts that a worker needs, without the mosaic, which it has."""
         info = replace(self.job.info, path=self.job.info.path.absolute())
         job = replace(self.job, info=info, mosaic=None, label=None, label_classes=None, beside=())
         return replace(self, job=job)
@@ -76,10 +76,10 @@ class StripResult:
     """Result of a strip.
 
     Attributes:
-        windows: in the format of a partial map, compressed.
-        remark: a warning about the raster.
-        error: why no more of it came.
-        unseen: whether the raster is not there, where the worker looked.
+        windows: windows in the format of a partial map, compressed.
+        remark: warning about the raster.
+        error: error that ended the strip early.
+        unseen: True if the worker does not find the raster.
     """
 
     windows: bytes
@@ -98,17 +98,17 @@ class StripResult:
 
 
 def strip_pixels(pixels: int, workers: int, out_bytes: int) -> int:
-    """Return the pixels that are given out at once.
+    """Return the number of pixels to send at once.
 
     Args:
-        out_bytes: that come back for a pixel.
+        out_bytes: bytes of a pixel's result.
     """
     share = max(_LEAST_PIXELS, pixels // (_EACH * max(1, workers)))
     return min(PIXELS, share, max(1, _RESULT_BYTES // out_bytes))
 
 
 def cut(jobs: Iterable[MapJob], tiling: Tiling, pixels: int) -> Iterator[tuple[Strip, ...]]:
-    """Yield jobs as strips, in order: several whole small columns at a time, or one strip of a large one."""
+    """Yield jobs as strips, in order: several small columns at once, or one strip of a large column."""
     together: list[Strip] = []
     for job in jobs:
         for strip in _strips(job, tiling, pixels):
@@ -128,7 +128,7 @@ def cut(jobs: Iterable[MapJob], tiling: Tiling, pixels: int) -> Iterator[tuple[S
 
 
 def _strips(job: MapJob, tiling: Tiling, pixels: int) -> Iterator[Strip]:
-    """Yield the strips of one job, none once it is abandoned."""
+    """Yield the strips of one job; none once it is abandoned."""
     columns = list(job.columns.left(job.done_rows))
     if not columns:
         yield Strip(job, None, last=True)
@@ -146,7 +146,7 @@ def _strips(job: MapJob, tiling: Tiling, pixels: int) -> Iterator[Strip]:
 
 
 def _rows(column: Window, tiling: Tiling, pixels: int) -> int:
-    """Return the rows of a strip: the nearest number of whole bands of windows."""
+    """Return the rows of a strip: about `pixels`, as a whole number of rows of windows."""
     band = tiling.band_rows
     bands = max(1, round(pixels / (band * max(1, column.width))))
     return band * (bands if tiling.blend is None else max(bands, _BLENDED_BANDS))
@@ -157,12 +157,12 @@ def _rows(column: Window, tiling: Tiling, pixels: int) -> int:
 
 @dataclass(eq=False)
 class StripWork:
-    """Computes strips; sent to each worker once, which loads the model when the first strip comes.
+    """Computation of strips; sent to each worker once, which loads the model at the first strip.
 
     Attributes:
-        runs: run directories, as the workers see them.
-        model: their checksum.
-        mosaic: files that the windows look into, around the jobs' own.
+        runs: run directories, by paths on the workers.
+        model: checksum of the runs.
+        mosaic: mosaic that the windows extend into.
     """
 
     runs: tuple[Path, ...]
@@ -219,7 +219,7 @@ def _threads() -> int:
 
 @dataclass(eq=False)
 class _StripJob:
-    """A `predictor.Job`."""
+    """Strip as a `predictor.Job`."""
 
     job: MapJob
     strip: Strip
@@ -242,7 +242,7 @@ class _StripJob:
 
 @dataclass(frozen=True)
 class _Rows(Tiling):
-    """A tiling of which only the windows are computed whose kept part begins in some rows."""
+    """Tiling restricted to windows whose kept part begins in some rows."""
 
     rows: tuple[int, int] = (0, 0)
 
@@ -257,7 +257,7 @@ def _rows_of(tiling: Tiling, rows: tuple[int, int]) -> _Rows:
 
 
 class _Result:
-    """Windows of one strip as they come, compressed at once."""
+    """Windows of one strip, compressed as they come."""
 
     def __init__(self) -> None:
         self._compress, self._parts = zlib.compressobj(_COMPRESSION), list[bytes]()

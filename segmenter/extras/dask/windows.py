@@ -1,4 +1,4 @@
-"""Maps on a cluster: the workers compute strips, this process writes, scores and notes as ever."""
+"""Maps on a cluster: workers compute strips; this process writes, scores and records as usual."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 _AHEAD = 2
 """Windows that wait to be written."""
 _SHARE_OF_LIMIT = 0.6
-"""Share of a foreign worker's memory: Dask ends it at 0.95, and holds what waits there too."""
+"""Usable share of a foreign worker's memory: Dask kills it at 0.95, and stores waiting results there too."""
 
 
 class ClusterWindows:
-    """Windows computed by the workers of a cluster, which are started or found when they are needed."""
+    """Computing by the workers of a cluster, which are started or connected when needed."""
 
     def __init__(self, options: ClusterOptions) -> None:
         self._options = options
@@ -45,10 +45,10 @@ class ClusterWindows:
 
     @contextlib.contextmanager
     def ready(self) -> Iterator[None]:
-        """Have the workers at hand; what is planned inside is planned for their devices.
+        """Connect the workers in a block; planning inside it counts their devices.
 
         Raises:
-            ClusterError: they cannot be had.
+            ClusterError: the workers are not available.
         """
         with connected(self._options) as pool:
             pool.warn = warn_above_bar
@@ -61,10 +61,10 @@ class ClusterWindows:
                 yield
 
     def tiling(self, call: Call, jobs: Sequence[MapJob], tiling: Tiling) -> Tiling:
-        """Return what each worker takes of one process's tiling: the same windows, as far as they fit.
+        """Return the tiling for each worker from that of one process: the same windows, if they fit.
 
         Raises:
-            ConfigError: they do not.
+            ConfigError: the windows do not fit.
         """
         memory = self._memory
         if memory is None:
@@ -72,7 +72,7 @@ class ClusterWindows:
         return tiling_of_worker(call, jobs, tiling, memory, self._pool.asked)
 
     def compute(self, call: Call, jobs: Sequence[MapJob], tiling: Tiling) -> Compute:
-        """Return what takes the place of `classify_all` for these jobs."""
+        """Return the function that replaces `classify_all` for these jobs."""
         request, run, wanted = call.request, call.run, call.wanted(jobs)
         paths = tuple(path.absolute() for path in request.runs)
         mosaic = jobs[0].mosaic and jobs[0].mosaic.absolute()
@@ -95,12 +95,12 @@ class ClusterWindows:
 
 
 def tiling_of_worker(call: Call, jobs: Sequence[MapJob], tiling: Tiling, memory: int, asked: str) -> Tiling:
-    """Return the tiling for each of several processes: the windows of one, if they fit into its memory.
+    """Return the tiling for each of several processes: one process's windows, if they fit its memory.
 
-    Else smaller ones, which is said; but not of blended windows, whose size decides what comes out.
+    Otherwise smaller windows, with a message; not for blended windows, whose size changes the result.
 
     Args:
-        memory: bytes of each.
+        memory: bytes of each process.
         asked: option that named the processes.
 
     Raises:
@@ -127,7 +127,7 @@ def tiling_of_worker(call: Call, jobs: Sequence[MapJob], tiling: Tiling, memory:
 def _events(
     pool: Pool, work: StripWork, pieces: Iterable[tuple[Strip, ...]], stop: Callable[[], bool]
 ) -> Iterator[Event[MapJob]]:
-    """Yield what one process would compute, each job's windows in order."""
+    """Yield the same events as one process, each job's windows in order."""
     failed: set[int] = set()
     sent = ((strips, tuple(strip.to_send() for strip in strips)) for strips in pieces)
     sent_strips: list[tuple[Strip, ...]] = []

@@ -1,4 +1,4 @@
-"""A run's model for other runtimes: `python -m segmenter.extras.export RUN --format onnx --output DIR`."""
+"""Export of a run's model: `python -m segmenter.extras.export RUN --format onnx --output DIR`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Export and say what came of it; gives the exit code."""
+    """Export the model and print the result; return the exit code."""
     request = parse(arguments)
     from segmenter.extras.export.exporting import export
     from segmenter.raster import quiet_gdal

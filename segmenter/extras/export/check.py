@@ -1,8 +1,8 @@
-"""Check of an exported model against predict.py: the law that a file keeps, or is not written.
+"""Comparison of an exported model with predict.py: the law that every exported file satisfies.
 
-The law: **classes are equal at every pixel, except where the two best probabilities of the original differ
-by less than a tolerance; and no probability differs by the tolerance or more.** Where two classes are that
-close, rounding decides, in predict.py as well: other runtimes add up in another order.
+The law: **classes are equal at every pixel, except where the two best probabilities of the original differ by
+less than a tolerance; and no probability differs by the tolerance or more.** If two classes are that close,
+rounding decides, also in predict.py: other runtimes sum in another order.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _IMAGES, _SIDE, _MADE = 6, 384, 2
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """Pixels to check on.
+    """Pixels for the comparison.
 
     Attributes:
-        image_BHWC: in the images' own type.
-        valid_BHW: which have data.
+        image_BHWC: pixels in the images' own type.
+        valid_BHW: mask of pixels with data.
     """
 
     image_BHWC: NDArray[np.generic]
@@ -46,13 +46,13 @@ class Probe:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How an exported model agrees with the original.
+    """Agreement of an exported model with the original.
 
     Attributes:
-        windows, pixels: that were compared; pixels have data.
-        largest: difference of a probability.
-        ties: pixels of another class whose two best probabilities are closer than the tolerance.
-        tolerance: of a probability.
+        windows, pixels: numbers compared; only pixels with data.
+        largest: largest difference of a probability.
+        ties: pixels with another class, whose two best probabilities differ by less than the tolerance.
+        tolerance: tolerance of a probability.
     """
 
     windows: int
@@ -83,15 +83,15 @@ def compare(
     nodata: bool,
     tolerance: float,
 ) -> Agreement:
-    """Run both on the same windows.
+    """Run both models on the same windows and compare them.
 
     Args:
-        original: predict.py's own compiled model.
-        stride: to whose multiples its windows are filled up.
-        nodata: the exported model knows pixels without data, as NaN; else all have them.
+        original: compiled model of predict.py.
+        stride: stride to whose multiples the original's windows are padded.
+        nodata: True if NaN marks pixels without data in the exported model; else all pixels have data.
 
     Raises:
-        ExportError: the law does not hold; says by how much.
+        ExportError: the law does not hold; the message has the difference.
     """
     windows = pixels = ties = 0
     largest = 0.0
@@ -126,7 +126,7 @@ def compare(
 def _original(
     worker: Worker, image_BHWC: NDArray[np.generic], valid_BHW: NDArray[np.bool_], stride: int
 ) -> NDArray[np.float32]:
-    """Return the probabilities of predict.py: its windows are filled up with pixels without data."""
+    """Return predict.py's probabilities; its windows are padded with pixels without data."""
     batch, height, width = valid_BHW.shape
     below, right = round_up(height, stride) - height, round_up(width, stride) - width
     margins = ((0, 0), (0, below), (0, right))
@@ -137,7 +137,7 @@ def _original(
 
 
 def _largest(found: NDArray[np.float32], expected: NDArray[np.float32], valid: NDArray[np.bool_]) -> float:
-    """Return the largest difference of probabilities where there are data; infinite if one is NaN."""
+    """Return the largest difference of probabilities in pixels with data; infinite if one is NaN."""
     differences = np.abs(found - expected)[valid]
     return float(np.nan_to_num(differences, nan=np.inf, posinf=np.inf).max(initial=0.0))
 
@@ -145,7 +145,7 @@ def _largest(found: NDArray[np.float32], expected: NDArray[np.float32], valid: N
 def _check_nodata(
     found: NDArray[np.float32], classes: NDArray[np.uint8], valid_BHW: NDArray[np.bool_]
 ) -> None:
-    """Check pixels without data: class 255, probabilities 0."""
+    """Check that pixels without data have class 255 and probabilities 0."""
     wrong = (classes != IGNORE) | (found != 0).any(axis=-1)
     if count := int((wrong & ~valid_BHW).sum()):
         raise ExportError(f"it gives a class to {count:,} pixels that have no data")
@@ -156,11 +156,11 @@ def _check_nodata(
 
 @dataclass(frozen=True)
 class Source:
-    """Images that an exported model is checked on.
+    """Images for checking an exported model.
 
     Attributes:
-        images: files to take windows of; empty: pixels are made.
-        said: description of these, for people.
+        images: files to read windows from; empty: synthetic pixels.
+        said: description of the images.
     """
 
     images: tuple[Path, ...]
@@ -168,15 +168,15 @@ class Source:
 
     @property
     def kind(self) -> str:
-        """Kind of the images, for whoever gets the file: no path of this machine."""
+        """Kind of the images without paths of this machine, for recipients of the file."""
         return self.said.partition(":")[0]
 
 
 def find_source(run: Run, named: Sequence[Path]) -> Source:
-    """Return images that a user named, else the run's own validation images, else none.
+    """Return images that the user named, else the run's validation images, else none.
 
     Raises:
-        RasterError: one that was named cannot be opened, or has not the run's bands.
+        RasterError: a named image cannot be opened, or lacks the run's bands.
     """
     if named:
         for path in named:
@@ -195,11 +195,11 @@ def find_source(run: Run, named: Sequence[Path]) -> Source:
 
 
 def probes(run: Run, source: Source, size: int | None, batch: int) -> Iterator[Probe]:
-    """Yield batches of windows, of one size if it is fixed, else of odd ones.
+    """Yield batches of windows, of one size if it is fixed, else of odd sizes.
 
     Args:
         size: fixed height and width.
-        batch: windows at once, 1 or 2.
+        batch: windows of a batch, 1 or 2.
 
     Raises:
         RasterError: a window cannot be read.
@@ -232,7 +232,7 @@ def _evenly(images: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def _read(raster: Raster, shape: Size) -> Probe:
-    """Read two windows: one in the middle, one beyond the lower right corner, partly without data."""
+    """Read two windows: one in the middle, one across the lower right corner, partly without data."""
     size = raster.info.size
     places = (
         (max(0, (size.height - shape.height) // 2), max(0, (size.width - shape.width) // 2)),
@@ -243,7 +243,7 @@ def _read(raster: Raster, shape: Size) -> Probe:
 
 
 def _made(run: Run, rng: np.random.Generator, shape: Size) -> Probe:
-    """Smooth noise with the bands' mean and deviation, in the images' type, with holes."""
+    """Return smooth noise with the bands' mean and deviation, in the images' type, with holes."""
     coarse = rng.normal(size=(2, shape.height // 16 + 2, shape.width // 16 + 2, run.band_count))
     smooth = coarse.repeat(16, axis=1).repeat(16, axis=2)[:, : shape.height, : shape.width]
     values = (smooth + rng.normal(size=smooth.shape) / 4) * run.normalisation.std + run.normalisation.mean

@@ -1,8 +1,8 @@
-"""Deepness, a plug-in of QGIS that runs ONNX models over layers: its tiles, and the keys that it reads.
+"""Deepness, a QGIS plug-in that runs ONNX models on layers: its tiles, and its metadata keys.
 
-It divides values by 255, takes mean and deviation off, cuts square tiles from the upper left corner, keeps
-of each but half of the overlap on every side, and takes the class of the largest value. Values below a
-threshold count as 0, and the map is smoothed by a median: with both set to 0 its map is the model's.
+It divides values by 255, normalises by mean and deviation, cuts square tiles from the upper left corner,
+discards half of the overlap on each side, and takes the class of the largest value. Values below a threshold
+count as 0, and a median smooths the map: with both set to 0 its map is the model's.
 (github.com/PUTvision/qgis-plugin-deepness: model_base.py, tile_params.py, processing_overlap.py,
 map_processor_segmentation.py.)
 """
@@ -31,7 +31,7 @@ class Tile:
 
     Attributes:
         size: side in pixels.
-        percent: of the side that neighbours share.
+        percent: percent of the side that neighbours share.
     """
 
     size: int
@@ -39,7 +39,7 @@ class Tile:
 
     @property
     def overlap(self) -> int:
-        """Pixels that neighbours share, as the plug-in rounds them."""
+        """Pixels that neighbours share, rounded as in the plug-in."""
         return int(self.size * self.percent / 100 * 2) // 2
 
     @property
@@ -50,7 +50,7 @@ class Tile:
     def exact(self, network: NetworkGeometry) -> bool:
         """Return True if the kept part of each tile equals the map of the whole raster.
 
-        So it is far enough from the tile's border, and on the grid of the model's stride.
+        This requires enough distance to the tile's border, and alignment to the model's stride.
         """
         if network.radius is None:
             return False
@@ -58,15 +58,15 @@ class Tile:
 
 
 def choose_tile(network: NetworkGeometry, size: int | None = None) -> Tile:
-    """Return the exact tile of which most is kept; half is shared if none can be exact.
+    """Return the exact tile with the largest kept share; tiles overlap by half if none can be exact.
 
-    The overlap is a whole number of percent, so that not every size has one on the grid of the stride.
+    The overlap is a whole number of percent, so not every size allows a multiple of the stride.
 
     Args:
-        size: a user's choice.
+        size: size chosen by the user; None: chosen here.
 
     Raises:
-        ConfigError: that is no multiple of the stride, or too small for the model's radius.
+        ConfigError: the size is no multiple of the stride, or too small for the model's radius.
     """
     stride = network.stride
     if size is not None and size % stride:
@@ -88,16 +88,16 @@ def choose_tile(network: NetworkGeometry, size: int | None = None) -> Tile:
 
 
 def behind_plugin(runtime: Runtime, run: Run) -> Runtime:
-    """Return a runtime that gets values as the plug-in hands them on: divided in float64, else float32."""
+    """Return a runtime that gets values as from the plug-in: divided in float64, then float32."""
     metadata = keys(run, Tile(1, 0))
     mean, std = (np.array(metadata[f"standardization_{name}"], np.float32) for name in ("mean", "std"))
     return lambda image_BHWC: runtime(((image_BHWC / np.float64(255)).astype(np.float32) - mean) / std)
 
 
 def keys(run: Run, tile: Tile) -> dict[str, Any]:
-    """Return metadata by the names that the plug-in knows.
+    """Return metadata under the plug-in's keys.
 
-    `tiles_size` is what its documentation says, `tile_size` what its code reads.
+    Its documentation names `tiles_size`, but its code reads `tile_size`.
     """
     scale = {} if run.metres_per_pixel is None else {"resolution": run.metres_per_pixel * 100}
     return {

@@ -1,4 +1,4 @@
-"""From a run to a checked file: written aside, read by its runtime, compared, and only then in its place."""
+"""Export of a run to a checked file: written aside, read by its runtime, compared, then moved into place."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class Written:
     """An exported model.
 
     Attributes:
-        path: the file, or the folder of a SavedModel; `PATH.json` lies beside it.
-        bytes: of it.
-        checked_on: images on which it was compared with predict.py.
-        agreement: of both.
-        facts: as in the .json.
+        path: the file, or the folder of a SavedModel, with `PATH.json` beside it.
+        bytes: its size.
+        checked_on: images used to compare it with predict.py.
+        agreement: agreement with predict.py.
+        facts: facts in the .json.
     """
 
     path: Path
@@ -70,9 +70,9 @@ class _Plan:
     """Shape and precision of an export.
 
     Attributes:
-        size: fixed side; None: any.
-        tile: that Deepness cuts; None without that profile.
-        name: of the file.
+        size: fixed side in pixels; None: any.
+        tile: tile of Deepness; None without that profile.
+        name: name of the file.
     """
 
     size: int | None
@@ -81,10 +81,10 @@ class _Plan:
 
 
 def export(request: ExportRequest) -> Written:
-    """Export a run's model; where anything fails, the folder is as it was before.
+    """Export a run's model; on any failure, restore the folder.
 
     Raises:
-        ExportError: the format has no operation for it, or it gives other classes than predict.py.
+        ExportError: the format lacks an operation, or classes differ from predict.py.
         SegmenterError: a library is missing, the run cannot be read, the file exists, or cannot be written.
     """
     check_libraries(request.format)
@@ -173,7 +173,7 @@ def _facts(request: ExportRequest, run: Run, plan: _Plan, shape: Shape) -> dict[
 def _checked(
     request: ExportRequest, run: Run, member: Member, shape: Shape, source: Source, file: Path
 ) -> Agreement:
-    """Run both on the same windows; the exported one gets what its profile's program gives it."""
+    """Compare both models on the same windows; the exported one gets its input as from its program."""
     from segmenter.inference.function import predict_function
 
     runtime = read_model(request.format, file, shape)
@@ -190,7 +190,7 @@ def _checked(
 
 
 def _put(file: Path, target: Path) -> None:
-    """Move it into its place; what was there goes in that moment."""
+    """Move it to its final path, atomically replacing any existing file."""
     for path in (*_files(file), *([file] if file.is_dir() else [])):
         sync(path)
     if target.exists():
@@ -230,13 +230,13 @@ def _folder(output: Path) -> Iterator[Path]:
 def facts_of(
     run: Run, *, image: list[Any], outputs: dict[str, list[Any]], standardised: bool, fp16: str
 ) -> dict[str, Any]:
-    """Return the facts of an exported model; JSON values.
+    """Return the facts of an exported model as JSON values.
 
     Args:
-        image: shape of the input, names for what may be any number.
-        outputs: name → shape.
-        standardised: the caller normalises, and there is no rule for pixels without data.
-        fp16: how 16-bit floats are used; empty: not at all.
+        image: shape of the input, with names for variable sizes.
+        outputs: shapes by name.
+        standardised: True if the caller normalises, without a rule for pixels without data.
+        fp16: use of 16-bit floats; empty: none.
     """
     classes = run.classes.classes
     return {
@@ -282,10 +282,10 @@ def _values(run: Run, standardised: bool) -> str:
 
 
 def tiling_text(run: Run, image: list[Any]) -> str:
-    """Describe the windows that give the map of the whole raster.
+    """Return text on the windows that reproduce the map of the whole raster.
 
     Args:
-        image: shape of the input, names for what may be any number.
+        image: shape of the input, with names for variable sizes.
     """
     network = run.network
     if network.radius is None:

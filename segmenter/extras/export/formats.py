@@ -1,7 +1,7 @@
-"""Files for other runtimes, and these runtimes to read them again; libraries are imported when needed.
+"""Files for other runtimes, and the runtimes that read them; libraries are imported when needed.
 
 A runtime is a function of float32 pixels (B, H, W, C) to probabilities (B, H, W, K) and classes (B, H, W),
-whatever the order of axes in the file.
+independent of the axis order in the file.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def check_libraries(format: Format) -> None:
     """Refuse a format whose libraries are not installed, before anything is computed.
 
     Raises:
-        SegmenterError: naming the package.
+        SegmenterError: a library is missing; the message names its package.
     """
     for name in _NEEDED[format]:
         if find_spec(name) is None:
@@ -54,13 +54,13 @@ def check_libraries(format: Format) -> None:
 
 
 def write_model(format: Format, exported: Exported, path: Path, facts: Mapping[str, Any]) -> None:
-    """Write the file, or the folder of a SavedModel.
+    """Write the file, or the folder for a SavedModel.
 
     Args:
-        facts: JSON values that go into the file, where its format has a place for them (ONNX).
+        facts: JSON values to store in the file, if the format allows it (ONNX).
 
     Raises:
-        ExportError: the format has no operation for a part of the model; names it.
+        ExportError: the format lacks an operation for a part of the model; the message names it.
     """
     with _quiet():
         if format == "onnx":
@@ -76,7 +76,7 @@ def read_model(format: Format, path: Path, shape: Shape) -> Runtime:
     """Load the written file in its runtime, on the CPU.
 
     Raises:
-        ExportError: it does not take the file; so the function, for pixels.
+        ExportError: the runtime rejects the file; the returned function raises it for pixels.
     """
     with _quiet(), _naming(format):
         outputs = _opened(format, path)
@@ -95,7 +95,7 @@ def read_model(format: Format, path: Path, shape: Shape) -> Runtime:
 
 
 def _opened(format: Format, path: Path) -> Callable[[Any], dict[str, Any]]:
-    """Load the file in its runtime: image → the outputs by their names."""
+    """Load the file in its runtime; return the function from image to named outputs."""
     if format == "onnx":
         return _read_onnx(path)
     from segmenter.extras.export.graph import read_savedmodel
@@ -113,7 +113,7 @@ def versions(format: Format) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _naming(format: Format) -> Iterator[None]:
-    """Turn errors of a runtime, which has kinds of its own, into one line."""
+    """Convert errors of a runtime, whatever their class, to one line."""
     try:
         yield
     except Exception as error:
@@ -123,7 +123,7 @@ def _naming(format: Format) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress what converters log, from Python or on stderr: our line says what is wrong."""
+    """Suppress log messages of converters, from Python or on stderr: our message has the cause."""
     before = {name: logging.getLogger(name).level for name in _LOUD}
     sys.stderr.flush()
     stderr = os.dup(2)
@@ -142,10 +142,10 @@ def _quiet() -> Iterator[None]:
 
 
 def _write_onnx(exported: Exported, path: Path, facts: Mapping[str, str]) -> None:
-    """Write the file; the facts become its metadata.
+    """Write the ONNX file, with the facts as metadata.
 
     Raises:
-        ExportError: ONNX has no operation for a part of the model, or no room for its weights.
+        ExportError: ONNX lacks an operation for a part of the model, or the weights are too large.
     """
     import onnx
     import tf2onnx  # which imports TensorFlow
@@ -167,7 +167,7 @@ def _write_onnx(exported: Exported, path: Path, facts: Mapping[str, str]) -> Non
 
 
 def _read_onnx(path: Path) -> Callable[[Any], dict[str, Any]]:
-    """Load the file in onnxruntime, on the CPU: image → the outputs by their names."""
+    """Load the file in onnxruntime on the CPU; return the function from image to named outputs."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -180,7 +180,7 @@ def _read_onnx(path: Path) -> Callable[[Any], dict[str, Any]]:
 
 
 def _name_axes(graph: Any, *, channels_first: bool) -> None:
-    """Call the axes that may have any length by what they are: those of one name are equally long."""
+    """Give variable axes meaningful names; axes with one name have equal length."""
     names = {3: ("batch", "height", "width"), 4: ("batch", "height", "width", "channels")}
     if channels_first:
         names[4] = ("batch", "channels", "height", "width")
@@ -192,7 +192,7 @@ def _name_axes(graph: Any, *, channels_first: bool) -> None:
 
 
 def _where(graph: Any, node: Any, name: str, arguments: Any) -> Any:
-    """Keep a choice between two tensors as one; tf2onnx makes products with 0, where NaN spreads."""
+    """Keep a choice between two tensors as one node; tf2onnx uses products with 0, which spread NaN."""
     node.type = "Where"
     return node
 

@@ -1,7 +1,7 @@
-"""The function that is exported: from pixels to probabilities, with what predict.py does around its model.
+"""Exported function: from pixels to probabilities, including predict.py's steps around the model.
 
-Keras computes two layers by operations of TensorFlow alone: convolutions in groups of one channel as a call
-of an XLA program, and GELU by the complementary error function. Both have twins here that compute the same.
+Keras computes two layers by operations that only TensorFlow has: convolutions in groups of one channel by an
+XLA program, and GELU by the complementary error function. Both have equivalents here.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Shape:
     """Input and output of a model.
 
     Attributes:
-        bands: C.
-        stride: the model's; any height and width are filled up to multiples of it, inside.
+        bands: number of bands C.
+        stride: stride of the model; the function pads height and width to multiples of it.
         size: fixed height and width; None: any.
         batch: fixed number of windows; None: any.
         channels_first: (B, C, H, W) and (B, K, H, W); else (B, H, W, C) and (B, H, W, K).
-        standardised: the caller normalises, every pixel has data, and probabilities alone come out.
+        standardised: True: the caller normalises, every pixel has data, and only probabilities are returned.
     """
 
     bands: int
@@ -44,7 +44,7 @@ class Shape:
 
     @property
     def image(self) -> tuple[int | None, ...]:
-        """Shape of the input, None for any number."""
+        """Shape of the input; None for variable sizes."""
         rows = (self.size, self.size)
         first = self.channels_first
         return (self.batch, self.bands, *rows) if first else (self.batch, *rows, self.bands)
@@ -55,9 +55,9 @@ class Exported:
     """A function to export.
 
     Attributes:
-        function: compiled; takes `image`, gives a dict of `classes` and `probabilities`, or the latter alone.
-        signature: of it.
-        variables: that it reads.
+        function: compiled function from `image` to a dict of `classes` and `probabilities`, or the latter.
+        signature: its signature.
+        variables: variables that it reads.
         channels_first: see `Shape`.
     """
 
@@ -68,7 +68,7 @@ class Exported:
 
 
 def exported_function(member: Member, shape: Shape) -> Exported:
-    """Return a run's model as the function that other runtimes get.
+    """Return a run's model as the function to export.
 
     Image values are float32 in the data's units. A pixel with a band that is NaN, infinite or beyond ±1e30
     has no data, as in predict.py: the model sees the mean of the training scenes there, its class is 255 and
@@ -116,7 +116,7 @@ def _whole(member: Member, model: Any, shape: Shape) -> Callable[[Any], dict[str
 
 
 def _logits(model: Any, pixels_BHWC: Any, shape: Shape) -> Any:
-    """Return logits of any height and width: pixels without data fill both up, below and on the right."""
+    """Return logits for any height and width: pixels without data pad both, below and on the right."""
     if shape.size is not None:
         return tf.cast(model(pixels_BHWC, training=False), tf.float32)
     height, width = tf.shape(pixels_BHWC)[1], tf.shape(pixels_BHWC)[2]
@@ -130,7 +130,7 @@ def _logits(model: Any, pixels_BHWC: Any, shape: Shape) -> Any:
 
 
 class ErfGelu(keras.layers.Layer):
-    """x Φ(x) (Hendrycks & Gimpel, arXiv:1606.08415) by the error function."""
+    """Activation x Φ(x) (Hendrycks & Gimpel, arXiv:1606.08415), computed by the error function."""
 
     def call(self, inputs: Any) -> Any:
         """Apply the activation in the inputs' precision."""
@@ -143,7 +143,7 @@ class ErfGelu(keras.layers.Layer):
 
 
 def plain(model: keras.Model) -> keras.Model:
-    """Return the model, or one of the same function and weights with twins of layers that runtimes lack."""
+    """Return the model, or an equivalent one without layers that runtimes lack."""
     if not any(_is_depthwise(layer) or _is_gelu(layer) for layer in model.layers):
         return model
     copy = keras.models.clone_model(model, clone_function=_plain_layer)
@@ -155,7 +155,7 @@ def plain(model: keras.Model) -> keras.Model:
 
 
 def _plain_layer(layer: Any) -> Any:
-    """Return the layer, or one that computes the same by other operations."""
+    """Return the layer, or an equivalent of other operations."""
     if _is_depthwise(layer):
         config = layer.get_config()
         settings = ("name", "kernel_size", "strides", "padding", "dilation_rate", "use_bias")
@@ -165,7 +165,7 @@ def _plain_layer(layer: Any) -> Any:
 
 
 def _is_depthwise(layer: Any) -> bool:
-    """Return True if a layer is a general convolution that sees each channel by itself."""
+    """Return True if a layer is a general convolution that processes each channel separately."""
     return type(layer) is keras.layers.Conv2D and 1 < layer.groups == layer.filters
 
 
@@ -182,10 +182,10 @@ def tensorflow_version() -> str:
 
 
 def write_savedmodel(exported: Exported, path: Path) -> None:
-    """Write the folder.
+    """Write the SavedModel folder.
 
     Raises:
-        OutputError: it cannot be written.
+        OutputError: the folder cannot be written.
     """
     module = _module(exported)
     module.serve = exported.function
@@ -201,7 +201,7 @@ def write_savedmodel(exported: Exported, path: Path) -> None:
 
 
 def read_savedmodel(path: Path) -> Callable[[Any], dict[str, Any]]:
-    """Load the folder: image → the outputs by their names."""
+    """Load the folder; return the function from image to named outputs."""
     loaded = tf.saved_model.load(str(path))
     serve = loaded.signatures["serving_default"]
 
@@ -212,7 +212,7 @@ def read_savedmodel(path: Path) -> Callable[[Any], dict[str, Any]]:
 
 
 def _module(exported: Exported) -> Any:
-    """Return a holder of the variables, so that they are saved."""
+    """Return a module that holds the variables, so that they are saved."""
     module = tf.Module()
     module.weights = [variable.value for variable in exported.variables]
     return module

@@ -1,4 +1,4 @@
-"""Everything that one export asks for, and its command line; answers `--help` without the libraries."""
+"""Request of an export, and its command line; answers `--help` without the libraries."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class ExportRequest:
 
     Attributes:
         run: run directory.
-        output: folder of the file; made where it is missing.
-        format: for which runtime.
-        profile: plain: normalisation, nodata and softmax inside; deepness: as the plug-in for QGIS takes it.
+        output: folder of the file, created if missing.
+        format: format of the runtime.
+        profile: plain: includes normalisation, nodata and softmax; deepness: for the QGIS plug-in.
         fp16: compute in float16.
         size: side of the window in pixels, fixed; None: any height and width.
-        images: to check on; empty: the run's validation images.
-        overwrite: replace what is there.
+        images: images for the check; empty: the run's validation images.
+        overwrite: replace existing files.
 
     Raises:
-        ConfigError: values that exclude each other, or that none can be.
+        ConfigError: values exclude each other or are invalid.
     """
 
     run: Path
@@ -71,10 +71,10 @@ class ExportRequest:
 
 
 def parse(arguments: Sequence[str] | None = None) -> ExportRequest:
-    """Parse the request of a call; end the process with code 2 if an argument is wrong.
+    """Parse a command line; end the process with code 2 if an argument is wrong.
 
     Raises:
-        ConfigError: arguments that exclude each other.
+        ConfigError: arguments exclude each other.
     """
     given = vars(_parser().parse_args(arguments))
     return ExportRequest(**{**given, "images": tuple(given["images"])})

@@ -1,1 +1,1 @@
-"""Files that a GIS reads beside a map: QGIS' styles, GDAL's attribute table; XML and nothing else."""
+"""Files that a GIS reads beside a map: QGIS styles and GDAL's attribute table, as plain XML."""

@@ -1,8 +1,8 @@
 """Documents that a GIS reads beside a map: QGIS' style, `.qml`, and GDAL's attribute table, `.aux.xml`.
 
-Styles are held by `tests/extras/gis/test_in_qgis.py`, where QGIS reads them; what has a default in QGIS is
-left out. The attribute table lies where GDAL keeps it beside a GeoTIFF: the GDAL of rasterio's wheel (3.10)
-knows no other place; later versions can keep one inside the GeoTIFF, where older programs do not look.
+`tests/extras/gis/test_in_qgis.py` checks styles with QGIS itself; entries equal to QGIS' defaults are left
+out. The attribute table is in the file that GDAL uses beside a GeoTIFF: the GDAL of rasterio's wheel (3.10)
+supports no other place; later versions can store it inside the GeoTIFF, where older programs do not look.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from segmenter.mapping.outputs.finished import MapStyle
 
 MARK = "written by coverage-segmenter; a file without this line is left as it is"
-"""QGIS leaves comments out of what it saves: where this one stands, nobody changed the file by QGIS."""
+"""QGIS drops comments when it saves: a file with this one was not saved by QGIS."""
 
 QGIS_HEAD = f"<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>\n<!-- {MARK} -->\n"
 QGIS_VERSION = "3.22.0"
@@ -30,12 +30,12 @@ _NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]
 
 @dataclass(frozen=True)
 class LegendEntry:
-    """One class in a file.
+    """One class in a legend.
 
     Attributes:
-        value: of its pixels.
+        value: value of its pixels.
         colour: red, green, blue, 0 … 255.
-        pixels: how many there are; None: not counted.
+        pixels: number of its pixels; None: not counted.
     """
 
     value: int
@@ -45,10 +45,10 @@ class LegendEntry:
 
 
 def legend(style: MapStyle, job: MapJob, pixels: Sequence[int] | None = None) -> list[LegendEntry]:
-    """Return the classes by what a job's map holds for them.
+    """Return the legend of a job's map, with the values in its file.
 
     Args:
-        pixels: of each class.
+        pixels: (K,) pixels of each class; None: not counted.
     """
     counts = [None] * len(style.classes) if pixels is None else [int(count) for count in pixels]
     rows = zip(style.file_values(job).codes, style.classes.classes, counts, strict=True)
@@ -56,25 +56,25 @@ def legend(style: MapStyle, job: MapJob, pixels: Sequence[int] | None = None) ->
 
 
 def shown(text: str) -> str:
-    """Return a text as XML may hold it: other characters are replaced by U+FFFD."""
+    """Return a text that XML allows: other characters are replaced by U+FFFD."""
     return _NOT_IN_XML.sub("\ufffd", text)
 
 
 def child(parent: ET.Element, tag: str, text: str | None = None, /, **attributes: object) -> ET.Element:
-    """Add an element below another, with its text and its attributes."""
+    """Add a child element with text and attributes."""
     element = ET.SubElement(parent, tag, {name: shown(str(value)) for name, value in attributes.items()})
     element.text = None if text is None else shown(text)
     return element
 
 
 def document(root: ET.Element, head: str = "") -> bytes:
-    """Return an XML file, with lines before its root."""
+    """Return an XML file that begins with the lines of `head`."""
     ET.indent(root)
     return f"{head}{ET.tostring(root, encoding='unicode')}\n".encode()
 
 
 def is_ours(content: bytes) -> bool:
-    """Return whether a file's content is as this program wrote it, and not as QGIS saved it since."""
+    """Return whether a file was written by this program and not saved by QGIS since."""
     return MARK.encode() in content[:_HEAD]
 
 
@@ -88,7 +88,7 @@ _RAMP = (
 
 
 def class_style(entries: Sequence[LegendEntry]) -> ET.Element:
-    """Return a style of classes by name and colour, in this order; every other value is transparent."""
+    """Return a style of classes by name and colour, in this order; other values are transparent."""
     pipe, renderer = _pipe("paletted", band=1)
     palette = child(renderer, "colorPalette")
     for entry in entries:
@@ -98,7 +98,7 @@ def class_style(entries: Sequence[LegendEntry]) -> ET.Element:
 
 
 def share_style() -> ET.Element:
-    """Return a style of shares from 0 to 1 in the first band, dark to bright, in percent."""
+    """Return a style of shares from 0 to 1 in the first band, from dark to bright, in percent."""
     pipe, renderer = _pipe("singlebandpseudocolor", band=1, classificationMin=0, classificationMax=1)
     shader = child(
         child(renderer, "rastershader"),
@@ -123,7 +123,7 @@ def style_file(pipe: ET.Element) -> bytes:
 
 
 def _pipe(kind: str, **attributes: object) -> tuple[ET.Element, ET.Element]:
-    """Return the steps from a raster's values to colours, and the renderer, which is to be filled in."""
+    """Return the pipeline from raster values to colours, and its renderer, still empty."""
     pipe = ET.Element("pipe")
     # Classes must not be averaged, and the values of an image need not be: neighbours as they are.
     resampling = {f"zoomed{way}ResamplingMethod": "nearestNeighbour" for way in ("In", "Out")}
@@ -139,13 +139,13 @@ _WHOLE, _REAL, _TEXT = 0, 1, 2
 _COUNT, _NAME, _VALUE, _COLOURS = 1, 2, 5, (6, 7, 8, 9)
 """GDAL's numbers for types and for uses of columns (`GDALRATFieldType`, `GDALRATFieldUsage`)."""
 _NAMED_VALUES = 256
-"""Names by position are a list as long as the largest value: for 16-bit codes there are none."""
+"""Most names by position: the list is as long as the largest value, too long for 16-bit codes."""
 
 
 def attribute_table(entries: Sequence[LegendEntry]) -> bytes:
-    """Return the `.aux.xml` of a map: value, class, red, green, blue, alpha and, where counted, pixels.
+    """Return the `.aux.xml` of a map: value, class, red, green, blue, alpha and, if counted, pixels.
 
-    With the names as GDAL's categories too, which programs show that know no attribute tables.
+    Names are also stored as GDAL categories, for programs without attribute tables.
     """
     root = ET.Element("PAMDataset")
     band = child(root, "PAMRasterBand", band=1)
@@ -169,7 +169,7 @@ def attribute_table(entries: Sequence[LegendEntry]) -> bytes:
 
 
 def _columns(*, counted: bool) -> list[tuple[str, int, int]]:
-    """Name, type and use of each; a whole number of GDAL's has 32 bits, too few to count pixels."""
+    """Return name, type and use of each column; GDAL's integers have 32 bits, too few for pixel counts."""
     colours = zip(("Red", "Green", "Blue", "Alpha"), _COLOURS, strict=True)
     columns = [("Value", _WHOLE, _VALUE), ("Class", _TEXT, _NAME)]
     columns += [(name, _WHOLE, use) for name, use in colours]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Styles(Finisher):
-    """Writes with each map what shows its classes in a GIS; without `styles`, only removes older ones."""
+    """Writes style files with each map; without `styles`, only removes older ones."""
 
     styles: bool = option(
         True,
@@ -30,27 +30,27 @@ class Styles(Finisher):
     def beside(self, call: Call, name: str, info: RasterInfo) -> tuple[Path, ...]:
         """Return a style for each raster, and the attribute table of a GeoTIFF.
 
-        No style beside an image of the map's stem: QGIS would show the image by it.
+        No style is written beside an image with the map's stem: QGIS would apply it to the image.
         """
         from segmenter.extras.gis.style_files import files_of
 
         return files_of(call.style, name, info) if self.styles else ()
 
     def companion(self, call: Call, job: MapJob) -> Companion | None:
-        """Return what writes the style files of a map."""
+        """Return the writer of a map's style files."""
         from segmenter.extras.gis.style_files import StyleFiles
 
         return StyleFiles(job, call.style, job.unchecked) if self.styles else None
 
     def restore(self, call: Call, job: MapJob) -> None:
-        """Write those of a finished map that are gone."""
+        """Write missing style files of a finished map again."""
         from segmenter.extras.gis.style_files import write_gone
 
         if self.styles:
             write_gone(call, job)
 
     def forget(self, output: Path) -> None:
-        """Remove what showed an output that is gone."""
+        """Remove the style files of a removed output."""
         from segmenter.extras.gis.style_files import remove_styles
 
         remove_styles(output)

@@ -1,8 +1,8 @@
-"""Files beside a map that tell a GIS how to show it: `STEM.qml` for QGIS, the attribute table for GDAL.
+"""Style files beside a map for GIS programs: `STEM.qml` for QGIS, the attribute table for GDAL.
 
-They are written with the map, whole. Unlike it they may be changed by others: QGIS keeps a style that was
-saved as the default under the same name, and statistics in the table's file. So a map is finished whatever
-they hold; one that is gone is written again without computing anything, and a style that QGIS saved is left.
+They are written completely, with the map. Unlike the map, others may change them: QGIS saves default styles
+under the same name, and statistics in the table's file. So a map counts as finished whatever they contain; a
+missing one is written again without computing, and a style saved by QGIS is kept.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ def files_of(style: MapStyle, name: str, info: RasterInfo) -> tuple[Path, ...]:
 
 
 def _lies_beside(path: Path, name: str, image: Path) -> bool:
-    """Return whether a map goes beside an image that is called so."""
+    """Return whether a map goes into the folder of an image with the same stem."""
     if isinstance(image, RemotePath) or image.stem != name:
         return False
     return real(image.parent) == real(path.parent)
 
 
 class StyleFiles:
-    """The style files of one job on their way: they get their names after the map has its own.
+    """Style files of one job while they are written: renamed to their final names after the map.
 
     Args:
-        paths: of these files.
+        paths: paths of these files.
     """
 
     def __init__(self, job: MapJob, style: MapStyle, paths: Iterable[Path]) -> None:
@@ -70,7 +70,7 @@ class StyleFiles:
 
     @property
     def remark(self) -> str | None:
-        """Return what is to be said of a style that QGIS saved, which stays; None if there is none."""
+        """Warning about a style saved by QGIS, which is kept; None if there is none."""
         if not self._left:
             return None
         return (
@@ -87,7 +87,7 @@ class StyleFiles:
             self._pixels_K += class_pixels(ids[top : top + rows], len(self._pixels_K))
 
     def count_map(self) -> None:
-        """Count those of the map that is there; where it lies elsewhere, the table has no pixels."""
+        """Count the classes of an existing map; if it is stored elsewhere, the table has no pixel counts."""
         try:
             for _, ids in self._style.read_back(self._job):
                 self.add(ids)
@@ -95,10 +95,10 @@ class StyleFiles:
             self._pixels_K = None
 
     def finish(self) -> None:
-        """Write them all, not yet under their names.
+        """Write all files under temporary names.
 
         Raises:
-            OutputError: there is no space, or no permission.
+            OutputError: the disk is full, or permission is missing.
         """
         with self._writing():
             for path, aside in self._aside.items():
@@ -107,10 +107,10 @@ class StyleFiles:
                 sync(aside)
 
     def publish(self) -> None:
-        """Give them their names.
+        """Rename the files to their final names.
 
         Raises:
-            OutputError: the folder refuses it.
+            OutputError: the folder does not allow it.
         """
         with self._writing():
             for path, aside in self._aside.items():
@@ -122,7 +122,7 @@ class StyleFiles:
                 sync(self._job.output.parent)
 
     def discard(self) -> None:
-        """Remove what is temporary."""
+        """Remove temporary files."""
         for aside in self._aside.values():
             with contextlib.suppress(OSError):
                 aside.unlink(missing_ok=True)
@@ -145,10 +145,10 @@ class StyleFiles:
 
 
 def write_gone(call: Call, job: MapJob) -> None:
-    """Write the style files of a finished map that are gone, from what it holds.
+    """Write the missing style files of a finished map from its content.
 
     Raises:
-        OutputError: they cannot be written.
+        OutputError: the files cannot be written.
     """
     store = call.store
     gone = [path for path in job.unchecked if not path.exists() and not (store and store.has(path.name))]
@@ -165,7 +165,7 @@ def write_gone(call: Call, job: MapJob) -> None:
 
 
 def remove_styles(path: Path) -> None:
-    """Remove what showed an output that is gone, but for a style of others."""
+    """Remove the style files of a removed output, except a style saved by others."""
     style = path.with_suffix(".qml")
     for beside in (path.with_name(f"{path.name}.aux.xml"), *([] if _of_others(style) else [style])):
         beside.unlink(missing_ok=True)

@@ -1,1 +1,1 @@
-"""Train on parameter servers: roles, the line between chief and members, the loop, its state and its step."""
+"""Training on parameter servers: roles, control connections, the loop, its state and its step."""

@@ -1,9 +1,8 @@
-"""Line between a cluster's chief and its members: who is there, of which versions, and when it ends.
+"""Control connections between a cluster's chief and members: presence, versions, end.
 
-TensorFlow's servers never end by themselves, and its chief does not see who is lost until a step fails. So
-each worker and server holds one connection to the chief's address: it says hello with its versions, is
-welcome or refused, and ends when the chief says so or is gone. The chief sees at once who has gone, and who
-came back.
+TensorFlow's servers never end by themselves, and its chief does not notice a lost member until a step fails.
+So each worker and server keeps a connection to the chief's address: it sends its versions, is accepted or
+refused, and ends when the chief says so or is gone. The chief notices lost and returning members at once.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ Member = tuple[str, int]
 
 
 def versions_here() -> dict[str, str]:
-    """Return the versions that have to be the same in all processes of a cluster."""
+    """Return the versions that must be equal in all processes of a cluster."""
     return {name: version for name, version in installed_versions().items() if name in _COMPARED}
 
 
@@ -44,20 +43,20 @@ def versions_here() -> dict[str, str]:
 
 
 class Watch:
-    """Watch of a cluster's chief over its members: their connections.
+    """The chief's connections to the members of its cluster.
 
     Attributes:
-        roles: of the cluster.
+        roles: roles of the cluster.
 
     Args:
-        say: prints a line, from another thread.
+        say: prints a line; called from another thread.
     """
 
     def __init__(self, roles: Roles, say: Callable[[str], None] = print) -> None:
         """Listen for members.
 
         Raises:
-            DeviceError: the chief's address is taken, or not of this machine.
+            DeviceError: the chief's address is in use, or not on this machine.
         """
         self.roles, self._say = roles, say
         self._changed = threading.Condition()
@@ -76,10 +75,10 @@ class Watch:
         self._thread.start()
 
     def wait_for_all(self, patience: float = _PATIENCE) -> None:
-        """Return when all members are there.
+        """Wait until all members are connected.
 
         Raises:
-            DeviceError: naming those that are not there after `patience` seconds, or are of other versions.
+            DeviceError: members are missing after `patience` seconds or have other versions.
         """
         missing = self.missing
         if missing:
@@ -97,21 +96,21 @@ class Watch:
 
     @property
     def missing(self) -> list[Member]:
-        """Members that are not there now."""
+        """Members that are not connected now."""
         return [member for member in self.roles.members if member not in self._here]
 
     @property
     def lost_servers(self) -> str:
-        """Titles of the servers that have been there and are gone; empty with none."""
+        """Titles of the servers that were connected and are gone; empty if there are none."""
         return self._titles([m for m in self.missing if m[0] == "ps" and m in self._been])
 
     @property
     def lost_workers(self) -> str:
-        """Titles of the workers that are gone; empty with none."""
+        """Titles of the workers that are gone; empty if there are none."""
         return self._titles([m for m in self.missing if m[0] == "worker"])
 
     def close(self, last: str) -> None:
-        """Tell all members how the chief has ended, and let them end."""
+        """Tell all members how the chief has ended, so that they end."""
         self._closed = True
         self._wake.send(b".")
         self._thread.join()
@@ -138,7 +137,7 @@ class Watch:
                     self._hear(key.data)
 
     def _hear(self, line: Line) -> None:
-        """Take what comes of a connection: a hello, or its end. Members say nothing else."""
+        """Handle a connection: a hello, or its end. Members send nothing else."""
         member = next((m for m, own in self._here.items() if own is line), None)
         hello = line.receive()
         if hello is None or member is not None:
@@ -159,7 +158,7 @@ class Watch:
             self._say(f"{self.roles.title(*member)} is lost; its step goes to another worker")
 
     def _welcome(self, line: Line, hello: Mapping[str, Any]) -> str:
-        """Take in who says hello; return why not, where it is refused, else an empty text."""
+        """Register a member from its hello; return the reason if it is refused, else empty text."""
         member = str(hello.get("role")), hello.get("index")
         if not isinstance(member[1], int) or member not in self.roles.members:
             return shortened(f"{member[0]} {member[1]} is no part of the chief's cluster")
@@ -189,7 +188,7 @@ class Watch:
         return ""
 
     def _remember(self, refused: str) -> str:
-        """Keep the first refusal, which ends a chief that still waits for its members; return it."""
+        """Store the first refusal, which ends a chief that still waits for members; return it."""
         with self._changed:
             self._refused = self._refused or refused
             self._changed.notify_all()
@@ -200,7 +199,7 @@ class Watch:
 
 @contextmanager
 def watching(roles: Roles, say: Callable[[str], None] = print) -> Iterator[Watch]:
-    """Yield the chief's watch over its members; end them with the context."""
+    """Yield the chief's watch over its members; end the members with the context."""
     watch = Watch(roles, say)
     last = "has failed"
     try:
@@ -214,9 +213,9 @@ def watching(roles: Roles, say: Callable[[str], None] = print) -> Iterator[Watch
 
 
 def stay(roles: Roles, say: Callable[[str], None] = print) -> int:
-    """Join the chief, as soon as it is there, and return the exit code when it ends.
+    """Join the chief as soon as it is up; when it ends, return the exit code.
 
-    0: the chief has said how it ended; 1: it is gone without a word.
+    0: the chief has announced its end; 1: it has disappeared.
 
     Raises:
         DeviceError: the chief refuses this process.
@@ -237,7 +236,7 @@ def stay(roles: Roles, say: Callable[[str], None] = print) -> int:
 
 
 def _reach(roles: Roles, own: str, say: Callable[[str], None]) -> socket.socket:
-    """Connect to the chief, waiting as long as it takes: the chief may index for hours."""
+    """Connect to the chief, waiting without limit: the chief may index for hours."""
     announced = False
     while True:
         with suppress(OSError):
@@ -270,9 +269,9 @@ def _listener(address: str) -> socket.socket:
 
 
 def check_port(title: str, address: str) -> None:
-    """Raise DeviceError where another process listens at this machine's port of an address.
+    """Raise DeviceError if another process listens on this machine's port of an address.
 
-    TensorFlow's servers would share it, and each would get some of the other's calls.
+    TensorFlow's servers would share the port, and each would get some of the other's calls.
     """
     try:
         socket.create_server(("", split(address)[1])).close()
@@ -281,7 +280,7 @@ def check_port(title: str, address: str) -> None:
 
 
 def _keep_alive(connection: socket.socket) -> None:
-    """Notice a machine that has lost its power, or its network, within half a minute."""
+    """Detect a machine that has lost power or network within half a minute."""
     options = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in options:

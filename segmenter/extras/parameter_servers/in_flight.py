@@ -1,4 +1,4 @@
-"""Steps that are under way on workers: given in order, done in any."""
+"""Steps in progress on workers: given in order, finished in any order."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 
 class InFlight:
-    """Steps that a coordinator has been given and whose results are not in yet; a bounded number.
+    """Steps given to a coordinator whose results are missing; a bounded number.
 
     Args:
         coordinator: TensorFlow's `ClusterCoordinator`.
-        step: what a worker does with a batch, a `tf.function`.
-        most: steps under way; each holds its batch in the chief's memory, for another worker if one is lost.
+        step: `tf.function` that a worker runs on a batch.
+        most: most steps in progress; the chief keeps their batches, in case a worker is lost.
     """
 
     def __init__(self, coordinator: Any, step: Any, most: int) -> None:
@@ -28,11 +28,11 @@ class InFlight:
 
     @property
     def under_way(self) -> list[int]:
-        """Numbers of the steps that are not done."""
+        """Numbers of the unfinished steps."""
         return sorted(self._under_way)
 
     def give(self, number: int, batch: Any) -> None:
-        """Give the step of a number to the first worker that is free."""
+        """Give step `number` to the first free worker."""
         result = self._coordinator.schedule(self._step, args=tuple(batch))
         self._under_way.add(number)
         # A thread each, since TensorFlow has no way to wait for any of several; daemons, which a result that
@@ -40,10 +40,10 @@ class InFlight:
         threading.Thread(target=self._fetch, args=(number, result), daemon=True).start()
 
     def done(self, seconds: float) -> Any:
-        """Return the result of the next step that ends; None if none ends within some seconds.
+        """Return the result of the next step that ends; None if none ends within `seconds`.
 
         Raises:
-            Exception: what a step failed with.
+            Exception: the error of a failed step.
         """
         try:
             number, result = self._done.get(timeout=seconds) if seconds else self._done.get_nowait()

@@ -1,4 +1,4 @@
-"""Roles of the processes of a cluster, as the command line or TF_CONFIG says them; knows no TensorFlow."""
+"""Roles of the processes of a cluster, from the command line or TF_CONFIG; without TensorFlow."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Jobs = dict[str, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Roles:
-    """A cluster of a chief, workers and parameter servers, and which of its processes this is.
+    """A cluster of a chief, workers and parameter servers, and the role of this process.
 
     Attributes:
-        chief: address at which the others find the chief.
-        workers, servers: addresses at which they serve, by index.
-        role: of this process, one of `ROLES`.
-        index: among those of its role.
+        chief: address of the chief.
+        workers, servers: addresses of workers and servers, by index.
+        role: role of this process, one of `ROLES`.
+        index: index of this process within its role.
     """
 
     chief: str
@@ -38,7 +38,7 @@ class Roles:
 
     @property
     def members(self) -> dict[tuple[str, int], str]:
-        """(role, index) → address of all but the chief."""
+        """Addresses of all processes but the chief, by (role, index)."""
         pairs = (("worker", self.workers), ("ps", self.servers))
         return {(role, i): address for role, listed in pairs for i, address in enumerate(listed)}
 
@@ -49,7 +49,7 @@ class Roles:
 
     @property
     def place_on_host(self) -> int:
-        """Number of workers of a lower index on this worker's host: its place among the host's GPUs."""
+        """Number of workers with a lower index on this worker's host: its position among the host's GPUs."""
         host = split(self.address)[0]
         return sum(split(other)[0] == host for other in self.workers[: self.index])
 
@@ -59,10 +59,10 @@ class Roles:
 
 
 def parse_cluster(words: Sequence[str]) -> Jobs:
-    """Parse `ROLE=HOST:PORT,HOST:PORT …` to addresses by role; a list without a role is of workers.
+    """Parse `ROLE=HOST:PORT,HOST:PORT …` to addresses by role; a list without a role is for workers.
 
     Raises:
-        ConfigError: a role or address that is none, or one that comes twice.
+        ConfigError: a role or address is invalid or repeated.
     """
     jobs: Jobs = {}
     for word in words:
@@ -77,10 +77,10 @@ def parse_cluster(words: Sequence[str]) -> Jobs:
 
 
 def cluster_of_environment(text: str) -> tuple[Jobs, str, int]:
-    """Return addresses, own role and own index of TF_CONFIG, as TensorFlow has it.
+    """Return addresses, this process's role and its index from TF_CONFIG, in TensorFlow's format.
 
     Raises:
-        ConfigError: it is not of the form {"cluster": {"chief": […], …}, "task": {"type": …, "index": …}}.
+        ConfigError: not of the form {"cluster": {"chief": […], …}, "task": {"type": …, "index": …}}.
     """
     form = 'TF_CONFIG: expected {"cluster": {ROLE: [HOST:PORT, …]}, "task": {"type": ROLE, "index": I}}'
     try:
@@ -102,15 +102,15 @@ def roles_of(
     index: int | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Roles:
-    """Return this process' role in a cluster with parameter servers.
+    """Return this process's role in a cluster with parameter servers.
 
     Args:
-        words: of `--cluster`; None: TF_CONFIG says it.
-        role, index: of `--role` and `--index`; None: the chief, and 0 where there is but one.
-        environment: None: that of the process.
+        words: values of `--cluster`; None: TF_CONFIG is used.
+        role, index: values of `--role` and `--index`; None: the chief, and 0 if there is only one.
+        environment: environment variables; None: those of the process.
 
     Raises:
-        ConfigError: naming what is missing, or is no part of the cluster.
+        ConfigError: a value is missing, or not part of the cluster; the message names it.
     """
     variables = os.environ if environment is None else environment
     if words:
@@ -155,10 +155,10 @@ def _check_addresses(jobs: Jobs, where: str) -> None:
 def roles_of_command(
     words: Sequence[str] | None, role: str | None, index: int | None, logical_devices: int | None
 ) -> Roles:
-    """Return `roles_of` the options of `train.py`, of which `--logical-devices` would do nothing here.
+    """Return `roles_of` for the options of `train.py`, refusing `--logical-devices`.
 
     Raises:
-        ConfigError: as of `roles_of`, or it is given.
+        ConfigError: as in `roles_of`, or `--logical-devices` is given.
     """
     if logical_devices is not None:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""A worker or a parameter server: TensorFlow's server in a process that ends with the chief."""
+"""Worker or parameter server: TensorFlow's server in a process that ends with the chief."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def run_role(
     named: tuple[Sequence[str] | None, str | None, int | None, int | None],
     train: Callable[[Watch], int],
 ) -> NoReturn:
-    """Run this process in its role of a cluster, and end it with the exit code.
+    """Run this process in its role of a cluster, and end it with its exit code.
 
     Args:
-        named: by the command, see `roles_of_command`.
-        train: trains as the chief, with the watch over its members, and returns the exit code.
+        named: values from the command, see `roles_of_command`.
+        train: function that trains as the chief, given the watch over its members, and returns the exit code.
 
     Raises:
-        DeviceError: as of `serve`.
+        DeviceError: as in `serve`.
     """
     roles = roles_of_command(*named)
     if roles.role != "chief":
@@ -41,10 +41,10 @@ def run_role(
 
 
 def serve(config: DistributionConfig, roles: Roles) -> NoReturn:
-    """Serve the chief until it ends, and end the process: 0, or 1 where the chief is gone without a word.
+    """Serve the chief until it ends, then exit: 0, or 1 if the chief has disappeared.
 
     Raises:
-        DeviceError: the port is taken, or this worker has no GPU of its own.
+        DeviceError: the port is in use, or there is no separate GPU for this worker.
     """
     title = roles.title(roles.role, roles.index)
     check_port(title, roles.address)
@@ -69,8 +69,8 @@ def serve(config: DistributionConfig, roles: Roles) -> NoReturn:
 def leave(code: int) -> NoReturn:
     """End a process of a cluster at once.
 
-    TensorFlow's server cannot be stopped, and crashes where Python ends around it in the middle of a step;
-    a chief that ends waits for ever for a worker that was lost.
+    TensorFlow's server cannot be stopped, and crashes if Python exits in the middle of a step; an exiting
+    chief would wait for a lost worker without end.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -105,10 +105,10 @@ def _session(config: DistributionConfig, roles: Roles) -> Any:
 
 
 def own_gpu(config: DistributionConfig, roles: Roles, gpus: int) -> int:
-    """Return the GPU of a worker on a machine with `gpus`: the next for each of the workers on its host.
+    """Return the GPU of a worker on a machine with `gpus`: workers on a host take them in order.
 
     Raises:
-        DeviceError: there are fewer GPUs than workers on the host, or not those that the recipe numbers.
+        DeviceError: there are fewer GPUs than workers on the host, or the recipe's GPUs are missing.
     """
     visible = list(range(gpus)) if config.visible_devices is None else sorted(config.visible_devices)
     if missing := [number for number in visible if number >= gpus]:

@@ -1,12 +1,12 @@
-"""State of a training on parameter servers: weights, statistics, optimiser and average, each on one server.
+"""State of a training on parameter servers: weights, statistics, optimiser, average, split over servers.
 
-The chief has a model, an optimiser and an average of its own, as without servers: they start a run, are
-validated with and saved. `push` takes them to the servers, `pull` back.
+The chief has its own model, optimiser and average, as without servers: they start a run and are used to
+validate and save. `push` copies them to the servers, `pull` back.
 
-Where several workers update a server at the same time, each adds its change to each variable in one
-operation, so that none is lost. There is no lock: TensorFlow's own (`tf.CriticalSection`) chains those of
-several devices, and a step came to wait for itself. So a step may read some weights before and some after
-another's update. A single worker writes what it has computed: the bits of one device.
+If several workers update a server, each adds its change to each variable in one operation, so that no change
+is lost. There is no lock: TensorFlow's own (`tf.CriticalSection`) links those of several devices, and a step
+waited for itself. So a step may read some weights before and some after another update. A single worker
+writes its results: the bits of one device.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _NOT_NEGATIVE = "/moving_variance"
 
 @dataclass(frozen=True)
 class Shard:
-    """Part of the state on one server.
+    """Part of the state, on one server.
 
     Attributes:
-        device: TensorFlow's name of the server's processor.
-        own: the chief's variables, in the model's order.
-        kept: those on the server, in the same order and with the same paths.
-        optimiser: of those that train in some epoch; None where none does.
-        averaged: of all that is kept; None without an average.
+        device: TensorFlow's name of the server's CPU.
+        own: variables on the chief, in the model's order.
+        kept: variables on the server, in the same order and with the same paths.
+        optimiser: optimiser of those that ever train; None if none does.
+        averaged: weight average of all of them; None without an average.
     """
 
     device: str
@@ -48,7 +48,7 @@ class Shard:
     averaged: AveragedWeights | None
 
     def among(self, variables: Sequence[Any]) -> list[Any]:
-        """Return those of some variables of the model that are kept here, in the model's order."""
+        """Return those of the given variables that are on this server, in the model's order."""
         paths = {v.path for v in variables}
         return [v for v in self.own if v.path in paths]
 
@@ -58,16 +58,16 @@ class ServedState:
 
     Attributes:
         shards: one for each server.
-        loss_scale: on the first server; None without one.
-        statistics: paths of what steps follow without a gradient: BatchNorm's moving statistics, the number
-            of dropout's masks.
-        shared: whether several workers write at the same time.
+        loss_scale: loss scale, on the first server; None without one.
+        statistics: paths of variables that steps update without a gradient: BatchNorm's moving statistics,
+            the number of dropout's masks.
+        shared: True if several workers write concurrently.
 
     Args:
-        model, optimiser, averaged: the chief's.
-        steps: of the whole training.
-        servers: TensorFlow's names of the servers' processors.
-        workers: that update them.
+        model, optimiser, averaged: those of the chief.
+        steps: steps of the whole training.
+        servers: TensorFlow's names of the servers' CPUs.
+        workers: number of workers that update them.
     """
 
     def __init__(
@@ -103,11 +103,11 @@ class ServedState:
 
     @property
     def counter(self) -> Optimiser:
-        """The optimiser whose updates are counted: the first."""
+        """The optimiser that counts updates: the first."""
         return next(shard.optimiser for shard in self.shards if shard.optimiser is not None)
 
     def push(self) -> None:
-        """Take what the chief has to the servers."""
+        """Copy the chief's state to the servers."""
         arrays = self._optimiser.arrays()
         for shard in self.shards:
             _copy(shard.own, shard.kept)
@@ -120,7 +120,7 @@ class ServedState:
             _copy(_of_scale(self._optimiser.loss_scale), _of_scale(self.loss_scale))
 
     def pull(self) -> None:
-        """Take what the servers have to the chief; to be called while no step is under way."""
+        """Copy the servers' state to the chief; call only while no step is in progress."""
         arrays = self._optimiser.arrays()
         for shard in self.shards:
             _copy(shard.kept, shard.own)
@@ -141,7 +141,7 @@ class ServedState:
 
 
 def dealt(variables: Sequence[Any], servers: int) -> list[tuple[Any, ...]]:
-    """Deal variables to servers, the largest first, each to the one with the fewest numbers so far."""
+    """Assign variables to servers: the largest first, each to the server with least elements so far."""
     size = [numbers_in([v]) for v in variables]
     loads, places = [0] * servers, [0] * len(variables)
     for number in sorted(range(len(variables)), key=lambda i: -size[i]):
@@ -154,7 +154,7 @@ def dealt(variables: Sequence[Any], servers: int) -> list[tuple[Any, ...]]:
 
 
 def _like(variable: Any) -> Any:
-    """Return a variable with the value and path of another, on the device of the context."""
+    """Return a variable with the value and path of another, on the current device."""
     *folders, name = variable.path.split("/")
     with ExitStack() as scopes:
         for folder in folders:

@@ -1,8 +1,8 @@
-"""Step of a training on parameter servers: read the weights, compute one whole batch, update on the servers.
+"""Training step on parameter servers: read the weights, compute one whole batch, update the servers.
 
-Workers take steps without waiting for each other. A step's gradient is that of its batch, to the bit, but at
-the weights that it read: other workers may have updated them meanwhile (Dean et al., Large scale distributed
-deep networks, NIPS 2012, section 4.1). How many did is part of the result.
+Workers run steps without waiting for each other. A step's gradient is exactly that of its batch at the
+weights that it read, which other workers may have updated since (Dean et al., Large scale distributed deep
+networks, NIPS 2012, section 4.1). The result includes the number of these updates.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from segmenter.training.step import StepParts, StepResult, held_in, micro_batch
 
 
 class _Read(NamedTuple):
-    """Values of the servers that a step has read, by path, updates until then, the loss scale or None."""
+    """Values read from the servers, by path, with the update count, and the loss scale or None."""
 
     values: dict[str, Any]
     updates: Any
@@ -26,10 +26,10 @@ class _Read(NamedTuple):
 
 
 def make_served_step(parts: StepParts, state: ServedState) -> Any:
-    """Return a compiled function of a batch → (`StepResult`, updates of others meanwhile), for a worker.
+    """Return a compiled function for workers, from a batch to (`StepResult`, other updates meanwhile).
 
-    The batch is a whole global batch, in the order of its slots. Made for the weights that train now
-    (`set_trained`).
+    The batch is a whole global batch, in the order of its slots. The function is for the weights that
+    currently train (`set_trained`).
     """
 
     @tf.function(reduce_retracing=True, autograph=False)
@@ -78,7 +78,7 @@ def _read(state: ServedState) -> _Read:
 
 
 def _computed(parts: StepParts, state: ServedState, read: _Read, *batch: Any) -> Any:
-    """Return (loss, gradient times the loss scale in the servers' order, statistics by path) of a batch."""
+    """Return (loss, scaled gradient in the servers' order, statistics by path) of a batch."""
     model, loss_of = parts.model, parts.loss
     dtype = model.outputs[0].dtype
     trained = [read.values[v.path] for v in model.trainable_variables]
@@ -116,7 +116,7 @@ def _computed(parts: StepParts, state: ServedState, read: _Read, *batch: Any) ->
 
 
 def _in_order(model: Any, state: ServedState, gradients: Sequence[Any]) -> Any:
-    """Concatenate gradients to one vector, server by server, in the order of each server's optimiser."""
+    """Concatenate gradients to one vector, by server and in the order of each server's optimiser."""
     of = {v.path: g for v, g in zip(model.trainable_variables, gradients, strict=True)}
     vectors = []
     for shard in state.shards:
@@ -129,7 +129,7 @@ def _in_order(model: Any, state: ServedState, gradients: Sequence[Any]) -> Any:
 def _updated(
     parts: StepParts, state: ServedState, read: _Read, gradient: Any, statistics: dict[str, Any], finite: Any
 ) -> Any:
-    """Apply an update on each server; return the number of updates by others since the reading."""
+    """Apply an update on each server; return the number of other updates since the reading."""
     trained = [shard.among(parts.model.trainable_variables) for shard in state.shards]
     own_parts = tf.split(gradient, [numbers_in(own) for own in trained])
     late = None
@@ -154,7 +154,7 @@ def _updated(
 
 
 def _update_shard(shard: Shard, trained: Sequence[Any], gradient: Any, ok: Any) -> None:
-    """Update what a server keeps, where the gradient is finite (`ok`; None without a loss scale)."""
+    """Update a server's variables if the gradient is finite (`ok`; None without a loss scale)."""
 
     def apply() -> None:
         if shard.optimiser is None:
@@ -168,7 +168,7 @@ def _update_shard(shard: Shard, trained: Sequence[Any], gradient: Any, ok: Any) 
 
 
 def _if(ok: Any, call: Callable[[], None]) -> None:
-    """Call it where `ok`, a boolean scalar, is true; None: always."""
+    """Call a function if `ok`, a boolean scalar, is true; None: always."""
     if ok is None:
         call()
     else:
@@ -176,9 +176,9 @@ def _if(ok: Any, call: Callable[[], None]) -> None:
 
 
 def follow(shard: Shard, changes: dict[str, tuple[Any, Any]], *, shared: bool) -> None:
-    """Take in what a step has made of the statistics that it read: (before, after) by path.
+    """Apply a step's changes of the statistics that it read; `changes`: (before, after) by path.
 
-    What several workers have made of the same is added up, so that nothing is lost.
+    Changes of several workers are added, so that none is lost.
     """
     for v in shard.kept:
         if v.path in changes:

@@ -16,11 +16,11 @@ from segmenter.extras.parameter_servers.roles import Roles
 
 
 class ServerCluster(Kind):
-    """Workers and parameter servers that a chief computes with.
+    """Workers and parameter servers of a chief.
 
     Attributes:
-        coordinator: TensorFlow's; takes what a worker is to do, and does it again where one is lost.
-        watch: who of the members is there.
+        coordinator: coordinator of TensorFlow; schedules steps on workers, and repeats those of lost workers.
+        watch: connections to the members.
     """
 
     elsewhere = True
@@ -30,7 +30,7 @@ class ServerCluster(Kind):
 
     @property
     def trainer(self) -> Any:
-        """Class of the training loop, loaded when it is needed."""
+        """Class of the training loop, imported when needed."""
         from segmenter.extras.parameter_servers.trainer import ServedTrainer
 
         return ServedTrainer
@@ -47,11 +47,11 @@ class ServerCluster(Kind):
 
     @property
     def servers(self) -> list[str]:
-        """TensorFlow's name of each parameter server's processor."""
+        """TensorFlow's name of each parameter server's CPU."""
         return [f"/job:ps/replica:0/task:{i}/device:CPU:0" for i in range(len(self.roles.servers))]
 
     def describe(self) -> str:
-        """Return a line on who does what."""
+        """Return a line on the roles of the processes."""
         pairs = ("worker", self.roles.workers), ("server", self.roles.servers)
         workers, servers = (f"{len(a)} {name}{'s' * (len(a) > 1)} ({', '.join(a)})" for name, a in pairs)
         return (
@@ -61,27 +61,27 @@ class ServerCluster(Kind):
 
     @property
     def computed_on(self) -> dict[str, str]:
-        """Asynchronous updates, under which no bits can be repeated, for checkpoints."""
+        """Fact for checkpoints: asynchronous updates, whose bits cannot be repeated."""
         return {"updates": f"asynchronous, by {self.workers} workers"}
 
 
 def make_chief(
     config: DistributionConfig, logical_devices: int | None = None, watch: Watch | None = None
 ) -> Devices:
-    """Set up the chief's own device, and connect the cluster that a watch knows.
+    """Set up the chief's own device, and connect the cluster of a watch.
 
     Raises:
-        DeviceError: as of `make_devices` and `connect`.
+        DeviceError: as in `make_devices` and `connect`.
     """
     alone = config.model_copy(update={"strategy": "one_device"})
     return make_devices(alone, logical_devices, kind=Kind if watch is None else lambda: connect(watch))
 
 
 def connect(watch: Watch) -> ServerCluster:
-    """Wait for all members and connect TensorFlow with them; what it had made before is void then.
+    """Wait for all members and connect TensorFlow to them; earlier TensorFlow objects become invalid.
 
     Raises:
-        DeviceError: a member is not there, or TensorFlow cannot reach it.
+        DeviceError: a member is missing, or TensorFlow cannot reach it.
     """
     import tensorflow as tf
 
@@ -102,6 +102,6 @@ def connect(watch: Watch) -> ServerCluster:
 
 
 def _own_address(roles: Roles) -> str:
-    """Return an address for TensorFlow's server in the chief, which no member calls: any free port."""
+    """Return an address for the chief's TensorFlow server, with any free port: no member calls it."""
     with closing(socket.create_server(("", 0))) as free:
         return f"{split(roles.chief)[0]}:{free.getsockname()[1]}"

@@ -1,9 +1,9 @@
-"""Training loop on parameter servers: the chief plans, makes the batches, validates and saves.
+"""Training loop on parameter servers: the chief plans, makes batches, validates and saves.
 
 Each step of the plan is one whole batch on one worker; no worker waits for another. At the end of an epoch,
-before a checkpoint and at a stop, the steps under way are waited for: what is saved is, as elsewhere, the
-state after the first n steps of the plan, each done once. Only a step whose worker is lost after it has
-updated a server, and before it has said so, is done again and counts twice.
+before a checkpoint and at a stop, the loop waits for steps in progress: as elsewhere, a checkpoint has the
+state after the first n steps of the plan, each done once. Only a step whose worker is lost between its update
+and its report is repeated and counts twice.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 _EACH = 2
 """Steps under way for each worker: one is computed, the next one's batch is there."""
 _LOOK = 0.5
-"""Seconds between two looks at who is lost and whether to stop, while no step ends."""
+"""Seconds between checks for lost members and for a stop, while no step ends."""
 _SILENCE = 60.0
-"""Seconds without the end of a step, after which it is said who is waited for."""
+"""Seconds without the end of a step before a message names the missing members."""
 _GRACE = 30.0
 """Seconds without the end of a step, after which a stop no longer waits for one."""
 _TOLD = 10.0
@@ -46,7 +46,7 @@ _TOLD = 10.0
 
 @dataclass
 class _Lateness:
-    """Counts of the updates by others between the reading of a step and its own update."""
+    """Counts of other updates between a step's reading and its own update."""
 
     steps: int = 0
     total: int = 0
@@ -62,7 +62,7 @@ class _Lateness:
 
 @dataclass
 class ServedTrainer(Trainer):
-    """A `Trainer` whose steps are done by the workers of a `ServerCluster`."""
+    """`Trainer` whose steps run on the workers of a `ServerCluster`."""
 
     _late: _Lateness = field(default_factory=_Lateness, init=False, repr=False)
 
@@ -81,11 +81,11 @@ class ServedTrainer(Trainer):
         """True while the servers are ahead of the chief's copies."""
 
     def train(self) -> None:
-        """Train to the last epoch, or to the validation that ends it early.
+        """Train to the last epoch, or to the validation that ends the training early.
 
         Raises:
-            TrainingError: a parameter server is lost, with what it kept; or as of `Trainer.train`.
-            StoppedError: a signal came; the checkpoint of the steps that are done is written.
+            TrainingError: a parameter server is lost with its state; or as in `Trainer.train`.
+            StoppedError: a signal came; the checkpoint of the finished steps is written.
         """
         try:
             self._state.push()
@@ -147,7 +147,7 @@ class ServedTrainer(Trainer):
         self._end_epoch(rows, meter, stop)
 
     def _finish(self, flight: InFlight, meter: Meter, feeder: Prefetch[Any], stop: Stop) -> None:
-        """Take all steps that are under way."""
+        """Wait for all steps in progress, and record their results."""
         self._take(flight, meter, feeder, stop, until=lambda: not flight.under_way, patient=True)
 
     def _take(
@@ -160,7 +160,7 @@ class ServedTrainer(Trainer):
         until: Any,
         patient: bool = False,
     ) -> None:
-        """Take the steps that are done, at least until something holds.
+        """Record the results of finished steps, at least until a condition holds.
 
         Raises:
             TrainingError: a parameter server is lost.
@@ -200,7 +200,7 @@ class ServedTrainer(Trainer):
             raise
 
     def _raise_if_lost(self, error: Exception | None, patience: float = 0.0) -> None:
-        """Raise TrainingError where a parameter server is gone, or is found to be within some seconds."""
+        """Raise TrainingError if a parameter server is gone, or disappears within some seconds."""
         watch, end = self._cluster.watch, time.monotonic() + patience
         while not (lost := watch.lost_servers) and time.monotonic() < end:
             time.sleep(_LOOK / 5)
@@ -214,5 +214,5 @@ class ServedTrainer(Trainer):
 
 
 def _of_one(result: StepResult) -> StepResult:
-    """Return a step's result as that of a call of one step."""
+    """Return a step's result in the form of a call of one step."""
     return StepResult(*(np.asarray(value)[None] for value in result))

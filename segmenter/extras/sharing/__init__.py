@@ -1,1 +1,1 @@
-"""Runs for others: the model card, the STAC item, the one file to hand over, and what it leaves out."""
+"""Runs for others: model card, STAC item, packed file, and removal of private paths."""

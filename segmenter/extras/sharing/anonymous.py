@@ -1,8 +1,8 @@
-"""Copy of a run without what it knows of its owner's machine and places.
+"""Copy of a run without information on its owner's machine and locations.
 
-Left out are the paths in the recipe and in all copies of it, a TPU's address, the outlines of the training
-scenes, and the pictures and the page that show imagery. Weights, scores and settings stay as they are: the
-copy predicts to the same bits, and training goes on with `--set dataset.root=…`.
+It omits the paths in the recipe and in all its copies, a TPU's address, the outlines of the training scenes,
+and the pictures and page with imagery. Weights, scores and settings are unchanged: the copy predicts the same
+bits, and training can resume with `--set dataset.root=…`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PATHS = (("dataset", "root"), ("dataset", "files"), ("dataset", "cache"), ("dis
 
 
 def paths_of(recipe: Recipe) -> Iterator[str]:
-    """Yield `dataset.root /data/city` for each setting that names a place on its owner's machine."""
+    """Yield text such as `dataset.root /data/city` for each setting with a path or address."""
     data = recipe.model_dump(mode="json")
     for section, key in _PATHS:
         if data[section].get(key) is not None:
@@ -47,7 +47,7 @@ def paths_of(recipe: Recipe) -> Iterator[str]:
 
 
 def without_paths(recipe: Recipe) -> Recipe:
-    """Return the recipe with no path in it but the name of a file of weights."""
+    """Return the recipe without paths; of weight files, only the name remains."""
     data: dict[str, Any] = recipe.model_dump(mode="json")
     for section, key in _PATHS:
         if key in data[section]:
@@ -58,10 +58,10 @@ def without_paths(recipe: Recipe) -> Recipe:
 
 
 def copy_without_paths(known: Known, names: Iterable[str], folder: Path) -> list[str]:
-    """Copy files of a run into an empty folder; gives the names of those that are there then.
+    """Copy files of a run into an empty folder; return the names of the copies.
 
     Raises:
-        SegmenterError: one cannot be read or written.
+        SegmenterError: a file cannot be read or written.
     """
     run = replace(known.run, path=folder, recipe=without_paths(known.run.recipe))
     run.save()
@@ -91,7 +91,7 @@ def _copy(source: Path, target: Path, run: Run) -> None:
 
 
 def _rewritten(path: Path, run: Run) -> dict[str, Any]:
-    """Return the arrays of a checkpoint with the run's recipe in the place of its own copies."""
+    """Return the arrays of a checkpoint with its copies of the recipe replaced by the run's."""
     arrays = load_arrays(path)
     arrays |= {name: text for name, text in run.text_arrays().items() if name in arrays}
     if META in arrays:

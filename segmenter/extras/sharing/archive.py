@@ -1,11 +1,11 @@
-"""Archive of a run: one uncompressed zip file with a checksum of every file in it; packed and unpacked here.
+"""Archive of a run: one uncompressed zip file with checksums of all files; packing and unpacking.
 
-    SHA256SUMS   the checksum of each other file, as `sha256sum --check` reads it
-    pack.json    format, name, which file predicts, what was left out
+    SHA256SUMS   checksums of the other files, for `sha256sum --check`
+    pack.json    format, name, the file that predicts, omissions
     …            files of the run directory (`RUN_FILES`), its model card and STAC item
 
-Nothing in it is compressed, and no time and no owner is written: the same run gives the same bytes, and
-what comes out is never larger than the file.
+Files are not compressed, and no times or owners are stored: the same run gives the same bytes, and unpacking
+never gives more than the archive's size.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 """The earliest that a zip file can say: the real one would make other bytes of the same run."""
 _MODE = 0o100644 << 16
 _DAMAGE = (ValueError, EOFError, KeyError, RuntimeError, OverflowError, struct.error, zipfile.BadZipFile)
-"""Errors of `zipfile` about damaged files, beside OSError."""
+"""Errors of `zipfile` on damaged files, besides OSError."""
 _WHAT = f"expected a run that `{invocation('runs')} pack` wrote"
 Content = Path | bytes
 
@@ -81,12 +81,12 @@ class Manifest(BaseModel):
     """Content of pack.json.
 
     Attributes:
-        format: of the archive.
-        name: of the run.
+        format: format of the archive.
+        name: name of the run.
         weights: the file that predicts.
-        fingerprint: of the weights that predict (`known_facts.Known`).
-        checkpoints: training can go on.
-        anonymous: paths of the owner's machine were left out.
+        fingerprint: digest of the weights that predict (`known_facts.Known`).
+        checkpoints: True if training can resume.
+        anonymous: True if paths of the owner's machine were removed.
         program: version that packed it.
     """
 
@@ -107,10 +107,10 @@ class Packed:
 
     Attributes:
         files: number of files in the archive.
-        size: of the archive, in bytes.
-        paths: settings of the recipe that hold paths, with these; empty if they were left out.
-        left_out: names in the run directory that are not in it.
-        checkpoints: training can go on from it.
+        size: size of the archive in bytes.
+        paths: settings of the recipe with paths, and the paths; empty if removed.
+        left_out: names in the run directory that are not in the archive.
+        checkpoints: True if training can resume from it.
     """
 
     files: int
@@ -131,14 +131,14 @@ def pack_run(
     anonymous: bool = False,
     licence: str | None = None,
 ) -> Packed:
-    """Write a run as one file, whole or not at all.
+    """Write a run as one file, completely or not at all.
 
     Args:
-        licence: of the weights, for a card and an item that are made now.
+        licence: licence of the weights, for a new card and STAC item.
 
     Raises:
-        CheckpointError: it is no run, is damaged, or is being trained.
-        SegmenterError: the output cannot be written; an OutputError, where the disk is full.
+        CheckpointError: the directory is no run, is damaged, or is in training.
+        SegmenterError: the output cannot be written (OutputError if the disk is full).
     """
     remove_killed(output)
     with ExitStack() as undo:
@@ -167,7 +167,7 @@ def pack_run(
 
 
 def _left_out(folder: Path, prefix: str, packed: Collection[str]) -> Iterator[str]:
-    """Yield names in a run directory that are not packed: of a folder of which nothing is, only its own."""
+    """Yield names in a run directory that are not packed; for an unpacked folder, only its name."""
     for path in folder.iterdir():
         name = prefix + path.name
         if any(each.startswith(f"{name}/") for each in packed):
@@ -181,7 +181,7 @@ def _weights_name(known: Known) -> str:
 
 
 def _names(known: Known, with_checkpoints: bool) -> list[str]:
-    """Return the files of a run that are packed: weights, whole checkpoints, and what exists beside them.
+    """Return the files of a run to pack: weights, undamaged checkpoints, and further existing files.
 
     Raises:
         CheckpointError: a checkpoint is damaged.
@@ -196,7 +196,7 @@ def _names(known: Known, with_checkpoints: bool) -> list[str]:
 
 @contextmanager
 def _alone(run: Path) -> Iterator[None]:
-    """Keep trainings out of a run meanwhile, where its folder can be written to."""
+    """Lock a run against trainings in the block, if its folder is writable."""
     lock = FileLock(run / ".lock")
     if run.is_dir():
         try:
@@ -216,13 +216,13 @@ def _alone(run: Path) -> Iterator[None]:
 def _descriptions(
     run: Path, known: Known, names: list[str], licence: str | None, *, kept: bool
 ) -> dict[str, Content]:
-    """Return the card and the STAC item: those in the run, which their owner may have edited, else new ones.
+    """Return card and STAC item: those in the run, perhaps edited by the owner, else new ones.
 
     Args:
-        kept: those in the run may go along; they may say where the scenes lie.
+        kept: True to use those in the run, which may reveal the scenes' location.
 
     Raises:
-        CheckpointError: one in the run describes other weights.
+        CheckpointError: a description in the run belongs to other weights.
     """
     card = _described(run / CARD, known.fingerprint, "card") if kept else None
     stac = _described(run / STAC, known.fingerprint[:16], "stac") if kept else None
@@ -254,7 +254,7 @@ def _write(output: Path, files: Mapping[str, Content]) -> None:
 
 
 def _add(archive: zipfile.ZipFile, name: str, content: Content) -> str:
-    """Add a file as it is; return its SHA-256."""
+    """Add a file uncompressed; return its SHA-256."""
     info, digest = zipfile.ZipInfo(name, _TIME), hashlib.sha256()
     info.external_attr, info.create_system = _MODE, 3
     info.file_size = len(content) if isinstance(content, bytes) else content.stat().st_size
@@ -270,14 +270,14 @@ def _add(archive: zipfile.ZipFile, name: str, content: Content) -> str:
 
 
 def unpack_run(file: Path, output: Path | None) -> tuple[Path, Manifest, int]:
-    """Unpack a run into a new or empty folder, checked in full, whole or not at all; None: `runs/NAME`.
+    """Unpack a run, fully checked, into a new or empty folder (None: `runs/NAME`), or write nothing.
 
     Returns:
         The folder, the archive's manifest, and its number of files.
 
     Raises:
-        CheckpointError: the file is damaged, cut short, or no packed run; nothing is written.
-        SegmenterError: the folder holds something, or cannot be written.
+        CheckpointError: the file is damaged, truncated, or no packed run; nothing is written.
+        SegmenterError: the folder is not empty or not writable.
     """
     with _opened(file) as archive:
         manifest = _manifest(archive, file)
@@ -296,7 +296,7 @@ def unpack_run(file: Path, output: Path | None) -> tuple[Path, Manifest, int]:
 
 @contextmanager
 def _opened(file: Path) -> Iterator[zipfile.ZipFile]:
-    """Open an archive; refuse names that no run has, and what could become larger than the file."""
+    """Open an archive; refuse unknown names, and content that could exceed the archive's size."""
     with _refusing_damage(file):
         if not stat.S_ISREG(file.stat().st_mode):
             raise CheckpointError(f"{file}: {_WHAT}, got a folder, a pipe or a device")
@@ -315,7 +315,7 @@ def _opened(file: Path) -> Iterator[zipfile.ZipFile]:
 
 @contextmanager
 def _refusing_damage(file: Path) -> Iterator[None]:
-    """Turn what `zipfile` raises in the block into one line."""
+    """Convert errors of `zipfile` in the block to one line."""
     try:
         yield
     except _DAMAGE as error:
@@ -344,7 +344,7 @@ def _manifest(archive: zipfile.ZipFile, file: Path) -> Manifest:
 
 
 def _checked_sums(archive: zipfile.ZipFile, file: Path) -> dict[str, str]:
-    """Return name → SHA-256 of every other file in the archive."""
+    """Return the SHA-256 of every other file in the archive, by name."""
     sums: dict[str, str] = {}
     lines = _text(archive, SUMS, file).decode("ascii", "replace").splitlines()
     for number, line in enumerate(lines, 1):
@@ -405,7 +405,7 @@ def _pieces(archive: zipfile.ZipFile, name: str, file: Path) -> Iterator[bytes]:
 
 
 def _check_run(folder: Path, manifest: Manifest, file: Path) -> None:
-    """Refuse what has all its checksums and is no run that predicts nevertheless."""
+    """Refuse files with valid checksums that are still no usable run."""
     try:
         run = load_run(folder)
         run.weights()

@@ -1,6 +1,6 @@
-"""Model card of a run: Markdown with a YAML header, as model hubs read it, made from what the run knows.
+"""Model card of a run: Markdown with a YAML header for model hubs, made from the run's records.
 
-It names no path and no machine, and never a figure that was not measured: what is not known is said to be.
+It contains no paths and no machine names, and only measured figures: unknown facts are marked as unknown.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def card_text(known: Known, licence: str | None = None) -> str:
     """Return the card.
 
     Args:
-        licence: of the weights, as its owner says it (an SPDX identifier); None: not stated.
+        licence: licence of the weights, given by the owner (an SPDX identifier); None: not stated.
     """
     parts = [
         _header(known, licence),
@@ -52,7 +52,7 @@ def card_text(known: Known, licence: str | None = None) -> str:
 
 
 def plain_markdown(text: str) -> str:
-    """Escape a text for Markdown: names of classes hold anything."""
+    """Escape a text for Markdown: class names may contain any character."""
     return _SPECIAL.sub(r"\\\1", text)
 
 
@@ -234,7 +234,7 @@ def _training(known: Known) -> list[str]:
 
 
 def _loss(recipe: Recipe) -> str:
-    """Return the terms with their weights, and all else that was chosen."""
+    """Return text on the loss: terms with weights, and changed settings."""
     loss = recipe.loss
     terms = " + ".join(f"{getattr(loss, name):g} × {name.replace('_', '-')}" for name in loss.used_terms)
     others = [
@@ -295,7 +295,7 @@ def _per_scale(known: Known) -> list[str]:
 
 
 def _limits(known: Known) -> list[str]:
-    """Return the limits, those of the classes first."""
+    """Return the model's limits as text, those of classes first."""
     return [*_of_classes(known), *_of_scores(known), *_of_scale(known), *_of_pixels(known), _NOT_MEASURED]
 
 

@@ -1,7 +1,7 @@
-"""Facts that a run knows of itself, gathered from its files for those who describe it.
+"""Facts of a run, gathered from its files for descriptions.
 
-The law of this room: **what was not measured is not said.** Scores count only where they are of the very
-weights that are described.
+The law of this package: **only measured facts are reported.** Scores are used only if they belong to exactly
+the described weights.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class Known:
     """Facts of a run.
 
     Attributes:
-        run: its record.
+        run: the run.
         weights: the file that predicts.
         sha256, size: of that file; size in bytes.
-        fingerprint: SHA-256 of the weights that predict, by name: the same in any file that holds them.
-        parameters: numbers in them, with BatchNorm's statistics.
-        steps: optimiser steps after which these weights were; None: the file does not say.
-        facts: how they were computed; None: the file does not say.
-        origin: data that the run was made from; None: an older program trained it.
-        scores: of the validation of these very weights; None: there are none.
-        no_scores: why there are none; empty where there are.
-        per_scale: strata of the validation scenes' scale that have scores of their own.
+        fingerprint: SHA-256 of the named weights that predict, independent of their file.
+        parameters: number of their elements, including BatchNorm's statistics.
+        steps: optimiser steps of these weights; None: unknown.
+        facts: record of how they were computed; None: unknown.
+        origin: origin of the training data; None: trained by an older program.
+        scores: scores of a validation of exactly these weights; None: there are none.
+        no_scores: reason for missing scores; else empty.
+        per_scale: scores by stratum of the validation scenes' scale.
     """
 
     run: Run
@@ -74,17 +74,17 @@ class Known:
 
     @property
     def band_names(self) -> tuple[str, ...]:
-        """A name for each band of the model's input: its place in the image file."""
+        """Name of each input band: its position in the image file."""
         numbers = self.run.bands or range(1, self.run.band_count + 1)
         return tuple(f"band {number}" for number in numbers)
 
     @property
     def trained_pixels(self) -> Mapping[str, int] | None:
-        """Labelled pixels of the training tiles by class; None: not known."""
+        """Labelled pixels of the training tiles by class; None: unknown."""
         return None if self.origin is None else self.origin.pixels
 
     def describe_start(self) -> str:
-        """Describe where the weights came from that training started from, and their licence if known."""
+        """Return text on the origin of the initial weights, and their licence if known."""
         origin, model = self.origin, self.run.recipe.model
         if origin is not None and origin.started_from:
             return f"the weights of the run {origin.started_from}; their origin and licence are that run's"
@@ -102,10 +102,10 @@ class Known:
 
 
 def read_known(path: Path) -> Known:
-    """Read the facts of the run in a directory; imports no TensorFlow.
+    """Read the facts of the run in a directory; does not import TensorFlow.
 
     Raises:
-        CheckpointError: it is no run directory, has no weights, or they are damaged.
+        CheckpointError: the directory is no run, has no weights, or they are damaged.
         SegmenterError: a file cannot be read.
     """
     run = load_run(path)
@@ -147,7 +147,7 @@ def _facts(arrays: Arrays) -> Facts | None:
 def _scores(
     run: Path, weights: Path, steps: int | None
 ) -> tuple[Scores | None, str, Mapping[str, Mapping[str, Any]]]:
-    """Return the scores of these weights, why there are none, and those of each stratum of gsd."""
+    """Return the scores of these weights, the reason if missing, and the scores by gsd stratum."""
     file = run / BEST_FILES[0]
     if weights.name != BEST:
         return None, f"{weights.name} was not validated: the run has no best validation", {}

@@ -43,11 +43,11 @@ def item(
     """Return the item as plain data.
 
     Args:
-        base: address or relative path that the run's files lie under, with its last slash.
-        names: of the files that are there.
-        licence: of the weights (an SPDX identifier); None: not stated.
-        times: between which the imagery was taken that the model is for, see `times_of`; None: not known,
-            the item has the time of the weights.
+        base: address or relative path of the run's files, ending with a slash.
+        names: names of the existing files.
+        licence: licence of the weights (an SPDX identifier); None: not stated.
+        times: acquisition period of suitable imagery, see `times_of`; None: unknown, the item has the time of
+            the weights.
     """
     place = None if known.origin is None else known.origin.place
     content: dict[str, Any] = {
@@ -64,10 +64,10 @@ def item(
 
 
 def times_of(text: str) -> tuple[str, str]:
-    """Begin and end out of `BEGIN/END`, each `2026-05-01` or `2026-05-01T09:30:00Z`; one of them: both.
+    """Parse `BEGIN/END`, each as `2026-05-01` or `2026-05-01T09:30:00Z`; a single value stands for both.
 
     Raises:
-        SegmenterError: it is of another form, or ends before it begins.
+        SegmenterError: the text has another form, or the end is before the begin.
     """
     first, _, last = text.partition("/")
     ends = (first, "T00:00:00Z"), (last or first, "T23:59:59Z")
@@ -97,7 +97,7 @@ def base_of(run: Path, output: Path, href: str | None) -> str:
 
 
 def _plain_name(known: Known) -> str:
-    """Return the run's name in the letters that MLM allows."""
+    """Return the run's name in the characters that MLM allows."""
     name = _ALLOWED.sub("-", known.name).strip("-._")
     return name if _NAME.fullmatch(name) else f"model-{name}".rstrip("-")
 
@@ -187,7 +187,7 @@ def _model(known: Known) -> dict[str, Any]:
 
 
 def _start(known: Known) -> dict[str, Any]:
-    """Return whether the weights began with others'; nothing if that was not recorded."""
+    """Return whether training began with other weights, and their source; empty if not recorded."""
     origin, weights = known.origin, getattr(known.run.recipe.model, "weights", None)
     if weights is not None or (origin is not None and origin.started_from):
         return {"mlm:pretrained": True, "mlm:pretrained_source": known.describe_start()}
@@ -243,7 +243,7 @@ def _output(known: Known) -> dict[str, Any]:
 
 
 def _machine_names(names: Sequence[str]) -> list[str]:
-    """Return names in the letters that the classification extension allows, each once; else `class-3`."""
+    """Return unique names in the characters that the classification extension allows, else `class-3`."""
     plain_names = [_NO_LETTERS.sub("-", name).strip("-") for name in names]
     return [
         n if n and plain_names.count(n) == 1 else f"class-{number}" for number, n in enumerate(plain_names)

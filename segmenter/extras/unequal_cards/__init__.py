@@ -1,1 +1,1 @@
-"""Deal the tiles of a step to cards of unequal speed."""
+"""Distribution of a step's tiles to cards of unequal speed."""

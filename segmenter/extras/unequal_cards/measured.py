@@ -1,7 +1,7 @@
-"""Tiles of a step for each device: equal parts, by the recipe's shares, or by what each was measured at.
+"""Tiles of a step for each device: equal, by the recipe's shares, or by a speed measurement.
 
-Measuring comes before the training starts, and the choice is kept in run.json: a clock would not choose the
-same in the next run, and a resumed run must repeat it.
+The measurement precedes the training, and the choice is stored in run.json: timing differs from run to run,
+but a resumed run must use the same shares.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def share_out(
     classes: int,
     known: MeasuredShares | None = None,
 ) -> Devices:
-    """Return the devices with the tiles that each gets of a step; say what was measured and chosen.
+    """Return the devices with their number of tiles in a step; print measurement and choice.
 
     Args:
-        form: bands and dtype of the images.
-        known: what the run to go on with has chosen, on the devices it had.
+        form: number of bands and pixel type of the images.
+        known: choice of the run to resume, with its devices.
 
     Raises:
-        ConfigError: the global batch cannot be dealt so.
+        ConfigError: the global batch cannot be distributed by the shares.
         TrainingError: a single tile does not fit into a device's memory.
     """
     asked, training = recipe.distribution.shares, recipe.training
@@ -63,17 +63,17 @@ def share_out(
 
 
 def _with(devices: Devices, tiles: tuple[int, ...]) -> Devices:
-    """Return the devices with these shares; equal ones are dropped, for the bits of no shares."""
+    """Return the devices with these shares; equal shares are dropped, to give the bits of no shares."""
     return replace(devices, shares=() if len(set(tiles)) == 1 else tiles)
 
 
 def measured(
     probe: Probe, names: Sequence[str], global_batch: int, unit: int
 ) -> tuple[tuple[int, ...], list[float]]:
-    """Measure the seconds that a tile takes on each device; return the tiles of a step for each, and these.
+    """Measure the time of a tile on each device; return the tiles of a step for each, and these seconds.
 
-    A part that is larger than what was timed is tried before it is chosen; where the memory does not hold
-    it, the device gets at most what it holds.
+    A part larger than the timed one is tried before it is chosen; a device never gets more tiles than fit its
+    memory.
     """
     quickest(global_batch, [1.0] * len(names), unit)  # refuses too few tiles before minutes of measuring
     first = max(unit, global_batch // len(names) // unit * unit)
@@ -94,12 +94,12 @@ def measured(
 
 @dataclass
 class Probe:
-    """Steps of a recipe's training on one device at a time, on made tiles, to be timed.
+    """Timed steps of a recipe's training on one device at a time, with synthetic tiles.
 
     Attributes:
-        bands, dtype: of the images.
-        now: seconds of a clock.
-        changed: makes the loss on a device another one.
+        bands, dtype: number of bands and pixel type of the images.
+        now: clock in seconds.
+        changed: replaces the loss on a device; for tests.
     """
 
     recipe: Recipe
@@ -110,7 +110,7 @@ class Probe:
     changed: Callable[[Any, str], Any] = field(default=lambda loss, device: loss)
 
     def seconds(self, device: str, tiles: int, unit: int = 1) -> tuple[int, float]:
-        """Return the number of tiles that the memory holds, at most `tiles`, and the seconds that one takes.
+        """Return the number of tiles that fit the memory, at most `tiles`, and the seconds of one.
 
         Raises:
             TrainingError: not even `unit` tiles fit.

@@ -1,4 +1,4 @@
-"""Shares of a step: how many tiles of the global batch each device gets."""
+"""Shares of a step: number of tiles of the global batch for each device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ cards of one model differ by some percent from run to run."""
 
 
 def with_given(devices: Devices, shares: Sequence[int]) -> Devices:
-    """Return the devices with the shares that a recipe gives, as parts.
+    """Return the devices with a recipe's shares as parts.
 
     Raises:
         DeviceError: there are more or fewer shares than devices.
@@ -31,17 +31,16 @@ def with_given(devices: Devices, shares: Sequence[int]) -> Devices:
 def quickest(
     tiles: int, seconds: Sequence[float], unit: int = 1, most: Sequence[int | None] = ()
 ) -> tuple[int, ...]:
-    """Return the tiles of each device for which the slowest is done earliest; equal if they are alike.
+    """Return the tiles of each device that minimise the slowest device's time; equal if speeds are equal.
 
-    Each gets one unit; unit after unit goes then to the device that would be done with it first, which is
-    optimal for tiles that all take a device the same time.
+    Each device gets one unit; every further unit goes to the device that would finish it first, which is
+    optimal if all tiles take a device the same time.
 
     Args:
-        tiles: of the global batch, a multiple of `unit`.
-        seconds: that a tile takes on each device.
+        tiles: tiles of the global batch, a multiple of `unit`.
+        seconds: seconds of a tile on each device.
         unit: tiles that stay together, one for each micro-batch.
-        most: units that each device's memory holds; None: unknown. Where they hold less than a step takes
-            together, they are not looked at.
+        most: units that fit each device's memory; None: unknown. Ignored if they add up to less than a step.
 
     Raises:
         ConfigError: there are fewer units than devices.

@@ -1,1 +1,1 @@
-"""Turn class maps into polygons and polygons into labels, in bounded memory. Needs the extra `vectors`."""
+"""Conversion of class maps to polygons and back to labels, in bounded memory. Needs the extra `vectors`."""

@@ -1,8 +1,8 @@
 """Class maps as polygons: `python -m segmenter.extras.vectors MAP… --output areas.gpkg`.
 
-Each area of one class, joined over any size of map, with its class, code, pixels, area in square metres
-and, where `STEM.confidence.tif` lies beside the map, its mean confidence. Rasterised again, the polygons
-are the map, unless `--min-area` or `--simplify` is given. Exit code 0, or 2 with one line of what is wrong.
+Each area of one class becomes one polygon, for maps of any size, with its class, code, pixels, area in square
+metres and, if `STEM.confidence.tif` exists, its mean confidence. Rasterised again, the polygons give the same
+map, unless `--min-area` or `--simplify` is used. Exit code 0, or 2 with a one-line error.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _maps(given: Path) -> list[Path]:
-    """Return a map, or those in a folder."""
+    """Return a map, or all maps in a folder."""
     if not given.is_dir():
         return [given]
     paths = [path for path in sorted(given.glob("*.tif")) if not path.name.endswith(BESIDE)]

@@ -1,8 +1,8 @@
-"""Class ids of an image's pixels from polygons: strip by strip, above and below as the rule says.
+"""Class ids of an image's pixels from polygons, strip by strip, with priorities by the rule.
 
-The laws of this module: **strips do not show** (a strip has the bits of these rows of the whole), and **no
-overlap is decided by the order in a file**: where polygons of two classes cover one pixel, the recipe says
-which counts, or it is an error.
+The laws of this module: **strips leave no trace** (a strip has the bits of these rows of the whole), and
+**the order in a file never decides an overlap**: if polygons of two classes cover a pixel, the recipe sets
+the priority, or it is an error.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _POLYGON, _MULTI, _COLLECTION = 3, 6, 7
 
 @dataclass(frozen=True)
 class Placed:
-    """Simple polygons on the grid of an image.
+    """Simple polygons on an image's grid.
 
     Attributes:
-        shape_P: in columns and rows.
+        shape_P: polygons in columns and rows.
         kind_P: class ids, or `IGNORE`.
-        fid_P: the feature in the file that each belongs to.
+        fid_P: feature number of each in the file.
     """
 
     shape_P: NDArray[Any]
@@ -52,7 +52,7 @@ class Placed:
     fid_P: NDArray[np.int64]
 
     def touching(self, window: Window) -> Placed:
-        """Return those whose extent touches a window."""
+        """Return the polygons whose extent touches a window."""
         left, top, right, bottom = shapely.bounds(self.shape_P).reshape(-1, 4).T
         rows = (top <= window.row_stop) & (bottom >= window.row)
         cols = (left <= window.col_stop) & (right >= window.col)
@@ -60,18 +60,18 @@ class Placed:
 
 
 class Burner:
-    """Burns the polygons of one file onto the grid of one image.
+    """Rasteriser of one file's polygons onto one image's grid.
 
     Attributes:
-        any_covered: whether a polygon covered a pixel so far.
+        any_covered: True if a polygon has covered a pixel so far.
     """
 
     def __init__(self, vector: VectorFile, info: RasterInfo, rule: BurnRule) -> None:
-        """Look whether the polygons can be placed on the image.
+        """Check that the polygons can be placed on the image.
 
         Raises:
-            DatasetError: only one of them says in which CRS it is.
-            RasterError: the image is not placed by a transform.
+            DatasetError: only one of them has a CRS.
+            RasterError: the image has no transform.
         """
         self._vector, self._info, self._rule = vector, info, rule
         self.any_covered = False
@@ -88,8 +88,8 @@ class Burner:
         """Yield the class ids of the image's rows, from top to bottom.
 
         Raises:
-            LabelError: a value names no class, or an overlap has no order.
-            DatasetError: what is no polygon, or cannot be read.
+            LabelError: a value names no class, or an overlap has no priority.
+            DatasetError: a feature is no polygon or cannot be read.
         """
         for band in strips_of(self._info.size, BAND_PIXELS):
             placed = self.placed(band)
@@ -124,9 +124,9 @@ class Burner:
 
     @cached_property
     def _around(self) -> Box:
-        """The image and as much around it on each side, in the file's CRS.
+        """Box of the image with as much again on each side, in the file's CRS.
 
-        In the image's own CRS polygons stay whole for longer: what is cut has corners that are rounded.
+        In the image's own CRS the box is larger, so that fewer polygons are cut: cutting rounds corners.
         """
         size = self._info.size
         rows, cols = (size.height, size.width) if self._move is not None else (_FAR, _FAR)
@@ -190,9 +190,9 @@ class Burner:
 
 
 def _simple(features: Features, path: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return simple polygons, and for each the feature that it is part of.
+    """Return simple polygons, and the feature of each.
 
-    Parts are burned one by one: burned as one shape, where two overlap there would be a hole.
+    Parts are rasterised one by one: as one shape, overlapping parts would leave a hole.
     """
     shapes, owner = features.shape_F, np.arange(len(features.shape_F), dtype=np.int64)
     for _ in range(3):  # collections of collections of parts
@@ -215,7 +215,7 @@ def _simple(features: Features, path: Path) -> tuple[NDArray[Any], NDArray[np.in
 
 
 def _near(shapes: NDArray[Any], box: Box) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Cut polygons by a box around the image; return the parts, and for each the polygon it was part of.
+    """Cut polygons by a box around the image; return the parts, and the polygon of each.
 
     Far from the image another CRS may have no coordinates, or wrong ones.
     """
@@ -234,10 +234,10 @@ def _near(shapes: NDArray[Any], box: Box) -> tuple[NDArray[Any], NDArray[np.int6
 
 
 def _bent(shapes: NDArray[Any], move: Move, to_pixel: Move) -> NDArray[Any]:
-    """Return polygons of another CRS in columns and rows; None if one has corners without coordinates there.
+    """Return polygons of another CRS in columns and rows; None for those without coordinates there.
 
-    An edge that is straight in one CRS is bent in the other: edges get points on the way until none leaves
-    its place by more than `_MOST_OFF`. How many depends on the polygon alone, not on those beside it.
+    An edge that is straight in one CRS is curved in the other: points are inserted until no edge deviates by
+    more than `_MOST_OFF`. Their number depends on the polygon alone, not on its neighbours.
     """
     out = np.full(len(shapes), None, object)
     bounds = shapely.bounds(shapes).reshape(-1, 4)
@@ -259,7 +259,7 @@ def _bent(shapes: NDArray[Any], move: Move, to_pixel: Move) -> NDArray[Any]:
 
 
 def _off(shapes: NDArray[Any], move: Move, to_pixel: Move) -> NDArray[np.float64]:
-    """Return by how many pixels the middles of each polygon's edges leave their place; NaN if it has none."""
+    """Return the largest deviation, in pixels, of the middles of each polygon's edges; NaN if undefined."""
     rings, shape_R = shapely.get_rings(shapes, return_index=True)
     xy, ring_V = shapely.get_coordinates(rings, return_index=True)
     edge = ring_V[1:] == ring_V[:-1]
@@ -285,7 +285,7 @@ _Points = NDArray[np.float64]
 
 
 def outlined(shape_P: NDArray[Any], window: Window) -> NDArray[np.bool_]:
-    """Return the (H, W) pixels of a window through whose inside an edge runs, not along their border."""
+    """Return an (H, W) mask of pixels whose interior an edge crosses, not only their border."""
     outlined_HW = np.zeros((window.height, window.width), np.bool_)
     first_E, last_E = _edges(shape_P, window)
     edge_S, along_S = _cuts(first_E, last_E)
@@ -302,7 +302,7 @@ def outlined(shape_P: NDArray[Any], window: Window) -> NDArray[np.bool_]:
 
 
 def _edges(shape_P: NDArray[Any], window: Window) -> tuple[_Points, _Points]:
-    """Return the first and last points of the edges that may run through a window, as (column, row)."""
+    """Return the end points, as (column, row), of the edges that may cross a window."""
     rings = shapely.get_rings(shape_P)
     xy, ring_V = shapely.get_coordinates(rings, return_index=True)
     joined = ring_V[1:] == ring_V[:-1]
@@ -314,7 +314,7 @@ def _edges(shape_P: NDArray[Any], window: Window) -> tuple[_Points, _Points]:
 
 
 def _cuts(first_E: _Points, last_E: _Points) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return where edges cross the lines between pixels: edge and way along it (0 … 1), in that order."""
+    """Return the crossings of edges with pixel borders: edge, and position on it (0 … 1), in that order."""
     count = len(first_E)
     edges, ways = [np.arange(count), np.arange(count)], [np.zeros(count), np.ones(count)]
     for axis in (0, 1):

@@ -1,7 +1,7 @@
-"""Connected components of a class map, strip by strip: pixels of one class that touch by their sides.
+"""Connected components of a class map, strip by strip: pixels of one class connected by sides.
 
-Strips are as wide as the map. What touches the seam between two of them is joined by the caller, by
-`touching`; nothing here holds more than one strip.
+Strips have the map's width. The caller joins components across the border of two strips by `touching`; only
+one strip is in memory here.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ STRIP_PIXELS = 1 << 23
 
 @dataclass(frozen=True)
 class Strip:
-    """A strip of a map and its components, numbered from 1 in no order that means anything.
+    """A strip of a map and its components, numbered from 1 in arbitrary order.
 
     Attributes:
-        window: where it lies.
+        window: position of the strip.
         labels: (H, W) int32, the component of each pixel; 0: none.
-        class_C: of each component, from number 0, which is none.
+        class_C: class of each component; index 0 is no component.
     """
 
     window: Window
@@ -41,7 +41,7 @@ class Strip:
 
 
 def strips_of(size: Size, pixels: int = STRIP_PIXELS) -> Iterator[Window]:
-    """Yield windows of full width from top to bottom, of at most `pixels` but at least one row."""
+    """Yield windows of full width from top to bottom, of at most `pixels` pixels or a single row."""
     rows = max(1, min(size.height, pixels // size.width))
     for row in range(0, size.height, rows):
         yield Window(row, 0, min(rows, size.height - row), size.width)
@@ -52,7 +52,7 @@ def components(window: Window, ids_HW: NDArray[np.uint8], *, nodata: bool = Fals
 
     Args:
         ids_HW: class ids; `IGNORE` is no data.
-        nodata: areas without data are components too, of class `IGNORE`.
+        nodata: True to make components of areas without data, with class `IGNORE`.
     """
     labels_HW = np.zeros(ids_HW.shape, np.int32)
     class_C = [np.zeros(1, np.uint8)]
@@ -69,7 +69,7 @@ def components(window: Window, ids_HW: NDArray[np.uint8], *, nodata: bool = Fals
 
 
 def touching(above: Strip, below: Strip) -> NDArray[np.int64]:
-    """Return (n, 2) components of two strips that are one: of one class, and side by side at the seam."""
+    """Return (n, 2) pairs of components of two strips that are one: same class, touching at the border."""
     top_W, bottom_W = above.labels[-1], below.labels[0]
     same_W = (top_W > 0) & (bottom_W > 0) & (above.class_C[top_W] == below.class_C[bottom_W])
     return np.unique(np.stack([top_W[same_W], bottom_W[same_W]], axis=1).astype(np.int64), axis=0)

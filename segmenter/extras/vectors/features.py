@@ -1,7 +1,7 @@
-"""Polygons of a file by the box that they touch: GeoPackage, GeoJSON, shapefile, FlatGeobuf and GeoParquet.
+"""Polygons of a file by bounding box: GeoPackage, GeoJSON, shapefile, FlatGeobuf and GeoParquet.
 
-Files with a spatial index (GeoPackage, FlatGeobuf, a shapefile with .qix) are read box by box. The others are
-read once, whole, and kept with an index in memory.
+Files with a spatial index (GeoPackage, FlatGeobuf, a shapefile with .qix) are read box by box. Other files
+are read once, completely, and kept in memory with an index.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ _MOST_JSON = 1 << 20
 
 @dataclass(frozen=True)
 class Features:
-    """Polygons as they are in the file.
+    """Polygons as stored in a file.
 
     Attributes:
-        shape_F: shapely geometries, of two dimensions, or None.
-        value_F: the attribute.
+        shape_F: two-dimensional shapely geometries, or None.
+        value_F: values of the attribute.
         fid_F: their numbers in the file.
     """
 
@@ -66,12 +66,12 @@ class Features:
     fid_F: NDArray[np.int64]
 
     def of(self, which: Any) -> Features:
-        """Return some of them."""
+        """Return a selection of the polygons."""
         return Features(self.shape_F[which], self.value_F[which], self.fid_F[which])
 
 
 def files_of(path: Path) -> list[Path]:
-    """Return a file of polygons, and the files beside it that belong to it, existing or not."""
+    """Return a file of polygons and its companion files, existing or not."""
     ending = path.suffix.lower()
     beside = (
         Path(f"{path}{also}") if also.startswith("-") else path.with_suffix(also)
@@ -81,21 +81,21 @@ def files_of(path: Path) -> list[Path]:
 
 
 class VectorFile:
-    """A file of polygons; safe to use from several threads.
+    """A file of polygons; safe for several threads.
 
     Attributes:
-        crs: as rasterio has it; None if neither the file nor the recipe names one.
-        count: of features.
+        crs: CRS of rasterio; None if neither the file nor the recipe names one.
+        count: number of features.
     """
 
     def __init__(self, path: Path, attribute: str, layer: str | None = None, crs: str | None = None) -> None:
-        """Look at its header.
+        """Read the header of the file.
 
         Args:
-            crs: of a file that does not name its own.
+            crs: CRS for a file without one.
 
         Raises:
-            DatasetError: it cannot be read, has no such layer or attribute, or a CRS that cannot be told.
+            DatasetError: the file is unreadable, lacks the layer or attribute, or has an ambiguous CRS.
         """
         self.path, self._attribute = path, attribute
         _check_kind(path)
@@ -147,10 +147,10 @@ class VectorFile:
         return Header(fields, crs, int(info["features"]), indexed)
 
     def remark(self) -> str:
-        """Look once at all features; return a line on those without an area, empty if all have one.
+        """Check all features once; return a line on those without an area, empty if all have one.
 
         Raises:
-            DatasetError: a corner is no number, lies where no degrees are, or the file cannot be read.
+            DatasetError: a coordinate is not finite or no valid degree, or the file cannot be read.
         """
         with self._lock:
             if self._remark is None:
@@ -194,7 +194,7 @@ class VectorFile:
                 )
 
     def _batches(self) -> Iterator[Features]:
-        """Yield all features, without their attribute, some at a time."""
+        """Yield all features in batches, without their attribute."""
         if not self._indexed:
             yield self._all_features()
             return
@@ -204,7 +204,7 @@ class VectorFile:
             yield Features(_shapes(wkb), np.zeros(len(wkb), object), np.asarray(fids, np.int64))
 
     def value_hint(self, value: Any) -> str:
-        """Return more on a text that names no class: its encoding may not be told."""
+        """Return a hint for a text that names no class: its encoding may be unknown."""
         ascii_alone = not isinstance(value, str) or value.isascii()
         if ascii_alone or self.path.suffix.lower() != ".shp" or self.path.with_suffix(".cpg").exists():
             return ""
@@ -251,7 +251,7 @@ class VectorFile:
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
-        """Turn what the libraries raise of a damaged file into one line."""
+        """Convert errors of the libraries about a damaged file to one line."""
         try:
             yield
         except UnicodeDecodeError:
@@ -271,11 +271,11 @@ def _shapes(wkb_F: NDArray[Any]) -> NDArray[Any]:
 
 
 def _check_tables(path: Path, layer: str | None) -> None:
-    """Refuse views in a GeoPackage: one row of a view may take for ever, and GDAL asks before we can look.
+    """Refuse views in a GeoPackage: reading a view may take forever, and GDAL reads it before any check.
 
     Raises:
-        DatasetError: a layer, or a table that describes them, is a view or is computed.
-        OSError: it is no whole database.
+        DatasetError: a layer, or a table that describes layers, is a view or is computed.
+        OSError: the database is incomplete.
     """
     try:
         with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as file:
@@ -297,10 +297,10 @@ def _check_tables(path: Path, layer: str | None) -> None:
 
 
 def _crs_of_geojson(path: Path, told: str | None) -> str | None:
-    """Return the CRS that a GeoJSON names, as GDAL tells it; None if it names none.
+    """Return the CRS of a GeoJSON file as GDAL reports it; None if it names none.
 
     Raises:
-        DatasetError: it names one that GDAL does not know, and takes for the default.
+        DatasetError: the file names a CRS that GDAL does not know and would replace by the default.
     """
     if told != _DEFAULT:
         return told
@@ -326,7 +326,7 @@ def _crs_of_geojson(path: Path, told: str | None) -> str | None:
 
 
 def _name_in(member: Any) -> str:
-    """Return the text of a member `crs` of any form."""
+    """Return the name in a GeoJSON member `crs` of any form."""
     while isinstance(member, dict):
         keys = [key for key in ("properties", "name", "urn", "code", "href") if key in member]
         if not keys:
@@ -336,10 +336,10 @@ def _name_in(member: Any) -> str:
 
 
 def _check_kind(path: Path) -> None:
-    """Refuse what is not of its ending: GDAL goes by the content, and some formats lead to other files.
+    """Refuse a file whose content does not match its ending: some formats open further files.
 
     Raises:
-        DatasetError: it is none, or cannot be opened.
+        DatasetError: content and ending do not match, or the file cannot be opened.
     """
     ending = path.suffix.lower()
     if ending not in VECTOR_ENDINGS:

@@ -22,9 +22,9 @@ class Header:
 
     Attributes:
         fields: names of the attributes.
-        crs: as text; None if it is unknown.
-        count: of features.
-        indexed: whether those of a box are found without reading all.
+        crs: CRS as text; None if unknown.
+        count: number of features.
+        indexed: True if features in a box can be found without reading all.
     """
 
     fields: tuple[str, ...]
@@ -37,7 +37,7 @@ def header(path: Path) -> Header:
     """Read the header of a file.
 
     Raises:
-        OSError, ArrowException: it is damaged, no GeoParquet, or holds no WKB.
+        OSError, ArrowException: the file is damaged, no GeoParquet, or has no WKB.
     """
     geometry, described, schema = _geometry(path)
     if (encoding := described.get("encoding")) != "WKB":
@@ -52,7 +52,7 @@ def read(path: Path, attribute: str) -> tuple[NDArray[np.int64], list[bytes | No
     """Read row numbers, geometries as WKB and an attribute of all features.
 
     Raises:
-        OSError, ArrowException: it is damaged.
+        OSError, ArrowException: the file is damaged.
     """
     geometry, _, _ = _geometry(path)
     table = pq.read_table(path, columns=[attribute, geometry])
@@ -62,7 +62,7 @@ def read(path: Path, attribute: str) -> tuple[NDArray[np.int64], list[bytes | No
 
 
 def _geometry(path: Path) -> tuple[str, dict[str, Any], pa.Schema]:
-    """Name of the column with geometries, what the metadata say of it, and the schema."""
+    """Return the name of the geometry column, its metadata, and the schema."""
     schema = pq.read_schema(path)
     text = (schema.metadata or {}).get(b"geo")
     try:

@@ -1,7 +1,7 @@
-"""Label files that are rasterised polygons: a GeoTIFF for each image, in a folder that is a cache.
+"""Label files made from polygons: a GeoTIFF for each image, in a cache folder.
 
-Each is made once for a state of the image, of the polygons' file and of the rule, and then is a label like
-any other: see `raster.made`.
+Each is made once for a state of image, polygon file and rule, and is then a label like any other: see
+`raster.made`.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from segmenter.raster import RasterWriter, crs_title, extent_text, raster_info
 from segmenter.raster.made import MadeRasters, label_spec
 
 _VERSION = 2
-"""Version of the rules that decide what is burned; it is part of the name."""
+"""Version of the rasterisation rules; part of the file name."""
 
 
 class LabelFiles:
-    """Makes labels by one rule; safe to use from several threads, and by several processes.
+    """Maker of labels by one rule; safe for several threads and several processes.
 
     Attributes:
-        made: labels that were not there.
+        made: number of newly made labels.
     """
 
     def __init__(self, folder: Path, rule: BurnRule) -> None:
-        """`folder`: is made when the first label is."""
+        """Store the rule and the folder, which is created with the first label."""
         self.folder, self._rule = folder, rule
         self._cache = MadeRasters(folder, f"{_VERSION} {rule.key()}")
         self._files: dict[Path, VectorFile | DatasetError] = {}
@@ -40,16 +40,15 @@ class LabelFiles:
 
     @property
     def classes(self) -> ClassMap:
-        """Classes of the labels that are made."""
+        """Class map of the labels made."""
         return self._rule.classes
 
     def label(self, name: str, image: Path, polygons: Path, *, shared: bool) -> Path | None:
-        """Return the label of an image, made if necessary; None if no polygon lies on it.
+        """Return the label of an image, making it if needed; None if no polygon covers it.
 
         Args:
-            name: of the scene, or a path: another for each image.
-            shared: whether the polygons are those of all images; else some must lie on this one, if there are
-                any.
+            name: unique name of the scene, or a path.
+            shared: True if the polygons serve all images; else some must lie on this image, if there are any.
 
         Raises:
             SegmenterError: the polygons cannot be labels of this image, or the file cannot be written.
@@ -62,7 +61,7 @@ class LabelFiles:
         )
 
     def has(self, name: str, image: Path, polygons: Path) -> bool:
-        """Return whether a label is made, or known to be none."""
+        """Return whether the result is cached: a label, or the fact that there is none."""
         return self._cache.has(name, [*files_of(polygons), image])
 
     def tidy(self) -> None:
@@ -84,7 +83,7 @@ class LabelFiles:
         return file
 
     def _make(self, path: Path, image: Path, polygons: VectorFile, shared: bool) -> bool:
-        """Write a label, if any polygon lies on the image."""
+        """Write a label, if any polygon covers the image."""
         info = raster_info(image)
         burner, stored = Burner(polygons, info, self._rule), self._rule.stored()
         spec = label_spec(info, self.classes, {"RASTERISED": polygons.path.name})
@@ -109,10 +108,10 @@ class LabelFiles:
         return True
 
     def notes(self, pairs: Sequence[tuple[Path, Path]]) -> tuple[str, ...]:
-        """Return lines on what was rasterised, and on features that label nothing.
+        """Return lines on rasterised files, and on features that label nothing.
 
         Args:
-            pairs: of images and files of polygons.
+            pairs: images and their polygon files.
         """
         first, *others = sorted({polygons for _, polygons in pairs})
         crs = self._file(first).crs

@@ -1,8 +1,8 @@
-"""pyogrio, loaded so that its GDAL calls its own SQLite, whatever was loaded before.
+"""pyogrio, loaded so that its GDAL uses its own SQLite, whatever was loaded before.
 
-TensorFlow's library shows its own SQLite to all libraries that are loaded after it, and that one has no
-R-trees: GeoPackages were written without their index, and those that have one could not be read by box.
-Modules of this room import `pyogrio` from here.
+TensorFlow's library exposes its own SQLite, which has no R-trees, to all libraries loaded later: GeoPackages
+were then written without an index, and indexed ones could not be read by box. Modules of this package import
+`pyogrio` from here.
 """
 
 from __future__ import annotations

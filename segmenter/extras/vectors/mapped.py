@@ -1,4 +1,4 @@
-"""Polygons of one call: those of its maps (`--vectors FILE`), and those it is scored with (`--labels`)."""
+"""Polygons of one call: those made from its maps (`--vectors FILE`), and labels (`--labels`)."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def _local(text: str) -> Path:
 
 @dataclass
 class PolygonFile(Finisher):
-    """Writes the polygons of all maps to one file, at the end.
+    """Writer of the polygons of all maps to one file, at the end of a call.
 
-    The journal of the output folder says what it was made of, and its checksum, so that the same call again
-    keeps it, and replaces no file that is another's or that a person has worked on.
+    The journal of the output folder records its sources and checksum, so that a repeated call keeps it, and
+    does not replace files made or edited by others.
     """
 
     vectors: Path | None = option(
@@ -72,11 +72,11 @@ class PolygonFile(Finisher):
         return {"polygons": str(real(self._path))}
 
     def check(self, call: Call, jobs: Sequence[MapJob]) -> None:
-        """Refuse what would fail after hours of computing.
+        """Refuse requests that would fail only after hours of computing.
 
         Raises:
-            SegmenterError: the extra is missing, the file is another's or cannot be written, or maps cannot
-                be in one file.
+            SegmenterError: the extra is missing, the file belongs to others or is not writable, or the maps
+                do not fit into one file.
         """
         _vectorise()
         names = call.run.classes.names
@@ -86,7 +86,7 @@ class PolygonFile(Finisher):
         self._check_file(self._journal(call))
 
     def _journal(self, call: Call) -> Journal:
-        """Return the output folder's journal; one on the way to a bucket is removed once it is empty."""
+        """Return the output folder's journal; for a bucket, one in the user's cache."""
         from segmenter.mapping.folder.journal import Journal
 
         return Journal(call.request.output if call.store is None else caches() / "polygons")
@@ -102,7 +102,7 @@ class PolygonFile(Finisher):
             )
 
     def _noted(self, journal: Journal) -> dict[str, Any] | None:
-        """Return what the file was made of (`file`: None where a call was killed); None if not ours."""
+        """Return the file's recorded sources (`file` is None if a call was killed); None if not ours."""
         from segmenter.mapping.folder.journal import file_facts
 
         noted = journal.settings(self._what)
@@ -113,7 +113,7 @@ class PolygonFile(Finisher):
         return noted if known else None
 
     def finish(self, call: Call, outcome: Outcome) -> list[SegmenterError]:
-        """Write it, unless it is finished; return what went wrong."""
+        """Write the file, unless it is finished; return the errors."""
         from segmenter.mapping.folder.journal import digest, file_facts
 
         jobs = sorted([*outcome.written, *outcome.kept], key=lambda job: job.name)
@@ -159,7 +159,7 @@ def _vectorise() -> Callable[..., int]:
 
 
 def _facts(journal: Journal, job: MapJob) -> list[Any]:
-    """Return the facts by which a changed map, or a changed confidence beside it, is recognised."""
+    """Return the facts that reveal a changed map, or a changed confidence beside it."""
     from segmenter.mapping.folder.journal import file_facts
     from segmenter.raster.written_map import CONFIDENCE
 
@@ -191,9 +191,9 @@ def _check_maps(jobs: Sequence[MapJob]) -> None:
 
 
 def polygon_labels(run: AnyRun, asked: str) -> LabelFiles:
-    """Return what makes rasters of files of polygons, by the rule of the run's recipe or its defaults.
+    """Return the maker of label rasters from polygon files, by the recipe's rule or its defaults.
 
-    The rasters are kept in the user's cache.
+    The rasters are stored in the user's cache.
 
     Args:
         asked: the argument that names the files, for messages.

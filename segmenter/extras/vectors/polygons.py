@@ -1,8 +1,8 @@
-"""Polygons of components, strip by strip, those that cross seams joined.
+"""Polygons of components, strip by strip, joined across strips.
 
-Coordinates are columns and rows until the end: all are whole numbers, so that what is cut at a seam fits
-together exactly. A component is given when the strip after its last one has come; memory is that of a strip
-and of the outlines of the components that are still open.
+Coordinates are columns and rows until the end: whole numbers, so that parts cut at a strip's border fit
+exactly. A component is returned once the strip after its last one is read; memory holds a strip and the
+outlines of open components.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from segmenter.raster.polygons import outlines_of
 
 @dataclass(frozen=True)
 class Polygons:
-    """Whole components.
+    """Complete components.
 
     Attributes:
         shape_P: shapely polygons, in columns and rows of the map.
         class_P: class ids.
-        pixels_P: pixels of each, before borders were simplified.
-        confidence_P: sum over them; None if it is not known.
+        pixels_P: pixels of each, before simplification.
+        confidence_P: sum of confidence over the pixels; None if unknown.
     """
 
     shape_P: NDArray[Any]
@@ -43,13 +43,13 @@ class Polygons:
         return len(self.shape_P)
 
     def of(self, kept_P: NDArray[np.bool_]) -> Polygons:
-        """Return those that are kept."""
+        """Return the selected polygons."""
         sums = None if self.confidence_P is None else self.confidence_P[kept_P]
         return Polygons(self.shape_P[kept_P], self.class_P[kept_P], self.pixels_P[kept_P], sums)
 
     @classmethod
     def together(cls, parts: Sequence[Polygons]) -> Polygons:
-        """Join several."""
+        """Join several sets of polygons."""
         sums = [part.confidence_P for part in parts if part.confidence_P is not None]
         return cls(
             np.concatenate([part.shape_P for part in parts]),
@@ -61,7 +61,7 @@ class Polygons:
 
 @dataclass
 class _Open:
-    """A component that reaches the seam below."""
+    """A component that reaches the strip's lower border."""
 
     kind: int
     shapes: list[Any] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Joiner:
     """Joiner of strips from top to bottom: returns the polygons of the components that have ended."""
 
     def __init__(self, simplify: float = 0.0) -> None:
-        """`simplify`: how far shared borders may be moved, in pixels, see `simplified`; 0: not at all."""
+        """Store `simplify`: how far shared borders may move, in pixels, see `simplified`; 0: not at all."""
         self._simplify = simplify
         self._open: list[_Open] = []
         self._last: Strip | None = None
@@ -117,7 +117,7 @@ class Joiner:
         return _whole(ended, confidence)
 
     def _groups(self, strip: Strip) -> NDArray[np.int64]:
-        """Return a number for each open component and each of the strip's; parts of one have the same."""
+        """Return a group number for each open component and each of the strip's; parts of one share it."""
         before, count = len(self._open), strip.count
         pairs = np.zeros((0, 2), np.int64)
         if self._last is not None:
@@ -138,11 +138,11 @@ class Joiner:
 
 
 def simplified(shape_P: NDArray[Any], tolerance: float) -> NDArray[Any]:
-    """Simplify the polygons of a strip without gaps: the borders that they share move together.
+    """Simplify the polygons of a strip without gaps: shared borders move together.
 
-    By the Visvalingam-Whyatt algorithm as GEOS has it for coverages: corners go whose triangle with their
-    neighbours is smaller than the square of `tolerance`. The outer border of the strip stays, so that the
-    next one fits to it. Corners that stay are corners of pixels.
+    Uses GEOS's Visvalingam-Whyatt algorithm for coverages: it removes corners whose triangle with their
+    neighbours is smaller than the square of `tolerance`. The strip's outer border stays, to match the next
+    strip. Remaining corners are pixel corners.
     """
     # At a point where three meet, each needs a corner, or they would be no coverage. In the end, those on
     # straight lines go again.

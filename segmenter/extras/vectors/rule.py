@@ -1,4 +1,4 @@
-"""Rule by which polygons become labels: from an attribute's value to a class, and what lies above what."""
+"""Rule that turns polygons into labels: class by attribute value, and priorities."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from segmenter.raster.made import stored_values
 
 @dataclass(frozen=True)
 class BurnRule:
-    """How the polygons of a file become the class ids of an image's pixels.
+    """Rule from the polygons of a file to the class ids of an image's pixels.
 
     Attributes:
-        classes: of the rasterised labels, see `labels.rasterised_classes`.
-        ignored: values of the attribute that stand for pixels to ignore, as no value does.
+        classes: class map of the rasterised labels, see `labels.rasterised_classes`.
+        ignored: attribute values for pixels to ignore; a missing value means the same.
         others: as in the recipe, see `VectorLabels`.
     """
 
@@ -41,7 +41,7 @@ class BurnRule:
     def of(
         cls, section: VectorLabels | None, classes: ClassMap, ignored: Sequence[int | str] = ()
     ) -> BurnRule:
-        """Make the rule of a recipe's section (None: its defaults) for classes in the order of their ids."""
+        """Make the rule from a recipe's section (None: defaults) for classes in the order of their ids."""
         section = section or VectorLabels()
         return cls(
             classes=rasterised_classes(classes),
@@ -57,17 +57,17 @@ class BurnRule:
 
     @cached_property
     def _ids(self) -> dict[str, int]:
-        """Text of an attribute → class id; of two that are the same, the first counts."""
+        """Class id by attribute text; for repeated texts, the first one."""
         names = {name: i for i, name in enumerate(self.classes.names)}
         codes = {str(each.code): i for i, each in enumerate(self.classes.classes)}
         named = {value: names.get(name, IGNORE) for value, name in self.values.items()}
         return {**codes, **names, **dict.fromkeys(self.ignored, IGNORE), **named}
 
     def kind_of(self, value: Any, where: str, hint: Callable[[Any], str] = lambda value: "") -> int:
-        """Return the class id of a polygon by the value of its attribute; `IGNORE` if it has none.
+        """Return the class id of a polygon from its attribute value; `IGNORE` if it has none.
 
         Raises:
-            LabelError: the value says no class; `where` names file and polygon, `hint` a likely cause.
+            LabelError: the value names no class; `where` names file and polygon, `hint` a likely cause.
         """
         text = as_text(value)
         if text is None:
@@ -84,12 +84,12 @@ class BurnRule:
 
     @cached_property
     def outside_id(self) -> int:
-        """Class id of pixels in no polygon."""
+        """Class id of pixels outside all polygons."""
         return self._id(self.outside)
 
     @cached_property
     def above(self) -> tuple[int, ...]:
-        """Ids from top to bottom, of classes whose order is set; what is ignored lies on top of all."""
+        """Class ids with a set priority, from top to bottom; ignored polygons are on top."""
         order = tuple(self._id(name) for name in self.order)
         return order if IGNORE in order else (IGNORE, *order)
 
@@ -102,19 +102,19 @@ class BurnRule:
         return IGNORE_WORD if kind == IGNORE else self.classes.names[kind]
 
     def stored(self) -> NDArray[np.uint16]:
-        """Return the (256,) value in the rasterised file of each id."""
+        """Return the (256,) value of each id in the rasterised file."""
         return stored_values(self.classes)
 
     def key(self) -> str:
-        """Return a digest of all but the file that the ids of pixels depend on."""
+        """Return a digest of everything except the file that pixel ids depend on."""
         facts = {**asdict(self), "classes": self.classes.to_dict(), "values": dict(self.values)}
         return digest(facts, 64)
 
 
 def as_text(value: Any) -> str | None:
-    """Return the value of an attribute as people write it; None if it is null, not a number or empty.
+    """Return an attribute value as text; None if it is null, NaN or empty.
 
-    A whole number is written as such: where some are null, columns of integers come as floats.
+    Whole floats are written as integers: integer columns with nulls are read as floats.
     """
     if value is None or (isinstance(value, (float, np.floating)) and np.isnan(value)):
         return None

@@ -1,9 +1,9 @@
-"""Slivers of a class map given to their neighbours, before polygons are made: no gaps, no overlaps.
+"""Slivers of a class map merged into neighbours before polygons are made: no gaps, no overlaps.
 
-A component smaller than the least area gets the class of the neighbour with which it shares the longest
-border, the smallest component first; neighbours of that class become one with it, and what has grown large
-enough stays. A component without neighbours stays as it is. One pass over the map collects sizes and border
-lengths: memory grows with the number of components, and of borders that a sliver has, not with the pixels.
+Components smaller than the least area are processed from the smallest: each takes the class of the neighbour
+with the longest shared border, and merges with all neighbours of that class; merged ones that are large
+enough stay. A component without neighbours is unchanged. One pass over the map collects sizes and border
+lengths: memory grows with the number of components and slivers' borders, not of pixels.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _Of = tuple[int, NDArray[np.bool_]]
 
 
 class Slivers:
-    """Takes strips from top to bottom, then says which class each of their components gets."""
+    """Collects strips from top to bottom, then returns the class of each of their components."""
 
     def __init__(self, least: float) -> None:
-        """`least`: area below which a component is a sliver, in the unit of `add`."""
+        """Store `least`: area below which a component is a sliver, in the unit of `add`."""
         self._least = least
         self._class = [np.zeros(1, np.uint8)]
         self._area = [np.zeros(1)]
@@ -44,11 +44,11 @@ class Slivers:
         self._last: tuple[Strip, int, NDArray[np.bool_]] | None = None
 
     def add(self, strip: Strip, area_H: NDArray[np.float64], sides: tuple[float, float]) -> None:
-        """Take the next strip.
+        """Add the next strip.
 
         Args:
-            area_H: of a pixel in each row.
-            sides: width and height of a pixel, in one unit.
+            area_H: area of a pixel in each row.
+            sides: width and height of a pixel, in the same unit.
         """
         offset, labels_HW = self._count, strip.labels
         weights = np.repeat(area_H, labels_HW.shape[1])
@@ -71,7 +71,7 @@ class Slivers:
         self._last = strip, offset, small_C
 
     def _border(self, a: _Labels, b: _Labels, length: float, of_a: _Of, of_b: _Of) -> None:
-        """Keep the borders between pixels side by side of which one may belong to a sliver."""
+        """Store the borders between adjacent pixels of which one may belong to a sliver."""
         (a_offset, a_small), (b_offset, b_small) = of_a, of_b
         apart = (a + a_offset != b + b_offset) & (a > 0) & (b > 0)
         left, right = a[apart].astype(np.int64), b[apart].astype(np.int64)
@@ -84,7 +84,7 @@ class Slivers:
         self._lengths.append(np.asarray(counts * length, np.float64))
 
     def classes(self) -> Iterator[NDArray[np.uint8]]:
-        """Yield for each strip the class of each of its components, from number 0, which is `IGNORE`."""
+        """Yield for each strip the class of each component; index 0 is `IGNORE`."""
         class_N = np.concatenate(self._class)
         root_N = self._roots(np.concatenate(self._first))
         area_R = np.asarray(np.bincount(root_N, np.concatenate(self._area)), np.float64)
@@ -95,9 +95,9 @@ class Slivers:
             yield np.concatenate([np.full(1, IGNORE, np.uint8), new_N[offset + 1 : offset + 1 + len(kinds)]])
 
     def _roots(self, first_N: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of the whole component of each part, in the order of their first pixels.
+        """Return the number of the whole component of each part, ordered by first pixels.
 
-        Number 0 is alone. The order decides between equals, whatever the strips are.
+        Number 0 stands alone. The order breaks ties, independent of the strips.
         """
         pairs = np.concatenate([np.zeros((0, 2), np.int64), *self._joined])
         edges = coo_array((np.ones(len(pairs), np.bool_), tuple(pairs.T)), shape=(self._count + 1,) * 2)
@@ -118,7 +118,7 @@ class Slivers:
 
 
 class _Merged:
-    """Components that become one with others: their areas, classes and borders."""
+    """Components being merged: their areas, classes and borders."""
 
     def __init__(self, area_R: NDArray[np.float64], class_R: NDArray[np.uint8]) -> None:
         self._area, self._class, self._rank = area_R, class_R, list(range(len(area_R)))
@@ -126,7 +126,7 @@ class _Merged:
         self._beside: defaultdict[int, defaultdict[int, float]] = defaultdict(lambda: defaultdict(float))
 
     def merge(self, pairs: _Pairs, lengths: NDArray[np.float64], least: float) -> None:
-        """Give each component below the least area to its neighbour, the smallest first."""
+        """Merge each component below the least area into a neighbour, the smallest first."""
         small_R = self._area < least
         wanted = small_R[pairs].any(axis=1)
         for (a, b), length in zip(pairs[wanted].tolist(), lengths[wanted].tolist(), strict=True):
@@ -143,14 +143,14 @@ class _Merged:
                 heapq.heappush(waiting, self._turn(kept))
 
     def classes(self) -> NDArray[np.uint8]:
-        """Return the class of each component, in the end."""
+        """Return the final class of each component."""
         class_R = self._class.copy()
         for one in self._into:
             class_R[one] = self._class[self._root(one)]
         return class_R
 
     def _turn(self, one: int) -> tuple[float, int, int]:
-        """Return when it is a component's turn: the smallest first, of equals the one that begins first."""
+        """Return a component's sort key: the smallest first; for ties, the one that begins first."""
         return float(self._area[one]), self._rank[one], one
 
     def _root(self, one: int) -> int:
@@ -163,7 +163,7 @@ class _Merged:
         return root
 
     def _give(self, one: int) -> int:
-        """Make a sliver one with the neighbour of the longest border, and with all of that one's class."""
+        """Merge a sliver with its neighbour of the longest border, and with all neighbours of that class."""
         beside = self._beside[one]
         longest = max(beside, key=lambda other: (beside[other], self._area[other], -self._rank[other]))
         kind = self._class[longest]
@@ -174,7 +174,7 @@ class _Merged:
         return one
 
     def _unite(self, a: int, b: int) -> int:
-        """Make two components of one class one; the number that stays is that with more neighbours."""
+        """Merge two components of one class; return the remaining number, the one with more neighbours."""
         gone, kept = (a, b) if len(self._beside[a]) <= len(self._beside[b]) else (b, a)
         self._into[gone] = kept
         self._area[kept] += self._area[gone]

@@ -1,4 +1,4 @@
-"""From class maps to a file of polygons."""
+"""Conversion of class maps to a file of polygons."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from segmenter.raster.polygons import lengths_stretch, on_equal_area
 from segmenter.raster.written_map import WrittenMap
 
 _AT_ONCE = 20_000
-"""Polygons that are written at once, at least: a GeoPackage is opened anew for each batch."""
+"""Least number of polygons written at once: a GeoPackage is reopened for each batch."""
 
 
 def vectorise(maps: Sequence[Path], output: Path, wanted: Wanted, *, progress: bool = True) -> int:
     """Write the polygons of all maps to one GeoPackage or GeoParquet file; return their number.
 
-    Without `min_area` and `simplify` they are the maps: rasterised again, each has the same pixels.
+    Without `min_area` and `simplify`, rasterising the polygons gives the same maps again.
 
     Raises:
-        SegmenterError: a map cannot be read, maps have several CRSs, or a class of `only` is in none of them;
-            the file cannot be written. Nothing is left then.
+        SegmenterError: a map cannot be read, maps have several CRSs, a class of `only` is in no map, or the
+            file cannot be written. No file is left then.
     """
     crs = _check(maps, wanted)
     count = 0
@@ -45,7 +45,7 @@ def vectorise(maps: Sequence[Path], output: Path, wanted: Wanted, *, progress: b
 
 
 def _check(maps: Sequence[Path], wanted: Wanted) -> Any:
-    """Check that maps can be in one file; return their CRS."""
+    """Check that the maps fit into one file; return their CRS."""
     named: set[str] = set()
     first: RasterInfo | None = None
     for path in maps:
@@ -85,7 +85,7 @@ def _one(path: Path, wanted: Wanted, write: Callable[[Batch], None], progress: b
 
 
 def _classes(one: WrittenMap, wanted: Wanted, bar: Any) -> Iterator[NDArray[np.uint8]] | None:
-    """Return for each strip the classes of its components once slivers are gone; None if nothing changes."""
+    """Return for each strip its components' classes after merging slivers; None if nothing changes."""
     if not wanted.min_area:
         return None
     info = one.info
@@ -116,7 +116,7 @@ def _polygons(
 
 
 def _chosen(polygons: Polygons, one: WrittenMap, wanted: Wanted) -> Polygons:
-    """Return the polygons that have data and are asked for."""
+    """Return the polygons with data that were requested."""
     ids = [i for i, each in enumerate(one.classes) if not wanted.only or each.name in wanted.only]
     return polygons.of(np.isin(polygons.class_P, ids) & (polygons.class_P != IGNORE))
 
@@ -145,9 +145,9 @@ def _write(waiting: Sequence[Polygons], one: WrittenMap, write: Callable[[Batch]
 
 
 def square_metres(shape_P: NDArray[Any], info: RasterInfo) -> NDArray[np.float64] | None:
-    """Return the area of each polygon, in coordinates of a map's CRS; None if these are not of the ground.
+    """Return the area of each polygon in square metres; None if the CRS does not measure the ground.
 
-    In degrees and in Mercator's projections it is that on an equal-area projection, elsewhere the plane one.
+    For degrees and Mercator projections it is computed in an equal-area projection, else in the plane.
     """
     crs = info.crs
     if crs is None or info.transform is None:
@@ -162,7 +162,7 @@ def square_metres(shape_P: NDArray[Any], info: RasterInfo) -> NDArray[np.float64
 
 
 def on_the_ground(shape_P: NDArray[Any], info: RasterInfo) -> NDArray[Any]:
-    """Return polygons in columns and rows as such in the map's CRS; unchanged if it has no georeference."""
+    """Convert polygons from columns and rows to the map's CRS; unchanged without georeference."""
     move = info.transform
     if move is None:
         return shape_P
@@ -172,7 +172,7 @@ def on_the_ground(shape_P: NDArray[Any], info: RasterInfo) -> NDArray[Any]:
 
 
 def pixel_square_metres(info: RasterInfo) -> NDArray[np.float64] | None:
-    """Return the area of a pixel in each row of a map, at its middle column; None if it cannot be told."""
+    """Return the area of a pixel in each row of a map, at its middle column; None if unknown."""
     rows, middle = np.arange(info.size.height), info.size.width // 2
     if info.crs is not None and info.crs.is_projected and not lengths_stretch(info.crs):
         rows = rows[:1]  # all are alike

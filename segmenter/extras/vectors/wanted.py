@@ -1,4 +1,4 @@
-"""Options of polygons: what is made of a map, by `predict.py` and by `vectorise`."""
+"""Options of polygons made from a map, for `predict.py` and `vectorise`."""
 
 from __future__ import annotations
 

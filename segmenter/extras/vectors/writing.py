@@ -1,4 +1,4 @@
-"""Files of polygons, written batch by batch under another name and renamed when they are whole (law 8)."""
+"""Files of polygons, written in batches under a temporary name and renamed when complete (law 8)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FAULTS = tuple(getattr(pyogrio.errors, f"{what}Error") for what in ("DataSource
 
 @dataclass(frozen=True)
 class Batch:
-    """Polygons and their attributes, in the order of `FIELDS`; a column that is not known is None."""
+    """Polygons and their attributes, in the order of `FIELDS`; an unknown column is None."""
 
     wkb_P: NDArray[Any]
     columns: dict[str, NDArray[Any] | None]
@@ -46,10 +46,10 @@ FIELDS: dict[str, pa.DataType] = {
 
 
 def check_name(path: Path) -> None:
-    """Refuse a file that cannot be written by its name.
+    """Refuse a path that cannot be written.
 
     Raises:
-        SegmenterError: it has another ending, or there is no folder for it.
+        SegmenterError: the ending is wrong, or the folder is missing.
     """
     if path.suffix not in ENDINGS:
         raise SegmenterError(f"{path}: expected a name that ends in .gpkg or .parquet, got {path.suffix!r}")
@@ -59,15 +59,14 @@ def check_name(path: Path) -> None:
 
 @contextlib.contextmanager
 def polygon_file(path: Path, crs: Any) -> Iterator[Callable[[Batch], None]]:
-    """Yield what writes a batch; the file gets its name at the end, after an error nothing is left.
+    """Yield a function that writes a batch; rename the file at the end, or remove it after an error.
 
     Args:
-        path: ends in .gpkg or .parquet.
-        crs: of all polygons, as rasterio has it; or None.
+        path: a path ending in .gpkg or .parquet.
+        crs: CRS of all polygons, as a rasterio CRS; or None.
 
     Raises:
-        SegmenterError: the ending is another one, or the folder cannot be written; an OutputError, where the
-            file cannot be.
+        SegmenterError: the ending is wrong, or the folder is not writable (OutputError: the file is not).
     """
     check_name(path)
     write = _geopackage if path.suffix == ".gpkg" else _geoparquet
@@ -114,7 +113,7 @@ def _geopackage(aside: Path, layer: str, crs: Any) -> Iterator[Callable[[Batch],
 
 
 def _filled(batch: Batch, name: str) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-    """Return a column, and where it has no value."""
+    """Return a column, and a mask of missing values."""
     values = batch.columns[name]
     if values is not None:
         return values, None
@@ -147,7 +146,7 @@ def _geoparquet(aside: Path, layer: str, crs: Any) -> Iterator[Callable[[Batch],
 
 
 def _projjson(crs: Any) -> Any:
-    """Return a CRS for GeoParquet; null says it is unknown, no entry would mean longitude and latitude."""
+    """Return a CRS for GeoParquet; null means unknown, a missing entry would mean longitude and latitude."""
     if crs is None:
         return None
     return crs.to_dict(projjson=True)

@@ -1,1 +1,1 @@
-"""Know what an output folder holds: its journal, its locks, maps that are begun."""
+"""Contents of an output folder: journal, locks, unfinished maps."""

@@ -1,13 +1,13 @@
 """Journal of an output folder: a JSON line for each input, once all its outputs are in place.
 
-The same command again compares each line with what it would do now. Files that are what the line says are
-kept; where the input, the run, an option or a file itself is another, the input's outputs are made anew.
+A repeated command compares each line with its current task. Unchanged outputs are kept; if input, run, option
+or file differ, the outputs are made again.
 
-An **input** is recognised by its size, its time of change in nanoseconds, its header, and a
-checksum of 16 pieces spread evenly over it, which is the whole file up to a megabyte: hashing all of a
-200 GB mosaic would cost longer than the first of its maps. Missed would be only a change between the pieces
-by something that also puts the old time back. Its folder may change: a disk mounted elsewhere is no reason
-to begin anew. An **output** is recognised by a SHA-256 over all of it.
+An **input** is identified by its size, its time of change in nanoseconds, its header, and a checksum of 16
+pieces spread evenly over it, which is the whole file up to a megabyte: hashing a whole 200 GB mosaic would
+take longer than its first map. Only a change between the pieces that also restores the old time would be
+missed. Its folder may change, for instance if a disk is mounted elsewhere. An **output** is identified by the
+SHA-256 of the whole file.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ Facts = dict[str, Any]
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the journal; all of it is plain JSON.
+    """One line of the journal, plain JSON.
 
     Attributes:
-        name: of the input's outputs, without extension: unique within a folder.
-        source: where the input lay, for people.
+        name: name of the input's outputs, without extension: unique within a folder.
+        source: former path of the input, as information.
         input: `input_facts`.
         run: name of the run and checksum of its model.
-        options: all else that decides what the outputs hold.
-        outputs: name of each file in the folder → its bytes and SHA-256.
+        options: all other facts that determine the outputs.
+        outputs: size in bytes and SHA-256 of each file in the folder, by name.
     """
 
     name: str
@@ -58,9 +58,9 @@ class Entry:
     outputs: dict[str, Facts]
 
     def difference(self, other: Entry) -> str | None:
-        """Return in words what a new entry has otherwise; None if the outputs would be the same.
+        """Return text on how a new entry differs; None if its outputs would be the same.
 
-        What the new one does not name, an output that is not wanted this time, does not count.
+        Outputs that the new entry does not request are ignored.
         """
         if self.input != other.input:
             return "the input has changed"
@@ -71,7 +71,7 @@ class Entry:
         return f"other options: {', '.join(changed)}" if changed else None
 
     def extends(self, before: Entry) -> bool:
-        """Return whether outputs of an earlier entry that this one does not name would be the same now."""
+        """Return whether an earlier entry's additional outputs would be unchanged under this entry."""
         if (self.input, self.run) != (before.input, before.run):
             return False
         # Not the format, in which only the map itself is written. What an older journal lacks is None.
@@ -96,11 +96,11 @@ def _short(value: Any) -> str:
 
 
 class Journal:
-    """The journal of an output folder; safe to use from several threads, and by several processes.
+    """Journal of an output folder; safe for several threads and several processes.
 
-    A line carries a checksum (`sealed`), is added by one write and is on the disk before `append` returns. A
-    line that is damaged, as the last may be after a power cut, is as good as none; `damaged` counts them. So
-    is one of another format, which is not counted.
+    A line has a checksum (`sealed`), is appended by one write and is on the disk before `append` returns.
+    Damaged lines, such as the last one after a power cut, are ignored and counted in `damaged`; lines of
+    another format are ignored too.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -114,7 +114,7 @@ class Journal:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read what was added since, also by other processes."""
+        """Read lines added since the last call, also by other processes."""
         with self._lock, contextlib.suppress(FileNotFoundError):
             try:
                 with opened(self.path, os.O_RDONLY) as handle:
@@ -162,25 +162,25 @@ class Journal:
         """Add an entry.
 
         Raises:
-            SegmenterError: it could not be written.
+            SegmenterError: the journal cannot be written.
         """
         self._lines[entry.name] = self._append(asdict(entry))
 
     def settings(self, what: Mapping[str, Any]) -> Facts | None:
-        """Return what the program chose when it was last called for `what`; None if it never was."""
+        """Return the program's last choice for `what`; None if there was none."""
         return self._settings.get(digest(what))
 
     def settle(self, what: Mapping[str, Any], settings: Facts) -> None:
-        """Note what the program chose for `what`, so that the same call chooses the same.
+        """Record the program's choice for `what`, so that an equal call makes the same choice.
 
-        It is written by `flush`, or with the next entry: a call that does nothing leaves nothing.
+        It is written by `flush`, or with the next entry: a call without work leaves no trace.
         """
         if self.settings(what) != settings:
             self._settings[digest(what)] = settings
             self._pending.append({"for": digest(what), "settings": settings})
 
     def flush(self) -> None:
-        """Write what was noted."""
+        """Write the recorded choices."""
         while self._pending:
             self._write(self._pending.pop(0))
 
@@ -207,22 +207,22 @@ class Journal:
 
 
 def _torn(handle: int) -> bool:
-    """Return whether the last line has no end, since its writer was killed."""
+    """Return whether the last line is incomplete, since its writer was killed."""
     end = os.fstat(handle).st_size
     return end > 0 and os.pread(handle, 1, end - 1) != b"\n"
 
 
 def digest(facts: Mapping[str, Any]) -> str:
-    """Return a short name for plain JSON, the same in any order of its keys."""
+    """Return a digest of plain JSON, independent of the order of keys."""
     text = json.dumps(facts, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def input_facts(path: Path, header: Mapping[str, Any]) -> Facts:
-    """Return the values by which a changed input is recognised (see this module's text).
+    """Return the facts that reveal a changed input (see the module's docstring).
 
     Raises:
-        SegmenterError: it cannot be read.
+        SegmenterError: the input cannot be read.
     """
     if isinstance(path, RemotePath):
         return _remote_facts(path, header)
@@ -244,7 +244,7 @@ def input_facts(path: Path, header: Mapping[str, Any]) -> Facts:
 
 
 def _remote_facts(path: RemotePath, header: Mapping[str, Any]) -> Facts:
-    """Return `input_facts` of a remote file; without a time of change a signature counts too."""
+    """Return `input_facts` of a remote file; a signed URL is included if there is no time of change."""
     try:
         status = path.stat()
     except OSError as error:
@@ -266,14 +266,14 @@ def _sample(file: BinaryIO, size: int) -> str:
 
 
 def file_facts(path: Path) -> Facts:
-    """Return bytes and SHA-256 of a file; raise OSError."""
+    """Return size and SHA-256 of a file; raise OSError."""
     with path.open("rb") as file:
         checksum = hashlib.file_digest(file, "sha256").hexdigest()
         return {"bytes": os.fstat(file.fileno()).st_size, "sha256": checksum}
 
 
 def damage(folder: Path, entry: Entry) -> str | None:
-    """Return in words what is wrong with the outputs of an entry; None if each is what it was."""
+    """Return text on damaged outputs of an entry; None if all are unchanged."""
     for name, facts in entry.outputs.items():
         try:
             if os.stat(folder / name).st_size != facts["bytes"] or file_facts(folder / name) != facts:

@@ -1,13 +1,12 @@
-"""Partial maps: the computed part of a large raster, kept beside its unfinished map: `.NAME.partial`.
+"""Partial maps: computed windows of a large raster, saved beside its unfinished map as `.NAME.partial`.
 
-Each window is appended as it was computed, with a checksum, before anything else is made of it. After a
-kill the same call reads the windows back, up to the last complete strip, and gives them to the writers
-in the same order, as if they had just been computed: what follows cannot tell the difference, and the files
-come out the same, byte for byte. It takes as much disk as the uncompressed results (one byte a pixel
-for a class map) and goes when the outputs are in place.
+Each computed window is appended with a checksum before it is used otherwise. After a kill the same call reads
+the windows back, up to the last complete strip, and passes them to the writers in the same order, as if just
+computed: the files come out the same, byte for byte. The file takes the size of the uncompressed results (one
+byte a pixel for a class map) and is removed when the outputs are in place.
 
-A window is a line of JSON, with a checksum of itself and one of the arrays, and then the bytes of its arrays.
-Whatever is behind the first window that is damaged, or does not follow the one before it, is computed again.
+A window is a line of JSON, with checksums of itself and of the arrays, followed by the arrays' bytes. Windows
+after the first one that is damaged or out of order are computed again.
 """
 
 from __future__ import annotations
@@ -41,16 +40,16 @@ Arrays = dict[str, NDArray[Any]]
 
 
 class PartialMap:
-    """The finished windows of one raster.
+    """Finished windows of one raster.
 
     Args:
-        output: the map that it belongs to.
-        key: names what is computed, with which model and options; windows of another key are not taken up.
-        columns: what is mapped.
+        output: path of its map.
+        key: digest of task, model and options; windows of another key are ignored.
+        columns: columns to map.
 
     Attributes:
-        rows: rows of the columns that were complete from side to side when it was opened.
-        pixels: of the part that it holds.
+        rows: rows of the columns that were complete when it was opened.
+        pixels: number of pixels in the file.
     """
 
     def __init__(self, output: Path, key: str, columns: Strips) -> None:
@@ -62,7 +61,7 @@ class PartialMap:
         self._file: BinaryIO | None = None
 
     def recover(self) -> int:
-        """Open it and find the rows that are complete; drops what is behind them.
+        """Open the file and return the number of complete rows; drop everything after them.
 
         Raises:
             OSError: the file can be neither used nor made.
@@ -92,10 +91,10 @@ class PartialMap:
         return self.rows
 
     def part_from_others(self) -> None:
-        """Go on with a copy: without locks, another process may be writing into the file that is there.
+        """Continue with a copy: without locks, another process may be writing to the existing file.
 
         Raises:
-            OSError: there is no space for a copy.
+            OSError: the disk has no space for a copy.
         """
         aside = self.path.with_name(f"{self.path.name}.tmp-{os.getpid()}")
         try:
@@ -106,10 +105,10 @@ class PartialMap:
             aside.unlink(missing_ok=True)
 
     def replay(self) -> Iterator[tuple[Window, Arrays]]:
-        """Yield the complete windows in the order in which they were added; read it to the end before `add`.
+        """Yield the complete windows in the order of their addition; exhaust it before `add`.
 
         Raises:
-            RasterError: they are no longer what `recover` found.
+            RasterError: the file has changed since `recover`.
         """
         if self._file is not None:
             self._file.seek(len(self._head))
@@ -122,7 +121,7 @@ class PartialMap:
             self._file.seek(0, os.SEEK_END)
 
     def add(self, window: Window, arrays: Arrays) -> None:
-        """Append a window; raise OSError if there is no space."""
+        """Append a window; raise OSError if the disk is full."""
         if self._file is None:
             return
         write_window(self._file, window, arrays)
@@ -130,7 +129,7 @@ class PartialMap:
         self.pixels += window.size.pixels
 
     def close(self) -> None:
-        """Close the file; it stays."""
+        """Close the file without removing it."""
         file, self._file = self._file, None
         if file is not None:
             with contextlib.suppress(OSError):  # what a full disk did not take
@@ -148,7 +147,7 @@ def _size(file: BinaryIO) -> int:
 
 
 def write_window(file: BinaryIO, window: Window, arrays: Arrays) -> None:
-    """Append a window to a file: a line that says what follows, and the arrays' bytes."""
+    """Append a window to a file: a header line, then the arrays' bytes."""
     parts = [np.ascontiguousarray(array).data.cast("B") for array in arrays.values()]
     line = {
         "window": [window.row, window.col, window.height, window.width],
@@ -161,7 +160,7 @@ def write_window(file: BinaryIO, window: Window, arrays: Arrays) -> None:
 
 
 def read_windows(file: BinaryIO, size: int) -> Iterator[tuple[Window, Arrays]]:
-    """Yield windows from where a file of `size` bytes stands, up to the first that is damaged."""
+    """Yield windows from the current position in a file of `size` bytes, up to the first damaged one."""
     while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
         if (record := unsealed(line)) is None:
             return

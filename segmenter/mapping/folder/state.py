@@ -1,7 +1,7 @@
-"""State of a folder of maps: what is finished, begun, or being written by another process.
+"""State of a folder of maps: finished, begun, or being written by another process.
 
-The life of a job: `unfinished` says why it must be done; `take` locks its output and finds what a killed
-run left of it; `finished` writes it into the journal, or `leave` lets go of it.
+The life of a job: `unfinished` returns why it must be done; `take` locks its output and finds the partial map
+of a killed run; `finished` writes it to the journal, or `leave` releases it.
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ _NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 class OutputLocks:
-    """Locks on all files of a map, `.NAME.lock` beside each; another format's map may have some too."""
+    """Locks on all files of a map, `.NAME.lock` beside each; maps of other formats may share some."""
 
     def __init__(self, outputs: Sequence[Path]) -> None:
         self._locks = {output: FileLock(output.with_name(f".{output.name}.lock")) for output in outputs}
 
     @property
     def names(self) -> set[str]:
-        """Names of the locks' files."""
+        """Names of the lock files."""
         return {lock.path.name for lock in self._locks.values()}
 
     @property
     def missing(self) -> str | None:
-        """Why nothing keeps another process out: the file system has no locks; None if it has."""
+        """Reason why other processes are not kept out (no locks on the file system); None if they are."""
         return next((lock.missing for lock in self._locks.values() if lock.missing is not None), None)
 
     def take(self) -> None:
-        """Take all of them, or none.
+        """Take all locks, or none.
 
         Raises:
-            RasterError: another process has one, or its file cannot be made.
+            RasterError: another process has a lock, or a lock file cannot be made.
         """
         for output, lock in self._locks.items():
             try:
@@ -79,27 +79,27 @@ class OutputLocks:
                 raise RasterError(f"{output}: {why}") from None
 
     def give_back(self) -> None:
-        """Give them back; harmless where they were not taken."""
+        """Release the locks, if taken."""
         for lock in self._locks.values():
             lock.give_back()
 
 
 @dataclass
 class _Held:
-    """Locks and partial map of a job while it is worked on."""
+    """Locks and partial map of a job in progress."""
 
     locks: OutputLocks
     partial: PartialMap | None = None
 
 
 class FolderState:
-    """The state of the jobs of one output folder.
+    """State of the jobs of one output folder.
 
     Attributes:
-        removed: files of older maps that went since they did not belong to the new ones.
+        removed: files of older maps that were removed because they did not belong to the new ones.
 
     Args:
-        options: of a job, all that decides what its outputs hold, as plain JSON.
+        options: returns all facts that determine a job's outputs, as plain JSON.
     """
 
     def __init__(self, call: Call, options: Callable[[MapJob], Mapping[str, Any]]) -> None:
@@ -116,7 +116,7 @@ class FolderState:
         self._hidden = {path.name for path in folder.glob(".*")}
 
     def unfinished(self, job: MapJob) -> str | None:
-        """Return why a job must be done, empty if it never was; None if its outputs are finished and whole.
+        """Return why a job must be done, empty if it is new; None if its outputs are finished and intact.
 
         Raises:
             SegmenterError: the input cannot be read.
@@ -133,7 +133,7 @@ class FolderState:
         return reason
 
     def _offer(self, job: MapJob, entry: Entry) -> None:
-        """Complete a finished job's files, and give the store what it has not."""
+        """Restore a finished job's missing files, and add them to the store if it lacks them."""
         if self._store is not None and self._store.keep:
             self._store.fetch(job.files)
         for finisher in self._call.finishers:
@@ -151,13 +151,13 @@ class FolderState:
         return before.difference(entry) or damage(self._folder, before)
 
     def _is_elsewhere(self, job: MapJob, *, now: bool = False) -> bool:
-        """Return whether the store has a job's outputs; `now`: look again."""
+        """Return whether the store has a job's outputs; `now`: check again."""
         if self._store is None or self._redo or _not_looked_at(job.info) is not None:
             return False
         return self._store.holds(job.files, self._entry(job), now=now)
 
     def _tidy(self, job: MapJob) -> None:
-        """Remove what a call left that was killed between its last line in the journal and its end."""
+        """Remove leftovers of a call that was killed between its last journal line and its end."""
         locks, partial = OutputLocks(job.files), PartialMap(job.output, "", job.columns)
         if {*locks.names, partial.path.name} & self._hidden and id(job) not in self._held:
             with contextlib.suppress(RasterError):
@@ -166,10 +166,10 @@ class FolderState:
             locks.give_back()
 
     def take(self, job: MapJob) -> bool:
-        """Lock a job's output and find the rows that are done (`job.done_rows`).
+        """Lock a job's output, and set the rows that are already done (`job.done_rows`).
 
         Returns:
-            Whether it is to be done: not if another process finished it since.
+            True if the job must be done; False if another process has finished it.
 
         Raises:
             SegmenterError: another process is writing it.
@@ -202,11 +202,11 @@ class FolderState:
         self._locks_missing_said = True
 
     def partial(self, job: MapJob) -> PartialMap | None:
-        """Return where the finished windows of a taken job go; None for small ones."""
+        """Return the partial map of a locked job; None for small jobs."""
         return self._held[id(job)].partial
 
     def give_way(self, job: MapJob) -> bool:
-        """Remove what is kept of a taken job against a kill: its files have the space; was there any?"""
+        """Remove a job's partial map to free space for its files; return True if there was one."""
         held = self._held.get(id(job))
         if held is None or held.partial is None:
             return False
@@ -215,11 +215,11 @@ class FolderState:
         return True
 
     def check_unchanged(self, job: MapJob) -> None:
-        """Refuse a map whose input, or a file around it in a mosaic, is no longer what it was.
+        """Refuse a map if its input, or a neighbouring file in a mosaic, has changed.
 
         Raises:
-            ChangedInputError: which file it is.
-            SegmenterError: it cannot be read again.
+            ChangedInputError: a file has changed; the message names it.
+            SegmenterError: a file cannot be read again.
         """
         if job.tag is not None and tag_at_server(job.info.path) != job.tag:
             raise changed(job.info.path, f"what was {job.tag} at its server")
@@ -232,7 +232,7 @@ class FolderState:
                     raise changed(path)
 
     def finished(self, job: MapJob) -> None:
-        """Write a job's outputs into the journal, and let go of it.
+        """Write a job's outputs to the journal, and release the job.
 
         Raises:
             SegmenterError: the journal cannot be written.
@@ -255,9 +255,9 @@ class FolderState:
             self._store.add((*job.files, *job.unchecked), replace(self._entry(job), outputs=facts))
 
     def _with_rest(self, entry: Entry, before: Entry) -> Entry:
-        """Return an entry with outputs of an earlier call that would be the same; remove the other ones.
+        """Return an entry with still valid outputs of an earlier call; remove invalid ones.
 
-        Only files that are still what the journal says: others are someone else's by now.
+        Only files that match the journal are removed: others have been changed by someone.
         """
         kept: dict[str, Facts] = {}
         alike = entry.extends(before)
@@ -284,25 +284,25 @@ class FolderState:
         return replace(entry, outputs={**entry.outputs, **kept}, options={**asked, **entry.options})
 
     def leave(self, job: MapJob, *, keep: bool = True) -> None:
-        """Let go of a job; `keep` what is computed of it for the next call."""
+        """Release a job; `keep`: leave its partial map for the next call."""
         held = self._held.pop(id(job), None)
         if held is not None:
             _let_go(held, keep=keep)
 
     def holds_much(self, job: MapJob) -> bool:
-        """Return whether so much is computed of a taken job that it is worth its place on the disk."""
+        """Return whether a job's partial map is large enough to be worth its disk space."""
         held = self._held.get(id(job))
         much = held is not None and held.partial is not None and held.partial.pixels >= MUCH_PIXELS
         return much and _not_looked_at(job.info) is None
 
     def leave_all(self) -> None:
-        """Let go of all jobs, keeping what is computed of them."""
+        """Release all jobs, leaving their partial maps."""
         for held in list(self._held.values()):
             _let_go(held, keep=True)
         self._held.clear()
 
     def _entry(self, job: MapJob) -> Entry:
-        """Return the job's journal entry without its outputs: the input as it is when first asked."""
+        """Return the job's journal entry without outputs, with the input's state at the first call."""
         if id(job) not in self._entries:
             facts = input_facts(job.info.path, header(job.info))
             source = str(job.info.path.resolve())
@@ -329,10 +329,9 @@ class FolderState:
 
 
 def neighbour_facts(job: MapJob, tiling: Tiling) -> Facts:
-    """Return what a job's map in a mosaic depends on: files around it, begin of the grid, ends of the mosaic.
+    """Return facts that a map in a mosaic depends on: neighbouring files, grid origin, mosaic borders.
 
-    An end that is farther away than a window sees is the same wherever it is; blended windows lie
-    otherwise in another mosaic.
+    Borders beyond the reach of a window have no effect; blended windows depend on the whole mosaic.
     """
     assert job.mosaic is not None
     exact, stride, path = tiling.blend is None, tiling.stride, job.info.path
@@ -353,7 +352,7 @@ def neighbour_facts(job: MapJob, tiling: Tiling) -> Facts:
 
 
 def _not_looked_at(info: RasterInfo) -> str | None:
-    """Return why it cannot be told whether an input's pixels are unchanged; None if it can."""
+    """Return why changes in an input's pixels cannot be detected; None if they can."""
     if isinstance(info.path, RemotePath):
         with contextlib.suppress(OSError):
             if info.path.stat().st_mtime_ns > 0:
@@ -365,7 +364,7 @@ def _not_looked_at(info: RasterInfo) -> str | None:
 
 
 def warn_above_bar(text: str) -> None:
-    """Warn at once, above a progress bar that may be there."""
+    """Print a warning at once, above a progress bar if there is one."""
     with tqdm.external_write_mode(file=sys.stderr):
         warn(plain(text))
 

@@ -1,1 +1,1 @@
-"""Write what a call maps: rasters, codes, pictures."""
+"""Written outputs of a call: rasters, codes, pictures."""

@@ -1,6 +1,6 @@
-"""Values of a map's files: which one stands for which class, and which for no data.
+"""Values in a map's files: the value of each class, and the value for no data.
 
-Class ids are 0 … K−1 everywhere in this program; a file may hold codes in their place, of 8 or 16 bits.
+Class ids are 0 … K−1 everywhere in this program; a file may contain codes of 8 or 16 bits instead.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _NUMBER = re.compile(r"\s*(\d+)\s*$")
 
 @dataclass(frozen=True)
 class FileValues:
-    """Values of a file: one for each class id, and one without data.
+    """Values of a file: one for each class id, and one for no data.
 
     Attributes:
-        codes: by id, each another.
-        nodata: none of them.
+        codes: unique codes by class id.
+        nodata: value for no data, none of the codes.
 
     Raises:
-        DatasetError: they are not so, or do not fit into 16 bits.
+        DatasetError: values repeat, or do not fit into 16 bits.
     """
 
     codes: tuple[int, ...]
@@ -55,57 +55,57 @@ class FileValues:
 
     @property
     def dtype(self) -> str:
-        """Type of the file: the smaller one that holds all values."""
+        """Pixel type of the file: the smaller one that fits all values."""
         return "uint8" if max(*self.codes, self.nodata) <= 255 else "uint16"
 
     @property
     def _plain(self) -> bool:
-        """True if it holds the ids themselves."""
+        """True if the file contains the ids themselves."""
         return self.nodata == IGNORE and self.codes == tuple(range(len(self.codes)))
 
     @cached_property
     def _values(self) -> NDArray[Any]:
-        """Id → value."""
+        """Table from id to value."""
         table = np.full(256, self.nodata, self.dtype)
         table[: len(self.codes)] = self.codes
         return table
 
     @cached_property
     def _ids(self) -> NDArray[np.uint8]:
-        """Value → id."""
+        """Table from value to id."""
         table = np.full(_MOST + 1, IGNORE, np.uint8)
         table[list(self.codes)] = np.arange(len(self.codes))
         return table
 
     def of(self, ids: NDArray[np.uint8]) -> NDArray[Any]:
-        """Return what the file holds for class ids."""
+        """Return the file's values for class ids."""
         return ids if self._plain else self._values[ids]
 
     def ids(self, raw: NDArray[Any]) -> NDArray[np.uint8]:
-        """Return class ids of what a file holds, `IGNORE` where no class has the value."""
+        """Return class ids for a file's values; `IGNORE` for other values."""
         return self._ids[raw]
 
 
 def free_value(codes: Sequence[int]) -> int:
-    """Return the value without data: the largest of the codes' type, else 0, else the largest free one."""
+    """Return the value for no data: the codes' type's largest, else 0, else the largest unused one."""
     largest = 255 if max(codes) <= 255 else _MOST
     return next(value for value in (largest, 0, *range(largest, 0, -1)) if value not in codes)
 
 
 def check_codes(text: str) -> None:
-    """Refuse what no class map's codes can be.
+    """Refuse text that cannot be codes for any class map.
 
     Raises:
-        DatasetError: it is neither numbers, nor names with numbers, nor `recipe`.
+        DatasetError: the text is neither numbers, nor names with numbers, nor `recipe`.
     """
     _parse(text)
 
 
 def codes_of(text: str, classes: ClassMap) -> tuple[int, ...]:
-    """Return codes by class id, of what `--codes` says.
+    """Return the codes in `--codes`, by class id.
 
     Raises:
-        DatasetError: not one for each class of the run.
+        DatasetError: there is not one code for each class of the run.
     """
     codes = _parse(text)
     if codes is None:

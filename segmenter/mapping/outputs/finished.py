@@ -1,4 +1,4 @@
-"""Output files of a map: their names, formats and contents."""
+"""Output files of a map: names, formats and contents."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _AT_ONCE = Size(512, COLUMN)
 """Pixels of a finished map that are read at once."""
 
 BESIDE = (".confidence.tif", ".probabilities.tif")
-"""Endings of GeoTIFFs that lie beside a map and are none."""
+"""Endings of GeoTIFFs beside a map that are not maps."""
 
 _HEADERS = 1 << 20
-"""Bytes of all that is in files beside pixels, at most."""
+"""Upper limit in bytes for everything in files except pixels."""
 
 
 def known_probabilities(prediction: Prediction) -> NDArray[Any]:
-    """Return (H, W, K) probabilities of a window; without data NaN, in uint8 255, which no other has."""
+    """Return (H, W, K) probabilities of a window; without data NaN, or 255 in uint8, unused otherwise."""
     probabilities = prediction.probabilities
     assert probabilities is not None
     whole = probabilities.dtype == np.uint8
@@ -54,20 +54,20 @@ def known_probabilities(prediction: Prediction) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class MapStyle:
-    """Which files are written of a map, and how.
+    """Files of a map, and their contents.
 
-    GeoTIFFs hold class ids, or `codes`, with a colour table where they have 8 bits, and the classes' names
-    and codes as metadata (`CLASS_0`, `CODE_0`, …; with `codes`, `VALUES` says so); PNGs hold the classes' own
-    codes, or `codes`, and an unused one where there is no data.
+    GeoTIFFs contain class ids, or `codes`, with a colour table if they have 8 bits, and the classes' names
+    and codes as metadata (`CLASS_0`, `CODE_0`, …; `VALUES` if `codes` are used). PNGs contain the classes'
+    own codes, or `codes`, and an unused value for no data.
 
     Attributes:
-        request: which files are wanted, and with which values.
+        request: request with the wanted files and values.
         run: name of the run, for the metadata of GeoTIFFs.
-        codes_by_default: maps of rasters without georeference are PNGs.
-        gsd: scale in the metadata of those whose raster is resampled for the model.
+        codes_by_default: write PNGs for rasters without georeference.
+        gsd: scale, in the metadata of maps whose raster is resampled for the model.
 
     Raises:
-        DatasetError, RasterError: codes or a value without data that do not fit the classes.
+        DatasetError, RasterError: codes or a nodata value do not fit the classes.
     """
 
     request: MapRequest
@@ -89,12 +89,12 @@ class MapStyle:
 
     @cached_property
     def codes(self) -> tuple[int, ...] | None:
-        """Codes that files hold for the class ids; None: the ids."""
+        """Codes in files, by class id; None: files contain the ids."""
         return None if self.request.codes is None else codes_of(self.request.codes, self.classes)
 
     @cached_property
     def wanted(self) -> ExtraOutputs:
-        """Layers beside the class ids, each in a file of its own."""
+        """Outputs besides class ids, each in a separate file."""
         return ExtraOutputs(confidence=self.request.confidence, probabilities=self.request.probabilities)
 
     @cached_property
@@ -108,15 +108,15 @@ class MapStyle:
         return FileValues(codes, next(value for value in (0, 255, *range(1, 1000)) if value not in codes))
 
     def file_values(self, job: MapJob) -> FileValues:
-        """Return what a job's map holds for class ids."""
+        """Return the values of a job's map for class ids."""
         return self._png_values if self.is_png(job.info) else self._geotiff_values
 
     def path(self, name: str, info: RasterInfo) -> Path:
-        """Return where the map of a raster goes."""
+        """Return the path of a raster's map."""
         return self.folder / f"{name}{'.png' if self.is_png(info) else '.tif'}"
 
     def beside(self, name: str) -> tuple[Path, ...]:
-        """Return where the files go that are written with a map."""
+        """Return the paths of files that are written with a map."""
         beside = {
             "confidence.tif": self.wanted.confidence,
             "probabilities.tif": self.wanted.probabilities is not None,
@@ -125,12 +125,12 @@ class MapStyle:
         return tuple(self.folder / f"{name}.{ending}" for ending, is_wanted in beside.items() if is_wanted)
 
     def is_png(self, info: RasterInfo) -> bool:
-        """Return whether the map of a raster is a PNG."""
+        """Return whether a raster's map is a PNG."""
         by_default = self.codes_by_default and not info.georeferenced
         return self.request.format == "png" or (self.request.format == "auto" and by_default)
 
     def check(self, info: RasterInfo, part: Window) -> None:
-        """Refuse a PNG that would not fit in memory, and a GeoTIFF that would lose its CRS."""
+        """Refuse a PNG that does not fit in memory, or a GeoTIFF that would lose its CRS."""
         if not self.is_png(info):
             crs = info.gcp_crs if info.gcps else info.crs
             if crs is not None and not keeps_crs(crs.to_wkt()):
@@ -144,7 +144,7 @@ class MapStyle:
             )
 
     def options(self, job: MapJob) -> dict[str, Any]:
-        """Return what decides on the files' contents, as plain JSON, without files that are not wanted."""
+        """Return the options that determine the contents of the wanted files, as plain JSON."""
         files = {
             "confidence": self.wanted.confidence,
             "probabilities": self.wanted.probabilities,
@@ -159,25 +159,25 @@ class MapStyle:
         }
 
     def ids(self, job: MapJob, raw: NDArray[Any]) -> NDArray[np.uint8]:
-        """Return class ids from the values of a written map, `IGNORE` where it has no data."""
+        """Return class ids from the values of a written map; `IGNORE` without data."""
         return self.file_values(job).ids(raw)
 
     def read_back(self, job: MapJob) -> Iterator[tuple[Window, NDArray[np.uint8]]]:
-        """Yield the class ids of a finished map by windows of it.
+        """Yield the class ids of a finished map by windows.
 
         Raises:
-            SegmenterError: it cannot be read.
+            SegmenterError: the map cannot be read.
         """
         for place in grid(job.part.size, _AT_ONCE):
             yield place.keep, self.ids(job, read_label(job.output, place.keep))
 
     def values(self, job: MapJob, ids: NDArray[np.uint8]) -> NDArray[Any]:
-        """Return what the map holds for class ids."""
+        """Return the values of a map for class ids."""
         return self.file_values(job).of(ids)
 
     @property
     def map_bytes(self) -> int:
-        """Bytes of a pixel of a GeoTIFF."""
+        """Bytes of a GeoTIFF's pixel."""
         return np.dtype(self._geotiff_values.dtype).itemsize
 
 
@@ -185,10 +185,10 @@ Values = Callable[[Prediction], NDArray[Any]]
 
 
 class MapFiles:
-    """The files of one job while they are written.
+    """Files of one job while they are written.
 
-    Each gets its name whole, and none before all are checked. A kill between two names leaves the first ones;
-    the journal knows nothing of the job then, and the next call writes all of them again.
+    All are checked before the first is renamed to its final name. A kill between two renames leaves the first
+    files; the journal then has no entry for the job, and the next call writes all files again.
     """
 
     def __init__(self, job: MapJob, style: MapStyle) -> None:
@@ -208,7 +208,7 @@ class MapFiles:
         self._quicklook = _Quicklook(job, style) if style.request.quicklook else None
 
     def open(self) -> None:
-        """Make the temporary files."""
+        """Create the temporary files."""
         try:
             for writer, _ in self._layers:
                 writer.open()
@@ -226,9 +226,9 @@ class MapFiles:
 
     @property
     def ahead_bytes(self) -> int:
-        """Bytes of the disk that the files may take before anything else can give way to them.
+        """Disk space in bytes that the files may need before other files can be removed for them.
 
-        A row of blocks is written at once, a PNG as a whole; uncompressed, a file is hardly larger than that.
+        A row of blocks is written at once, a PNG as a whole; their uncompressed size is an upper limit.
         """
         size = self._job.part.size
         rows = size.height if self._job.output.suffix == ".png" else min(size.height, BLOCK)
@@ -237,11 +237,11 @@ class MapFiles:
     def complete(
         self, check: Callable[[], None] | None = None, also: Sequence[Completed] = ()
     ) -> tuple[Path, ...]:
-        """Check all files, then give them their names; return these. After an error nothing is left.
+        """Check all files, rename them to their final names and return these; after an error, remove all.
 
         Args:
-            check: called before the first of them has its name; what it raises forbids all.
-            also: further files, which get their names after all others.
+            check: called before the first rename; its exception prevents all renames.
+            also: further files, renamed after all others.
         """
         writers: list[Completed] = [*(writer for writer, _ in self._layers)]
         try:
@@ -260,7 +260,7 @@ class MapFiles:
         return self._job.files
 
     def discard(self) -> None:
-        """Remove what is temporary."""
+        """Remove temporary files."""
         for writer, _ in self._layers:
             writer.discard()
 
@@ -328,7 +328,7 @@ class MapFiles:
 
 
 class _Quicklook:
-    """A small picture of a map, picked from the windows as they come: every n-th pixel of every n-th row."""
+    """Small picture of a map, sampled from its windows: every n-th pixel of every n-th row."""
 
     def __init__(self, job: MapJob, style: MapStyle) -> None:
         self._path = style.folder / f"{job.name}.quicklook.png"
@@ -344,7 +344,7 @@ class _Quicklook:
         self._ids[rows, cols] = picked
 
     def written(self) -> RasterWriter:
-        """Write all of its file, transparent where there is no data."""
+        """Write the picture to a temporary file, transparent where there is no data; return its writer."""
         colours = np.zeros((256, 4), np.uint8)
         colours[:, :3] = self._classes.palette()
         colours[:, 3] = 255

@@ -1,4 +1,4 @@
-"""Pictures of finished maps for people: image, label and map side by side."""
+"""Pictures of finished maps: image, label and map side by side."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from segmenter.mapping.scoring import Outcome
 
 _SIDE = 1024
-"""Pixels of the longer side of a panel: what a screen shows of a scene beside another."""
+"""Longer side of a panel in pixels: two panels fit side by side on a screen."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Pictures(Finisher):
         return (_view(job),)
 
     def finish(self, call: Call, outcome: Outcome) -> list[SegmenterError]:
-        """Draw the maps, of those that were there as far as needed; return what is wrong and not told yet.
+        """Draw pictures of new maps, and of older ones if needed; return errors not reported yet.
 
-        A label that could not be counted is left out of its picture.
+        A label that could not be scored is left out of its picture.
         """
         unscored = {id(job): str(error) for job, error in outcome.unscored}
         failures: list[SegmenterError] = []
@@ -56,7 +56,7 @@ def _view(job: MapJob) -> Path:
 
 
 def draw_view(job: MapJob, style: MapStyle) -> None:
-    """Write `STEM.view.png` beside a finished map; large rasters are thinned out while they are read.
+    """Write `STEM.view.png` beside a finished map; large rasters are subsampled while reading.
 
     Raises:
         RasterError, LabelError: a file cannot be read again.
@@ -83,7 +83,7 @@ def draw_view(job: MapJob, style: MapStyle) -> None:
 
 
 def _is_current(job: MapJob) -> bool:
-    """Return whether there is a picture that is newer than the map and its label."""
+    """Return whether a picture exists that is newer than the map and its label."""
     shown = [path for path in (job.output, job.label) if path is not None]
     try:
         return _view(job).stat().st_mtime_ns > max(path.stat().st_mtime_ns for path in shown)

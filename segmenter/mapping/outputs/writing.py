@@ -1,4 +1,4 @@
-"""Maps of many rasters: each written whole or not at all, taken up where it was left, and scored."""
+"""Maps of many rasters: each written whole or not at all, continued if interrupted, and scored."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _COMPLETED_AT_ONCE = 4
 
 
 class OwnPixels:
-    """The windows of one job as they come, brought back from the job's grid where it has one.
+    """Windows of one job in raster pixels, regridded if the job has a grid.
 
-    Which of the raster's own pixels have data is read from it a second time, unless its header says that all
-    have: from the part that is just being written, a column at a time.
+    The mask of raster pixels with data is read from the raster a second time, unless its header shows that
+    all have data: only for the part being written, column by column.
     """
 
     def __init__(self, job: MapJob, style: MapStyle) -> None:
@@ -50,7 +50,7 @@ class OwnPixels:
             self._regridder = Regridder(columns, style.wanted, len(style.classes), valid)
 
     def of(self, window: Window, prediction: Prediction) -> Iterator[tuple[Window, Prediction]]:
-        """Yield what is complete with the next window.
+        """Yield the rows that are complete with the next window.
 
         Raises:
             RasterError: the raster cannot be read again.
@@ -61,7 +61,7 @@ class OwnPixels:
             yield from self._regridder.take(window, prediction)
 
     def close(self) -> None:
-        """Close the raster; the job keeps its remark."""
+        """Close the raster; store its remark in the job."""
         raster, self._raster = self._raster, None
         if raster is not None:
             self._job.remark = raster.partial_remark
@@ -69,7 +69,7 @@ class OwnPixels:
 
 
 class _Output:
-    """The map of one job while it is written and scored."""
+    """Map of one job while it is written and scored."""
 
     def __init__(self, call: Call, job: MapJob, folder_state: FolderState) -> None:
         self.job, self._folder_state = job, folder_state
@@ -91,7 +91,7 @@ class _Output:
             undo.pop_all()
 
     def add(self, window: Window, prediction: Prediction) -> int:
-        """Keep a window against a kill, then write what is complete of the map; return its pixels."""
+        """Save a window to the partial map, then write complete parts of the map; return their pixels."""
         if self._partial is not None:
             arrays = {name: array for name, array in vars(prediction).items() if array is not None}
             try:
@@ -104,9 +104,9 @@ class _Output:
         return self._write(window, prediction)
 
     def _leave_room(self) -> None:
-        """Raise OSError if the map would soon find no space beside its partial map.
+        """Raise OSError if the partial map would soon leave no disk space for the map.
 
-        Of the two, it is the map that cannot be written again from the middle.
+        The map has priority: it cannot be continued from the middle.
         """
         if shutil.disk_usage(self.job.output.parent).free < self._files.ahead_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -129,7 +129,7 @@ class _Output:
 
     @property
     def remarks(self) -> list[str]:
-        """Lines to warn of, once it is complete."""
+        """Warnings about the map, once it is complete."""
         remarks = [self.warning, self.job.remark, *(companion.remark for companion in self._companions)]
         if self.empty:
             remarks.append(f"{self.job.info.path}: has no pixel with data; its map is empty")
@@ -142,21 +142,21 @@ class _Output:
 
 
 class Progress:
-    """Counts pixels on a tqdm bar; those that an earlier call computed move it on without being fast."""
+    """Pixel counts on a tqdm bar; pixels of earlier calls do not raise the displayed speed."""
 
     def __init__(self, bar: Any) -> None:
         self._bar = bar
 
     def computed(self, pixels: int) -> None:
-        """Count pixels that came from the model."""
+        """Count pixels computed by the model."""
         self._bar.update(pixels)
 
     def again(self, pixels: int) -> None:
-        """Count pixels that are to be computed once more."""
+        """Count pixels that must be computed again."""
         self._bar.total += pixels
 
     def found(self, pixels: int) -> None:
-        """Count pixels of an earlier call: for how much is left, not for the rate."""
+        """Count pixels of an earlier call: they reduce the rest but do not affect the rate."""
         if self._bar.disable:
             return
         self._bar.initial += pixels
@@ -172,13 +172,13 @@ def write_maps(
     folder_state: FolderState,
     progress: Progress,
 ) -> Outcome:
-    """Map every job and write it, whole or not at all; one that fails does not stop the others.
+    """Map and write every job, completely or not at all; a failing job does not stop the others.
 
-    With `fail_fast` the first that fails ends all; so does an error of the device or of the cluster.
+    With `fail_fast` the first failure ends all; so does an error of the device or cluster.
 
     Args:
-        folder_state: locks the outputs, has what an interrupted call left, and notes what is finished.
-        progress: gets the numbers of finished pixels.
+        folder_state: locks outputs, provides partial maps of interrupted calls, records finished jobs.
+        progress: receives the numbers of finished pixels.
     """
     fail_fast = call.request.fail_fast
     for job in jobs:
@@ -201,10 +201,10 @@ def write_maps(
 
 
 class _Maps:
-    """The maps under way.
+    """Maps in progress.
 
-    Completing a map waits for the disk (5 ms and more for a file of any size), so that some are completed
-    at a time while the model goes on.
+    Completing a map waits for the disk (at least 5 ms for any file), so several are completed in parallel
+    while the model computes.
     """
 
     def __init__(self, call: Call, folder_state: FolderState, progress: Progress) -> None:
@@ -216,7 +216,7 @@ class _Maps:
         self._repeated: list[MapJob] = []
 
     def begun(self, jobs: Iterable[MapJob]) -> Iterator[MapJob]:
-        """Yield the jobs that are to be computed, each locked just before; runs in the reading thread."""
+        """Yield the jobs to compute, each locked just before; runs in the reading thread."""
         for job in jobs:
             try:
                 wanted = self._folder_state.take(job)
@@ -229,7 +229,7 @@ class _Maps:
                 self.outcome.kept.append(job)
 
     def take(self, event: Event[MapJob]) -> None:
-        """Write what came; a job that fails is given up and noted."""
+        """Process an event: write a window, or give up and record a failed job."""
         job = event.job
         if job.abandoned:
             return
@@ -249,7 +249,7 @@ class _Maps:
         self.settle(2 * _COMPLETED_AT_ONCE)
 
     def _fail(self, job: MapJob, error: SegmenterError) -> None:
-        """Give up a job that cannot be read on: it would fail there again, unless the disk is to blame."""
+        """Give up a job whose raster cannot be read further; continuing would fail again."""
         much = self._folder_state.holds_much(job) and not isinstance(error, ChangedInputError)
         if much:
             self.outcome.warnings.append(
@@ -259,7 +259,7 @@ class _Maps:
         self._give_up(job, error, keep=much)
 
     def _not_written(self, job: MapJob, error: SegmenterError) -> None:
-        """Give up a job whose files cannot be written; it is begun anew if its partial map took the space."""
+        """Give up a job whose files cannot be written; repeat it if its partial map took the space."""
         if isinstance(error, ChangedInputError):
             self._give_up(job, error, keep=False)
         elif may_be_full(error) and self._folder_state.give_way(job):
@@ -273,7 +273,7 @@ class _Maps:
             self._give_up(job, error)
 
     def to_repeat(self) -> list[MapJob]:
-        """Return jobs that are to be done once more."""
+        """Return jobs to repeat."""
         jobs, self._repeated = self._repeated, []
         return jobs
 
@@ -284,7 +284,7 @@ class _Maps:
         return self._open[id(job)]
 
     def settle(self, left: int = 0) -> None:
-        """Wait until at most `left` maps are being completed, and note what came of the others."""
+        """Wait until at most `left` maps are being completed, and record the results of the others."""
         while len(self._completing) > left:
             output, future = self._completing.popleft()
             try:
@@ -295,7 +295,7 @@ class _Maps:
                 self._note(output)
 
     def close(self) -> None:
-        """Remove everything that is not complete, but for what a later call goes on from."""
+        """Remove everything incomplete, except partial maps for a later call."""
         self._pool.shutdown(cancel_futures=True)
         for output in (*self._open.values(), *(output for output, _ in self._completing)):
             output.discard()

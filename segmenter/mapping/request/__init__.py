@@ -1,1 +1,1 @@
-"""Request of one call: what is mapped, its inputs and its labels."""
+"""Request of one call: options, inputs and labels."""

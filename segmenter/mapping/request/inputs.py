@@ -1,4 +1,4 @@
-"""Inputs of `predict.py`: which files are meant, and the names of their outputs."""
+"""Inputs of `predict.py`: the files found, and the names of their outputs."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Inputs:
     """Files in the order given, each once.
 
     Attributes:
-        left_out: those of the folders that are no images by their name.
-        outputs: those that patterns found in the output folder; no inputs either.
+        left_out: files in folders that are no images by their name.
+        outputs: files that patterns match in the output folder; not used as inputs either.
     """
 
     files: tuple[Path, ...]
@@ -42,15 +42,15 @@ class Inputs:
 
 
 def find_inputs(given: Sequence[str], output: Path | None = None, *, remote: bool = False) -> Inputs:
-    """Find the files that files, folders (without subfolders) and glob patterns (`**` too) stand for.
+    """Return the files that paths, folders (without subfolders) and glob patterns (also `**`) match.
 
     Args:
-        output: folder of the maps; a pattern that meets them does not mean them.
-        remote: whether URLs and GDAL's own paths may be among them; each is one file, but for folders (with a
-            slash at their end) and patterns in buckets.
+        output: folder of the maps, which patterns do not match.
+        remote: True to allow URLs and GDAL's own paths; each is one file, except folders (ending with a
+            slash) and patterns in buckets.
 
     Raises:
-        DatasetError: where one of them stands for nothing.
+        DatasetError: a path or pattern matches nothing.
     """
     files: dict[Path, Path] = {}
     left_out: list[Path] = []
@@ -89,7 +89,7 @@ def find_inputs(given: Sequence[str], output: Path | None = None, *, remote: boo
 
 
 class BandFiles(NamedTuple):
-    """A scene whose bands lie in several files below a folder."""
+    """A scene whose bands are in several files below a folder."""
 
     folder: Path
     name: str
@@ -97,13 +97,13 @@ class BandFiles(NamedTuple):
 
 
 def scenes_of_bands(given: Sequence[str], layout: Layout | None) -> tuple[list[BandFiles], list[str]]:
-    """Return the scenes of several files that lie in folders, and the inputs that hold none.
+    """Return scenes of several band files in folders, and the inputs that contain none.
 
     Args:
-        layout: of the run's dataset.
+        layout: layout of the run's dataset.
 
     Raises:
-        DatasetError: a scene has not one file of each pattern.
+        DatasetError: a scene does not have exactly one file of each pattern.
     """
     if layout is None or not layout.bands:
         return [], list(given)
@@ -119,7 +119,7 @@ def scenes_of_bands(given: Sequence[str], layout: Layout | None) -> tuple[list[B
 
 
 def _scenes_below(folder: Path, layout: Layout) -> Iterator[BandFiles]:
-    """Give the scenes in a folder, in its subfolders, or that it is a part of itself."""
+    """Yield scenes of several files in a folder and its subfolders, or the scene that contains the folder."""
     keys: dict[tuple[str, ...], list[list[Path]]] = {}
     paths = [Path(inside, name) for inside, names in walk_once(folder) for name in names]
     regexes = [re.compile(f"(.*?/)??{regex.pattern}") for regex in layout.bands.values()]
@@ -139,7 +139,7 @@ def _scenes_below(folder: Path, layout: Layout) -> Iterator[BandFiles]:
 
 
 def _remote(text: str) -> list[RemotePath]:
-    """Return the rasters that an address stands for."""
+    """Return the rasters at an address, which may be a folder or pattern."""
     address = RemotePath.of(text)
     place = Place.of(address.address)
     if place is None or not (text.endswith("/") or glob.has_magic(text)):
@@ -163,14 +163,14 @@ def _remote(text: str) -> list[RemotePath]:
 
 
 def _is_image(name: str, *, named: bool) -> bool:
-    """Return whether a file counts: by a pattern any, in a folder what its name says to be an image."""
+    """Return whether a file is an input: any file that a pattern names; in folders, image endings only."""
     path = PurePosixPath(name)
     return not path.name.startswith(".") and (named or path.suffix.lower() in EXTENSIONS)
 
 
 @contextlib.contextmanager
 def readable(what: str | Path) -> Iterator[None]:
-    """Turn the system's error about an unreadable folder, or about a name, into one line."""
+    """Convert a system error about an unreadable folder or invalid name to one line."""
     try:
         yield
     except OSError as error:
@@ -193,7 +193,7 @@ def _matches(text: str) -> list[Path]:
 
 
 def _without_outputs(paths: Iterable[Path], output: Path) -> tuple[list[Path], list[Path]]:
-    """Return paths that are not the output folder nor straight in it, and the maps that are."""
+    """Return paths outside the output folder, and the maps that lie directly in it."""
     others: list[Path] = []
     outputs: list[Path] = []
     for path in paths:
@@ -215,7 +215,7 @@ def _in_folder(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _deeper(folder: Path) -> str:
-    """Return a hint: the pattern of images in subfolders, which a folder does not stand for."""
+    """Return a hint with a pattern for images in subfolders, which an input folder does not include."""
     with contextlib.suppress(OSError):
         for path in itertools.islice(folder.glob("*/**/*"), _MOST_LOOKED_AT):
             if path.suffix.lower() in EXTENSIONS and path.is_file():
@@ -224,7 +224,7 @@ def _deeper(folder: Path) -> str:
 
 
 def output_names(paths: Iterable[Path]) -> dict[Path, str]:
-    """Return a name for each path, all different: its stem, and where two would be equal, more of the path.
+    """Return a unique name for each path: its stem, with more of the path if stems are equal.
 
     `a/x.tif` and `b/x.tif` give `a_x` and `b_x`; `x.tif` and `x.png` give `x_tif` and `x_png`.
     """

@@ -1,7 +1,7 @@
 """Request of one call of `predict.py`, as one frozen value that Python users can make too.
 
-Its options are declared here, once: the command line, `--help` and `run.map(…)` come from these fields. What
-a finisher or another place of computing asks for is declared beside it.
+Its options are declared only here: the command line, `--help` and `run.map(…)` use these fields. Options of
+finishers and of other computing places are declared with them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _computing, _output_file, _in_gis, _opening, _scoring = (
 
 
 def parse_runs(text: str) -> Path | tuple[Path, ...]:
-    """Read one run directory, or several between commas; a directory may have a comma in its name."""
+    """Read one run directory, or several separated by commas; a directory's name may contain commas."""
     if "," not in text or os.path.isdir(text):  # longer than a file name may be, Path.is_dir raises
         return Path(text)
     return tuple(Path(each) for each in text.split(",") if each)
@@ -86,7 +86,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _between_commas(value: Any) -> Any:
-    """Return codes by name or in order, and bands, as the command line has them."""
+    """Return codes (by name or in order) or bands as text, as on the command line."""
     if isinstance(value, Mapping):
         return ",".join(f"{name}={code}" for name, code in value.items())
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -96,7 +96,7 @@ def _between_commas(value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Computing:
-    """How predictions are computed: of files and of arrays alike."""
+    """Options of computing predictions, for files and arrays alike."""
 
     mode: Mode | None = _computing(
         None,
@@ -137,15 +137,15 @@ class Computing:
 
 @dataclass(frozen=True)
 class MapRequest(Computing):
-    """Request: what is mapped, with which model, how it is computed, and which files come out.
+    """Request of a mapping call: inputs, model, computing options and output files.
 
     Attributes:
         run: run directory, or several whose probabilities are averaged.
-        output: folder of all files that are written.
+        output: folder of all written files.
         inputs: files, folders and globs; empty with `split`.
 
     Raises:
-        DatasetError: a value that none can be, or arguments that exclude each other.
+        DatasetError: a value is invalid, or arguments exclude each other.
     """
 
     run: Path | tuple[Path, ...]
@@ -240,7 +240,7 @@ class MapRequest(Computing):
             raise DatasetError(f"RUN: expected each run once, got {twice[0]} twice")
 
     def _check_source(self) -> None:
-        """Refuse images or labels of their own beside a split, and none without."""
+        """Refuse `images` or `labels` together with a split, and a request with neither inputs nor split."""
         if self.split is None:
             if not self.inputs:
                 raise DatasetError(
@@ -283,10 +283,10 @@ class MapRequest(Computing):
 
 
 def check_split(split: str) -> None:
-    """Refuse a name that no split has.
+    """Refuse an unknown name of a split.
 
     Raises:
-        DatasetError: it is none of them.
+        DatasetError: the name is unknown.
     """
     from segmenter.grid.scenes import SPLITS  # brings NumPy, which --help does without
 

@@ -1,4 +1,4 @@
-"""Images of a call and the labels they are scored with: inputs and a pattern, or a recipe's split."""
+"""Images of a call and labels to score them: inputs and a pattern, or a recipe's split."""
 
 from __future__ import annotations
 
@@ -47,43 +47,43 @@ Shown = Mapping[Path, tuple[Path, Path]]
 
 
 class LabelFiles(Protocol):
-    """Labels that are made on the grid of each image, as rasters in the user's cache.
+    """Labels made on the grid of each image, as rasters in the user's cache.
 
     Attributes:
-        classes: what the values of the rasters mean.
+        classes: class map of these rasters.
     """
 
     @property
     def classes(self) -> ClassMap: ...
 
     def label(self, name: str, image: Path, source: Path, /, *, shared: bool) -> Path | None:
-        """Return an image's label of a source that may be `shared` by all; None if it lies elsewhere."""
+        """Return an image's label, from a source that may be `shared` by all; None if it lies elsewhere."""
 
     def tidy(self) -> None:
-        """Keep the cache within its limit."""
+        """Reduce the cache to its limit."""
 
 
 PolygonReader = Callable[["AnyRun", str], LabelFiles]
-"""A run, whose recipe says what polygons mean, and the argument that asks for them → their labels."""
+"""Function from a run, whose recipe has the rule for polygons, and the argument that names them to labels."""
 
 
 def by_georeference(image: Path, metres: float | None) -> float | None:
-    """Return the metres a pixel of an image that belongs to no dataset: those of its georeference."""
+    """Return the metres a pixel by georeference of an image that belongs to no dataset."""
     return metres
 
 
 @dataclass(frozen=True)
 class Truth:
-    """The labels of a call's images.
+    """Labels of a call's images.
 
     Attributes:
-        asked: the arguments that they come from, for messages.
-        files: image → its label, or why it has none.
-        classes: what the labels' values mean, in the order of the run's classes.
-        kind: full or eroded.
-        split: what is scored, for the record.
-        scenes: image → its scene's name; without, scores call it as its map.
-        scale_of: an image and the metres a pixel of its georeference → those that count.
+        asked: the arguments that define them, for messages.
+        files: label of each image, or the error why it has none.
+        classes: class map of the labels, in the order of the run's classes.
+        kind: kind of labels: full or eroded.
+        split: name of the scored split, for the record.
+        scenes: scene name of each image in scores; the map's name if missing.
+        scale_of: function from an image and its georeference's metres a pixel to the scale to use.
     """
 
     asked: str
@@ -98,7 +98,7 @@ class Truth:
         """Return the label of an image.
 
         Raises:
-            SegmenterError: it has none.
+            SegmenterError: the image has no label.
         """
         label = self.files[image]
         if isinstance(label, SegmenterError):
@@ -108,13 +108,13 @@ class Truth:
 
 @dataclass(frozen=True)
 class Images:
-    """Images of a call, and the labels that their maps are scored with.
+    """Images of a call, and labels to score their maps.
 
     Attributes:
-        names: image → name of its outputs, all different.
-        truth: None: nothing is scored.
-        bands: of the image files, where the recipe names others than the run.
-        layout: of the dataset that the images belong to, whose files no output may join.
+        names: unique name of each image's outputs.
+        truth: labels; None: nothing is scored.
+        bands: bands of the image files, if the recipe lists others than the run.
+        layout: layout of the images' dataset; no output may match its file patterns.
     """
 
     inputs: Inputs
@@ -127,14 +127,14 @@ class Images:
 def images_of_inputs(
     request: MapRequest, run: AnyRun, layout: Layout | None = None, polygons: PolygonReader | None = None
 ) -> Images:
-    """Find the files that a request's inputs stand for, and the labels that its pattern finds.
+    """Find the files of a request's inputs, and the labels that its pattern matches.
 
     Args:
-        layout: of the run's dataset, whose fields may stand in the pattern; a request with labels needs it.
-        polygons: what reads labels that are polygons.
+        layout: layout of the run's dataset, whose fields the pattern may use; required for labels.
+        polygons: reader of polygon labels.
 
     Raises:
-        DatasetError: an input stands for nothing, or the pattern cannot be meant.
+        DatasetError: an input matches nothing, or the pattern is invalid.
     """
     scenes, others = scenes_of_bands(request.inputs, layout)
     inputs = find_inputs(others, request.output, remote=request.remote) if others else Inputs((), (), ())
@@ -154,7 +154,7 @@ def images_of_inputs(
 
 
 def _stacked(scenes: Sequence[BandFiles], layout: Layout, drivers: Sequence[str]) -> Shown:
-    """Make one raster of each scene, kept in the user's cache; a line says where."""
+    """Make one raster of each scene in the user's cache; print its path."""
     stacks = StackedImages(caches() / "scenes", layout.grid, drivers)
     made = in_threads(
         lambda scene: stacks.image(str(scene.files[0].parent / scene.name), scene.files),
@@ -182,16 +182,16 @@ def labels_by_pattern(
     run: AnyRun,
     polygons: PolygonReader | None = None,
 ) -> Truth:
-    """Find the labels of inputs by `--labels`; an image without one is reported when its turn comes.
+    """Find the labels of inputs by `--labels`; a missing label is reported when its image is processed.
 
-    One raster for several images is placed by its georeference, and so are those of a run whose recipe says
-    so.
+    A raster shared by several images is aligned by georeference, and so are labels of a run whose recipe sets
+    this.
 
     Args:
-        images: image → the file whose name the fields are taken from.
+        images: for each image, the file whose name gives the fields.
 
     Raises:
-        DatasetError: the pattern cannot be meant.
+        DatasetError: the pattern is invalid.
     """
     wanted = LabelPattern(pattern, layout)
 
@@ -215,7 +215,7 @@ def labels_by_pattern(
 
 
 def _on_images(labels: Labels, files: LabelFiles, *, shared: bool) -> Labels:
-    """Return labels on the grid of each image, in place of their sources."""
+    """Return labels resampled to the grid of each image, in place of their sources."""
 
     def made(image: Path) -> Path | SegmenterError:
         source = labels[image]
@@ -233,19 +233,19 @@ def _on_images(labels: Labels, files: LabelFiles, *, shared: bool) -> Labels:
 
 
 class LabelPattern:
-    """A path, also a glob pattern, in which fields of an image's name stand in braces.
+    """Path or glob pattern with fields of an image's name in braces.
 
-    Without fields it is one file for all images.
+    Without fields it names one file for all images.
 
     `{stem}` is the image's name without its extension, `{scene}` that without a trailing `_RGB`, `_IRRG` or
-    `_RGBIR`. The others are the recipe's: the `{names}` of its image pattern, Potsdam's `{row}` and
-    `{column}`, NAIC2020's `{name}`. Where the recipe has one called stem or scene, its own counts.
+    `_RGBIR`. Other fields come from the recipe: `{names}` in its image pattern, Potsdam's `{row}` and
+    `{column}`, NAIC2020's `{name}`. A recipe's field called stem or scene has priority.
 
     Args:
-        layout: of the recipe's dataset.
+        layout: layout of the recipe's dataset.
 
     Raises:
-        DatasetError: for an unknown field.
+        DatasetError: a field is unknown.
     """
 
     def __init__(self, text: str, layout: Layout) -> None:
@@ -259,14 +259,14 @@ class LabelPattern:
 
     @property
     def has_fields(self) -> bool:
-        """True if images have files of their own, and not one for all."""
+        """True if each image has its own label file; False for one file for all."""
         return bool(self._used)
 
     def label(self, image: Path) -> Path:
         """Return the one label file of an image.
 
         Raises:
-            DatasetError: not exactly one file matches, or the image's path has not the recipe's form.
+            DatasetError: no file or several match, or the image's path does not match the recipe.
         """
         fields = self._fields(image)
         plain = self._filled(fields, str)
@@ -298,10 +298,10 @@ class LabelPattern:
 def check_root(root: str, remote: bool, recipe: Path) -> None:
     """Refuse a recipe whose scenes lie at an address, unless the call allows addresses.
 
-    A run may come from anywhere: that its recipe names a server is no reason to ask that server.
+    A run may come from a stranger, so a server in its recipe must not be contacted without permission.
 
     Raises:
-        DatasetError: it is not allowed.
+        DatasetError: addresses are not allowed.
     """
     if is_address(root) and not remote:
         raise DatasetError(
@@ -310,10 +310,10 @@ def check_root(root: str, remote: bool, recipe: Path) -> None:
 
 
 def images_of_split(dataset: Dataset, layout: Layout, split: str, run: AnyRun, recipe: Path) -> Images:
-    """Return the scenes of a split with their labels; outputs are named as if all splits were mapped.
+    """Return the scenes of a split with their labels; output names are unique over all splits.
 
     Args:
-        recipe: that names the dataset, for messages.
+        recipe: the recipe that describes the dataset, for messages.
 
     Raises:
         DatasetError: the split has no scenes, or the dataset has other classes than the run.
@@ -359,10 +359,10 @@ def _in_order_of(ours: ClassMap, theirs: ClassMap, recipe: Path) -> ClassMap:
 
 
 def check_shared(truth: Truth, jobs: Sequence[MapJob]) -> None:
-    """Refuse one label file for several images, unless its georeference shows that it lies on each.
+    """Refuse one label file for several images, unless its georeference shows that it covers each.
 
     Raises:
-        DatasetError: nothing says to which image it belongs.
+        DatasetError: its image is unknown.
     """
     files = {image: real(label) for image, label in truth.files.items() if isinstance(label, Path)}
     images: dict[Path, list[Path]] = {}

@@ -1,8 +1,8 @@
-"""Decoders by the name that recipes use.
+"""Decoders by their names in recipes.
 
-A decoder is built by a function (features at strides 2 … 32, the first None where the encoder has none,
-`Layers`, the recipe's model section) → features for the head, and their stride. Names of its layers begin
-with `decoder_` and that of their stage. Nothing here brings Keras: `datasets check` asks for the stages.
+A function builds a decoder from (features at strides 2 … 32, the first None if the encoder has none,
+`Layers`, the recipe's model section); it returns features for the head, and their stride. Names of its layers
+begin with `decoder_` and their stage. Keras is not imported here, since `datasets check` needs the stages.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Decoder:
     """A decoder.
 
     Attributes:
-        build: makes its layers.
-        stages: names that follow `decoder_` in its layers with weights, counted: its stages for rates.
+        build: function that adds its layers.
+        stages: names after `decoder_` in its layers with weights: its stages, for learning rates.
     """
 
     build: Callable[[list[Any], Layers, EncoderDecoderConfig], tuple[Any, int]]

@@ -19,10 +19,10 @@ FINEST = 4
 def deeplabv3plus(features: list[Any], layers: Layers, config: EncoderDecoderConfig) -> tuple[Any, int]:
     """Apply atrous spatial pyramid pooling to the deepest features, joined with those at stride 4.
 
-    Rates are 6, 12 and 18 at an output stride of 16, and twice or half of that at 8 or 32, so that they reach
-    equally far on the ground. Convolutions are depthwise separable, `decoder_width` channels wide (the paper:
-    256). The paper's branch of image-level features is there with `image_pooling` only: it is a mean over
-    the whole window, with which no window is exact.
+    Rates are 6, 12 and 18 at an output stride of 16, and twice or half of that at 8 or 32, so that their
+    reach on the ground is equal. Convolutions are depthwise separable, `decoder_width` channels wide (the
+    paper: 256). The paper's branch of image-level features needs `image_pooling`: it is a mean over the whole
+    window, so windows are no longer exact.
     """
     width = config.decoder_width
     rates = [rate * 16 // config.output_stride for rate in _RATES]

@@ -16,10 +16,10 @@ FINEST = 4
 def fpn(features: list[Any], layers: Layers, config: EncoderDecoderConfig) -> tuple[Any, int]:
     """Build the pyramid of arXiv:1612.03144 (Lin 2017) with the head of arXiv:1901.02446 (Kirillov 2019).
 
-    Features at strides 4 to 32 become `decoder_width` channels each, the coarse added to the fine. Each level
-    is brought to stride 4 by 3×3 convolutions of half that width, each but the finest's followed by a
-    bilinear enlargement; BatchNorm in place of group normalisation. The levels are then joined, where the
-    paper adds them: the convolution that follows weighs each channel of each level by itself.
+    Features at strides 4 to 32 become `decoder_width` channels each, the coarse added to the fine. 3×3
+    convolutions of half that width, followed by bilinear enlargement except at the finest level, bring each
+    level to stride 4; BatchNorm replaces group normalisation. Levels are concatenated, where the paper adds
+    them: the next convolution weighs each channel of each level separately.
     """
     levels, width = [], config.decoder_width
     for x, stride in pyramid(features, layers, width):
@@ -34,11 +34,11 @@ def fpn(features: list[Any], layers: Layers, config: EncoderDecoderConfig) -> tu
 
 
 def pyramid(features: list[Any], layers: Layers, width: int, top: Any = None) -> list[tuple[Any, int]]:
-    """Bring features from stride 4 on to levels of one width, each the sum of its own and all coarser ones.
+    """Convert features from stride 4 on to levels of one width, each added to all coarser ones.
 
     Args:
-        features: at strides 2, 4, …
-        top: the coarsest level as it is, of UPerNet, whose 1×1 convolutions have BatchNorm and a rectifier.
+        features: features at strides 2, 4, …
+        top: UPerNet's finished coarsest level; the 1×1 convolutions then have BatchNorm and a rectifier.
 
     Returns:
         Level and stride, the finest first.

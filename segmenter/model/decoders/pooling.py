@@ -1,4 +1,4 @@
-"""Means over parts of the whole window, for decoders that look at all of it."""
+"""Means over parts of the whole window, for decoders that use the whole window."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from segmenter.model.layers import Layers
 
 
 def pooled(x: Any, bins: int, width: int, layers: Layers, name: str) -> Any:
-    """Average over bins² parts of x, each with a 1×1 convolution, brought back to x's size bilinearly."""
+    """Average x over bins² parts, apply a 1×1 convolution, and enlarge bilinearly to x's size."""
     means = PartMeans(bins, dtype=layers.policy, name=f"{name}_means")(x)
     means = layers.block(means, width, name, kernel=1)
     return SpreadParts(bins, dtype=layers.policy, name=f"{name}_spread")([means, x])
@@ -19,10 +19,10 @@ def pooled(x: Any, bins: int, width: int, layers: Layers, name: str) -> Any:
 
 @keras.saving.register_keras_serializable("segmenter")
 class PartMeans(keras.layers.Layer):
-    """(B, H, W, C) → (B, bins, bins, C): means over parts as equal as can be.
+    """(B, H, W, C) → (B, bins, bins, C): means over parts of nearly equal size.
 
-    Part i of n pixels is from ⌊i n / bins⌋ to ⌈(i + 1) n / bins⌉ (PyTorch's adaptive average pooling): any
-    size will do, and where there are fewer pixels than parts, parts share them.
+    Part i of n pixels is from ⌊i n / bins⌋ to ⌈(i + 1) n / bins⌉ (PyTorch's adaptive average pooling). Any
+    size is allowed; with fewer pixels than parts, parts share pixels.
     """
 
     def __init__(self, bins: int, **options: Any) -> None:
@@ -37,7 +37,7 @@ class PartMeans(keras.layers.Layer):
         return tf.cast(means, inputs.dtype)
 
     def _means(self, size: Any) -> Any:
-        """Return (bins, size): each row the weights of a part's pixels, which sum to 1."""
+        """Return (bins, size) weights; each row has a part's pixels and sums to 1."""
         part, pixel = tf.range(self.bins), tf.range(size)
         # Rounded up without negative numbers: other runtimes round those towards zero.
         first, last = part * size // self.bins, ((part + 1) * size + self.bins - 1) // self.bins
@@ -53,20 +53,20 @@ class PartMeans(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("segmenter")
 class SpreadParts(keras.layers.Layer):
-    """[(B, bins, bins, C), (B, H, W, …)] → (B, H, W, C): the first, bilinearly at the size of the second."""
+    """[(B, bins, bins, C), (B, H, W, …)] → (B, H, W, C): the first, enlarged to the size of the second."""
 
     def __init__(self, bins: int, **options: Any) -> None:
         super().__init__(**options)
         self.bins = bins
 
     def call(self, inputs: list[Any]) -> Any:
-        """Enlarge the means."""
+        """Enlarge the means bilinearly."""
         means, like = inputs
         rows, columns = (self._weights(tf.shape(like)[axis], means.dtype) for axis in (1, 2))
         return tf.einsum("hp,bpqc,wq->bhwc", rows, means, columns)
 
     def _weights(self, size: Any, dtype: Any) -> Any:
-        """Return (size, bins): the weights of the parts at each pixel's centre, those of the nearest two."""
+        """Return (size, bins) weights of the two nearest parts at each pixel's centre."""
         scale = tf.cast(self.bins, self.variable_dtype) / tf.cast(size, self.variable_dtype)
         centre = (tf.range(size, dtype=self.variable_dtype) + 0.5) * scale - 0.5
         centre = tf.clip_by_value(centre, 0, self.bins - 1)

@@ -1,4 +1,4 @@
-"""Decoder of a U-Net (Ronneberger et al. 2015, arXiv:1505.04597), lean: it ends at stride 2."""
+"""Decoder of a U-Net (Ronneberger et al. 2015, arXiv:1505.04597) that ends at stride 2 to save time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _LEAST_WIDTH = 16
 def unet(features: list[Any], layers: Layers, config: EncoderDecoderConfig) -> tuple[Any, int]:
     """Enlarge at each stride, join with the encoder's features, apply two 3×3 convolutions.
 
-    Widths halve from `decoder_width` at stride 16, down to 16 channels. A level at full resolution, where
-    pixels are most and the encoder has no features, would cost as much as all of a small encoder.
+    Widths halve from `decoder_width` at stride 16, down to 16 channels. A level at full resolution, where the
+    encoder has no features, would cost as much as a whole small encoder.
     """
     x = features[-1]
     for level in reversed(range(len(features) - 1)):

@@ -16,9 +16,9 @@ _BINS = (1, 2, 3, 6)
 def upernet(features: list[Any], layers: Layers, config: EncoderDecoderConfig) -> tuple[Any, int]:
     """Apply pyramid pooling (Zhao et al. 2017, arXiv:1612.01105) to the deepest features, then a pyramid.
 
-    All is `decoder_width` channels wide (the paper: 512). The deepest features get beside them their means
-    over 1, 2², 3² and 6² parts of the window: it depends on all of the window, so prediction is smooth, not
-    exact. Levels are brought to stride 4, joined, and fused by one 3×3 convolution.
+    All levels have `decoder_width` channels (the paper: 512). Means over 1, 2², 3² and 6² parts of the window
+    are joined to the deepest features: a pixel depends on the whole window, so prediction is smooth, not
+    exact. Levels are enlarged to stride 4, concatenated, and fused by one 3×3 convolution.
     """
     from segmenter.model.decoders.pooling import pooled  # brings Keras, which no other part of it needs
 

@@ -1,9 +1,9 @@
-"""Encoders by the name that recipes use.
+"""Encoders by their names in recipes.
 
 An encoder is a function (image (B, H, W, bands), `Layers`, the recipe's model section) → features at strides
-2, 4, 8, 16 and 32, the finest first; None at stride 2 where it has none. With an output stride of 16 or 8
-the deepest stay at that stride, by atrous convolutions. Names of its layers are its own: those of the decoder
-begin with `decoder_`, the head is called `logits`.
+2, 4, 8, 16 and 32, the finest first; None at stride 2 if it has none there. With an output stride of 16 or 8
+the deepest features stay at that stride, by atrous convolutions. An encoder's layer names are free: only
+those of decoders begin with `decoder_`, and the head is called `logits`.
 """
 
 from __future__ import annotations

@@ -2,13 +2,12 @@
 
 EfficientNet-Lite is EfficientNet (Tan & Le 2019, arXiv:1905.11946) without squeeze-and-excitation, with ReLU6
 in place of Swish, and stem and head of one width in all sizes (github.com/tensorflow/tpu,
-models/official/efficientnet/lite). No layer looks at a whole image, so windows stay exact. Convolutions are
-same-padded as TensorFlow does it (with a stride, one pixel more below and on the right): what the published
-weights were trained with.
+models/official/efficientnet/lite). No layer uses a whole image, so windows stay exact. Convolutions have
+TensorFlow's same-padding (with a stride, one pixel more below and on the right), as in the training of the
+published weights.
 
-ResNet (He et al. 2016, arXiv:1512.03385) is as PyTorch has it, for weights from there: padding is the same on
-all sides, also with a stride; the stride of a bottleneck is that of its 3×3 convolution ("v1.5"); BatchNorm's
-epsilon is 1e-5.
+ResNet (He et al. 2016, arXiv:1512.03385) follows PyTorch, to use its weights: padding is equal on all sides,
+also with a stride; the 3×3 convolution of a bottleneck has its stride ("v1.5"); BatchNorm's epsilon is 1e-5.
 """
 
 from __future__ import annotations

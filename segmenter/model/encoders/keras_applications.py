@@ -1,15 +1,15 @@
 """Encoders of `keras.applications`, for any number of bands, rebuilt with this project's layers.
 
-Keras' own network is made without its head and without weights, and rebuilt layer by layer: the layers keep
-their names. Otherwise than there:
-- BatchNorm is over all replicas, where that is asked for, with the same outputs at inference to the bit. Its
-  momentum is 0.9, as in the rest of the network: Keras' 0.99 and MobileNetV2's 0.999 lag hundreds of steps
-  behind, and weights that were learned elsewhere are to learn this imagery's statistics soon.
+Keras' network is created without head and weights, and rebuilt layer by layer with the same names.
+Differences:
+- BatchNorm is over all replicas, if requested, with the same bits at inference. Its momentum is 0.9, as in
+  the rest of the network: Keras' 0.99 and MobileNetV2's 0.999 lag hundreds of steps behind, but pretrained
+  weights should soon learn this imagery's statistics.
 - Dropout and stochastic depth, whose masks are the same on every replica, are left out; `drop_path` puts
   `DropPath` at the end of each residual branch.
-- ConvNeXt's layer scale, whose weight has no name in Keras, has `gamma`.
-- Where a stage is to keep its stride, its step becomes dilation of all that follows (Chen et al. 2017,
-  arXiv:1706.05587): the values on the coarse grid are those of the original.
+- ConvNeXt's layer scale, whose weight has no name in Keras, names it `gamma`.
+- If a stage must keep its stride, its step becomes dilation of all later layers (Chen et al. 2017,
+  arXiv:1706.05587): values on the coarse grid equal the original's.
 - A tensor with three users is shared (`Layers.shared`), and LayerNorm uses its input twice (`ChannelNorm`).
 """
 
@@ -38,10 +38,10 @@ class Source:
     """A network of `keras.applications`.
 
     Attributes:
-        make: its function.
-        features: layers at strides 2, 4, 8, 16 and 32; `before NAME`: what a layer gets, `end`: the network's
-            output; None where it has nothing at a stride.
-        options: of the function.
+        make: function that builds it.
+        features: layers at strides 2, 4, 8, 16 and 32; `before NAME`: the input of a layer, `end`: the
+            network's output; None for a stride without features.
+        options: arguments of that function.
     """
 
     make: Callable[..., keras.Model]
@@ -58,7 +58,7 @@ class Source:
         return keras.Model(whole.inputs[0], [_tensor(whole, name) for name in self.features if name])
 
     def __call__(self, image: Any, layers: Layers, config: EncoderDecoderConfig) -> list[Any]:
-        """Build the encoder, see `model.encoders`."""
+        """Build the encoder; see `model.encoders`."""
         outputs = iter(_Rebuilding(self, image.shape[-1], layers, config).features(image))
         return [next(outputs) if name else None for name in self.features]
 
@@ -67,10 +67,10 @@ class _Made(NamedTuple):
     """A rebuilt tensor.
 
     Attributes:
-        tensor: for the network's own layers.
-        name: of the layer that makes it.
-        scale: its stride in Keras' network, which is more than its own where that is kept.
-        feature: for the decoder.
+        tensor: tensor for the network's next layers.
+        name: name of the layer that makes it.
+        scale: its stride in Keras' network, larger than here if the stride is kept.
+        feature: tensor for the decoder.
     """
 
     tensor: Any
@@ -80,7 +80,7 @@ class _Made(NamedTuple):
 
 
 class _Rebuilding:
-    """Rebuilding of a network, each layer of it once, in the order of the data."""
+    """Rebuilding of a network, each layer once, in the order of data flow."""
 
     def __init__(self, source: Source, bands: int, layers: Layers, config: EncoderDecoderConfig) -> None:
         self._layers, self._config = layers, config
@@ -120,7 +120,7 @@ class _Rebuilding:
         return _Made(x, name, scale, x)
 
     def _with_drop_path(self, name: str, parts: list[_Made]) -> list[_Made]:
-        """Return a residual block's summands, the branch with `DropPath`; the rate grows block by block."""
+        """Return a residual block's summands, with `DropPath` on the branch; its rate grows with depth."""
         self._block += 1
         rate = self._config.drop_path * self._block / self._blocks
         block = name.removesuffix("_add")
@@ -133,7 +133,7 @@ class _Rebuilding:
         ]
 
     def _layer(self, layer: keras.Operation, name: str, scale: int) -> keras.layers.Layer:
-        """Return a new layer like one of the network's, for a tensor of that stride."""
+        """Return a new layer like one of the network's, for a tensor of stride `scale`."""
         if not isinstance(layer, keras.layers.Layer):
             return keras.layers.Add(dtype=self._layers.policy, name=name)
         if type(layer).__name__ == "LayerScale":  # Keras' leaves its weight to be named by a count
@@ -165,7 +165,7 @@ def _step_of(layer: keras.Operation) -> int:
 
 
 def _inputs(layer: keras.Operation) -> list[Any]:
-    """Return the tensors that a layer got: of a nested model, not its own input, which `input` is."""
+    """Return the input tensors of a layer; for a nested model, `input` would be its own input."""
     return list(layer._inbound_nodes[0].input_tensors)
 
 
@@ -184,7 +184,7 @@ _RAW = {"include_preprocessing": False}
 
 
 def _efficient(make: Callable[..., keras.Model], *ends: str) -> Source:
-    """Return features at the ends of blocks 1, 2, 3, 5 and 6, without the classifier's 1×1 convolution."""
+    """Return the source with features at the ends of blocks 1, 2, 3, 5 and 6, without the top convolution."""
     first = "block1a_project_activation" if ends[0] == "1a" else f"block{ends[0]}_add"
     return Source(make, (first, *(f"block{end}_add" for end in ends[1:])), _RAW)
 

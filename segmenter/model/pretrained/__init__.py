@@ -1,1 +1,1 @@
-"""Pretrained weights of encoders: files of others read without running them, names, bands, normalisation."""
+"""Pretrained encoder weights: foreign files read without running code, names, bands, normalisation."""

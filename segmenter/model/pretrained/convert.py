@@ -1,4 +1,4 @@
-"""A checkpoint of PyTorch as a .safetensors file, without PyTorch and without running the pickle in it.
+"""Conversion of a PyTorch checkpoint to .safetensors, without PyTorch and without running its pickle.
 
 python -m segmenter.model.pretrained.convert FILE.pth OUT.safetensors [--prefix module.encoder_q.]
 """
@@ -21,11 +21,11 @@ from segmenter.model.pretrained.safe_tensors import write_safetensors
 from segmenter.model.pretrained.torch_files import read_torch
 
 _NO_NAMES = ("", "__metadata__")
-"""The second is what a .safetensors file calls its notes."""
+"""The second is the key of metadata in a .safetensors file."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Read, write, and say what was written; gives the exit code."""
+    """Convert the file and print the result; return the exit code."""
     arguments = _parser().parse_args(words)
     out: Path = arguments.out
     if out.suffix != ".safetensors":

@@ -1,4 +1,4 @@
-"""Weights for a recipe's encoder: found, read, named and fitted to its bands, before TensorFlow is loaded."""
+"""Weights for a recipe's encoder: found, read, renamed and fitted to its bands, without TensorFlow."""
 
 from __future__ import annotations
 
@@ -47,28 +47,27 @@ class EncoderWeights:
     """Weights that an encoder starts from.
 
     Attributes:
-        arrays: layer and name of each weight, as in its path in the model → its array; of layers that the
-            model does not have, too.
-        described: their kind and source, in a line; `{count}` stands for the parameters.
+        arrays: arrays by weight path (layer and name) in the model; may include layers that the model lacks.
+        described: a line on kind and source; `{count}` stands for the number of parameters.
     """
 
     arrays: dict[str, Any]
     described: str
 
     def said(self, count: str) -> str:
-        """Return the line, with the number of parameters that were loaded."""
+        """Return the description with the number of parameters that were loaded."""
         return self.described.replace("{count}", count, 1)
 
 
 def torch_encoder_weights(config: EncoderDecoderConfig, bands: int) -> EncoderWeights:
-    """Load the weights that a recipe names for an EfficientNet-Lite or ResNet; imports no TensorFlow.
+    """Load a recipe's weights for an EfficientNet-Lite or ResNet, without TensorFlow.
 
     Args:
-        bands: that the model sees.
+        bands: number of bands that the model sees.
 
     Raises:
-        WeightsError: in one line: they are not there, damaged, of another architecture, or of other
-            channels than the normalisation that is asked for.
+        WeightsError: the weights are missing, damaged, of another architecture, or have channels that do not
+            fit the requested normalisation.
     """
     path, tensors = _tensors(config)
     arrays, others = encoder_arrays(config.encoder, tensors, str(path))
@@ -111,7 +110,7 @@ def _tensors(config: EncoderDecoderConfig) -> tuple[Path, dict[str, Any]]:
 
 
 def package_of(encoder: str) -> str | None:
-    """Name the Python package with an encoder's ImageNet weights; None without one."""
+    """Return the name of the Python package with an encoder's ImageNet weights; None if there is none."""
     return _FILES[encoder][0].replace("_", "-") if encoder in _FILES else None
 
 
@@ -119,7 +118,7 @@ def packaged_weights(encoder: str) -> Path:
     """Return the installed file of an encoder's ImageNet weights.
 
     Raises:
-        WeightsError: the package is not installed, or its file is not what was published.
+        WeightsError: the package is not installed, or its file differs from the published one.
     """
     package, name = _FILES[encoder]
     spec = importlib.util.find_spec(package)  # looks for it; a package at the top is not imported by that
@@ -140,13 +139,13 @@ def packaged_weights(encoder: str) -> Path:
 
 
 def encoder_arrays(encoder: str, tensors: Tensors, file: str) -> tuple[dict[str, NDArray[np.float32]], int]:
-    """Return path of each weight of an encoder → its array, the first layer's for the bands of the file.
+    """Return an encoder's arrays by weight path; the first layer has the file's channels.
 
-    Also gives the number of tensors of the file that are no part of the encoder (heads, decoders).
+    Also return the number of tensors that do not belong to the encoder (heads, decoders).
 
     Raises:
-        WeightsError: naming the first weight that is missing, of another shape, not finite, or that no
-            such encoder has.
+        WeightsError: a weight is missing, has another shape, is not finite, or is unknown; the message names
+            the first.
     """
     chain = units(encoder)
     prefix = _prefix(chain, tensors, encoder, file)
@@ -195,7 +194,7 @@ def _prefix(chain: list[Unit], tensors: Tensors, encoder: str, file: str) -> str
 
 
 def _wanted(chain: list[Unit]) -> Iterator[tuple[str, str, tuple[int, ...], tuple[int, ...]]]:
-    """Yield our path, their name, the order of their axes in ours, our shape."""
+    """Yield path in our model, name in the file, axis order that converts theirs to ours, our shape."""
     for unit in chain:
         axes = (2, 3, 0, 1) if unit.depthwise else (2, 3, 1, 0)
         yield f"{unit.conv}/kernel", f"{unit.torch_conv}.weight", axes, unit.shape
@@ -213,7 +212,7 @@ def _array(
     *,
     first: bool,
 ) -> NDArray[np.float32]:
-    """Return a tensor as our weight; the first layer takes any number of channels."""
+    """Return a file's tensor as an array of our layout; the first layer takes any number of channels."""
     if tensor is None:
         raise WeightsError(f"{file}: expected the weights of {encoder}, got none called {name}")
     got = tuple(tensor.shape[i] for i in axes) if tensor.ndim == len(axes) else tensor.shape

@@ -1,4 +1,4 @@
-"""The first convolution of pretrained weights for other bands than those they were trained with."""
+"""First convolution of pretrained weights, adapted to other bands than those in their training."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ RGB = ("red", "green", "blue")
 
 
 def channels_for(bands: int, channels: int, named: Sequence[WeightBand] | None) -> list[int | None]:
-    """Return the channel of the weights that each band takes, from 0; None: the mean of all.
+    """Return the 0-based channel of the weights for each band; None: the mean of all channels.
 
-    Without names: as they are where there are as many; of more bands, the first ones; of fewer, all take
-    the mean.
+    Without names: in order if the numbers are equal; with more bands, the first ones take the channels in
+    order; with fewer, all take the mean.
 
     Raises:
-        WeightsError: another number of names than bands, or a name that the weights do not have.
+        WeightsError: names and bands differ in number, or the weights lack a named channel.
     """
     if named is None:
         return [i if i < channels <= bands else None for i in range(bands)]
@@ -47,11 +47,10 @@ def _channel(band: WeightBand, channels: int) -> int | None:
 
 
 def fitted(kernel_HWCO: NDArray[np.float32], chosen: Sequence[int | None]) -> NDArray[np.float32]:
-    """Return a (h, w, bands, O) kernel from one of (h, w, channels, O).
+    """Return an (h, w, bands, O) kernel from one of (h, w, channels, O).
 
-    Each band takes its channel's weights, or the mean of all channels'. All are multiplied by
-    channels / bands: an image that shows the same in every band gives the same sum as before, where the
-    bands without a channel are as many as there were channels for, or all.
+    Each band takes its channel's weights, or the mean of all channels. All are multiplied by channels /
+    bands, so that an image with equal bands gives about the same sum as before.
     """
     channels = kernel_HWCO.shape[2]
     mean = kernel_HWCO.mean(axis=2)
@@ -61,7 +60,7 @@ def fitted(kernel_HWCO: NDArray[np.float32], chosen: Sequence[int | None]) -> ND
 
 
 def describe(chosen: Sequence[int | None], channels: int) -> str:
-    """Describe in a few words how the bands take the channels."""
+    """Return a short text on how bands use the channels."""
     if list(chosen) == list(range(channels)):
         return f"first layer: {channels} bands as they are"
     names = [_named(c, channels) for c in chosen]

@@ -1,4 +1,4 @@
-"""Weights of Keras (.h5, .weights.h5): what can be known of them before TensorFlow is loaded."""
+"""Weight files of Keras (.h5, .weights.h5): checks before TensorFlow is loaded."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _CACHED = {
 
 
 def cached_file(encoder: str) -> Path:
-    """Return where Keras caches an encoder's downloaded ImageNet weights."""
+    """Return the path of Keras' cache for an encoder's downloaded ImageNet weights."""
     name = _CACHED.get(encoder) or encoder.replace("efficientnet_v2_", "efficientnetv2-") + "_notop.h5"
     home = Path.home() if os.access(Path.home(), os.W_OK) else Path("/tmp")  # as Keras does
     return Path(os.environ.get("KERAS_HOME") or home / ".keras") / "models" / name
 
 
 def check_keras_weights(encoder: str, weights: str) -> None:
-    """Refuse a file that is none of Keras', or ImageNet weights that can neither be found nor downloaded.
+    """Refuse a file without Keras weights, or ImageNet weights that can neither be found nor downloaded.
 
     Raises:
-        WeightsError: in one line.
+        WeightsError: the weights cannot be used.
     """
     if weights != "imagenet":
         file_bands(Path(weights), encoder)
@@ -51,7 +51,7 @@ def check_keras_weights(encoder: str, weights: str) -> None:
 
 
 def no_network(encoder: str, why: Any) -> WeightsError:
-    """Return the error of weights that cannot be downloaded."""
+    """Return the error for weights that cannot be downloaded."""
     file = cached_file(encoder)
     return WeightsError(
         f"model.weights: imagenet: cannot download {file.name} from {_HOST} ({shortened(str(why))}); "
@@ -60,11 +60,11 @@ def no_network(encoder: str, why: Any) -> WeightsError:
 
 
 def file_bands(path: Path, encoder: str) -> int:
-    """Return the channels of the first convolution in a Keras file; 3 if the file does not tell.
+    """Return the channels of the first convolution in a Keras file; 3 if the file does not show them.
 
     Raises:
-        WeightsError: it is missing, cut, larger than any encoder, no file of Keras' weights, or without a
-            kernel that the encoder has and the others lack.
+        WeightsError: the file is missing, truncated, larger than any encoder, not Keras weights, or lacks the
+            kernel that identifies the encoder.
     """
     if path.suffix != ".h5":
         raise WeightsError(
@@ -88,10 +88,10 @@ def file_bands(path: Path, encoder: str) -> int:
 
 
 def _shapes(path: Path) -> list[tuple[int, ...]]:
-    """Return the shapes of all arrays of numbers in a file.
+    """Return the shapes of all numeric arrays in a file.
 
     Raises:
-        WeightsError: it cannot be read whole.
+        WeightsError: the file cannot be read completely.
     """
     import h5py  # Keras brings it
 

@@ -1,4 +1,4 @@
-"""Tensors of a .safetensors file as NumPy arrays: a JSON table and raw numbers, nothing that could run."""
+"""Tensors of a .safetensors file as NumPy arrays: a JSON table and raw numbers, no code."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _TYPES = {
 
 
 def read_safetensors(path: Path) -> dict[str, NDArray[Any]]:
-    """Name → tensor; brain floats as float32.
+    """Return the tensors by name; bfloat16 as float32.
 
     Raises:
-        WeightsError: in one line: it is missing, cut or damaged, has numbers of another type, or the
-            package that reads it is not installed.
+        WeightsError: the file is missing, truncated or damaged, has numbers of another type, or the package
+            to read it is not installed.
     """
     safetensors = _library(path)
     content = read_weights(path)
@@ -39,10 +39,10 @@ def read_safetensors(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def write_safetensors(path: Path, tensors: dict[str, NDArray[Any]]) -> None:
-    """Write tensors to a file that appears whole or not at all.
+    """Write tensors to a file, completely or not at all.
 
     Raises:
-        WeightsError: together they are larger than any network, though they may be views of few numbers.
+        WeightsError: together they are larger than any network (they may be views of few numbers).
     """
     _library(path)
     if (total := sum(array.nbytes for array in tensors.values())) > MOST_BYTES:

@@ -1,8 +1,8 @@
-"""Tensors of PyTorch's files (.pth, .pt, .ckpt) without PyTorch: their pickle may name nothing but tensors.
+"""Tensors of PyTorch files (.pth, .pt, .ckpt) without PyTorch: pickles may name only tensors.
 
-Both formats of `torch.save` are read: the zip archive (since 1.6) and the one before it, which several
-pickles and then the raw storages make up. Sizes, strides and offsets are checked against the storage, and
-arrays are views of it: the memory taken is that of the file, whatever it says.
+Both formats of `torch.save` are read: the zip archive (since 1.6) and the older one of several pickles
+followed by raw storages. Sizes, strides and offsets are checked against the storage, and arrays are views of
+it, so memory never exceeds the file's size.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TYPES: dict[str, np.dtype[Any]] = {
     "torch BoolStorage": np.dtype("?"),
 }
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "backbone", "encoder")
-"""Keys under which training programs keep the weights, beside the optimiser and the epoch."""
+"""Keys under which training programs store the weights, besides the optimiser and the epoch."""
 
 _DAMAGE = (
     *(zipfile.BadZipFile, zlib.error, struct.error, OSError, ValueError, KeyError, TypeError, EOFError),
@@ -71,12 +71,12 @@ class _Tensor(NamedTuple):
 
 
 def read_torch(path: Path) -> dict[str, NDArray[Any]]:
-    """Name → tensor of the weights in a file of PyTorch, as NumPy arrays that share the file's memory.
+    """Return the weights in a PyTorch file by name, as NumPy arrays that share the file's memory.
 
-    Of a training's checkpoint, what lies under `state_dict`, `model` or the like.
+    From a training checkpoint, the entry `state_dict`, `model` or similar is taken.
 
     Raises:
-        WeightsError: in one line: the file is missing, cut, no such file, or wants to run code.
+        WeightsError: the file is missing, truncated, of another format, or would run code.
     """
     content = read_weights(path)
     try:
@@ -96,10 +96,10 @@ def read_torch(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def read_weights(path: Path) -> bytes:
-    """Read a file of weights.
+    """Return the bytes of a weight file.
 
     Raises:
-        SegmenterError: it is not there, too large, no file, or cannot be read.
+        SegmenterError: the file is missing, too large, not regular or unreadable.
     """
     try:
         size = path.stat().st_size
@@ -115,7 +115,7 @@ def read_weights(path: Path) -> bytes:
 
 
 class _Unpickler(pickle._Unpickler):  # in Python: the one in C takes memory for any number in the memo
-    """Reader of one pickle, which resolves the names that PyTorch writes for tensors and no others."""
+    """Unpickler that resolves only the names that PyTorch writes for tensors."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file)
@@ -126,7 +126,7 @@ class _Unpickler(pickle._Unpickler):  # in Python: the one in C takes memory for
         """Return the object that begins at the file's position.
 
         Raises:
-            PickleError: naming what it may not have, or that it is damaged.
+            PickleError: the pickle is damaged, or names something forbidden; the message names it.
         """
         try:
             return self.load()
@@ -175,7 +175,7 @@ class _Unpickler(pickle._Unpickler):  # in Python: the one in C takes memory for
 
 
 def _tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> _Tensor:
-    """Return the view of a storage, checked to lie in it."""
+    """Return the view of a storage, after checking that it is inside."""
     storage = _checked(storage, _Storage)
     numbers = [_checked(n, int) for n in (offset, *_checked(size, tuple), *_checked(stride, tuple))]
     if len(size) != len(stride) or len(size) > MOST_AXES or min(numbers) < 0:
@@ -232,9 +232,9 @@ def _legacy(content: bytes) -> tuple[Any, Read]:
 
 
 def _state(found: Any) -> dict[str, _Tensor]:
-    """Return the weights by name in a file's content: on the level below wrappers that has the most.
+    """Return the weights by name: the deepest level, below wrappers, with most tensors.
 
-    Beside the weights there may be a tensor or two, such as the loss or the best score.
+    Other tensors may be present, such as the loss or the best score.
     """
     levels: list[dict[str, _Tensor]] = []
     for _ in range(3):
@@ -280,5 +280,5 @@ def _numbers(raw: memoryview, storage: _Storage) -> NDArray[Any]:
 
 
 def upper_halves(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Convert brain floats, read as 16-bit integers, to float32, whose upper halves they are."""
+    """Convert bfloat16 values, read as 16-bit integers, to float32, of which they are the upper halves."""
     return (values.astype(np.uint32) << 16).view(np.float32)

@@ -1,4 +1,4 @@
-"""Normalisation of the input that pretrained weights were trained with, where the data are such."""
+"""Input normalisation of pretrained weights, used if the data are of the same kind."""
 
 from __future__ import annotations
 
@@ -35,24 +35,25 @@ _RECORDS = {
 
 
 def record_of(encoder: str) -> Normalisation:
-    """Return the normalisation that an encoder's ImageNet weights were trained with."""
+    """Return the normalisation used in the training of an encoder's ImageNet weights."""
     return next(record for name, record in _RECORDS.items() if encoder.startswith(name))
 
 
 def input_normalisation(
     config: EncoderDecoderConfig, scenes: Normalisation, dtype: str
 ) -> tuple[Normalisation, str]:
-    """Return the normalisation of each band, and a line on it.
+    """Return the normalisation of each band, and a line that describes it.
 
-    A band of 8 bits that takes a channel of weights from ImageNet has that channel's; all others have the
-    training scenes'. `input_normalisation` of the recipe may ask for one of both.
+    An 8-bit band that takes a channel of ImageNet weights gets that channel's normalisation; other bands get
+    that of the training scenes. The setting `input_normalisation` can force either.
 
     Args:
-        scenes: of the training scenes.
-        dtype: of the data.
+        scenes: normalisation of the training scenes.
+        dtype: pixel type of the data.
 
     Raises:
-        WeightsError: the weights' is asked for, and the data have another type or no band has a channel.
+        WeightsError: the weights' normalisation is requested, but the data are not 8-bit or no band has a
+            channel.
     """
     asked = config.input_normalisation
     record = record_of(config.encoder)
@@ -73,10 +74,10 @@ def input_normalisation(
 
 
 def check_photographs(config: EncoderDecoderConfig, channels: int, file: str) -> None:
-    """Refuse ImageNet's normalisation for a file's weights that are not of red, green and blue.
+    """Refuse ImageNet's normalisation for weights whose channels are not red, green and blue.
 
     Raises:
-        WeightsError: `input_normalisation: weights`, and they have another number of channels.
+        WeightsError: `input_normalisation: weights`, but the weights have another number of channels.
     """
     if config.input_normalisation == "weights" and channels != len(RGB):
         raise WeightsError(
@@ -86,7 +87,7 @@ def check_photographs(config: EncoderDecoderConfig, channels: int, file: str) ->
 
 
 def _colours(config: EncoderDecoderConfig, bands: int) -> list[int | None]:
-    """Return red, green or blue (0, 1, 2) of the weights that each band takes; None: no single one."""
+    """Return the channel (red, green, blue: 0, 1, 2) of the weights for each band; None: several or none."""
     named = config.weight_bands
     if named is not None and any(isinstance(band, int) and band > len(RGB) for band in named):
         return [None] * bands  # numbered channels of more than three: no photograph's

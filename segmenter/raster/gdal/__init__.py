@@ -1,1 +1,1 @@
-"""Deal with GDAL: its files, faults, settings, and what it does in silence."""
+"""Access to GDAL: its files, faults, settings and silent behaviour."""

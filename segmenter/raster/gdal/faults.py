@@ -1,4 +1,4 @@
-"""Faults of GDAL and the system as one error of ours, and windows in the order that rasterio takes."""
+"""Errors of GDAL and the system as one exception type, and windows in rasterio's axis order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LARGE_JPEG = "Backing store not supported"
 
 
 def one_line(error: BaseException) -> str:
-    """Return the deepest reason of an error on one line: rasterio's own often says nothing."""
+    """Return the root cause of an error on one line: rasterio's own text often lacks it."""
     while isinstance(error.__cause__ or error.__context__, FAULTS):
         error = error.__cause__ or error.__context__ or error
     if isinstance(error, UnicodeDecodeError):
@@ -31,7 +31,7 @@ def one_line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def naming(path: Path, what: str, advice: str) -> Iterator[None]:
-    """Turn the faults of a block into one `RasterError` that names the file and what was being done."""
+    """Convert errors of a block to a `RasterError` that names the file and the attempted operation."""
     try:
         yield
     except FAULTS as error:

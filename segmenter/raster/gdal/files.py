@@ -1,7 +1,7 @@
-"""Files behind GDAL's own paths, by the functions that GDAL's C library offers to all (`cpl_vsi.h`).
+"""File access through GDAL's virtual paths, by public functions of GDAL's C library (`cpl_vsi.h`).
 
-rasterio opens rasters there, but gives neither a file's bytes nor its size. The library is the one that
-rasterio has loaded, wherever it lies. Its calls do not hold Python's lock.
+rasterio opens rasters there, but gives neither a file's bytes nor its size. The library is the copy that
+rasterio has loaded. Its calls release the GIL.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ _KIND = 0o170000
 
 
 def forget_all() -> None:
-    """Have GDAL forget what it keeps of all files at servers."""
+    """Clear GDAL's cache of all remote files."""
     _gdal().VSICurlClearCache()
 
 
 class ServerError(OSError):
-    """An error of the system, whose text is the reason alone."""
+    """OSError whose text is only the reason."""
 
     def __str__(self) -> str:
         return str(self.strerror)
 
 
 class FileState(NamedTuple):
-    """Bytes, and seconds of the last change (0: unknown), of a file."""
+    """Size in bytes and time of the last change in seconds (0: unknown) of a file."""
 
     size: int
     changed: int
 
 
 class _Stat(ctypes.Structure):
-    """`struct stat64` of Linux on x86-64, which GDAL fills."""
+    """`struct stat64` of Linux on x86-64, filled by GDAL."""
 
     _fields_ = (
         *((name, ctypes.c_uint64) for name in ("device", "inode", "links")),
@@ -66,7 +66,7 @@ class _Stat(ctypes.Structure):
 
 @functools.cache
 def _gdal() -> ctypes.CDLL:
-    """Return the library that rasterio has loaded."""
+    """Return the GDAL library that rasterio has loaded."""
     library = ctypes.CDLL(gdal_library())
     library.VSIStatExL.argtypes = [ctypes.c_char_p, ctypes.POINTER(_Stat), ctypes.c_int]
     library.VSIGetLastErrorMsg.restype = ctypes.c_char_p
@@ -90,19 +90,19 @@ def _gdal() -> ctypes.CDLL:
 
 
 def own_env(**options: str) -> Any:
-    """Return a `rasterio.Env` in which GDAL finds its credentials itself.
+    """Return a `rasterio.Env` in which GDAL itself looks for credentials.
 
-    rasterio asks boto3 for them where that is there, anew for each file: slow, and not what was asked for
-    of a local one.
+    If boto3 is installed, rasterio would ask it for credentials for each file: slow, and needless for local
+    files.
     """
     return rasterio.Env(session=DummySession(), **options)
 
 
 def file_state(path: str) -> FileState:
-    """Return the state of a file.
+    """Return the size and time of change of a file.
 
     Raises:
-        OSError: GDAL's reason why it cannot be told, on one line.
+        OSError: the state is unavailable; the text is GDAL's reason on one line.
     """
     gdal, status = _gdal(), _Stat()
     with own_env(), messages():
@@ -115,12 +115,12 @@ def file_state(path: str) -> FileState:
 
 
 def forget(path: str) -> None:
-    """Have GDAL forget what it keeps of a file's bytes and state: it may be of an answer that was cut off."""
+    """Clear GDAL's cache of a file's bytes and state, which may come from a truncated answer."""
     _gdal().VSICurlPartialClearCache(path.encode())
 
 
 def asked_tag(served: str) -> str:
-    """Return the server's ETag of a file; its time of change and size if it has none."""
+    """Ask the server for a file's ETag; return time of change and size if it has none."""
     gdal, headers, i = _gdal(), {}, 0
     with own_env(), messages():
         gdal.VSIErrorReset()
@@ -138,9 +138,9 @@ def asked_tag(served: str) -> str:
 
 
 def set_condition(served: str, tag: str | None) -> None:
-    """Have a server give the bytes of a strong ETag alone to files that are opened from here on; None: any.
+    """Make the server return bytes only for a strong ETag, for files opened from now on; None: no condition.
 
-    GDAL looks through all paths that have such settings at each opening.
+    GDAL searches all paths with such settings whenever a file is opened.
     """
     _gdal().VSIClearPathSpecificOptions(served.encode())
     if tag is None:
@@ -150,12 +150,12 @@ def set_condition(served: str, tag: str | None) -> None:
 
 
 def is_network(address: str) -> bool:
-    """Return True if one of GDAL's own paths leads to a server."""
+    """Return True if a GDAL path leads to a server."""
     return NETWORK.search(address) is not None
 
 
 def _error(otherwise: str) -> ServerError:
-    """Return GDAL's last message as an error of the system."""
+    """Return GDAL's last message as an OSError; `otherwise` if there is none."""
     message = (_gdal().VSIGetLastErrorMsg() or b"").decode(errors="replace")
     why = masked_text(" ".join(message.split())) or otherwise
     return ServerError(errno.ENOENT if _GONE.search(why) else errno.EIO, why)
@@ -176,10 +176,10 @@ def open_file(path: str) -> int:
 
 
 def read_at(file: int, at: int, into: WriteableBuffer, wanted: int) -> None:
-    """Read bytes of an open file.
+    """Read `wanted` bytes at position `at` of an open file into a buffer.
 
     Raises:
-        OSError: GDAL's reason, or there are fewer.
+        OSError: GDAL's reason, or the file has fewer bytes.
     """
     buffer = (ctypes.c_char * wanted).from_buffer(into)
     with own_env(), messages():

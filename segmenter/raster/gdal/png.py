@@ -1,4 +1,4 @@
-"""Completeness check of PNGs: GDAL returns zeros or other rows for pixels that are missing."""
+"""Completeness check of PNGs: for missing pixels GDAL returns zeros or other rows."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4),
 
 
 _MOST_INTERLACED_BYTES = 1 << 28
-"""GDAL decodes an interlaced image anew for every 100 MB of its rows."""
+"""Largest interlaced PNG: GDAL decodes such an image again for every 100 MB of its rows."""
 
 
 def check_png(path: Path, stamp: Stamp) -> None:
-    """Refuse a PNG that ends early or has fewer pixels than it declares; once for each state of a file.
+    """Refuse a truncated PNG with fewer pixels than it declares; checked once for each state of a file.
 
     Raises:
-        RasterError: it is large and interlaced: decoding takes the square of its size.
-        OSError: it lacks pixels.
+        RasterError: the PNG is large and interlaced: decoding time grows with the square of its size.
+        OSError: pixels are missing.
     """
     _check_interlacing(path)
     if (fault := _fault(path, stamp)) is not None:
@@ -59,7 +59,7 @@ def _fault(path: Path, stamp: Stamp) -> str | None:
 
 
 def _counted(file: BinaryIO) -> tuple[int, int]:
-    """Return the bytes of pixels that a file declares and has (PNG specification, sections 5, 7, 8)."""
+    """Return the bytes of pixels that a file declares and contains (PNG specification, sections 5, 7, 8)."""
     file.seek(_SIGNATURE_BYTES)
     inflating = zlib.decompressobj()
     wanted = got = 0
@@ -90,7 +90,7 @@ def _declared(header: bytes) -> int:
 
 
 def _inflated(file: BinaryIO, length: int, inflating: zlib._Decompress) -> int:
-    """Return the number of bytes in a chunk, few of them in memory at a time."""
+    """Return the number of inflated bytes in a chunk, decoding it in small pieces."""
     got = 0
     while length:
         data = file.read(min(length, _PIECE_BYTES))

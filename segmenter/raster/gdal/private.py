@@ -1,6 +1,6 @@
-"""Private parts of rasterio and its wheel: only this module uses them, since any version may change them.
+"""Private parts of rasterio and its wheel, used only here, since any version may change them.
 
-`tests/raster/test_gdal_private.py` fails where one has.
+`tests/raster/test_gdal_private.py` fails if a version has changed them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from rasterio._err import CPLE_BaseError as GdalError
 __all__ = ["GdalError", "gdal_library", "listen", "messages", "proj_data", "quiet_libtiff"]
 
 _LOGGERS = ("rasterio._env", "rasterio._err")
-"""Where rasterio writes what GDAL says."""
+"""Loggers to which rasterio writes GDAL's messages."""
 _ERROR = "GDAL signalled an error"
 """How rasterio begins the records of errors, which it logs as information."""
 
 
 def gdal_library() -> str:
-    """Return the file of the GDAL that rasterio has loaded; other wheels (pyogrio's) bring their own."""
+    """Return the path of the GDAL library that rasterio has loaded; other wheels bring their own."""
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
         names = {line.split(maxsplit=5)[5].strip() for line in maps if "/libgdal" in line}
     own = (Path(rasterio.__file__).parents[1] / "rasterio.libs").resolve()
@@ -34,7 +34,7 @@ def gdal_library() -> str:
 
 
 class _Heard(threading.local):
-    """GDAL's messages to this thread while `messages` is in force: (it is an error, text)."""
+    """GDAL's messages to this thread while `messages` is active: (True for an error, text)."""
 
     messages: list[tuple[bool, str]] | None = None
 
@@ -43,14 +43,14 @@ _heard = _Heard()
 
 
 def listen() -> None:
-    """Have rasterio's loggers pass on what GDAL says, so that `messages` works; once or several times."""
+    """Make rasterio's loggers pass on GDAL's messages, as `messages` needs; repeated calls are harmless."""
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.INFO)
         logging.getLogger(name).addFilter(_overhear)
 
 
 def _overhear(record: logging.LogRecord) -> bool:
-    """Filter rasterio's loggers: what `messages` takes goes no further."""
+    """Filter a record of rasterio's loggers: drop it if `messages` has collected it."""
     if _heard.messages is None:
         return record.levelno >= logging.getLogger("rasterio").getEffectiveLevel()
     last = record.args[-1] if isinstance(record.args, tuple) and record.args else record.msg
@@ -62,9 +62,9 @@ def _overhear(record: logging.LogRecord) -> bool:
 
 @contextlib.contextmanager
 def messages() -> Iterator[list[tuple[bool, str]]]:
-    """Collect GDAL's messages in a block that raise nothing: (it is an error, text).
+    """Collect GDAL's messages in a block that raise no error: (True for an error, text).
 
-    Needs `listen` before, and a `rasterio.Env` for all but reads.
+    Needs an earlier call of `listen`, and a `rasterio.Env` for everything except reads.
     """
     collected: list[tuple[bool, str]] = []
     before, _heard.messages = _heard.messages, collected
@@ -75,13 +75,12 @@ def messages() -> Iterator[list[tuple[bool, str]]]:
 
 
 def quiet_libtiff() -> bool:
-    """Stop libtiff from printing a line for each block that finds no space; errors are raised anyway.
+    """Stop libtiff from printing a line for each block that a full disk refuses; errors are still raised.
 
-    rasterio silences GDAL, but not the library below it. Where that is not the one that rasterio's wheel
-    brings, its lines stay.
+    rasterio silences GDAL, but not libtiff below it. A libtiff from outside rasterio's wheel is not silenced.
 
     Returns:
-        Whether it was found.
+        True if the library was found.
     """
     is_quiet = False
     for library in Path(rasterio.__file__).parents[1].glob("rasterio.libs/libtiff*.so*"):
@@ -92,6 +91,6 @@ def quiet_libtiff() -> bool:
 
 
 def proj_data() -> Path | None:
-    """Return the folder of PROJ's data in rasterio's wheel; None if rasterio was built without one."""
+    """Return the folder of PROJ's data in rasterio's wheel; None if the wheel has none."""
     folder = Path(rasterio.__file__).with_name("proj_data")
     return folder if folder.is_dir() else None

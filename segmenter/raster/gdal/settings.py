@@ -1,4 +1,4 @@
-"""Settings of GDAL; nothing is set by an import. A user's own wins, but for what changes a file's meaning."""
+"""GDAL settings, set by calls, never by an import. Users' settings win unless they change pixels."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ In force while a file is opened, whatever the environment says: guides for bucke
 
 @functools.cache
 def set_up_gdal() -> None:
-    """Set what reading and writing rely on, before GDAL opens its first file.
+    """Apply the settings that reading and writing rely on, before GDAL opens its first file.
 
-    Called where files are opened, not left to programs: without it a damaged file would be read as pixels,
-    in silence, by whoever forgot. GDAL reads the settings when it first needs them, in whichever thread.
+    Called by the functions that open files, so that no program can forget it: without it, a damaged file
+    would be read as pixels in silence. GDAL reads the settings when it first needs them, in any thread.
     """
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
@@ -53,7 +53,7 @@ def set_up_gdal() -> None:
 
 
 def quiet_gdal() -> None:
-    """Keep what GDAL and rasterio print off the terminal: for programs, before the first raster."""
+    """Keep messages of GDAL and rasterio off the terminal; programs call it before the first raster."""
     # Outside of rasterio's care, GDAL's lines would stand on stderr between ours.
     os.environ.setdefault("CPL_LOG", os.devnull)
     warnings.filterwarnings("ignore", category=NotGeoreferencedWarning)

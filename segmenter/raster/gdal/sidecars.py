@@ -1,7 +1,7 @@
-"""Sidecar files that GDAL and PROJ open by themselves: those beside a raster, and those that it names.
+"""Sidecar files that GDAL and PROJ open on their own: files beside a raster, and files that it names.
 
-A foreign raster is data: it does not choose what else is opened. Beside it may lie what GDAL looks for by
-name, if these are ordinary files of a bearable size, none of which names a further file.
+A foreign raster is data: it must not choose which other files are opened. Sidecars that GDAL looks for by
+name are allowed if they are regular files of limited size that name no further file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from segmenter.base.files import read_regular, special
 
 TIFF_SIGNATURES = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _TEXT_BYTES = 16 << 20
-"""GDAL reads texts beside a raster whole, and keeps an XML tree of several times their size."""
+"""Largest sidecar text: GDAL reads it completely, into an XML tree of several times its size."""
 _FIELD_BYTES = 1 << 20
 _GEO_ASCII = 34737
 
@@ -40,34 +40,34 @@ _NAMES_FILES = re.compile(r"grids|parameterfile|\binit\s*=|\bfile\s*=|pipeline",
 _WKT = re.compile(r"\s*\w+\s*[\[(]")
 _BAND = ["pamdataset", "pamrasterband"]
 _CLASS_NAMES = (["categorynames", "category"], ["gdalrasterattributetable", "row", "f"])
-"""Below it: elements of which GDAL takes names, and parses nothing."""
+"""Elements below it whose text GDAL uses as names, without parsing."""
 _CRS_TEXT = re.compile(r"\s*$|\s*\w+\s*[\[(]|\s*\w+:\d+\s*$|\s*urn:[\w:.,-]+\s*$|\s*\+proj=", re.IGNORECASE)
 """Anything else PROJ takes for the name of a file, among others."""
 
 
 def check_beside(path: Path) -> None:
-    """Refuse files beside a raster that GDAL would open and should not, or pass over in silence.
+    """Refuse files beside a raster that GDAL would wrongly open or silently ignore.
 
     Raises:
-        RasterError: one of them is a pipe or device, too large, damaged, or names a further file.
+        RasterError: a sidecar is a pipe or device, too large, damaged, or names a further file.
     """
     _check_beside(path, str(path.absolute()))
 
 
 def names_beside(name: str) -> Iterator[str]:
-    """Yield the names of all files that can change what a raster of that file name means.
+    """Yield the names of all files that can change the meaning of a raster of that file name.
 
-    Its mask, .aux.xml, world file and texts of position; no overviews, of which no pixel is taken.
+    Mask, .aux.xml, world file and position texts; not overviews, whose pixels are never used.
     """
     yield from (*_cases(f"{name}.", "msk"), f"{name}.aux.xml")
     yield from (*_cases(f"{_stem(name)}.", "aux"), *_cases(f"{name}.", "aux"), *_texts(name))
 
 
 def check_overviews(path: Path, dataset: Any) -> None:
-    """Refuse an open raster whose overviews are another file: GDAL would open it by any driver, or address.
+    """Refuse an open raster with overviews in another file: GDAL would open that by any driver or address.
 
     Raises:
-        RasterError: it names one.
+        RasterError: the raster names such a file.
     """
     if (other := dataset.get_tag_item("OVERVIEW_FILE", "OVERVIEWS")) is not None:
         raise RasterError(
@@ -77,7 +77,7 @@ def check_overviews(path: Path, dataset: Any) -> None:
 
 
 def _check_beside(path: Path, name: str) -> None:
-    """Check side files of `name`: the raster, or an overview or mask file, which may have its own."""
+    """Check the sidecars of `name`: a raster, or an overview or mask file, which may have sidecars too."""
     for text in _texts(name):
         if os.access(text, os.F_OK):  # ten times as fast as asking for what is not there
             _check_ordinary(path, text, _TEXT_BYTES)
@@ -101,7 +101,7 @@ def _cases(start: str, ending: str) -> list[str]:
 
 
 def _texts(name: str) -> Iterator[str]:
-    """Yield the names of all texts that GDAL may look for."""
+    """Yield the names of all text files with a position that GDAL may look for."""
     stem = _stem(name)
     folder, short = os.path.split(stem)
     for tail in _TAILS:
@@ -137,7 +137,7 @@ def _check_ordinary(path: Path, beside: str, most: int | None = None) -> None:
 
 
 def _check_aux(path: Path, beside: str) -> None:
-    """Refuse what ERDAS IMAGINE writes: it names further files, also for pixels."""
+    """Refuse sidecars of ERDAS IMAGINE: they name further files, also for pixels."""
     _check_ordinary(path, beside)
     with open(beside, "rb") as file:
         if file.read(15) == b"EHFA_HEADER_TAG":
@@ -148,7 +148,7 @@ def _check_aux(path: Path, beside: str) -> None:
 
 
 def _check_image(path: Path, beside: str) -> None:
-    """Refuse overviews or a mask beside an image that GDAL would open by whatever driver, or pass over."""
+    """Refuse an overview or mask beside an image that GDAL would open by any driver, or ignore."""
     _check_ordinary(path, beside)
     with open(beside, "rb") as file:
         start = file.read(4)
@@ -163,7 +163,7 @@ def _check_image(path: Path, beside: str) -> None:
 
 
 def _check_xml(path: Path, beside: str) -> None:
-    """Refuse an .aux.xml that GDAL would ignore silently, with its nodata values and its position."""
+    """Refuse an .aux.xml that GDAL would silently ignore, together with its nodata values and position."""
     if not os.access(beside, os.F_OK) or os.path.isdir(beside):
         return
     name = os.path.basename(beside)
@@ -184,9 +184,9 @@ def _check_xml(path: Path, beside: str) -> None:
 
 
 class _Texts:
-    """The texts of an .aux.xml: those that GDAL parses as a CRS in whatever form, and all others.
+    """Texts of an .aux.xml: those that GDAL parses as a CRS, and all others.
 
-    Names of classes are none of them: one may be called `pipeline (buried)`.
+    Class names are left out: one may be called `pipeline (buried)`.
     """
 
     def __init__(self) -> None:
@@ -222,7 +222,7 @@ class _Texts:
 
 
 def _check_crs_inside(path: Path, name: str) -> None:
-    """Refuse a GeoTIFF with a CRS as WKT (`ESRI PE String`) that names files."""
+    """Refuse a GeoTIFF whose WKT CRS (`ESRI PE String`) names files."""
     with open(name, "rb") as file:
         for _, value in tiff_fields(file, (_GEO_ASCII,)):
             text = value.decode("latin-1")
@@ -235,13 +235,13 @@ def _check_crs_inside(path: Path, name: str) -> None:
 
 
 def tiff_fields(file: BinaryIO, tags: Collection[int], base: int = 0) -> Iterator[tuple[str, bytes]]:
-    """Yield the fields of a TIFF's first directory that have one of the tags; none of a damaged TIFF.
+    """Yield those fields of a TIFF's first directory whose tag is in `tags`; nothing if the TIFF is damaged.
 
     Args:
-        base: byte at which the TIFF begins, within an Exif header for instance.
+        base: byte offset of the TIFF, for example within an Exif header.
 
     Yields:
-        The order of bytes, `<` or `>`, and the field's value, at most 1 MiB of it.
+        Byte order, `<` or `>`, and the field's value, cut at 1 MiB.
     """
     file.seek(base)
     head = file.read(16)

@@ -1,1 +1,1 @@
-"""Read rasters from servers: addresses, listing, patience."""
+"""Rasters on servers: addresses, listing, retries."""

@@ -1,8 +1,8 @@
-"""Buckets of object stores that speak S3: the client, what lies below an address, errors in one line.
+"""Buckets of object stores with S3's protocol: client, listing, one-line errors.
 
-Rasters are read by GDAL. Listing and writing are boto3's, which is Amazon's own: GDAL's listing ends where a
-request fails as if that were all, which would drop scenes in silence, and it writes without conditions and
-checksums. Both take the same settings from the environment, GDAL's names for them first.
+GDAL reads rasters; boto3, Amazon's own client, lists and writes objects: GDAL's listing ends silently at a
+failed request, which would drop scenes, and GDAL writes without conditions and checksums. Both take the same
+settings from the environment, GDAL's names first.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REASONS = {
 
 
 class Place(NamedTuple):
-    """A bucket and the beginning of keys in it, without a slash at its end."""
+    """A bucket and a key prefix in it, without a slash at its end."""
 
     scheme: str
     bucket: str
@@ -41,7 +41,7 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, address: str) -> Place | None:
-        """Return the place of an address of GDAL; None if it is in no bucket that can be listed."""
+        """Return the bucket and prefix of a GDAL address; None if its bucket cannot be listed."""
         for scheme in ("s3", "gs"):
             if address.startswith(f"/vsi{scheme}/"):
                 bucket, _, prefix = address.removeprefix(f"/vsi{scheme}/").partition("/")
@@ -57,7 +57,7 @@ class Place(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """An object: its key's end below a place, bytes, seconds of its last change, ETag."""
+    """One object: key relative to a place, size in bytes, time of the last change in seconds, ETag."""
 
     name: str
     size: int
@@ -66,10 +66,10 @@ class Listed(NamedTuple):
 
 
 def listing(place: Place) -> Iterator[Listed]:
-    """Yield all objects below a place, in the order of their keys; a thousand for each request.
+    """Yield all objects below a place in the order of their keys; one request per thousand.
 
     Raises:
-        SegmenterError: the store refuses, or does not answer.
+        SegmenterError: the store refuses or does not answer.
     """
     start = place.key("")
     with naming_store(str(place), "cannot list it"):
@@ -82,16 +82,16 @@ def listing(place: Place) -> Iterator[Listed]:
 
 
 def payer() -> dict[str, str]:
-    """Return the argument of requests that their sender pays for."""
+    """Return the request argument for buckets whose reader pays."""
     who = os.environ.get("AWS_REQUEST_PAYER")
     return {"RequestPayer": who} if who else {}
 
 
 def client(scheme: str = "s3") -> Any:
-    """Return the client of a store, for several threads; its settings are those of GDAL.
+    """Return the client of a store, for several threads, with GDAL's settings.
 
     Raises:
-        SegmenterError: boto3 is not installed, or the settings name nothing.
+        SegmenterError: boto3 is not installed, or the settings are invalid.
     """
     set_up_remote()
     names = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_S3_ENDPOINT", "AWS_REGION", "AWS_NO_SIGN_REQUEST")
@@ -131,7 +131,7 @@ def _amazon() -> dict[str, str | None]:
 
 
 def _google(unsigned: bool) -> dict[str, str | None]:
-    """Return a client of Google's store, by its keys for S3's language (HMAC keys)."""
+    """Return the settings of a client for Google's store, with its HMAC keys for S3's protocol."""
     key, secret = (os.environ.get(f"GS_{name}") for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY"))
     if not unsigned and not (key and secret):
         raise DatasetError(
@@ -153,10 +153,10 @@ def _yes(name: str) -> bool:
 
 @contextlib.contextmanager
 def naming_store(where: str, what: str) -> Iterator[None]:
-    """Turn boto3's errors in a block into one line that names the address, and what to do if that is known.
+    """Convert boto3's errors in a block to one line with the address and, if known, a remedy.
 
     Raises:
-        SegmenterError: the line.
+        SegmenterError: the request failed.
     """
     try:
         yield
@@ -179,6 +179,6 @@ def _why(error: Exception) -> str:
 
 
 def code_of(error: BaseException) -> str:
-    """Return the store's name for an error; empty if it is no answer of a store."""
+    """Return the store's code of an error; empty if the error is not a store's answer."""
     response = getattr(error, "response", None)
     return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""

@@ -1,8 +1,8 @@
-"""Files at servers: patience with those, and the same bytes for as long as a file is read.
+"""Files on servers: retries, and the guarantee of the same bytes while a file is read.
 
-A file is recognised by its ETag, or by time of change and size where its server gives none. What is read is
-asked for on the condition that it is still that file (`If-Match`); where a server does not keep to conditions
-it is asked for the tag once more after each reading.
+A file is identified by its ETag, or by time of change and size if the server gives none. Requests carry the
+condition that the file is unchanged (`If-Match`); if a server ignores conditions, its tag is checked again
+after each reading.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ _REFUSED = re.compile(r"response code.*\b412\b")
 _tags: dict[str, str] = {}
 """Address at a server → ETag (or time and size) of the bytes that this process reads there."""
 _keeps_conditions: dict[str, bool] = {}
-"""Beginning of addresses → whether the server refuses what is asked for on a condition that does not hold."""
+"""Server address → True if it refuses requests whose condition does not hold."""
 _conditions: dict[str, int] = {}
 _lock = threading.RLock()
 """Lock of the three above; `_conditions` counts the threads that open or read an address on its condition."""
 
 
 class _Trying(threading.local):
-    """State of this thread: it is in `patiently`."""
+    """State of this thread: True while it is in `patiently`."""
 
     already = False
 
@@ -69,31 +69,31 @@ _trying = _Trying()
 
 
 def forget_all() -> None:
-    """Forget all that is known of files at servers, and have GDAL forget their bytes."""
+    """Forget all cached facts about files on servers, and clear GDAL's cache of their bytes."""
     forget_bytes()
     _tags.clear()
     _keeps_conditions.clear()
 
 
 def forget(address: str) -> None:
-    """Have GDAL forget a file, or the archive that it lies in."""
+    """Clear GDAL's cache of a file, or of the archive that contains it."""
     forget_file(_served(address) or address)
 
 
 def known_tag(address: str) -> str | None:
-    """Return the tag of the bytes that this process reads at an address; None if nobody asked for it yet."""
+    """Return the tag of the bytes that this process reads at an address; None if not requested yet."""
     return _tags.get(_served(address) or address)
 
 
 def note_tag(address: str, tag: str) -> None:
-    """Take an ETag that a listing or another process gives; where it is another, the bytes are forgotten."""
+    """Store an ETag from a listing or another process; if it is new, forget the cached bytes."""
     if known_tag(address) not in (None, tag):
         forget(address)
     _tags[_served(address) or address] = tag
 
 
 def renewed_tag(address: str) -> str | None:
-    """Return the tag that the server gives now, of which all is read from here on; None if it gives none.
+    """Return the server's current tag, to which all further reading is bound; None if it gives none.
 
     Raises:
         OSError: the server's reason.
@@ -107,10 +107,10 @@ def renewed_tag(address: str) -> str | None:
 
 
 def check_same(address: str, tag: str | None) -> None:
-    """Ask the server once more for a tag.
+    """Ask the server again for a file's tag, and compare it.
 
     Raises:
-        ChangedInputError: it is another.
+        ChangedInputError: the tag has changed.
         OSError: the server's reason.
     """
     if tag is not None and (served := _served(address)) is not None:
@@ -118,7 +118,7 @@ def check_same(address: str, tag: str | None) -> None:
 
 
 def _served(address: str) -> str | None:
-    """Return the address of the file at a server, maybe an archive with the file; None if local."""
+    """Return the address of the file on a server, or of the archive that contains it; None if local."""
     if (network := NETWORK.search(address)) is None:
         return None
     whole = address[network.start() :]
@@ -127,7 +127,7 @@ def _served(address: str) -> str | None:
 
 
 def _tag(served: str) -> str:
-    """Return the tag of what is read at a server; asked for once.
+    """Return the tag to which reading is bound; the server is asked once.
 
     Raises:
         OSError: the server's reason.
@@ -142,7 +142,7 @@ def _tag(served: str) -> str:
 
 
 def _probe(served: str) -> None:
-    """Find whether a server keeps to conditions: only then bytes need no second look."""
+    """Find out whether a server respects conditions: else every reading needs a second check."""
     if (key := _place(served)) not in _keeps_conditions:
         _keeps_conditions[key] = False
         set_condition(served, '"another"')
@@ -156,17 +156,17 @@ def _probe(served: str) -> None:
 
 
 def _place(served: str) -> str:
-    """Return the beginning of an address: its server."""
+    """Return the part of an address that names the server."""
     return "/".join(served.split("/", 5)[:5])
 
 
 @contextlib.contextmanager
 def _on_condition(served: str, tag: str) -> Iterator[bool]:
-    """Open files in a block so that the server gives bytes of that tag alone; tells whether it does.
+    """Open files in a block on the condition of a tag; yield True if the server respects it.
 
-    Not where the user has headers of his own, which these would replace; Azure's signatures are of all
-    headers. A handle keeps the condition that it was opened with. GDAL looks through all paths that have
-    settings at each opening, so that none keeps them for longer than it takes.
+    Not used if the user sets request headers, which would be replaced, nor for Azure, which signs all
+    headers. A handle keeps the condition that it was opened with. GDAL searches all paths with settings at
+    each opening, so a path keeps its settings only during the block.
     """
     keeps = served.startswith("/vsis3/") or _keeps_conditions.get(_place(served), False)
     if not keeps or not _STRONG.fullmatch(tag) or os.environ.get("GDAL_HTTP_HEADERS"):
@@ -204,10 +204,10 @@ def _check_same(served: str, tag: str) -> None:
 
 
 def _same_bytes(address: str, action: Callable[[], T]) -> T:
-    """Run an action on the bytes that this process has read of the address before.
+    """Run an action on the same bytes that this process read at the address before.
 
     Raises:
-        ChangedInputError: the server has others now.
+        ChangedInputError: the server's file has changed.
     """
     served = _served(address)
     assert served is not None
@@ -226,13 +226,13 @@ def _same_bytes(address: str, action: Callable[[], T]) -> T:
 def patiently(address: str, action: Callable[[], T]) -> T:
     """Run an action that reads from an address; repeat it after pauses if it fails.
 
-    GDAL repeats what a server refuses for a while (429, 500 to 504). It does not where an answer ends early,
-    and keeps the half of it as if it were all: that is forgotten here before the next try.
-    `GDAL_HTTP_MAX_RETRY` and `GDAL_HTTP_RETRY_DELAY` say how often, and how long the first pause is; each
-    further one is twice as long, more or less, so that many processes do not come back at once.
+    GDAL repeats requests that a server refuses temporarily (429, 500 to 504), but not truncated answers: it
+    caches these as if complete, so the cache is cleared before the next try. `GDAL_HTTP_MAX_RETRY` is the
+    number of repeats, `GDAL_HTTP_RETRY_DELAY` the first pause; each further pause is about twice as long,
+    with some randomness so that many processes do not retry at once.
 
     Raises:
-        ChangedInputError: the file is another than the one that this process first read there.
+        ChangedInputError: the file has changed since this process first read it.
     """
     if _trying.already or not is_network(address):  # what an action does has its tries with the action
         return action()
@@ -264,7 +264,7 @@ def _in_tries(address: str, action: Callable[[], T]) -> T:
 
 
 def _pauses() -> Iterator[float]:
-    """Yield the seconds before each further try."""
+    """Yield the pause in seconds before each repeat."""
     count, first = 0, 0.0
     with contextlib.suppress(ValueError):
         count = int(os.environ.get("GDAL_HTTP_MAX_RETRY", "0"))
@@ -274,10 +274,10 @@ def _pauses() -> Iterator[float]:
 
 
 class GdalFile(io.RawIOBase):
-    """A file to be read; an answer that ends early is asked for again, and never taken for all of it."""
+    """A remote file opened for reading; truncated answers are requested again, never taken as complete."""
 
     def __init__(self, path: str) -> None:
-        """Open it.
+        """Open the file.
 
         Raises:
             OSError: GDAL's reason.
@@ -301,7 +301,7 @@ class GdalFile(io.RawIOBase):
         """Read into a buffer.
 
         Raises:
-            OSError: it gives fewer bytes than it has.
+            OSError: the file gives fewer bytes than its size.
         """
         view = memoryview(buffer).cast("B")
         wanted = max(0, min(len(view), self._size - self._at))
@@ -311,7 +311,7 @@ class GdalFile(io.RawIOBase):
         return wanted
 
     def close(self) -> None:
-        """Close it; harmless where it is closed."""
+        """Close the file, if it is open."""
         if self._file:
             close_file(self._file)
             self._file = None

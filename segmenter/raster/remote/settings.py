@@ -1,4 +1,4 @@
-"""Remote rasters: addresses instead of files, made where a user asks for them and nowhere else."""
+"""Remote rasters: addresses instead of files, created only where a user gives one."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _states: dict[str, tuple[int, int]] = {}
 
 
 class RemotePath(PosixPath):
-    """One of GDAL's own paths, with a path's names and parts, but without anything that needs a disk.
+    """A GDAL path with the interface of `pathlib` for names and parts, without anything that needs a disk.
 
-    Rasters are opened at such a path only where it has this type: a text that says the same is no permission.
-    As text it is `masked`.
+    Remote rasters are opened only by paths of this type, never by a text with the same content. Its `str` is
+    `masked`.
     """
 
     address: str
@@ -43,7 +43,7 @@ class RemotePath(PosixPath):
         """Return the path of a URL or of one of GDAL's own paths.
 
         Raises:
-            DatasetError: for any other scheme.
+            DatasetError: the scheme is another one.
         """
         scheme, separator, rest = text.partition("://")
         address = text
@@ -90,7 +90,7 @@ class RemotePath(PosixPath):
         return self
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Return size and time of change, as a listing or the server tells them; all else is 0.
+        """Return size and time of change from a listing or the server; all other fields are 0.
 
         Raises:
             OSError: the server's reason.
@@ -106,7 +106,7 @@ class RemotePath(PosixPath):
         return os.stat_result((0, 0, 0, 0, 0, 0, size, 0, changed, 0), times)
 
     def known_state(self) -> int | None:
-        """Return a hash of size and time of change, asked for once in a process; None if unknown."""
+        """Return a hash of size and time of change, requested once per process; None if unknown."""
         if self.address not in _states:
             try:
                 status = self.stat()
@@ -127,7 +127,7 @@ class RemotePath(PosixPath):
 
 
 def _unpickled(address: str, state: tuple[int, int] | None, tag: str | None) -> RemotePath:
-    """Restore a path in another process, with what is known of the file."""
+    """Restore a path in another process, with the known facts of the file."""
     path = RemotePath._at(address)
     if state is not None:
         note_state(path, *state)
@@ -142,15 +142,15 @@ def open_bytes(path: Path) -> BinaryIO:
     """Open a file's bytes, local or remote.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     return path.open_bytes() if isinstance(path, RemotePath) else path.open("rb")
 
 
 def note_state(path: RemotePath, size: int, changed: int, tag: str | None = None) -> None:
-    """Remember a file's state from a listing; if it is another, have GDAL forget the file's bytes.
+    """Store a file's state from a listing; if it has changed, clear GDAL's cache of the file.
 
-    Of a listing that names ETags only the bytes of that one are read from here on.
+    If the listing has an ETag, reading is bound to it from now on.
     """
     if tag is not None:
         from segmenter.raster.remote.patience import note_tag
@@ -164,7 +164,7 @@ def note_state(path: RemotePath, size: int, changed: int, tag: str | None = None
 
 
 def forget_all() -> None:
-    """Forget all that is known of remote files, and have GDAL forget their bytes: as in a new process."""
+    """Forget all cached facts and bytes of remote files, as in a new process."""
     from segmenter.raster.remote.patience import forget_all as forget_bytes
 
     _states.clear()
@@ -172,7 +172,7 @@ def forget_all() -> None:
 
 
 def set_up_remote() -> None:
-    """Set how GDAL speaks to servers, where the user has not; other processes get it with the environment."""
+    """Set GDAL's network options, unless the user has; child processes inherit them by the environment."""
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     # The endpoint of an S3-compatible store, as Amazon's tools take it; GDAL has settings of its own.
@@ -185,8 +185,8 @@ def set_up_remote() -> None:
 
 
 def as_gdal_takes(path: Path) -> str | Path:
-    """Return a path as rasterio takes it: a Path would lose one of an address' two slashes.
+    """Return a path in the form that rasterio takes; `Path` would drop one of an address's two slashes.
 
-    Of a file the whole path, since GDAL takes `GTIFF_DIR:2:b.tif` for a part of b.tif.
+    Local files get an absolute path, since GDAL takes `GTIFF_DIR:2:b.tif` for a page of b.tif.
     """
     return path.address if isinstance(path, RemotePath) else path.absolute()

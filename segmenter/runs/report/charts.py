@@ -1,4 +1,4 @@
-"""Charts of a run: loss, scores and learning rate over the steps; classes and confusions at the best."""
+"""Charts of a run: loss, scores and learning rate by step; classes and confusions of the best model."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ _AXIS = 70
 
 
 def line(points: Points, name: str, text: str, **look: object) -> Data:
-    """Return a curve; hovering shows its name, the step and `text`, a template of Plotly's with %{y}.
+    """Return a curve; hovering shows its name, the step and `text`, a Plotly template with %{y}.
 
-    What is None is a gap.
+    None values leave a gap.
     """
     return {
         "type": "scatter",
@@ -70,7 +70,7 @@ def steps_axis() -> Data:
 
 
 def marks(story: Story) -> Data:
-    """Return vertical lines: the best validation, and where the run was made longer."""
+    """Return vertical lines at the best validation and at extensions of the run."""
     steps = [(each.step, "extended") for each in story.run.extensions]
     if story.best is not None:
         steps.append((story.best.step, "best"))
@@ -85,7 +85,7 @@ def marks(story: Story) -> Data:
 
 
 def thinned(points: Points, most: int = MOST_POINTS) -> Points:
-    """Return at most `most` points: means of neighbours, at the last one's step."""
+    """Return at most `most` points: means of neighbours, placed at the last one's step."""
     size = math.ceil(len(points) / most) if points else 1
     if size == 1:
         return points
@@ -143,7 +143,7 @@ def _gaps(points: Points) -> str:
 
 @dataclass(frozen=True)
 class _Look:
-    """Colour of a class, and whether it is too pale to be seen on white."""
+    """Colour of a class, and whether it is too pale to be visible on white."""
 
     colour: str
 
@@ -156,14 +156,14 @@ class _Look:
 def kept(
     validations: Sequence[Validation], best: int | None, most: int = _MOST_VALIDATIONS
 ) -> list[Validation]:
-    """Return every n-th validation, the best and the last: hardly more than `most`."""
+    """Return every n-th validation, the best and the last: about `most` in all."""
     size = math.ceil(len(validations) / most) if validations else 1
     last = len(validations) - 1
     return [v for i, v in enumerate(validations) if not i % size or i == last or v.step == best]
 
 
 def scores_chart(story: Story) -> Chart | None:
-    """Draw mIoU and the IoU of each class over the validations; None without any."""
+    """Draw mIoU and the IoU of each class over the validations; None if there are none."""
     best = None if story.best is None else story.best.step
     validations = kept(story.validations, best)
     if not validations:
@@ -196,7 +196,7 @@ def scores_chart(story: Story) -> Chart | None:
 
 
 def _lowest(story: Story) -> list[LandCoverClass]:
-    """Return the classes that are drawn, by their ids: of many, those with the lowest IoU at the end."""
+    """Return the classes to draw, by id; if there are many, those with the lowest final IoU."""
     classes, last = story.run.classes.classes, story.validations[-1].iou
     values = {one.name: last.get(one.name) for one in classes}
     lowest = sorted(classes, key=lambda one: 2.0 if values[one.name] is None else values[one.name] or 0.0)
@@ -256,7 +256,7 @@ def rate_chart(story: Story) -> Chart | None:
 
 
 def class_scores(story: Story, scores: Scores) -> Chart:
-    """Draw the IoU of each class at the best validation, and the highest that it ever had."""
+    """Draw the IoU of each class at the best validation, and its highest IoU in any validation."""
     names = scores.protocol.classes
     ious = [finite(value) for value in scores.iou.tolist()]
     places = sorted(range(len(names)), key=lambda c: (ious[c] is None, -(ious[c] or 0)))
@@ -293,7 +293,7 @@ def class_scores(story: Story, scores: Scores) -> Chart:
 
 
 def _own_best(story: Story, name: str) -> tuple[float | None, str]:
-    """Return the highest IoU that a class had, and a line on when."""
+    """Return the highest IoU of a class, and a line on the validation that reached it."""
     values = [(v.iou.get(name), v) for v in story.validations]
     defined = [(value, v) for value, v in values if value is not None]
     if not defined:
@@ -330,7 +330,7 @@ def _class_table(story: Story, scores: Scores, own: Sequence[tuple[float | None,
 
 
 def means_text(scores: Scores) -> list[Block]:
-    """Return sentences on the scores over all classes, and on the classes that have none."""
+    """Return sentences on the mean scores, and on the classes without a score."""
     means = [f"{title} {table_percent(getattr(scores, key))}" for key, title in FIGURES.items()]
     text = (
         f"{', '.join(means)} (in percent). Protocol: {plain(str(scores.protocol))}; {scores.pixels:,} pixels."
@@ -349,7 +349,7 @@ def means_text(scores: Scores) -> list[Block]:
 
 
 def confusion_chart(scores: Scores) -> Chart | None:
-    """Draw the shares of each true class by what was predicted; None for one class."""
+    """Draw each true class's pixels as shares of predicted classes; None for a single class."""
     names, truth_K = scores.protocol.classes, scores.truth_pixels
     if len(names) < 2:
         return None
@@ -382,14 +382,14 @@ def confusion_chart(scores: Scores) -> Chart | None:
 
 
 def shares(scores: Scores) -> NDArray[np.float64]:
-    """Return (K, K) shares of each true class' pixels; NaN in the rows of those that do not occur."""
+    """Return (K, K) shares of each true class's pixels; NaN in rows of absent classes."""
     truth_K1 = scores.truth_pixels[:, None].astype(np.float64)
     matrix = scores.matrix.astype(np.float64)
     return np.divide(matrix, truth_K1, out=np.full(matrix.shape, np.nan), where=truth_K1 > 0)
 
 
 def _largest(scores: Scores, share_KK: NDArray[np.float64]) -> list[tuple[int, int]]:
-    """Return pairs of a true class and the one it is most taken for, the largest share first."""
+    """Return (true class, wrongly predicted class) pairs with the largest shares, largest first."""
     off = np.nan_to_num(share_KK)
     np.fill_diagonal(off, 0)
     places = np.argsort(-off, axis=None, kind="stable")[:_WORST]

@@ -1,4 +1,4 @@
-"""Write the report of a training anew, as one HTML page that needs no network."""
+"""Write the report of a training again, as one HTML page that needs no network."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write it, and say where it is."""
+    """Write the report and print its path."""
     print(write_report(arguments.run_dir, arguments.output))
     return 0

@@ -1,4 +1,4 @@
-"""Charts of a run: which classes its steps really held, beside what was promised."""
+"""Charts of a run: class coverage of its steps compared with the promises."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _HELD = [[0.0, "#7f1d1d"], [0.5, "#e8862e"], [0.999999, "#fde9c9"], [1.0, PLAN]]
 
 
 def run_text(run: RunFacts) -> list[Block]:
-    """Return sentences on the steps that a run did, and on the tiles drawn for them."""
+    """Return sentences on the steps of a run and on the tiles drawn for them."""
     blocks, short = list[Block](), run.short_steps
     if short:
         note = f"{counted(short, 'step')} of {run.steps:,} lacked a class that was promised."
@@ -42,11 +42,11 @@ def run_text(run: RunFacts) -> list[Block]:
 
 
 def run_held(name: Sequence[str], ids: Sequence[int], run: RunFacts) -> Chart:
-    """Draw the share of the run's steps that held each class, beside what was promised.
+    """Draw the share of the run's steps that held each class, beside the promises.
 
     Args:
-        name: of each class, by id.
-        ids: of the classes to show, from the top.
+        name: name of each class, by id.
+        ids: classes to show, from the top.
     """
     held, promised = run.held_share, set(run.promised)
     words = {c: "promised in every step" if c in promised else "best effort, nothing promised" for c in ids}
@@ -81,7 +81,7 @@ def _held_title(name: Sequence[str], run: RunFacts) -> str:
 
 
 def run_history(name: Sequence[str], ids: Sequence[int], run: RunFacts) -> Chart | None:
-    """Draw the classes that the steps held as the run went on; None for fewer than two lines of log."""
+    """Draw class coverage over the course of a run; None for fewer than two log lines."""
     blocks = _blocks(run.history)
     if len(blocks) < 2:
         return None
@@ -120,7 +120,7 @@ def _history_hovers(name: str, ends: Sequence[int], shares: Sequence[float]) -> 
 
 
 def _history_table(name: Sequence[str], ids: Sequence[int], run: RunFacts) -> Table:
-    """Return per class the lowest and the mean over the lines of the log."""
+    """Return the lowest and the mean coverage of each class over the log's lines."""
     rows = []
     for c in ids:
         shares = [line.held_share[c] for line in run.history]
@@ -130,6 +130,6 @@ def _history_table(name: Sequence[str], ids: Sequence[int], run: RunFacts) -> Ta
 
 
 def _blocks(history: Sequence[LogPoint]) -> list[list[LogPoint]]:
-    """Group the log's lines into at most as many groups as a chart can show."""
+    """Group the log's lines into as many groups as a chart can show, at most."""
     size = max(1, math.ceil(len(history) / _MOST_COLUMNS))
     return [list(history[i : i + size]) for i in range(0, len(history), size)]

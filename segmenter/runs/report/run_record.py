@@ -1,4 +1,4 @@
-"""Story of a run: all that its directory tells of the training, whole or stopped; imports no TensorFlow."""
+"""Record of a run: everything in its directory on the training; does not import TensorFlow."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from segmenter.runs.windows_file import ShownWindows, load_windows
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the log on some steps; what a line does not say, or what is not finite, is None.
+    """One line of the log; missing or non-finite values are None.
 
     Attributes:
-        steps: since the line before.
+        steps: steps since the line before.
         rate: tiles a second in this epoch so far.
-        waiting: share of this epoch's time so far that was spent waiting for batches.
+        waiting: share of this epoch's time so far spent waiting for batches.
     """
 
     step: int
@@ -41,11 +41,11 @@ class Line:
 
 @dataclass(frozen=True)
 class Validation:
-    """A validation by the log; scores are fractions of 1, None where undefined.
+    """A validation from the log; scores are fractions of 1, None if undefined.
 
     Attributes:
-        iou: of each class, by name.
-        protocol: as text; empty where the log does not say it.
+        iou: IoU of each class by name.
+        protocol: protocol as text; empty if the log does not have it.
     """
 
     step: int
@@ -60,7 +60,7 @@ class EpochSpeed:
     """Speed of an epoch's steps.
 
     Attributes:
-        seconds: that they took, from tiles and rate; without validation, checkpoints and the compiler.
+        seconds: time of the steps, from tiles and rate; without validation, checkpoints and compilation.
     """
 
     epoch: int
@@ -71,15 +71,15 @@ class EpochSpeed:
 
 @dataclass(frozen=True)
 class Story:
-    """All that a run directory tells.
+    """Everything that a run directory records.
 
     Attributes:
         record: position and facts of the newest checkpoint; None if missing or damaged.
-        facts: of that, else of the best model, which is all that a run handed over may have.
+        facts: facts of that checkpoint, else of the best model (a packed run may have only that).
         best, last: validations with their confusion matrices.
-        coverage: of the steps; None where the log has none.
-        windows: of the best validation.
-        missing: a sentence on each thing that could not be read, or is not shown.
+        coverage: coverage of the steps; None if the log has none.
+        windows: windows of the best validation.
+        missing: a sentence on each record that could not be read or is not shown.
     """
 
     run: Run
@@ -95,13 +95,13 @@ class Story:
 
     @property
     def steps(self) -> int:
-        """Steps that are done."""
+        """Number of steps done."""
         logged = [line.step for line in self.lines]
         return max([*logged, self.record.position.done if self.record else 0])
 
     @property
     def speeds(self) -> list[EpochSpeed]:
-        """Speed of each epoch whose steps were timed, in order."""
+        """Speed of each timed epoch, in order."""
         by_epoch: dict[int, list[Line]] = {}
         for line in self.lines:
             by_epoch.setdefault(line.epoch, []).append(line)
@@ -117,20 +117,20 @@ class Story:
 
     @property
     def waiting(self) -> float | None:
-        """Share of the steps' time that was spent waiting for data; None if it was not measured."""
+        """Share of the steps' time spent waiting for data; None if it was not measured."""
         timed = [(s.waiting, s.seconds or 1.0) for s in self.speeds if s.waiting is not None]
         total = sum(seconds for _, seconds in timed)
         return sum(waiting * seconds for waiting, seconds in timed) / total if total else None
 
     @property
     def ended_early(self) -> bool:
-        """True if validations without a gain ended it."""
+        """True if validations without improvement ended the training early."""
         patience = self.run.recipe.training.stop_after
         return bool(patience and self.record and self.record.position.without_gain >= patience)
 
     @property
     def status(self) -> str:
-        """Progress in a few words."""
+        """Progress as short text."""
         epochs = self.run.recipe.training.epochs
         if self.record is None:
             if any(validation.epoch >= epochs for validation in self.validations):
@@ -145,12 +145,12 @@ class Story:
 
 
 def read_story(path: Path) -> Story:
-    """Read all that a run directory tells; `missing` names what is damaged or not there yet.
+    """Read all records of a run directory; `missing` names damaged or missing ones.
 
     Raises:
-        CheckpointError: it is no run directory, its run.json or recipe.yaml is damaged, or its log is of
-            another format.
-        ConfigError: its recipe is not valid in this version.
+        CheckpointError: the path is no run directory, its run.json or recipe.yaml is damaged, or its log is
+            of another format.
+        ConfigError: the recipe is not valid in this version.
     """
     run = load_run(path)
     records = RunLog(path).records()
@@ -211,7 +211,7 @@ def _validation(record: Mapping[str, Any]) -> Validation:
 
 
 def finite(value: Any) -> float | None:
-    """Return a finite number, or None."""
+    """Return a finite number as float, else None."""
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return float(value)
     return None

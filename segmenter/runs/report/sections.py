@@ -1,4 +1,4 @@
-"""Sections of a training's report, and the sentences that sum it up."""
+"""Sections of a training's report, and its summary sentences."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ _WORDS = {"worst": "Many mistakes", "best": "Many classes right"}
 
 
 def write_report(run: Path, output: Path | None = None) -> Path:
-    """Write the report of a run directory, whole or not at all; gives its file.
+    """Write the report of a run directory, completely or not at all; return its path.
 
     Args:
-        output: another file than `report.html` in the run.
+        output: path instead of `report.html` in the run.
 
     Raises:
-        CheckpointError: it is no run directory, or its records are damaged.
+        CheckpointError: the path is no run directory, or its records are damaged.
         OutputError: the file cannot be written.
         SegmenterError: a package of the extra `report` is not installed.
     """
@@ -64,7 +64,7 @@ def write_report(run: Path, output: Path | None = None) -> Path:
 
 
 def html_report(story: Story) -> str:
-    """Return the page of a run.
+    """Return a run's report as an HTML page.
 
     Raises:
         SegmenterError: a package of the extra `report` is not installed.
@@ -79,7 +79,7 @@ def html_report(story: Story) -> str:
 
 
 def report_sections(story: Story) -> list[Section]:
-    """Return all parts of the page."""
+    """Return all sections of the page."""
     sections = [
         _curves(story),
         _classes(story),
@@ -93,7 +93,7 @@ def report_sections(story: Story) -> list[Section]:
 
 
 def headline(story: Story) -> str:
-    """Return the best score and how far the training came, in one or two sentences."""
+    """Return the best score and the training's progress in one or two sentences."""
     came = story.status[0].upper() + story.status[1:]
     if story.best is None:
         why = (

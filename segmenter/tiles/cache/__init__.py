@@ -1,1 +1,1 @@
-"""Keep decoded pixels of tiles in packs on the disk: keys, file format, writer, folder."""
+"""Packs of decoded pixels on the disk: keys, file format, writer, folder."""

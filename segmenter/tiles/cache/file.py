@@ -1,14 +1,14 @@
-"""Pack: one file with the decoded pixels of many scenes in chunks, whole or not at all, checked when read.
+"""Pack file: decoded pixels of many scenes in chunks, written whole or not at all, checked when read.
 
-    chunks        raw, or compressed with LZ4 where that makes them smaller
-    table         16 bytes a chunk: where it lies, how long it is, its CRC-32
+    chunks        raw, or compressed with LZ4 if that is smaller
+    table         16 bytes a chunk: position, length, CRC-32
     contents      sealed JSON: the scenes' keys, types, shapes and first chunks
-    end           signature, place and length of the contents, CRC-32 of these
+    end           signature, position and length of the contents, CRC-32 of these fields
 
-A scene's image has a chunk for each square of 128 pixels, row by row, and after these as many of validity,
-empty where all pixels have data; a class map has the former alone. Scenes of about a tile are one chunk.
-Checking whole packs at each start would read all of the data, which may be 200 GB: a chunk is checked when a
-process reads it for the first time (1.2 GB/s on one core).
+A scene's image has a chunk for each square of 128 pixels, row by row, followed by as many validity chunks,
+empty if all pixels have data; a class map has no validity. Scenes of about a tile are one chunk. Checking
+whole packs at each start would read all of the data, which may be 200 GB: a chunk is checked when a process
+reads it for the first time (1.2 GB/s on one core).
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ _WORTH = 0.9
 
 
 class DamagedError(Exception):
-    """A chunk is not what was written; the scene must be decoded anew."""
+    """A chunk differs from the data written; the scene must be decoded again."""
 
 
 class Content(BaseModel):
-    """A scene's image or class map in a pack; `nodata`: as `raster.validity.void_values`."""
+    """A scene's image or class map in a pack; `nodata` as in `raster.validity.void_values`."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -85,11 +85,11 @@ class Content(BaseModel):
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Chunks down and across."""
+        """Number of chunks down and across."""
         return -(-self.shape[0] // self.chunk[0]), -(-self.shape[1] // self.chunk[1])
 
     def fits(self, kind: Kind, chunks: int) -> bool:
-        """Return True if a table of that many chunks can hold it."""
+        """Return True if this content is consistent with a table of `chunks` chunks."""
         down, across = self.grid
         right = len(self.shape) == 3 if kind == "image" else len(self.shape) == 2 and self.dtype == "|u1"
         right &= self.chunk == chunk_of(self.size)
@@ -118,7 +118,7 @@ def chunk_of(size: Size) -> tuple[int, int]:
 
 @dataclass
 class _Mapped:
-    """A pack in memory: its bytes, its table, and which chunks were found whole."""
+    """A memory-mapped pack: its bytes, its table, and flags of chunks already checked."""
 
     bytes: memoryview
     table: NDArray[Any]
@@ -129,15 +129,15 @@ class Pack:
     """A finished pack; safe to read from several threads, and opened by the process that first reads it.
 
     Attributes:
-        path: of the file.
-        contents: of the pack.
+        path: path of the file.
+        contents: scenes in the pack.
     """
 
     def __init__(self, path: Path) -> None:
-        """Read what the pack says of itself.
+        """Read the pack's contents and table position.
 
         Raises:
-            DamagedError: it is no pack, another format's, or damaged; OSError: it cannot be read.
+            DamagedError: the file is no pack, has another format, or is damaged; OSError: it cannot be read.
         """
         self.path, self._lock = path, threading.Lock()
         self._mapped: _Mapped | None = None
@@ -157,10 +157,10 @@ class Pack:
         vars(self).update(state, _mapped=None, _lock=threading.Lock(), contents=())
 
     def chunk(self, number: int) -> memoryview:
-        """Return the stored bytes of a chunk, checked; nothing is copied.
+        """Return the checked, stored bytes of a chunk without a copy.
 
         Raises:
-            DamagedError: they are not.
+            DamagedError: the chunk is damaged.
         """
         mapped = self._mapped or self._map()
         offset, length, crc = mapped.table[number].item()
@@ -195,7 +195,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _said(file: BinaryIO, size: int) -> tuple[_Contents, int]:
-    """Return the contents of a pack and the place of its table."""
+    """Return the contents of a pack and the position of its table."""
     try:
         file.seek(max(0, size - END.size))
         end = file.read(END.size)
@@ -221,7 +221,7 @@ def _damage() -> Iterator[None]:
 
 
 class PackedArray:
-    """A scene's image or class map as it lies in a pack."""
+    """A scene's image or class map in a pack."""
 
     __slots__ = ("content", "pack")
 
@@ -235,14 +235,14 @@ class PackedArray:
         self.pack, self.content = state
 
     def read(self, window: Window, out: NDArray[Any] | None, valid: NDArray[np.bool_] | None = None) -> None:
-        """Read pixels of a window inside the scene into `out`, and where they have data into `valid`.
+        """Read pixels of a window inside the scene into `out`, and their validity into `valid`.
 
         Args:
-            out: (h, w, C) or (h, w); None: they are not read.
-            valid: (h, w) of an image.
+            out: (h, w, C) or (h, w); None: pixels are not read.
+            valid: (h, w), only for images.
 
         Raises:
-            DamagedError: a chunk is not what was written.
+            DamagedError: a chunk is damaged.
         """
         content = self.content
         (down, across), first, codec = content.grid, content.first, content.codec
@@ -262,7 +262,7 @@ class PackedArray:
 
 
 def _spans(start: int, stop: int, step: int, size: int) -> Iterator[tuple[int, int, slice, slice]]:
-    """Yield the chunks under a range of rows (or columns): number, length, part in it, part of the range."""
+    """Yield the chunks under a range of rows (or columns): number, length, slice in it, slice of range."""
     for number in range(start // step, -(-stop // step)):
         at = number * step
         end = min(at + step, size)
@@ -279,7 +279,7 @@ def _mask(stored: memoryview, shape: tuple[int, int], codec: CacheCodec) -> NDAr
 def _expanded(
     stored: memoryview, dtype: np.dtype[Any], shape: tuple[int, ...], codec: CacheCodec
 ) -> NDArray[Any]:
-    """Return a chunk as an array: the mapped bytes themselves if they are not compressed."""
+    """Return a chunk as an array; uncompressed chunks are not copied."""
     size = math.prod(shape) * dtype.itemsize
     try:
         raw = stored if len(stored) == size or codec == "none" else lz4().decompress(stored, size)
@@ -290,7 +290,7 @@ def _expanded(
 
 @functools.cache
 def lz4() -> Any:
-    """Return the codec: 2 GB/s a core and more, without Python's lock; pyarrow is here for the tile index."""
+    """Return the LZ4 codec: over 2 GB/s a core, releases the GIL; pyarrow is needed for the index anyway."""
     return pa.Codec("lz4_raw")
 
 
@@ -298,17 +298,17 @@ def lz4() -> Any:
 
 
 class PackWriter:
-    """Writes a pack aside; for one thread. It counts once `finish` has given it its name.
+    """Writer of a pack under a temporary name, for one thread; `finish` gives it its final name.
 
     Attributes:
-        bytes: written so far.
+        bytes: number of bytes written so far.
     """
 
     def __init__(self, path: Path, aside: Path, kind: Kind, codec: CacheCodec) -> None:
         """Begin a pack.
 
         Raises:
-            OSError: it cannot be written there.
+            OSError: the file cannot be written there.
         """
         self._path, self._aside, self._kind, self._codec = path, aside, kind, codec
         self._file = aside.open("xb")
@@ -317,12 +317,12 @@ class PackWriter:
         self.bytes = 0
 
     def add(self, key: str, size: Size, rows: Iterable[Rows], nodata: tuple[float | None, ...] = ()) -> None:
-        """Add a scene's rows from the top, in strips of a multiple of `CHUNK` but for the last.
+        """Add a scene's rows from the top, in strips whose height is a multiple of `CHUNK` except the last.
 
-        Where they cannot be had, the pack is as it was before.
+        After an error the pack is unchanged.
 
         Raises:
-            DatasetError: they are not those of the scene; OSError: there is no space.
+            DatasetError: the rows do not match the scene; OSError: the disk is full.
         """
         chunk, table, masks = chunk_of(size), len(self._table), list[tuple[int, int, int]]()
         try:
@@ -371,7 +371,7 @@ class PackWriter:
                     masks.append((0, 0, 0) if none_lacks else self._stored(np.packbits(valid[part])))
 
     def _stored(self, array: NDArray[Any]) -> tuple[int, int, int]:
-        """Write a chunk; gives its row of the table."""
+        """Write a chunk; return its row of the table."""
         raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         if self._codec == "lz4":
             small = lz4().compress(raw, asbytes=True)
@@ -381,10 +381,10 @@ class PackWriter:
         return at, len(raw), zlib.crc32(raw)
 
     def finish(self) -> None:
-        """Bring it to the disk and give it its name; without a scene it goes.
+        """Sync the pack to the disk and rename it; remove it if it has no scene.
 
         Raises:
-            OSError: there is no space.
+            OSError: the disk is full.
         """
         if not self._contents:
             return self.discard()
@@ -403,7 +403,7 @@ class PackWriter:
         return None
 
     def discard(self) -> None:
-        """Remove what was not finished."""
+        """Remove the unfinished file."""
         with contextlib.suppress(OSError):
             self._file.close()
         self._aside.unlink(missing_ok=True)

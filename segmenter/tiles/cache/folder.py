@@ -1,7 +1,7 @@
-"""Folder of packs: what is in it, written by several trainings at once, limited in size.
+"""Folder of packs: listing, writing by several trainings at once, size limit.
 
-A pack in use is locked (flock) by the process that reads it; whoever makes room leaves it alone. What killed
-processes left half-written is removed once no living one writes. Where a file system has no locks, all stays.
+A process that reads a pack locks it (flock); locked packs are never removed to make room. Unfinished files of
+killed processes are removed once no process writes. On a file system without locks nothing is removed.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _ASIDE = re.compile(r"\.(image|label)-[0-9a-f]{16}-[0-9a-f]{8}\.pack\.part")
 
 
 class PackFolder:
-    """The packs of one dataset, as they were when last looked at; safe to use from several threads.
+    """Packs of one dataset, as of the last `look`; safe to use from several threads.
 
     Args:
-        cache: folder that the packs' folder lies in.
-        shared: `cache` is one of several below a folder that a limit is for.
+        cache: parent of the packs' folder.
+        shared: True if the size limit covers several such folders with one parent.
     """
 
     def __init__(self, cache: Path, *, shared: bool = False) -> None:
@@ -42,11 +42,11 @@ class PackFolder:
         self.damaged: list[Path] = []
 
     def __getstate__(self) -> dict[str, object]:
-        """Pickle without locks: this process keeps its own on the packs."""
+        """Pickle without locks: they belong to this process."""
         return {**vars(self), "_packs": {}, "_found": {}, "_held": {}}
 
     def look(self) -> None:
-        """Take notice of what is there now; of two packs with the same scene the newer counts."""
+        """List the packs again; if two packs have the same scene, use the newer one."""
         names = sorted(path.name for path in _packs_in(self.path))
         for name in [name for name in names if name not in self._packs]:
             try:
@@ -66,10 +66,10 @@ class PackFolder:
         return self._found.get(key)
 
     def hold(self, packs: Iterable[Pack]) -> bool:
-        """Keep others from removing packs while this process lives, and note that they were used.
+        """Lock packs against removal for the life of this process, and mark them as used.
 
         Returns:
-            Whether all are there still; where not, `look` again.
+            True if all still exist; if not, call `look` again.
         """
         for pack in packs:
             if pack.path.name in self._held:
@@ -89,7 +89,7 @@ class PackFolder:
         return True
 
     def release(self) -> None:
-        """Give the packs back."""
+        """Release the locks of all packs."""
         while self._held:
             os.close(self._held.popitem()[1])
 
@@ -99,20 +99,20 @@ class PackFolder:
     # --------------------------------------------------------------------------------- writing
 
     def writer(self, kind: Kind, codec: CacheCodec) -> PackWriter:
-        """Return a new pack under a unique name.
+        """Return a writer of a new pack with a unique name.
 
         Raises:
-            OSError: it cannot be written there.
+            OSError: the file cannot be written there.
         """
         name = f"{kind}-{time.time_ns():016x}-{secrets.token_hex(4)}.pack"
         return PackWriter(self.path / name, self.path / f".{name}.part", kind, codec)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Keep others from sweeping while something is written; the folder is made.
+        """Create the folder, and keep other processes from `sweep` during the block.
 
         Raises:
-            DatasetError: it cannot be written.
+            DatasetError: the folder cannot be written.
         """
         with contextlib.ExitStack() as stack:
             try:
@@ -129,9 +129,9 @@ class PackFolder:
         return self.path.with_name(f".{FOLDER}.lock")
 
     def sweep(self) -> int:
-        """Remove half-written packs that killed processes left; gives their number.
+        """Remove unfinished packs of killed processes; return their number.
 
-        Where another process is writing, or that is unknown, all stay until a later start.
+        If another process is writing, or that is unknown, nothing is removed until a later start.
         """
         left = [path for path in _files_in(self.path) if _ASIDE.fullmatch(path.name)]
         if not left:
@@ -146,13 +146,13 @@ class PackFolder:
         return len(left)
 
     def remove_damaged(self) -> int:
-        """Remove packs that are none, or of another format, unless they are in use; gives their number."""
+        """Remove damaged packs and packs of another format, unless in use; return their number."""
         removed = sum(_removed(path) for path in self.damaged)
         self.damaged = []
         return removed
 
     def remove_replaced(self) -> int:
-        """Remove packs of which all is in newer ones, unless they are in use; gives the bytes removed."""
+        """Remove packs whose scenes are all in newer packs, unless in use; return the bytes removed."""
         used = {one.pack.path for one in self._found.values()}
         old = [pack for pack in self._packs.values() if pack.path not in used]
         removed = sum(pack.bytes for pack in old if _removed(pack.path))
@@ -160,14 +160,14 @@ class PackFolder:
         return removed
 
     def make_room(self, needed: int, limit: int | None) -> int:
-        """Remove packs that were not used for longest, until there is room; gives the bytes removed.
+        """Remove the least recently used packs until there is room; return the bytes removed.
 
         Args:
-            needed: bytes that are about to be written.
-            limit: of all packs, in bytes; None: what the disk has.
+            needed: bytes to be written.
+            limit: limit in bytes for all packs; None: the disk's space.
 
         Raises:
-            DatasetError: there is no room even so.
+            DatasetError: there is still no room.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         sizes = {path: path.stat() for path in self._under_the_limit()}
@@ -194,7 +194,7 @@ class PackFolder:
         return removed
 
     def _under_the_limit(self) -> list[Path]:
-        """Return all packs that one limit covers: of each dataset in a folder that the recipe names."""
+        """Return all packs under one limit: those of all datasets in a folder that the recipe names."""
         folders = self.path.parents[1].glob(f"*/{FOLDER}") if self._shared else [self.path]
         return [path for folder in folders for path in _packs_in(folder)]
 
@@ -218,7 +218,7 @@ def _same(handle: int, path: Path) -> bool:
 
 
 def _removed(path: Path) -> bool:
-    """Remove a pack that no process reads; gives whether it is gone."""
+    """Remove a pack that no process reads; return True if it is gone."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:

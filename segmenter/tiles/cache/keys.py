@@ -1,4 +1,4 @@
-"""Packing: scenes are decoded into packs, several at once; what is complete counts, also after an error."""
+"""Packing: scenes are decoded into packs in parallel; completed packs are kept after an error."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from segmenter.tiles.cache.file import STRIP_ROWS, Kind, PackedArray, PackWriter
 from segmenter.tiles.cache.folder import PackFolder
 
 _VALIDITY = 3
-"""Number of the rule which pixels have data: what was packed under another is made anew."""
+"""Version of the validity rule: scenes packed under another one are packed again."""
 _PACK_BYTES = 1 << 30
-"""A pack is finished from this size on: what a kill loses for each thread."""
+"""Size in bytes at which a pack is finished: a kill loses at most this for each thread."""
 _MOST_PACKS = 128
 """Packs of one packing, about: each takes two of the 1024 files that a process may open."""
 
@@ -36,8 +36,8 @@ class Job:
     """A scene's image or class map to pack.
 
     Attributes:
-        bytes: that it takes without compression.
-        nodata: of an image's bands, as `raster.validity.void_values`.
+        bytes: size without compression.
+        nodata: nodata value of each band of an image, from `raster.validity.void_values`.
     """
 
     scene: Scene
@@ -62,10 +62,9 @@ class Job:
 
 
 def key_of(dataset: Dataset, scene: Scene, kind: Kind) -> str | None:
-    """Return a key of all that a scene's pixels depend on: its file's state, and how it is decoded.
+    """Return a key of everything that a scene's pixels depend on: the file's state, and decoding settings.
 
-    The class map is part of a label's key alone, and of that its values, not the classes' names. None where
-    there is no such file.
+    A label's key also has the class map's values, but not its names. None if there is no such file.
     """
     path = scene.image if kind == "image" else scene.label
     if path is None:
@@ -84,7 +83,7 @@ def key_of(dataset: Dataset, scene: Scene, kind: Kind) -> str | None:
 
 
 def rows_of(dataset: Dataset, scene: Scene, kind: Kind) -> Iterator[Rows]:
-    """Yield a scene's image with its validity, or its class ids, from the top in strips of rows."""
+    """Yield a scene's image with its validity, or its class ids, in strips of rows from the top."""
     if kind == "image":
         with open_raster(scene.image, dataset.bands) as raster:
             for strip in _strips(raster.info.size):
@@ -111,15 +110,15 @@ def pack(
     kept: Callable[[PackedArray], bool] = lambda array: True,
     workers: int | None = None,
 ) -> None:
-    """Decode scenes into packs; room for them was made.
+    """Decode scenes into packs; the caller has made room for them.
 
     Args:
-        told: is called with the pixels of every strip that was written, from any thread.
-        kept: tells if what another process has packed in the meantime will do.
-        workers: threads; None: as many as there are cores.
+        told: called with the number of pixels of every strip written, from any thread.
+        kept: returns True if the result of another process, packed in the meantime, can be used.
+        workers: number of threads; None: number of cores.
 
     Raises:
-        OutputError: there is no space; SegmenterError: a scene cannot be read. What was complete stays.
+        OutputError: the disk is full; SegmenterError: a scene cannot be read. Completed packs stay.
     """
     if not jobs:
         return
@@ -139,7 +138,7 @@ def pack(
 
 
 class _Writers:
-    """Packs that are being written: one of a kind for each thread that needs one."""
+    """Packs being written: one of each kind per thread."""
 
     def __init__(
         self,
@@ -149,7 +148,7 @@ class _Writers:
         told: Callable[[Job, int], None],
         kept: Callable[[PackedArray], bool],
     ) -> None:
-        """Prepare writers; a pack is finished from `full` bytes on."""
+        """Store the settings; a pack is finished once it has `full` bytes."""
         self._dataset, self._folder, self._full = dataset, folder, full
         self._told, self._kept = told, kept
         self._lock, self._stopped = threading.Lock(), False
@@ -160,7 +159,7 @@ class _Writers:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Finish what is complete; an error before goes before one of this."""
+        """Finish the packs with complete scenes; an earlier error takes precedence over one here."""
         for writer in [*self._waiting["image"], *self._waiting["label"]]:
             try:
                 with _writing(self._folder.path, writer):
@@ -170,7 +169,7 @@ class _Writers:
                     raise
 
     def stop(self) -> None:
-        """Give up the scenes that are being packed: after an error or Ctrl-C nobody waits for large ones."""
+        """Abandon scenes being packed: after an error or Ctrl-C, nobody waits for large ones."""
         self._stopped = True
 
     def add(self, job: Job) -> None:
@@ -221,7 +220,7 @@ class _Writers:
 
 @contextlib.contextmanager
 def _writing(folder: Path, writer: PackWriter | None) -> Iterator[None]:
-    """Turn an error of the system into one line; discard the pack that it befell."""
+    """Convert system errors in the block to a one-line OutputError; discard the affected pack."""
     try:
         yield
     except OSError as error:

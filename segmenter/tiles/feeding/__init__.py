@@ -1,1 +1,1 @@
-"""Feeding: batches made ahead, in the order of their need, by threads or by worker processes."""
+"""Feeding: batches prefetched in the order of use, by threads or worker processes."""

@@ -1,4 +1,4 @@
-"""Feed: the batches of epochs, made ahead in the order of their need; the same ones whoever makes them."""
+"""Feed: prefetched batches of epochs in the order of use, identical whoever makes them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from segmenter.tiles.feeding.slots import BatchShape
 
 
 class Feed:
-    """Batches of a training, made ahead by threads of this process or by worker processes.
+    """Batches of a training, prefetched by threads of this process or by worker processes.
 
-    A bounded number is under way or waiting, the next steps first. `begin` starts an epoch before its first
-    batch is asked for, so that a validation need not be followed by idle devices.
+    A bounded number of batches is in progress or waiting, the next steps first. `begin` starts an epoch
+    before its first batch is taken, so that devices are not idle after a validation.
 
     Attributes:
-        loader: makes the batches.
-        fault: what failed, for those to whom TensorFlow gives its text only.
+        loader: maker of the batches.
+        fault: the original error, for callers to whom TensorFlow passes only its text.
 
     Args:
-        pool: of worker processes, which the feed closes with itself; None: threads of this process.
+        pool: worker processes, closed together with the feed; None: threads of this process.
     """
 
     def __init__(self, loader: BatchLoader, batch: int, pool: WorkerPool | None = None) -> None:
@@ -46,13 +46,13 @@ class Feed:
 
     @property
     def drawn(self) -> DrawCounts:
-        """A copy of the counts of all draws so far."""
+        """Copy of the counts of all draws so far."""
         return self._maker.drawn
 
     def begin(self, plan: Plan, epoch: int, first: int = 0) -> None:
-        """Begin an epoch's batches from a step on; of another epoch, none will be asked for any more.
+        """Begin an epoch's batches at a step; drop batches of other epochs.
 
-        What was begun of this very epoch from that step on is kept.
+        If this epoch was already begun at that step, its batches are kept.
         """
         with self._lock:
             if self._plan is not plan or (self._epoch, self._next) != (epoch, first):
@@ -60,11 +60,11 @@ class Feed:
             self._fill()
 
     def take(self, plan: Plan, epoch: int, step: int, into: Batch) -> None:
-        """Copy the batch of a step into arrays; quick where steps are taken one after the other.
+        """Copy the batch of a step into arrays; fast if steps are taken in order.
 
         Raises:
-            SegmenterError: a file is wrong; a worker process was killed, or has no memory.
-            FeedClosedError: the feed was closed meanwhile.
+            SegmenterError: a file is invalid; a worker process was killed or has no memory.
+            FeedClosedError: the feed was closed in the meantime.
         """
         with self._lock:
             if self._plan is not plan or (self._epoch, self._next) != (epoch, step):
@@ -82,11 +82,11 @@ class Feed:
             self._fill()
 
     def check(self) -> None:
-        """Raise TrainingError where a worker process is gone, also while no batch is waited for."""
+        """Raise TrainingError if a worker process has died, even while no batch is awaited."""
         self._maker.check()
 
     def close(self) -> None:
-        """End the work; also while another thread waits for a batch."""
+        """End the work, even while another thread waits for a batch."""
         self._maker.close()
 
     def __enter__(self) -> Feed:
@@ -103,7 +103,7 @@ class Feed:
         self._next = self._sent = step
 
     def _fill(self) -> None:
-        """Order as many of the next batches as there is room for."""
+        """Order as many of the next batches as fit."""
         assert self._plan is not None
         while self._maker.room and self._sent < self._plan.steps:
             order = Order.of(self._plan, self._epoch, self._sent)
@@ -112,7 +112,7 @@ class Feed:
             self._sent += 1
 
     def _made(self, step: int) -> tuple[int, Batch]:
-        """Wait for a step's batch; return its ticket and the batch."""
+        """Wait for a step's batch; return its order's ticket and the batch."""
         while True:
             self._fill()  # what was given up may have made room only now
             ticket = self._ordered.get(step)

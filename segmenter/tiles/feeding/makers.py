@@ -1,4 +1,4 @@
-"""Makers of batches: what a feed asks of those who make them, and the threads of this process."""
+"""Makers of batches: the interface that a feed needs, and its implementation by threads."""
 
 from __future__ import annotations
 
@@ -14,58 +14,58 @@ _POLL_SECONDS = 0.2
 
 
 class FeedClosedError(Exception):
-    """A batch was waited for when the feed was closed: the training has ended."""
+    """A batch was awaited while the feed was closed: the training has ended."""
 
 
 class Maker(ABC):
-    """Makes batches that are ordered, side by side; used under the lock of its feed, but for `close`."""
+    """Interface of makers of ordered batches; called under the lock of a feed, except `close`."""
 
     @property
     @abstractmethod
     def room(self) -> int:
-        """Orders that may be given now: what bounds the memory."""
+        """Number of further orders that may be given now; this limits memory."""
 
     @property
     @abstractmethod
     def drawn(self) -> DrawCounts:
-        """A copy of the counts of all draws so far."""
+        """Copy of the counts of all draws so far."""
 
     @abstractmethod
     def begin(self, order: Order) -> None:
-        """Begin a batch; there must be room."""
+        """Begin a batch; requires `room`."""
 
     @abstractmethod
     def result(self, ticket: int) -> Batch | None:
-        """Return a batch, valid until it is dropped, or raise its error; None: it is not made yet."""
+        """Return a batch, valid until dropped, or raise its error; None: not finished yet."""
 
     @abstractmethod
     def drop(self, ticket: int) -> None:
-        """Give up a batch that was used, or will not be."""
+        """Release a batch that was used or is no longer needed."""
 
     @abstractmethod
     def wait(self) -> None:
-        """Return when something may have been made, or soon.
+        """Wait until a batch may have been finished.
 
         Raises:
-            TrainingError: a worker process is gone.
+            TrainingError: a worker process has died.
             FeedClosedError: the maker is closed.
         """
 
     @abstractmethod
     def check(self) -> None:
-        """Raise TrainingError where a worker process is gone."""
+        """Raise TrainingError if a worker process has died."""
 
     @abstractmethod
     def close(self) -> None:
-        """End the work; also while another thread waits."""
+        """End the work, even while another thread waits."""
 
 
 class Threads(Maker):
-    """Makes batches in threads of this process; Python's lock lets only part of a batch be made side by side.
+    """Maker of batches in threads of this process; the GIL limits how much runs in parallel.
 
     Args:
-        threads: that work.
-        ahead: batches that may be under way or waiting.
+        threads: number of threads.
+        ahead: batches that may be in progress or waiting.
     """
 
     def __init__(self, loader: BatchLoader, threads: int, ahead: int) -> None:
@@ -121,7 +121,7 @@ class Threads(Maker):
             self._made[ticket] = made
 
     def check(self) -> None:
-        """Do nothing: threads end only with the program."""
+        """Do nothing: threads cannot die before the program."""
 
     def close(self) -> None:
         self._closed = True

@@ -1,4 +1,4 @@
-"""Measurement of the input alone: processor time a tile by stage, tiles a second."""
+"""Measurement of the input pipeline alone: processor time of a tile by stage, tiles a second."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ Times = tuple[float, float, float]
 
 
 class ThreadTimes:
-    """Times of the thread that makes it.
+    """Clocks of the thread that creates it.
 
     Attributes:
-        knows_queue: whether the kernel tells the time in the scheduler's queue; without, it is taken for 0.
+        knows_queue: True if the kernel reports the time in the scheduler's queue; otherwise it counts as 0.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class ThreadTimes:
         weakref.finalize(self, os.close, self._file)
 
     def now(self) -> Times:
-        """Return the seconds by the clock, of the processor, and in the scheduler's queue."""
+        """Return three times in seconds: wall clock, processor, scheduler's queue."""
         queued = int(os.pread(self._file, 100, 0).split()[1]) / 1e9 if self.knows_queue else 0.0
         return time.perf_counter(), time.thread_time(), queued
 
@@ -59,7 +59,7 @@ class Cost:
     """Cost of a tile, in seconds of one thread.
 
     Attributes:
-        stages: seconds a tile by stage; of the processor, but for `WAITING`.
+        stages: seconds a tile by stage: processor time, except `WAITING`.
     """
 
     stages: dict[str, float]
@@ -76,7 +76,7 @@ class Cost:
 
 
 class _Clock:
-    """Time by stage; a stage within another one is taken off it."""
+    """Stopwatch by stage; the time of a nested stage is subtracted from the outer one."""
 
     def __init__(self) -> None:
         self.processor: dict[str, float] = defaultdict(float)
@@ -100,7 +100,7 @@ class _Clock:
 
 
 class _Timed:
-    """An object of which some methods are timed."""
+    """Wrapper of an object that times some of its methods."""
 
     def __init__(self, inner: Any, clock: _Clock, stage: str) -> None:
         self._inner, self._clock, self._stage = inner, clock, stage
@@ -109,17 +109,17 @@ class _Timed:
         return getattr(self._inner, name)
 
     def __call__(self, *arguments: Any, **options: Any) -> Tile:
-        """Call it, timed."""
+        """Call the object, timed."""
         with self._clock.stage(self._stage):
             return cast(Tile, self._inner(*arguments, **options))
 
     def read(self, *arguments: Any) -> Tile:
-        """Read from a store, timed."""
+        """Read a tile from a store, timed."""
         with self._clock.stage(self._stage):
             return cast(Tile, self._inner.read(*arguments))
 
     def read_label(self, *arguments: Any) -> Any:
-        """Read from a store, timed."""
+        """Read labels from a store, timed."""
         with self._clock.stage(self._stage):
             return self._inner.read_label(*arguments)
 
@@ -149,10 +149,10 @@ def cost_of_a_tile(
     plan: Plan,
     seconds: float,
 ) -> Cost:
-    """Measure the cost of a tile by making batches one after the other in this thread.
+    """Measure the cost of a tile by making batches one by one in this thread.
 
     Args:
-        seconds: of processor time that it may take, beyond the batch that it needs at least.
+        seconds: limit of processor time; at least one batch is made.
     """
     clock = _Clock()
     loader = _MeasuredLoader(clock, recipe, index, store, statistics)
@@ -172,7 +172,7 @@ def _timed_load(loader: BatchLoader, clock: _Clock, plan: Plan, step: int) -> No
 
 
 def _repeat(work: Callable[[int], object], steps: int, seconds: float) -> int:
-    """Do a step after the other, from the first again after the last, for so long; gives how many."""
+    """Repeat the steps in a cycle for `seconds` of processor time; return how many were done."""
     started, done = time.thread_time(), 0
     while not done or time.thread_time() - started < seconds:
         work(done % steps)
@@ -192,11 +192,11 @@ def _copy_seconds(shape: BatchShape) -> float:
 
 
 def rate_of(feed: Feed, plan: Plan, steps: int, seconds: float, warm: int) -> tuple[float, int]:
-    """Measure a feed's tiles a second by the clock; return them and the steps that were taken.
+    """Measure a feed's tiles a second by wall clock; return the rate and the steps taken.
 
     Args:
         steps, seconds: limits, whichever comes first.
-        warm: steps that are not counted: those that were begun together at the start.
+        warm: number of first steps to leave out, which were begun together.
     """
     into, started, done = feed.shape.empty(), 0.0, 0
     for number in range(warm + steps):

@@ -1,4 +1,4 @@
-"""Orders: a batch to be made, with what of the plan it needs, and what came of it."""
+"""Orders of batches, with the part of the plan that they need, and answers to them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _TICKETS = itertools.count()
 
 @dataclass(frozen=True)
 class Order:
-    """One step of an epoch, as a worker gets it: some hundred bytes, whatever the plan's length.
+    """One step of an epoch, as sent to a worker: some hundred bytes, whatever the plan's length.
 
     Attributes:
-        ticket: its number among all orders.
-        row_B, wanted_B, blocks, promised, parts, quotas: that step's part of the plan, as in `Plan`.
+        ticket: number of the order.
+        row_B, wanted_B, blocks, promised, parts, quotas: the step's part of the plan, as in `Plan`.
     """
 
     ticket: int
@@ -37,14 +37,14 @@ class Order:
 
     @classmethod
     def of(cls, plan: Plan, epoch: int, step: int) -> Order:
-        """Return the order of a step of a plan, with a ticket of its own."""
+        """Return the order of a plan's step, with a new ticket."""
         wanted_B = None if plan.wanted_SB is None else plan.wanted_SB[step].copy()
         row_B = plan.rows_SB[step].copy()
         promises = (plan.blocks, plan.promised, plan.parts, plan.quotas)
         return cls(next(_TICKETS), epoch, step, row_B, wanted_B, *promises)
 
     def plan(self) -> Plan:
-        """Return a plan whose steps up to this one have this one's row: `BatchLoader.load` uses no other."""
+        """Return a plan whose steps up to this one have this step's row, as `BatchLoader.load` needs it."""
         rows_SB = np.broadcast_to(self.row_B, (self.step + 1, len(self.row_B)))
         wanted_SB = None if self.wanted_B is None else np.broadcast_to(self.wanted_B, rows_SB.shape)
         return Plan(
@@ -63,7 +63,7 @@ class Order:
 
     @property
     def title(self) -> str:
-        """Step and epoch for messages; people count from 1."""
+        """Step and epoch for messages, counted from 1."""
         return f"step {self.step + 1} of epoch {self.epoch + 1}"
 
 
@@ -72,9 +72,9 @@ class Answer:
     """A worker's answer to an order.
 
     Attributes:
-        drawn: counts of this batch's draws; None where it failed.
-        error: what failed.
-        traceback: of an error that is a defect of the program, as text; empty elsewhere.
+        drawn: counts of this batch's draws; None if it failed.
+        error: the exception; None if the batch was made.
+        traceback: text of the traceback if the error is a defect of the program; else empty.
     """
 
     ticket: int

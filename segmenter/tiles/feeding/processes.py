@@ -1,8 +1,8 @@
-"""Worker processes: spawned, fed through sockets of their own, writing into shared memory.
+"""Worker processes: spawned, fed through their own sockets, writing to shared memory.
 
-They are started as programs of their own, so that neither TensorFlow nor GDAL is forked and the script that
-trains is not imported again. No lock is shared with them, and nothing of them has a name: a worker that is
-killed leaves nothing behind and blocks nobody.
+They are started as separate programs, so that neither TensorFlow nor GDAL is forked and the training script
+is not imported again. They share no locks and no named resources: a killed worker leaves nothing behind and
+blocks nobody.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """A worker is one thread: libraries' own would fight all the others for the cores."""
 _POLL_SECONDS = 0.2
 _PATIENCE = 5.0
-"""Seconds that a worker, told to end, may take before it is killed."""
+"""Seconds that a worker may take to end before it is killed."""
 
 
 @contextlib.contextmanager
 def worker_processes(
     recipe: Recipe, bands: int, dtype: str, gpus: int, workers_of_training: int = 1
 ) -> Iterator[WorkerPool | None]:
-    """Yield the recipe's worker processes, for as long as the context lasts; None without any.
+    """Yield the recipe's worker processes while the context lasts; None if it has none.
 
     Args:
-        bands, dtype: of the scenes as they are read.
-        gpus: that will be trained on.
-        workers_of_training: that share each batch.
+        bands, dtype: number of bands and pixel type of the scenes.
+        gpus: number of GPUs used in training.
+        workers_of_training: number of workers that share each batch.
 
     Raises:
-        TrainingError: they, or the memory for their batches, cannot be had.
+        TrainingError: the processes, or memory for their batches, are not available.
     """
     workers = workers_for(recipe.training.input_workers, gpus)
     if not workers:
@@ -71,7 +71,7 @@ def worker_processes(
 
 @dataclass
 class _Worker:
-    """A process and its line to us; `orders`: slot and order of each ticket that it has not answered."""
+    """A process and its connection; `orders`: slot and order of each unanswered ticket."""
 
     number: int
     process: subprocess.Popen[bytes]
@@ -80,21 +80,21 @@ class _Worker:
 
 
 class WorkerPool(Maker):
-    """Worker processes that make batches into slots of shared memory.
+    """Worker processes that write batches to slots of shared memory.
 
-    They start, and import what they need, when the pool is made: before TensorFlow is imported, so that both
-    happen side by side. `serve` gives them what they load batches with.
+    They start and import their modules when the pool is created: before TensorFlow is imported, so that both
+    run in parallel. `serve` sends them the loader.
 
     Args:
-        workers: processes.
-        slots: batches that may be under way or waiting.
+        workers: number of processes.
+        slots: batches that may be in progress or waiting.
     """
 
     def __init__(self, workers: int, shape: BatchShape, slots: int) -> None:
         """Start the workers.
 
         Raises:
-            TrainingError: the memory, or the processes, cannot be had.
+            TrainingError: memory or processes are not available.
         """
         self._slots = Slots(slots, shape)
         self._free = list(range(slots))
@@ -128,19 +128,19 @@ class WorkerPool(Maker):
 
     @property
     def pids(self) -> list[int]:
-        """Numbers of the processes."""
+        """Process ids."""
         return [worker.process.pid for worker in self._workers]
 
     @property
     def slots(self) -> int:
-        """Batches that may be under way or waiting."""
+        """Number of batches that may be in progress or waiting."""
         return self._slots.number
 
     def serve(self, loader: BatchLoader) -> None:
-        """Let them make this loader's batches from now on.
+        """Make the workers use this loader from now on.
 
         Raises:
-            TrainingError: a worker is gone.
+            TrainingError: a worker has died.
         """
         content = packed(loader)
         for worker in self._workers:
@@ -199,7 +199,7 @@ class WorkerPool(Maker):
                 raise self._lost(worker)
 
     def close(self) -> None:
-        """End the workers, in the middle of a batch too."""
+        """End the workers, even in the middle of a batch."""
         if self._closed:
             return
         self._closed = True
@@ -229,7 +229,7 @@ class WorkerPool(Maker):
             raise self._lost(worker) from None
 
     def _hear(self, worker: _Worker) -> None:
-        """Take an answer."""
+        """Receive an answer."""
         try:
             answer: Answer = worker.line.recv()
         except (EOFError, OSError):
@@ -248,7 +248,7 @@ class WorkerPool(Maker):
         self._free.append(self._slot_of.pop(ticket))
 
     def _told(self, answer: Answer, worker: _Worker, order: Order) -> BaseException:
-        """Return a worker's error: a user's error as it is, a defect of ours with its traceback."""
+        """Return a worker's error: a user's error unchanged, a defect of the program with its traceback."""
         if isinstance(answer.error, SegmenterError):
             return answer.error
         if isinstance(answer.error, MemoryError):
@@ -258,7 +258,7 @@ class WorkerPool(Maker):
         return RuntimeError(f"{self._name(worker)} failed at {order.title}:\n{answer.traceback}")
 
     def _lost(self, worker: _Worker) -> Exception:
-        """Return the error on a worker that is gone."""
+        """Return the error for a worker that has died."""
         if self._closed:
             return FeedClosedError()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -277,7 +277,7 @@ _GO_ON = "go on with the same command and --resume"
 
 
 def _end_of(code: int | None) -> str:
-    """Describe how a process ended."""
+    """Return text on how a process ended."""
     if code is None:
         return "no longer answers"
     if code == -signal.SIGKILL:
@@ -288,7 +288,7 @@ def _end_of(code: int | None) -> str:
 
 
 def _started(number: int, life: int, memory: int) -> _Worker:
-    """Start a worker process with our modules' search path; it inherits nothing but what is named here."""
+    """Start a worker process with our module search path; it inherits only the named descriptors."""
     ours, theirs = Pipe()
     try:
         command = [sys.executable, "-c", _START, str(theirs.fileno()), str(life), *sys.path]
@@ -325,10 +325,10 @@ class _Pickler(pickle.Pickler):
 
 
 def packed(loader: BatchLoader) -> bytes:
-    """Return a loader as bytes, for a `Connection` to a process of our own.
+    """Return a loader as bytes, for a `Connection` to one of our processes.
 
-    Without locks, open files and what belongs to one thread. Nothing is looked for, decoded or announced
-    where it is taken out again: the constructors of its objects ran once, in the process that sends it.
+    Locks, open files and thread-local data are left out. Unpickling searches, decodes and prints nothing: the
+    constructors ran once, in the sending process.
     """
     buffer = io.BytesIO()
     _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(loader)

@@ -1,4 +1,4 @@
-"""Numbers of workers that make batches, and of batches under way, by cores, devices and memory."""
+"""Numbers of workers and of prefetched batches, by cores, devices and memory."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _SHARE = 4
 
 
 def workers_for(asked: Workers, gpus: int) -> int:
-    """Return the number of worker processes of a training; 0: threads of this process make the batches.
+    """Return the number of worker processes of a training; 0: threads of this process are used.
 
-    Where the devices are CPUs, they compute on the very cores that workers would take: none by `auto`. Beside
-    GPUs each card's thread, or half of the cores where these are few, stay free.
+    On CPUs `auto` gives none: devices and workers would compete for the same cores. With GPUs, a core for
+    each card stays free, or half of the cores if there are few.
     """
     if asked != "auto":
         return asked
@@ -41,18 +41,18 @@ def threads_for() -> int:
 
 
 def ahead_of(workers: int, batch_bytes: int) -> int:
-    """Return how many batches may be under way or waiting: one or two a worker, as memory allows."""
+    """Return how many batches may be in progress or waiting: one or two a worker, as memory allows."""
     wanted = min(2 * workers, _MORE + workers)
     return max(1, min(wanted, free_memory() // _SHARE // max(1, batch_bytes)))
 
 
 def processes(workers: int) -> str:
-    """Return a number of worker processes, for messages."""
+    """Return a number of worker processes as text."""
     return f"{workers} worker process{'es' * (workers > 1)}"
 
 
 def describe(workers: int, slots: int, batch_bytes: int) -> str:
-    """Return a line on the workers of a training; an empty text without any."""
+    """Return a line on the workers of a training; empty text without workers."""
     if not workers:
         return ""
     ahead = f"{slots} batches of {batch_bytes / 2**20:,.1f} MiB ahead"

@@ -1,7 +1,7 @@
-"""Slots: batches side by side in memory that processes share.
+"""Slots: batches stored one after the other in shared memory.
 
-The memory has no name: its file descriptor is handed to the workers. So nothing can be left of it, not even
-where all are killed, and the size of /dev/shm, 64 MB in a Docker container, is no limit.
+The memory has no name: workers get its file descriptor. So nothing can be left over, even if all processes
+are killed, and the size of /dev/shm, 64 MB in a Docker container, is no limit.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from segmenter.base.machine import free_memory
 from segmenter.tiles.batches import Batch
 
 _ALIGNMENT = 64
-"""Bytes; what NumPy and TensorFlow read fastest. TensorFlow copies an array that begins elsewhere."""
+"""Bytes; NumPy and TensorFlow read such arrays fastest, and TensorFlow copies others."""
 _MIB = 2**20
 
 
 @dataclass(frozen=True)
 class BatchShape:
-    """Shape of a batch (`tiles.batches.Batch`), whose images are of a dtype."""
+    """Shape of a batch (`tiles.batches.Batch`), and dtype of its images."""
 
     batch: int
     tile: tuple[int, int, int]
@@ -52,12 +52,12 @@ class BatchShape:
         return sum(_aligned(size) for size in self._sizes)
 
     def empty(self, stacked: tuple[int, ...] = ()) -> Batch:
-        """Return arrays of so many batches, not filled, which TensorFlow takes over without a copy."""
+        """Return uninitialised arrays for stacked batches, which TensorFlow can use without a copy."""
         image, valid, label, slot = (_empty((*stacked, *shape), dtype) for shape, dtype in self.arrays)
         return image, valid, label, slot
 
     def views(self, memory: mmap.mmap, start: int) -> Batch:
-        """Return the arrays of a batch that lies in memory from a byte on."""
+        """Return the arrays of a batch stored in memory from byte `start` on."""
         starts = itertools.accumulate(map(_aligned, self._sizes), initial=start)
         image, valid, label, slot = (
             np.ndarray(shape, dtype, memory, first)
@@ -67,7 +67,7 @@ class BatchShape:
 
 
 def _empty(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-    """Return an array that begins where NumPy's own rarely do: at a multiple of the alignment."""
+    """Return an uninitialised array that begins at a multiple of the alignment."""
     memory = np.empty(math.prod(shape) * np.dtype(dtype).itemsize + _ALIGNMENT, np.uint8)
     return np.ndarray(shape, dtype, memory, -memory.ctypes.data % _ALIGNMENT)
 
@@ -77,20 +77,20 @@ def _aligned(size: int) -> int:
 
 
 class Slots:
-    """Batches side by side in shared memory.
+    """Batches stored one after the other in shared memory.
 
     Attributes:
-        descriptor: of the memory, for the workers to map.
+        descriptor: file descriptor of the memory, for workers to map.
 
     Args:
-        descriptor: of slots that another process has made; None: make them.
+        descriptor: descriptor of existing slots; None: create them.
     """
 
     def __init__(self, number: int, shape: BatchShape, descriptor: int | None = None) -> None:
-        """Take the memory for a number of batches.
+        """Allocate or map the memory for a number of batches.
 
         Raises:
-            TrainingError: the memory is not free.
+            TrainingError: there is not enough free memory.
         """
         self.number, self.shape = number, shape
         size = number * shape.bytes
@@ -103,7 +103,7 @@ class Slots:
         return self.shape.views(self._memory, slot * self.shape.bytes)
 
     def close(self) -> None:
-        """Give the memory back, once no array of it is in use any more."""
+        """Release the memory, once none of its arrays is in use."""
         if self._owns:
             os.close(self.descriptor)
             self._owns = False

@@ -1,7 +1,7 @@
-"""Worker process: makes the batches that it is asked for, into shared memory, until nobody asks any more.
+"""Worker process: writes ordered batches to shared memory until the orders end.
 
-It never imports TensorFlow. Ctrl-C and SIGTERM are the main process's to hear: it finishes its step, and
-the workers end with it. They do so however it ends, since the pipe that it holds open breaks then.
+It never imports TensorFlow. Only the main process handles Ctrl-C and SIGTERM: it finishes its step, and the
+workers end with it. They end however it ends, since the pipe that it keeps open then breaks.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from segmenter.tiles.transforms import libraries
 
 
 def main(orders: int, life: int) -> None:
-    """Serve; the arguments are file descriptors.
+    """Answer orders until they end; the arguments are file descriptors.
 
     Args:
-        orders: both ways: the slots, then loaders and orders; answers.
-        life: a pipe that breaks when the main process is gone.
+        orders: two-way socket: receives the slots, then loaders and orders; sends answers.
+        life: pipe that breaks when the main process ends.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -40,7 +40,7 @@ def main(orders: int, life: int) -> None:
 
 
 def _end_with(life: int) -> None:
-    """End at once, in the middle of a batch too, when the pipe breaks: nobody is left to take it."""
+    """End at once when the pipe breaks, even in the middle of a batch: nobody waits for it any more."""
     os.read(life, 1)
     os._exit(0)
 
@@ -59,7 +59,7 @@ def _serve(connection: Connection) -> None:
 
 
 def _answer(loader: BatchLoader, order: Order, slots: Slots, slot: int) -> Answer:
-    """Make a batch into its slot."""
+    """Write a batch to its slot; return the answer."""
     before = loader.drawn
     try:
         loader.load(order.plan(), order.epoch, order.step, into=slots.batch(slot))
@@ -73,7 +73,7 @@ def _answer(loader: BatchLoader, order: Order, slots: Slots, slot: int) -> Answe
 
 
 def _is_of_memory(error: Exception) -> bool:
-    """Return True if memory is exhausted: OpenCV has an error of its own for that."""
+    """Return True if an error means exhausted memory; OpenCV raises its own class for that."""
     cv2 = libraries()[1]
     return isinstance(error, MemoryError) or (
         isinstance(error, cv2.error) and getattr(error, "code", 0) == cv2.Error.StsNoMem
@@ -81,7 +81,7 @@ def _is_of_memory(error: Exception) -> bool:
 
 
 def _sendable(error: Exception) -> Exception:
-    """Return the error, or its text if it holds what cannot be sent."""
+    """Return the error, or one with its text if it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

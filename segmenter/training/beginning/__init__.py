@@ -1,1 +1,1 @@
-"""Begin a training: weights of others, normalisation, what a recipe demands of its dataset."""
+"""Start of a training: initial weights, normalisation, the recipe's demands on its dataset."""

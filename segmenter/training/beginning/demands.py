@@ -1,6 +1,6 @@
-"""Demands of a recipe on its dataset: what is not met is refused before scenes are read through.
+"""Demands of a recipe on its dataset, checked before scenes are read completely.
 
-A training refuses the first; `datasets check` says all, and what is known of the pixels then.
+A training stops at the first unmet demand; `datasets check` reports all, including those on pixels.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from segmenter.training.beginning.pretraining import check_encoder_weights
 
 
 def check_demands(recipe: Recipe, dataset: Dataset) -> None:
-    """Refuse a recipe that asks for what the dataset has not; reads part of a training image, and headers.
+    """Refuse a recipe that the dataset cannot satisfy; reads headers and part of a training image.
 
     Raises:
-        ConfigError: naming the setting.
+        ConfigError: a setting cannot be satisfied; the message names it.
         DatasetError: there are no scenes to train on.
     """
     for check in (*_BY_NAMES, *_BY_IMAGES):
@@ -36,11 +36,11 @@ def check_demands(recipe: Recipe, dataset: Dataset) -> None:
 def unmet_demands(
     recipe: Recipe, dataset: Dataset, validation_K: NDArray[np.int64], *, images: bool
 ) -> Iterator[SegmenterError]:
-    """Yield all that a training would refuse, as far as it can be known without tiles.
+    """Yield all errors that a training would raise, as far as they are known without tiles.
 
     Args:
         validation_K: labelled pixels of each class in the validation scenes.
-        images: whether they can be read.
+        images: True if the images can be read.
     """
 
     def validation(recipe: Recipe, dataset: Dataset) -> None:
@@ -59,16 +59,16 @@ def unmet_demands(
 
 
 def check_validation(recipe: Recipe, dataset: Dataset, validation_K: NDArray[np.int64]) -> None:
-    """Refuse validation scenes without a labelled pixel, and a best by a class that they do not show.
+    """Refuse validation scenes without labels, or without the class that selects the best model.
 
-    No score would ever say anything.
+    No score would be defined.
 
     Args:
-        validation_K: their labelled pixels with data of each class.
+        validation_K: (K,) labelled pixels with data of each class in the validation scenes.
 
     Raises:
-        DatasetError: naming the split.
-        ConfigError: naming the class.
+        DatasetError: no scene of the split has labels.
+        ConfigError: the class is absent; the message names it.
     """
     if dataset.of("validation") and not validation_K.any():
         count = len(dataset.of("validation"))
@@ -86,10 +86,10 @@ def check_validation(recipe: Recipe, dataset: Dataset, validation_K: NDArray[np.
 
 
 def check_class_weights(loss: LossConfig, classes: int) -> None:
-    """Refuse another number of weights than there are classes.
+    """Refuse a number of class weights other than the number of classes.
 
     Raises:
-        ConfigError: saying both.
+        ConfigError: the numbers differ; the message has both.
     """
     chosen = loss.class_weights
     if not isinstance(chosen, str) and len(chosen) != classes:

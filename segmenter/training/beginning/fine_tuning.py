@@ -1,4 +1,4 @@
-"""Fine-tuning from another run's weights (`--init-from`): what fits is known before the data are indexed."""
+"""Fine-tuning from another run's weights (`--init-from`), checked before the data are indexed."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Source:
     """Another run to start from, with its weights in memory.
 
     Attributes:
-        run: what its directory says.
-        weights: those that predict, under `model/`.
-        partial: `--init-from-partial`: start from it however few of them fit.
+        run: the other run.
+        weights: its weights for prediction, under `model/`.
+        partial: `--init-from-partial`: accept it however few of its weights fit.
     """
 
     run: Run
@@ -37,14 +37,14 @@ class Source:
 
 
 def find_source(path: Path, recipe: Recipe, dataset: Dataset, *, partial: bool = False) -> Source:
-    """Return the run that `--init-from` names, if its weights fit the recipe's model; imports no TensorFlow.
+    """Return the run of `--init-from`, if its weights fit the recipe's model; without TensorFlow.
 
     Args:
-        partial: `--init-from-partial`: however few of them do.
+        partial: `--init-from-partial`: accept however few weights fit.
 
     Raises:
-        CheckpointError: it is no run, has no checkpoint yet or a damaged one, or less than half of the
-            new model's parameters would be kept.
+        CheckpointError: the path is no run, its checkpoint is missing or damaged, or under half of the new
+            model's parameters would be taken from it.
     """
     run = load_run(path)
     source = Source(run, learned_weights(run.weights()), partial)
@@ -57,19 +57,19 @@ def find_source(path: Path, recipe: Recipe, dataset: Dataset, *, partial: bool =
 
 
 def _network(recipe: Recipe) -> str:
-    """Return the network's name, which must be the same for most weights to fit."""
+    """Return the network's name; most weights fit only if it is the same."""
     return recipe.model.encoder if isinstance(recipe.model, EncoderDecoderConfig) else recipe.model.kind
 
 
 def check_fit(source: Source, shapes: Mapping[str, Shape], recipe: Recipe, classes: list[str]) -> None:
-    """Refuse a source of which less than half of the new model would be kept, unless it is to be so.
+    """Refuse a source that provides less than half of the new model, unless `partial`.
 
     Args:
-        shapes: of the new model's weights.
+        shapes: shapes of the new model's weights by path.
         classes: names of the new model's classes.
 
     Raises:
-        CheckpointError: with the differences of the two recipes' models.
+        CheckpointError: too few weights fit; the message lists the models' differences.
     """
     kept = fitting(source, shapes, classes)
     count, total = _parameters(shapes, kept), _parameters(shapes, shapes)
@@ -87,7 +87,7 @@ def _little_fits(source: Source, recipe: Recipe, found: str) -> CheckpointError:
 
 
 def fitting(source: Source, shapes: Mapping[str, Shape], classes: list[str]) -> list[str]:
-    """Return the paths of the weights that `runs.checkpoints.transfer_weights` keeps for these shapes."""
+    """Return the paths of weights that `runs.checkpoints.transfer_weights` would keep."""
     head = "logits/" if source.run.classes.names != classes else None
     return [
         path
@@ -99,11 +99,11 @@ def fitting(source: Source, shapes: Mapping[str, Shape], classes: list[str]) -> 
 
 
 def describe_kept(shapes: Mapping[str, Shape], kept: Collection[str], stage_of: Mapping[str, str]) -> str:
-    """Return a line: kept parameters, and the stages that are kept, kept in part and begun anew.
+    """Return a line on the parameters kept, and on stages kept, partly kept and random.
 
     Args:
-        shapes: of all weights, by path.
-        stage_of: path of a weight → its stage.
+        shapes: shapes of all weights by path.
+        stage_of: stage of each weight by path.
     """
     stages: dict[str, list[str]] = {}
     for path in sorted(shapes, key=lambda path: _PARTS.index(stage_of[path].split(" ")[0])):
@@ -125,7 +125,7 @@ def _parameters(shapes: Mapping[str, Shape], paths: Collection[str]) -> int:
 
 
 def bands_seen(dataset: Dataset) -> int:
-    """Return the number of bands that a model sees, by the recipe's choice or the first training image."""
+    """Return the model's number of bands, from the recipe or the first training image."""
     if dataset.bands is not None:
         return len(dataset.bands)
     for scene in dataset.of("train")[:1]:
@@ -135,7 +135,7 @@ def bands_seen(dataset: Dataset) -> int:
 
 
 def _difference(source: Run, recipe: Recipe) -> str:
-    """Return the differences of the two models, as settings of the recipe."""
+    """Return the settings in which the two models differ."""
     theirs, ours = (r.model.model_dump(exclude={"dropout"}) for r in (source.recipe, recipe))
     if theirs["kind"] != ours["kind"]:  # they share no other setting
         theirs, ours = {"kind": theirs["kind"]}, {"kind": ours["kind"]}

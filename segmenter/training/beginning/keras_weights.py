@@ -1,4 +1,4 @@
-"""Weights of `keras.applications`: loaded by Keras into its own network, taken over layer by layer."""
+"""Weights of `keras.applications`: loaded by Keras into its network, copied layer by layer."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from segmenter.model.pretrained.value_range import CAFFE, check_photographs
 _COUNTED = re.compile(r"/variable(_\d+)?$")
 """Keras names the weight of ConvNeXt's layer scale by a count through the process; here it is gamma."""
 _LAST_NORM = re.compile(r"^(.*_layernormalization|layer_normalization(_\d+)?)/")
-"""ConvNeXt's last layer has no name of its own either; the encoder calls it after the one before."""
+"""ConvNeXt's last layer has no fixed name either; the encoder names it after the previous layer."""
 _SIDE = 224
 
 
 def weight_key(path: str) -> str:
-    """Return a variable's path without what differs from one model to the next."""
+    """Return a variable's path without the parts that differ between models."""
     return _LAST_NORM.sub("layer_normalization/", _COUNTED.sub("/gamma", "/".join(path.split("/")[-2:])))
 
 
 def keras_encoder_weights(config: EncoderDecoderConfig, bands: int) -> EncoderWeights:
-    """Return the weights that a recipe names for an encoder of `keras.applications`.
+    """Return a recipe's weights for an encoder of `keras.applications`.
 
     Args:
-        bands: that the model sees.
+        bands: number of bands that the model sees.
 
     Raises:
-        WeightsError: they cannot be downloaded, or a file is damaged or of another network.
+        WeightsError: the weights cannot be downloaded, or a file is damaged or of another network.
     """
     check_keras_weights(config.encoder, str(config.weights))
     network, file = _loaded(config)
@@ -57,7 +57,7 @@ def keras_encoder_weights(config: EncoderDecoderConfig, bands: int) -> EncoderWe
 
 
 def _of_rgb(kernel: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Convert a first layer for BGR of 0…255 minus means to one for RGB of deviation 1."""
+    """Convert a first layer from BGR 0…255 minus means to RGB of deviation 1."""
     return kernel[:, :, ::-1] * np.array(CAFFE.std, np.float32)[:, None]
 
 
@@ -66,7 +66,7 @@ def _as_published(config: EncoderDecoderConfig) -> bool:
 
 
 def _loaded(config: EncoderDecoderConfig) -> tuple[Any, str]:
-    """Return Keras' network with its weights, and the file that they are from."""
+    """Return Keras' network with its weights, and the name of their file."""
     source, weights = SOURCES[config.encoder], str(config.weights)
     options: dict[str, Any] = {"include_top": False, **source.options}
     if weights == "imagenet":

@@ -1,4 +1,4 @@
-"""New run: its record, and the weights that it starts from."""
+"""New run: its record and its initial weights."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from segmenter.training.prepare import Tiles
 def new_run(
     recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path, source: Source | None, devices: Devices
 ) -> Run:
-    """Return the run of a training, as it will be saved; say its model's size and normalisation.
+    """Return the run of a new training, not saved yet; print its model's size and normalisation.
 
     Args:
-        source: another run, whose weights it starts from.
+        source: another run to take weights from.
 
     Raises:
-        CheckpointError: they do not fit.
-        ConfigError: the memory cannot hold a step, or the model has not the stages that the recipe names.
+        CheckpointError: the weights of `source` do not fit.
+        ConfigError: a step exceeds the memory, or the model lacks a stage that the recipe names.
     """
     statistics = tiles.statistics
     bands, classes = len(statistics.mean_C), len(dataset.classes)
@@ -72,7 +72,7 @@ def new_run(
 
 
 def _memory_of_each(devices: Devices, recipe: Recipe, of_a_tile: int) -> str:
-    """Return a line on the memory that each device's part of a step takes at a time."""
+    """Return a line on the memory for each device's share of a step."""
     dealt = devices.dealt(recipe.training.global_batch)
     at_once = [tiles // recipe.training.accumulate for tiles in dealt]
     parts = [
@@ -85,7 +85,7 @@ def _memory_of_each(devices: Devices, recipe: Recipe, of_a_tile: int) -> str:
 def load_first_weights(
     learner: Learner, run: Run, source: Source | None, pretrained: EncoderWeights | None
 ) -> None:
-    """Load the weights that a new training starts from; say which, and which random ones are frozen."""
+    """Load the initial weights of a new training; print their source, and which random ones are frozen."""
     kept: list[str] = []
     line = ""
     if source is not None:
@@ -100,7 +100,7 @@ def load_first_weights(
 
 
 def _fine_tuned(learner: Learner, run: Run, source: Source) -> tuple[list[str], str]:
-    """Set another run's weights, as far as they fit; return their paths, and a line on them."""
+    """Set matching weights of another run; return their paths, and a line on them."""
     same = source.run.classes.names == run.classes.names
     kept, _ = transfer_weights(learner.model, source.weights, same_classes=same)
     described = describe_kept(shapes_of(learner.model), kept, stages_of(learner.model, run.recipe.model))

@@ -1,8 +1,8 @@
-"""Normalisation of the input at a training's start: by its scenes, or as the weights were trained with.
+"""Input normalisation at the start of a training: by its scenes, or from its initial weights.
 
-What a first convolution has learned is meant for one normalisation. ImageNet's goes with it from run to run,
-band by band; where the statistics of scenes were its own, those of the new scenes take their place, which
-bring other imagery to the same mean and deviation.
+A trained first convolution expects one normalisation. ImageNet's is passed on from run to run, band by band;
+statistics of scenes are replaced by those of the new scenes, which give other imagery the same mean and
+deviation.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ def normalisation_of(
     pace: Pace,
     chief: bool = True,
 ) -> tuple[Normalisation, Normalisation | None]:
-    """Return the model's normalisation, and that of the training scenes if it is another; say which it is.
+    """Return the model's normalisation, and that of the training scenes if different; print it.
 
     Args:
-        source: another run, whose weights the model starts from.
-        shapes, classes, pace: of the new model.
-        chief: of a cluster; its other workers do not know the source, and take what the chief chooses.
+        source: another run to take weights from.
+        shapes, classes, pace: those of the new model.
+        chief: True on the chief of a cluster; other workers do not know the source and use the chief's
+            choice.
 
     Raises:
-        WeightsError: the recipe asks for that of weights, and they or the data cannot have it.
+        WeightsError: the recipe requests the weights' normalisation, but it is impossible.
     """
     scenes, config = Normalisation.of(statistics.mean_C, statistics.std_C), recipe.model
     if not chief:
@@ -66,10 +67,10 @@ def normalisation_of(
 def _beside(
     run: Run, recipe: Recipe, scenes: Normalisation, dtype: str, *, kept: bool
 ) -> tuple[Normalisation, list[str]]:
-    """Return the normalisation for a start from a run's weights, and a line on it.
+    """Return the normalisation for a start from a run's weights, and lines on it.
 
     Args:
-        kept: the run's first layer is kept.
+        kept: True if the run's first layer is kept.
     """
     asked = getattr(recipe.model, "input_normalisation", "auto")
     as_there, why = kept and dtype == run.dtype, ""
@@ -96,7 +97,7 @@ def _beside(
 
 
 def _of_weights(run: Run) -> list[bool]:
-    """Return for each band if a run's normalisation is that of its initial weights, not of its scenes."""
+    """Return for each band True if a run's normalisation is that of its initial weights."""
     own = run.normalisation
     scenes = run.scenes or own
     pairs = zip(zip(own.mean, own.std, strict=True), zip(scenes.mean, scenes.std, strict=True), strict=True)
@@ -113,7 +114,7 @@ def _named(theirs: list[bool], run: Run) -> str:
 
 
 def _shift(scenes: Normalisation, there: Normalisation) -> tuple[float, float, float]:
-    """Return the largest difference of means, in deviations, and least and largest ratio of deviations."""
+    """Return the largest difference of means in deviations, and the least and largest deviation ratio."""
     means = zip(scenes.mean, there.mean, there.std, strict=True)
     ratios = [here / std for here, std in zip(scenes.std, there.std, strict=True)]
     return max(abs(here - mean) / std for here, mean, std in means), min(ratios), max(ratios)
@@ -125,7 +126,7 @@ def _differs(shift: tuple[float, float, float], by: float) -> bool:
 
 
 def _difference(scenes: Normalisation, run: Run, *, taken: bool) -> str:
-    """Describe how far the statistics of the scenes are from a run's normalisation."""
+    """Return text on how far the scenes' statistics are from a run's normalisation."""
     shift = _shift(scenes, run.normalisation)
     if not _differs(shift, _SAME):
         return f"those of the scenes and of {run.path} are the same"
@@ -137,7 +138,7 @@ def _difference(scenes: Normalisation, run: Run, *, taken: bool) -> str:
 
 
 def _frozen_otherwise(chosen: Normalisation, run: Run, dtype: str) -> list[str]:
-    """Return a warning if a frozen first layer sees a pixel at another value than it was trained with."""
+    """Return a warning if a frozen first layer would see other input values than in its training."""
     if dtype != run.dtype or not _differs(_shift(chosen, run.normalisation), _NOTABLE):
         return []
     return [

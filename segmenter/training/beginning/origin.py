@@ -1,4 +1,4 @@
-"""Record of what a run is made from (`runs.origin`), taken where its training starts."""
+"""Record of a run's origin (`runs.origin`), written when its training starts."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ def record_origin(
     *,
     resumed: bool,
 ) -> None:
-    """Write the record of a training that starts, once: a run that goes on keeps that of its start.
+    """Write the origin of a starting training, once: a resumed run keeps its first record.
 
-    Reads the headers of the training scenes, of at most 1,000 of them.
+    Reads headers of training scenes, at most 1,000.
 
     Args:
-        source: another run, whose weights it starts from.
+        source: another run whose weights are used.
         computed_on: as in `Origin`.
-        resumed: it goes on: where there is no record, it is not known when and from what it started.
+        resumed: True for a resumed run: without a record, its start is unknown.
 
     Raises:
-        SegmenterError: it cannot be written.
+        SegmenterError: the record cannot be written.
     """
     if resumed and load_origin(run.path) is not None:
         return
@@ -89,7 +89,7 @@ def _header(scene: Scene, dataset: Dataset) -> tuple[NDArray[np.float64] | None,
 
 
 def place_of(outlines: Sequence[NDArray[np.float64]]) -> Place | None:
-    """Return the place of scenes with (4, 2) corners in degrees; None without scenes."""
+    """Return the location of scenes with (4, 2) corners in degrees; None without scenes."""
     if not outlines:
         return None
     exact = len(outlines) <= MOST_OUTLINES
@@ -107,7 +107,7 @@ def _around(points: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _closed(corners: NDArray[np.float64]) -> tuple[tuple[float, float], ...]:
-    """Return a closed ring, counter-clockwise as GeoJSON has it."""
+    """Return a closed ring, counter-clockwise as in GeoJSON."""
     x, y = corners[:, 0] - corners[0, 0], corners[:, 1] - corners[0, 1]
     area = float((x * np.roll(y, -1) - np.roll(x, -1) * y).sum())
     ring = corners if area >= 0 else corners[::-1]

@@ -1,4 +1,4 @@
-"""Start of a training from pretrained weights of its encoder."""
+"""Start of a training from pretrained encoder weights."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _NOT_ENCODER = ("decoder_", "logits")
 
 
 def check_encoder_weights(config: ModelConfig, dataset: Dataset, *, download: bool = True) -> None:
-    """Refuse weights that are missing, damaged or of another encoder, before the data are indexed.
+    """Refuse missing, damaged or unsuitable encoder weights before the data are indexed.
 
     Args:
-        download: also ask for those that would be downloaded.
+        download: also check that weights can be downloaded.
 
     Raises:
-        WeightsError: in one line.
+        WeightsError: the weights cannot be used.
     """
     if not isinstance(config, EncoderDecoderConfig) or config.weights is None:
         return
@@ -44,10 +44,10 @@ def check_encoder_weights(config: ModelConfig, dataset: Dataset, *, download: bo
 
 
 def find_encoder_weights(config: ModelConfig, bands: int) -> EncoderWeights | None:
-    """Return the weights that a recipe's encoder starts from; None: from scratch.
+    """Return the initial weights of a recipe's encoder; None: random.
 
     Raises:
-        WeightsError: in one line.
+        WeightsError: the weights cannot be used.
     """
     if not isinstance(config, EncoderDecoderConfig) or config.weights is None:
         return None
@@ -59,10 +59,10 @@ def find_encoder_weights(config: ModelConfig, bands: int) -> EncoderWeights | No
 
 
 def load_encoder(model: Any, weights: EncoderWeights) -> str:
-    """Set an encoder's weights in a model; gives a line on what was loaded.
+    """Set an encoder's weights in a model; return a line on them.
 
     Raises:
-        WeightsError: naming the first of the encoder's that is missing or has another shape.
+        WeightsError: a weight is missing or has another shape; the message names the first.
     """
     from segmenter.training.beginning.keras_weights import weight_key
 
@@ -82,11 +82,11 @@ def load_encoder(model: Any, weights: EncoderWeights) -> str:
 
 
 def frozen_at_random(pace: Pace, known: Collection[str], epochs: int) -> str:
-    """Return a warning if weights are frozen at the start that nobody has trained; else an empty text.
+    """Return a warning if untrained random weights are frozen at the start; else empty text.
 
     Args:
         known: paths of the weights that were loaded.
-        epochs: of the training.
+        epochs: number of epochs of the training.
     """
     by_duration: dict[str, list[str]] = {}
     for stage, paths in pace.stages.items():

@@ -1,6 +1,6 @@
-"""Losses whose sum over the replicas is the loss of the global batch, exactly: law 2, *equivalence*.
+"""Losses whose sum over replicas equals the loss of the global batch: law 2, *equivalence*.
 
-A term gives each replica its share. Ignored pixels (`labels.IGNORE`) count in no term.
+A term returns each replica's share. Ignored pixels (`labels.IGNORE`) count in no term.
 """
 
 from segmenter.training.losses.total import ReplicaLoss, segmentation_loss

@@ -1,6 +1,6 @@
-"""Pixels that count more in the losses per pixel: those near class borders, the hard ones; logit adjustment.
+"""Pixel weighting for losses per pixel: class borders, hard pixels; logit adjustment.
 
-Each image alone decides which of its pixels these are, so that they are the same on any number of replicas.
+The choice of pixels depends only on the image, so it is the same for any number of replicas.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ def border_weight(ids_BHW: Any, valid_BHW: Any, boundary: float, width: float) -
     """Return 1 + boundary · exp(−d² / 2·width²) of each pixel, (b, H, W) in the type of `valid_BHW`.
 
     d is the distance in pixels, along the longer axis, to the nearest pixel that touches one of another class
-    (also at a corner): 0 there. Pixels to ignore are no class, so their outlines are no borders, nor are the
-    tile's. After U-Net's weight map (Ronneberger et al. 2015, arXiv:1505.04597, eq. 2, w₀ = 10, σ = 5), but
-    simpler: there d is the sum of the distances to the two nearest cells, and the classes' balance is added,
-    which here `class_weights` are for.
+    (also at a corner): 0 there. Ignored pixels have no class, so neither their outlines nor the tile's edges
+    are borders. After U-Net's weight map (Ronneberger et al. 2015, arXiv:1505.04597, eq. 2, w₀ = 10, σ = 5),
+    but simpler: there d is the sum of the distances to the two nearest cells, and classes are balanced, as by
+    `class_weights` here.
     """
     valid = tf.cast(valid_BHW, tf.float32)
     ids = tf.cast(ids_BHW, tf.float32)
@@ -46,22 +46,22 @@ def _dilated(map_BHW: Any) -> Any:
 
 
 def of_class(values_BHWK: Any, ids_BHW: Any) -> Any:
-    """Return the value of each pixel's own class, (b, H, W); of finite values, to the bit.
+    """Return the value of each pixel's own class, (b, H, W); exact for finite values.
 
-    A product and a sum: the gradient of `tf.gather` adds up maps of indices, and XLA cannot fuse it.
+    A product and a sum: the gradient of `tf.gather` sums maps of indices, and XLA cannot fuse it.
     """
     own = tf.one_hot(ids_BHW, values_BHWK.shape[-1], dtype=values_BHWK.dtype)
     return tf.reduce_sum(own * values_BHWK, axis=-1)
 
 
 def hardest(ids_BHW: Any, valid_BHW: Any, logits_BHWK: Any, share: float, threshold: float) -> Any:
-    """Return (b, H, W): 1 for the hardest `share` of an image's valid pixels and if p_y < `threshold`.
+    """Return (b, H, W): 1 for an image's hardest `share` of valid pixels and those with p_y < `threshold`.
 
-    Hard is a low probability of the true class, p_y. The share is rounded up; where several pixels are as
-    hard as the last that is kept, each counts in part, so that their order does not matter. No gradient.
+    Hard is a low probability of the true class, p_y. The share is rounded up; pixels that tie with the last
+    one kept count in part, so that their order does not matter. No gradient.
     Online hard example mining (Shrivastava et al. 2016, arXiv:1604.03540) for pixels: top-k as in
     Wu et al. 2016 (arXiv:1605.06885, there called bootstrapping), with the threshold as widely used since:
-    0.7 and a least number of pixels. Those take the hardest of a device's batch; here it is of each image.
+    0.7 and a least number of pixels. Others take the hardest pixels of a device's batch; here, of each image.
     """
     log_p = tf.nn.log_softmax(tf.stop_gradient(logits_BHWK))
     cost = -of_class(log_p, ids_BHW)
@@ -83,10 +83,10 @@ def hardest(ids_BHW: Any, valid_BHW: Any, logits_BHWK: Any, share: float, thresh
 
 
 def log_priors(shares_K: Sequence[float], tau: float) -> tuple[float, ...]:
-    """Return τ · log π_k of each class's share of the pixels, to be added to the logits in training.
+    """Return τ · log π_k with each class's share π_k of the pixels, added to the logits in training.
 
-    Menon et al. 2021 (arXiv:2007.07314, eq. 10): a model trained so gives balanced scores when it is used
-    without. A class that no training pixel has gets 0: the loss then pushes its logit down, as without.
+    Menon et al. 2021 (arXiv:2007.07314, eq. 10): a model trained with it gives balanced scores when used
+    without. A class without training pixels gets 0: the loss pushes its logit down, as without adjustment.
     """
     share_K = np.asarray(shares_K, np.float64)
     log_K = np.log(np.where(share_K > 0, share_K, 1.0))

@@ -1,15 +1,15 @@
-"""Losses per pixel, cross-entropy and focal, and the two ways to take their mean over a global batch.
+"""Losses per pixel, cross-entropy and focal, with two ways to average over a global batch.
 
-With ℓ the loss of a pixel, y its class, w the class weights, V_i the valid pixels of image i, and n images
-in the global batch:
+With ℓ the loss of a pixel, y its class, w the class weights, V_i the valid pixels of image i, and n images in
+the global batch:
 
-- `per_image`: 1/n · Σ_i ( Σ_{V_i} w[y]·ℓ / |V_i| ). Each image counts the same, however few of its pixels
-  are labelled; one without any counts as 0. The weights multiply and do not normalise: an image of one
-  class would otherwise not feel them.
+- `per_image`: 1/n · Σ_i ( Σ_{V_i} w[y]·ℓ / |V_i| ). Each image counts equally, however few of its pixels are
+  labelled; an image without labels counts as 0. Weights multiply but do not normalise: otherwise they would
+  have no effect on an image of one class.
 - `per_pixel`: Σ w[y]·ℓ / Σ w[y], both sums over the valid pixels of all images. Each labelled pixel counts
-  the same; the denominator is that of the global batch, not the replica's.
+  equally; the denominator is that of the global batch, not the replica's.
 
-With `ohem`, V_i are the pixels that are kept; with `boundary`, w is that of the class and of the place.
+With `ohem`, V_i are the pixels kept; with `boundary`, w also depends on the distance to a border.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from segmenter.training.losses.emphasis import border_weight, of_class
 
 @dataclass(frozen=True)
 class Targets:
-    """Targets of a batch, from its labels.
+    """Targets of a batch, made from its labels.
 
     Attributes:
         ids_BHW: int64 class ids, 0 where ignored: TensorFlow computes with int32 on a GPU's host.
-        valid_BHW: 1 where a pixel counts, else 0; a part of 1 where several are as hard (`emphasis.hardest`).
-        weight_BHW: the weight of the pixel, of its class and its place; 0 where ignored.
+        valid_BHW: 1 if a pixel counts, else 0; between for ties of hard pixels (`emphasis.hardest`).
+        weight_BHW: weight of the pixel by class and border distance; 0 if ignored.
     """
 
     ids_BHW: Any
@@ -46,7 +46,7 @@ def targets_of(
     class_weights: Sequence[float] | None = None,
     borders: tuple[float, float] | None = None,
 ) -> Targets:
-    """Return the targets of labels (b, H, W) uint8, weights of classes (default: 1) and (boundary, width)."""
+    """Return the targets of uint8 labels (b, H, W); `borders`: (boundary, width); default weights: 1."""
     valid = tf.not_equal(labels_BHW, IGNORE)
     ids = tf.where(valid, tf.cast(labels_BHW, tf.int64), 0)
     valid = weight = tf.cast(valid, dtype)
@@ -77,7 +77,7 @@ def focal(ids_BHW: Any, logits_BHWK: Any, gamma: float, smoothing: float = 0.0) 
 
 
 def _against_smoothed(cost_BHWK: Any, ids_BHW: Any, smoothing: float) -> Any:
-    """Return Σ_k q_k · cost_k, (b, H, W): the cost of each class as the target, by the smoothed target q."""
+    """Return Σ_k q_k · cost_k, (b, H, W): the cost of each class under the smoothed target q."""
     own = of_class(cost_BHWK, ids_BHW)
     if not smoothing:
         return own
@@ -87,12 +87,12 @@ def _against_smoothed(cost_BHWK: Any, ids_BHW: Any, smoothing: float) -> Any:
 def per_image(pixel_BHW: Any, targets: Targets) -> Any:
     """Return (b,): Σ w·ℓ / valid pixels of each image; 0 for an image without any.
 
-    One value per image, because `tf.nn.compute_average_loss` divides by the images of the global batch alone.
+    One value per image, because `tf.nn.compute_average_loss` divides only by the number of images.
     """
     total = tf.reduce_sum(pixel_BHW * targets.weight_BHW, axis=(1, 2))
     return total / tf.maximum(tf.reduce_sum(targets.valid_BHW, axis=(1, 2)), 1)
 
 
 def per_pixel_share(pixel_BHW: Any, targets: Targets, global_weight: Any) -> Any:
-    """Return this replica's Σ w·ℓ over the weight of all valid pixels of the global batch; 0 if that is 0."""
+    """Return this replica's Σ w·ℓ, divided by the total weight of the global batch; 0 if that is 0."""
     return tf.math.divide_no_nan(tf.reduce_sum(pixel_BHW * targets.weight_BHW), global_weight)

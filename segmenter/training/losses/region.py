@@ -28,8 +28,8 @@ def tversky_loss(overlaps_3K: Any, alpha: float, beta: float) -> Any:
     arXiv:1706.05721, eq. 4). α = β = ½ is soft Dice (Milletari et al. 2016, arXiv:1606.04797, without
     squares), α = β = 1 soft Jaccard (Rahman & Wang 2016, doi:10.1007/978-3-319-50835-1_22).
 
-    The overlaps are those of the global batch, summed before the ratio: a mean of the replicas' own indices
-    is another, noisier quantity, which also differs in the classes it knows of.
+    The overlaps are those of the global batch, summed before the ratio: a mean of the replicas' indices would
+    be another, noisier quantity over other sets of classes.
     """
     both, predicted, true = tf.unstack(overlaps_3K)
     present = tf.cast(true > 0, overlaps_3K.dtype)
@@ -43,11 +43,11 @@ def tversky_loss(overlaps_3K: Any, alpha: float, beta: float) -> Any:
 def lovasz_per_image(labels_BHW: Any, logits_BHWK: Any) -> Any:
     """Return Lovász-softmax of each image, (b,): mean over its classes, 0 for an image without a valid pixel.
 
-    The convex extension of 1 − IoU to the errors m = |y − p| (Berman et al. 2018, arXiv:1705.08790,
-    algorithm 1): with m sorted downwards, Σ m_i·(J_i − J_{i−1}), J_i being the Jaccard loss of a prediction
-    that errs on the first i pixels. An image is whole on one replica, so no replica needs another's pixels.
+    The convex extension of 1 − IoU to the errors m = |y − p| (Berman et al. 2018, arXiv:1705.08790, algorithm
+    1): with m sorted downwards, Σ m_i·(J_i − J_{i−1}), J_i being the Jaccard loss of a prediction that errs
+    on the first i pixels. An image lies on one replica, so no replica needs another's pixels.
 
-    Sorts H·W errors for each class and image: by far the dearest of the losses.
+    Sorts H·W errors for each class and image: by far the most expensive loss.
     """
     classes = logits_BHWK.shape[-1]
     y = tf.one_hot(labels_BHW, classes, dtype=logits_BHWK.dtype)
@@ -62,9 +62,9 @@ def lovasz_per_image(labels_BHW: Any, logits_BHWK: Any) -> Any:
 
 
 def _sorted_by(error_BKN: Any, truth_BKN: Any) -> tuple[Any, Any]:
-    """Return both in the falling order of the first; that one is differentiable.
+    """Return both in decreasing order of the first, which is differentiable.
 
-    With indices of 64 bits: top_k's own gradient adds up maps of int32, which a GPU leaves to its host.
+    Uses 64-bit indices: top_k's gradient sums int32 maps, which a GPU leaves to its host.
     """
     order = tf.math.top_k(tf.stop_gradient(error_BKN), k=tf.shape(error_BKN)[-1]).indices
     order = tf.cast(order, tf.int64)

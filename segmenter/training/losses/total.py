@@ -38,7 +38,7 @@ image (b,); batch: from the overlaps (3, K) of the global batch, a scalar.
 
 
 def _weighted(config: LossConfig, of: str) -> list[tuple[float, Callable[..., Any]]]:
-    """Return weight and function of the terms of a kind that have a weight."""
+    """Return weight and function of the terms of kind `of` with a weight above 0."""
     return [(getattr(config, name), TERMS[name]) for name in config.terms(of) if getattr(config, name)]
 
 
@@ -46,15 +46,15 @@ def _weighted(config: LossConfig, of: str) -> list[tuple[float, Callable[..., An
 class ReplicaLoss:
     """(labels (b, H, W) uint8, logits (b, H, W, K)) → this replica's share of the global loss, a scalar.
 
-    To be called in a replica, with as many or as few images as it has, none included: the shares add up to
-    the loss of all images, and the gradients to its gradient.
+    Call it in a replica with any number of images, also none: the shares add up to the loss of all images,
+    and their gradients to its gradient.
 
     Attributes:
-        config: the recipe's section.
+        config: section `loss` of the recipe.
         class_weights: (K,) weights in cross-entropy and focal loss; None: all 1.
-        global_batch: images of a step over all replicas, where that is the same in each step; None: counted
-            in the step, in an all-reduce, for batches that may be short.
-        log_priors: (K,) added to the logits in cross-entropy and focal loss; None: nothing is.
+        global_batch: images of a step over all replicas, if constant; None: counted in each step by an
+            all-reduce, for batches that may be short.
+        log_priors: (K,) added to the logits in cross-entropy and focal loss; None: no adjustment.
     """
 
     config: LossConfig
@@ -63,7 +63,7 @@ class ReplicaLoss:
     log_priors: tuple[float, ...] | None = None
 
     def __call__(self, labels_BHW: Any, logits_BHWK: Any, valid_weight: Any = None) -> Any:
-        """Return the share; `valid_weight` where these are a part of the replica's images, see there."""
+        """Return the share; for parts of a replica's images, `valid_weight` comes from that method."""
         config, dtype = self.config, logits_BHWK.dtype
         pixels, images, overlaps = (_weighted(config, of) for of in ("pixels", "images", "batch"))
         # Each term takes the logits for itself, but for those of overlaps, which share one all-reduce.
@@ -85,7 +85,7 @@ class ReplicaLoss:
         return total
 
     def _over_pixels(self, pixel_BHW: Any, targets: Targets, valid_weight: Any) -> Any:
-        """Return this replica's share of the mean, as `normalisation` says."""
+        """Return this replica's share of the mean over images or pixels, by `normalisation`."""
         if self.config.normalisation == "per_image":
             return _mean_over_images(per_image(pixel_BHW, targets), self.global_batch)
         weight = _global_weight(targets) if valid_weight is None else valid_weight
@@ -97,7 +97,7 @@ class ReplicaLoss:
         return targets_of(labels_BHW, dtype, self.class_weights, borders)
 
     def _kept(self, targets: Targets, logits_BHWK: Any) -> Targets:
-        """Return the targets, of the hard pixels alone if the recipe asks for these."""
+        """Return the targets, reduced to hard pixels if the recipe requests that."""
         share, threshold = self.config.ohem, self.config.ohem_threshold
         if not share:
             return targets
@@ -112,13 +112,13 @@ class ReplicaLoss:
 
     @property
     def needs_valid_weight(self) -> bool:
-        """True if parts of a global batch must know the weight of all its valid pixels beforehand."""
+        """True if parts of a global batch need the weight of all its valid pixels in advance."""
         return self.config.normalisation == "per_pixel" and bool(_weighted(self.config, "pixels"))
 
     def valid_weight(self, labels_BHW: Any, dtype: Any) -> Any:
         """Return Σ w[y] over the valid pixels of the global batch, from the labels alone; one all-reduce.
 
-        Not with `ohem`, whose pixels only the logits tell.
+        Not for `ohem`, whose pixels depend on the logits.
         """
         return _global_weight(self._targets(labels_BHW, dtype))
 
@@ -129,13 +129,13 @@ def segmentation_loss(
     global_batch: int | None,
     class_shares: Sequence[float] | None = None,
 ) -> ReplicaLoss:
-    """Return the recipe's loss, see `ReplicaLoss`.
+    """Return the recipe's loss; see `ReplicaLoss`.
 
     Args:
-        class_shares: (K,) share of each class in the training pixels, for `loss.logit_adjustment` alone.
+        class_shares: (K,) share of each class in the training pixels, only for `loss.logit_adjustment`.
 
     Raises:
-        ConfigError: these are missing.
+        ConfigError: the shares are missing.
     """
     priors = None
     if config.logit_adjustment:
@@ -147,11 +147,11 @@ def segmentation_loss(
 
 
 def in_order(value: Any, users: int) -> list[Any]:
-    """Return the value once for each of its users, whose gradients are added up in their order.
+    """Return the value once for each user, such that gradients are summed in the users' order.
 
-    TensorFlow's own sum of three or more starts with whichever happens to be free to be written over, so that
-    its last bits differ from step to step (docs/internals.md). It also makes one such sum of a chain of
-    additions, unless a copy keeps them apart.
+    TensorFlow's sum of three or more tensors starts with any buffer that is free, so its last bits differ
+    from step to step (docs/internals.md). It also merges a chain of additions into one such sum, unless a
+    copy separates them.
     """
 
     @tf.custom_gradient
@@ -165,16 +165,16 @@ def in_order(value: Any, users: int) -> list[Any]:
 
 
 def replicas() -> int:
-    """Return the number of replicas that compute together; 1 without a strategy."""
+    """Return the number of replicas that compute together; 1 outside a strategy."""
     context = tf.distribute.get_replica_context()
     return 1 if context is None else int(context.num_replicas_in_sync)
 
 
 def global_sum(own: Any) -> Any:
-    """Sum a tensor over the replicas, in one all-reduce; differentiable by this replica's summand alone.
+    """Sum a tensor over the replicas by one all-reduce; gradients flow only to this replica's summand.
 
     The others' summands are constants here, so the backward pass needs no second all-reduce: each replica
-    differentiates the same function of the sum by its own part, and the gradients are summed later.
+    differentiates the same function of the sum by its own summand, and the gradients are summed later.
     """
     if replicas() == 1:
         return own
@@ -184,10 +184,10 @@ def global_sum(own: Any) -> Any:
 
 
 def share_of(loss: Any) -> Any:
-    """Return this replica's share, loss / R with its full gradient, of a loss that each has computed whole.
+    """Return this replica's share, loss / R with its full gradient, of a loss that all have computed.
 
     The values of the shares add up to the loss. The gradients are of this replica's summands only
-    (`global_sum`), and add up to the loss's gradient as they are.
+    (`global_sum`), and add up to the loss's gradient without rescaling.
     """
     count = replicas()
     return loss - tf.stop_gradient(loss) * (count - 1) / count

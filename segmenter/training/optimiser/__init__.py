@@ -1,1 +1,1 @@
-"""Update the weights: rules, schedules, averages, and the check that replicas agree."""
+"""Weight updates: rules, schedules, averages, and the check that replicas agree."""

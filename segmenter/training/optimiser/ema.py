@@ -1,4 +1,4 @@
-"""Moving average of the weights, which validates and predicts: steadier than the weights of one step."""
+"""Moving average of the weights, used for validation and prediction: steadier than single steps."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from segmenter.training.optimiser.optimisers import as_vector, parts_of
 
 
 class AveragedWeights:
-    """Follows a model's weights: a ← d·a + (1 − d)·w after each step that was applied.
+    """Moving average of a model's weights: a ← d·a + (1 − d)·w after each applied step.
 
-    After n updates, d is the smaller of `decay` and (1 + n) / (10 + n): an average over all steps at first,
-    which forgets the random start, and over the last 1 / (1 − decay) later. (As
-    `tf.train.ExponentialMovingAverage` has it with `num_updates`; Keras' own fails under a strategy.)
-    BatchNorm's statistics are averaged like weights; counters are copied.
+    After n updates, d is the smaller of `decay` and (1 + n) / (10 + n): first an average over all steps,
+    which forgets the random start, later over the last 1 / (1 − decay). (As in
+    `tf.train.ExponentialMovingAverage` with `num_updates`; Keras' own fails under a strategy.) BatchNorm's
+    statistics are averaged like weights; counters are copied.
 
-    The average is on each replica, computed there from its own copy of the weights: nothing is sent.
+    Each replica computes the average from its own copy of the weights: nothing is sent.
     """
 
     def __init__(self, strategy: Any, model: Any, averaged: Any, decay: float) -> None:
-        """Average a model's weights in `averaged`, another model of the same make.
+        """Average a model's weights into `averaged`, another model of the same structure.
 
-        Both were built in the strategy's scope.
+        Both must have been built in the strategy's scope.
         """
         self._decay = decay
         self.model = averaged
@@ -33,13 +33,13 @@ class AveragedWeights:
         self.follow()
 
     def follow(self) -> None:
-        """Start anew from the model's weights."""
+        """Restart the average from the model's weights."""
         for average, weight in self._pairs:
             average.assign(weight.value)
         self._updates.assign(0)
 
     def take_in(self) -> None:
-        """Take in the model's weights; to be called in a replica, in a compiled step, after an update."""
+        """Add the model's current weights to the average; call in a replica, compiled, after an update."""
         self._updates.assign_add(1)
         for average, weight in self._pairs:
             if not weight.value.dtype.is_floating:
@@ -54,9 +54,9 @@ class AveragedWeights:
                 average.value.assign_add(part)
 
     def arrays(self) -> dict[str, Any]:
-        """Return the arrays that a checkpoint holds beside the averaged model's weights."""
+        """Return the arrays that a checkpoint stores besides the averaged model's weights."""
         return {"ema_updates": self._updates.numpy()}
 
     def assign(self, arrays: dict[str, Any]) -> None:
-        """Set the state from what `arrays` returned."""
+        """Restore the state from the result of `arrays`."""
         self._updates.assign(arrays["ema_updates"])

@@ -1,15 +1,15 @@
-"""The recipe's optimiser: Keras' own update, of all weights as one vector, on summed gradients.
+"""The recipe's optimiser: Keras' update applied to summed gradients, with all weights as one vector.
 
-Keras 3 sums gradients over the replicas inside the optimiser, after it has clipped them and after the loss
-scale has looked at replica 0's alone. Here they are put into one vector and summed first: clipping then sees
-the gradient of the global batch, and an overflow on any replica is an overflow on all.
+Keras 3 sums gradients over the replicas inside the optimiser, after clipping them and after the loss scale
+has checked only replica 0's. Here they are joined to one vector and summed first: clipping then sees the
+gradient of the global batch, and an overflow on any replica is detected on all.
 
 Keras updates weight by weight: some 1,500 launches a step on a GPU for the default U-Net, after the last
-gradient, where nothing hides them. Here its update sees the weights of one rate as one vector; each number
-is computed as there, to the bit, but for the order of the sum that `clip_norm` compares.
+gradient, where nothing runs in parallel. Here its update sees all weights of one rate as one vector; each
+number has the same bits as in Keras, except for the order of the sum in `clip_norm`.
 
-Nothing here but `sum_over_replicas` talks to other replicas. Each keeps, and updates, copies of its own of
-weights and state: equal, since what is applied is the same sum on all.
+Only `sum_over_replicas` communicates. Each replica keeps and updates its own copies of weights and state;
+they stay equal, since all apply the same sum.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from segmenter.training.optimiser.schedules import Schedule
 
 
 def sum_over_replicas(gradient: Any) -> Any:
-    """Return the gradient of the global batch, on every replica, by one all-reduce; call it in a replica."""
+    """Return the gradient of the global batch on every replica, by one all-reduce; call in a replica."""
     context = tf.distribute.get_replica_context()
     if context.num_replicas_in_sync == 1:
         return gradient
@@ -37,7 +37,7 @@ def sum_over_replicas(gradient: Any) -> Any:
 
 
 def numbers_in(weights: Sequence[Any]) -> int:
-    """Count the numbers of some variables or tensors, all together."""
+    """Return the total number of elements of variables or tensors."""
     return sum(int(np.prod(v.shape)) for v in weights)
 
 
@@ -48,13 +48,13 @@ def as_vector(parts: Sequence[Any]) -> Any:
 
 
 def parts_of(vector: Any, like: Sequence[Any]) -> list[Any]:
-    """Cut a vector (n,) into tensors of the shapes of some variables."""
+    """Split a vector (n,) into tensors with the shapes of some variables."""
     parts = tf.split(vector, [numbers_in([v]) for v in like])
     return [tf.reshape(part, v.shape) for part, v in zip(parts, like, strict=True)]
 
 
 class Vector:
-    """Value of some weights (n,), with what Keras' optimisers ask of the variable that they update."""
+    """Values of some weights (n,) with the interface of the variable that Keras' optimisers update."""
 
     def __init__(self, name: str, dtype: str, numbers: int) -> None:
         self.name, self.dtype, self.shape = name, dtype, (numbers,)
@@ -72,14 +72,14 @@ class Vector:
 
 @dataclass(frozen=True)
 class Segment:
-    """Weights that train at one rate, as a vector: first those that decay, then the others.
+    """Weights that train at one rate, as a vector: first those with decay, then the others.
 
     Attributes:
         weights: Keras variables, in the vector's order.
-        decayed: how many of the vector's numbers decay.
+        decayed: number of the vector's elements with decay.
         rate: factor on learning rate and decay.
-        late: whether they are frozen at first.
-        vector: stands for them in Keras' update.
+        late: True if they are frozen at first.
+        vector: stands for the weights in Keras' update.
     """
 
     weights: tuple[Any, ...]
@@ -90,12 +90,12 @@ class Segment:
 
 
 class LossScale:
-    """A dynamic loss scale, as that of Keras: halved at an overflow, doubled after a number of steps without.
+    """Dynamic loss scale like Keras': halved at an overflow, doubled after some steps without one.
 
     Attributes:
-        scale: its variable.
-        steps: since it was changed last, its variable.
-        growth_steps: after which it is doubled.
+        scale: variable of the scale.
+        steps: variable: number of steps since its last change.
+        growth_steps: number of steps after which it is doubled.
     """
 
     growth_steps = 2000
@@ -105,7 +105,7 @@ class LossScale:
         self.steps = _variable((), "int64", "step_counter")
 
     def follow(self, finite: Any) -> None:
-        """Update the scale, given whether a step's gradients were finite."""
+        """Update the scale; `finite`: a step's gradients were finite."""
         grows = finite & tf.equal(self.steps.value, self.growth_steps - 1)
         factor = tf.where(finite, tf.where(grows, 2.0, 1.0), 0.5)
         self.scale.assign(self.scale.value * factor)
@@ -114,11 +114,11 @@ class LossScale:
 
 
 class Optimiser:
-    """The recipe's optimiser for some weights; to be made in the strategy's scope.
+    """The recipe's optimiser for some weights; create it in the strategy's scope.
 
     Attributes:
-        weights: those that it updates in some epoch, in the model's order.
-        iterations: Keras variable, updates so far; skipped steps are not in it.
+        weights: weights that it updates in any epoch, in the model's order.
+        iterations: Keras variable, number of updates so far, without skipped steps.
         loss_scale: None without one.
     """
 
@@ -132,13 +132,13 @@ class Optimiser:
         scaled: bool = False,
         shared: bool = False,
     ) -> None:
-        """Make the state of the weights that train in some epoch.
+        """Create the state for all weights that train in any epoch.
 
         Args:
             weights: Keras variables, in the model's order.
-            steps: of the whole training.
-            scaled: with a dynamic loss scale.
-            shared: others update the same variables at the same time: changes are added, each at once.
+            steps: number of steps of the whole training.
+            scaled: use a dynamic loss scale.
+            shared: other processes update the same variables concurrently, so changes are added atomically.
         """
         self._config, self._shared = config, shared
         self._schedule = Schedule(config, steps)
@@ -158,7 +158,7 @@ class Optimiser:
 
     @property
     def dynamic_scale(self) -> Any:
-        """Variable of the loss scale; None for an optimiser without one, which skips no step."""
+        """Variable of the loss scale; None if there is none, so that no step is skipped."""
         return None if self.loss_scale is None else self.loss_scale.scale
 
     @property
@@ -168,7 +168,7 @@ class Optimiser:
 
     @property
     def variables(self) -> list[Any]:
-        """All its state, as Keras variables."""
+        """All state variables, as Keras variables."""
         return [*self._counters, *(variable for _, variable in self._moments)]
 
     @property
@@ -180,24 +180,24 @@ class Optimiser:
     # ---------------------------------------------------------------------------------- the step
 
     def scale_loss(self, loss: Any) -> Any:
-        """Return the loss to differentiate: times the loss scale."""
+        """Return the loss to differentiate: multiplied by the loss scale, if any."""
         return loss if self.loss_scale is None else loss * tf.cast(self.loss_scale.scale.value, loss.dtype)
 
     def flat(self, gradients: Sequence[Any], trained: Sequence[Any]) -> Any:
-        """Concatenate the gradients of the weights that train now, (n,) in this optimiser's order."""
+        """Concatenate the gradients of the weights that currently train, (n,) in this optimiser's order."""
         of = {v.path: gradient for v, gradient in zip(trained, gradients, strict=True)}
         return as_vector([of[v.path] for segment in self._now(trained) for v in segment.weights])
 
     def apply(self, gradient: Any, trained: Sequence[Any], then: Callable[[], None] | None = None) -> Any:
-        """Update the weights that train now; to be called in a replica.
+        """Update the weights that currently train; call in a replica.
 
         Args:
             gradient: (n,), `flat` gradients summed over the replicas, times the loss scale.
-            then: what follows an update, as an average of the weights does: on a GPU each branch of its own
-                would wait for the host.
+            then: called after an update, for the average of the weights: on a GPU a separate branch would
+                wait for the host.
 
         Returns:
-            Whether it was applied: false where a number was not finite, for which only the loss scale looks.
+            True if applied; false if a gradient was not finite, which only a loss scale checks.
         """
         if self.loss_scale is None:
             self._update(gradient, trained)
@@ -269,8 +269,8 @@ class Optimiser:
     def _correction(self, steps_before: Any) -> Any:
         """Return Adam's factor √(1 − β₂ᵗ) / (1 − β₁ᵗ) for moments that start from 0, in the next step t.
 
-        The moments of late weights start later than the others'. Corrected by the steps of all, which are too
-        many, their first updates would be up to 6.5 times as large as they should be.
+        Late weights start their moments later. Corrected by the total number of steps, their first updates
+        would be up to 6.5 times too large.
         """
         step = tf.cast(steps_before.value + 1, self.weights[0].dtype)
         first, second = (
@@ -281,9 +281,9 @@ class Optimiser:
     # ---------------------------------------------------------------------------------- checkpoints
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the state by name, weight by weight, in the order of Keras' optimisers.
+        """Return the state by name and weight, in the order of Keras' optimisers.
 
-        Checkpoints do not depend on how weights lie in vectors. `unused` and `no_rate` are the step and the
+        Checkpoints do not depend on the layout of the vectors. `unused` and `no_rate` are the step and the
         learning rate of Keras' wrapper for a loss scale.
         """
         arrays: dict[str, NDArray[Any]] = {}
@@ -299,7 +299,7 @@ class Optimiser:
         return arrays | {name: moments[name] for name in names}
 
     def assign(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Set the state from what `arrays` returned.
+        """Restore the state from the result of `arrays`.
 
         Raises:
             ValueError: an array has another shape.
@@ -314,12 +314,12 @@ class Optimiser:
 
 
 def _of_keras(config: TrainingConfig, iterations: Any, moments: list[Any], *, shared: bool) -> Any:
-    """Return Keras' own optimiser, of which `update_step` is used alone.
+    """Return Keras' optimiser, of which only `update_step` is used.
 
     Args:
-        iterations: by which it counts: of its own variable, replicas have no copies of their own.
-        moments: takes those that it makes: of each vector one after the other.
-        shared: as of `Optimiser`.
+        iterations: its step counter: for Keras' own variable, replicas would have no separate copies.
+        moments: list that receives its moment variables, vector by vector.
+        shared: as in `Optimiser`.
     """
     adam = config.optimizer == "adamw"
     base: Any = keras.optimizers.Adam if adam else keras.optimizers.SGD
@@ -347,7 +347,7 @@ def _of_keras(config: TrainingConfig, iterations: Any, moments: list[Any], *, sh
 
 
 def _segments(weights: Sequence[Any], pace: Pace) -> list[Segment]:
-    """Group weights by rate and start."""
+    """Group weights by rate and start epoch."""
     groups: dict[tuple[float, bool], list[Any]] = {}
     for v in weights:
         groups.setdefault((pace.rates.get(v.path, 1.0), v.path in pace.late), []).append(v)
@@ -361,28 +361,28 @@ def _segments(weights: Sequence[Any], pace: Pace) -> list[Segment]:
 
 
 def _variable(shape: tuple[int, ...], dtype: str, name: str, value: float = 0) -> Any:
-    """Return a variable of which each replica updates a copy of its own."""
+    """Return a variable of which each replica updates its own copy."""
     return keras.Variable(np.full(shape, value, dtype), dtype=dtype, trainable=False, name=name)
 
 
 def build_optimiser(
     config: TrainingConfig, model: keras.Model, steps: int, *, pace: Pace | None = None
 ) -> Optimiser:
-    """Return the recipe's optimiser of a model; call it in the strategy's scope.
+    """Return the recipe's optimiser for a model; call in the strategy's scope.
 
     Args:
-        steps: of the whole training.
-        pace: of the weights (`model.stages.pace_of`); those that train in no epoch have no state. None: all
-            train alike from the start.
+        steps: number of steps of the whole training.
+        pace: training schedule of the weights (`model.stages.pace_of`); weights that never train have no
+            state. None: all train alike from the start.
     """
     return Optimiser(config, model.trainable_variables, steps, pace or Pace(), scaled=config.loss_scaled)
 
 
 def set_trained(model: keras.Model, pace: Pace, epoch: int) -> None:
-    """Make exactly those layers of a model trainable that train in an epoch, from 0.
+    """Make exactly those layers trainable that train in an epoch, counted from 0.
 
-    The others have no gradients, and their BatchNorm normalises by its moving statistics, which stay. It
-    counts where a step is compiled next: one that is compiled stays as it is.
+    Other layers have no gradients, and their BatchNorm uses its moving statistics without updating them. This
+    affects steps compiled later, not those already compiled.
     """
     for layer in _layers(model):
         if paths := [variable.path for variable in layer.weights]:
@@ -390,7 +390,7 @@ def set_trained(model: keras.Model, pace: Pace, epoch: int) -> None:
 
 
 def _layers(model: keras.Model) -> Iterator[Any]:
-    """Yield the layers of a model, and of the models that are layers of it."""
+    """Yield the layers of a model, including those of nested models."""
     for layer in model.layers:
         if isinstance(layer, keras.Model):
             yield from _layers(layer)

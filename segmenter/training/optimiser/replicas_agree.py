@@ -1,7 +1,7 @@
-"""Agreement of the replicas: whether all hold the same weights and state, to the bit.
+"""Agreement of replicas: check that all have the same weights and state, to the bit.
 
-They start with the same and apply the same sums, so they do, unless a card computes or stores wrongly, or
-TensorFlow's sums fail. Nothing else would show it: a checkpoint holds the first replica's.
+They start equal and apply equal sums, so they stay equal unless a card computes or stores wrongly, or
+TensorFlow's sums fail. Nothing else would reveal it: a checkpoint contains only the first replica's state.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FEW = 3
 
 
 class Agreement:
-    """Compares the replicas' copies of variables by two numbers of each, which the devices compute."""
+    """Comparison of the replicas' copies of variables, by two numbers of each, computed on the devices."""
 
     def __init__(self, devices: Devices, variables: Sequence[Any]) -> None:
         """Compare `variables`: Keras variables of which each replica has a copy."""
@@ -30,9 +30,9 @@ class Agreement:
         self._said, self._names = False, list[str]()
 
     def check(self, step: int) -> str:
-        """Compare the replicas; return a warning, once, if several models of card differ, else an empty text.
+        """Compare the replicas; return a warning, once, if GPU models are mixed and differ; else empty text.
 
-        Several models add up in different ways, so that the last bits of their statistics differ for good.
+        Different models sum in different orders, so the last bits of their statistics differ permanently.
 
         Raises:
             TrainingError: replicas on devices of one model differ.
@@ -55,7 +55,7 @@ class Agreement:
         return line
 
     def _of_all(self, local: list[NDArray[np.int64]]) -> tuple[list[NDArray[np.int64]], list[str], set[str]]:
-        """Return fingerprints and names of all replicas over all workers, and the models of their devices."""
+        """Return fingerprints and names of all replicas of all workers, and their device models."""
         workers, used = self._devices.workers, self._devices.used
         if workers.count == 1:
             return local, list(self._devices.names), {device.model for device in used}
@@ -66,7 +66,7 @@ class Agreement:
         return fingerprints, names, {model for one in answers for model in one["models"]}
 
     def _told(self, fingerprints: Sequence[NDArray[np.int64]]) -> str:
-        """Describe which replicas' copies of which variables differ from the first replica's."""
+        """Return text on the replicas and variables that differ from the first replica's."""
         others = [r for r, own in enumerate(fingerprints) if not np.array_equal(own, fingerprints[0])]
         rows = np.unique(
             np.concatenate([np.flatnonzero((fingerprints[r] != fingerprints[0]).any(axis=1)) for r in others])
@@ -81,10 +81,10 @@ class Agreement:
 
 
 def _fingerprint(values: Any) -> Any:
-    """Return (2,) int64: Σ b and Σ b² over the values as whole numbers b of their bits, modulo 2^64.
+    """Return (2,) int64: Σ b and Σ b² modulo 2^64 over the values' bits b as whole numbers.
 
-    The first tells of any one number that differs, both together of several. Not by place: that would take a
-    number for each, which a GPU gets from its host.
+    The first detects any single difference, both together several. Positions are not included: their indices
+    would come from the GPU's host.
     """
     if values.dtype.is_floating:
         values = tf.bitcast(values, {2: tf.int16, 4: tf.int32, 8: tf.int64}[values.dtype.size])

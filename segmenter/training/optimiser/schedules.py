@@ -16,11 +16,11 @@ from segmenter.runs.resume import warmup_steps
 
 @dataclass(frozen=True)
 class Schedule:
-    """Learning rate by the number of a step, from 0: a linear warm-up to the peak, then one of `COURSES`.
+    """Learning rate by step, counted from 0: a linear warm-up to the peak, then one of `COURSES`.
 
     Attributes:
-        config: the recipe's section.
-        steps: of the whole training, warm-up included.
+        config: section `training` of the recipe.
+        steps: number of steps of the whole training, including warm-up.
     """
 
     config: TrainingConfig
@@ -28,7 +28,7 @@ class Schedule:
 
     @property
     def warmup(self) -> int:
-        """Steps in which the rate rises from 0 to the peak, linearly: (step + 1) / warmup."""
+        """Steps in which the rate rises linearly to the peak: (step + 1) / warmup."""
         return warmup_steps(self.config, self.steps)
 
     def __call__(self, step: Any) -> Any:
@@ -41,7 +41,7 @@ class Schedule:
 
 
 def _decay(schedule: Schedule) -> int:
-    """Return the number of steps from the end of the warm-up to the end."""
+    """Return the number of steps from the end of the warm-up to the end of the training."""
     return max(schedule.steps - schedule.warmup, 1)
 
 
@@ -77,7 +77,7 @@ def peak_of(config: TrainingConfig) -> float:
 
 
 def describe_schedule(config: TrainingConfig, steps: int) -> str:
-    """Return a line: the resolved peak and where it comes from, the warm-up, and what follows."""
+    """Return a line on the peak rate and its origin, the warm-up, and the further course."""
     warmup = warmup_steps(config, steps)
     parts = [f"learning rate: peak {peak_of(config):.4g}"]
     if config.scaling != "none":

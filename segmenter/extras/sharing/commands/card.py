@@ -11,12 +11,12 @@ HELP = "write a model card (Markdown): what the model maps, from what it learned
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add those of the command."""
+    """Add the options of the command."""
     add_description_arguments(parser, "RUN/README.md, where model hubs look for it")
 
 
 def add_description_arguments(parser: argparse.ArgumentParser, default: str) -> None:
-    """Add those of a command that describes a run."""
+    """Add the options of a command that describes a run."""
     parser.add_argument("run_dir", type=Path, metavar="RUN", help="run directory")
     parser.add_argument("--output", type=Path, metavar="FILE", help=f"file to write (default: {default})")
     parser.add_argument("--overwrite", action="store_true", help="replace FILE")
@@ -26,10 +26,10 @@ def add_description_arguments(parser: argparse.ArgumentParser, default: str) -> 
 
 
 def free_output(args: argparse.Namespace, name: str) -> Path:
-    """Return the file to write.
+    """Return the path of the file to write.
 
     Raises:
-        SegmenterError: it is there already.
+        SegmenterError: the file already exists.
     """
     output = args.run_dir / name if args.output is None else args.output
     if output.exists() and not args.overwrite:
@@ -38,7 +38,7 @@ def free_output(args: argparse.Namespace, name: str) -> Path:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the card; gives the exit code."""
+    """Write the card; return the exit code."""
     from segmenter.base.files import write_whole
     from segmenter.extras.sharing.card import FILE, card_text
     from segmenter.extras.sharing.known_facts import read_known

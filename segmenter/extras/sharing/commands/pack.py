@@ -1,4 +1,4 @@
-"""`python -m segmenter.runs pack RUN --output mine.run.zip`: a run as one file to hand over."""
+"""Packing: `python -m segmenter.runs pack RUN --output mine.run.zip` writes a run as one file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HELP = "write a run as one file, with its model card, its STAC item and a checks
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add those of the command."""
+    """Add the options of the command."""
     parser.add_argument("run_dir", type=Path, metavar="RUN", help="run directory")
     parser.add_argument("--output", type=Path, metavar="FILE", help="file to write (default: NAME.run.zip)")
     parser.add_argument("--overwrite", action="store_true", help="replace FILE")
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the file and say what is in it; gives the exit code."""
+    """Write the file and print its content; return the exit code."""
     from segmenter.base.files import gibibytes
     from segmenter.extras.sharing.archive import pack_run
     from segmenter.runs.run import load_run

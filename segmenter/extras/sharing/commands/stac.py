@@ -10,7 +10,7 @@ HELP = "write a STAC item with the Machine Learning Model extension (MLM 1.4)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add those of the command."""
+    """Add the options of the command."""
     add_description_arguments(parser, "RUN/stac.json")
     parser.add_argument(
         "--datetime",
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the item; gives the exit code."""
+    """Write the item; return the exit code."""
     import json
 
     from segmenter.base.files import write_whole

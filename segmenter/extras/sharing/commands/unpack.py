@@ -1,4 +1,4 @@
-"""`python -m segmenter.runs unpack mine.run.zip`: a run out of the file that `pack` wrote."""
+"""Unpacking: `python -m segmenter.runs unpack mine.run.zip` restores a run written by `pack`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ HELP = "check a packed run and unpack it: whole, or not at all"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add those of the command."""
+    """Add the options of the command."""
     parser.add_argument("file", type=Path, metavar="FILE", help="a packed run")
     parser.add_argument(
         "--output",
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Unpack it and say how to use it; gives the exit code."""
+    """Unpack the file and print how to use the run; return the exit code."""
     from segmenter.base.invocation import invocation
     from segmenter.extras.sharing.archive import unpack_run
 
