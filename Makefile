@@ -64,8 +64,10 @@ WORKERS ?= 2
 test: $(VENV)/.stamp-$(EXTRA)-test
 	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
+# A process for each file: TensorFlow keeps memory of each net that was compiled until its process ends.
+SLOW := $(shell grep -rlE --include='test_*.py' 'mark\.slow' tests | sort)
 test-slow: $(VENV)/.stamp-$(EXTRA)-test $(VENV)/.stamp-$(EXTRA)-bench
-	@$(PY) -m pytest -m slow --timeout 3600
+	@echo $(SLOW) | xargs -n 1 -P $(or $(filter-out 0,$(WORKERS)),1) $(PY) -m pytest -q -m slow --timeout 3600
 
 # Changed files for all that opens files, for so many minutes; what fails is kept in fuzz/found.
 FUZZ_MINUTES ?= 5
