@@ -153,6 +153,24 @@ class SamplingFacts:
 
 
 @dataclass(frozen=True)
+class QuotaFacts:
+    """The first epoch's plan with amounts of tiles, at the recipe's batch size.
+
+    Attributes:
+        lift: `sampling.lift` of the plan; None for one tile of each class.
+        steps, repeats: numbers in the epoch.
+        tiles: mean tiles of each class that a step is promised; 0 for a class without a promise.
+        uses: mean uses of the tiles of each class; None for a class without tiles.
+    """
+
+    lift: float | None
+    steps: int
+    repeats: int
+    tiles: list[float]
+    uses: list[float | None]
+
+
+@dataclass(frozen=True)
 class Lever:
     """A change that would raise the limit: `lever` is batch, min_pixels, tile_size or label."""
 
@@ -208,6 +226,8 @@ class Diagnosis:
         run: coverage of a run; None if none was given.
         scales: classes by scale; None if the scenes have one scale, or unknown scales.
         samplings: each sampling method at each batch size; empty in a diagnosis of an older version.
+        quotas: one tile of each class, then amounts by rarity at rising lifts; empty as `samplings`, and
+            where nothing can be planned.
     """
 
     version: int
@@ -231,6 +251,7 @@ class Diagnosis:
     run: RunFacts | None
     scales: ScaleFacts | None = None
     samplings: list[SamplingFacts] = field(default_factory=list)
+    quotas: list[QuotaFacts] = field(default_factory=list)
 
     @property
     def names(self) -> list[str]:

@@ -24,6 +24,7 @@ from segmenter.diagnosis.data import (
     Diagnosis,
     ForecastFacts,
     PlanFacts,
+    QuotaFacts,
     SamplingFacts,
     ScaleFacts,
     Side,
@@ -41,6 +42,8 @@ from segmenter.tiles.index import TileIndex
 
 USUAL_BATCHES = (16, 32, 64, 128)
 """Batch sizes to compare, besides the recipe's own."""
+_LIFTS = (1.0, 2.0, 3.0, 5.0)
+"""Values of `sampling.lift` to compare, besides the recipe's own."""
 _CURVE_END = 256
 _REPLICA_ROWS = 512
 """Rows of an epoch that are split over replicas: their mean is enough, all would take seconds."""
@@ -106,6 +109,7 @@ def diagnose(
         run=ran,
         scales=class_scales(recipe, dataset, index, batches, progress=progress),
         samplings=samplings(recipe, dataset, index, batches, limits.class_id),
+        quotas=_quotas(recipe, dataset, index, holds_NK),
     )
 
 
@@ -301,3 +305,28 @@ def _one(
         tiles_seen=float((uses_N > 0).mean()),
         most_uses=int(uses_N.max()),
     )
+
+
+# -------------------------------------------------------------------------------------------- quotas
+
+
+def _quotas(recipe: Recipe, dataset: Dataset, index: TileIndex, holds_NK: Bools) -> list[QuotaFacts]:
+    """Return what amounts of tiles by rarity cost at each lift; nothing if the batch cannot be planned."""
+    facts: list[QuotaFacts] = []
+    own = recipe.sampling.lift if recipe.sampling.quota == "rarity" else _LIFTS[0]
+    for lift in (None, *sorted({*_LIFTS, own})):
+        amounts = {"quota": "presence"} if lift is None else {"quota": "rarity", "lift": lift}
+        rules = recipe.sampling.model_copy(update={"method": "plan", "coverage": "relaxed", **amounts})
+        changed = recipe.model_copy(update={"sampling": rules})
+        try:
+            result = planned(dataset, index, changed, recipe.training.global_batch)
+        except DatasetError:
+            return []
+        tiles_K, held_K = np.zeros(len(dataset.classes)), holds_NK.sum(axis=0)
+        given = [quota.given for quota in result.quotas] or [1.0] * len(result.promises)
+        for part, amount in zip(result.promises, given, strict=True):
+            tiles_K[part.class_id] += amount * result.blocks
+        uses_K = np.bincount(result.rows_SB.reshape(-1), minlength=len(index)) @ holds_NK
+        uses = [float(uses / held) if held else None for uses, held in zip(uses_K, held_K, strict=True)]
+        facts.append(QuotaFacts(lift, result.steps, result.coverage_repeats, tiles_K.tolist(), uses))
+    return facts

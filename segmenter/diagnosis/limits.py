@@ -89,7 +89,7 @@ def limit(recipe: Recipe, dataset: Dataset, index: TileIndex, statistics: ClassS
     if not len(seen):
         return Limit(None, "no tile shows a pixel of any class", nowhere)
     rarest = min(seen, key=lambda c: (statistics.tiles_K[c], statistics.pixels_K[c]))
-    case = _Case(recipe, dataset, index, statistics, int(rarest))
+    case = _Case(_of_presence(recipe), dataset, index, statistics, int(rarest))
     texts = [
         ("batch", _batch(case)),
         ("min_pixels", _min_pixels(case)),
@@ -201,6 +201,12 @@ def _promised_from(case: _Case) -> str:
     if case.id in now.best_effort and case.id in then.promised:
         return f" From {enough} on it is promised, with repeats."
     return ""
+
+
+def _of_presence(recipe: Recipe) -> Recipe:
+    """Return the recipe without amounts of tiles: they repeat tiles that no limit forces."""
+    sampling: SamplingConfig = recipe.sampling.model_copy(update={"quota": "presence", "quotas": {}})
+    return recipe.model_copy(update={"sampling": sampling})
 
 
 def _relaxed(recipe: Recipe) -> Recipe:

@@ -9,7 +9,7 @@ from segmenter.base.terminal import aligned
 from segmenter.diagnosis.data import Diagnosis, Limit, PlanFacts, ScaleFacts
 from segmenter.runs.coverage import RunFacts
 
-__all__ = ["table"]
+__all__ = ["quota_header", "quota_rows", "table"]
 
 _WIDTH = 100
 
@@ -28,6 +28,8 @@ def table(diagnosis: Diagnosis, *, everything: bool = True) -> str:
     parts += [_forecast(diagnosis), _plans(diagnosis)]
     if everything and diagnosis.samplings:
         parts.append(_samplings(diagnosis))
+    if everything and diagnosis.quotas:
+        parts.append(_quotas(diagnosis))
     parts.append(_limit(diagnosis.limit) if everything else _why(diagnosis.limit))
     if diagnosis.run is not None:
         parts.append(_run(diagnosis, diagnosis.run))
@@ -147,6 +149,26 @@ def _samplings(diagnosis: Diagnosis) -> str:
     if rows:
         lines.insert(1, _grid([*head, "tiles drawn", "one at most"], rows))
     return "\n".join(lines)
+
+
+def _quotas(diagnosis: Diagnosis) -> str:
+    title = f"tiles of each class in a step of {diagnosis.global_batch}, and in brackets uses of its tiles:"
+    return f"{title}\n{_grid(quota_header(diagnosis), quota_rows(diagnosis))}"
+
+
+def quota_header(diagnosis: Diagnosis) -> list[str]:
+    """Return the header of a table of quotas: one tile of each class, then the lifts."""
+    return ["class", *("presence" if q.lift is None else f"lift {q.lift:g}" for q in diagnosis.quotas)]
+
+
+def quota_rows(diagnosis: Diagnosis) -> list[list[str]]:
+    """Return the rows of a table of quotas: steps, repeats, and each class, the rarest first."""
+    quotas = diagnosis.quotas
+    rows = [["steps", *(f"{q.steps:,}" for q in quotas)], ["repeats", *(f"{q.repeats:,}" for q in quotas)]]
+    for c in diagnosis.rarest_first:
+        cells = [f"{q.tiles[c]:.1f} ({q.uses[c] or 0:.1f})" if q.tiles[c] else "best effort" for q in quotas]
+        rows.append([_names(diagnosis, [c]), *cells])
+    return rows
 
 
 def _limit(limit: Limit) -> str:

@@ -13,7 +13,7 @@ import rasterio
 
 from segmenter.base.errors import CheckpointError
 from segmenter.config.reading import recipe_from
-from segmenter.config.recipe import Recipe, TilesConfig
+from segmenter.config.recipe import Recipe, SamplingConfig, TilesConfig
 from segmenter.diagnosis import Diagnosis, diagnose, table
 from segmenter.grid.geometry import Size
 from segmenter.grid.labels import ClassMap, LandCoverClass
@@ -192,6 +192,33 @@ def test_each_sampling_is_the_epoch_that_training_would_have(image: Path) -> Non
     (line,) = (line.split() for line in text.splitlines() if "repeat_factor" in line)
     (one,) = (one for one in found["samplings"] if one["method"] == "repeat_factor")
     assert line[1:3] + line[-1:] == ["16", str(one["steps"]), str(one["most_uses"])]
+
+
+def test_quotas_are_those_of_the_plan_that_training_would_have(image: Path) -> None:
+    counts = table_of()
+    found = diagnosed(counts, image, (16,), config=recipe(seed=5))
+    assert [one["lift"] for one in found["quotas"]] == [None, 1, 2, 3, 5]
+    for one in found["quotas"][1:]:
+        rules = SamplingConfig(quota="rarity", lift=one["lift"])
+        result = plan(counts, 16, rules, 5, 0)
+        assert (one["steps"], one["repeats"]) == (result.steps, result.coverage_repeats)
+        given = dict(zip(result.promised, result.quotas, strict=True))
+        assert one["tiles"] == [given[c].given if c in given else 0 for c in range(counts.shape[1])]
+        shown = (counts >= 32)[result.rows_SB].sum(axis=(0, 1))
+        held = (counts >= 32).sum(axis=0)
+        assert one["uses"] == [s / n if n else None for s, n in zip(shown, held, strict=True)]
+    text = table(Diagnosis.from_dict(found))
+    (line,) = (line.split() for line in text.splitlines() if line.strip().startswith("repeats "))
+    assert line[1:] == [f"{one['repeats']:,}" for one in found["quotas"]]
+
+
+def test_advice_is_of_one_tile_of_each_class_whatever_the_quotas(image: Path) -> None:
+    counts = table_of()
+    presence, rarity = (
+        diagnosed(counts, image, (16,), config=recipe(sampling={"quota": quota}))["limit"]
+        for quota in ("presence", "rarity")
+    )
+    assert presence == rarity
 
 
 def test_dealing_shows_a_replica_more_classes(image: Path) -> None:

@@ -13,18 +13,9 @@ import segmenter
 from segmenter.base.errors import DatasetError
 from segmenter.config.recipe import SamplingConfig
 from segmenter.sampling import Plan, batch_without_repeats, held_by_rows, plan, plan_epoch
+from tests.helpers.class_tables import table
 
 RELAXED = SamplingConfig()
-
-
-def table(tiles: int, shares: list[float], seed: int) -> np.ndarray:
-    """(tiles, classes) pixel counts; a class is in a share of the tiles, somewhere at least."""
-    rng = np.random.default_rng(seed)
-    shape = tiles, len(shares)
-    counts = np.where(rng.random(shape) < shares, rng.integers(32, 5000, shape), 0)
-    for c in range(len(shares)):
-        counts[rng.integers(tiles), c] = 40
-    return counts.astype(np.int64)
 
 
 def check(result: Plan, counts: np.ndarray, batch: int, most: int | None) -> None:

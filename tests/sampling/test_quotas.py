@@ -13,7 +13,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from segmenter.base.errors import DatasetError
 from segmenter.config.recipe import SamplingConfig
 from segmenter.sampling import Plan, TileStrata, plan
-from tests.sampling.test_plan import table
+from tests.helpers.class_tables import table
 
 
 def rarity(**settings: Any) -> SamplingConfig:

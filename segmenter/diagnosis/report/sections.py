@@ -13,6 +13,7 @@ from segmenter.base.invocation import invocation
 from segmenter.diagnosis.data import Diagnosis
 from segmenter.diagnosis.report.gsd import scale_section
 from segmenter.diagnosis.report.maps import map_data, map_section
+from segmenter.diagnosis.text import quota_header, quota_rows
 from segmenter.pages.page import html_page
 from segmenter.pages.parts import (
     Block,
@@ -54,6 +55,7 @@ def html_report(diagnosis: Diagnosis) -> str:
         scale_section(diagnosis),
         _forecast(diagnosis),
         _plans(diagnosis),
+        _quotas(diagnosis),
         _limits(diagnosis),
         map_section(diagnosis),
         _run(diagnosis),
@@ -175,6 +177,22 @@ def _plans(diagnosis: Diagnosis) -> Section:
         blocks += _charts(report_plans.gaps(diagnosis, batch))
         blocks += _charts(report_plans.repeats(diagnosis), report_plans.per_replica(diagnosis, batch))
     return Section("plan", "What does the plan change?", blocks)
+
+
+def _quotas(diagnosis: Diagnosis) -> Section:
+    title = "What do quotas change?"
+    if not diagnosis.quotas:
+        return Section("quotas", title, [])
+    text = (
+        "sampling.quota: presence puts each promised class into one tile of a step or more; quota: rarity "
+        "asks for more of a class the rarer its pixels are. sampling.lift is how often the tiles of such a "
+        "class are used on average, at most, while the others are used once. The first number is the mean "
+        "of tiles a step that is promised, in brackets is how often the tiles with that class are used in "
+        "an epoch."
+    )
+    caption = f"Tiles of each class in a step of {number(diagnosis.global_batch or 0)}, and uses of its tiles"
+    table = Table(caption, quota_header(diagnosis), quota_rows(diagnosis))
+    return Section("quotas", title, [Paragraph(text), table])
 
 
 def _limits(diagnosis: Diagnosis) -> Section:
