@@ -92,12 +92,12 @@ class SamplingConfig(Section):
 
     @property
     def plans_classes(self) -> bool:
-        """True if steps are promised their classes."""
+        """True if classes are promised to every step."""
         return self.method == "plan" and self.coverage != "off"
 
     @property
     def plans_amounts(self) -> bool:
-        """True if steps are promised more than one tile of some class."""
+        """True if more than one tile of some class is promised to every step."""
         return self.plans_classes and (self.quota != "presence" or bool(self.quotas))
 
     @property
@@ -127,7 +127,7 @@ class SamplingConfig(Section):
 
     @model_validator(mode="after")
     def _nothing_unused(self) -> SamplingConfig:
-        """Refuse what the method would not do: a promise of classes, or settings of another method."""
+        """Refuse settings without effect under the method: promises of classes, or another method's."""
         if self.method != "plan" and self.coverage == "strict":
             raise _refusal("coverage", "relaxed or off (no class is promised)", self.method, "strict")
         if self.method != "plan" and self.per_replica == "guarantee":

@@ -1,6 +1,6 @@
-"""Demand of rows for tiles of each class, and what it costs at least. Pure NumPy.
+"""Demand of rows for tiles of each class, and a lower bound of its repeats. Pure NumPy.
 
-Amounts are whole numbers of 1/1024 of a tile, so that no machine rounds another way.
+Amounts are whole numbers of 1/1024 of a tile, so that all machines round alike.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Ints = NDArray[np.int64]
 ONE = 1024
 """A tile, in the unit of amounts."""
 _SCARCE = 9
-"""So many classes of which all sets are looked at for the least repeats."""
+"""Classes, those that lack most, of which all sets are searched for the least repeats."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Demand:
 
     Attributes:
         wish_K: tiles a row, in 1/1024 of a tile; at least 1024.
-        most_K: uses of the class's tiles in an epoch, beyond which only one a row is asked.
+        most_K: most uses of the class's tiles in an epoch; one tile a row is needed even beyond it.
     """
 
     wish_K: Ints
@@ -38,11 +38,11 @@ class Demand:
         return bool((self.wish_K <= ONE).all())
 
     def amount_K(self, rows: int) -> Ints:
-        """Return (K,) the tiles that so many rows need in all."""
+        """Return (K,) tiles of each class that all `rows` rows together need."""
         return np.asarray(np.maximum(rows, np.minimum(self.wish_K * rows // ONE, self.most_K)))
 
     def shared_out(self, rows: int) -> NDArray[np.int16]:
-        """Return (rows, K) the tiles that each row needs, those of all classes together as even as can be."""
+        """Return (rows, K) tiles that each row needs; sums over the classes are as even as possible."""
         whole_K, over_K = np.divmod(self.amount_K(rows), rows)
         need_SK = np.tile(whole_K.astype(np.int16), (rows, 1))
         first = 0
@@ -52,18 +52,18 @@ class Demand:
         return need_SK
 
     def lowered(self, part: int, parts: int) -> Demand:
-        """Return the demand for a part of what is asked beyond one tile a row."""
+        """Return the demand with `part` / `parts` of the tiles beyond one a row."""
         return Demand(ONE + (self.wish_K - ONE) * part // parts, self.most_K)
 
 
 def least_repeats(kinds: Kinds, amount_K: Ints, limit_T: Ints) -> int:
-    """Return uses beyond each tile's first that no plan with these amounts can do without.
+    """Return a lower bound of the repeated uses of tiles in any plan with these amounts.
 
-    For any set of classes: what is lacking of all of them together, brought by the kinds that hold most of
-    them first, each within its limit. This is the largest over all sets of the classes that lack most.
+    A set of classes lacks a number of uses in total; kinds that hold most of the set supply these first, each
+    within its limit. The bound is the largest over all sets of the classes that lack most.
 
     Args:
-        limit_T: the most such uses of each kind.
+        limit_T: most repeated uses of each kind.
     """
     lacking_K = np.maximum(0, amount_K - kinds.holders_K)
     scarce = [int(c) for c in np.argsort(-lacking_K, kind="stable")[:_SCARCE] if lacking_K[c]]
@@ -84,7 +84,7 @@ def least_repeats(kinds: Kinds, amount_K: Ints, limit_T: Ints) -> int:
 def fewest_rows(
     kinds: Kinds, demand: Demand, batch: int, multiple: int, limit_T: Ints, most: int | None
 ) -> int:
-    """Return the least number of rows with room for all tiles and the least repeats; stop beyond `most`."""
+    """Return the least number of rows with places for all tiles and least repeats; stop beyond `most`."""
     rows, enough = 0, -(-kinds.tiles // (batch * multiple)) * multiple
     while rows < enough and (most is None or rows <= most):
         rows = enough

@@ -1,4 +1,4 @@
-"""Best plan of a small table, by dynamic programming over the tiles that are left. Pure NumPy."""
+"""Optimal plan of a small table, by dynamic programming over the remaining tiles. Pure NumPy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CELLS = 4_000_000
 _WORK = 100_000_000
 """Table entries over all rows and sets: a second at most."""
 _TRIED = 20_000
-"""Sets of kinds that are looked at; of four classes there are 49 minimal ones at most, of five 462."""
+"""Sets of kinds searched at most; four classes have at most 49 minimal sets, five 462."""
 _NEVER = np.int32(1 << 20)
 
 
@@ -30,12 +30,12 @@ def exact_rows(
     most: int,
     rng: np.random.Generator,
 ) -> tuple[int, list[tuple[int, ...]]] | None:
-    """Return the fewest steps, then fewest repeats: (steps, the kinds that each row needs).
+    """Return the fewest steps and, with the fewest repeats for these, the kinds that each row needs.
 
-    None where the table is too large to search. Of several best plans, one at random.
+    None if the table is too large to search. Ties are broken at random.
 
-    The least number of repeats for s rows follows from that for s − 1 rows: one row takes a minimal set of
-    kinds that holds all classes; a kind with tiles left gives one for nothing, else it is a repeat.
+    The least number of repeats for s rows follows from that for s − 1 rows: a row takes a minimal set of
+    kinds that holds all classes; an unused tile of a kind costs nothing, a used one is a repeat.
     """
     search = _Search(kinds, max_repeats, most)
     cells = search.cells * (most + 1)
@@ -52,10 +52,7 @@ def exact_rows(
 
 
 def _minimal_sets(kinds: Kinds, batch: int) -> list[tuple[int, ...]] | None:
-    """Return all sets of at most `batch` kinds that hold all classes and of which none can be left out.
-
-    None where there are too many to look at.
-    """
+    """Return all minimal sets of at most `batch` kinds that hold all classes; None if there are too many."""
     codes = [int(code) for code in kinds.codes_T]
     found: set[tuple[int, ...]] = set()
     waiting: list[tuple[int, ...]] = [()]
@@ -78,15 +75,15 @@ def _union(codes: list[int], chosen: Iterable[int]) -> int:
 
 
 def _each_needed(codes: list[int], chosen: tuple[int, ...]) -> bool:
-    """Return whether each kind has a class that no other of them has; later ones cannot give it one."""
+    """Return whether each chosen kind has a class that no other has; further kinds cannot change a False."""
     return all(codes[t] & ~_union(codes, (u for u in chosen if u != t)) for t in chosen)
 
 
 class _Search:
-    """Tables over how many uses of each kind are left."""
+    """Tables indexed by the remaining uses of each kind."""
 
     def __init__(self, kinds: Kinds, max_repeats: int | None, most: int) -> None:
-        """Take the kinds and how often `most` rows may use each."""
+        """Store the kinds and the limit of uses of each kind in `most` rows."""
         self._paid: list[int] = []
         shape = []
         for code, tiles in zip(kinds.codes_T.tolist(), kinds.tiles_T.tolist(), strict=True):
@@ -111,7 +108,7 @@ class _Search:
         return best
 
     def _after(self, table: NDArray[np.int32], sets: list[tuple[int, ...]]) -> Iterator[NDArray[np.int32]]:
-        """Yield for each set the repeats in all if the next row takes it; shared beginnings are done once."""
+        """Yield the total repeats if the next row takes each set; common prefixes are computed once."""
         stack: list[tuple[int, NDArray[np.int32]]] = []
         before: tuple[int, ...] = ()
         for chosen in sets:
@@ -125,7 +122,7 @@ class _Search:
             yield stack[-1][1] if stack else table
 
     def _use(self, table: NDArray[np.int32], axis: int) -> NDArray[np.int32]:
-        """Return repeats in all after one more use of a kind."""
+        """Return the total repeats after one more use of a kind."""
         moved = np.moveaxis(table, axis, 0)
         used = np.empty_like(moved)
         used[1:] = moved[:-1]
@@ -140,7 +137,7 @@ class _Search:
     def trace(
         self, tables: list[NDArray[np.int32]], sets: list[tuple[int, ...]], rng: np.random.Generator
     ) -> list[tuple[int, ...]]:
-        """Return the sets of the rows of a best plan."""
+        """Return the sets of kinds of the rows of an optimal plan."""
         left, rows = list(self.start), []
         for table in reversed(tables[:-1]):
             results = [self._step(table, left, chosen) for chosen in sets]

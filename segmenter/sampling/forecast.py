@@ -1,7 +1,7 @@
-"""Forecast from the tiles' class counts: which tiles hold a class, and what random batches would hold.
+"""Forecast from the tiles' class counts: classes held by tiles, and expected content of random batches.
 
-Knows no plan. The forecast is that of a batch drawn at random without replacement, as a shuffled epoch
-draws it: exact by inclusion–exclusion, or simulated where there are too many classes for that.
+Independent of plans. It forecasts a batch drawn at random without replacement, as a shuffled epoch
+draws it: exact by inclusion–exclusion, or simulated if there are too many classes for that.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _MOST_EXACT_CLASSES = 20
 _ORDERS = 4096
 """Random orders of a simulation: a standard error of at most 0.8 %."""
 _START = 1024
-"""Tiles of an order that are looked at one by one; only classes that are rarer than that go beyond."""
+"""Tiles of an order that are searched one by one; only rarer classes lie beyond."""
 _LONGEST_PRODUCT = 1024
-"""Batches up to which hypergeometric ratios are multiplied out; beyond, logarithms are accurate enough."""
+"""Largest batch whose hypergeometric ratios are multiplied out; beyond, logarithms are accurate enough."""
 _ROUNDING = 1e-9
-"""By how much a computed probability may miss the true one; a share is reached within it."""
+"""Tolerance for rounding of a computed probability; a share is reached within it."""
 
 Wide = NDArray[np.longdouble]
-"""64 bits of mantissa where the processor has them: the terms of a sum of 2^20 cancel each other."""
+"""64 bits of mantissa if the processor has them: the terms of a sum of 2^20 cancel each other."""
 
 
 def holds(counts_NK: NDArray[np.integer], min_pixels: int) -> NDArray[np.bool_]:
-    """Return (tiles, classes): whether a tile alone shows at least `min_pixels` pixels of a class."""
+    """Return a (tiles, classes) mask: a tile alone shows at least `min_pixels` pixels of a class."""
     return np.asarray(counts_NK >= min_pixels)
 
 
@@ -46,11 +46,11 @@ class ClassStatistics:
     """Frequency of the classes.
 
     Attributes:
-        tiles_K: tiles that hold the class.
-        pixels_K: pixels of the class in all tiles; where tiles overlap, a pixel counts in each.
-        scenes_K: scenes with at least one pixel of the class in a tile.
-        tiles_by_classes: (K + 1,) tiles that hold exactly 0, 1, … K classes.
-        together_KK: tiles that hold both classes; on the diagonal `tiles_K`.
+        tiles_K: number of tiles that hold the class.
+        pixels_K: number of pixels of the class in all tiles; a pixel counts in every tile that has it.
+        scenes_K: number of scenes with at least one pixel of the class in a tile.
+        tiles_by_classes: (K + 1,) number of tiles that hold exactly 0, 1, … K classes.
+        together_KK: number of tiles that hold both classes; on the diagonal `tiles_K`.
     """
 
     tiles_K: NDArray[np.int64]
@@ -63,7 +63,7 @@ class ClassStatistics:
 def class_statistics(
     counts_NK: NDArray[np.int64], scene_N: NDArray[np.integer], min_pixels: int
 ) -> ClassStatistics:
-    """Count tiles, pixels and scenes of each class, from (tiles, classes) pixels and tiles' scenes."""
+    """Count tiles, pixels and scenes of each class, from (tiles, classes) pixel counts and tiles' scenes."""
     classes = counts_NK.shape[1]
     holds_NK = holds(counts_NK, min_pixels)
     together_KK = np.zeros((classes, classes), np.int64)
@@ -97,9 +97,9 @@ class Outlook:
     """Expected content of a random batch of `batch` tiles.
 
     Attributes:
-        probability: that it holds all classes that occur.
-        error: standard error of the probability; 0 where it is exact.
-        expected_classes: mean number of classes it holds; always exact.
+        probability: that a batch holds all classes that occur.
+        error: standard error of the probability; 0 if exact.
+        expected_classes: mean number of classes in a batch; always exact.
     """
 
     batch: int
@@ -113,9 +113,9 @@ class Forecast:
     """The outlook of random batches of any size.
 
     Attributes:
-        method: how the probabilities are had.
+        method: how probabilities are computed.
         classes: ids of the classes that occur: held by at least one tile.
-        tiles: all tiles there are.
+        tiles: number of all tiles.
     """
 
     method: Literal["exact", "simulation"]
@@ -125,7 +125,7 @@ class Forecast:
     _law: _Law
 
     def outlook(self, batches: Sequence[int]) -> list[Outlook]:
-        """Return the outlook for each batch size; a batch of more tiles than there are holds all of them.
+        """Return the outlook for each batch size; sizes beyond the number of tiles count as all tiles.
 
         Expected classes: the sum over the classes of 1 − C(N − n, B) / C(N, B), where n of N tiles hold it.
         """
@@ -143,7 +143,7 @@ class Forecast:
 
 
 def forecast(holds_NK: NDArray[np.bool_], *, seed: int = 0) -> Forecast:
-    """Forecast of random batches, drawn without replacement from the tiles.
+    """Forecast the content of random batches, drawn from the tiles without replacement.
 
     Exact for up to 20 classes that occur, else from 4096 random orders of the tiles, drawn from `seed`.
 
@@ -171,7 +171,7 @@ class _Law(Protocol):
         """Return the probability and its standard error for each size of 1 … tiles."""
 
     def needed(self, share: float) -> int:
-        """Return the smallest size with at least that probability."""
+        """Return the smallest batch size with at least probability `share`."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class _Exact:
     """Inclusion–exclusion over sets of classes, its terms grouped by the tiles that avoid the set.
 
     P(all held) = Σ over sets S of classes of (−1)^|S| · C(M_S, B) / C(N, B), with M_S the tiles that hold
-    none of S. `avoid_M` are the values that M_S takes, `terms_M` the sum of their signs, in whole numbers.
+    none of S. `avoid_M`: distinct values of M_S; `terms_M`: sums of their signs, as whole numbers.
     """
 
     tiles: int
@@ -225,7 +225,7 @@ def _exact(there_NC: NDArray[np.bool_]) -> _Exact:
 
 
 def _avoided(avoid_M: NDArray[np.int64], tiles: int, sizes: Sequence[int]) -> Wide:
-    """Return (sizes, M): C(M, B) / C(N, B), the probability that B of N tiles are all among M given ones."""
+    """Return (sizes, M) the probability C(M, B) / C(N, B) that B of N tiles are all among M given ones."""
     found: dict[int, Wide] = {}
     steps = sorted({size for size in sizes if size <= _LONGEST_PRODUCT})
     for size, ratios in zip(steps, _products(avoid_M, tiles, steps), strict=True):
@@ -237,7 +237,7 @@ def _avoided(avoid_M: NDArray[np.int64], tiles: int, sizes: Sequence[int]) -> Wi
 
 
 def _products(avoid_M: NDArray[np.int64], tiles: int, sizes: Sequence[int]) -> Iterator[Wide]:
-    """Yield the ratios for increasing sizes, as the product over i < B of (M − i) / (N − i)."""
+    """Yield C(M, B) / C(N, B) for increasing B, as the product over i < B of (M − i) / (N − i)."""
     ratios, done = np.ones(len(avoid_M), np.longdouble), 0
     for size in sizes:
         for i in range(done, size):
@@ -248,7 +248,7 @@ def _products(avoid_M: NDArray[np.int64], tiles: int, sizes: Sequence[int]) -> I
 
 
 class _LogFactorials:
-    """ln 0! … ln N!, for ratios of any size at one price."""
+    """ln 0! … ln N!, for ratios of any size in constant time."""
 
     def __init__(self, tiles: int) -> None:
         self._tiles = tiles
@@ -264,7 +264,7 @@ class _LogFactorials:
 
 @dataclass(frozen=True)
 class _Simulated:
-    """In how many tiles all classes had been seen, in random orders of the tiles."""
+    """Number of tiles until all classes are seen, in random orders of the tiles."""
 
     times_R: NDArray[np.int64]
 
@@ -282,7 +282,7 @@ class _Simulated:
 
 
 def _cover_times(there_NC: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return (orders,) tiles until all classes are seen, each for one random order of the tiles."""
+    """Return (orders,) the number of tiles until all classes are seen, in each random order."""
     tiles = len(there_NC)
     words_NW = _packed(there_NC)
     full_W = np.bitwise_or.reduce(words_NW, axis=0)
@@ -290,7 +290,7 @@ def _cover_times(there_NC: NDArray[np.bool_], rng: np.random.Generator) -> NDArr
     holders: dict[int, NDArray[np.int64]] = {}
 
     def beyond(missing: NDArray[np.int64]) -> int:
-        """Place where the last of the missing classes is first seen; all their tiles lie beyond the start."""
+        """Return where the last missing class is first seen; all tiles of these lie beyond the start."""
         for c in missing:
             holders.setdefault(int(c), np.flatnonzero(there_NC[:, c]))
         lists = [holders[int(c)] for c in missing]
@@ -318,7 +318,7 @@ def _cover_time(
 
 
 def _packed(there_NC: NDArray[np.bool_]) -> NDArray[np.uint64]:
-    """Return classes that each tile holds, as bits of 64-bit words."""
+    """Return the classes of each tile as bits of 64-bit words."""
     bytes_NB = np.packbits(there_NC, axis=1)
     spare = -bytes_NB.shape[1] % 8
     return np.ascontiguousarray(np.pad(bytes_NB, ((0, 0), (0, spare)))).view(np.uint64)

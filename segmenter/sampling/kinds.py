@@ -1,4 +1,4 @@
-"""Kinds of tile: which sets of classes tiles hold, and how many tiles hold each. Pure NumPy."""
+"""Kinds of tile: the sets of classes that tiles hold, and the number of tiles of each kind. Pure NumPy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Ints = NDArray[np.int64]
 MOST_CLASSES = 62
 """Sets of classes are bits of a signed 64-bit integer."""
 TABLE_CLASSES = 20
-"""A table over all sets of so many classes still fits: a million entries."""
+"""Classes up to which a table over all their sets fits into memory: a million entries."""
 _CHUNK = 1 << 16
 
 
@@ -22,9 +22,9 @@ class Kinds:
     """The kinds of tile of a table.
 
     Attributes:
-        codes_T: the classes of each kind, as bits; different from each other.
-        tiles_T: how many tiles are of each kind.
-        classes: number of classes, the bits in use; each is held by at least one tile.
+        codes_T: classes of each kind as bits; all different.
+        tiles_T: number of tiles of each kind.
+        classes: number of classes (bits in use); each is held by at least one tile.
     """
 
     codes_T: Ints
@@ -46,23 +46,23 @@ class Kinds:
 
     @cached_property
     def holders_K(self) -> Ints:
-        """(K,) tiles that hold each class."""
+        """(K,) number of tiles that hold each class."""
         bits = (self.codes_T[:, None] >> np.arange(self.classes)) & 1
         return np.asarray(self.tiles_T @ bits, np.int64)
 
     @cached_property
     def scarcest(self) -> int:
-        """Tiles that hold the scarcest class; all tiles where there is no class."""
+        """Number of tiles that hold the scarcest class; all tiles if there are no classes."""
         return int(self.holders_K.min()) if self.classes else self.tiles
 
     def together(self, a: int, b: int) -> bool:
-        """Return whether some kind holds both classes."""
+        """Return whether a kind holds both classes."""
         both = (1 << a) | (1 << b)
         return bool(((self.codes_T & both) == both).any())
 
 
 def class_codes(counts_NK: NDArray[np.integer], min_pixels: int) -> Ints | NDArray[np.uint16]:
-    """Return (N,) the classes that each tile holds, as bits; uint16 for up to 16 classes.
+    """Return (N,) the set of classes of each tile, as bits; uint16 for up to 16 classes.
 
     Raises:
         ValueError: there are more than 62 classes.
@@ -80,7 +80,7 @@ def class_codes(counts_NK: NDArray[np.integer], min_pixels: int) -> Ints | NDArr
 
 
 def numbered(codes_N: NDArray[np.integer]) -> tuple[Ints, NDArray[np.integer], Ints]:
-    """Return (codes of the kinds, the kind of each tile, tiles of each kind)."""
+    """Return codes of the kinds, kind of each tile, and number of tiles of each kind."""
     if codes_N.dtype != np.uint16:
         codes_T, kind_N, tiles_T = np.unique(codes_N, return_inverse=True, return_counts=True)
         return codes_T.astype(np.int64), kind_N.reshape(-1), tiles_T.astype(np.int64)
@@ -94,7 +94,7 @@ def numbered(codes_N: NDArray[np.integer]) -> tuple[Ints, NDArray[np.integer], I
 
 
 def projected(codes_T: Ints, tiles_T: Ints, classes: list[int]) -> tuple[Kinds, Ints]:
-    """Return the kinds restricted to `classes` (bits 0, 1, …), and the new kind of each old one."""
+    """Return the kinds restricted to `classes` (bits 0, 1, …), and the index of each old kind among them."""
     codes = np.zeros(len(codes_T), np.int64)
     for bit, c in enumerate(classes):
         codes |= ((codes_T >> c) & 1) << bit
@@ -105,7 +105,7 @@ def projected(codes_T: Ints, tiles_T: Ints, classes: list[int]) -> tuple[Kinds, 
 
 
 def cover_sizes(kinds: Kinds) -> NDArray[np.int8]:
-    """Return (2**K,) for each set of classes, the fewest tiles that together hold it: an exact set cover.
+    """Return (2**K,) the fewest tiles that together hold each set of classes: an exact set cover.
 
     Raises:
         ValueError: there are more than 20 classes.
@@ -131,7 +131,7 @@ def cover_sizes(kinds: Kinds) -> NDArray[np.int8]:
 
 
 def _maximal(codes_T: Ints, classes: int) -> Ints:
-    """Return the kinds that no other kind contains."""
+    """Return the kinds whose set of classes is not part of another kind's."""
     supersets = np.zeros(1 << classes, np.int32)
     supersets[codes_T] = 1
     for k in range(classes):
@@ -141,10 +141,9 @@ def _maximal(codes_T: Ints, classes: int) -> Ints:
 
 
 def smallest_batch(kinds: Kinds) -> int:
-    """Return the fewest places of a row with which every tile can stand in a row that holds all classes.
+    """Return the smallest row size with which every tile fits into a row that holds all classes.
 
-    With more than 20 classes that some tile lacks this is not searched for: one place more than classes
-    is always enough.
+    With more than 20 classes this is not searched: the number of classes plus one always suffices.
     """
     if kinds.classes > TABLE_CLASSES:
         return kinds.classes + 1
@@ -162,12 +161,12 @@ def pick(kinds: Ints, tiles: Ints, number: int, rng: np.random.Generator) -> Int
 
 
 def water_fill(number: int, tiles: Ints, before: Ints, limit: Ints, rng: np.random.Generator) -> Ints:
-    """Distribute `number` repeats over kinds, so that repeats per tile become as even as they can.
+    """Distribute `number` repeats over kinds so that repeats per tile are as even as possible.
 
     Args:
-        tiles: of each kind.
-        before: repeats that each kind has already.
-        limit: repeats that each kind may have in all; together there is room for `number`.
+        tiles: number of tiles of each kind.
+        before: repeats already given to each kind.
+        limit: largest total of repeats of each kind; `number` more must fit.
     """
     low, high = 0.0, float((before.sum() + number) / max(1, tiles.min()) + 1)
     for _ in range(64):

@@ -1,7 +1,7 @@
 """Epochs that promise no class: shuffled, by repeat factors, by rare classes, by foreground. Pure NumPy.
 
-Each follows from (seed, epoch) alone, like the plan, and is as long as one pass over the tiles; that of
-repeat factors is longer by its repeats, by the same number of steps in each epoch.
+Like the plan, each depends only on (seed, epoch). It is as long as one pass over the tiles; repeat factors
+add the same number of steps to each epoch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from segmenter.sampling.rows import evenly_drawn, shuffled
 Tiles = NDArray[np.int64]
 
 _ONE = 1 << 32
-"""Repeats are rounded in whole numbers of this, so that an epoch's length does not depend on float sums."""
+"""Units of one use: repeats are counted in whole units, so that no epoch's length depends on float sums."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Drawn:
 
     Attributes:
         rows_SB: (steps, global batch) tile indices.
-        wanted_SB: the class that a tile was drawn for and has to show, −1 for none; None: no tile has.
-        fillers: uses beyond the method's own that complete the last row.
+        wanted_SB: class for which each tile was drawn and which it must show, −1 for none; None: none at all.
+        fillers: extra uses that complete the last row.
     """
 
     rows_SB: Tiles
@@ -40,7 +40,7 @@ class Drawn:
 def drawn_epoch(
     counts_NK: NDArray[np.integer], global_batch: int, config: SamplingConfig, seed: int, epoch: int
 ) -> Drawn:
-    """Draw an epoch by `config.method`; a plan without coverage is a shuffle.
+    """Draw an epoch by `config.method`; `plan` without coverage is a shuffle.
 
     Raises:
         DatasetError: no tile holds any class, or the batch is too small for one tile of foreground.
@@ -60,9 +60,9 @@ def drawn_epoch(
 
 
 def repeat_factors(counts_NK: NDArray[np.integer], min_pixels: int, threshold: float) -> NDArray[np.float64]:
-    """Return (N,) mean uses of each tile in an epoch: max over its classes of max(1, √(t / f_c)).
+    """Return (N,) mean uses of each tile in an epoch: maximum over its classes of max(1, √(t / f_c)).
 
-    With f_c the share of the tiles that hold class c (Gupta et al. 2019, arXiv:1908.03195).
+    f_c is the share of the tiles that hold class c (Gupta et al. 2019, arXiv:1908.03195).
     """
     holds_NK = counts_NK >= min_pixels
     share_K = np.maximum(holds_NK.mean(axis=0), 1 / max(1, len(holds_NK)))
@@ -75,8 +75,8 @@ def _repeated(
 ) -> Drawn:
     """Draw each tile ⌊r⌋ or ⌈r⌉ times, r on average; all in random order.
 
-    Rounded by systematic sampling over the tiles in random order (Madow 1949): of each tile as in the paper,
-    but the sum of all is the same to one use, and with it the number of steps.
+    Rounded by systematic sampling over the tiles in random order (Madow 1949): for each tile as in the paper,
+    but the total is constant to one use, and the number of steps is constant.
     """
     factor_N = repeat_factors(counts_NK, config.min_pixels, config.repeat_threshold)
     whole_N = np.floor(factor_N).astype(np.int64)
@@ -97,9 +97,9 @@ def _repeated(
 def rare_class_odds(
     counts_NK: NDArray[np.integer], min_pixels: int, temperature: float
 ) -> NDArray[np.float64]:
-    """Return the (K,) odds to draw for each class: softmax of (1 − f_c) / T; 0 where no tile holds it.
+    """Return (K,) probabilities of drawing each class: softmax of (1 − f_c) / T; 0 if no tile holds it.
 
-    With f_c the class's share of the pixels (Hoyer et al. 2022, arXiv:2111.14887).
+    f_c is the class's share of the pixels (Hoyer et al. 2022, arXiv:2111.14887).
     """
     pixels_K = counts_NK.sum(axis=0)
     share_K = pixels_K / max(1, int(pixels_K.sum()))
@@ -113,7 +113,7 @@ def rare_class_odds(
 def _rare_class(
     counts_NK: NDArray[np.integer], batch: int, config: SamplingConfig, rng: np.random.Generator
 ) -> Drawn:
-    """Draw a class for each place, then a tile that holds it: all of a class before any comes again."""
+    """Draw a class for each place, then a tile that holds it; use all of a class before any is repeated."""
     _check_held(counts_NK, config)
     odds_K = rare_class_odds(counts_NK, config.min_pixels, config.rare_temperature)
     shape = (-(-len(counts_NK) // batch), batch)
@@ -133,12 +133,12 @@ def _foreground(
     rng: np.random.Generator,
     key: tuple[int, int],
 ) -> Drawn:
-    """Draw batches of which a share shows a class drawn at random; the rest is shuffled.
+    """Draw batches in which a share of the tiles shows a randomly drawn class; the others are shuffled.
 
-    nnU-Net (Isensee et al. 2021, doi:10.1038/s41592-020-01008-z): B − round(B · (1 − share)) of the batch. It
-    draws a case, a class of it, and a pixel of that; a tile is too small a case for that, so here the class
-    comes first, each as likely, and then a pixel of it in any tile. The other places go through all tiles
-    before any comes again, over the ends of epochs.
+    nnU-Net (Isensee et al. 2021, doi:10.1038/s41592-020-01008-z): B − round(B · (1 − share)) tiles of a
+    batch. nnU-Net draws a case, one of its classes, and a pixel of that; a tile is too small for that, so
+    here a class is drawn first, uniformly, then one of its pixels in any tile. The other places use all tiles
+    before any is repeated, also across epochs.
     """
     _check_held(counts_NK, config)
     forced = foreground_places(config, batch)
@@ -161,10 +161,10 @@ def _foreground(
 
 
 def foreground_places(config: SamplingConfig, batch: int) -> int:
-    """Return tiles of a batch that show a class drawn at random.
+    """Return the number of tiles in a batch that must show a randomly drawn class.
 
     Raises:
-        DatasetError: the share of the batch is none.
+        DatasetError: the share gives no tile of the batch.
     """
     if forced := batch - round(batch * (1 - config.foreground_share)):
         return forced
@@ -175,7 +175,7 @@ def foreground_places(config: SamplingConfig, batch: int) -> int:
 
 
 def _endless(tiles: int, seed: int, first: int, number: int) -> Tiles:
-    """Return places `first` … of an endless row of permutations of all tiles, `number` of them."""
+    """Return `number` tiles from position `first` of an endless sequence of permutations of all tiles."""
     turns: Sequence[int] = range(first // tiles, (first + number) // tiles + 1)
     rows = [_turn(tiles, seed, turn) for turn in turns]
     start = first - turns[0] * tiles

@@ -1,8 +1,8 @@
 """Batch plan: an epoch as rows of tiles, each row holding every class. Pure NumPy.
 
 All randomness is keyed by (seed, epoch), so that a plan is the same on every machine, for any number of
-replicas and workers, and any step can be had without the ones before it. What is promised and the number of
-steps follow from the seed alone: the schedule counts on epochs of one length, a user on one promise.
+replicas and workers, and any step can be read without the previous ones. The promise and the number of steps
+depend on the seed alone: the schedule needs epochs of equal length, a user needs one promise.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ Tiles = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Plan:
-    """One epoch.
+    """Batches of one epoch, with facts about their plan.
 
     Attributes:
         rows_SB: (steps, global batch) tile indices.
-        coverage_repeats: uses of a tile beyond its first that coverage forced.
-        repeats_bound: no plan of so many steps does with fewer: the largest `steps − tiles with c` over the
-            promised classes.
+        coverage_repeats: repeated uses of tiles that the promise requires.
+        repeats_bound: lower bound of these for that many steps: the largest `steps − tiles with c` over
+            promised classes; with quotas, `demand.least_repeats`.
         proven: no plan has fewer steps, nor as many steps and fewer coverage repeats.
-        fillers: uses beyond the first that complete the last row; fewer than the global batch.
+        fillers: repeated uses that complete the last row; fewer than the global batch.
         promised: ids of the classes that every row holds.
         best_effort: ids of the classes that are too rare to be promised.
         blocks: equal parts of a row that hold each promised class on their own; 1 unless
             `sampling.per_replica: guarantee`.
-        parts: what every row holds, where classes are planned by scale: of each promised class the strata in
+        parts: requirements on every row if classes are planned by scale: of each promised class the strata in
             which it is promised, or the class as a whole.
         rare_parts: classes at a scale that are too rare to be promised there.
         quotas: of each of the `promises`, in their order; empty: one tile of each.
-        wanted_SB: (steps, global batch) the class that a tile was drawn for, and has to show as the model
-            receives it; −1 where any part of it will do. None: no tile has to.
+        wanted_SB: (steps, global batch) class for which a tile was drawn and which it must show as the model
+            receives it; −1: no requirement for this tile. None: no requirements.
     """
 
     rows_SB: Tiles
@@ -73,7 +73,7 @@ class Plan:
 
     @functools.cached_property
     def least_tiles(self) -> dict[int, int]:
-        """Tiles of each promised class in a row: the sum over what is promised of its parts."""
+        """Promised tiles of each promised class in a row: the sum over its promised parts."""
         least = dict.fromkeys(self.promised, 0)
         for part, quota in zip(self.promises, self.quotas or itertools.repeat(Quota(1, 1)), strict=False):
             least[part.class_id] += self.blocks * math.floor(quota.given)
@@ -86,7 +86,7 @@ class Plan:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the rows, and of the classes that their tiles were drawn for."""
+        """SHA-256 of the rows, and of the classes for which their tiles were drawn."""
         rows = np.ascontiguousarray(self.rows_SB, "<i8")
         content = hashlib.sha256(repr((rows.shape, self.blocks)).encode() + rows.tobytes())
         if self.wanted_SB is not None:
@@ -103,24 +103,23 @@ def plan_epoch(
     seed: int = 0,
     epoch: int = 0,
 ) -> Tiles:
-    """Return an epoch of global batches, each of which holds every class.
+    """Return an epoch of global batches that each hold every class.
 
-    The law. A tile *holds* a class when it shows at least `min_pixels` pixels of it. Each class that some
+    The law. A tile *holds* a class if it shows at least `min_pixels` pixels of it. Each class that some
     tile holds, and that `max_repeats` allows, is held by at least one tile of every row. Every tile is in
-    the plan. It is there once, except for coverage repeats, where the counts force them, and for at most
-    `global_batch` − 1 fillers, which complete the last row. There are as few steps as a plan can have, and
-    then as few repeats: proven for small tables and wherever the repeats are the largest `steps − tiles
-    with c`, which no plan can undercut; elsewhere found by a greedy search. Apart from that the plan is
-    random.
+    the plan. It occurs once, except for coverage repeats, if the counts require them, and for at most
+    `global_batch` − 1 fillers, which complete the last row. The plan has the fewest possible steps and, for
+    these, the fewest repeats: proven for small tables and if the repeats equal their lower bound, the
+    largest `steps − tiles with c`; else found by a greedy search. Otherwise the plan is random.
 
     Args:
         counts: (tiles, classes) pixels of each class in each tile, any integer type; at most 62 classes.
         global_batch: tiles of a step, over all replicas; the plan does not depend on their number.
         min_pixels: see above.
         max_repeats: coverage shows no tile more often than 1 + `max_repeats` times an epoch; a class that
-            would need more is left out of the promise, and its tiles are shown once, like any. None: no
-            limit. The default is that of recipes.
-        seed, epoch: the same two give the same plan; other epochs give other batches.
+            needs more is not promised, and its tiles are used once like others. None: no limit. The default
+            is that of recipes.
+        seed, epoch: equal values give the same plan; other epochs give other batches.
 
     Returns:
         (steps, global_batch) int64 tile indices.
@@ -148,10 +147,10 @@ def planned_epoch(
     """Plan an epoch, with the facts that `Plan` records.
 
     Args:
-        names: of the classes, for what is said of them.
+        names: names of the classes, for messages.
 
     Raises:
-        DatasetError: as `plan_epoch`.
+        DatasetError: as in `plan_epoch`.
     """
     _check(counts, global_batch)
     if min_pixels < 1 or (max_repeats is not None and max_repeats < 0) or min(seed, epoch) < 0:
@@ -175,14 +174,14 @@ def plan(
 ) -> Plan:
     """Return the plan of an epoch under the recipe's sampling rules; see `plan_epoch` for the law.
 
-    Other methods than `plan`, and coverage that is off, promise no class (`sampling.methods`).
+    Methods other than `plan`, and `coverage: off`, promise no class (`sampling.methods`).
 
     Args:
         counts_NK: (tiles, classes) pixels of each class in each tile.
         global_batch: tiles of a step, over all replicas.
-        names: of the classes, for what is said of them.
-        replicas: only `per_replica: guarantee` asks for it: each replica's block of a row holds each class.
-        strata: of the tiles' scale; each class is then planned for in each stratum that shows it.
+        names: names of the classes, for messages.
+        replicas: used only by `per_replica: guarantee`: each replica's block of a row holds each class.
+        strata: strata of the tiles' scale; each class is planned in each stratum that shows it.
 
     Raises:
         DatasetError: there are no tiles, no `global_batch` tiles hold all classes, or `strict` coverage
@@ -216,7 +215,7 @@ def plan(
 
 
 def _of_classes(result: Plan, table: PartTable) -> Plan:
-    """Return a plan for the columns of a table, told of its classes."""
+    """Return a plan of a table's columns as a plan of its classes."""
     held = tuple(table.parts[p] for p in result.promised)
     promised = sorted({part.class_id for part in held})
     rare = [table.parts[p] for p in result.best_effort]
@@ -230,14 +229,14 @@ def _of_classes(result: Plan, table: PartTable) -> Plan:
 
 
 def held_by_rows(rows_SB: Tiles, counts_NK: NDArray[np.integer], min_pixels: int) -> NDArray[np.bool_]:
-    """Return (steps, classes) whether a tile of the row alone shows at least `min_pixels` of the class."""
+    """Return a (steps, classes) mask: one tile of the row shows at least `min_pixels` pixels of the class."""
     return np.asarray((counts_NK >= min_pixels)[rows_SB].any(axis=1))
 
 
 _EVERY_EPOCH = (1,)
-"""Spawn key of what all epochs of a seed share."""
+"""Spawn key of randomness that all epochs of a seed share."""
 _PARTS = 16
-"""Where all that is wished is too much, less is tried in so many parts."""
+"""Parts in which wishes are lowered while they are too much."""
 
 
 def _check(counts_NK: NDArray[np.integer], global_batch: int) -> None:
@@ -301,14 +300,14 @@ def _planned(
 
 @dataclass(frozen=True)
 class _Promise:
-    """What all epochs of a seed share.
+    """Part of the plans that all epochs of a seed share.
 
     Attributes:
-        promised: the classes of every row.
-        asked: those that some tile lacks; the classes of `kinds` and of `demand`, in that order.
-        new_T: the kind of each finer kind of the table.
-        needed: the kinds that rows need.
-        demand: tiles of each class that they need; None: one of each.
+        promised: classes of every row.
+        asked: promised classes that some tile lacks; the classes of `kinds` and of `demand`, in that order.
+        new_T: kind of each finer kind of the table.
+        needed: kinds that rows need.
+        demand: tiles of each class that rows need; None: one of each.
     """
 
     promised: list[int]
@@ -319,7 +318,7 @@ class _Promise:
     demand: Demand | None = None
 
     def quotas(self, wishes: Wishes | None) -> tuple[Quota, ...]:
-        """Return the quota of each promised class, beside what was wished; empty where no row needs two."""
+        """Return the wished and given quota of each promised class; empty if no row needs two tiles."""
         if wishes is None or self.demand is None:
             return ()
         amount_K = self.demand.amount_K(self.needed.steps) / self.needed.steps
@@ -340,7 +339,7 @@ def _promise_of_all(
     seed: int,
     wishes: Wishes | None,
 ) -> _Promise:
-    """Search once for what all epochs of a seed share; see `_promise`. The result must not be changed."""
+    """Compute once what all epochs of a seed share; see `_promise`. Do not modify the result."""
     codes_T, tiles_T = (np.frombuffer(each, np.int64) for each in (codes, tiles))
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=_EVERY_EPOCH))
     held_K = Kinds(codes_T, tiles_T, classes).holders_K
@@ -356,7 +355,7 @@ def _raised(
     blocks: int,
     rng: np.random.Generator,
 ) -> _Promise:
-    """Return the promise with as much of the wishes as keeps every promised class in every row."""
+    """Return the promise with the largest part of the wishes that keeps every promised class in every row."""
     holders_K = found.kinds.holders_K
     most = (
         int(holders_K.min(initial=found.kinds.tiles)) * (1 + max_repeats) if max_repeats is not None else None
@@ -384,9 +383,9 @@ def _promise(
     names: Sequence[str] | None,
     rng: np.random.Generator,
 ) -> _Promise:
-    """Return the classes that can be promised, the kinds as far as these go, and what the rows need of them.
+    """Return the classes that can be promised, the kinds restricted to them, and the cover of the rows.
 
-    As long as some class cannot be held within the limit of repeats, the rarest of these is given up.
+    While some class cannot be in every row within the limit of repeats, the rarest such class is dropped.
     """
     least = -(-int(tiles_T.sum()) // batch) if max_repeats is not None else 0
     promised = [int(c) for c in np.flatnonzero(held_K) if held_K[c] * (1 + (max_repeats or 0)) >= least]
@@ -419,7 +418,7 @@ def _another(
     rng: np.random.Generator,
     demand: Demand | None,
 ) -> Cover:
-    """Return another cover of as many steps, so that epochs differ; `found` if none is as good."""
+    """Return another cover with as few steps and repeats, so that epochs differ; `found` if none is found."""
     try:
         other = cover(kinds, batch, max_repeats, blocks, rng, demand, found.steps)
     except TooRareError:
@@ -464,9 +463,9 @@ def _strict_refusal(
 
 
 def batch_without_repeats(counts_NK: NDArray[np.integer], min_pixels: int, blocks: int = 1) -> int:
-    """Return the smallest global batch found that holds every class in every row without repeats.
+    """Return the smallest global batch found with which every row holds every class without repeats.
 
-    It starts from tiles ÷ tiles of the scarcest class, below which there are too many steps.
+    The search starts at tiles ÷ tiles of the scarcest class; smaller batches have too many steps.
     """
     codes_T, _, tiles_T = numbered(class_codes(counts_NK, min_pixels))
     held_K = Kinds(codes_T, tiles_T, counts_NK.shape[1]).holders_K

@@ -1,7 +1,7 @@
-"""Quotas: how many tiles of each class a step is promised. Pure NumPy.
+"""Quotas: numbers of tiles of each class promised to a step. Pure NumPy.
 
-A quota is a number of tiles a step, at least 1. A step shows its class in ⌊quota⌋ or ⌈quota⌉ tiles or more,
-over the epoch in `quota` tiles a step.
+A quota is a number of tiles a step, at least 1. A step is promised ⌊quota⌋ or ⌈quota⌉ tiles of the class,
+on average `quota`; it may hold more.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from segmenter.sampling.strata import PartTable
 Ints = NDArray[np.int64]
 
 _NO_LIMIT = 1 << 20
-"""Uses of a tile."""
+"""Uses of a tile if repeats are unlimited."""
 
 
 class Quota(NamedTuple):
-    """Tiles of a class in a step: what the recipe asks for, and what the tiles allow; 1 or more."""
+    """Tiles of a class in a step, as the recipe asks and as the tiles allow; 1 or more."""
 
     wished: float
     given: float
@@ -34,11 +34,11 @@ class Quota(NamedTuple):
 
 @dataclass(frozen=True)
 class Wishes:
-    """What a recipe asks of each class, as far as its tiles allow.
+    """Tiles of each class that a recipe asks for, before the tiles limit them.
 
     Attributes:
         wish_K: tiles in a row, in 1/1024 of a tile; 1024 or more.
-        lift_K: most uses of the class's tiles in an epoch, on average; None: no limit but each tile's own.
+        lift_K: most uses of a tile of the class in an epoch, on average; None: only each tile's own limit.
     """
 
     wish_K: tuple[int, ...]
@@ -52,7 +52,7 @@ class Wishes:
             batch: tiles of a row, of which `blocks` make a step.
 
         Raises:
-            DatasetError: the recipe names a class that there is not, or more tiles than a row has places for.
+            DatasetError: the recipe names an unknown class, or more tiles than a row has places for.
         """
         fixed = _by_hand(table, batch, blocks, config)
         odds_P = np.zeros(len(table.parts))
@@ -62,9 +62,9 @@ class Wishes:
         return cls(tuple(_wished(odds_P, batch, fixed).tolist()), tuple(lift_P))
 
     def demand(self, columns: Sequence[int], holders_K: Ints, max_repeats: int | None) -> Demand:
-        """Return the demand for some columns, of which so many tiles hold each.
+        """Return the demand for some columns, given the number of tiles that hold each.
 
-        A row never needs more tiles of a class than there are.
+        A row never needs more tiles of a class than exist.
         """
         most = 1 + max_repeats if max_repeats is not None else _NO_LIMIT
         uses_K = [min(most, self.lift_K[c] or most) for c in columns]
@@ -74,7 +74,7 @@ class Wishes:
 
 
 def _by_hand(table: PartTable, batch: int, blocks: int, config: SamplingConfig) -> dict[int, int]:
-    """Return the tiles a row of the columns whose class the recipe names; a class's parts share its tiles."""
+    """Return tiles a row for each column whose class the recipe names; parts of a class share its tiles."""
     names = list(table.names or ())
     fixed: dict[int, int] = {}
     for name, tiles in config.quotas.items():
@@ -92,14 +92,14 @@ def _by_hand(table: PartTable, batch: int, blocks: int, config: SamplingConfig) 
 
 
 def _wished(odds_K: NDArray[np.float64], batch: int, fixed: Mapping[int, int]) -> Ints:
-    """Return (K,) the tiles of each class that a row of `batch` places should hold, in 1/1024 of a tile.
+    """Return (K,) tiles of each class that a row of `batch` places should hold, in 1/1024 of a tile.
 
-    max(1, a · odds · batch), with the largest a of at most 1 for which all of it fits into the row, were
-    each tile of one class. Where a row has no more places than classes, 1 for each.
+    max(1, a · odds · batch), with the largest a ≤ 1 for which the sum fits into the row, as if each tile
+    held one class. If a row has no more places than classes, 1 for each.
 
     Args:
-        odds_K: of each class to be drawn; their sum is 1.
-        fixed: amounts by hand, of some classes; they go first.
+        odds_K: probability of drawing each class; all 0: 1 for each.
+        fixed: amounts of some classes by hand; they take precedence.
     """
     amount_K = np.full(len(odds_K), ONE, np.int64)
     amount_K[list(fixed)] = np.array(list(fixed.values()), np.int64) * ONE

@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 def order_for_replicas(
     row: NDArray[np.int64], shares: Sequence[int], holds: NDArray[np.bool_]
 ) -> NDArray[np.int64]:
-    """Return the tiles of a row in another order, for replicas that take contiguous blocks of it.
+    """Return a row's tiles reordered for replicas that take contiguous blocks of it.
 
-    Only the order changes, so the step as a whole is what it was. The same input gives the same order.
+    Only the order changes, so the step is unchanged. The same input gives the same order.
 
     Args:
-        row: (B,) tiles.
-        shares: tiles of each replica, in order; their sum is B.
-        holds: (B, K) which classes each tile of the row holds.
+        row: (B,) tile indices.
+        shares: number of tiles of each replica, in order; the sum is B.
+        holds: (B, K) mask of classes held by each tile.
 
     Returns:
         (B,) the same tiles.
@@ -36,13 +36,13 @@ def order_for_replicas(
 
 
 def classes_seen(shares: Sequence[int], holds: NDArray[np.bool_]) -> int:
-    """Return pairs of a replica and a class that it sees, of a row (B, K) in the order of its replicas."""
+    """Return the number of (replica, class) pairs with the class in the replica's block of a row (B, K)."""
     blocks = np.split(holds, np.cumsum(shares)[:-1])
     return sum(int(block.any(axis=0).sum()) for block in blocks)
 
 
 def _scarce_first(holds: NDArray[np.bool_], shares: Sequence[int]) -> NDArray[np.int64]:
-    """Return (B,) the block of each tile: the class with fewest tiles is spread first."""
+    """Return (B,) the block of each tile; classes with fewest tiles are spread first."""
     block_B = np.full(len(holds), -1)
     seen_RK = np.zeros((len(shares), holds.shape[1]), bool)
     room_R = np.array(shares)
@@ -62,7 +62,7 @@ def _scarce_first(holds: NDArray[np.bool_], shares: Sequence[int]) -> NDArray[np
 
 
 def _improve(block_B: NDArray[np.int64], holds: NDArray[np.bool_], blocks: int) -> None:
-    """Swap tiles between blocks as long as that shows more classes; in place."""
+    """Swap tiles between blocks in place, while the number of (block, class) pairs grows."""
     most = int(np.minimum(holds.sum(axis=0), blocks).sum())
     count_RK = np.stack([holds[block_B == r].sum(axis=0) for r in range(blocks)])
     while int((count_RK > 0).sum()) < most:

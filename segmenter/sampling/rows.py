@@ -1,4 +1,4 @@
-"""Layout of tiles in rows: what coverage needs where it is needed, all else at random. Pure NumPy."""
+"""Layout of tiles in rows: required tiles in their rows, all others at random. Pure NumPy."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from segmenter.sampling.search import Cover
 Tiles = NDArray[np.integer]
 
 _SWEEPS = 4
-"""Each halves what is left of the difference to rows drawn at random among all that hold every class."""
+"""Each halves the remaining difference to rows drawn at random among all that hold every class."""
 
 
 _TWIN_ROWS = 64
-"""Rows that are tried to part a tile from itself."""
+"""Rows tried, at most, for the second use of a tile in a row."""
 _FILL_ROUNDS = 64
-"""Each gives every open place another tile to try: one of them is in another row, if there are several."""
+"""Each tries another tile in every open place; of several tiles, one is in another row."""
 
 
 def shuffled(tiles: int, batch: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return (steps, batch) all tiles at random; the last row is completed with others."""
+    """Return (steps, batch) all tiles in random order; repeated tiles complete the last row."""
     rows = -(-tiles // batch)
     order = np.concatenate(
         [rng.permutation(tiles), evenly_drawn(np.arange(tiles), rows * batch - tiles, rng)]
@@ -42,9 +42,9 @@ def lay_out(
     """Return (steps, batch) tile indices.
 
     Args:
-        needed: the kinds that each row must have.
-        kinds: what its kinds are.
-        new_T: kind of each of the finer kinds that `kind_N` names.
+        needed: kinds that each row must have.
+        kinds: table of the kinds.
+        new_T: kind of each finer kind in `kind_N`.
         kind_N: finer kind of each tile.
         batch: tiles of a row.
         demand: tiles of each class that a row needs; None: one of each.
@@ -73,9 +73,9 @@ def _unsigned(classes: int) -> type[np.unsignedinteger]:
 
 
 def _chosen(needed: Cover, kinds: Kinds, kind_of: NDArray[np.integer]) -> tuple[Tiles, NDArray[np.bool_]]:
-    """Return (place in the random order of each entry's tile, which places no entry uses).
+    """Return the position of each entry's tile in the random order, and a mask of unused positions.
 
-    The first entries of a kind take its tiles one by one, further ones start again with the first.
+    The first entries of a kind use its tiles one by one; further entries start again with the first tile.
     """
     by_kind = np.argsort(kind_of, kind="stable")
     start_T = np.cumsum(kinds.tiles_T) - kinds.tiles_T
@@ -97,7 +97,7 @@ def _chosen(needed: Cover, kinds: Kinds, kind_of: NDArray[np.integer]) -> tuple[
 def _grid(
     needed: Cover, tile_P: Tiles, rest: Tiles, batch: int, rng: np.random.Generator
 ) -> tuple[Tiles, NDArray[np.bool_]]:
-    """Return (tiles (S, B), whether a place is taken by a tile that stands in several rows (S, B))."""
+    """Return tiles (S, B), and a mask (S, B) of places whose tile is used several times."""
     order = np.argsort(needed.row_P, kind="stable")
     uses_S = np.bincount(needed.row_P, minlength=needed.steps)
     row = needed.row_P[order]
@@ -119,9 +119,9 @@ def _grid(
 
 
 def _fill(grid_SB: Tiles, several_N: NDArray[np.bool_], places: Tiles, rng: np.random.Generator) -> None:
-    """Fill the last open places with tiles that are in the plan once, and not in that row.
+    """Fill the remaining open places with tiles that are used once, and not in that row.
 
-    Where there are too few of these, any tiles, none much more often than another.
+    If there are too few of these, tiles with the fewest uses fill the rest evenly, in any row.
     """
     batch = grid_SB.shape[1]
     taken = np.flatnonzero(grid_SB.reshape(-1) >= 0)
@@ -145,7 +145,7 @@ def _fill(grid_SB: Tiles, several_N: NDArray[np.bool_], places: Tiles, rng: np.r
 
 
 def evenly_drawn(pool: Tiles, number: int, rng: np.random.Generator) -> Tiles:
-    """Return `number` tiles of a pool, none more than once more often than another."""
+    """Return `number` tiles of a pool; their numbers of uses differ by at most one."""
     rounds = [rng.permutation(pool)[: number - i] for i in range(0, number, max(1, len(pool)))]
     return np.concatenate(rounds) if rounds else np.empty(0, np.int64)
 
@@ -159,10 +159,10 @@ def _mix(
     sweep: int,
     rng: np.random.Generator,
 ) -> None:
-    """Swap about half of the tiles of random pairs of rows where both rows go on holding what they need.
+    """Swap about half of the tiles between random pairs of rows if both rows still hold what they need.
 
-    A step of a Metropolis walk whose steady state is uniform over the plans that cover: what a row must
-    hold says no more about it than that. Rows are in random order, so neighbours are random pairs.
+    This is a step of a Metropolis walk whose stationary distribution is uniform over all plans with
+    coverage. Rows are in random order, so neighbours are random pairs.
     """
     steps, batch = grid_SB.shape
     half = steps // 2
@@ -191,7 +191,7 @@ def _mix(
 
 
 def _enough(codes_SB: NDArray[np.unsignedinteger], need_SK: NDArray[np.int16]) -> NDArray[np.bool_]:
-    """Return (S,) True where a row has as many tiles of each class as it needs."""
+    """Return a (S,) mask: the row has as many tiles of each class as it needs."""
     enough_S = np.ones(len(codes_SB), bool)
     for c, need_S in enumerate(need_SK.T):
         enough_S &= np.count_nonzero(codes_SB & (1 << c), axis=1) >= need_S
@@ -205,7 +205,7 @@ def _part_twins(
     need_SK: NDArray[np.int16],
     rng: np.random.Generator,
 ) -> None:
-    """Swap a tile that stands twice in a row with one of another row, where both keep what they need."""
+    """Swap the second use of a tile in a row with a tile of another row, if both keep what they need."""
     ordered = np.sort(grid_SB, axis=1)
     for row in np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1)).tolist():
         _, first = np.unique(grid_SB[row], return_index=True)

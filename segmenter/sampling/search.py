@@ -1,7 +1,7 @@
 """Search for the kinds of tile that each row of a plan needs to hold every class. Pure NumPy.
 
 Tiles that hold the same classes are interchangeable: they are planned together, as one *kind*, a set of
-classes as bits of an integer. The cost depends on the kinds and the rows, hardly on the tiles.
+classes as bits of an integer. The cost depends on the number of kinds and rows, hardly on that of tiles.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ from segmenter.sampling.kinds import Kinds, cover_sizes, pick, water_fill
 Ints = NDArray[np.int64]
 
 _PAIRS = 1 << 16
-"""At most so many pairs of row states and kinds are matched one by one."""
+"""Pairs of row states and kinds that are matched one by one, at most."""
 _TRIES = 12
-"""Runs of the greedy search, each with other random choices, where none is proven the best."""
+"""Runs of the greedy search, each with other random choices, if none is proven the best."""
 _TRIES_SIZE = 50_000
-"""… for up to so many rows × kinds; with more, two: a repeat more or less is no matter there."""
+"""Rows × kinds up to which `_TRIES` runs are made; beyond, two: one repeat hardly matters there."""
 _EXACT_REPEATS = 12
-"""With up to so many classes the repeats of a row are a smallest set cover; beyond, a greedy one."""
+"""Classes up to which the repeats of a row are a smallest set cover; beyond, a greedy one."""
 
 
 @dataclass(frozen=True)
 class Cover:
-    """The kinds that rows need, as parallel arrays.
+    """Kinds required in each row, as parallel arrays.
 
     Attributes:
         steps: number of rows.
         row_P, kind_P: each entry puts a tile of a kind into a row.
-        repeat_P: it is a further use of a tile; the other entries use each tile at most once.
-        bound: no plan of so many steps has fewer repeats than the largest `steps − tiles with c`.
+        repeat_P: True for a repeated use of a tile; the other entries use each tile at most once.
+        bound: lower bound of the repeats for that many steps: the largest `steps − tiles with c`; with a
+            demand, `least_repeats`.
         proven: no plan has fewer steps, nor as many steps and fewer repeats.
     """
 
@@ -49,12 +50,12 @@ class Cover:
 
     @property
     def repeats(self) -> int:
-        """Uses of a tile beyond its first that coverage needs."""
+        """Number of repeated uses of tiles."""
         return int(self.repeat_P.sum())
 
 
 class TooRareError(Exception):
-    """Within the limit of repeats, these classes (as bits) cannot be in every row."""
+    """Classes (as bits) that cannot be in every row within the limit of repeats."""
 
     def __init__(self, lacking: int) -> None:
         super().__init__(lacking)
@@ -70,14 +71,14 @@ def cover(
     demand: Demand | None = None,
     most: int | None = None,
 ) -> Cover:
-    """Return the fewest rows of `batch` tiles, then the fewest repeats, that hold every class in every row.
+    """Return a cover with every class in each row: the fewest rows of `batch` tiles, then the fewest repeats.
 
-    A tile may stand in at most 1 + `max_repeats` rows for coverage; None: in any number. The number of
+    A tile may be used in at most 1 + `max_repeats` rows for coverage; None: in any number. The number of
     rows is a multiple of `multiple`. `demand`: tiles of each class, together at most `batch` a row; None: one
     of each. With it there are at most `most` rows.
 
     Raises:
-        TooRareError: some class cannot be in every row within the limit.
+        TooRareError: some class cannot be in every row within the limits.
     """
     if demand is not None:
         fewest = fewest_rows(kinds, demand, batch, multiple, _limits(kinds, max_repeats), most)
@@ -102,7 +103,7 @@ def cover(
 
 
 def _beyond_first(kind_P: Ints, tiles_T: Ints) -> NDArray[np.bool_]:
-    """Return whether an entry comes after all tiles of its kind have been used."""
+    """Return a mask of entries that come after all tiles of their kind have been used once."""
     order = np.argsort(kind_P, kind="stable")
     uses_T = np.bincount(kind_P, minlength=len(tiles_T))
     number = np.arange(len(kind_P)) - np.repeat(np.cumsum(uses_T) - uses_T, uses_T)
@@ -116,13 +117,13 @@ def _bound(kinds: Kinds, steps: int) -> int:
 
 
 def _limits(kinds: Kinds, max_repeats: int | None) -> Ints:
-    """Return the repeats that each kind may have in all."""
+    """Return the largest total of repeats of each kind."""
     none = 1 << 40  # more than there can be; a sum of some still fits
     return kinds.tiles_T * max_repeats if max_repeats is not None else np.full(len(kinds), none)
 
 
 def _by_row(found: Cover, kinds: Kinds) -> Cover:
-    """Return a cover with its entries row by row: a kind's tiles then take turns."""
+    """Return a cover with its entries sorted by row, so that a kind's tiles are used in turn."""
     order = np.argsort(found.row_P, kind="stable")
     kind_P = found.kind_P[order]
     return replace(
@@ -131,7 +132,7 @@ def _by_row(found: Cover, kinds: Kinds) -> Cover:
 
 
 def _fewest_steps(kinds: Kinds, batch: int, multiple: int) -> int:
-    """Return the least number of rows with room for all tiles and for the bound's repeats."""
+    """Return the least number of rows with places for all tiles and for the lower bound of repeats."""
     tiles = kinds.tiles
     steps = -(-tiles // batch)
     if batch > 1 and kinds.scarcest < steps:
@@ -174,7 +175,7 @@ def _greedy_cover(
 
 
 def _trimmed(found: Cover, kinds: Kinds, batch: int, multiple: int) -> Cover:
-    """Drop rows that the tiles do not fill, those with most repeats; their other tiles fill places."""
+    """Drop surplus rows, those with most repeats first; their other tiles go to places of the rest."""
     while (steps := -(-(kinds.tiles + found.repeats) // (batch * multiple)) * multiple) < found.steps:
         again_S = np.bincount(found.row_P, weights=found.repeat_P, minlength=found.steps)
         kept_S = np.zeros(found.steps, bool)
@@ -187,13 +188,13 @@ def _trimmed(found: Cover, kinds: Kinds, batch: int, multiple: int) -> Cover:
 
 
 def _sizes(kinds: Kinds, batch: int) -> NDArray[np.int8] | None:
-    """Return for each set of classes the fewest tiles that hold it; None if that costs too much."""
+    """Return the smallest number of tiles for each set of classes; None if too expensive."""
     crowded = batch < kinds.classes
     return cover_sizes(kinds) if crowded or kinds.classes <= _EXACT_REPEATS else None
 
 
 class _Greedy:
-    """One run: the scarcest class first, each row that lacks it gets a tile that wastes least."""
+    """Greedy run: for the scarcest class first, each row that lacks it gets the tile that wastes least."""
 
     def __init__(
         self,
@@ -224,10 +225,10 @@ class _Greedy:
             self._stock_up()
 
     def cover(self, *, early: bool) -> Cover:
-        """Return the rows' needs; `early`: repeats of a class as soon as its tiles are used up.
+        """Return the kinds that rows need; `early`: repeat a class as soon as its tiles are used up.
 
-        Early repeats may bring the next scarce classes along, which then need to be in fewer rows; late
-        ones serve what is left over together. Which needs fewer depends on the table.
+        Early repeats may also supply the next scarce classes; late ones can serve several remaining needs
+        at once. Which way needs fewer repeats depends on the table.
         """
         for c in np.argsort(self._kinds.holders_K / self._amount_K, kind="stable"):
             for _ in range(self._rounds(int(c))):
@@ -244,7 +245,7 @@ class _Greedy:
         return Cover(self._steps, row_P, kind_P, repeat_P, self._bound, proven=False)
 
     def _stock_up(self) -> None:
-        """Add the repeats that the amounts force to the uses of each kind, those of most classes first."""
+        """Add the repeats that amounts require to kinds' free uses, those with most lacking classes first."""
         lacking_K = np.maximum(0, self._amount_K - self._kinds.holders_K)
         holds_TK = (self._kinds.codes_T[:, None] >> np.arange(self._kinds.classes)) & 1
         while (lacking_K > 0).any():
@@ -273,7 +274,7 @@ class _Greedy:
         return 1 if self._need_SK is None else int(self._need_SK[:, c].max())
 
     def _put(self, rows: Ints, kinds: Ints, *, again: bool) -> None:
-        """Put one tile of each kind into the row beside it; the rows differ."""
+        """Put one tile of each kind into the row at the same index; the rows are distinct."""
         self._entries.append((rows, kinds, again))
         counter = self._again_T if again else self._free_T
         counter += np.bincount(kinds, minlength=len(counter)) * (1 if again else -1)
@@ -288,7 +289,7 @@ class _Greedy:
     # ------------------------------------------------------------------------------ first uses
 
     def _first_uses(self, c: int) -> None:
-        """Put unused tiles with class `c` into rows that lack it, no row getting two."""
+        """Put unused tiles with class `c` into rows that lack it, at most one a row."""
         bit = 1 << c
         rows = self._rng.permutation(np.flatnonzero(self._lack_S & bit))
         kinds = np.flatnonzero((self._kinds.codes_T & bit != 0) & (self._free_T > 0))
@@ -308,12 +309,12 @@ class _Greedy:
             self._put(chosen, picked, again=False)
 
     def _row_key(self, rows: Ints, mask: int) -> Ints:
-        """Return a key for each row: the classes that it lacks and, where places are short, those it has."""
+        """Return a key for each row: its missing classes and, if places are scarce, its number of tiles."""
         key = self._lack_S[rows] & mask
         return key * (self._batch + 1) + self._used_S[rows] if self._crowded else key
 
     def _mask(self, c: int, kinds: Ints, rows: Ints) -> int:
-        """Return the classes, as bits, that count when rows and kinds are matched."""
+        """Return the classes (as bits) that matter when rows and kinds are matched."""
         if self._crowded:
             return self._kinds.everything
         scarce = [int(k) for k in np.argsort(self._kinds.holders_K) if self._weight_K[k] > 0 and k != c]
@@ -326,10 +327,10 @@ class _Greedy:
         return 0
 
     def _scores(self, c: int, row_keys: Ints, kind_keys: Ints) -> NDArray[np.float64]:
-        """Return (row states, kinds) what a row gains in scarce classes, less what it already has of them.
+        """Return (row states, kinds) a row's gain in scarce classes, minus those that it already has.
 
-        Rows that lack a scarcer class which has run out come last: the repeat that brings them that class
-        may bring this one too.
+        Rows that lack another class with too few tiles come last: the repeat that supplies that class may
+        supply this one too.
         """
         lack = row_keys // (self._batch + 1) if self._crowded else row_keys
         used = row_keys % (self._batch + 1) if self._crowded else np.zeros_like(row_keys)
@@ -349,7 +350,7 @@ class _Greedy:
     # ------------------------------------------------------------------------------ repeats
 
     def _complete(self) -> None:
-        """Give each row that lacks something one tile that helps most, unused if there is one."""
+        """Give each incomplete row the tile that helps most, an unused one if possible."""
         lacking = self._rng.permutation(np.flatnonzero(self._lack_S))
         states, group = np.unique(self._lack_S[lacking], return_inverse=True)
         rows_of = _members(lacking, group, len(states))
@@ -367,7 +368,7 @@ class _Greedy:
                 self._repeat(int(states[g]), left, kinds)
 
     def _early_repeats(self, c: int) -> None:
-        """Give class `c` to rows that lack it, by kinds that bring most of the other scarce classes."""
+        """Put class `c` into rows that lack it, by kinds with most of the other scarce classes."""
         rows = self._rng.permutation(np.flatnonzero(self._lack_S & (1 << c)))
         if not len(rows):
             return
@@ -402,14 +403,14 @@ class _Greedy:
         self._put(rows, self._spread(len(rows), kinds), again=True)
 
     def _spread(self, number: int, kinds: Ints) -> Ints:
-        """Return kinds for `number` repeats, so that their tiles are repeated as evenly as can be."""
+        """Return kinds for `number` repeats, spread as evenly as possible over their tiles."""
         number_T = water_fill(
             number, self._kinds.tiles_T[kinds], self._again_T[kinds], self._limit_T[kinds], self._rng
         )
         return self._rng.permutation(np.repeat(kinds, number_T))
 
     def _useful(self, state: int) -> Ints:
-        """Return the kinds after which a row with this lack needs fewest further tiles."""
+        """Return the kinds after which a row with these missing classes needs the fewest further tiles."""
         codes = self._kinds.codes_T
         if self._sizes is not None:
             return np.flatnonzero(self._sizes[state & ~codes] == self._sizes[state] - 1)
@@ -427,7 +428,7 @@ def _members(values: Ints, group: Ints, groups: int) -> list[Ints]:
 def _matches(
     score: NDArray[np.float64], rows: list[int], tiles: list[int], rng: np.random.Generator
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield (row state, kind, number) by falling score, ties at random, until rows or tiles are used up."""
+    """Yield (row state, kind, number) by decreasing score, ties at random, until rows or tiles run out."""
     noise = rng.random(score.shape) * 1e-6
     order = np.argsort(-(score + noise), axis=None)
     rows_left, tiles_left = list(rows), list(tiles)

@@ -1,4 +1,4 @@
-"""Classes by strata of metres a pixel: columns of the table that an epoch is planned for. Pure NumPy."""
+"""Classes by strata of metres a pixel: columns of the table behind a plan. Pure NumPy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from segmenter.sampling.kinds import MOST_CLASSES
 
 
 class Part(NamedTuple):
-    """A class, in one stratum of the scenes' scale or, where `stratum` is None, in all of them."""
+    """Class in one stratum of the scenes' scale, or in all of them if `stratum` is None."""
 
     class_id: int
     stratum: int | None = None
@@ -26,8 +26,8 @@ class TileStrata:
     """Tiles by strata of their scenes' scale.
 
     Attributes:
-        number_N: (tiles,) the stratum of each.
-        titles: of the strata, as `0.3–1 m`.
+        number_N: (tiles,) stratum of each tile.
+        titles: titles of the strata, such as `0.3–1 m`.
     """
 
     number_N: NDArray[np.int32]
@@ -36,9 +36,9 @@ class TileStrata:
 
 @dataclass(frozen=True)
 class PartTable:
-    """Columns that an epoch is planned for: the classes, or the parts of them by scale.
+    """Columns of a plan: the classes, or their parts by scale.
 
-    The parts of a class together are the class: where one is in every row, so is the class.
+    If a part is in every row, so is its class.
     """
 
     counts_NK: NDArray[np.integer]
@@ -56,16 +56,16 @@ class PartTable:
 
     @property
     def titles(self) -> list[str] | None:
-        """Names of the parts, as `water at 0.3–1 m`; None where the classes have none."""
+        """Names of the parts, such as `water at 0.3–1 m`; None without names and strata."""
         if self.names is None and self.strata is None:
             return None
         return [part_title(part, self.names, self.strata) for part in self.parts]
 
     def check_size(self) -> None:
-        """Refuse more columns than a plan can have, with one for each class in reserve.
+        """Refuse more columns than a plan can have, including one spare column per class.
 
         Raises:
-            DatasetError: saying how many there are.
+            DatasetError: there are too many columns; the message has their number.
         """
         classes = self.counts_NK.shape[1]
         if self.strata is not None and len(self.parts) > MOST_CLASSES - classes:
@@ -75,9 +75,9 @@ class PartTable:
             )
 
     def with_whole(self, promised: Sequence[int]) -> PartTable:
-        """Add the whole of each class that has parts of which none is among the promised columns.
+        """Add the whole class for each class planned by scale without a promised part.
 
-        Too rare at each scale, a class may still be common enough for every row.
+        A class that is too rare at each scale may still be common enough for every row.
         """
         promised_ids = {self.parts[p].class_id for p in promised}
         promised_ids |= {part.class_id for part in self.parts if part.stratum is None}
@@ -90,7 +90,7 @@ def part_table(
 ) -> PartTable:
     """Return the table to plan for: the classes, or each class in each stratum that shows it.
 
-    A class that one stratum alone shows is one column.
+    A class shown in only one stratum is one column.
     """
     classes = range(counts_NK.shape[1])
     if strata is None:
@@ -104,12 +104,12 @@ def part_table(
 
 
 def tiles_of_parts(parts: Sequence[Part], number_N: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """Return (tiles, parts): whether a tile's stratum is the part's."""
+    """Return a (tiles, parts) mask: the part includes the tile's stratum."""
     wanted_P = np.array([-1 if part.stratum is None else part.stratum for part in parts], np.int64)
     return np.asarray((wanted_P < 0) | (wanted_P == number_N[:, None]))
 
 
 def part_title(part: Part, names: Sequence[str] | None, strata: TileStrata | None) -> str:
-    """Return `water at 0.3–1 m`, or the class alone."""
+    """Return a title such as `water at 0.3–1 m`, or the class alone."""
     name = names[part.class_id] if names else f"class {part.class_id}"
     return name if part.stratum is None or strata is None else f"{name} at {strata.titles[part.stratum]}"
