@@ -322,11 +322,9 @@ def _quotas(recipe: Recipe, dataset: Dataset, index: TileIndex, holds_NK: Bools)
             result = planned(dataset, index, changed, recipe.training.global_batch)
         except DatasetError:
             return []
-        tiles_K, held_K = np.zeros(len(dataset.classes)), holds_NK.sum(axis=0)
-        given = [quota.given for quota in result.quotas] or [1.0] * len(result.promises)
-        for part, amount in zip(result.promises, given, strict=True):
-            tiles_K[part.class_id] += amount * result.blocks
+        tiles = [result.mean_tiles.get(c, 0.0) for c in range(len(dataset.classes))]
+        held_K = holds_NK.sum(axis=0)
         uses_K = np.bincount(result.rows_SB.reshape(-1), minlength=len(index)) @ holds_NK
         uses = [float(uses / held) if held else None for uses, held in zip(uses_K, held_K, strict=True)]
-        facts.append(QuotaFacts(lift, result.steps, result.coverage_repeats, tiles_K.tolist(), uses))
+        facts.append(QuotaFacts(lift, result.steps, result.coverage_repeats, tiles, uses))
     return facts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ class RunFacts:
     Attributes:
         promised: classes that every line of the log promises; `best_effort`: classes that some line does not.
         redrawn, replaced: share of tiles redrawn or replaced.
+        held_tiles, promised_tiles: mean tiles of each class in a step, as received and as promised last (0:
+            no promise); empty for an older log.
     """
 
     path: str
@@ -46,6 +48,8 @@ class RunFacts:
     redrawn: float
     replaced: float
     history: list[LogPoint]
+    held_tiles: list[float] = field(default_factory=list)
+    promised_tiles: list[float] = field(default_factory=list)
 
 
 def run_coverage(path: Path, names: Sequence[str]) -> RunFacts:
@@ -86,7 +90,19 @@ def _section(path: str, lines: list[dict[str, Any]]) -> RunFacts:
         redrawn=float(_numbers(lines, "tiles_redrawn").sum() / drawn),
         replaced=float(_numbers(lines, "tiles_replaced").sum() / drawn),
         history=_history(lines, held_LK, steps),
+        **_tiles(lines, steps),
     )
+
+
+def _tiles(lines: list[dict[str, Any]], steps_L: NDArray[np.int64]) -> dict[str, list[float]]:
+    if not all("held_tiles" in line for line in lines):
+        return {}
+    held_LK = np.array([line["held_tiles"] for line in lines], np.int64)
+    promised = dict(zip(lines[-1]["promised"], lines[-1]["promised_tiles"], strict=True))
+    return {
+        "held_tiles": _shares(held_LK, steps_L),
+        "promised_tiles": [float(promised.get(c, 0)) for c in range(held_LK.shape[1])],
+    }
 
 
 def _lines(file: Path) -> list[dict[str, Any]]:

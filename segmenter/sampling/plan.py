@@ -11,7 +11,7 @@ import functools
 import hashlib
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -73,11 +73,19 @@ class Plan:
 
     @functools.cached_property
     def least_tiles(self) -> dict[int, int]:
-        """Promised tiles of each promised class in a row: the sum over its promised parts."""
-        least = dict.fromkeys(self.promised, 0)
+        """Fewest tiles of each promised class in a row."""
+        return {c: int(tiles) for c, tiles in self._tiles(math.floor).items()}
+
+    @functools.cached_property
+    def mean_tiles(self) -> dict[int, float]:
+        """Promised mean of tiles of each promised class in a row."""
+        return self._tiles(float)
+
+    def _tiles(self, rounded: Callable[[float], float]) -> dict[int, float]:
+        tiles = dict.fromkeys(self.promised, 0.0)
         for part, quota in zip(self.promises, self.quotas or itertools.repeat(Quota(1, 1)), strict=False):
-            least[part.class_id] += self.blocks * math.floor(quota.given)
-        return least
+            tiles[part.class_id] += self.blocks * rounded(quota.given)
+        return tiles
 
     @property
     def steps(self) -> int:

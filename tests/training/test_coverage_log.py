@@ -52,6 +52,7 @@ def test_the_log_has_what_each_class_had(finished: tuple[Path, Path, str]) -> No
     assert steps == lines[-1]["step"]
     assert np.sum([line["held_steps"] for line in lines], axis=0).tolist() == [steps] * 3
     assert {tuple(line["promised"]) for line in lines} == {(0, 1, 2)}
+    assert (np.sum([line["held_tiles"] for line in lines], axis=0) >= steps).all()
     assert sum(line["tiles_drawn"] for line in lines) == 8 * steps
     assert {line["classes_per_replica"] for line in lines} == {3.0}
     assert sum(line["short_steps"] for line in lines) == 0

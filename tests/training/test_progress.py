@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from segmenter.base.errors import TrainingError
 from segmenter.sampling import Plan
+from segmenter.sampling.quotas import Quota
 from segmenter.tiles.batches import DrawCounts
 from segmenter.training.progress import Meter, TimeLeft
 
@@ -70,6 +72,14 @@ def test_a_short_step_is_counted_shown_and_logged(capsys: pytest.CaptureFixture[
     assert (line["step"], line["learning_rate"]) == (3, pytest.approx(0.3))
     assert (line["steps"], line["short_steps"], line["held_steps"]) == (3, 1, [3, 1, 2])
     assert (line["promised"], line["best_effort"]) == ([0, 2], [1])
+    assert (line["held_tiles"], line["promised_tiles"]) == ([18, 2, 2], [1, 1])
+
+
+def test_a_step_with_fewer_tiles_than_a_quota_is_short() -> None:
+    meter, lines, _ = meter_of("relaxed", replace(plan_of(), quotas=(Quota(4, 2.5), Quota(1, 1))))
+    take(meter, [[2, 0, 1], [2, 0, 1]], [[1, 0, 1], [1, 0, 1]], [[3, 0, 1], [3, 0, 1]])
+    (line,) = lines
+    assert (line["short_steps"], line["promised_tiles"]) == (1, [2.5, 1])
 
 
 def test_in_strict_mode_it_is_an_error() -> None:

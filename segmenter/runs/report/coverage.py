@@ -64,7 +64,12 @@ def run_held(name: Sequence[str], ids: Sequence[int], run: RunFacts) -> Chart:
     shape = layout(ROW * len(ids) + 110, x, names_axis([name[c] for c in ids]), showlegend=True)
     figure = {"data": [had | {"textposition": "auto"}, marks], "layout": shape}
     cells = [[name[c], "every step" if c in promised else "best effort", percent(held[c])] for c in ids]
-    numbers = Table("Promised, and had", ["Class", "Promised", "Steps that held it"], cells)
+    header = ["Class", "Promised", "Steps that held it"]
+    if run.held_tiles:
+        header += ["Tiles a step: promised", "Tiles a step: had"]
+        for row, c in zip(cells, ids, strict=True):
+            row += [f"{tiles[c]:.1f}" for tiles in (run.promised_tiles, run.held_tiles)]
+    numbers = Table("Promised, and had", header, cells)
     note = "Counted on the labels as the model received them, after augmentation."
     return Chart("run-held", _held_title(name, run), note, {"": figure}, numbers)
 
