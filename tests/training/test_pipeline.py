@@ -6,14 +6,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
-from datasets.pack import pack_dataset
 from segmenter.base.errors import SegmenterError
-from segmenter.config.datasets import CacheCodec
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.grid.labels import IGNORE, ClassMap
@@ -23,7 +20,6 @@ from segmenter.tiles.batches import Batch, BatchLoader
 from segmenter.tiles.index import TileIndex, build_index
 from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.store import SceneStore
-from segmenter.training.pipeline import epoch_dataset
 from tests.helpers.made_statistics import statistics_of
 
 SIDE = 32
@@ -167,36 +163,6 @@ def test_tiles_are_the_pixels_of_their_files(dataset: Dataset) -> None:
         assert (image[~valid] == 0).all()
 
 
-def test_packs_equal_the_files(dataset: Dataset) -> None:
-    from segmenter.grid.geometry import Window
-
-    direct = SceneStore(dataset, dataset.scenes, 4096, cache_folder(dataset))  # so large that all is cheap
-    copied = SceneStore(dataset, dataset.scenes, 16, cache_folder(dataset), progress=False)
-    kinds = [kind for _, kind in copied._packed]
-    assert (kinds.count("image"), kinds.count("label")) == (3, 4)  # one image is tiled, no label is
-    for scene in range(len(dataset.scenes)):
-        for window in (
-            Window(0, 0, 40, 40),
-            Window(-7, 60, 33, 21),
-            Window(90, 90, 64, 64),
-            Window(999, 0, 9, 9),
-        ):
-            assert same(direct.read(scene, window), copied.read(scene, window))
-
-
-@pytest.mark.parametrize("codec", ["none", "lz4"])
-def test_batches_from_packs_are_those_from_files(dataset: Dataset, codec: CacheCodec) -> None:
-    settings = recipe(tiles={"size": 96})  # of which all scenes are cheap to read in place
-    loader, index = loader_of(dataset, settings)
-    rows = plan_of(index, settings)
-    assert not (cache_folder(dataset) / "packed").exists()
-    for _ in pack_dataset(packed := replace(dataset, cache_codec=codec), progress=False):
-        pass
-    again, _ = loader_of(packed, settings)
-    for step in range(rows.steps):
-        assert same(loader.load(rows, 0, step), again.load(rows, 0, step))
-
-
 def test_decoding_is_announced_with_size_and_place_and_goes_where_it_is_told(
     dataset: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -215,28 +181,3 @@ def test_decoding_is_announced_with_size_and_place_and_goes_where_it_is_told(
     assert capsys.readouterr().out.startswith("images of 3 and labels of 4 of 4 scenes are read from packs: ")
     with pytest.raises(SegmenterError, match=r"dataset\.cache: cannot write to /dev/null/x; name"):
         cache_folder(replace(dataset, cache=Path("/dev/null/x")))
-
-
-def test_the_dataset_gives_the_loaders_batches_in_order(tensorflow: ModuleType, dataset: Dataset) -> None:
-    settings = recipe()
-    loader, index = loader_of(dataset, settings)
-    rows = plan_of(index, settings)
-    batches = list(epoch_dataset(loader, rows, 0, first_step=2).as_numpy_iterator())
-    assert len(batches) == rows.steps - 2
-    for step, batch in enumerate(batches, start=2):
-        assert same(batch, loader.load(rows, 0, step))
-
-
-def test_stacked_batches_are_the_same_ones_and_the_last_stack_is_filled_up(
-    tensorflow: ModuleType, dataset: Dataset
-) -> None:
-    settings = recipe()
-    loader, index = loader_of(dataset, settings)
-    rows = plan_of(index, settings)
-    first, stacked = rows.steps - 5, 3
-    stacks = list(epoch_dataset(loader, rows, 0, first, stacked=stacked).as_numpy_iterator())
-    assert [len(stack[0]) for stack in stacks] == [3, 3]
-    for step in range(first, rows.steps):
-        stack, place = divmod(step - first, stacked)
-        assert same(tuple(part[place] for part in stacks[stack]), loader.load(rows, 0, step))
-    assert all((part[2] == 0).all() for part in stacks[1])

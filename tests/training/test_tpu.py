@@ -92,12 +92,6 @@ def test_the_host_has_no_part_in_the_steps_of_a_call(tensorflow: ModuleType) -> 
     assert {name for name in names if ON_THE_HOST.search(name)} == set()
 
 
-def test_work_of_the_host_would_be_seen(tensorflow: ModuleType) -> None:
-    function = tensorflow.function(lambda x: tensorflow.numpy_function(np.sum, [x], np.float32))
-    graph = function.get_concrete_function(tensorflow.zeros(3)).graph.as_graph_def()
-    assert any(ON_THE_HOST.search(node.op) for node in graph.node)
-
-
 @pytest.mark.slow
 def test_bfloat16_trains_without_a_loss_scale(tensorflow: ModuleType) -> None:
     """Weights and updates in float32; the loss is that of float32 to the digits that bfloat16 has."""
