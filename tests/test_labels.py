@@ -84,13 +84,6 @@ def test_an_unknown_colour_is_named_with_its_pixels(make_classes: Callable[..., 
     assert (classes.decode_known(raw) == UNKNOWN).sum() == 5
 
 
-def test_black_is_not_known_unless_it_is_ignored(make_classes: Callable[..., ClassMap]) -> None:
-    raw = np.zeros((1, 2, 3), np.uint8)
-    with pytest.raises(LabelError, match=r"#000000 \(2 px\)"):
-        make_classes(6, "colours").decode(raw)
-    assert (make_classes(6, "colours", ignored=(BLACK,)).decode(raw) == IGNORE).all()
-
-
 @pytest.mark.parametrize(
     ("encoding", "raw", "message"),
     [

@@ -321,22 +321,6 @@ def test_a_file_of_nothing_stays_in_bounds() -> None:
 # ---------------------------------------------------------------------------- which windows are read
 
 
-def test_a_damaged_window_is_named_though_several_are_read_at_once(rng: np.random.Generator) -> None:
-    class Damaged(ArrayRaster):
-        def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-            if window.intersection(Window(40, 70, 1, 1)).size.pixels:
-                raise RasterError(str(window))
-            return super().read(window)
-
-    events = classify_all(
-        [ArrayJob(Damaged(scene(rng, 64, 128).image))], Tiling(Size(32, 32), 0, 8, 4), exact_network(0, 8)
-    )
-    *mapped, failed = list(events)
-    assert isinstance(failed, Failed)
-    assert str(failed.error) == "rows 32–63, columns 64–95"
-    assert len(mapped) == 4 + 2
-
-
 def test_windows_that_wait_hold_no_others(rng: np.random.Generator) -> None:
     """One of the windows that are read at once is computed: it must not keep the pixels of all of them."""
     raster = scene(rng, 32, 32 * 16)
