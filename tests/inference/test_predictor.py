@@ -20,7 +20,7 @@ from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE
 from segmenter.inference.blending import Blend
 from segmenter.inference.events import Failed, Finished
-from segmenter.inference.prediction import ExtraOutputs, Prediction
+from segmenter.inference.prediction import Prediction
 from segmenter.inference.predictor import FunctionPredictor, Mapped, Tiling, classify, classify_all
 from segmenter.inference.reading import read_batches
 from segmenter.raster import RasterWriter, open_raster
@@ -51,20 +51,6 @@ def assembled(raster: Any, part: Window, tiling: Tiling, predict: Any) -> NDArra
     return result
 
 
-SIZES = [(1, 1), (1, 97), (32, 32), (101, 203), (331, 33)]
-
-
-@pytest.mark.parametrize("stride", [1, 8])
-@pytest.mark.parametrize("size", SIZES, ids=str)
-def test_tiles_disappear(rng: np.random.Generator, size: tuple[int, int], stride: int) -> None:
-    predict, raster = exact_network(5, stride), scene(rng, *size)
-    expected = whole_image(raster, predict, stride)
-    for window in (Size(40, 40), Size(48, 64), Size(512, 512)):
-        tiling = Tiling(window, 5 + stride - 1, stride, 3)
-        tiled = assembled(raster, Window.of(raster.info.size), tiling, predict)
-        np.testing.assert_array_equal(tiled, expected)
-
-
 @given(data=st.data())
 def test_a_part_is_that_part_of_the_whole(data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
@@ -76,24 +62,6 @@ def test_a_part_is_that_part_of_the_whole(data: st.DataObject) -> None:
     tiling = Tiling(Size(40, 48), 3 + stride - 1, stride, data.draw(st.integers(1, 5)))
     whole = whole_image(raster, predict, stride)
     np.testing.assert_array_equal(assembled(raster, part, tiling, predict), whole[part.slices()])
-
-
-@pytest.mark.parametrize("kind", ["uint8", "float16"])
-def test_probabilities_and_confidence_come_with_the_ids(rng: np.random.Generator, kind: Any) -> None:
-    raster = scene(rng, 101, 203)
-    raster.valid[:, 150:] = False  # the last windows hold no data
-    predict = exact_network(5, 8, wanted=ExtraOutputs(True, kind))
-    image, valid = raster.read(Window(0, 0, 104, 208))
-    whole = predict(image[None], valid[None])[0, :101, :203]
-    for event in classify_all([ArrayJob(raster)], Tiling(Size(48, 64), 12, 8, 3), predict):
-        if isinstance(event, Mapped):
-            where = event.window.slices()
-            expected, got = whole[where].masked(raster.valid[where]), event.prediction
-            assert got.probabilities.dtype == kind
-            np.testing.assert_array_equal(got.ids, expected.ids)
-            np.testing.assert_array_equal(got.confidence, expected.confidence)
-            np.testing.assert_array_equal(got.probabilities, expected.probabilities)
-            assert not got.probabilities[~raster.valid[where]].any()
 
 
 @pytest.mark.parametrize("done", [0, 24, 101, 500])
