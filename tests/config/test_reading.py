@@ -256,11 +256,6 @@ def test_a_described_recipe_says_unit_and_reason_of_every_setting() -> None:
     assert [line for line in lines if "  # " not in line] == ["  kind: potsdam"]
 
 
-def test_settings_cannot_be_changed_afterwards() -> None:
-    with pytest.raises(ValueError, match="frozen"):
-        _recipe().tiles.size = 3  # type: ignore[misc]
-
-
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_the_projects_recipes_load(path: Path) -> None:
     recipe = load_recipe(path)
