@@ -16,8 +16,6 @@ import pytest
 
 from segmenter.base.addresses import joined, masked, masked_text
 from segmenter.base.errors import ChangedInputError, RasterError
-from segmenter.config.reading import recipe_from
-from segmenter.config.recipe import Recipe
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.raster import KnownRasters, open_raster, read_label
@@ -185,13 +183,6 @@ def windows_of(path: Path, pixels: Any) -> None:
     with open_raster(path) as raster:
         for window in WINDOWS:
             np.testing.assert_array_equal(raster.read(window)[0], pixels[window.slices()])
-
-
-def recipe(root: str, files: Path) -> Recipe:
-    classes = [{"name": name, "code": code} for code, name in enumerate("abc")]
-    dataset = {"kind": "folder", "root": root, "images": "i/{n}.tif", "labels": "l/{n}.png"}
-    dataset |= {"classes": classes, "split": {"validation": ["b"], "test": ["c"]}, "files": str(files)}
-    return recipe_from({"name": "r", "dataset": dataset, "tiles": {"size": 32}}, "r")
 
 
 def test_windows_are_of_one_file(server_of_a_kind: FileServer, make_geotiff: Make, rng: Any) -> None:

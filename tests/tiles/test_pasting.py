@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from segmenter.base.errors import ConfigError
-from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
-from segmenter.grid.labels import IGNORE, ClassMap
-from segmenter.grid.scenes import Dataset, Scene
+from segmenter.grid.labels import IGNORE
+from segmenter.grid.scenes import Dataset
 from segmenter.sampling import plan
 from segmenter.tiles.batches import Batch, BatchLoader
 from segmenter.tiles.index import TileIndex, build_index
@@ -23,58 +20,19 @@ from segmenter.tiles.pasting import donors, mosaic, paste, regions_of
 from segmenter.tiles.probing import check_augmentation
 from segmenter.tiles.store import SceneStore, Tile
 from tests.helpers.made_statistics import statistics_of
-
-SIDE, RARE = 32, 2
+from tests.helpers.rare_scenes import BATCH, RARE, SIDE, loader_of, plan_of, rare_scenes, recipe
 
 
 @pytest.fixture
-def dataset(
-    make_geotiff: Callable[..., Path], make_classes: Callable[..., ClassMap], rng: np.random.Generator
-) -> Dataset:
-    """Scenes whose bands say each pixel's label and scene; one class covers 42 pixels of each.
-
-    Read in place: one without nodata, one with a hole; the third is decoded into a pack.
-    """
-    scenes = []
-    for number, (height, width) in enumerate([(101, 131), (67, 96), (96, 64)]):
-        label = rng.integers(0, 2, (height // 8 + 1, width // 8 + 1)).repeat(8, 0).repeat(8, 1)
-        label = label[:height, :width].astype(np.uint8)
-        row, col = rng.integers(0, height - 8), rng.integers(0, width - 8)
-        label[row : row + 6, col : col + 7] = RARE
-        image = np.stack([label + 1, np.full_like(label, 40 + number), rng.integers(1, 255, label.shape)], -1)
-        image[40:60, 50:90] *= number == 0
-        blocks = {"tiled": True, "blockxsize": 64, "blockysize": 64} if number < 2 else {}
-        nodata = {"nodata": 0} if number else {}
-        image_file = make_geotiff(f"i{number}.tif", image.astype(np.uint8), **blocks, **nodata)
-        label_file = make_geotiff(f"l{number}.tif", label)
-        scenes.append(Scene(f"s{number}", image_file, label_file, f"s{number}", "train"))
-    return Dataset("made", scenes[0].image.parent, tuple(scenes), make_classes(4))
-
-
-def recipe(augmentation: dict[str, Any], **sections: Any) -> Recipe:
-    plain = {"brightness": 0, "contrast": 0, **augmentation}
-    data = {
-        "name": "t",
-        "seed": 3,
-        "dataset": {"kind": "potsdam", "root": "unused"},
-        "tiles": {"size": SIDE},
-        "augmentation": plain,
-        "training": {"global_batch": 6},
-    }
-    return recipe_from({**data, **sections}, "test")
-
-
-def loader_of(dataset: Dataset, settings: Recipe) -> tuple[BatchLoader, TileIndex]:
-    index = build_index(dataset, "train", settings.tiles, progress=False)
-    store = SceneStore(dataset, index.scenes, SIDE, cache_folder(dataset), progress=False)
-    return BatchLoader(settings, index, store, statistics_of()), index
+def dataset(make_geotiff: Any, make_png: Any, make_classes: Any, rng: Any) -> Dataset:
+    return rare_scenes(make_geotiff, make_png, make_classes(4), rng)
 
 
 def epoch_of(dataset: Dataset, settings: Recipe, epochs: int = 1) -> tuple[list[Batch], BatchLoader]:
     loader, index = loader_of(dataset, settings)
     batches = []
     for epoch in range(epochs):
-        rows = plan(index.counts_NK, 6, settings.sampling, settings.seed, epoch)
+        rows = plan_of(index, settings, epoch)
         assert rows.promised == (0, 1, RARE)
         batches += [loader.load(rows, epoch, step) for step in range(rows.steps)]
     return batches, loader
@@ -235,7 +193,6 @@ def test_a_batch_written_into_given_arrays_is_the_same_batch(dataset: Dataset) -
     assert loader.drawn.redrawn > 0
 
 
-BATCH = 6
 PLAIN = {"scale": 0.3, "rotation": 30, "brightness": 0.2, "blur": 0.5, "noise": 0.1}
 DISTORTED = {**PLAIN, "transforms": [{"name": "GridDistortion", "p": 0.5}]}
 PASTED = {**PLAIN, "mosaic": 0.5}
@@ -250,7 +207,7 @@ def test_the_shares_of_workers_are_the_whole_batch(
     settings = recipe(augmentation)
     _, index = loader_of(dataset, settings)
     store = SceneStore(dataset, index.scenes, SIDE, cache_folder(dataset), progress=False)
-    rows = plan(index.counts_NK, BATCH, settings.sampling, settings.seed, 0)
+    rows = plan_of(index, settings)
     form: Any = (settings, index, store, statistics_of(), (BATCH // workers,) * workers)
     whole, read = BatchLoader(*form), []
     full = SceneStore.read
