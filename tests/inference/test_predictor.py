@@ -206,17 +206,6 @@ def test_blending_needs_weighted_probabilities_and_windows_with_weights(rng: np.
         _ = batch.entries[0].weights
 
 
-def test_an_abandoned_job_is_not_read_on(rng: np.random.Generator) -> None:
-    jobs = [ArrayJob(scene(rng, 32 * 200, 16)), ArrayJob(scene(rng, 32, 16))]
-    seen = 0
-    for event in classify_all(jobs, Tiling(Size(32, 32), 0, 8, 1), exact_network(0, 8)):
-        if isinstance(event, Mapped) and event.job is jobs[0]:
-            seen += 1
-            jobs[0].abandoned = True
-    assert seen < 20
-    assert jobs[1].opened == 1
-
-
 def test_reading_computing_and_taking_overlap(rng: np.random.Generator) -> None:
     """The model runs while later windows are read, and while who takes the results is busy."""
     read, computed = [threading.Event() for _ in range(8)], [threading.Event() for _ in range(8)]
