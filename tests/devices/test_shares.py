@@ -94,6 +94,7 @@ def test_each_replica_gets_its_block_of_the_batch(tensorflow: Any) -> None:
         [[], []],
         [[6, 7], [14, 15]],
     ]
+    assert [block.device.rpartition("device:")[2] for block in found] == ["CPU:0", "CPU:1", "CPU:2"]
 
 
 def test_the_table_of_devices_shows_each_ones_part(tensorflow: Any) -> None:

@@ -108,6 +108,14 @@ def test_a_gap_between_files_holds_no_data(tmp_path: Path, rng: np.random.Genera
         np.testing.assert_array_equal(found[..., 0], expected[window.slices()])
 
 
+def test_neighbours_are_those_within_reach(tmp_path: Path) -> None:
+    files = cut(tmp_path, np.ones((131, 203, 1), np.uint8), GRIDS["north-up"])
+    mosaic = Mosaic(list(files), open_raster)
+    near = {path.stem for path, _ in mosaic.neighbours(tmp_path / "77_61.tif", 3)}
+    assert near == {"77_64", "203_61", "203_64"}
+    assert len(mosaic.neighbours(tmp_path / "77_61.tif", 4)) == 5
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
