@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import pickle
 import re
@@ -167,18 +166,6 @@ def two_versions(make: Make, name: str, rng: Any, **options: Any) -> tuple[Any, 
     return old, make(f"served/{name}", old, **options), later
 
 
-def replace_at(server: FileServer, number: int, file: Path, content: bytes) -> None:
-    """Replace a file just before the nth request for it is answered; its date is another."""
-    asked = itertools.count(1)
-
-    def swap(_: int, path: str) -> None:
-        if path.endswith(file.name) and next(asked) == number:
-            file.write_bytes(content)
-            os.utime(file, (1e9, 1e9))
-
-    server.fault = swap
-
-
 def windows_of(path: Path, pixels: Any) -> None:
     with open_raster(path) as raster:
         for window in WINDOWS:
@@ -190,7 +177,7 @@ def test_windows_are_of_one_file(server_of_a_kind: FileServer, make_geotiff: Mak
     for number in (2, 3, 5, 8):
         pixels, file, later = two_versions(make_geotiff, "x.tif", rng, **TILED)
         forget_all()
-        replace_at(server, number, file, later)
+        server.replace_at(number, file, later)
         try:
             windows_of(RemotePath.of(server.url("x.tif")), pixels)
         except ChangedInputError:
@@ -221,7 +208,7 @@ def test_files_that_are_opened_again_and_again_stay_the_same(
     server = server_of_a_kind
     pixels, file, later = two_versions(make_geotiff, "x.tif", rng, **TILED)
     path, known = RemotePath.of(server.url("x.tif")), KnownRasters()
-    replace_at(server, 7, file, later)
+    server.replace_at(7, file, later)
 
     def look() -> None:
         for window in WINDOWS * 2:
@@ -244,7 +231,7 @@ def test_bytes_and_labels_are_of_one_file(
         for read, expected in ((lambda p: p.open_bytes().read(), before), (read_label, pixels)):
             file.write_bytes(before)
             forget_all()
-            replace_at(server, number, file, later)
+            server.replace_at(number, file, later)
             try:
                 found = read(path)
             except ChangedInputError:
