@@ -154,20 +154,6 @@ def test_both_readmes_have_the_same_commands_and_lead_to_each_other() -> None:
     assert f"]({ENGLISH})" in chinese
 
 
-@pytest.mark.parametrize(
-    ("there", "here"),
-    [
-        ("`--memory 8GB`", "`--memory 4GB`"),
-        ("```\nrun a  # one\n```", "```\nrun b  # 一\n```"),
-        ("```\na\n```\n```\nb\n```", "```\nb\n```\n```\na\n```"),
-        ("`a` `a`", "`a`"),
-    ],
-)
-def test_a_difference_is_found(there: str, here: str) -> None:
-    assert _differences(f"# a\n\n{there}\n", f"# 一\n\n{there}\n") == []
-    assert _differences(f"# a\n\n{there}\n", f"# 一\n\n{here}\n") != []
-
-
 @pytest.mark.parametrize("path", reference.PAGES, ids=lambda path: path.name)
 def test_the_page_is_what_the_code_makes(path: Path) -> None:
     made = reference.PAGES[path]()

@@ -56,12 +56,14 @@ def test_without_a_clone_hints_name_the_command(monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.usefixtures("installed")
-@pytest.mark.parametrize("tool", TOOLS)
-def test_every_tool_answers_under_its_name(tool: str, capsys: Any) -> None:
+@pytest.mark.parametrize("tool", [*TOOLS, "runs card", "runs stac", "runs pack", "runs unpack"])
+def test_every_tool_answers_under_its_name_and_names_no_module(tool: str, capsys: Any) -> None:
     with pytest.raises(SystemExit) as end:
-        main([tool, "--help"])
+        main([*tool.split(), "--help"])
     assert end.value.code == 0
-    assert capsys.readouterr().out.startswith(f"usage: segmenter {tool} ")
+    said = capsys.readouterr().out
+    assert said.startswith(f"usage: segmenter {tool} ")
+    assert "python -m" not in said
 
 
 def test_the_command_lists_its_tools(capsys: Any) -> None:
@@ -155,16 +157,6 @@ def test_the_page_on_installing_lists_all_tools_and_parts(capsys: pytest.Capture
     for_users = {"cpu", "gpu", "report", "pretrained", "vectors", "remote", "cluster", "export", "notebook"}
     assert extras.keys() >= for_users
     assert [name for name in sorted(for_users - {"cpu", "gpu"}) if f"\n| `{name}` | " not in page] == []
-
-
-@pytest.mark.parametrize("tool", ["vectorise", "runs card", "runs stac", "runs pack", "runs unpack"])
-@pytest.mark.usefixtures("installed")
-def test_help_of_an_installed_tool_names_no_module(tool: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main([*tool.split(), "--help"])
-    said = " ".join(capsys.readouterr().out.split())
-    assert f"`segmenter {tool} " in said
-    assert "python -m" not in said
 
 
 @pytest.mark.parametrize(

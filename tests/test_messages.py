@@ -14,15 +14,9 @@ import pytest
 from benchmarks import __main__ as benchmarks
 from segmenter.api.asked import parse
 from segmenter.base import errors
-from segmenter.base.errors import ConfigError, OutputError, SegmenterError, grouped, run_script
+from segmenter.base.errors import ConfigError, OutputError, SegmenterError, run_script
 
 Make = Callable[..., Path]
-
-
-def test_equal_errors_of_many_files_are_one_line_with_a_count() -> None:
-    errors = [f"{i}.tif: expected 3 bands, got 4" for i in range(50)] + ["x.tif: is damaged", "no file here"]
-    first = "0.tif and 49 more: expected 3 bands, got 4"
-    assert grouped(errors) == [first, "x.tif: is damaged", "no file here"]
 
 
 def test_many_inputs_that_fail_alike_are_one_line(
@@ -101,7 +95,3 @@ def test_an_error_is_one_line_and_its_exit_code(
 def test_a_defect_keeps_its_traceback() -> None:
     with pytest.raises(ZeroDivisionError):
         run_script(lambda: _raise(ZeroDivisionError()))
-
-
-def test_a_scripts_own_exit_code_is_kept() -> None:
-    assert run_script(lambda: 1) == 1

@@ -96,14 +96,6 @@ def test_several_images_and_memory_maps_are_as_each_alone(run: OpenRun, image: A
     np.testing.assert_array_equal(out, alone)
 
 
-@pytest.mark.parametrize("size", [(1, 1), (7, 300)], ids=str)
-def test_any_size_is_part_of_the_whole(run: OpenRun, size: tuple[int, int]) -> None:
-    image = np.full((*size, 3), 500, np.uint16)
-    found = run.predict(image)
-    assert found.shape == size
-    assert (found < 4).all()
-
-
 def test_threads_get_what_one_gets(run: OpenRun, image: Any) -> None:
     """And the model is compiled once: the kept one is used by all of them."""
     expected, found = run.predict(image), dict[int, Any]()
@@ -129,6 +121,7 @@ REFUSED: dict[str, tuple[Callable[[Any], dict[str, Any]], str]] = {
     "one band": (lambda a: {"image": a[..., 0]}, r"got \(131, 203\)"),
     "no pixel": (lambda a: {"image": a[:0]}, "at least one pixel"),
     "scaled": (lambda a: {"image": a / 1000}, "expected values of uint16 .*got float64"),
+    "a file": (lambda _: {"image": Path("x.tif")}, r"files are mapped by run\.map"),
     "complex": (lambda a: {"image": a.astype(complex)}, "expected real numbers"),
     "mask of numbers": (lambda a: {"image": a, "valid": np.ones(a.shape[:2])}, "expected booleans"),
     "mask of another size": (lambda a: {"image": a, "valid": np.ones((3, 4), bool)}, r"got bool of \(3, 4\)"),
@@ -189,8 +182,3 @@ def test_what_cannot_be_opened_says_why(tmp_path: Path, run: OpenRun) -> None:
         open_run(tmp_path / "nowhere")
     with pytest.raises(DatasetError, match="each run once"):
         open_run(run.paths[0], run.paths[0]).predict(np.zeros((3, 3, 3), np.uint16))
-
-
-def test_a_file_for_an_array_says_what_maps_files(run: OpenRun) -> None:
-    with pytest.raises(RasterError, match=r"files are mapped by run\.map"):
-        run.predict(Path("x.tif"))

@@ -206,12 +206,6 @@ def test_laws_are_shown_on_cards_or_on_parts_of_one(cards: int, expected: list[s
     assert sum(limit for name, limit in limits.items() if not sections.SECTIONS[name].is_law) < 600
 
 
-def test_on_logical_devices_every_section_has_its_full_size_there() -> None:
-    tasks = command.tasks(list(sections.SECTIONS), 4, 10, logical=True)
-    assert [task.name for task in tasks] == list(sections.SECTIONS)
-    assert {(task.place, task.cards) for task in tasks} == {("logical", 4)}
-
-
 @pytest.mark.parametrize(("draws_off", "holds"), [(0, True), (1, True), (2, False)])
 def test_one_draw_in_which_a_rounding_turns_a_unit_on_breaks_no_law(draws_off: int, holds: bool) -> None:
     def differences(name: str, replicas: int, *, rounded: int) -> dict[str, float]:

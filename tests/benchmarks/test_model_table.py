@@ -36,10 +36,6 @@ def test_arithmetic_is_what_tensorflow_counts(tensorflow: ModuleType) -> None:
     assert flops(model, 32) == counted > 0
 
 
-def test_every_recipe_is_in_the_table() -> None:
-    assert {BASELINE, "dubai", "naic2020"} <= set(models())
-
-
 def test_the_page_keeps_other_models_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "page.md"
     page.write_text(f"before\n{model_table._MARK}\n<!-- end of table -->\nafter\n")

@@ -15,9 +15,10 @@ import pytest
 from datasets import layout_of, load_dataset
 from datasets.check import check_dataset
 from datasets.pack import pack_dataset
-from segmenter.base.errors import ConfigError, SegmenterError
+from segmenter.base.errors import ChangedInputError, ConfigError, SegmenterError
 from segmenter.config.reading import describe_recipe, dump_recipe, recipe_from
 from segmenter.config.recipe import Recipe
+from segmenter.grid.geometry import Window
 from segmenter.raster import read_label
 from segmenter.raster.remote import buckets
 from segmenter.raster.remote.settings import RemotePath, forget_all
@@ -30,6 +31,7 @@ from tests.helpers.file_server import FileServer
 from tests.helpers.s3_server import Store
 
 Make = Callable[..., Path]
+BLOCKS = {"tiled": True, "blockxsize": 32, "blockysize": 32, "compress": "deflate"}
 NAMES = [f"{folder}/s{i}.{ending}" for i in range(5) for folder, ending in (("i", "tif"), ("l", "png"))]
 
 
@@ -60,8 +62,7 @@ def scenes(tmp_path: Path, make_geotiff: Make, make_png: Make, rng: np.random.Ge
     """A folder of five scenes, large enough to be read in windows, with hidden files beside them."""
     for i in range(5):
         size = 97 + 3 * i, 131 - i
-        place = {"tiled": True, "blockxsize": 32, "blockysize": 32, "compress": "deflate"}
-        make_geotiff(f"served/data/i/s{i}.tif", rng.integers(0, 255, (*size, 3), np.uint8), **place)
+        make_geotiff(f"served/data/i/s{i}.tif", rng.integers(0, 255, (*size, 3), np.uint8), **BLOCKS)
         make_png(f"served/data/l/s{i}.png", rng.integers(0, 3, size, np.uint8))
     (tmp_path / "served/data/i/.s9.tif").write_text("hidden")
     (tmp_path / "files.txt").write_text("# a list\n\n" + "\n".join(NAMES) + "\n")
@@ -124,6 +125,33 @@ def test_after_packing_no_tile_is_asked_for(scenes: Path, store: Store, tmp_path
     store.asked.clear()
     assert tiles() == in_place
     assert store.asked == []
+
+
+def test_packs_and_tiles_of_a_scene_that_is_replaced_meanwhile_are_of_one_file(
+    scenes: Path, server: FileServer, tmp_path: Path, make_geotiff: Make, rng: Any
+) -> None:
+    """Or the call is refused, and the next one, with the same cache, gives the file as it is now."""
+    old, new = (rng.integers(0, 255, (97, 131, 3), np.uint8) for _ in range(2))
+    later, refused = make_geotiff("later.tif", new, **BLOCKS).read_bytes(), 0
+
+    def tiles(cache: Path) -> Any:
+        given = recipe(server.url("data"), files=str(tmp_path / "files.txt"))
+        dataset = replace(load_dataset(given), cache=cache)
+        list(pack_dataset(dataset, progress=False))
+        store = SceneStore(dataset, dataset.scenes[:1], 32, cache_folder(dataset), progress=False)
+        return store.read(0, Window(0, 0, 97, 131))[0]
+
+    for number in (2, 5, 8):
+        file, cache = make_geotiff("served/data/i/s0.tif", old, **BLOCKS), tmp_path / f"cache-{number}"
+        forget_all()
+        server.replace_at(number, file, later)
+        try:
+            np.testing.assert_array_equal(tiles(cache), old)
+        except ChangedInputError:
+            refused += 1
+            forget_all()
+            np.testing.assert_array_equal(tiles(cache), new)
+    assert refused  # at which request depends on how many GDAL asks ahead
 
 
 def test_a_second_training_asks_for_the_listing_alone(scenes: Path, store: Store, tmp_path: Path) -> None:

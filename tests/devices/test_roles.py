@@ -37,12 +37,7 @@ def test_a_list_without_a_role_is_of_workers() -> None:
     ("words", "role", "index", "message"),
     [
         (None, None, None, "parameter_server: expected its processes by --cluster chief=HOST:PORT"),
-        (
-            ["chief=a:1", "worker=b:2"],
-            None,
-            None,
-            "expected a chief, workers and servers .* no ps",
-        ),
+        (["chief=a:1", "worker=b:2"], None, None, "expected a chief, workers and servers .* no ps"),
         ([*WORDS, "evaluator=d:1"], None, None, "roles chief, worker, ps once, got evaluator"),
         ([*WORDS, "ps=d:1"], None, None, "once, got ps twice"),
         (["chief=a:70000", *WORDS[1:]], None, None, "expected HOST:PORT, got 'a:70000'"),

@@ -227,6 +227,8 @@ def test_the_cross_device_operation_is_the_one_named(
 
 # ------------------------------------------------------------------------------- what is refused
 
+SPLIT = {"number": 2, "memory": 64}
+
 
 @pytest.mark.parametrize(
     ("settings", "gpus", "message"),
@@ -236,11 +238,7 @@ def test_the_cross_device_operation_is_the_one_named(
         ({"strategy": "mirrored"}, 1, "mirrored: expected at least two devices, found GPU:0"),
         ({"strategy": "mirrored", "devices": [0, 4]}, 4, r"numbers from 0 to 3 \(GPU:0, .*\), got 4"),
         ({"visible_devices": [4]}, 4, "visible_devices: expected numbers of GPUs, found 0 to 3, got 4"),
-        (
-            {"memory_growth": False, "logical_gpus": {"number": 2, "memory": 64}},
-            0,
-            "one visible GPU to split, found 0; try --logical-devices",
-        ),
+        ({"memory_growth": False, "logical_gpus": SPLIT}, 0, "one visible GPU to split, found 0; try"),
     ],
 )
 def test_what_the_machine_has_not_is_refused(
@@ -258,11 +256,7 @@ def test_what_the_machine_has_not_is_refused(
         ({}, None, "distribution.memory_growth"),
         ({"memory_growth": False, "memory_limit": 1024}, None, "distribution.memory_limit"),
         ({"visible_devices": [0]}, None, "distribution.visible_devices"),
-        (
-            {"memory_growth": False, "logical_gpus": {"number": 2, "memory": 64}},
-            None,
-            "distribution.logical_gpus",
-        ),
+        ({"memory_growth": False, "logical_gpus": SPLIT}, None, "distribution.logical_gpus"),
     ],
 )
 def test_too_late_is_said_clearly(
@@ -270,9 +264,7 @@ def test_too_late_is_said_clearly(
 ) -> None:
     made = machine(0 if logical else 1)
     made.started = True
-    with pytest.raises(
-        DeviceError, match=f"{named}: expected to be set before TensorFlow starts its devices"
-    ):
+    with pytest.raises(DeviceError, match=f"{named}: expected to be set before TensorFlow starts"):
         devices(logical, **settings)
 
 
@@ -289,10 +281,7 @@ def test_real_tensorflow_says_too_late_too(tensorflow: ModuleType, four_replicas
         ({"devices": [1, 1], "strategy": "mirrored"}, r"devices: expected each number once, got \[1, 1\]"),
         ({"memory_limit": 2048}, "memory_limit: expected memory_growth: false with it: .*got true"),
         ({"logical_gpus": {"number": 2, "memory": 2048}}, "logical_gpus: expected memory_growth: false"),
-        (
-            {"memory_growth": False, "memory_limit": 64, "logical_gpus": {"number": 2, "memory": 64}},
-            "memory_limit: .*expected one of both",
-        ),
+        ({"memory_growth": False, "memory_limit": 64, "logical_gpus": SPLIT}, "expected one of both"),
         ({"memory_limit": "2 km"}, r"memory_limit: expected 64 or more, or a share .* \(MiB\), got '2 km'"),
         ({"cross_device": "nccl", "strategy": "one_device"}, "cross_device: one device has no other"),
     ],

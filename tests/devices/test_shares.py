@@ -94,6 +94,7 @@ def test_each_replica_gets_its_block_of_the_batch(tensorflow: Any) -> None:
         [[], []],
         [[6, 7], [14, 15]],
     ]
+    assert [block.device.rpartition("device:")[2] for block in found] == ["CPU:0", "CPU:1", "CPU:2"]
 
 
 def test_the_table_of_devices_shows_each_ones_part(tensorflow: Any) -> None:
@@ -117,22 +118,10 @@ def test_shares_for_other_devices_are_refused() -> None:
         ({"shares": [2, -1]}, r"shares: expected auto, or a whole number .*got \[2, -1\]"),
         ({"shares": [0, 0]}, r"not all 0, as in \[2, 2, 1, 1\], got \[0, 0\]"),
         ({"shares": "fast"}, "shares: expected auto, .* got 'fast'"),
-        (
-            {"shares": [2, 1], "strategy": "one_device"},
-            r"shares: one device gets all of a step, got \[2, 1\]",
-        ),
-        (
-            {"shares": [2, 1], "strategy": "mirrored", "devices": [0, 1, 2]},
-            "shares: expected 3, one for each of devices, got 2",
-        ),
-        (
-            {"strategy": "central_storage", "cross_device": "nccl"},
-            "cross_device: strategy: central_storage adds on the host, got nccl",
-        ),
-        (
-            {"memory_growth": False, "memory_limit": [4096, "0 %"]},
-            "memory_limit: expected 64 or more, or a share",
-        ),
+        ({"shares": [2, 1], "strategy": "one_device"}, r"shares: one device .*got \[2, 1\]"),
+        ({"shares": [2, 1], "strategy": "mirrored", "devices": [0, 1, 2]}, "shares: expected 3, .*got 2"),
+        ({"strategy": "central_storage", "cross_device": "nccl"}, "cross_device: .* on the host, got nccl"),
+        ({"memory_growth": False, "memory_limit": [4096, "0 %"]}, "memory_limit: expected 64 or more"),
     ],
     ids=str,
 )
@@ -144,9 +133,7 @@ def test_settings_that_cannot_be_are_refused(distribution: dict[str, Any], messa
 
 def test_a_guarantee_for_each_replica_needs_equal_parts() -> None:
     recipe = {"name": "r", "dataset": {"kind": "potsdam", "root": "r"}, "distribution": {"shares": "auto"}}
-    with pytest.raises(
-        ConfigError, match=r"shares: expected sampling.per_replica: best_effort or off with it"
-    ):
+    with pytest.raises(ConfigError, match=r"shares: expected sampling.per_replica: best_effort or off"):
         recipe_from(recipe | {"sampling": {"per_replica": "guarantee"}}, "r.yaml")
 
 
@@ -179,10 +166,7 @@ def test_a_limit_is_for_all_cards_or_for_each_in_mebibytes_or_percent(
     ("asked", "message"),
     [
         ((64,), "memory_limit: expected 2, one for each visible GPU, got 1"),
-        (
-            "50 %",
-            "memory_limit: 50 %: expected nvidia-smi to tell the memory of 1080 Ti, it does not; give MiB",
-        ),
+        ("50 %", "memory_limit: 50 %: expected nvidia-smi to tell .* 1080 Ti"),
         (12000, "memory_limit: expected at most the 11264 MiB of 2080 Ti, got 12000"),
     ],
 )

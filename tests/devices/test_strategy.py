@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 from segmenter.base.errors import DeviceError
+from tests.helpers.made_checkpoints import RECIPE
+from tests.helpers.trained_run import bare_run
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -161,7 +163,8 @@ def test_a_run_is_loaded_with_growing_memory(
     monkeypatch.setattr("segmenter.runs.run.load_arrays", lambda _: order.append("weights") or {})
     monkeypatch.setattr("segmenter.inference.loading.check_learned", lambda *_: order.append("check"))
     monkeypatch.setattr("segmenter.inference.loading.assign_weights", lambda *_, **__: order.append("assign"))
-    run = _run(UNetConfig(depth=1, width=1), tmp_path)
+    (tmp_path / "best.npz").touch()
+    run = bare_run(tmp_path, recipe=RECIPE.model_copy(update={"model": UNetConfig(depth=1, width=1)}))
     load_predictor(run)
     assert order == ["weights", "check", "grow", "assign"]
 
@@ -169,9 +172,7 @@ def test_a_run_is_loaded_with_growing_memory(
         raise tensorflow.errors.InternalError(None, None, "CUDA_ERROR_OUT_OF_MEMORY: no")
 
     monkeypatch.setattr("segmenter.inference.loading.assign_weights", full)
-    with pytest.raises(
-        DeviceError, match="out of memory loading the model: is another program using the GPU"
-    ):
+    with pytest.raises(DeviceError, match="out of memory loading the model: is another program"):
         load_predictor(run)
 
 
@@ -221,19 +222,3 @@ def test_other_errors_keep_their_traceback(tensorflow: ModuleType) -> None:
         raise tensorflow.errors.InvalidArgumentError(None, None, "shapes")
     with pytest.raises(ValueError, match="out of memory"), memory_errors("", ""):
         raise ValueError("out of memory")
-
-
-def _run(model: Any, path: Path) -> Any:
-    from segmenter.config.reading import recipe_from
-    from segmenter.grid.labels import ClassMap, LandCoverClass
-    from segmenter.model.normalisation import Normalisation
-    from segmenter.model.receptive_field import NetworkGeometry
-    from segmenter.runs.run import Run
-
-    folder = {"kind": "folder", "root": ".", "images": "*", "labels": "*"}
-    folder["classes"] = [{"name": "a", "code": 0}]
-    recipe = recipe_from({"name": "x", "dataset": folder, "model": model.model_dump()}, "r")
-    classes = ClassMap((LandCoverClass("a", (0, 0, 0), 0),), "codes")
-    (path / "best.npz").write_bytes(b"")
-    plain = Normalisation.of([0.0], [1.0])
-    return Run(path, recipe, classes, None, 1, "uint8", plain, None, "full", NetworkGeometry(2, 9))

@@ -140,8 +140,9 @@ def test_a_window_that_cannot_be_read_fails_the_job_in_its_turn(
     assert 0 < found[1][0] <= found[0][0]
 
 
-def test_an_abandoned_job_is_not_read_on(make_geotiff: Make, rng: np.random.Generator) -> None:
-    path = make_geotiff("a.tif", rng.integers(0, 255, (2000, 200, 3), np.uint8), **BLOCKS)
+@pytest.mark.parametrize("stored", [BLOCKS, {}], ids=["tiled", "in strips"])
+def test_an_abandoned_job_is_not_read_on(make_geotiff: Make, rng: np.random.Generator, stored: Any) -> None:
+    path = make_geotiff("a.tif", rng.integers(0, 255, (2000, 200, 3), np.uint8), **stored)
     read: list[Window] = []
     job = FileJob(path, read.append)
     for _ in read_batches([job], TILING, 4):

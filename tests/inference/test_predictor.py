@@ -20,7 +20,7 @@ from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE
 from segmenter.inference.blending import Blend
 from segmenter.inference.events import Failed, Finished
-from segmenter.inference.prediction import ExtraOutputs, Prediction
+from segmenter.inference.prediction import Prediction
 from segmenter.inference.predictor import FunctionPredictor, Mapped, Tiling, classify, classify_all
 from segmenter.inference.reading import read_batches
 from segmenter.raster import RasterWriter, open_raster
@@ -51,20 +51,6 @@ def assembled(raster: Any, part: Window, tiling: Tiling, predict: Any) -> NDArra
     return result
 
 
-SIZES = [(1, 1), (1, 97), (32, 32), (101, 203), (331, 33)]
-
-
-@pytest.mark.parametrize("stride", [1, 8])
-@pytest.mark.parametrize("size", SIZES, ids=str)
-def test_tiles_disappear(rng: np.random.Generator, size: tuple[int, int], stride: int) -> None:
-    predict, raster = exact_network(5, stride), scene(rng, *size)
-    expected = whole_image(raster, predict, stride)
-    for window in (Size(40, 40), Size(48, 64), Size(512, 512)):
-        tiling = Tiling(window, 5 + stride - 1, stride, 3)
-        tiled = assembled(raster, Window.of(raster.info.size), tiling, predict)
-        np.testing.assert_array_equal(tiled, expected)
-
-
 @given(data=st.data())
 def test_a_part_is_that_part_of_the_whole(data: st.DataObject) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
@@ -76,24 +62,6 @@ def test_a_part_is_that_part_of_the_whole(data: st.DataObject) -> None:
     tiling = Tiling(Size(40, 48), 3 + stride - 1, stride, data.draw(st.integers(1, 5)))
     whole = whole_image(raster, predict, stride)
     np.testing.assert_array_equal(assembled(raster, part, tiling, predict), whole[part.slices()])
-
-
-@pytest.mark.parametrize("kind", ["uint8", "float16"])
-def test_probabilities_and_confidence_come_with_the_ids(rng: np.random.Generator, kind: Any) -> None:
-    raster = scene(rng, 101, 203)
-    raster.valid[:, 150:] = False  # the last windows hold no data
-    predict = exact_network(5, 8, wanted=ExtraOutputs(True, kind))
-    image, valid = raster.read(Window(0, 0, 104, 208))
-    whole = predict(image[None], valid[None])[0, :101, :203]
-    for event in classify_all([ArrayJob(raster)], Tiling(Size(48, 64), 12, 8, 3), predict):
-        if isinstance(event, Mapped):
-            where = event.window.slices()
-            expected, got = whole[where].masked(raster.valid[where]), event.prediction
-            assert got.probabilities.dtype == kind
-            np.testing.assert_array_equal(got.ids, expected.ids)
-            np.testing.assert_array_equal(got.confidence, expected.confidence)
-            np.testing.assert_array_equal(got.probabilities, expected.probabilities)
-            assert not got.probabilities[~raster.valid[where]].any()
 
 
 @pytest.mark.parametrize("done", [0, 24, 101, 500])
@@ -238,17 +206,6 @@ def test_blending_needs_weighted_probabilities_and_windows_with_weights(rng: np.
         _ = batch.entries[0].weights
 
 
-def test_an_abandoned_job_is_not_read_on(rng: np.random.Generator) -> None:
-    jobs = [ArrayJob(scene(rng, 32 * 200, 16)), ArrayJob(scene(rng, 32, 16))]
-    seen = 0
-    for event in classify_all(jobs, Tiling(Size(32, 32), 0, 8, 1), exact_network(0, 8)):
-        if isinstance(event, Mapped) and event.job is jobs[0]:
-            seen += 1
-            jobs[0].abandoned = True
-    assert seen < 20
-    assert jobs[1].opened == 1
-
-
 def test_reading_computing_and_taking_overlap(rng: np.random.Generator) -> None:
     """The model runs while later windows are read, and while who takes the results is busy."""
     read, computed = [threading.Event() for _ in range(8)], [threading.Event() for _ in range(8)]
@@ -319,22 +276,6 @@ def test_a_file_of_nothing_stays_in_bounds() -> None:
 
 
 # ---------------------------------------------------------------------------- which windows are read
-
-
-def test_a_damaged_window_is_named_though_several_are_read_at_once(rng: np.random.Generator) -> None:
-    class Damaged(ArrayRaster):
-        def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-            if window.intersection(Window(40, 70, 1, 1)).size.pixels:
-                raise RasterError(str(window))
-            return super().read(window)
-
-    events = classify_all(
-        [ArrayJob(Damaged(scene(rng, 64, 128).image))], Tiling(Size(32, 32), 0, 8, 4), exact_network(0, 8)
-    )
-    *mapped, failed = list(events)
-    assert isinstance(failed, Failed)
-    assert str(failed.error) == "rows 32–63, columns 64–95"
-    assert len(mapped) == 4 + 2
 
 
 def test_windows_that_wait_hold_no_others(rng: np.random.Generator) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -61,18 +60,6 @@ def test_maps_of_a_cluster_are_those_of_one_process(
     tmp_path: Path, make_geotiff: Make, call: Call, small_strips: None, two_workers: str, options: Any
 ) -> None:
     same_as_one_process(tmp_path, make_geotiff, call, two_workers, *options)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("workers", [4])
-def test_maps_of_any_number_of_workers_are_those_of_one_process(
-    tmp_path: Path, make_geotiff: Make, call: Call, small_strips: None, workers: int
-) -> None:
-    with threads_cluster(workers, threads=2) as cluster:
-        for options in MODES:
-            same_as_one_process(tmp_path, make_geotiff, call, cluster.scheduler_address, *options)
-            for folder in ("maps", "one", "in"):
-                shutil.rmtree(tmp_path / folder)
 
 
 def test_a_mosaic_has_no_seams(make_geotiff: Make, call: Call, small_strips: None, two_workers: str) -> None:

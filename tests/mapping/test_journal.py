@@ -132,36 +132,6 @@ def test_a_full_disk_is_an_error_and_costs_no_older_line(tmp_path: Path) -> None
     assert Journal(tmp_path).find("a") == ENTRY
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"input": {"bytes": 2}}, "the input has changed"),
-        ({"run": {"model": "n"}}, "the run has changed"),
-        ({"options": {"nodata": 9, "part": [0, 0, 9, 9]}}, "other options: nodata was 255, is 9"),
-        ({"options": {**ENTRY.options, "cog": True}}, "other options: cog was none, is true"),
-        ({"options": {"nodata": 255}}, None),  # the old has a file more than is wanted now
-        ({"source": "/elsewhere/a.tif"}, None),
-        ({}, None),
-    ],
-)
-def test_what_differs_is_said(change: dict[str, object], reason: str | None) -> None:
-    assert ENTRY.difference(replace(ENTRY, **change)) == reason  # type: ignore[arg-type]
-
-
-def test_an_output_is_what_it_was_or_it_is_said_what_is_wrong(tmp_path: Path) -> None:
-    names = ("a.tif", "a.confidence.tif")
-    for name in names:
-        (tmp_path / name).write_bytes(bytes(range(256)) * 20)
-    entry = replace(ENTRY, outputs={name: file_facts(tmp_path / name) for name in names})
-    assert damage(tmp_path, entry) is None
-    data = bytearray((tmp_path / names[1]).read_bytes())
-    data[3777] ^= 1
-    (tmp_path / names[1]).write_bytes(data)
-    assert damage(tmp_path, entry) == "a.confidence.tif has changed"
-    (tmp_path / names[1]).unlink()
-    assert damage(tmp_path, entry) == "a.confidence.tif is gone"
-
-
 @pytest.mark.parametrize("size", [0, 1, 70_000, 1 << 20, 5_000_000])
 def test_an_input_that_was_written_is_another(tmp_path: Path, size: int) -> None:
     path = tmp_path / "a.tif"
@@ -183,12 +153,6 @@ def test_an_input_that_was_written_is_another(tmp_path: Path, size: int) -> None
         assert (input_facts(path, {"size": [1, 2]}) != before) == looked_at
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns + 1))
         assert input_facts(path, {"size": [1, 2]}) != before
-
-
-def test_a_lock_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(RasterError, match=r"a\.tif: cannot be written: (Not a directory|File exists)"):
-        OutputLocks([tmp_path / "file" / "a.tif"]).take()
 
 
 def test_maps_that_share_a_file_are_not_made_at_once(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -95,14 +93,7 @@ def test_a_file_that_is_replaced_while_it_is_mapped_gives_no_map(
         source = make_geotiff("served/a.tif", rng.integers(0, 255, sizes, np.uint8), **tiles)
         assert call(source, "--window-size", 128, "--batch", 1, output="local") == 0
         forget_all()
-        asked = itertools.count(1)
-
-        def swap(_: int, path: str, number: int = number, source: Path = source, asked: Any = asked) -> None:
-            if next(asked) == number:
-                source.write_bytes(later)
-                os.utime(source, (1e9, 1e9))
-
-        server.fault = swap
+        server.replace_at(number, source, later)
         code = call(server.url("a.tif"), "--remote", "--window-size", 128, "--batch", 1, output=f"m{number}")
         said = capfd.readouterr().err
         if code == 0:

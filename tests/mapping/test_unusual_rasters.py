@@ -57,20 +57,6 @@ def test_every_type(make_geotiff: Make, rng: Any, verdict: Verdict, dtype: str) 
     assert verdict(make_geotiff("a.tif", pixels(rng, dtype=dtype), nodata=5), 3) is None
 
 
-def test_missing_blocks_are_nodata_where_there_is_a_value_for_it(verdict: Verdict) -> None:
-    for nodata in (None, 0, 9):
-        path = Path(f"{nodata}.tif")
-        blocks = {"tiled": True, "blockxsize": 16, "blockysize": 16, "sparse_ok": True, "nodata": nodata}
-        with rasterio.open(
-            path, "w", driver="GTiff", width=W, height=H, count=3, dtype="uint8", crs="EPSG:4326", **blocks
-        ) as file:
-            file.write(np.full((3, 16, 16), 7, np.uint8), window=((16, 32), (32, 48)))
-        assert verdict(path, 3) is None
-        with rasterio.open("maps/" + path.name) as found:
-            assert (found.read(1) != 255).sum() == (H * W if nodata is None else 256)
-        Path("maps").rename(Path(f"maps{nodata}"))
-
-
 @dataclass
 class Odd:
     """A GeoTIFF: options of the writer, and what is done to the file before it is closed."""

@@ -214,21 +214,6 @@ def together_untrained(replicas: list[str], kind: str, x: NDArray[Any], **option
     return {"y": y.astype(np.float64), "moving": np.concatenate([v.numpy() for v in layer.weights])}
 
 
-def test_merging_keeps_the_digits(tensorflow: ModuleType) -> None:
-    from segmenter.model.batchnorm import Moments, merged
-
-    rng = np.random.default_rng(9)
-    parts = [(1e4 + rng.normal(size=(n, 4))).astype("float32").astype(np.float64) for n in (1, 0, 5, 900)]
-    means = [part.mean(axis=0) if len(part) else np.zeros(4) for part in parts]
-    squares = [((part - mean) ** 2).sum(axis=0) for part, mean in zip(parts, means, strict=True)]
-    counts = [[len(part)] for part in parts]
-    whole = merged(Moments(*(tensorflow.constant(x, "float32") for x in (counts, means, squares))))
-    exact = np.concatenate(parts)
-    assert float(whole.count) == len(exact)
-    assert np.abs(whole.mean - exact.mean(axis=0)).max() <= 2 * np.spacing(np.float32(1e4))
-    assert np.abs(whole.variance / exact.var(axis=0) - 1).max() <= 1e-5
-
-
 def test_mixed_precision_keeps_what_it_is_given(tensorflow: ModuleType) -> None:
     """float16 in and out, float32 between: the gradient too is off by no more than roundings to float16."""
     x = images((4, 6, 7, 5), "float16")
@@ -298,27 +283,6 @@ def test_memory_of_mixed_precision(tensorflow: ModuleType) -> None:
 
     keras, ours = (training_bytes_per_image(model, 64, 64, mixed=True) for model in models("mixed_float16"))
     assert 0.6 * keras < ours < 0.85 * keras  # measured: 0.83 of Keras' (CPU, depth 2, width 16)
-
-
-@pytest.mark.slow
-def test_fit_under_a_strategy(tensorflow: ModuleType, four_replicas: list[str]) -> None:
-    import keras
-
-    from segmenter.model.building import build_model
-
-    x, y = images((8, 8, 8, 3)), np.random.default_rng(4).normal(size=(8, 8, 8, 4))
-    results = []
-    for replicas in (four_replicas, four_replicas[:1]):
-        keras.utils.set_random_seed(2)
-        with strategy_of(len(replicas)).scope():
-            config = UNetConfig(depth=1, width=4)
-            model = build_model(config, 3, 4, dtype="float64", synchronised=len(replicas) > 1)
-            model.compile(keras.optimizers.SGD(0.05), keras.losses.MeanSquaredError())
-        model.fit(x, y, batch_size=8, epochs=2, verbose=0, shuffle=False)
-        results.append((model.predict(x, batch_size=8, verbose=0), model.get_weights()))
-    (many_map, many), (one_map, one) = results
-    assert off(many_map, one_map) <= EXACT
-    assert max(off(a, b) for a, b in zip(many, one, strict=True)) <= 1e-9  # each by itself, small ones too
 
 
 def test_frozen_it_predicts(tensorflow: ModuleType) -> None:

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from datasets.commands.gpu.matrix import Row, batch, difference
 from datasets.commands.gpu.replicas import strategy_of
 from segmenter.base.errors import CheckpointError
-from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
+from segmenter.config.recipe import UNetConfig
 from segmenter.runs.checkpoints import assign_weights, transfer_weights, weight_arrays
 
 RATE = 0.3
@@ -188,41 +187,6 @@ def test_every_call_draws_a_mask_compiled_or_not(xla: bool) -> None:
         assert np.array_equal(first, drawn(_one_by_one, 5, compiled=False))
     every = np.concatenate([first, drawn(_in_a_loop, 6)]).reshape(12, -1)  # 2 seeds, 3 calls, 2 images
     assert len(np.unique(every, axis=0)) == 12
-
-
-def trained(replicas: int, steps: int = 2) -> dict[str, list[Any]]:
-    """Loss and weights after steps of plain SGD in float64, so that their changes are the gradients."""
-    from segmenter.model.building import build_model
-    from segmenter.model.normalisation import Normalisation
-    from segmenter.training.losses import segmentation_loss
-    from segmenter.training.optimiser.optimisers import build_optimiser
-    from segmenter.training.step import StepParts, make_step
-
-    keras.utils.set_random_seed(3)
-    strategy, content = strategy_of(replicas), batch(Row())
-    config = TrainingConfig(
-        global_batch=len(content[0]), optimizer="sgd", schedule="constant", warmup=0, weight_decay=0
-    )
-    with strategy.scope():
-        model = build_model(MODEL, 3, 4, dtype="float64", synchronised=True)
-        optimiser = build_optimiser(config, model, steps)
-    loss = segmentation_loss(LossConfig(dice=1.0), None, config.global_batch)
-    normalisation = Normalisation.of([120.0] * 3, [60.0] * 3)
-    step = make_step(StepParts(strategy, model, optimiser, loss, normalisation, 8))
-    block = len(content[0]) // replicas
-
-    def own(context: Any) -> Any:
-        first = context.replica_id_in_sync_group * block
-        return tuple(part[first : first + block] for part in content)
-
-    parts = content if replicas == 1 else strategy.experimental_distribute_values_from_function(own)
-    losses = [np.asarray(step(parts)[0]) for _ in range(steps)]
-    return {"loss": losses, "weights": [v.numpy() for v in model.trainable_variables]}
-
-
-def test_four_replicas_learn_with_dropout_what_one_does() -> None:
-    one, four = trained(1), trained(4)
-    assert {kind: d for kind in one if not (d := difference(four, one, kind)) <= 1e-10} == {}
 
 
 def network(seed: int) -> Any:

@@ -152,10 +152,7 @@ def test_drop_path_is_at_the_end_of_each_branch_and_grows(
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (
-            {"output_stride": 8, "decoder": "deeplabv3plus", "encoder": "convnext_tiny"},
-            "tiny.*got 8",
-        ),
+        ({"output_stride": 8, "decoder": "deeplabv3plus", "encoder": "convnext_tiny"}, "got 8"),
         ({"image_pooling": True, "decoder": "fpn"}, "expected false with decoder: fpn, .* got true"),
     ],
 )

@@ -116,10 +116,7 @@ def test_what_no_model_has_or_nothing_trains_with_is_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            {"freeze_encoder": 3, "epochs": 3},
-            r"training.freeze_encoder: expected fewer epochs than the 3",
-        ),
+        ({"freeze_encoder": 3, "epochs": 3}, "training.freeze_encoder: expected fewer .* the 3"),
         ({"rates": {"encoders": 0.1}}, r"training.rates: expected encoder, .* got encoders$"),
         ({"rates": {"encoder": -1}}, r"training.rates.encoder: expected greater than or equal to 0"),
     ],

@@ -119,10 +119,7 @@ def test_neighbours_are_those_within_reach(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            {"transform": Affine(0.5, 0, 50.2, 0, -0.5, 0)},
-            r"b.tif lies up to 0.4 pixels off the grid of .*a.tif",
-        ),
+        ({"transform": Affine(0.5, 0, 50.2, 0, -0.5, 0)}, "b.tif lies up to 0.4 pixels off .*a.tif"),
         ({"transform": Affine(0.51, 0, 50, 0, -0.5, 0)}, r"b.tif lies up to \S+ pixels off the grid of"),
         ({"crs": "EPSG:32633"}, "b.tif has EPSG:32633, .*a.tif EPSG:25833"),
         ({"transform": None, "crs": None}, "b.tif has no geotransform"),

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import pickle
 import re
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from datasets import load_dataset
-from datasets.pack import pack_dataset
 from segmenter.base.addresses import joined, masked, masked_text
 from segmenter.base.errors import ChangedInputError, RasterError
-from segmenter.config.reading import recipe_from
-from segmenter.config.recipe import Recipe
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.raster import KnownRasters, open_raster, read_label
 from segmenter.raster.remote.settings import RemotePath, forget_all, set_up_remote
-from segmenter.tiles.index_cache import cache_folder
-from segmenter.tiles.store import SceneStore
 from tests.helpers.file_server import FileServer
 from tests.helpers.s3_server import Store
 
@@ -157,7 +149,6 @@ TILED = {"tiled": True, "blockxsize": 64, "blockysize": 64}
 SIZE = 331, 277
 WINDOWS = [Window(row, col, 61, 67) for row in (0, 200, 270) for col in (0, 100, 210)]
 CODES = ClassMap((LandCoverClass("a", (1, 2, 3), 0),))
-PARTS = ("i", "tif"), ("l", "png")
 KINDS = {"conditions": (True, True), "tags alone": (True, False), "times alone": (False, False)}
 """Servers: with or without an ETag in answers, with or without regard for `If-Match`."""
 
@@ -175,29 +166,10 @@ def two_versions(make: Make, name: str, rng: Any, **options: Any) -> tuple[Any, 
     return old, make(f"served/{name}", old, **options), later
 
 
-def replace_at(server: FileServer, number: int, file: Path, content: bytes) -> None:
-    """Replace a file just before the nth request for it is answered; its date is another."""
-    asked = itertools.count(1)
-
-    def swap(_: int, path: str) -> None:
-        if path.endswith(file.name) and next(asked) == number:
-            file.write_bytes(content)
-            os.utime(file, (1e9, 1e9))
-
-    server.fault = swap
-
-
 def windows_of(path: Path, pixels: Any) -> None:
     with open_raster(path) as raster:
         for window in WINDOWS:
             np.testing.assert_array_equal(raster.read(window)[0], pixels[window.slices()])
-
-
-def recipe(root: str, files: Path) -> Recipe:
-    classes = [{"name": name, "code": code} for code, name in enumerate("abc")]
-    dataset = {"kind": "folder", "root": root, "images": "i/{n}.tif", "labels": "l/{n}.png"}
-    dataset |= {"classes": classes, "split": {"validation": ["b"], "test": ["c"]}, "files": str(files)}
-    return recipe_from({"name": "r", "dataset": dataset, "tiles": {"size": 32}}, "r")
 
 
 def test_windows_are_of_one_file(server_of_a_kind: FileServer, make_geotiff: Make, rng: Any) -> None:
@@ -205,7 +177,7 @@ def test_windows_are_of_one_file(server_of_a_kind: FileServer, make_geotiff: Mak
     for number in (2, 3, 5, 8):
         pixels, file, later = two_versions(make_geotiff, "x.tif", rng, **TILED)
         forget_all()
-        replace_at(server, number, file, later)
+        server.replace_at(number, file, later)
         try:
             windows_of(RemotePath.of(server.url("x.tif")), pixels)
         except ChangedInputError:
@@ -236,7 +208,7 @@ def test_files_that_are_opened_again_and_again_stay_the_same(
     server = server_of_a_kind
     pixels, file, later = two_versions(make_geotiff, "x.tif", rng, **TILED)
     path, known = RemotePath.of(server.url("x.tif")), KnownRasters()
-    replace_at(server, 7, file, later)
+    server.replace_at(7, file, later)
 
     def look() -> None:
         for window in WINDOWS * 2:
@@ -259,7 +231,7 @@ def test_bytes_and_labels_are_of_one_file(
         for read, expected in ((lambda p: p.open_bytes().read(), before), (read_label, pixels)):
             file.write_bytes(before)
             forget_all()
-            replace_at(server, number, file, later)
+            server.replace_at(number, file, later)
             try:
                 found = read(path)
             except ChangedInputError:
@@ -268,42 +240,6 @@ def test_bytes_and_labels_are_of_one_file(
                 np.frombuffer(found, np.uint8) if isinstance(found, bytes) else found,
                 np.frombuffer(expected, np.uint8) if isinstance(expected, bytes) else expected,
             )
-
-
-def test_packs_and_tiles_from_a_server_are_of_one_file(
-    server: FileServer, make_geotiff: Make, make_png: Make, rng: Any, tmp_path: Path
-) -> None:
-    names = [f"{part}/{n}.{end}" for n in "abc" for part, end in PARTS]
-    label = rng.integers(0, 3, SIZE, np.uint8)
-    for name in names[2:]:
-        make = make_geotiff if name.endswith("tif") else make_png
-        make(f"served/{name}", np.stack([label] * 3, 2) if name[0] == "i" else label)
-    (tmp_path / "files.txt").write_text("\n".join(names))
-    make_png("served/l/a.png", label)
-    refused = 0
-    for number in (2, 5, 8):
-        pixels, file, later = two_versions(make_geotiff, "i/a.tif", rng, **TILED)
-        forget_all()
-        replace_at(server, number, file, later)
-        given = recipe(server.url().rstrip("/"), tmp_path / "files.txt")
-        cache = tmp_path / f"cache-{number}"
-
-        def tiles(given: Any = given, cache: Path = cache) -> Any:
-            dataset = replace(load_dataset(given), cache=cache)
-            list(pack_dataset(dataset, progress=False))
-            scenes = [scene for scene in dataset.scenes if scene.name == "a"]
-            store = SceneStore(dataset, scenes, 32, cache_folder(dataset), progress=False)
-            return store.read(0, Window(0, 0, *SIZE))[0]
-
-        try:
-            np.testing.assert_array_equal(tiles(), pixels)
-        except ChangedInputError:
-            refused += 1
-            with open_raster(file) as raster:
-                pixels = raster.read(Window(0, 0, *SIZE))[0]
-            forget_all()
-            np.testing.assert_array_equal(tiles(), pixels)
-    assert refused  # at which request depends on how many GDAL asks ahead
 
 
 def test_objects_of_a_bucket_are_read_on_condition(

@@ -62,31 +62,3 @@ def test_a_clear_refusal(shared_data: Find, tmp_path: Path, call: Call, capfd: A
     assert re.fullmatch(rf"error: {re.escape(str(path))}: {REFUSED[name]}.*\n", said.err)
     assert said.out == ""
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "bands", "count", "line"),
-    [
-        ("rio-tiler__cog_gcps.tif", None, 3, "expected 3 bands as in training, got 1"),
-        ("stars__L7_ETMs.tif", None, 3, "got 6; name the ones to use"),
-        ("rasterio__cogeo.tif", (1, 2, 3, 4), 4, "the raster has 3"),
-    ],
-)
-def test_bands_that_do_not_fit(
-    shared_data: Find, call: Call, capfd: Any, name: str, bands: Any, count: int, line: str
-) -> None:
-    assert call(shared_data("robust") / name, bands=bands, band_count=count, metres_per_pixel=None) == 1
-    assert line in capfd.readouterr().err
-
-
-def test_everything_at_once(shared_data: Find, tmp_path: Path, call: Call, capfd: Any) -> None:
-    """A folder with good and bad files: the good ones are mapped, the bad ones listed, exit code 1."""
-    (tmp_path / "in").mkdir()
-    for source in shared_data("robust").glob("*.tif"):
-        if "world" not in source.name and "southup" not in source.name:
-            (tmp_path / "in" / source.name).symlink_to(source.resolve())
-    assert call("in", *WIDE, bands=(1,), band_count=1, metres_per_pixel=None) == 1
-    errors = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert len(errors) == len(REFUSED)
-    mapped = {p.name for p in (tmp_path / "maps").glob("[!.]*.tif")}
-    assert mapped == {n for n in RIGHT if "world" not in n and "southup" not in n}

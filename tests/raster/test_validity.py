@@ -97,24 +97,13 @@ def test_a_nodata_value_may_be_rounded(make_geotiff: Make, nodata: float, dtype:
     assert np.argwhere(~everything(make_geotiff("a.tif", pixels, nodata=nodata))[1]).tolist() == [[1, 2]]
 
 
-@pytest.mark.parametrize("window", [Size(23, 9), Size(7, 100)], ids=str)
-def test_nodata_in_some_bands_only_is_counted_once(make_geotiff: Make, rng: Any, window: Size) -> None:
-    pixels = rng.integers(0, 4, (61, 83, 3), np.uint8)
-    expected = int(((pixels == 0).any(axis=2) & (pixels != 0).any(axis=2)).sum())
-    with open_raster(make_geotiff("a.tif", pixels, nodata=0)) as raster:
-        for row in range(0, 61, window.height // 2):
-            for col in range(0, 83, window.width // 2):
-                raster.read(Window(row, col, window.height, window.width))
-        raster.thinned(Window(0, 0, 61, 83), Size(20, 20))
-        assert raster.partial_nodata == expected
-
-
 @pytest.mark.parametrize(("halo", "first"), [(0, 0), (3, 1), (9, 20)])
 def test_it_is_counted_in_every_column(make_geotiff: Make, rng: Any, halo: int, first: int) -> None:
     pixels = rng.integers(0, 4, (61, 83, 3), np.uint8)
     some = (pixels == 0).any(axis=2) & (pixels != 0).any(axis=2)
     some[: max(0, first - halo), : 30 + halo] = False  # not read
     with open_raster(make_geotiff("a.tif", pixels, nodata=0)) as raster:
+        raster.thinned(raster.extent, Size(20, 20))
         for left, right in ((0, 30), (30, 60), (60, 83)):
             for top in range(first if left == 0 else 0, 61, 20):
                 for start in range(left, right, 16):
@@ -546,16 +535,3 @@ def test_real_files(shared_data: Callable[[str], Path]) -> None:
     for path in measured:
         with pytest.raises(RasterError, match="is tagged as alpha, but holds measurements"):
             open_raster(path)
-
-
-def test_of_several_bands_each_has_its_own_nodata_value(make_geotiff: Make, rng: Any) -> None:
-    pixels = rng.integers(1, 4, (30, 30, 3), np.uint8)
-    path, nodata = make_geotiff("a.tif", pixels), (1, 2, 3)
-    bands = "".join(
-        f'<PAMRasterBand band="{band}"><NoDataValue>{value}</NoDataValue></PAMRasterBand>'
-        for band, value in enumerate(nodata, 1)
-    )
-    path.with_name("a.tif.aux.xml").write_text(f"<PAMDataset>{bands}</PAMDataset>")
-    void = (pixels == np.array(nodata)).all(axis=2)
-    assert void.any()
-    np.testing.assert_array_equal(everything(path)[1], ~void)

@@ -134,9 +134,6 @@ def test_the_same_arrays_give_the_same_bytes(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_a_checkpoint_is_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "pickle.npz", weights=np.array([{"code": "would run"}], dtype=object))
-    with pytest.raises(DamagedCheckpointError, match=r"pickle\.npz: damaged checkpoint"):
-        load_arrays(tmp_path / "pickle.npz")
     np.savez_compressed(tmp_path / "bomb.npz", a=np.zeros(10**6))
     with pytest.raises(DamagedCheckpointError, match=r"a\.npy: expected it stored as it is"):
         load_arrays(tmp_path / "bomb.npz")

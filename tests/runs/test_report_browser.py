@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,33 +77,6 @@ def test_opens_without_errors_or_network_and_draws_everything(
         "new Set([...row.querySelectorAll('img')].map(i => i.getBoundingClientRect().top)).size)"
     )
     assert rows == [1] * (len(shown) // 3)
-
-
-def test_names_with_markup_stay_text(show: Callable[[str, int], None], driver: Driver) -> None:
-    show("hostile", WIDE)
-    count = "return document.querySelectorAll(arguments[0]).length"
-    assert driver.execute_script(count, "iframe, object, embed, b, i, svg a, math, .MathJax") == 0
-    assert driver.execute_script(count, "script") == 3
-    ticks = driver.execute_script(
-        "return [...document.querySelectorAll('#classes-iou .ytick text')].map(t => t.textContent)"
-    )
-    assert set(ticks) == {name if len(name) <= 22 else name[:21].rstrip() + "…" for name in HOSTILE}
-
-
-def test_hover_over_a_curve_has_the_class_as_text(show: Callable[[str, int], None], driver: Driver) -> None:
-    show("hostile", WIDE)
-    named = "return document.getElementById('scores').data.map(t => t.showlegend !== false)"
-    curves = driver.execute_script(named)
-    lines = [number for number, named in enumerate(curves) if named][:-1]  # the last is mIoU
-    for curve, name in zip(lines, HOSTILE, strict=True):
-        at = "Plotly.Fx.hover(arguments[0], [{curveNumber: arguments[1], pointNumber: 2}])"
-        driver.execute_script(at, "scores", curve)
-        eventually(partial(_is_hovered, driver, name))
-
-
-def _is_hovered(driver: Driver, name: str) -> bool:
-    first = "return [...document.querySelectorAll('#scores .hoverlayer .nums .line:first-child')]"
-    return driver.execute_script(f"{first}.map(line => line.textContent)") == [name]
 
 
 def test_on_paper_no_chart_is_clipped(show: Callable[[str, int], None], driver: Driver) -> None:

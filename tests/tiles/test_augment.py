@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from typing import Any
 
@@ -13,7 +12,6 @@ from albumentations.augmentations.geometric.functional import d4
 from albumentations.augmentations.pixel.functional import shift_hsv
 from numpy.typing import NDArray
 
-from segmenter.base.errors import ConfigError
 from segmenter.config.recipe import AugmentationConfig
 from segmenter.grid.labels import IGNORE, class_pixels
 from segmenter.tiles.augment import Augmenter, Tile, Unit, _wide
@@ -67,50 +65,10 @@ def test_types_that_opencv_does_not_know_are_those_that_it_does(dtype: str, band
             np.testing.assert_array_equal(a, b)
 
 
-def test_flips_and_turns_move_image_label_and_validity_together() -> None:
-    config = AugmentationConfig(brightness=0, contrast=0)
-    image, valid, label = tile()
-    image[..., 0], image[..., 1] = label, valid  # so that the image says where each pixel came from
-    seen = set()
-    for seed in range(40):
-        moved, moved_valid, moved_label = Augmenter(config, statistics_of())((image, valid, label), seed)
-        np.testing.assert_array_equal(moved[..., 0], moved_label)
-        np.testing.assert_array_equal(moved[..., 1].astype(bool), moved_valid)
-        np.testing.assert_array_equal(np.bincount(moved_label.ravel()), np.bincount(label.ravel()))
-        seen.add(moved_label.tobytes())
-    assert len(seen) == 8  # all of the square's symmetries
-
-
-def test_uncovered_corners_are_ignored_and_not_valid() -> None:
-    config = AugmentationConfig(d4=False, rotation=45, brightness=0, contrast=0)
-    image, _, label = tile(side=65)
-    valid = np.ones_like(label, bool)
-    label[:] = 2
-    for seed in range(5):
-        _, moved_valid, moved_label = Augmenter(config, statistics_of())((image, valid, label), seed)
-        np.testing.assert_array_equal(moved_valid, moved_label != IGNORE)
-        assert set(np.unique(moved_label)) <= {2, IGNORE}  # no class is invented, class 0 least of all
-    assert (~moved_valid).any()
-
-
 def test_what_cannot_lose_a_class_keeps_every_pixel() -> None:
     before = tile()
     after = Augmenter(ALL, statistics_of())(before, 9, geometry_that_loses_nothing=True)
     np.testing.assert_array_equal(np.bincount(after[2].ravel()), np.bincount(before[2].ravel()))
-
-
-def test_one_seed_gives_one_result_in_any_thread() -> None:
-    augmenter, content = Augmenter(ALL, statistics_of()), tile()
-    serial = [augmenter(content, seed)[0].tobytes() for seed in range(60)]
-    with ThreadPoolExecutor(4) as pool:
-        threaded = [image.tobytes() for image, _, _ in pool.map(lambda s: augmenter(content, s), range(60))]
-    assert serial == threaded
-    assert len(set(serial)) > 55
-
-
-def test_hue_is_refused_for_what_has_none() -> None:
-    with pytest.raises(ConfigError, match=r"expected 8-bit images of 3 bands, got 4 of uint16"):
-        Augmenter(AugmentationConfig(hue=10), statistics_of(4, "uint16"))
 
 
 def image(dtype: str = "uint8", bands: int = 3, shape: tuple[int, int] = (33, 33)) -> np.ndarray:

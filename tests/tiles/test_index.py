@@ -12,8 +12,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import rasterio
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import segmenter.tiles.index as index_module
@@ -87,9 +85,12 @@ def rows_of(index: TileIndex) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize(
     ("overlap", "min_labelled", "split"), [(0, 0.9, "train"), (5, 0.05, "train"), (15, 0.0, "validation")]
 )
+@pytest.mark.parametrize("strip", [1, 7 * 101, 2000, 10**6])
 def test_counts_are_those_of_the_labels_as_training_reads_them(
-    made: Dataset, overlap: int, min_labelled: float, split: Split
+    made: Dataset, overlap: int, min_labelled: float, split: Split, strip: int, monkeypatch: Any
 ) -> None:
+    """However many pixels are read at once: strips cut through tiles."""
+    monkeypatch.setattr("segmenter.tiles.pairs.row_strips.__defaults__", (strip,))
     tiles = TilesConfig(size=16, overlap=overlap, min_labelled=min_labelled)
     index = build_index(made, split, tiles, progress=False)
     assert rows_of(index) == brute_force(made, split, tiles)
@@ -99,43 +100,6 @@ def test_counts_are_those_of_the_labels_as_training_reads_them(
     assert index.scene_N.dtype == index.row_N.dtype == index.col_N.dtype == np.int32
     assert index.window(0) == Window(*rows_of(index)[0][1:3], 16, 16)
     np.testing.assert_allclose(index.shares(), index.counts_NK.sum(axis=0) / index.labelled_N.sum())
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
-@given(
-    height=st.integers(1, 70),
-    width=st.integers(1, 70),
-    tile=st.integers(16, 40),
-    overlap=st.integers(0, 15),
-    strip=st.integers(1, 2000),
-    seed=st.integers(0, 99),
-)
-def test_counts_equal_brute_force(
-    tmp_path_factory: pytest.TempPathFactory,
-    make_classes: Callable[..., ClassMap],
-    monkeypatch: pytest.MonkeyPatch,
-    height: int,
-    width: int,
-    tile: int,
-    overlap: int,
-    strip: int,
-    seed: int,
-) -> None:
-    # Strips of few rows, so that tiles are cut by them.
-    monkeypatch.setattr("segmenter.tiles.pairs.row_strips.__defaults__", (strip,))
-    folder = tmp_path_factory.mktemp("counts")
-    ids = np.random.default_rng(seed).integers(0, 4, (height, width)).astype(np.uint8)
-    profile = {"driver": "GTiff", "height": height, "width": width, "count": 1, "dtype": "uint8"}
-    for name, values in (("image", ids + 1), ("label", ids)):
-        with rasterio.open(folder / f"{name}.tif", "w", **profile) as file:
-            file.write(values, 1)
-    one = scene("s", folder / "image.tif", folder / "label.tif")
-    found = index_module.tile_counts(dataset_of(folder, make_classes(4), one), one, Size(tile, tile), overlap)
-    windows = [placement.read for placement in grid(Size(height, width), Size(tile, tile), overlap)]
-    expected = [[int((ids[w.slices()] == k).sum()) for k in range(4)] for w in windows]
-    assert found.counts_NK.tolist() == expected
-    assert found.row_N.tolist() == [w.row for w in windows]
-    assert found.col_N.tolist() == [w.col for w in windows]
 
 
 def test_the_fingerprint_is_that_of_places_and_counts(made: Dataset) -> None:
@@ -357,16 +321,12 @@ def test_no_flipped_bit_of_the_statistics_gives_other_numbers(
     assert all(line.startswith(f"{path}: damaged, it is taken anew (") for line in lines)
 
 
-@pytest.mark.parametrize("version", [1, 2, 4, None])
-def test_statistics_of_another_format_are_none(tmp_path: Path, version: int | None) -> None:
+def test_what_are_no_statistics_or_of_another_format_is_none(tmp_path: Path) -> None:
     path = tmp_path / "bands.json"
-    statistics._save(path, FOUND)
-    rewritten(path, format=version)
-    assert statistics._load(path) is None
-
-
-@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"[" * 10**5, b'{"mean": [0], "std": [1]}'])
-def test_what_are_no_statistics_is_none(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "bands.json"
-    path.write_bytes(content)
-    assert statistics._load(path) is None
+    for version in (2, 4, None):
+        statistics._save(path, FOUND)
+        rewritten(path, format=version)
+        assert statistics._load(path) is None
+    for content in (b"", b"[]", b"\xff", b"[" * 10**5, b'{"mean": [0], "std": [1]}'):
+        path.write_bytes(content)
+        assert statistics._load(path) is None

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from segmenter.base.errors import ConfigError
-from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
-from segmenter.grid.labels import IGNORE, ClassMap
-from segmenter.grid.scenes import Dataset, Scene
+from segmenter.grid.labels import IGNORE
+from segmenter.grid.scenes import Dataset
 from segmenter.sampling import plan
 from segmenter.tiles.batches import Batch, BatchLoader
 from segmenter.tiles.index import TileIndex, build_index
@@ -24,53 +20,19 @@ from segmenter.tiles.pasting import donors, mosaic, paste, regions_of
 from segmenter.tiles.probing import check_augmentation
 from segmenter.tiles.store import SceneStore, Tile
 from tests.helpers.made_statistics import statistics_of
-
-SIDE, RARE = 32, 2
-BOTH = {"mosaic": 0.3, "copy_paste": {"p": 0.6}}
+from tests.helpers.rare_scenes import BATCH, RARE, SIDE, loader_of, plan_of, rare_scenes, recipe
 
 
 @pytest.fixture
-def dataset(
-    make_geotiff: Callable[..., Path], make_classes: Callable[..., ClassMap], rng: np.random.Generator
-) -> Dataset:
-    """Scenes whose bands say each pixel's label and scene; one class covers 42 pixels of each."""
-    scenes = []
-    for number, (height, width) in enumerate([(101, 131), (67, 96), (96, 64)]):
-        label = rng.integers(0, 2, (height // 8 + 1, width // 8 + 1)).repeat(8, 0).repeat(8, 1)
-        label = label[:height, :width].astype(np.uint8)
-        row, col = rng.integers(0, height - 8), rng.integers(0, width - 8)
-        label[row : row + 6, col : col + 7] = RARE
-        image = np.stack([label + 1, np.full_like(label, 40 + number), rng.integers(1, 255, label.shape)], -1)
-        image_file = make_geotiff(f"i{number}.tif", image.astype(np.uint8))
-        label_file = make_geotiff(f"l{number}.tif", label)
-        scenes.append(Scene(f"s{number}", image_file, label_file, f"s{number}", "train"))
-    return Dataset("made", scenes[0].image.parent, tuple(scenes), make_classes(4))
-
-
-def recipe(augmentation: dict[str, Any], **sections: Any) -> Recipe:
-    plain = {"brightness": 0, "contrast": 0, **augmentation}
-    data = {
-        "name": "t",
-        "seed": 3,
-        "dataset": {"kind": "potsdam", "root": "unused"},
-        "tiles": {"size": SIDE},
-        "augmentation": plain,
-        "training": {"global_batch": 6},
-    }
-    return recipe_from({**data, **sections}, "test")
-
-
-def loader_of(dataset: Dataset, settings: Recipe) -> tuple[BatchLoader, TileIndex]:
-    index = build_index(dataset, "train", settings.tiles, progress=False)
-    store = SceneStore(dataset, index.scenes, SIDE, cache_folder(dataset), progress=False)
-    return BatchLoader(settings, index, store, statistics_of()), index
+def dataset(make_geotiff: Any, make_png: Any, make_classes: Any, rng: Any) -> Dataset:
+    return rare_scenes(make_geotiff, make_png, make_classes(4), rng)
 
 
 def epoch_of(dataset: Dataset, settings: Recipe, epochs: int = 1) -> tuple[list[Batch], BatchLoader]:
     loader, index = loader_of(dataset, settings)
     batches = []
     for epoch in range(epochs):
-        rows = plan(index.counts_NK, 6, settings.sampling, settings.seed, epoch)
+        rows = plan_of(index, settings, epoch)
         assert rows.promised == (0, 1, RARE)
         batches += [loader.load(rows, epoch, step) for step in range(rows.steps)]
     return batches, loader
@@ -130,18 +92,6 @@ def test_label_and_validity_move_with_what_is_pasted(dataset: Dataset, pasted: d
         for one, there in zip(image, v, strict=True)
     ]
     assert max(mixed) > 1  # pixels of two scenes in one tile
-
-
-def test_a_batch_follows_from_seed_epoch_and_step(dataset: Dataset) -> None:
-    serial, loader = epoch_of(dataset, recipe(BOTH))
-    again, index = loader_of(dataset, recipe(BOTH))
-    rows = plan(index.counts_NK, 6, recipe(BOTH).sampling, 3, 0)
-    with ThreadPoolExecutor(4) as pool:
-        backwards = list(pool.map(lambda s: again.load(rows, 0, s), reversed(range(rows.steps))))
-    for one, other in zip(serial, reversed(backwards), strict=True):
-        for a, b in zip(one, other, strict=True):
-            np.testing.assert_array_equal(a, b)
-    assert not np.array_equal(serial[0][0], loader.load(rows, 1, 0)[0])
 
 
 def test_tiles_that_are_left_alone_are_those_of_a_recipe_without(dataset: Dataset) -> None:
@@ -243,59 +193,22 @@ def test_a_batch_written_into_given_arrays_is_the_same_batch(dataset: Dataset) -
     assert loader.drawn.redrawn > 0
 
 
-EDGE, BATCH = 32, 6
 PLAIN = {"scale": 0.3, "rotation": 30, "brightness": 0.2, "blur": 0.5, "noise": 0.1}
 DISTORTED = {**PLAIN, "transforms": [{"name": "GridDistortion", "p": 0.5}]}
 PASTED = {**PLAIN, "mosaic": 0.5}
-
-
-@pytest.fixture
-def in_place(
-    tmp_path: Path,
-    make_geotiff: Callable[..., Path],
-    make_classes: Callable[..., ClassMap],
-    rng: np.random.Generator,
-) -> Dataset:
-    """Scenes read in place: without nodata, with a nodata value, and one that is decoded into a pack."""
-    scenes = []
-    for number, (height, width) in enumerate([(101, 203), (131, 167), (167, 150)]):
-        label = rng.integers(0, 2, (height // 8 + 1, width // 8 + 1)).repeat(8, 0).repeat(8, 1)
-        label = np.ascontiguousarray(label[:height, :width].astype(np.uint8))
-        row, col = rng.integers(0, height - 8), rng.integers(0, width - 8)
-        label[row : row + 6, col : col + 7] = 2
-        image = rng.integers(1, 255, (height, width, 3)).astype(np.uint8)
-        image[40:60, 50:90] = 0
-        tiled = {"tiled": True, "blockxsize": 64, "blockysize": 64} if number < 2 else {}
-        nodata = {"nodata": 0} if number else {}
-        files = (
-            make_geotiff(f"i{number}.tif", image, **tiled, **nodata),
-            make_geotiff(f"l{number}.tif", label, tiled=True, blockxsize=64, blockysize=64),
-        )
-        scenes.append(Scene(f"s{number}", *files, f"s{number}", "train"))
-    return Dataset("made", tmp_path, tuple(scenes), make_classes(3))
 
 
 @pytest.mark.parametrize(
     ("augmentation", "workers"), [(PLAIN, 2), (DISTORTED, 3), (PASTED, 2)], ids=["plain", "listed", "mosaic"]
 )
 def test_the_shares_of_workers_are_the_whole_batch(
-    in_place: Dataset, monkeypatch: pytest.MonkeyPatch, augmentation: dict[str, Any], workers: int
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch, augmentation: dict[str, Any], workers: int
 ) -> None:
-    recipe = recipe_from(
-        {
-            "name": "t",
-            "seed": 3,
-            "dataset": {"kind": "potsdam", "root": "unused"},
-            "tiles": {"size": EDGE},
-            "augmentation": augmentation,
-            "training": {"global_batch": BATCH},
-        },
-        "test",
-    )
-    index = build_index(in_place, "train", recipe.tiles, progress=False)
-    store = SceneStore(in_place, index.scenes, EDGE, cache_folder(in_place), progress=False)
-    rows = plan(index.counts_NK, BATCH, recipe.sampling, recipe.seed, 0)
-    form: Any = (recipe, index, store, statistics_of(), (BATCH // workers,) * workers)
+    settings = recipe(augmentation)
+    _, index = loader_of(dataset, settings)
+    store = SceneStore(dataset, index.scenes, SIDE, cache_folder(dataset), progress=False)
+    rows = plan_of(index, settings)
+    form: Any = (settings, index, store, statistics_of(), (BATCH // workers,) * workers)
     whole, read = BatchLoader(*form), []
     full = SceneStore.read
     monkeypatch.setattr(SceneStore, "read", lambda self, *a: (read.append(a), full(self, *a))[1])

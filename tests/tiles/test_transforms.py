@@ -361,19 +361,3 @@ def test_every_transform_of_the_library_is_refused_or_keeps_labels_true(data: st
             assert (moved[~valid] == IGNORE).all(), name
     assert len(passed) > 40, passed
     assert {"ElasticTransform", "GridDropout", "PixelDropout", "TimeMasking", "XYMasking"} <= set(passed)
-
-
-def test_what_a_transform_uncovers_or_drops_is_ignored() -> None:
-    """Also where it fills masks with 0, which is a class."""
-    listed = {"name": "GridElasticDeform", "num_grid_xy": [4, 4], "magnitude": 8}
-    check("rgb", listed)
-    augmenter = Augmenter(AugmentationConfig.model_validate([{**listed, "p": 1}]), statistics_of())
-    image = np.full((SIDE, SIDE, 3), 90, np.uint8)
-    tile = image, np.ones((SIDE, SIDE), np.bool_), np.full((SIDE, SIDE), 3, np.uint8)
-    lost = 0
-    for seed in range(12):
-        _, valid, moved = augmenter(tile, seed)
-        np.testing.assert_array_equal(moved == IGNORE, ~valid)
-        assert set(np.unique(moved)) <= {3, IGNORE}
-        lost += int((~valid).sum())
-    assert lost > 100

@@ -68,16 +68,6 @@ def test_the_diagnosis_after_a_run_is_what_the_steps_had(
     assert ran["steps"] == records(run)[-1]["step"]
 
 
-def test_without_a_plan_the_diagnosis_shows_what_was_missed(
-    finished: tuple[Path, Path, str], tmp_path: Path
-) -> None:
-    recipe, run = finished[0], tmp_path / "run"
-    train(recipe, "--run", str(run), *OFF, "--set", "sampling.coverage=off")
-    ran = diagnosis(recipe, run, tmp_path / "coverage.json")["run"]
-    assert ran["held_share"][2] < 1  # four tiles of 48 in batches of eight
-    assert (ran["promised"], ran["short_steps"]) == ([], 0)
-
-
 def test_a_resumption_on_other_tiles_is_refused(finished: tuple[Path, Path, str], tmp_path: Path) -> None:
     recipe, run, _ = finished
     copy = shutil.copytree(run, tmp_path / "run")

@@ -96,34 +96,26 @@ def plain(tensorflow: ModuleType) -> Training:
     return Training("none")
 
 
-@pytest.fixture(scope="module")
-def in_micro_batches(tensorflow: ModuleType) -> Training:
-    """The same in two micro-batches, whose gradients are added up: labels, and overflow, are in the first."""
-    return Training("none", accumulate=2)
+@pytest.fixture(scope="module", params=[1, 2], ids=["whole", "in micro-batches"])
+def either(request: pytest.FixtureRequest, tensorflow: ModuleType) -> Training:
+    """The same, also in two micro-batches, the first of which has the labels and the overflow."""
+    return Training("none", accumulate=request.param)
 
 
 @pytest.mark.parametrize("bad", range(REPLICAS))
-def test_an_overflow_on_one_replica_is_skipped_by_all(plain: Training, bad: int) -> None:
-    skipped_by_all(plain, bad)
-
-
-@pytest.mark.parametrize("bad", range(REPLICAS))
-def test_an_overflow_in_one_micro_batch_is_skipped_by_all(in_micro_batches: Training, bad: int) -> None:
-    skipped_by_all(in_micro_batches, bad)
-    before = in_micro_batches.weights()
-    in_micro_batches.optimiser.dynamic_scale.assign(SCALE)
-    in_micro_batches.run((bad,))  # nothing of it is left in the sums
-    assert all(np.isfinite(weight).all() for weight in in_micro_batches.weights())
-    assert any(not np.array_equal(a, b) for a, b in zip(before, in_micro_batches.weights(), strict=True))
-
-
-def skipped_by_all(training: Training, bad: int) -> None:
-    training.restart(TOO_LARGE)
-    before = training.weights()
-    assert math.isfinite(training.run((bad,)))
-    assert all(np.array_equal(a, b) for a, b in zip(before, training.weights(), strict=True))
-    assert int(training.optimiser.iterations.numpy()) == 0
-    assert scales(training) == [TOO_LARGE / 2] * REPLICAS
+def test_an_overflow_on_one_replica_is_skipped_by_all_who_then_go_on(either: Training, bad: int) -> None:
+    either.restart(TOO_LARGE)
+    before = either.weights()
+    assert math.isfinite(either.run((bad,)))
+    assert all(np.array_equal(a, b) for a, b in zip(before, either.weights(), strict=True))
+    assert int(either.optimiser.iterations.numpy()) == 0
+    assert scales(either) == [TOO_LARGE / 2] * REPLICAS
+    either.optimiser.dynamic_scale.assign(SCALE)
+    either.run((bad,))  # nothing of it is left in the sums
+    assert int(either.optimiser.iterations.numpy()) == 1  # once, not once a replica
+    assert any(not np.array_equal(a, b) for a, b in zip(before, either.weights(), strict=True))
+    assert all(np.isfinite(weight).all() for weight in either.weights())
+    assert in_step(either, (*either.model.variables, *either.optimiser.variables))
 
 
 def scales(training: Training) -> list[float]:
@@ -147,18 +139,6 @@ def test_the_loss_scale_grows_on_all_replicas_in_the_same_step(plain: Training) 
     plain.run((1,))
     assert scales(plain) == [TOO_LARGE / 2] * REPLICAS
     assert [int(copy) for copy in plain.copies([loss_scale.steps])[0]] == [0] * REPLICAS
-
-
-def test_after_an_overflow_all_go_on_in_step(plain: Training) -> None:
-    plain.restart(TOO_LARGE)
-    plain.run((1,))
-    before = plain.weights()
-    plain.optimiser.dynamic_scale.assign(SCALE)
-    plain.run((1,))
-    assert int(plain.optimiser.iterations.numpy()) == 1  # once, not once a replica
-    assert any(not np.array_equal(a, b) for a, b in zip(before, plain.weights(), strict=True))
-    assert all(np.isfinite(weight).all() for weight in plain.weights())
-    assert in_step(plain, (*plain.model.variables, *plain.optimiser.variables))
 
 
 def test_keras_own_way_lets_the_overflow_through(tensorflow: ModuleType) -> None:
@@ -230,35 +210,6 @@ def test_an_overflow_on_the_way_forward_leaves_no_trace(tensorflow: ModuleType) 
 
 
 # ------------------------------------------------------------------------------------------ losses
-
-
-def test_the_average_over_the_batch_is_no_average_over_pixels(tensorflow: ModuleType) -> None:
-    """`compute_average_loss` divides by images alone; ours gives each pixel its part of its image."""
-    from segmenter.training.losses import segmentation_loss
-
-    tf = tensorflow
-    label, logits = tf.zeros((16, 8, 8), tf.uint8), tf.zeros((16, 8, 8, 3))
-    of_pixels = tf.nn.sparse_softmax_cross_entropy_with_logits(tf.cast(label, tf.int32), logits)
-    assert float(tf.nn.compute_average_loss(of_pixels, global_batch_size=64)) == pytest.approx(
-        16 * math.log(3)
-    )
-    share = float(segmentation_loss(LossConfig(), None, 64)(label, logits))
-    assert share == pytest.approx(math.log(3) * 16 / 64, rel=1e-6)
-
-
-def test_a_strategys_scope_does_not_change_the_loss(tensorflow: ModuleType) -> None:
-    """Keras' own losses divide by the number of replicas there, also where nothing is distributed."""
-    import keras
-
-    from segmenter.training.losses import segmentation_loss
-
-    tf = tensorflow
-    label, logits = tf.zeros((2, 8, 8), tf.uint8), tf.zeros((2, 8, 8, 3))
-    with strategy_of(REPLICAS).scope():
-        ours = float(segmentation_loss(LossConfig(), None, 2)(label, logits))
-        theirs = float(keras.losses.SparseCategoricalCrossentropy(from_logits=True)(label, logits))
-    assert ours == pytest.approx(math.log(3), rel=1e-6)
-    assert theirs == pytest.approx(math.log(3) / REPLICAS, rel=1e-6)
 
 
 def test_sums_of_16_bits_do_not_reach_the_loss(tensorflow: ModuleType) -> None:

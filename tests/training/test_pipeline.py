@@ -2,83 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 
-from datasets.pack import pack_dataset
 from segmenter.base.errors import SegmenterError
-from segmenter.config.datasets import CacheCodec
-from segmenter.config.reading import recipe_from
-from segmenter.config.recipe import Recipe
-from segmenter.grid.labels import IGNORE, ClassMap
-from segmenter.grid.scenes import Dataset, Scene
-from segmenter.sampling import Plan, plan
-from segmenter.tiles.batches import Batch, BatchLoader
-from segmenter.tiles.index import TileIndex, build_index
+from segmenter.grid.labels import IGNORE
+from segmenter.grid.scenes import Dataset
+from segmenter.tiles.batches import Batch
 from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.store import SceneStore
-from segmenter.training.pipeline import epoch_dataset
-from tests.helpers.made_statistics import statistics_of
+from tests.helpers.rare_scenes import SIDE, loader_of, plan_of, rare_scenes, recipe
 
-SIDE = 32
+MOVED = {"scale": 0.3, "rotation": 30}
+LOSING = {"scale": 0.85, "rotation": 180}
 
 
 @pytest.fixture
-def dataset(
-    tmp_path: Path,
-    make_geotiff: Callable[..., Path],
-    make_png: Callable[..., Path],
-    make_classes: Callable[..., ClassMap],
-    rng: np.random.Generator,
-) -> Dataset:
-    """Scenes of odd sizes in three forms: striped TIFF, tiled TIFF, smaller than a tile; a rare class."""
-    scenes = []
-    for number, (height, width) in enumerate([(101, 203), (131, 67), (23, 150), (96, 96)]):
-        label = rng.integers(0, 2, (height // 8 + 1, width // 8 + 1)).repeat(8, 0).repeat(8, 1)
-        label = label[:height, :width].astype(np.uint8)
-        row, col = rng.integers(0, height - 8), rng.integers(0, width - 8)
-        label[row : row + 6, col : col + 7] = 2  # 42 pixels: scarcely more than a tile must show
-        image = rng.integers(1, 255, (height, width, 3)).astype(np.uint8)
-        image[..., 0] = label
-        tiled = {"tiled": True, "blockxsize": 64, "blockysize": 64} if number == 1 else {}
-        scenes.append(
-            Scene(
-                f"s{number}",
-                make_geotiff(f"i{number}.tif", image, **tiled),
-                make_png(f"l{number}.png", label),
-                f"s{number}",
-                "train",
-            )
-        )
-    return Dataset("made", tmp_path, tuple(scenes), make_classes(3))
-
-
-def recipe(**sections: object) -> Recipe:
-    data = {
-        "name": "t",
-        "seed": 3,
-        "dataset": {"kind": "potsdam", "root": "unused"},
-        "tiles": {"size": SIDE},
-        "augmentation": {"scale": 0.3, "rotation": 30, "brightness": 0, "contrast": 0},
-        "training": {"global_batch": 6},
-    }
-    return recipe_from({**data, **sections}, "test")
-
-
-def loader_of(dataset: Dataset, settings: Recipe) -> tuple[BatchLoader, TileIndex]:
-    index = build_index(dataset, "train", settings.tiles, progress=False)
-    store = SceneStore(dataset, index.scenes, settings.tiles.size, cache_folder(dataset), progress=False)
-    return BatchLoader(settings, index, store, statistics_of()), index
-
-
-def plan_of(index: TileIndex, settings: Recipe, epoch: int = 0) -> Plan:
-    return plan(index.counts_NK, settings.training.global_batch, settings.sampling, settings.seed, epoch)
+def dataset(make_geotiff: Any, make_png: Any, make_classes: Any, rng: Any) -> Dataset:
+    return rare_scenes(make_geotiff, make_png, make_classes(4), rng)
 
 
 def same(a: Batch, b: Batch) -> bool:
@@ -87,7 +33,7 @@ def same(a: Batch, b: Batch) -> bool:
 
 def test_coverage_as_the_model_receives_it(dataset: Dataset) -> None:
     """Law 1 on the labels after position and augmentation, over full epochs, with all that can lose it."""
-    settings = recipe()
+    settings = recipe(MOVED)
     loader, index = loader_of(dataset, settings)
     for epoch in range(3):
         rows = plan_of(index, settings, epoch)
@@ -104,10 +50,7 @@ def test_coverage_as_the_model_receives_it(dataset: Dataset) -> None:
 
 def test_what_no_draw_shows_is_taken_as_it_lies(dataset: Dataset) -> None:
     """Tiles that may not move, and changes that nearly always lose the small patch at their border."""
-    settings = recipe(
-        tiles={"size": SIDE, "jitter": False},
-        augmentation={"scale": 0.85, "rotation": 180, "brightness": 0, "contrast": 0},
-    )
+    settings = recipe(LOSING, tiles={"size": SIDE, "jitter": False})
     loader, index = loader_of(dataset, settings)
     for epoch in range(4):
         rows = plan_of(index, settings, epoch)
@@ -121,11 +64,8 @@ def test_what_no_draw_shows_is_taken_as_it_lies(dataset: Dataset) -> None:
 @pytest.mark.parametrize(("method", "jitter"), [("rare_class", True), ("foreground", False)])
 def test_a_tile_drawn_for_a_class_shows_it(dataset: Dataset, method: str, jitter: bool) -> None:
     """In its own slot, after position and augmentation; without the wish, many would have lost it."""
-    settings = recipe(
-        tiles={"size": SIDE, "jitter": jitter},
-        sampling={"method": method, "per_replica": "off"},
-        augmentation={"scale": 0.85, "rotation": 180, "brightness": 0, "contrast": 0},
-    )
+    sampling = {"method": method, "per_replica": "off"}
+    settings = recipe(LOSING, tiles={"size": SIDE, "jitter": jitter}, sampling=sampling)
     loader, index = loader_of(dataset, settings)
     lost = 0
     for epoch in range(4):
@@ -143,7 +83,7 @@ def test_a_tile_drawn_for_a_class_shows_it(dataset: Dataset, method: str, jitter
 
 
 def test_a_batch_follows_from_seed_epoch_and_step(dataset: Dataset) -> None:
-    settings = recipe()
+    settings = recipe(MOVED)
     loader, index = loader_of(dataset, settings)
     again, _ = loader_of(dataset, settings)
     rows = plan_of(index, settings)
@@ -152,49 +92,19 @@ def test_a_batch_follows_from_seed_epoch_and_step(dataset: Dataset) -> None:
         backwards = list(pool.map(lambda s: again.load(rows, 0, s), reversed(range(rows.steps))))
     assert all(same(a, b) for a, b in zip(serial, reversed(backwards), strict=True))
     assert not same(serial[0], loader.load(rows, 1, 0))
-    other, _ = loader_of(dataset, recipe(seed=4))
+    other, _ = loader_of(dataset, recipe(MOVED, seed=4))
     assert not same(serial[0], other.load(rows, 0, 0))
 
 
 def test_tiles_are_the_pixels_of_their_files(dataset: Dataset) -> None:
-    """The image's first band holds the label: whatever way a scene is read, they stay together."""
-    settings = recipe(augmentation={"brightness": 0, "contrast": 0})
+    """The image's first band holds the label + 1: whatever way a scene is read, they stay together."""
+    settings = recipe({})
     loader, index = loader_of(dataset, settings)
     rows = plan_of(index, settings)
     for step in range(rows.steps):
         image, valid, label, _ = loader.load(rows, 0, step)
-        np.testing.assert_array_equal(image[..., 0][valid], label[valid])
+        np.testing.assert_array_equal(image[..., 0][valid], label[valid] + 1)
         assert (image[~valid] == 0).all()
-
-
-def test_packs_equal_the_files(dataset: Dataset) -> None:
-    from segmenter.grid.geometry import Window
-
-    direct = SceneStore(dataset, dataset.scenes, 4096, cache_folder(dataset))  # so large that all is cheap
-    copied = SceneStore(dataset, dataset.scenes, 16, cache_folder(dataset), progress=False)
-    kinds = [kind for _, kind in copied._packed]
-    assert (kinds.count("image"), kinds.count("label")) == (3, 4)  # one image is tiled, no label is
-    for scene in range(len(dataset.scenes)):
-        for window in (
-            Window(0, 0, 40, 40),
-            Window(-7, 60, 33, 21),
-            Window(90, 90, 64, 64),
-            Window(999, 0, 9, 9),
-        ):
-            assert same(direct.read(scene, window), copied.read(scene, window))
-
-
-@pytest.mark.parametrize("codec", ["none", "lz4"])
-def test_batches_from_packs_are_those_from_files(dataset: Dataset, codec: CacheCodec) -> None:
-    settings = recipe(tiles={"size": 96})  # of which all scenes are cheap to read in place
-    loader, index = loader_of(dataset, settings)
-    rows = plan_of(index, settings)
-    assert not (cache_folder(dataset) / "packed").exists()
-    for _ in pack_dataset(packed := replace(dataset, cache_codec=codec), progress=False):
-        pass
-    again, _ = loader_of(packed, settings)
-    for step in range(rows.steps):
-        assert same(loader.load(rows, 0, step), again.load(rows, 0, step))
 
 
 def test_decoding_is_announced_with_size_and_place_and_goes_where_it_is_told(
@@ -215,28 +125,3 @@ def test_decoding_is_announced_with_size_and_place_and_goes_where_it_is_told(
     assert capsys.readouterr().out.startswith("images of 3 and labels of 4 of 4 scenes are read from packs: ")
     with pytest.raises(SegmenterError, match=r"dataset\.cache: cannot write to /dev/null/x; name"):
         cache_folder(replace(dataset, cache=Path("/dev/null/x")))
-
-
-def test_the_dataset_gives_the_loaders_batches_in_order(tensorflow: ModuleType, dataset: Dataset) -> None:
-    settings = recipe()
-    loader, index = loader_of(dataset, settings)
-    rows = plan_of(index, settings)
-    batches = list(epoch_dataset(loader, rows, 0, first_step=2).as_numpy_iterator())
-    assert len(batches) == rows.steps - 2
-    for step, batch in enumerate(batches, start=2):
-        assert same(batch, loader.load(rows, 0, step))
-
-
-def test_stacked_batches_are_the_same_ones_and_the_last_stack_is_filled_up(
-    tensorflow: ModuleType, dataset: Dataset
-) -> None:
-    settings = recipe()
-    loader, index = loader_of(dataset, settings)
-    rows = plan_of(index, settings)
-    first, stacked = rows.steps - 5, 3
-    stacks = list(epoch_dataset(loader, rows, 0, first, stacked=stacked).as_numpy_iterator())
-    assert [len(stack[0]) for stack in stacks] == [3, 3]
-    for step in range(first, rows.steps):
-        stack, place = divmod(step - first, stacked)
-        assert same(tuple(part[place] for part in stacks[stack]), loader.load(rows, 0, step))
-    assert all((part[2] == 0).all() for part in stacks[1])

@@ -76,34 +76,6 @@ def test_schedules_by_hand(tensorflow: ModuleType) -> None:
     assert rates([0, 9, 20, 21, 40, 41, 999], 110, **pieces) == pytest.approx([0.2, 2, 2, 1, 1, 0.5, 0.5])
 
 
-def test_shapes_are_those_of_keras(tensorflow: ModuleType) -> None:
-    from keras.optimizers import schedules as theirs
-
-    steps = [0, 1, 7, 36, 37, 38, 100, 256, 499, 500, 501, 999, 1000, 4321]
-    peak = 0.03
-    pairs = [
-        ({"schedule": "poly"}, theirs.PolynomialDecay(peak, 1000, end_learning_rate=0.0, power=0.9)),
-        ({"schedule": "cosine"}, theirs.CosineDecay(peak, 1000)),
-        (
-            {"schedule": "exponential", "decay_rate": 0.8, "decay_steps": 37},
-            theirs.ExponentialDecay(peak, 37, 0.8),
-        ),
-        (
-            {"schedule": "exponential", "decay_rate": 0.8, "decay_steps": 37, "staircase": True},
-            theirs.ExponentialDecay(peak, 37, 0.8, staircase=True),
-        ),
-        (
-            {"schedule": "piecewise", "boundaries": [37, 500], "values": [1, 0.1, 0.01]},
-            theirs.PiecewiseConstantDecay([37, 500], [peak, 0.1 * peak, 0.01 * peak]),
-        ),
-    ]
-    for settings, schedule in pairs:
-        expected = [float(schedule(step)) for step in steps]
-        assert rates(steps, learning_rate=peak, warmup=0, **settings) == pytest.approx(
-            expected, rel=1e-5, abs=1e-9
-        ), settings
-
-
 def test_a_staircase_falls_on_the_step_for_long_trainings_too(tensorflow: ModuleType) -> None:
     settings = {"schedule": "exponential", "decay_rate": 0.999, "decay_steps": 7919, "staircase": True}
     edges = 7919 * np.arange(1, 200, 7)
@@ -111,43 +83,6 @@ def test_a_staircase_falls_on_the_step_for_long_trainings_too(tensorflow: Module
     after = rates(edges, 10**7, warmup=0, **settings)
     np.testing.assert_allclose(after, 1e-3 * 0.999 ** (edges // 7919), rtol=1e-5)
     np.testing.assert_allclose(np.divide(after, before), 0.999, rtol=1e-5)
-
-
-SETTINGS = [
-    {},
-    {"schedule": "exponential", "decay_steps": 3, "staircase": True},
-    {
-        "schedule": "piecewise",
-        "boundaries": [4],
-        "values": [1.0, 0.1],
-        "scaling": "sqrt",
-        "reference_batch": 8,
-    },
-]
-
-
-@pytest.mark.parametrize("settings", SETTINGS)
-def test_a_resumed_optimiser_is_where_it_was(tensorflow: ModuleType, settings: dict[str, Any]) -> None:
-    """The step count is all the state: a fresh optimiser at step n goes on as one that came there."""
-    import keras
-
-    from segmenter.training.optimiser.optimisers import build_optimiser
-
-    def optimiser() -> tuple[Any, Any]:
-        model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-        config = TrainingConfig(warmup=2, optimizer="sgd", **settings)
-        return build_optimiser(config, model, 30), model.trainable_variables
-
-    long, weights = optimiser()
-    seen = []
-    for _ in range(9):
-        seen.append(float(long.learning_rate))
-        long.apply(long.flat([tensorflow.zeros_like(w.value) for w in weights], weights), weights)
-    for step in (0, 3, 8):
-        fresh, _ = optimiser()
-        fresh.iterations.assign(step)
-        assert float(fresh.learning_rate) == seen[step]
-    assert len(set(seen)) > 2
 
 
 # ------------------------------------------------------------------------------- mistakes

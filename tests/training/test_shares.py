@@ -16,11 +16,9 @@ from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices
-from segmenter.grid.labels import ClassMap
-from segmenter.model.normalisation import Normalisation
-from segmenter.model.receptive_field import NetworkGeometry
-from segmenter.runs.run import MeasuredShares, Run, load_run
+from segmenter.runs.run import MeasuredShares, load_run
 from tests.helpers.made_training import made, train, weights
+from tests.helpers.trained_run import bare_run
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 NAMES = ("GPU:0", "GPU:1", "GPU:2")
@@ -165,16 +163,12 @@ def test_memory_that_is_full_halves_the_part(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Probe, "_steps", steps)
     probe = Probe(recipe_of(), *FORM, 3)
     assert probe.seconds("GPU:0", 16) == (4, 2.5)
-    with pytest.raises(
-        TrainingError, match="shares: auto: out of memory at 6 tiles of 16 pixels on GPU:0: lower"
-    ):
+    with pytest.raises(TrainingError, match=r"shares: auto: out of memory at 6 tiles .* GPU:0"):
         probe.seconds("GPU:0", 24, 6)
 
 
-def test_measured_shares_are_kept_in_run_json(tmp_path: Path, make_classes: Callable[..., ClassMap]) -> None:
-    plain, network = Normalisation.of([0.0] * 3, [1.0] * 3), NetworkGeometry(2, 9)
-    run = Run(tmp_path, recipe_of(), make_classes(3), None, 3, "uint8", plain, 1.0, "full", network)
-    run.save()
+def test_measured_shares_are_kept_in_run_json(tmp_path: Path) -> None:
+    run = bare_run(tmp_path, recipe=recipe_of())
     assert "shares" not in (tmp_path / "run.json").read_text()
     shares = MeasuredShares((16, 4, 4), ("fast", "slow", "slow"))
     replace(run, shares=shares).save()

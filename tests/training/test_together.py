@@ -44,10 +44,7 @@ def facts(make_classes: Any, tiles: str = "abc", devices: int = 2, **changes: An
     ("change", "message"),
     [
         ({"seed": 5}, r"worker 1 \(b:2\): recipe, seed: expected 0 as on worker 0 \(a:1\), got 5; start all"),
-        (
-            {"training": {"learning_rate": 0.5}},
-            r"recipe, training.learning_rate: expected 0.\d+ .*, got 0.5",
-        ),
+        ({"training": {"learning_rate": 0.5}}, r"recipe, training.learning_rate: expected 0.\d+ .*, got 0.5"),
         ({"tiles": "xyz"}, r"training data \(fingerprint\): expected abc as on .*, got xyz"),
         ({"devices": 4}, r"devices: expected 2 GPU as on .*, got 4 GPU"),
         ({"classes": 4}, r"worker 1 \(b:2\): classes: expected "),

@@ -231,23 +231,6 @@ def test_deepness_finds_its_keys_and_gives_the_map(mapped: Mapped, deepness: Exp
 
 
 @pytest.mark.slow
-def test_deepness_gives_the_map_of_real_pixels(
-    mapped: Mapped, deepness: Exported, shared_data: Callable[[str], Path]
-) -> None:
-    from segmenter.inference.loading import load_predictor
-
-    source = sorted((shared_data("dubai") / "tile_7" / "images").glob("*.jpg"))[0]
-    with rasterio.open(source) as file:
-        layer = file.read(window=((0, 264), (0, 332))).transpose(1, 2, 0).astype(np.uint16) * 4
-    run = load_run(mapped.run)
-    whole = load_predictor(run)(layer[None], np.ones((1, 264, 332), np.bool_)).ids[0]
-    assert len(np.unique(whole)) > 1
-    radius = run.network.radius or 0
-    inside = np.s_[: 264 - radius, : 332 - radius]
-    assert (as_deepness(session(deepness), layer)[inside] != whole[inside]).mean() < 1e-4
-
-
-@pytest.mark.slow
 def test_half_precision_is_half_as_large(mapped: Mapped, export: Export) -> None:
     import onnx
 

@@ -259,10 +259,7 @@ def _without(name: str) -> Any:
         (lambda t: {**t, "layer1.0.conv2.weight": np.ones((64, 64, 5, 5), np.float32)}, r"float32 of \(64"),
         (lambda t: {**t, "bn1.weight": np.ones(64, np.int64)}, "expected floats of shape"),
         (lambda t: {**t, "bn1.weight": np.full(64, np.nan, np.float32)}, "expected finite numbers"),
-        (
-            lambda t: {**t, "bn1.running_var": np.full(64, -0.5, np.float32)},
-            r"bn1\.running_var: expected a variance, got -0\.5; get",
-        ),
+        (lambda t: {**t, "bn1.running_var": np.full(64, -0.5, np.float32)}, r"bn1\.running_var: .*got -0\.5"),
         (lambda _: encoder_tensors("resnet34"), "that it has not, the first is layer1.2.bn1.bias"),
         (lambda _: encoder_tensors("efficientnet_lite0"), "among them, got 290 others"),
         (lambda t: {f"{key}.{n}": v for key in "qk" for n, v in t.items()}, "got several, under 'k.', 'q.'"),
