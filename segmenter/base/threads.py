@@ -35,7 +35,6 @@ def in_threads(
     unit: str,
     workers: int | None = None,
     progress: bool = True,
-    note: Callable[[Result], str] | None = None,
     at_end: Callable[[], None] = lambda: None,
 ) -> Iterator[Result]:
     """Yield `work` of each item, in the order of the items; the first error ends it and is raised here.
@@ -43,7 +42,6 @@ def in_threads(
     Args:
         description, unit: for the bar on stderr.
         workers: threads; None: one per processor, at most 16.
-        note: what the bar says after a result.
         at_end: is called before the threads are waited for, after the last result, an error or Ctrl-C.
     """
     count = workers or min(_MOST_WORKERS, os.cpu_count() or 1)
@@ -59,8 +57,6 @@ def in_threads(
                     waiting.append(pool.submit(work, item))
                 result = waiting.popleft().result()
                 bar.update()
-                if note is not None:
-                    bar.set_postfix_str(note(result), refresh=False)
                 yield result
         finally:
             at_end()
@@ -80,7 +76,6 @@ class Spread(Protocol):
         unit: str,
         workers: int | None = None,
         progress: bool = True,
-        note: Callable[[Result], str] | None = None,
         at_end: Callable[[], None] = lambda: None,
     ) -> Iterator[Result]:
         """See `in_threads`."""

@@ -10,7 +10,6 @@ import functools
 import os
 import platform
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -21,7 +20,7 @@ from typing import Any
 from segmenter.base.errors import DeviceError
 from segmenter.base.invocation import installation
 from segmenter.base.machine import machine_memory, shortages
-from segmenter.base.terminal import say
+from segmenter.base.terminal import say, stderr_held
 from segmenter.config.devices import DistributionConfig, MemoryLimit, share_of_card
 from segmenter.devices.driver import ask
 from segmenter.devices.installed import cuda_libraries, how_to_install
@@ -95,19 +94,14 @@ def _check_room() -> None:
 @contextmanager
 def _without_greetings() -> Iterator[None]:
     """Hide TensorFlow's greetings on stderr, which come before its log level counts; pass anything else."""
-    sys.stderr.flush()
-    stderr = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
-        try:
+    lines: list[str] = []
+    try:
+        with stderr_held() as lines:
             yield
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
-            held.seek(0)
-            for line in held.read().decode(errors="replace").splitlines():
-                if not any(greeting in line for greeting in _GREETINGS):
-                    say(line, aside=True)
+    finally:
+        for line in lines:
+            if not any(greeting in line for greeting in _GREETINGS):
+                say(line, aside=True)
 
 
 # ------------------------------------------------------------------------------- before the start

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -143,7 +143,7 @@ class Worker(Protocol):
 
 
 class Predictor(Protocol):
-    """A model as prediction takes it: see `loading.load_predictor`, and `FunctionPredictor` for NumPy."""
+    """A model as prediction takes it: see `loading.load_predictor`."""
 
     @property
     def wanted(self) -> ExtraOutputs:
@@ -159,64 +159,6 @@ class Predictor(Protocol):
 
     def __call__(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_]) -> Prediction:
         """Return the prediction of whole windows."""
-
-
-PredictBatch = Callable[[NDArray[Any], NDArray[np.bool_]], Prediction]
-"""(B, H, W, C) pixels in the raster's own type and (B, H, W) valid → their prediction."""
-
-WeighBatch = Callable[[NDArray[Any], NDArray[np.bool_], NDArray[Any], NDArray[Any]], NDArray[np.float32]]
-"""The same with (B, H) and (B, W) weights → (B, H, W, K) weighted probabilities."""
-
-
-@dataclass(frozen=True)
-class FunctionPredictor:
-    """A plain function as a `Predictor` of one device.
-
-    Attributes:
-        function: predicts whole windows.
-        wanted: what it gives beside class ids.
-        classes: K; 0 where no probabilities are wanted of it.
-        weigh: gives weighted probabilities; None: it cannot be blended.
-        at_once: batches that it takes at once; above 1, the function is called from as many threads.
-    """
-
-    function: PredictBatch
-    wanted: ExtraOutputs = field(default_factory=ExtraOutputs)
-    classes: int = 0
-    weigh: WeighBatch | None = None
-    at_once: int = 1
-
-    @property
-    def workers(self) -> Sequence[Worker]:
-        """Itself."""
-        return (self,)
-
-    def __call__(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_]) -> Prediction:
-        return self.function(image_BHWC, valid_BHW)
-
-    def part(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_], box: Window) -> Prediction:
-        """Predict as `Worker.part`; the function computes all of each window.
-
-        Raises:
-            ValueError: it gave ids of another shape or type.
-        """
-        return checked(self.function(image_BHWC, valid_BHW), valid_BHW.shape)[:, *box.slices()]
-
-    def weighted(
-        self,
-        image_BHWC: NDArray[Any],
-        valid_BHW: NDArray[np.bool_],
-        rows_BH: NDArray[np.float32],
-        cols_BW: NDArray[np.float32],
-    ) -> NDArray[np.float32]:
-        """Predict as `Worker.weighted`.
-
-        Raises:
-            ValueError: there is no function for it.
-        """
-        if self.weigh is None:
-            raise ValueError("blending windows: expected a predictor with `weigh`, got one without")
-        return self.weigh(image_BHWC, valid_BHW, rows_BH, cols_BW)
 
 
 def checked(found: Prediction, expected: tuple[int, ...]) -> Prediction:

@@ -141,6 +141,12 @@ class Pictures:
 Block = Paragraph | Table | Points | Charts | Maps | Pictures
 
 
+def side_by_side(*charts: Chart | None) -> list[Block]:
+    """Return the charts that are not None, side by side."""
+    present = [chart for chart in charts if chart]
+    return [Charts(present)] if present else []
+
+
 @dataclass(frozen=True)
 class Section:
     """A part of the page: its id, its heading, what stands below it; nothing: the part is left out."""

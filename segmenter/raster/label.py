@@ -18,7 +18,6 @@ from segmenter.raster.header import RasterInfo, read_header
 from segmenter.raster.opening import check_pixels, open_dataset
 from segmenter.raster.reading import check_size, check_types
 from segmenter.raster.remote.patience import patiently
-from segmenter.raster.remote.settings import RemotePath
 from segmenter.raster.validity import holds, usable
 
 
@@ -147,7 +146,7 @@ class LabelRaster:
             return data_CHW, self._void.of(data_CHW, window)
 
         with naming(path, f"cannot read {window}", "the file is damaged or incomplete"):
-            data_CHW, void = patiently(path.address, read) if isinstance(path, RemotePath) else read()
+            data_CHW, void = patiently(path, read)
         return self._coloured(np.moveaxis(data_CHW, 0, 2)), void
 
     def _coloured(self, data_HWC: NDArray[Any]) -> NDArray[Any]:

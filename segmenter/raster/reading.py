@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rasterio.enums import MaskFlags
 
 from segmenter.base.errors import BandsError, RasterError
 from segmenter.grid.geometry import Size, Window
@@ -20,7 +19,6 @@ from segmenter.raster.gdal.faults import gdal_window, naming
 from segmenter.raster.header import RasterInfo, read_header
 from segmenter.raster.opening import check_pixels, open_dataset, raising_damage
 from segmenter.raster.remote.patience import patiently
-from segmenter.raster.remote.settings import RemotePath
 from segmenter.raster.validity import Validity, fill_void, void_in_bands, void_values
 
 MAX_EMPTY_PIXELS = 1 << 30
@@ -108,12 +106,10 @@ class Raster:
 
     @cached_property
     def _blocks(self) -> Blocks:
-        return Blocks(self._dataset)
+        return Blocks(self._dataset, self.info.masked)
 
     def _read_inside(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        if isinstance(path := self.info.path, RemotePath):
-            return patiently(path.address, lambda: self._read_now(window))
-        return self._read_now(window)
+        return patiently(self.info.path, lambda: self._read_now(window))
 
     def _read_now(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         with self._naming(window):
@@ -138,9 +134,8 @@ class Raster:
         For pictures: costs memory for `shape` only, and little time where the file has overviews.
         """
         with self._naming(window):
-            stored = self._dataset.read(
-                self.bands, window=gdal_window(window), out_shape=_out(self.bands, shape)
-            )
+            out = (len(self.bands), shape.height, shape.width)
+            stored = self._dataset.read(self.bands, window=gdal_window(window), out_shape=out)
             image = self._scaled(stored)
             return image, self._validity.of(stored, image, window, count=False)
 
@@ -189,10 +184,6 @@ def _interleaved(data_HWC: NDArray[Any]) -> NDArray[Any]:
     for band in range(data_HWC.shape[2]):
         image[..., band] = data_HWC[..., band]
     return image
-
-
-def _out(bands: tuple[int, ...], shape: Size) -> tuple[int, int, int]:
-    return len(bands), shape.height, shape.width
 
 
 def open_raster(
@@ -318,17 +309,13 @@ class Blocks:
             give them as blocks though the file has larger ones.
     """
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Any, masked: bool) -> None:
         self._dataset = dataset
         self._height, self._width = dataset.block_shapes[0]
         rows = (
             dataset.compression is None
             and self._width == dataset.width
             and 1 == self._height < dataset.height
-        )
-        masked = any(
-            MaskFlags.per_dataset in flags and MaskFlags.alpha not in flags
-            for flags in dataset.mask_flag_enums
         )
         self.known = dataset.driver == "GTiff" and not rows and not masked
         separate = dataset.interleaving is not None and dataset.interleaving.name == "band"

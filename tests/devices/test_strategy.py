@@ -199,8 +199,8 @@ def test_predict_ends_with_that_line_and_without_a_map(
     make_geotiff: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     from segmenter.devices.exhausted import memory_errors
-    from segmenter.inference.prediction import FunctionPredictor
     from tests.helpers.exact_network import fake_run, run_predict
+    from tests.helpers.function_predictor import FunctionPredictor
 
     def predict(image: Any, valid: Any) -> Any:
         with memory_errors("at 4 windows", "lower --batch"):

@@ -24,10 +24,11 @@ from segmenter.config.recipe import Recipe
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.raster import KnownRasters, open_raster, read_label
-from segmenter.raster.remote.settings import RemotePath, forget_all, set_up_remote
+from segmenter.raster.remote.settings import RemotePath, set_up_remote
 from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.store import SceneStore
 from tests.helpers.file_server import FileServer
+from tests.helpers.forgotten_remote import forget_all
 from tests.helpers.s3_server import Store
 
 Make = Callable[..., Path]

@@ -22,12 +22,11 @@ from segmenter.config.recipe import TilesConfig
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Dataset, Scene, Split
-from segmenter.grid.windows import grid
+from segmenter.grid.windows import grid, row_strips
 from segmenter.tiles import index_cache as cache
 from segmenter.tiles import statistics
 from segmenter.tiles.index import TileIndex, build_index, cache_folder
 from segmenter.tiles.index_cache import Entries, SceneTiles, load_entries, save_entries
-from segmenter.tiles.pairs import row_strips
 from segmenter.tiles.statistics import BandStatistics
 from tests.helpers.made_runs import flipped, rewritten
 
@@ -122,7 +121,7 @@ def test_counts_equal_brute_force(
     seed: int,
 ) -> None:
     # Strips of few rows, so that tiles are cut by them.
-    monkeypatch.setattr("segmenter.tiles.pairs.row_strips.__defaults__", (strip,))
+    monkeypatch.setattr("segmenter.tiles.index.STRIP_PIXELS", strip)
     folder = tmp_path_factory.mktemp("counts")
     ids = np.random.default_rng(seed).integers(0, 4, (height, width)).astype(np.uint8)
     profile = {"driver": "GTiff", "height": height, "width": width, "count": 1, "dtype": "uint8"}

@@ -24,10 +24,11 @@ from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.inference import memory as memory_budget
 from segmenter.inference.memory import usual_tiling
-from segmenter.inference.prediction import FunctionPredictor, Prediction
+from segmenter.inference.prediction import Prediction
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.training.examples import Examples
+from tests.helpers.function_predictor import FunctionPredictor
 from tests.helpers.scaled_scenes import scaled_dataset
 
 CLASSES = 3

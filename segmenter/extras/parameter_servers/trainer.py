@@ -8,6 +8,8 @@ updated a server, and before it has said so, is done again and counts twice.
 
 from __future__ import annotations
 
+import queue
+import threading
 import time
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -18,7 +20,6 @@ import tensorflow as tf
 
 from segmenter.base.errors import TrainingError
 from segmenter.base.threads import Prefetch
-from segmenter.extras.parameter_servers.in_flight import InFlight
 from segmenter.extras.parameter_servers.state import ServedState
 from segmenter.extras.parameter_servers.step import make_served_step
 from segmenter.runs.checkpoints import checkpoints
@@ -42,6 +43,60 @@ _GRACE = 30.0
 """Seconds without the end of a step, after which a stop no longer waits for one."""
 _TOLD = 10.0
 """Seconds in which a lost server has been noticed once a step has failed."""
+
+
+class InFlight:
+    """Steps that a coordinator has been given and whose results are not in yet; a bounded number.
+
+    Args:
+        coordinator: TensorFlow's `ClusterCoordinator`.
+        step: what a worker does with a batch, a `tf.function`.
+        most: steps under way; each holds its batch in the chief's memory, for another worker if one is lost.
+    """
+
+    def __init__(self, coordinator: Any, step: Any, most: int) -> None:
+        self._coordinator, self._step, self._most = coordinator, step, most
+        self._done: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+        self._under_way: set[int] = set()
+
+    @property
+    def full(self) -> bool:
+        """True if no further step may be given."""
+        return len(self._under_way) >= self._most
+
+    @property
+    def under_way(self) -> list[int]:
+        """Numbers of the steps that are not done."""
+        return sorted(self._under_way)
+
+    def give(self, number: int, batch: Any) -> None:
+        """Give the step of a number to the first worker that is free."""
+        result = self._coordinator.schedule(self._step, args=tuple(batch))
+        self._under_way.add(number)
+        # A thread each, since TensorFlow has no way to wait for any of several; daemons, which a result that
+        # never comes does not keep from ending with the program.
+        threading.Thread(target=self._fetch, args=(number, result), daemon=True).start()
+
+    def done(self, seconds: float) -> Any:
+        """Return the result of the next step that ends; None if none ends within some seconds.
+
+        Raises:
+            Exception: what a step failed with.
+        """
+        try:
+            number, result = self._done.get(timeout=seconds) if seconds else self._done.get_nowait()
+        except queue.Empty:
+            return None
+        if isinstance(result, BaseException):
+            raise result
+        self._under_way.discard(number)
+        return result
+
+    def _fetch(self, number: int, result: Any) -> None:
+        try:
+            self._done.put((number, result.fetch()))
+        except BaseException as error:  # whatever it is, the taking side must hear of it
+            self._done.put((number, error))
 
 
 @dataclass

@@ -33,11 +33,6 @@ _KIND = 0o170000
 """Flags of `VSIStatExL`, and of a file's mode."""
 
 
-def forget_all() -> None:
-    """Have GDAL forget what it keeps of all files at servers."""
-    _gdal().VSICurlClearCache()
-
-
 class ServerError(OSError):
     """An error of the system, whose text is the reason alone."""
 

@@ -163,14 +163,6 @@ def note_state(path: RemotePath, size: int, changed: int, tag: str | None = None
     _states[path.address] = (size, changed)
 
 
-def forget_all() -> None:
-    """Forget all that is known of remote files, and have GDAL forget their bytes: as in a new process."""
-    from segmenter.raster.remote.patience import forget_all as forget_bytes
-
-    _states.clear()
-    forget_bytes()
-
-
 def set_up_remote() -> None:
     """Set how GDAL speaks to servers, where the user has not; other processes get it with the environment."""
     for name, value in _SETTINGS.items():
