@@ -229,6 +229,21 @@ def check_choices(request: Any) -> None:
             raise DatasetError(f"{each.flag}: expected {', '.join(each.choices)}, got {value}")
 
 
+def positive(kind: type) -> Callable[[str], Any]:
+    """Return a parser of numbers above 0, for argparse."""
+
+    def number(text: str) -> Any:
+        try:
+            if 0 < (value := kind(text)) < float("inf"):
+                return value
+        except ValueError:
+            pass
+        what = "a whole number" if kind is int else "a number"
+        raise argparse.ArgumentTypeError(f"expected {what} above 0, got {text!r}")
+
+    return number
+
+
 def whole_number(text: str) -> int:
     """Read a whole number; raise what argparse says to people."""
     try:

@@ -159,15 +159,3 @@ class Predictor(Protocol):
 
     def __call__(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_]) -> Prediction:
         """Return the prediction of whole windows."""
-
-
-def checked(found: Prediction, expected: tuple[int, ...]) -> Prediction:
-    """Return a prediction of windows, if its ids have the shape and type that are expected.
-
-    Raises:
-        ValueError: they have not.
-    """
-    if found.ids.shape != expected or found.ids.dtype != np.uint8:
-        got = f"{found.ids.shape} of {found.ids.dtype}"
-        raise ValueError(f"predict gave {got} for windows of {expected}")
-    return found

@@ -47,7 +47,7 @@ class NetworkGeometry:
         return self.radius is None or (model.radius is not None and self.radius >= model.radius)
 
 
-def describe(model: Any) -> NetworkGeometry:
+def network_geometry(model: Any) -> NetworkGeometry:
     """Return the geometry for prediction of a Keras model with one input and one output.
 
     Where a layer looks at the whole image or is not known, there is no radius, and the stride is that of all

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import CheckpointError
-from segmenter.config.models import ModelConfig, UNetConfig
+from segmenter.config.models import UNetConfig
 from segmenter.model.graph import Call, Graph, graph_of
 from segmenter.model.layer_reach import Extent, GlobalLayerError, reach, takes_several
 
@@ -29,14 +29,13 @@ Shape = tuple[int, ...]
 _LAYER = re.compile(r"(down|bottom|up|enlarge|logits)(\d*)")
 
 
-def is_described(config: ModelConfig) -> bool:
-    """Return True if `weight_shapes` knows this kind; else a built model tells (`building.shapes_of`)."""
-    return config.kind in _SHAPES
+def weight_shapes(config: UNetConfig, bands: int, classes: int) -> dict[str, Shape]:
+    """Return path of each weight of a U-Net → its shape, in the order of the data's way through it.
 
-
-def weight_shapes(config: ModelConfig, bands: int, classes: int) -> dict[str, Shape]:
-    """Return path of each weight → its shape, in the order of the data's way through the model."""
-    return dict(_SHAPES[config.kind](config, bands, classes))
+    Its shapes follow from few settings; networks of the literature are described by building them
+    (`building.shapes_of`).
+    """
+    return dict(_unet(config, bands, classes))
 
 
 def stage_of(path: str, config: UNetConfig) -> str:
@@ -55,19 +54,12 @@ def stage_of(path: str, config: UNetConfig) -> str:
     }.get(kind, f"decoder stage {config.depth - level}")
 
 
-def check_learned(
-    arrays: Mapping[str, NDArray[Any]], config: ModelConfig, bands: int, classes: int, file: Path
-) -> None:
-    """Refuse a checkpoint whose weights (under `model/`) are not those of a model.
+def check_weights(arrays: Mapping[str, NDArray[Any]], shapes: Mapping[str, Shape], file: Path) -> None:
+    """Refuse a checkpoint whose weights (under `model/`) are not those of a model of these shapes.
 
     Raises:
         CheckpointError: naming the first weight that is missing, of another shape, or not finite.
     """
-    check_weights(arrays, weight_shapes(config, bands, classes), file)
-
-
-def check_weights(arrays: Mapping[str, NDArray[Any]], shapes: Mapping[str, Shape], file: Path) -> None:
-    """Check as `check_learned`, by the shapes of a model's weights."""
     for name, shape in shapes.items():
         value = arrays.get(f"model/{name}")
         if value is None or value.shape != shape or value.dtype.kind != "f":
@@ -111,9 +103,6 @@ def _block(config: UNetConfig, name: str, channels: int, width: int) -> Iterator
         else:
             yield f"{name}_conv{i}/bias", (width,)
 
-
-_SHAPES: dict[str, Callable[[Any, int, int], Iterator[tuple[str, Shape]]]] = {"unet": _unet}
-"""Kinds whose shapes follow from few settings; networks of the literature are described by building them."""
 
 # ---------------------------------------------------------------------------------------------------- tensors
 
@@ -228,7 +217,6 @@ _IN_PLACE = {
     "ReLU",
     "Activation",
     "Dropout",
-    "Rescaling",
     "Softmax",
 }
 _WORKSPACE = 1.7

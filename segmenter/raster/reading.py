@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import BandsError, RasterError
+from segmenter.base.files import Closing
 from segmenter.grid.geometry import Size, Window
 from segmenter.raster.alpha import ask_for_bands, measured, refuse
 from segmenter.raster.gdal.faults import gdal_window, naming
 from segmenter.raster.header import RasterInfo, read_header
-from segmenter.raster.opening import check_pixels, open_dataset, raising_damage
+from segmenter.raster.opening import Opened, check_pixels, open_dataset, raising_damage
 from segmenter.raster.remote.patience import patiently
 from segmenter.raster.validity import Validity, fill_void, void_in_bands, void_values
 
@@ -30,7 +31,7 @@ _PIXELS_PER_BYTE = 10_000
 _MAX_BLOCK_BYTES = 1 << 30
 
 
-class Raster:
+class Raster(Closing):
     """An open raster; a context manager. For one thread: GDAL handles cannot be shared.
 
     Attributes:
@@ -49,14 +50,8 @@ class Raster:
         self._validity = Validity(dataset, info, bands, alpha)
         self._missing_have_data: bool | None = None
 
-    def __enter__(self) -> Raster:
-        return self
-
     def close(self) -> None:
         """Close the file; `with` does it too."""
-        self._dataset.close()
-
-    def __exit__(self, *error: object) -> None:
         self._dataset.close()
 
     @property
@@ -207,24 +202,36 @@ def open_raster(
         RasterError: where there is no such file, it cannot be opened, has not the bands, or it cannot be told
             which are data.
     """
-    opened = open_dataset(path, drivers)
-    dataset = opened.dataset
-    try:
-        with naming(path, "cannot read its header", "the file is damaged"):
-            info = read_header(path, opened)
-        check_types(info, dataset)
-        check_size(info, dataset, max_pixels)
-        check_pixels(path, opened)
+    with checked_dataset(path, drivers, max_pixels) as (opened, info):
         used = _bands(info, bands)
         _check_scaling(info, used)
         others = tuple(band for band in info.alpha if band not in used)
         data = measured(path, opened, others)
         if data and bands is None:
             raise refuse(path, info.count, data)
-        return Raster(dataset, info, used, tuple(band for band in others if band not in data))
-    except BaseException:
-        dataset.close()
-        raise
+        return Raster(opened.dataset, info, used, tuple(band for band in others if band not in data))
+
+
+@contextlib.contextmanager
+def checked_dataset(
+    path: Path, drivers: Sequence[str], max_pixels: int | None = None
+) -> Iterator[tuple[Opened, RasterInfo]]:
+    """Yield an open dataset with its passport; an error in the block closes it, and nothing else does.
+
+    Raises:
+        RasterError: it cannot be opened, declares more than its file can hold, lacks pixels, or has blocks
+            too large to be read piece by piece.
+    """
+    opened = open_dataset(path, drivers)
+    with contextlib.ExitStack() as undo:
+        undo.callback(opened.dataset.close)
+        with naming(path, "cannot read its header", "the file is damaged"):
+            info = read_header(path, opened)
+        check_types(info, opened.dataset)
+        check_size(info, opened.dataset, max_pixels)
+        check_pixels(path, opened)
+        yield opened, info
+        undo.pop_all()
 
 
 def raster_info(path: Path) -> RasterInfo:

@@ -159,7 +159,7 @@ def test_a_run_is_loaded_with_growing_memory(
     order: list[str] = []
     monkeypatch.setattr(setup, "let_memory_grow", lambda: order.append("grow"))
     monkeypatch.setattr("segmenter.runs.run.load_arrays", lambda _: order.append("weights") or {})
-    monkeypatch.setattr("segmenter.inference.loading.check_learned", lambda *_: order.append("check"))
+    monkeypatch.setattr("segmenter.inference.loading.check_weights", lambda *_: order.append("check"))
     monkeypatch.setattr("segmenter.inference.loading.assign_weights", lambda *_, **__: order.append("assign"))
     run = _run(UNetConfig(depth=1, width=1), tmp_path)
     load_predictor(run)

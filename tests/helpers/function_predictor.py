@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from segmenter.grid.geometry import Window
 from segmenter.inference.events import Failed, Mapped, Readable
-from segmenter.inference.prediction import ExtraOutputs, Prediction, Predictor, Worker, checked
+from segmenter.inference.prediction import ExtraOutputs, Prediction, Predictor, Worker
 from segmenter.inference.predictor import classify_all
 from segmenter.inference.reading import Tiling
 
@@ -55,7 +55,11 @@ class FunctionPredictor:
         Raises:
             ValueError: it gave ids of another shape or type.
         """
-        return checked(self.function(image_BHWC, valid_BHW), valid_BHW.shape)[:, *box.slices()]
+        found = self.function(image_BHWC, valid_BHW)
+        if found.ids.shape != valid_BHW.shape or found.ids.dtype != np.uint8:
+            got = f"{found.ids.shape} of {found.ids.dtype}"
+            raise ValueError(f"predict gave {got} for windows of {valid_BHW.shape}")
+        return found[:, *box.slices()]
 
     def weighted(
         self,

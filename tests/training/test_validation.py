@@ -62,7 +62,7 @@ def validated(
 ) -> Callable[..., Any]:  # fmt: skip
     """`validated(model, devices)`: what it gives, how many batches each device computed, and with what."""
     from segmenter.inference.function import on_replicas
-    from segmenter.model.building import network_geometry
+    from segmenter.model.receptive_field import network_geometry
     from segmenter.training.validation import validate
 
     classes = make_classes(CLASSES)

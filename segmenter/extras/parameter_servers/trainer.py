@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import tensorflow as tf
 
-from segmenter.base.errors import TrainingError
+from segmenter.base.errors import DeviceError, TrainingError
 from segmenter.base.threads import Prefetch
 from segmenter.extras.parameter_servers.state import ServedState
 from segmenter.extras.parameter_servers.step import make_served_step
@@ -248,7 +248,7 @@ class ServedTrainer(Trainer):
         try:
             with in_memory(self.run.recipe, self.devices.replicas):
                 return flight.done(seconds)
-        except TrainingError:
+        except DeviceError:
             raise
         except Exception as error:
             self._raise_if_lost(error, _TOLD)
