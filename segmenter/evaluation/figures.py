@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.evaluation.drawing import hex_colour, name_legend, new_figure, one_line, save_figure
+from segmenter.evaluation.drawing import hex_colour, name_legend, new_figure, one_line
 from segmenter.evaluation.scores import ConfusionMatrix, Scores
 from segmenter.grid.geometry import Size
 from segmenter.grid.labels import IGNORE, ClassMap
@@ -70,17 +70,6 @@ def scene_panels(
     whole = image_HWC.shape[:2] if of is None else (of.height, of.width)
     caption = _shrunk(title, whole, step * max(1, round(whole[0] / image_HWC.shape[0])))
     return panels_figure(panels, classes, hatched, caption, side)
-
-
-def class_map_picture(
-    ids_HW: NDArray[np.uint8], classes: ClassMap, path: Path, title: str = "", *, side: int = 2000
-) -> None:
-    """Draw one map of class ids in the classes' colours, with a legend, as a PNG."""
-    step = _step(ids_HW.shape, 1, side)
-    thin = ids_HW[::step, ::step]
-    title = _shrunk(title, ids_HW.shape, step)
-    panels = {"": coloured(thin, classes)}
-    save_figure(panels_figure(panels, classes, bool((thin == IGNORE).any()), title, side), path)
 
 
 def stretched(image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_]) -> NDArray[np.uint8]:

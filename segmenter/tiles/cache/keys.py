@@ -62,6 +62,12 @@ class Job:
         return cls(scene, "label", key_of(dataset, scene, "label") or "", size, size.pixels)
 
 
+def bytes_read(jobs: Sequence[Job]) -> int:
+    """Return the bytes of the files that are packed."""
+    paths = [job.scene.image if job.kind == "image" else job.scene.label for job in jobs]
+    return sum(path.stat().st_size for path in paths if path is not None)
+
+
 def key_of(dataset: Dataset, scene: Scene, kind: Kind) -> str | None:
     """Return a key of all that a scene's pixels depend on: its file's state, and how it is decoded.
 
