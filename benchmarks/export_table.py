@@ -77,8 +77,8 @@ def measured_model(model: Any, formats: tuple[Format, ...] = FORMATS) -> dict[st
     """The same of a model of three bands whose last layer but for enlargements is `logits`."""
     from segmenter.extras.export.graph import Shape, exported_function
     from segmenter.inference.function import Member, predict_function
-    from segmenter.model.building import network_geometry
     from segmenter.model.normalisation import Normalisation
+    from segmenter.model.receptive_field import network_geometry
 
     _spread(model)
     member = Member(model, Normalisation.of((100, 90, 80), (50, 60, 70)))

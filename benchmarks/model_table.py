@@ -28,7 +28,7 @@ from segmenter.config.recipe import EncoderDecoderConfig, ModelConfig
 from segmenter.devices.setup import processor_model
 from segmenter.devices.strategy import load_tensorflow
 from segmenter.model.graph import Call, graph_of
-from segmenter.model.receptive_field import describe
+from segmenter.model.receptive_field import network_geometry
 from segmenter.model.size import planes_of, training_bytes_per_image
 
 SIDE, BANDS, CLASSES, MIB = 256, 3, 6, 2**20
@@ -153,7 +153,7 @@ def measured(name: str, config: ModelConfig, rounds: int, batch: int) -> Row:
     keras.backend.clear_session()  # of the model before
     model = build_model(config, BANDS, CLASSES, synchronised=True)
     half = build_model(config, BANDS, CLASSES, dtype="mixed_float16", synchronised=True)
-    geometry = describe(model)
+    geometry = network_geometry(model)
     images = tf.random.stateless_normal((batch, SIDE, SIDE, BANDS), (0, 1))
     labels = tf.zeros((batch, SIDE, SIDE), tf.int32)
     weights = [variable.value for variable in model.trainable_variables]

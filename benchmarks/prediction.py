@@ -68,7 +68,7 @@ def pixelwise_model(classes: int) -> Any:
 def unet() -> tuple[Any, int, int]:
     """The U-Net of 1.9 M parameters, its stride and its radius."""
     from segmenter.inference.function import predict_function
-    from segmenter.model.building import network_geometry
+    from segmenter.model.receptive_field import network_geometry
 
     model = unet_model()
     geometry = network_geometry(model)

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from segmenter.grid.geometry import Size, Window
 from segmenter.inference.blending import Blend
-from segmenter.inference.prediction import ExtraOutputs, FunctionPredictor, Prediction
+from segmenter.inference.prediction import ExtraOutputs, Prediction
 from segmenter.inference.predictor import Failed, Mapped, Predictor, Tiling, classify_all
 from segmenter.raster import Raster, open_raster
+from tests.helpers.function_predictor import FunctionPredictor
 
 CLASSES, RADIUS = 4, 8
 _DRAWS = 1000

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -25,10 +25,12 @@ from segmenter.base.errors import (
 )
 from segmenter.base.files import check_writable
 from segmenter.base.invocation import ToolParser, invocation
-from segmenter.base.options import add_options
+from segmenter.base.options import add_options, positive
 from segmenter.base.terminal import enduring_output, words_aside
 from segmenter.extras.dask.options import ClusterOptions, taken_from
 from segmenter.grid.scenes import SPLITS
+
+from .commands.train import setting_names
 
 if TYPE_CHECKING:
     from segmenter.config.recipe import Recipe
@@ -89,9 +91,9 @@ def _parser() -> ToolParser:
     )
     _add_recipe(augmented)
     augmented.add_argument("--output", type=Path, required=True, metavar="FILE.png", help="the PNG to write")
-    augmented.add_argument("--tiles", type=_positive, default=4, metavar="N", help="rows (default: 4)")
+    augmented.add_argument("--tiles", type=positive(int), default=4, metavar="N", help="rows (default: 4)")
     augmented.add_argument(
-        "--draws", type=_positive, default=3, metavar="N", help="of each tile (default: 3)"
+        "--draws", type=positive(int), default=3, metavar="N", help="of each tile (default: 3)"
     )
     augmented.set_defaults(run=_augmented)
 
@@ -113,10 +115,10 @@ def _add_files_commands(commands: Any) -> None:
     )
     make.add_argument("kind", choices=("potsdam", "naic2020"), help="layout of the files")
     make.add_argument("folder", type=Path, metavar="DIR", help="folder to write to")
-    make.add_argument("--scenes", type=_positive, required=True, metavar="N", help="number of scenes")
+    make.add_argument("--scenes", type=positive(int), required=True, metavar="N", help="number of scenes")
     make.add_argument("--seed", type=int, default=0, metavar="S", help="the same seed gives the same files")
     make.add_argument(
-        "--size", type=_positive, metavar="PX", help="side of a scene (potsdam: 6000, naic2020: 256)"
+        "--size", type=positive(int), metavar="PX", help="side of a scene (potsdam: 6000, naic2020: 256)"
     )
     make.add_argument("--round", type=int, choices=(1, 2), help="naic2020: 8 classes (1) or 15 (2)")
     make.add_argument("--padded-names", action="store_true", help="potsdam: 02_10 instead of 2_10")
@@ -126,13 +128,13 @@ def _add_files_commands(commands: Any) -> None:
     stitch.add_argument(
         "pattern", metavar="PATTERN", help="the parts, in quotes; row by row in order of names"
     )
-    stitch.add_argument("--columns", type=_positive, required=True, metavar="N", help="parts in a row")
+    stitch.add_argument("--columns", type=positive(int), required=True, metavar="N", help="parts in a row")
     stitch.add_argument("--output", type=Path, required=True, metavar="FILE.tif", help="the GeoTIFF to write")
     stitch.set_defaults(run=_stitch)
 
 
 def _add_recipe(parser: ToolParser) -> None:
-    parser.settings = _setting_names
+    parser.settings = setting_names
     parser.add_argument("config", type=Path, metavar="CONFIG", help="recipe (YAML)")
     parser.add_argument(
         *("--set", "-s"),
@@ -141,19 +143,6 @@ def _add_recipe(parser: ToolParser) -> None:
         metavar="KEY=VALUE",
         help="override a setting, as dataset.root=/data",
     )
-
-
-def _setting_names() -> Iterable[str]:
-    from segmenter.config.reading import default_recipe, flat_settings
-
-    return flat_settings(default_recipe())
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected a number of at least 1, got {number}")
-    return number
 
 
 def _recipe(args: argparse.Namespace) -> tuple[Recipe, ClusterOptions | None]:

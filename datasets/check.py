@@ -217,9 +217,7 @@ def _label_name(finding: Finding) -> str:
     return str(finding.scene.label)
 
 
-def check_dataset(
-    dataset: Dataset, *, workers: int | None = None, progress: bool = True, spread: Spread = in_threads
-) -> CheckReport:
+def check_dataset(dataset: Dataset, *, progress: bool = True, spread: Spread = in_threads) -> CheckReport:
     """Read every file of a dataset and report all faults, without changing files or raising errors.
 
     A label whose size differs from its image is reported, and its values are still checked.
@@ -233,7 +231,6 @@ def check_dataset(
             dataset.scenes,
             description="checking",
             unit="scene",
-            workers=workers,
             progress=progress,
         )
     )
@@ -439,7 +436,8 @@ def image_lines(images: Sequence[tuple[RasterInfo, tuple[int, ...]]]) -> Iterato
         extent = f"{low} pixels" if low == high else f"{low} to {high} pixels"
         yield f"{len(infos)} of {kind}, {extent}"
     if len(kinds) > _KINDS_SHOWN:
-        yield f"{sum(len(infos) for _, infos in kinds[_KINDS_SHOWN:])} of {len(kinds) - _SHOWN} further kinds"
+        further = kinds[_KINDS_SHOWN:]
+        yield f"{sum(len(infos) for _, infos in further)} of {len(further)} further kinds"
 
 
 def _kind(info: RasterInfo, bands: tuple[int, ...]) -> str:

@@ -100,7 +100,7 @@ def _with_images(dataset: Dataset, section: FolderConfig) -> Dataset:
     results = _made(
         several,
         lambda scene: stacks.image(scene.name, scene.files),
-        lambda scene: stacks.has(scene.name, scene.files),
+        lambda scene: stacks.has_image(scene.name, scene.files),
         description="bands of scenes into one file",
         unit="scene",
     )
@@ -132,7 +132,7 @@ def _with_labels(dataset: Dataset, section: FolderConfig) -> Dataset:
 
     def has(scene: Scene) -> bool:
         assert scene.label is not None
-        return files.has(scene.name, scene.image, scene.label)
+        return files.has_label(scene.name, scene.image, scene.label)
 
     results = _made(dataset.scenes, label, has, description="labels onto images", unit="label")
     files.tidy()

@@ -17,7 +17,7 @@ from segmenter.raster import raster_info
 from segmenter.raster.ground import check_label
 from segmenter.tiles.cache.file import KINDS, Kind, PackedArray
 from segmenter.tiles.cache.folder import PackFolder
-from segmenter.tiles.cache.keys import Job, key_of, pack
+from segmenter.tiles.cache.keys import Job, bytes_read, key_of, pack
 from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.store import make_room, tell_damaged, tell_leftovers, tell_replaced
 
@@ -107,10 +107,10 @@ def _folder(dataset: Dataset, scenes: Sequence[Scene]) -> PackFolder:
 
 
 def _ratios(written: int, files: int, jobs: Sequence[Job]) -> str:
-    pixels = sum(job.bytes for job in jobs)
+    read, pixels = max(1, bytes_read(jobs)), max(1, sum(job.bytes for job in jobs))
     return (
-        f"{gibibytes(written)} in {files} files, {written / max(1, _stored(jobs)):.2f} times what was read, "
-        f"{written / max(1, pixels):.2f} of the pixels' bytes"
+        f"{gibibytes(written)} in {files} files, {written / read:.2f} times what was read, "
+        f"{written / pixels:.2f} of the pixels' bytes"
     )
 
 
@@ -152,9 +152,3 @@ def _counting(bar: tqdm[NoReturn], kind: Kind) -> Callable[[Job, int], None]:
                 bar.update(pixels)
 
     return told
-
-
-def _stored(jobs: Sequence[Job]) -> int:
-    """Return the total size in bytes of the source files."""
-    paths = [job.scene.image if job.kind == "image" else job.scene.label for job in jobs]
-    return sum(path.stat().st_size for path in paths if path is not None)

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.grid.geometry import Size, Window
+from segmenter.grid.windows import row_strips
 from segmenter.raster import Raster, open_raster
-from segmenter.tiles.pairs import row_strips
 
 _PIECE_BYTES = 1 << 24
 """Bytes of an image read at once: with derived arrays some 100 MiB a thread."""

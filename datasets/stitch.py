@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from segmenter.base.errors import DatasetError
 from segmenter.base.threads import in_threads
 from segmenter.grid.geometry import Size, Window
+from segmenter.grid.windows import row_strips
 from segmenter.raster import RasterInfo, RasterSpec, RasterWriter, open_raster, raster_info, read_label
 from segmenter.raster.crs_units import same_ground
-from segmenter.tiles.pairs import row_strips
+from segmenter.tiles.index import STRIP_PIXELS
 
 
 def find_parts(pattern: str) -> list[Path]:
@@ -63,7 +64,7 @@ def stitch(parts: Sequence[Path], columns: int, output: Path, *, progress: bool 
     jobs = [
         (info, window, strip)
         for info, window in zip(infos, windows, strict=True)
-        for strip in row_strips(info.size)
+        for strip in row_strips(info.size, STRIP_PIXELS)
     ]
     with RasterWriter(
         output, size, RasterSpec(dtype=first.dtype, bands=_band_count(first), nodata=nodata, **georeference)

@@ -127,7 +127,7 @@ def make_run(folder: Path) -> None:
     tiles = plan(np.full((12, 3), 99), 4, SamplingConfig(), 0, 0)
     for step in (4, 8):
         position = Position(step, 1, 2, 0.25)
-        meta = facts_array(recipe(), tiles, position, 1, {"processor": "one"})
+        meta = facts_array(recipe(), tiles.fingerprint, position, 1, {"processor": "one"})
         save_checkpoint(folder, step, {**arrays, "position": np.array(position), META: meta}, 2)
     save_arrays(folder / "best.npz", arrays)
     RunLog(folder).path.write_text("".join(map(log_line, _log())))

@@ -81,7 +81,8 @@ def make_run(path: Path, model: str) -> None:
     load_tensorflow()
     from segmenter.config.reading import recipe_from
     from segmenter.grid.labels import ClassMap, LandCoverClass
-    from segmenter.model.building import build_model, network_geometry
+    from segmenter.model.building import build_model
+    from segmenter.model.receptive_field import network_geometry
     from segmenter.model.normalisation import Normalisation
     from segmenter.runs.checkpoints import save_arrays, weight_arrays
     from segmenter.runs.run import Run

@@ -26,7 +26,8 @@ from datasets.remote import remote_files
 from segmenter.config.recipe import TilesConfig
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import quiet_gdal
-from segmenter.raster.remote.settings import RemotePath, forget_all
+from segmenter.raster.remote.settings import RemotePath
+from tests.helpers.forgotten_remote import forget_all
 from segmenter.tiles.index import TileIndex, build_index
 from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.scene_files import scene_digests

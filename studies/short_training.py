@@ -61,14 +61,15 @@ def train(
     Args:
         after: called with the number of steps done and the model, after each.
     """
+    import keras
     import tensorflow as tf
 
-    from segmenter.model.building import build_model, keras_seed
+    from segmenter.model.building import build_model
     from segmenter.training.losses import segmentation_loss
     from segmenter.training.optimiser.optimisers import build_optimiser
     from segmenter.training.step import StepParts, make_step
 
-    keras_seed(recipe.seed)
+    keras.utils.set_random_seed(recipe.seed)
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")
     with strategy.scope():
         model = build_model(recipe.model, len(material.normalisation.mean), len(material.dataset.classes))

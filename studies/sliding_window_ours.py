@@ -20,7 +20,7 @@ from segmenter.inference.memory import Choice, Needs, plan_tiling
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.predictor import Tiling
 from segmenter.model.normalisation import Normalisation
-from segmenter.model.receptive_field import describe
+from segmenter.model.receptive_field import network_geometry
 from segmenter.raster import open_raster
 
 
@@ -63,7 +63,7 @@ def _tiling(task: Task, model: Any) -> Tiling:
         return Tiling(size, 0, 1, task.batch, Blend(100 * task.overlap / task.window, "gaussian"))
     with open_raster(Path(task.source)) as raster:
         sizes = [raster.info.size]
-    needs = Needs(describe(model), CLASSES, BANDS, ExtraOutputs(), usual=256)
+    needs = Needs(network_geometry(model), CLASSES, BANDS, ExtraOutputs(), usual=256)
     return plan_tiling(sizes, needs, Choice(task.mode, memory=task.memory))[0]
 
 

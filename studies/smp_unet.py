@@ -35,8 +35,9 @@ from segmenter.config.recipe import Recipe
 from segmenter.base.errors import ConfigError, run_script
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.geometry import Size, Window
-from segmenter.inference.prediction import FunctionPredictor, Prediction
-from segmenter.inference.predictor import Tiling, classify
+from segmenter.inference.prediction import Prediction
+from segmenter.inference.predictor import Tiling
+from tests.helpers.function_predictor import FunctionPredictor, classify
 from segmenter.grid.labels import IGNORE
 from segmenter.base.machine import keep_freed_memory
 from segmenter.raster import LabelRaster, open_raster

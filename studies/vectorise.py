@@ -38,7 +38,8 @@ from pathlib import Path
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.raster import read_label
 from segmenter.raster.written_map import WrittenMap
-from segmenter.extras.vectors.components import strips_of
+from segmenter.extras.vectors.components import STRIP_PIXELS
+from segmenter.grid.windows import row_strips
 from segmenter.extras.vectors.label_files import LabelFiles
 from segmenter.extras.vectors.rule import BurnRule
 path, polygons = map(Path, sys.argv[1:])
@@ -46,7 +47,7 @@ named = enumerate(WrittenMap(path).classes)
 classes = ClassMap(tuple(LandCoverClass(c.name, (i, i, i), c.code) for i, c in named))
 rule = BurnRule.of(None, classes)
 label = LabelFiles(path.parent / "labels", rule).label("map", path, polygons, shared=True)
-for window in strips_of(WrittenMap(path).info.size):
+for window in row_strips(WrittenMap(path).info.size, STRIP_PIXELS):
     assert np.array_equal(rule.classes.decode(read_label(label, window)), read_label(path, window))
 print(path.stat().st_size)
 """

@@ -230,7 +230,7 @@ def _write_roads(source: Path, root: Path) -> None:
 
 def _whole_scenes(material: Material, recipe: Recipe, model: Any, predict: Any) -> Scores:
     """Over every labelled pixel of the held-out tile's images, mapped whole in exact windows."""
-    from segmenter.model.building import network_geometry
+    from segmenter.model.receptive_field import network_geometry
     from segmenter.runs.run import Run
     from segmenter.training.examples import Examples
     from segmenter.training.validation import validate, validation_protocol

@@ -177,9 +177,9 @@ def options_page() -> str:
     add_options(shared, ClusterOptions)
     cluster = {action.dest for action in shared._actions}
     parts = [_OPTIONS]
-    for tool, (_, about) in commands.TOOLS.items():
+    for tool, each in commands.TOOLS.items():
         started = f" (in a clone `{TOOLS[tool]}`)" if tool in TOOLS else ""
-        parts.append(f"## segmenter {tool}\n\n{_sentence(about)}{started}\n")
+        parts.append(f"## segmenter {tool}\n\n{_sentence(each.about)}{started}\n")
         parts += _commands(_PARSERS[tool]._parser(), cluster)
     parts += ["## Options of a cluster\n", *_table(("option", "meaning"), map(_option, shared._actions)), ""]
     return "\n".join(parts).rstrip("\n") + "\n"

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from segmenter.base.errors import EXIT_WRONG_CALL, run_script, run_tool
 
 if TYPE_CHECKING:
     from segmenter.base.invocation import ToolParser
-
-Program = Callable[[Sequence[str]], int]
-"""Takes the arguments behind the tool's name; gives the exit code."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -23,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(words: Sequence[str]) -> int:
     if words and words[0] in TOOLS:
-        return TOOLS[words[0]][0](words[1:])
+        return TOOLS[words[0]](words[1:])
     from segmenter.base.terminal import enduring_output
 
     with enduring_output():
@@ -41,7 +40,7 @@ def _parser() -> ToolParser:
     from segmenter.base.version import __version__
 
     width = max(map(len, TOOLS))
-    listed = "\n".join(f"  {name:{width}}  {about}" for name, (_, about) in TOOLS.items())
+    listed = "\n".join(f"  {name:{width}}  {tool.about}" for name, tool in TOOLS.items())
     parser = ToolParser(
         prog=COMMAND,
         usage=f"{COMMAND} TOOL … (its options: {COMMAND} TOOL --help)",
@@ -55,92 +54,46 @@ def _parser() -> ToolParser:
     return parser
 
 
-def _train(words: Sequence[str]) -> int:
-    from .train import run
+@dataclass(frozen=True)
+class Tool:
+    """A tool of the command.
 
-    return run(words)
+    Attributes:
+        module: with its `main`, from this package where it begins with a dot.
+        about: what it is for.
+        run: ends it, by signals and errors; None: the module's own `run` does.
+    """
 
+    module: str
+    about: str
+    run: Callable[[Callable[[], int]], int] | None = run_script
 
-def _predict(words: Sequence[str]) -> int:
-    from .predict import run
+    def __call__(self, words: Sequence[str]) -> int:
+        """Run it with the arguments behind its name; return the exit code."""
+        program = import_module(self.module, __package__)
+        if self.run is None:
+            return int(program.run(words))
+        from segmenter.base.terminal import enduring_output
 
-    return run(words)
-
-
-def _datasets(words: Sequence[str]) -> int:
-    from ..__main__ import main
-
-    return _ended(main, words)
-
-
-def _recipes(words: Sequence[str]) -> int:
-    from .recipes import main
-
-    return _ended(main, words)
-
-
-def _devices(words: Sequence[str]) -> int:
-    from segmenter.devices.__main__ import main
-
-    return _ended(main, words)
+        with enduring_output():
+            return self.run(lambda: program.main(words))
 
 
-def _input(words: Sequence[str]) -> int:
-    from .input import main
-
-    return _ended(main, words, run_tool)
-
-
-def _gpu(words: Sequence[str]) -> int:
-    from .gpu.command import main
-
-    return _ended(main, words, run_tool)
-
-
-def _vectorise(words: Sequence[str]) -> int:
-    from segmenter.extras.vectors.__main__ import main
-
-    return _ended(main, words, run_tool)
-
-
-def _export(words: Sequence[str]) -> int:
-    from segmenter.extras.export.__main__ import main
-
-    return _ended(main, words, run_tool)
-
-
-def _runs(words: Sequence[str]) -> int:
-    from segmenter.runs.__main__ import main
-
-    return _ended(main, words, run_tool)
-
-
-def _convert_weights(words: Sequence[str]) -> int:
-    from segmenter.model.pretrained.convert import main
-
-    return _ended(main, words)
-
-
-def _ended(
-    program: Program, words: Sequence[str], run: Callable[[Callable[[], int]], int] = run_script
-) -> int:
-    from segmenter.base.terminal import enduring_output
-
-    with enduring_output():
-        return run(lambda: program(words))
-
-
-TOOLS: dict[str, tuple[Program, str]] = {
-    "train": (_train, "train a model as a recipe says"),
-    "predict": (_predict, "class maps from images, with a trained model"),
-    "datasets": (_datasets, "check, coverage, pack: the data of a recipe; make, stitch: imagery"),
-    "devices": (_devices, "the GPUs of this machine, and what a training would use"),
-    "input": (_input, "what the input of a recipe costs, and how many GPUs it feeds"),
-    "gpu": (_gpu, "laws and speed of this GPU server, in ten minutes: a page"),
-    "vectorise": (_vectorise, "class maps as polygons"),
-    "export": (_export, "the model for other runtimes: ONNX, SavedModel"),
-    "runs": (_runs, "report, compare, card, stac, pack, unpack: of run directories"),
-    "convert-weights": (_convert_weights, "weights of PyTorch as .safetensors"),
-    "recipes": (_recipes, "ready-made recipes: list them, copy one"),
+TOOLS = {
+    "train": Tool(".train", "train a model as a recipe says", None),
+    "predict": Tool(".predict", "class maps from images, with a trained model", None),
+    "datasets": Tool("..__main__", "check, coverage, pack: the data of a recipe; make, stitch: imagery"),
+    "devices": Tool("segmenter.devices.__main__", "the GPUs of this machine, and what a training would use"),
+    "input": Tool(".input", "what the input of a recipe costs, and how many GPUs it feeds", run_tool),
+    "gpu": Tool(".gpu.command", "laws and speed of this GPU server, in ten minutes: a page", run_tool),
+    "vectorise": Tool("segmenter.extras.vectors.__main__", "class maps as polygons", run_tool),
+    "export": Tool(
+        "segmenter.extras.export.__main__", "the model for other runtimes: ONNX, SavedModel", run_tool
+    ),
+    "runs": Tool(
+        "segmenter.runs.__main__", "report, compare, card, stac, pack, unpack: of run directories", run_tool
+    ),
+    "convert-weights": Tool("segmenter.model.pretrained.convert", "weights of PyTorch as .safetensors"),
+    "recipes": Tool(".recipes", "ready-made recipes: list them, copy one"),
 }
-"""Name → program and its purpose. Imports wait until a tool starts, so that `--help` answers at once."""
+"""By name. Imports wait until a tool is started: `--help` answers at once."""

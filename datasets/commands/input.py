@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from segmenter.base.errors import run_tool
 from segmenter.base.invocation import ToolParser, invocation, recipes_hint
+from segmenter.base.options import positive
 from segmenter.base.terminal import enduring_output
 
 
@@ -42,31 +42,18 @@ def _parser() -> ToolParser:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="as in training.global_batch=32"
     )
     parser.add_argument(
-        "--steps", type=_positive(int), default=1000, metavar="N", help="to feed at most (default: 1000)"
+        "--steps", type=positive(int), default=1000, metavar="N", help="to feed at most (default: 1000)"
     )
     parser.add_argument(
-        "--minutes", type=_positive(float), default=0.5, metavar="M", help="at most (default: 0.5)"
+        "--minutes", type=positive(float), default=0.5, metavar="M", help="at most (default: 0.5)"
     )
     parser.add_argument(
         "--need",
-        type=_positive(float),
+        type=positive(float),
         metavar="TILES_PER_S",
         help="of one card (default: what an RTX 2080 Ti takes of the recipe's model at most)",
     )
     return parser
-
-
-def _positive(kind: type) -> Any:
-    """Return a parser of numbers above 0, for argparse."""
-
-    def number(text: str) -> Any:
-        value = kind(text)
-        if not 0 < value < float("inf"):
-            raise ValueError
-        return value
-
-    number.__name__ = f"{kind.__name__} above 0"
-    return number
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def _parser() -> ToolParser:
         prog=invocation("train").removeprefix("python "),
         description="Train a segmentation model on land-cover tiles.",
     )
-    parser.settings = _setting_names
+    parser.settings = setting_names
     parser.add_argument("recipe", type=Path, help=f"a YAML recipe; {recipes_hint()}")
     parser.add_argument("--run", type=Path, help="run directory to write (default: runs/NAME of the recipe)")
     start = parser.add_mutually_exclusive_group()
@@ -77,7 +77,8 @@ def _parser() -> ToolParser:
     return parser
 
 
-def _setting_names() -> Iterable[str]:
+def setting_names() -> Iterable[str]:
+    """Return the names of all settings of recipes, for `did you mean`."""
     from segmenter.config.reading import default_recipe, flat_settings
 
     return flat_settings(default_recipe())

@@ -66,10 +66,12 @@ class Town:
         period = self.rng.uniform(0.25, 0.4)
         self.ground(site, "grass", cover, Pattern("grain", period, contrast(self.rng), 0.0, 0.10))
 
-    def slabs(self, site: Site, cover: Cover = Cover.PAVING) -> None:
+    def slabs(self, site: Site) -> None:
         """Paint paving with joints."""
         period = self.rng.uniform(0.4, 0.6)
-        self.ground(site, "paving", cover, Pattern("slabs", period, contrast(self.rng), site.angle, 0.03))
+        self.ground(
+            site, "paving", Cover.PAVING, Pattern("slabs", period, contrast(self.rng), site.angle, 0.03)
+        )
 
     def raise_up(self) -> None:
         """Cast the shadows and paint objects: low ones in the shadow of high ones, trees on top."""

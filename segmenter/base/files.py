@@ -15,7 +15,7 @@ import time
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 from segmenter.base.errors import OutputError, SegmenterError
 from segmenter.base.locks import FileLock
@@ -27,6 +27,21 @@ _LETTERS = re.compile(r"[a-z0-9_]{8}")
 """Characters that `tempfile` appends to a name."""
 _SETTLED_NS = 2_000_000_000
 """Age of a change from which on another one shows: clocks of file systems tick in up to 2 s."""
+
+
+class Closing:
+    """A context that closes itself at its end."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+        raise NotImplementedError
+
 
 FileState = tuple[str, int, int]
 """Name, bytes, and time of change in nanoseconds; -1 and -1 of a missing file."""

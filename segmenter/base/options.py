@@ -15,7 +15,6 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
-from functools import cache
 from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -177,11 +176,6 @@ def option(
 
 def options_of(kind: type) -> tuple[Option, ...]:
     """Return the options of a dataclass, in the order of its fields."""
-    return _options_of(kind)
-
-
-@cache
-def _options_of(kind: type) -> tuple[Option, ...]:
     hints, found = get_type_hints(kind), []
     for each in fields(kind):
         if Option in each.metadata:
@@ -233,6 +227,21 @@ def check_choices(request: Any) -> None:
     for each in options_of(type(request)):
         if not each.allows(value := getattr(request, each.name)):
             raise DatasetError(f"{each.flag}: expected {', '.join(each.choices)}, got {value}")
+
+
+def positive(kind: type) -> Callable[[str], Any]:
+    """Return a parser of numbers above 0, for argparse."""
+
+    def number(text: str) -> Any:
+        try:
+            if 0 < (value := kind(text)) < float("inf"):
+                return value
+        except ValueError:
+            pass
+        what = "a whole number" if kind is int else "a number"
+        raise argparse.ArgumentTypeError(f"expected {what} above 0, got {text!r}")
+
+    return number
 
 
 def whole_number(text: str) -> int:

@@ -6,6 +6,7 @@ import io
 import os
 import re
 import sys
+import tempfile
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -199,3 +200,21 @@ def quiet(silent: bool) -> Iterator[None]:
         return
     with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
         yield
+
+
+@contextmanager
+def stderr_held() -> Iterator[list[str]]:
+    """Collect the lines written to stderr in the block, also by native code, without showing them."""
+    lines: list[str] = []
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield lines
+        finally:
+            sys.stderr.flush()
+            os.dup2(stderr, 2)
+            os.close(stderr)
+            held.seek(0)
+            lines += held.read().decode(errors="replace").splitlines()

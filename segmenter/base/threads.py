@@ -35,16 +35,14 @@ def in_threads(
     unit: str,
     workers: int | None = None,
     progress: bool = True,
-    note: Callable[[Result], str] | None = None,
     at_end: Callable[[], None] = lambda: None,
 ) -> Iterator[Result]:
-    """Yield the result of `work` for each item, in order; raise the first error here and stop.
+    """Yield `work` of each item, in the order of the items; the first error ends it and is raised here.
 
     Args:
-        description, unit: texts of the progress bar on stderr.
-        workers: number of threads; None: one per processor, at most 16.
-        note: text of the progress bar after each result.
-        at_end: called after the last result, an error or Ctrl-C, before waiting for the threads.
+        description, unit: for the bar on stderr.
+        workers: threads; None: one per processor, at most 16.
+        at_end: is called before the threads are waited for, after the last result, an error or Ctrl-C.
     """
     count = workers or min(_MOST_WORKERS, os.cpu_count() or 1)
     waiting: deque[Future[Result]] = deque()
@@ -59,8 +57,6 @@ def in_threads(
                     waiting.append(pool.submit(work, item))
                 result = waiting.popleft().result()
                 bar.update()
-                if note is not None:
-                    bar.set_postfix_str(note(result), refresh=False)
                 yield result
         finally:
             at_end()
@@ -80,7 +76,6 @@ class Spread(Protocol):
         unit: str,
         workers: int | None = None,
         progress: bool = True,
-        note: Callable[[Result], str] | None = None,
         at_end: Callable[[], None] = lambda: None,
     ) -> Iterator[Result]:
         """Yield results as `in_threads` does."""

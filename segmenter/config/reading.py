@@ -44,10 +44,10 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     return _overridden(data, overrides, str(path))
 
 
-def default_recipe(overrides: Sequence[str] = ()) -> Recipe:
-    """Return every setting's default, with overrides applied; its dataset does not exist."""
+def default_recipe() -> Recipe:
+    """Return every setting's default; its dataset is nowhere."""
     data = {"name": "defaults", "dataset": {"kind": "potsdam", "root": "nowhere"}}
-    return _overridden(data, overrides, "the defaults")
+    return recipe_from(data, "the defaults")
 
 
 def _overridden(data: dict[str, Any], overrides: Sequence[str], where: str) -> Recipe:

@@ -31,10 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from segmenter.config.devices import DistributionConfig
     from segmenter.devices import report
+    from segmenter.devices.driver import machine_gpus
     from segmenter.devices.strategy import describe
     from segmenter.extras.strategies import make_devices
 
-    machine, seen = report.machine_and_seen(args.logical_devices)
+    machine, seen = machine_gpus(), report.look(args.logical_devices)
     distribution = DistributionConfig() if recipe is None else recipe.distribution
     precision = "float32" if recipe is None else recipe.training.precision
     devices, refused = None, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -83,14 +84,20 @@ class MachineGpus:
     @property
     def named(self) -> tuple[str, ...] | None:
         """Names in CUDA_VISIBLE_DEVICES up to the first that is empty or -1; None if it is not set."""
-        if self.hidden is None:
-            return None
-        names: list[str] = []
-        for name in (part.strip() for part in self.hidden.split(",")):
-            if name in ("", "-1"):
-                break
-            names.append(name)
-        return tuple(names)
+        return _names(self.hidden)
+
+
+def named_gpus() -> tuple[str, ...] | None:
+    """Return the names in CUDA_VISIBLE_DEVICES, up to the first that is not there; None: it is not set."""
+    return _names(os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def _names(visible: str | None) -> tuple[str, ...] | None:
+    """Return names up to the first that is empty or -1: CUDA ignores what comes after it."""
+    if visible is None:
+        return None
+    names = (name.strip() for name in visible.split(","))
+    return tuple(itertools.takewhile(lambda name: name not in ("", "-1"), names))
 
 
 def machine_gpus() -> MachineGpus:

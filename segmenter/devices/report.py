@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,8 +13,8 @@ from typing import Any
 
 from segmenter.base.invocation import installation
 from segmenter.base.machine import machine_memory, usable_cores
-from segmenter.base.terminal import aligned
-from segmenter.devices.driver import MachineGpus, machine_gpus
+from segmenter.base.terminal import aligned, stderr_held
+from segmenter.devices.driver import MachineGpus
 from segmenter.devices.installed import cuda_libraries
 from segmenter.devices.setup import Device, processor_model
 from segmenter.devices.strategy import Devices
@@ -70,7 +67,7 @@ def look(logical_devices: int | None = None) -> Seen:
     from segmenter.devices.setup import load_tensorflow
 
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # its warnings say which library it lacks
-    with _log() as lines:
+    with stderr_held() as lines:
         load_tensorflow(logical_devices)
         import tensorflow as tf
 
@@ -89,24 +86,6 @@ def look(logical_devices: int | None = None) -> Seen:
 def _gpu(gpu: Any, details: dict[str, Any]) -> SeenGpu:
     name = gpu.name.removeprefix("/physical_device:")
     return SeenGpu(name, str(details.get("device_name", "GPU")), tuple(details.get("compute_capability", ())))
-
-
-@contextmanager
-def _log() -> Iterator[list[str]]:
-    """Collect the lines written to stderr in the block, also by native code, without showing them."""
-    lines: list[str] = []
-    sys.stderr.flush()
-    stderr = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
-        try:
-            yield lines
-        finally:
-            sys.stderr.flush()
-            os.dup2(stderr, 2)
-            os.close(stderr)
-            held.seek(0)
-            lines += held.read().decode(errors="replace").splitlines()
 
 
 # ------------------------------------------------------------------------------- why not more
@@ -280,8 +259,3 @@ def _all_cards(devices: Devices) -> bool:
     """Return True if each replica has a separate GPU."""
     cards = {device.card for device in devices.used if device.name.startswith("GPU")}
     return len(cards) == devices.replicas
-
-
-def machine_and_seen(logical_devices: int | None = None) -> tuple[MachineGpus, Seen]:
-    """Return the machine's GPUs, and TensorFlow's view of them."""
-    return machine_gpus(), look(logical_devices)

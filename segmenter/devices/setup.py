@@ -10,7 +10,6 @@ import functools
 import os
 import platform
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -21,9 +20,9 @@ from typing import Any
 from segmenter.base.errors import DeviceError
 from segmenter.base.invocation import installation
 from segmenter.base.machine import machine_memory, shortages
-from segmenter.base.terminal import say
+from segmenter.base.terminal import say, stderr_held
 from segmenter.config.devices import DistributionConfig, MemoryLimit, share_of_card
-from segmenter.devices.driver import ask
+from segmenter.devices.driver import ask, named_gpus
 from segmenter.devices.installed import cuda_libraries, how_to_install
 
 _GREETINGS = ("absl::InitializeLog()", "oneDNN custom operations are on", "to use available CPU instructions")
@@ -95,19 +94,14 @@ def _check_room() -> None:
 @contextmanager
 def _without_greetings() -> Iterator[None]:
     """Hide TensorFlow's greeting on stderr, printed before its log level applies; pass everything else."""
-    sys.stderr.flush()
-    stderr = os.dup(2)
-    with tempfile.TemporaryFile() as held:
-        os.dup2(held.fileno(), 2)
-        try:
+    lines: list[str] = []
+    try:
+        with stderr_held() as lines:
             yield
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
-            held.seek(0)
-            for line in held.read().decode(errors="replace").splitlines():
-                if not any(greeting in line for greeting in _GREETINGS):
-                    say(line, aside=True)
+    finally:
+        for line in lines:
+            if not any(greeting in line for greeting in _GREETINGS):
+                say(line, aside=True)
 
 
 # ------------------------------------------------------------------------------- before the start
@@ -339,10 +333,8 @@ def gpus_expected(config: DistributionConfig, logical_devices: int | None = None
     if logical_devices is not None:
         return 0
     limits = [cards_listed()]
-    if (named := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        words = [word.strip() for word in named.split(",")]
-        hidden = next((i for i, word in enumerate(words) if word in ("", "-1")), len(words))
-        limits.append(hidden)  # CUDA ignores what comes after one that is not there
+    if (named := named_gpus()) is not None:
+        limits.append(len(named))
     limits += [len(numbers) for numbers in (config.visible_devices, config.devices) if numbers is not None]
     if config.strategy == "one_device":
         limits.append(1)
@@ -358,9 +350,8 @@ def overlooked_gpus(*, cpu_chosen: bool = False) -> str:
     Args:
         cpu_chosen: True if the CPU was chosen by another setting.
     """
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    hidden = named is not None and named.strip().split(",")[0] in ("", "-1")
-    count = 0 if cpu_chosen or hidden else cards_listed()
+    named = named_gpus()
+    count = 0 if cpu_chosen or named == () else cards_listed()
     if not count:
         return ""
     import tensorflow as tf
@@ -386,7 +377,7 @@ def smallest_card() -> int | None:
     """
     if (elsewhere := _ELSEWHERE.get()) is not None:
         return elsewhere[0]
-    if os.environ.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1"):
+    if named_gpus() == ():
         return None
     return min((size for _, size in _ask_driver()), default=None)
 

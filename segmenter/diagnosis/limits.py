@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import DatasetError
+from segmenter.base.errors import DatasetError, counted
 from segmenter.config.recipe import Recipe, SamplingConfig
 from segmenter.diagnosis.data import Lever, Limit
 from segmenter.grid.scenes import Dataset
@@ -114,8 +114,8 @@ def _no_pixel(names: list[str]) -> str:
 def _why(case: _Case) -> str:
     name, pixels = case.name, case.recipe.sampling.min_pixels
     if case.held == 0:
-        scenes = _count(int(case.statistics.scenes_K[case.id]), "scene")
-        total = _count(int(case.statistics.pixels_K[case.id]), "pixel")
+        scenes = counted(int(case.statistics.scenes_K[case.id]), "scene")
+        total = counted(int(case.statistics.pixels_K[case.id]), "pixel")
         return f"{name} has {total} in {scenes}, but no tile shows {pixels} of them: no batch holds it."
     share = case.held / case.tiles
     text = f"{name} is held by the fewest tiles: {case.held} of {case.tiles} ({share:.2%}). "
@@ -128,7 +128,7 @@ def _at_the_recipes_batch(case: _Case) -> str:
         result = planned(case.dataset, case.index, case.recipe, case.batch)
     except DatasetError as error:
         return f"At the recipe's global batch of {case.batch} no epoch is planned: {error}."
-    steps = _count(result.steps, "step")
+    steps = counted(result.steps, "step")
     if case.id in result.best_effort:
         most = 1 + case.recipe.sampling.max_repeats_per_tile
         return (
@@ -139,13 +139,9 @@ def _at_the_recipes_batch(case: _Case) -> str:
     text = f"{at} {steps}, no more than tiles that hold it: it forces no repeats."
     if result.coverage_repeats:
         text += (
-            f" How the classes fall together costs {_count(result.coverage_repeats, 'repeat')} all the same."
+            f" How the classes fall together costs {counted(result.coverage_repeats, 'repeat')} all the same."
         )
     return text
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 # ------------------------------------------------------------------------------------------ levers
@@ -185,7 +181,7 @@ def _rest_of_the_plan(case: _Case, batch: int) -> str:
         return "."
     if repeats == 0:
         return "; the plan at that size repeats nothing."
-    return f"; how the classes fall together costs {_count(repeats, 'repeat')} all the same."
+    return f"; how the classes fall together costs {counted(repeats, 'repeat')} all the same."
 
 
 def _promised_from(case: _Case) -> str:
@@ -221,7 +217,7 @@ def _min_pixels(case: _Case) -> str:
     if would <= case.held:
         return ""
     return (
-        f"With sampling.min_pixels: {_LEAST_PIXELS} instead of {pixels}, {_count(would, 'tile')} would hold "
+        f"With sampling.min_pixels: {_LEAST_PIXELS} instead of {pixels}, {counted(would, 'tile')} would hold "
         f"{case.name} instead of {case.held}; lower it no further, a few pixels teach little."
     )
 
@@ -269,7 +265,7 @@ def _label(case: _Case) -> str:
     share_S = pixels_SK[:, c] / np.maximum(pixels_SK.sum(axis=1), 1)
     most = [int(s) for s in np.lexsort((-share_S, -tiles_S))[:_NAMED_SCENES] if pixels_SK[s, c] > 0]
     named = ", ".join(
-        f"{index.scenes[s].name} ({_count(int(tiles_S[s]), 'tile')}, {share_S[s]:.2%} of its pixels)"
+        f"{index.scenes[s].name} ({counted(int(tiles_S[s]), 'tile')}, {share_S[s]:.2%} of its pixels)"
         for s in most
     )
     scenes = int(case.statistics.scenes_K[c])
@@ -278,6 +274,6 @@ def _label(case: _Case) -> str:
     missing = -(-(case.tiles - case.batch * case.held) // (case.batch - 1)) if case.batch > 1 else 0
     if missing > 0:
         text += (
-            f" {_count(missing, 'more tile')} with it would do at the recipe's global batch of {case.batch}."
+            f" {counted(missing, 'more tile')} with it would do at the recipe's global batch of {case.batch}."
         )
     return text

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.evaluation.drawing import hex_colour, name_legend, new_figure, one_line, save_figure
+from segmenter.evaluation.drawing import hex_colour, name_legend, new_figure, one_line
 from segmenter.evaluation.scores import ConfusionMatrix, Scores
 from segmenter.grid.geometry import Size
 from segmenter.grid.labels import IGNORE, ClassMap
@@ -33,37 +33,6 @@ _NO_CLASS = "ignored or no data"
 _SMALLEST_PANEL, _NARROWEST_SLOT, _NARROWEST_PICTURE = 320, 100, 520  # pixels, for captions and legend
 
 
-def side_by_side(
-    image_HWC: NDArray[Any],
-    label_HW: NDArray[np.uint8] | None,
-    prediction_HW: NDArray[np.uint8],
-    classes: ClassMap,
-    path: Path,
-    title: str = "",
-    *,
-    valid_HW: NDArray[np.bool_] | None = None,
-    of: Size | None = None,
-    side: int = 2000,
-) -> None:
-    """Draw image, label (if any) and prediction side by side with a legend, as a PNG.
-
-    Args:
-        image_HWC: any number type and band count; the first three bands (or the first, in grey) are stretched
-            from their 2 % to their 98 % quantile over the valid pixels.
-        label_HW: class ids; `IGNORE` is hatched.
-        prediction_HW: class ids; `IGNORE` (nodata) is hatched.
-        path: path of the PNG, written completely or not at all.
-        valid_HW: mask of image data; by default, where the prediction is not nodata.
-        of: original size, if the arrays are already subsampled, for the caption.
-        side: approximate longer side of the picture in pixels; larger rasters are subsampled, not averaged,
-            so that no false class appears.
-    """
-    panels = scene_panels(
-        image_HWC, label_HW, prediction_HW, classes, title, valid_HW=valid_HW, of=of, side=side
-    )
-    save_figure(panels, path)
-
-
 def scene_panels(
     image_HWC: NDArray[Any],
     label_HW: NDArray[np.uint8] | None,
@@ -75,7 +44,18 @@ def scene_panels(
     of: Size | None = None,
     side: int = 2000,
 ) -> Figure:
-    """Return the figure that `side_by_side` writes."""
+    """Return image, label (where there is one) and prediction side by side, with a legend.
+
+    Args:
+        image_HWC: any number type and band count; the first three bands (or the first, in grey) are
+            stretched from their 2 % to their 98 % quantile over the valid pixels.
+        label_HW: class ids; `IGNORE` is hatched.
+        prediction_HW: class ids; `IGNORE` (nodata) is hatched.
+        valid_HW: where the image has data; by default, where the prediction is not nodata.
+        of: the size of what the arrays are thinned out of already, for the caption.
+        side: the longer side of the picture in pixels, about; larger rasters are thinned out, not blended,
+            so that no class is invented.
+    """
     ids = {"label": label_HW, "prediction": prediction_HW}
     given = {name: array for name, array in ids.items() if array is not None}
     for name, array in given.items():
@@ -90,17 +70,6 @@ def scene_panels(
     whole = image_HWC.shape[:2] if of is None else (of.height, of.width)
     caption = _shrunk(title, whole, step * max(1, round(whole[0] / image_HWC.shape[0])))
     return panels_figure(panels, classes, hatched, caption, side)
-
-
-def class_map_picture(
-    ids_HW: NDArray[np.uint8], classes: ClassMap, path: Path, title: str = "", *, side: int = 2000
-) -> None:
-    """Draw one map of class ids in the classes' colours, with a legend, as a PNG."""
-    step = _step(ids_HW.shape, 1, side)
-    thin = ids_HW[::step, ::step]
-    title = _shrunk(title, ids_HW.shape, step)
-    panels = {"": coloured(thin, classes)}
-    save_figure(panels_figure(panels, classes, bool((thin == IGNORE).any()), title, side), path)
 
 
 def stretched(image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_]) -> NDArray[np.uint8]:
@@ -118,17 +87,13 @@ def stretched(image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_]) -> NDArray[n
     return np.where(valid[..., None], picture, _hatching(valid.shape))
 
 
-def confusion_figure(confusion: ConfusionMatrix | Scores, path: Path, title: str = "") -> None:
-    """Draw the confusion matrix as a heat map, each row in percent of its true class, as a PNG.
-
-    `Scores` are drawn with the classes of their protocol and its text as title; pixels predicted as an
-    uncounted class, if any, get an extra column. A class absent from the truth has an empty row.
-    """
-    save_figure(confusion_panel(confusion, title), path)
-
-
 def confusion_panel(confusion: ConfusionMatrix | Scores, title: str = "") -> Figure:
-    """Return the figure that `confusion_figure` writes."""
+    """Return the confusion matrix as a heat map, each row in percent of its true class.
+
+    Scores give the classes that their protocol counts, under its text as the title; pixels that were
+    predicted as a class that is not counted have a column of their own where there are any. A class that does
+    not occur in the truth has an empty row.
+    """
     counts = confusion.matrix
     if isinstance(confusion, Scores):
         rows, title = list(confusion.protocol.classes), title or str(confusion.protocol)

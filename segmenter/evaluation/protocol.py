@@ -58,20 +58,14 @@ class Protocol:
             )
         return cls(wanted.classes, labels, split, tta, tuple(scenes), name)
 
-    def differences(self, other: Protocol, *, scenes: bool = True) -> list[str]:
+    def differences(self, other: Protocol) -> list[str]:
         """Return the differences to another protocol, one phrase each; empty if scores are comparable."""
         mine, theirs = asdict(self), asdict(other)
-        left_out = {"name"} if scenes else {"name", "scenes"}
         return [
             f"{key}: {_listed(mine[key])} and {_listed(theirs[key])}"
             for key in mine
-            if key not in left_out and _comparable(mine[key]) != _comparable(theirs[key])
+            if key != "name" and _comparable(mine[key]) != _comparable(theirs[key])
         ]
-
-    def require_same(self, other: Protocol, *, scenes: bool = True) -> None:
-        """Raise a `ScoreError` that names the differences, if there are any."""
-        if different := self.differences(other, scenes=scenes):
-            raise ScoreError(f"scores of different protocols: {'; '.join(different)}; score both alike")
 
     def __str__(self) -> str:
         scenes = f"{len(self.scenes)} scene{'s' * (len(self.scenes) != 1)}"

@@ -27,7 +27,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -217,21 +217,6 @@ class Scores:
     def pixels(self) -> int:
         """Number of labelled pixels that are scored."""
         return int(self.truth_pixels.sum())
-
-    def merged(self, other: Scores) -> Scores:
-        """Return scores over the scenes of both, from the sum of their matrices.
-
-        Raises:
-            ScoreError: the protocols differ, or a scene would be counted twice.
-        """
-        self.protocol.require_same(other.protocol, scenes=False)
-        if twice := sorted(set(self.protocol.scenes) & set(other.protocol.scenes)):
-            raise ScoreError(f"scores of one scene cannot be added to themselves: {', '.join(twice)}")
-        order = [other.protocol.classes.index(name) for name in self.protocol.classes]
-        protocol = replace(self.protocol, scenes=self.protocol.scenes + other.protocol.scenes)
-        matrix = self.matrix + other.matrix[np.ix_(order, order)]
-        void = self.without_data + other.without_data
-        return Scores(protocol, matrix, self.missed + other.missed[order], void)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON: fractions of 1, null where undefined; `from_dict` is the inverse."""

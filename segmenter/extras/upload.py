@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
@@ -20,14 +19,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from segmenter.base.addresses import masked
 from segmenter.base.errors import DatasetError, OutputError, RasterError, SegmenterError, plain
 from segmenter.base.files import caches, gibibytes
+from segmenter.base.sealed import digest
 from segmenter.base.terminal import say
 from segmenter.mapping.finisher import Finisher
-from segmenter.mapping.folder.journal import Entry, Facts, digest, file_facts
+from segmenter.mapping.folder.journal import Entry, Facts, file_facts
 from segmenter.raster.remote.buckets import Place, client, code_of, listing, naming_store, payer
 from segmenter.raster.remote.settings import RemotePath
 
@@ -277,11 +277,10 @@ class Uploads(Finisher):
 
     def _write(self, path: Path, facts: Facts, marks: dict[str, str], condition: dict[str, str]) -> None:
         what = {"Bucket": self.place.bucket, "Key": self.place.key(path.name), **payer()}
-        with _checked(path, facts) as parts:
-            if facts["bytes"] <= PART_BYTES:
-                body = b"".join(parts)
-                self._client.put_object(**what, Body=body, Metadata=marks, **condition)
-                return
+        parts = _parts(path, facts)
+        if facts["bytes"] <= PART_BYTES:
+            self._client.put_object(**what, Body=b"".join(parts), Metadata=marks, **condition)
+        else:
             self._write_parts(what, parts, marks, condition)
 
     def _write_parts(
@@ -308,36 +307,27 @@ class Uploads(Finisher):
 _PART = ("ETag", "ChecksumCRC32", "ChecksumCRC32C", "ChecksumCRC64NVME", "ChecksumSHA256")
 
 
-@contextlib.contextmanager
-def _checked(path: Path, facts: Facts) -> Iterator[Iterator[bytes]]:
+def _parts(path: Path, facts: Facts) -> Iterator[bytes]:
     """Yield a file's bytes in parts; the last part only if the file matches the journal.
 
     Raises:
         OutputError: the file does not match, or cannot be read.
     """
-    size = max(PART_BYTES, -(-int(facts["bytes"]) // _MOST_PARTS))
+    size, total = max(PART_BYTES, -(-int(facts["bytes"]) // _MOST_PARTS)), hashlib.sha256()
     try:
         with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size != facts["bytes"]:
-                raise OutputError(f"{path}: has changed since it was finished; it is not uploaded")
-            yield _parts(file, size, path, facts["sha256"])
+            part = file.read(size)
+            while True:
+                total.update(part)
+                after = file.read(size)
+                if not after and total.hexdigest() != facts["sha256"]:
+                    raise OutputError(f"{path}: has changed since it was finished; it is not uploaded")
+                yield part
+                if not after:
+                    return
+                part = after
     except OSError as error:
-        if type(error).__module__ != "builtins":
-            raise
         raise OutputError(f"{path}: cannot read it: {error.strerror}") from None
-
-
-def _parts(file: BinaryIO, size: int, path: Path, sha256: str) -> Iterator[bytes]:
-    total, part = hashlib.sha256(), file.read(size)
-    while True:
-        total.update(part)
-        after = file.read(size)
-        if not after and total.hexdigest() != sha256:
-            raise OutputError(f"{path}: has changed since it was finished; it is not uploaded")
-        yield part
-        if not after:
-            return
-        part = after
 
 
 def _most_bytes(style: MapStyle, job: MapJob) -> int:

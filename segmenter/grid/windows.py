@@ -168,3 +168,10 @@ def window_for(size: int, radius: int, stride: int) -> Size:
     halo = -(-radius // stride) * stride
     side = size if size > 2 * halo else 4 * halo
     return Size(side, side).round_up(stride)
+
+
+def row_strips(size: Size, pixels: int) -> Iterator[Window]:
+    """Yield full-width windows of at most `pixels` pixels (but one row at least), from top to bottom."""
+    step = max(1, pixels // max(1, size.width))
+    for row in range(0, size.height, step):
+        yield Window(row, 0, min(step, size.height - row), size.width)

@@ -22,7 +22,7 @@ from segmenter.base.errors import DeviceError
 from segmenter.base.threads import Prefetch
 from segmenter.grid.geometry import Window
 from segmenter.inference.events import Batch, J, Piece
-from segmenter.inference.prediction import Predictor, Worker, checked
+from segmenter.inference.prediction import Predictor, Worker
 
 _WAITING = 2
 """Results that may wait for an earlier one, for each batch that the devices take at once."""
@@ -118,6 +118,6 @@ class _Device:
             return list(self._worker.weighted(image, valid, rows, cols))
         # One part of all windows: no more than that leaves the device, where it can.
         box = Window.around(piece.within for piece in pieces)
-        prediction = checked(self._worker.part(image, valid, box), (len(valid), box.height, box.width))
+        prediction = self._worker.part(image, valid, box)
         parts = [piece.within.relative_to(box).slices() for piece in pieces]
         return [prediction[i][where].masked(pieces[i].valid) for i, where in enumerate(parts)]

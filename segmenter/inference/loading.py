@@ -13,7 +13,7 @@ from segmenter.base.files import file_state
 from segmenter.devices.setup import computing_on, overlooked_gpus, smallest_card
 from segmenter.inference.prediction import ExtraOutputs, Predictor
 from segmenter.model.receptive_field import NetworkGeometry
-from segmenter.model.size import check_learned, check_weights, is_described
+from segmenter.model.size import check_weights, weight_shapes
 from segmenter.runs.checkpoints import assign_weights, learned_weights
 from segmenter.runs.ensemble import AnyRun, members
 from segmenter.runs.run import RUN_FILE, Run
@@ -100,18 +100,20 @@ def _load(run: AnyRun, wanted: ExtraOutputs, tta: str, policies: Sequence[str]) 
 def _weights(run: Run) -> Arrays:
     """Return the weights for prediction; refuse misfits before TensorFlow is imported, if possible."""
     arrays = learned_weights(run.weights())
-    if is_described(run.recipe.model):
-        check_learned(arrays, run.recipe.model, run.band_count, len(run.classes), run.weights_file())
+    if (model := run.recipe.model).kind == "unet":
+        shapes = weight_shapes(model, run.band_count, len(run.classes))
+        check_weights(arrays, shapes, run.weights_file())
     return arrays
 
 
 def _member(run: Run, arrays: Arrays, precision: str) -> Member:
     """Return a run's model on TensorFlow's current device."""
     from segmenter.inference.function import Member
-    from segmenter.model.building import build_model, network_geometry, shapes_of
+    from segmenter.model.building import build_model, shapes_of
+    from segmenter.model.receptive_field import network_geometry
 
     model = build_model(run.recipe.model, run.band_count, len(run.classes), dtype=precision)
-    if not is_described(run.recipe.model):
+    if run.recipe.model.kind != "unet":
         check_weights(arrays, shapes_of(model), run.weights_file())
     assign_weights(model, arrays, "model", predicting=True)
     _check_geometry(run, network_geometry(model))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -143,7 +143,7 @@ class Worker(Protocol):
 
 
 class Predictor(Protocol):
-    """Interface of a model for prediction: see `loading.load_predictor`; `FunctionPredictor` for NumPy."""
+    """A model as prediction takes it: see `loading.load_predictor`."""
 
     @property
     def wanted(self) -> ExtraOutputs:
@@ -159,73 +159,3 @@ class Predictor(Protocol):
 
     def __call__(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_]) -> Prediction:
         """Return the prediction of whole windows."""
-
-
-PredictBatch = Callable[[NDArray[Any], NDArray[np.bool_]], Prediction]
-"""(B, H, W, C) pixels in the raster's own type and (B, H, W) valid → their prediction."""
-
-WeighBatch = Callable[[NDArray[Any], NDArray[np.bool_], NDArray[Any], NDArray[Any]], NDArray[np.float32]]
-"""The same with (B, H) and (B, W) weights → (B, H, W, K) weighted probabilities."""
-
-
-@dataclass(frozen=True)
-class FunctionPredictor:
-    """A plain function as a `Predictor` of one device.
-
-    Attributes:
-        function: function that predicts whole windows.
-        wanted: its outputs besides class ids.
-        classes: number of classes K; 0 if no probabilities are requested.
-        weigh: function that returns weighted probabilities; None: windows cannot be blended.
-        at_once: number of concurrent batches; above 1, the function is called from as many threads.
-    """
-
-    function: PredictBatch
-    wanted: ExtraOutputs = field(default_factory=ExtraOutputs)
-    classes: int = 0
-    weigh: WeighBatch | None = None
-    at_once: int = 1
-
-    @property
-    def workers(self) -> Sequence[Worker]:
-        """The predictor itself: one device."""
-        return (self,)
-
-    def __call__(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_]) -> Prediction:
-        return self.function(image_BHWC, valid_BHW)
-
-    def part(self, image_BHWC: NDArray[Any], valid_BHW: NDArray[np.bool_], box: Window) -> Prediction:
-        """Predict like `Worker.part`; the function computes all of each window.
-
-        Raises:
-            ValueError: the function returned ids of another shape or type.
-        """
-        return checked(self.function(image_BHWC, valid_BHW), valid_BHW.shape)[:, *box.slices()]
-
-    def weighted(
-        self,
-        image_BHWC: NDArray[Any],
-        valid_BHW: NDArray[np.bool_],
-        rows_BH: NDArray[np.float32],
-        cols_BW: NDArray[np.float32],
-    ) -> NDArray[np.float32]:
-        """Predict like `Worker.weighted`.
-
-        Raises:
-            ValueError: `weigh` is None.
-        """
-        if self.weigh is None:
-            raise ValueError("blending windows: expected a predictor with `weigh`, got one without")
-        return self.weigh(image_BHWC, valid_BHW, rows_BH, cols_BW)
-
-
-def checked(found: Prediction, expected: tuple[int, ...]) -> Prediction:
-    """Return a prediction of windows, if its ids have the expected shape and type uint8.
-
-    Raises:
-        ValueError: shape or type differ.
-    """
-    if found.ids.shape != expected or found.ids.dtype != np.uint8:
-        got = f"{found.ids.shape} of {found.ids.dtype}"
-        raise ValueError(f"predict gave {got} for windows of {expected}")
-    return found

@@ -11,20 +11,14 @@ one large scene. This module handles arrays and windows only; a `Predictor` comp
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Generator, Iterable
 
 from segmenter.base.threads import Prefetch
-from segmenter.grid.geometry import Window
 from segmenter.inference.blending import Blender
 from segmenter.inference.dealing import compute_all
-from segmenter.inference.events import Event, Failed, Finished, J, Job, Mapped, Piece, Readable
+from segmenter.inference.events import Event, Failed, Finished, J, Job, Mapped, Piece
 from segmenter.inference.prediction import (
     ExtraOutputs,
-    FunctionPredictor,
     Prediction,
     Predictor,
 )
@@ -35,13 +29,11 @@ __all__ = [
     "ExtraOutputs",
     "Failed",
     "Finished",
-    "FunctionPredictor",
     "Job",
     "Mapped",
     "Prediction",
     "Predictor",
     "Tiling",
-    "classify",
     "classify_all",
 ]
 
@@ -83,32 +75,3 @@ def classify_all(
                     yield Mapped(entry.job, entry.keep, next(found) if entry.computed else blank)
                 if not isinstance(entry, Piece):
                     yield entry
-
-
-def classify(
-    raster: Readable, part: Window, tiling: Tiling, predict: Predictor
-) -> Iterator[tuple[Window, NDArray[np.uint8]]]:
-    """Yield class ids of a part of one open raster, by windows in its coordinates, row by row.
-
-    The raster is read in another thread: do not use it before the last window.
-
-    Raises:
-        RasterError: a window cannot be read.
-    """
-    for event in classify_all([_Opened(raster, part)], tiling, predict, readers=1):
-        if isinstance(event, Failed):
-            raise event.error
-        if isinstance(event, Mapped):
-            yield event.window, event.ids
-
-
-@dataclass(frozen=True)
-class _Opened:
-    raster: Readable
-    part: Window
-    columns: None = None
-    done_rows: int = 0
-    abandoned: bool = False
-
-    def open(self) -> contextlib.AbstractContextManager[Readable]:
-        return contextlib.nullcontext(self.raster)

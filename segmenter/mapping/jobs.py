@@ -93,7 +93,7 @@ class RasterRequest:
         raster.mean_C = self.mean_C
         if len(raster.bands) != self.band_count:
             info = raster.info
-            raster.__exit__(None, None, None)
+            raster.close()
             raise RasterError(f"{path}: {self._band_mismatch(info, len(raster.bands))}")
         return raster
 

@@ -142,7 +142,8 @@ def write_scores(outcome: Outcome, scoring: Scoring) -> str:
     Besides the total, `scores.json` has the scores and map name of each scene under `per_scene`, and those of
     each scale stratum under `per_scale` if the scenes' scales differ.
     """
-    from segmenter.evaluation.figures import confusion_figure  # brings matplotlib
+    from segmenter.evaluation.drawing import save_figure
+    from segmenter.evaluation.figures import confusion_panel  # brings matplotlib
 
     # By name: the same file whether the maps were made by this call or by earlier ones.
     each = {_scene(job): (job, tallies) for job, tallies in outcome.each}
@@ -155,7 +156,7 @@ def write_scores(outcome: Outcome, scoring: Scoring) -> str:
     score_file, figure = (scoring.call.request.output / name for name in SCORE_FILES)
     outcome.further += [score_file, figure]
     scores.write(score_file, {"per_scene": per_scene, **scale_facts(by_scale)})
-    confusion_figure(scores, figure, f"{scoring.call.run.recipe.name}: {protocol}")
+    save_figure(confusion_panel(scores, f"{scoring.call.run.recipe.name}: {protocol}"), figure)
     tables = [scene_table(alone)] if len(alone) > 1 else []
     return "\n\n".join([*tables, *([scale_table(by_scale)] if by_scale else []), scores.table()])
 

@@ -36,7 +36,7 @@ from segmenter.mapping.folder.journal import JOURNAL
 from segmenter.mapping.folder.state import FolderState, neighbour_facts
 from segmenter.mapping.gsd import cost, groups, lay_grids
 from segmenter.mapping.jobs import Bounds, MapJob, RasterRequest
-from segmenter.mapping.outputs.writing import Progress, write_maps
+from segmenter.mapping.outputs.writing import write_maps
 from segmenter.mapping.plan import check_outputs, differences, join, plan_maps
 from segmenter.mapping.request.map_request import MapRequest
 from segmenter.mapping.request.truth import Images, check_shared, images_of_inputs
@@ -320,7 +320,7 @@ def _write(
     remove_leftovers(call.request.output)
     start, pixels = time.perf_counter(), finished + _pixels(waiting)
     with tqdm(total=pixels, initial=finished, unit="pixel", unit_scale=True, disable=no_bar()) as bar:
-        outcome = write_maps(call, waiting, tiling, compute, folder_state, Progress(bar))
+        outcome = write_maps(call, waiting, tiling, compute, folder_state, bar)
     _tell_written(outcome, folder_state, call.request.output, time.perf_counter() - start)
     return outcome
 

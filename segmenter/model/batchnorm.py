@@ -44,22 +44,19 @@ class Moments(NamedTuple):
 
 @keras.saving.register_keras_serializable("segmenter")
 class SyncBatchNorm(keras.layers.BatchNormalization):
-    """`keras.layers.BatchNormalization` with the statistics of the whole global batch.
+    """`keras.layers.BatchNormalization` with the statistics of the global batch.
 
-    It takes the same arguments (without `renorm`), has the same weights in the same order, and gives the same
-    results on one device. In training, statistics are over the pixels of all replicas, weighted by their
-    counts; a replica may have none. 16-bit inputs are stored unchanged for the backward pass and computed in
-    float32. The moving variance is biased, as in Keras. A global batch without pixels does not change the
-    moving statistics. Inference is Keras' own, without a collective.
+    Takes its arguments (without `renorm`), has its weights under the same names and in the same order, and
+    on one device computes what it does. Training, statistics are those of the pixels of all replicas,
+    weighted by how many each has; one without any is right. 16-bit inputs are kept for the backward pass as
+    they are, and computed with in float32. The moving variance is the biased one, as Keras' is. A global
+    batch without a pixel leaves the moving statistics alone. Inference is Keras' own, without a collective.
 
-    A mask has the inputs' shape without the last axis (channels), as in Keras; unlike in Keras, it is also
-    correct over replicas.
-
-    Every replica writes the same moving statistics to its own copy; the first replica's copy is saved. In a
-    cross-replica context, in which a layer is at most traced, it normalises by its own input.
+    Every replica writes the same moving statistics to its own copy; the first replica's is saved. In a
+    cross-replica context, in which a layer is at most traced, it normalises by what it is given.
 
     Raises:
-        ValueError: `renorm`; a mask that does not fit.
+        ValueError: `renorm`.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -81,7 +78,7 @@ class SyncBatchNorm(keras.layers.BatchNormalization):
         with keras.name_scope(self.name, caller=self):
             return keras.Variable(dtype=self.variable_dtype, **shared, **options)
 
-    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
         """Normalise the inputs: by the global batch if training, else by the moving statistics.
 
         If frozen, it computes the same in training as at inference, in fewer passes over the pixels.
@@ -92,14 +89,13 @@ class SyncBatchNorm(keras.layers.BatchNormalization):
         dtype = tf.float64 if inputs.dtype == tf.float64 else tf.float32
         if not self.trainable:
             return tf.cast(self._by_moving_statistics(inputs, axes, dtype), self.compute_dtype)
-        mask = None if mask is None else self._mask_like(inputs, mask)
         pixels = tf.cast(tf.stop_gradient(inputs), dtype)  # the backward pass below accounts for all of it
-        moments = over_replicas(local_moments(pixels, axes, mask))
+        moments = over_replicas(local_moments(pixels, axes))
         self._follow(self.moving_mean, moments.mean, moments.count)
         self._follow(self.moving_variance, moments.variance, moments.count)
         gamma = tf.cast(self.gamma, dtype) if self.scale else tf.ones_like(moments.mean)
         beta = tf.cast(self.beta, dtype) if self.center else tf.zeros_like(moments.mean)
-        function = _normalisation(moments, self.epsilon, axes, mask)
+        function = _normalisation(moments, self.epsilon, axes)
         return tf.cast(function(inputs, gamma, beta), self.compute_dtype)
 
     def _by_moving_statistics(self, inputs: Any, axes: Sequence[int], dtype: Any) -> Any:
@@ -124,31 +120,17 @@ class SyncBatchNorm(keras.layers.BatchNormalization):
         # A batch that overflows is skipped by the loss scale, and must not stay in the statistics for good.
         moving.assign(tf.where((count > 0) & tf.math.is_finite(value), after, before))
 
-    def _mask_like(self, inputs: Any, mask: Any) -> Any:
-        """Return a mask in the shape of the inputs with one channel."""
-        rank = len(inputs.shape)
-        if len(mask.shape) != rank - 1 or self.axis not in (-1, rank - 1):
-            raise ValueError(
-                f"SyncBatchNorm: expected a mask of the inputs' shape {tuple(inputs.shape)} without the "
-                f"channels, and these last; got shape {tuple(mask.shape)}, axis {self.axis}"
-            )
-        return tf.broadcast_to(tf.cast(mask, tf.bool)[..., None], tf.shape(inputs[..., :1]))
 
-
-def local_moments(x: Any, axes: Sequence[int], mask: Any = None) -> Moments:
-    """Return the moments of one replica's pixels, possibly none, in two passes.
+def local_moments(x: Any, axes: Sequence[int]) -> Moments:
+    """Return the moments of one replica's pixels, also of none, in two passes.
 
     Args:
         x: float32 or float64.
-        axes: all axes except that of channels.
-        mask: True for the pixels to use; x's shape with one channel.
+        axes: all but the channels'.
     """
-    if mask is None:
-        count = tf.cast(tf.reduce_prod([tf.shape(x)[axis] for axis in axes]), x.dtype)
-    else:
-        count = tf.reduce_sum(tf.cast(mask, x.dtype))
-    mean = tf.math.divide_no_nan(_total(_counting(mask, x), axes), count)
-    m2 = _total(_counting(mask, tf.math.squared_difference(x, mean)), axes)
+    count = tf.cast(tf.reduce_prod([tf.shape(x)[axis] for axis in axes]), x.dtype)
+    mean = tf.math.divide_no_nan(_total(x, axes), count)
+    m2 = _total(tf.math.squared_difference(x, mean), axes)
     return Moments(count, tf.squeeze(mean, axes), tf.squeeze(m2, axes))
 
 
@@ -195,7 +177,7 @@ def _in_its_row(row: Any, replica: Any, replicas: int) -> Any:
     return tf.pad(row[None], [[before, replicas - 1 - before], [0, 0]])
 
 
-def _normalisation(moments: Moments, epsilon: float, axes: Sequence[int], mask: Any) -> Any:
+def _normalisation(moments: Moments, epsilon: float, axes: Sequence[int]) -> Any:
     """Return the function (x, γ, β) → γ x̂ + β, x̂ = (x − mean) / √(variance + ε), and its gradient.
 
     Mean and variance depend on every pixel of the global batch, so ∂L/∂x needs sums over all replicas: with
@@ -217,7 +199,7 @@ def _normalisation(moments: Moments, epsilon: float, axes: Sequence[int], mask: 
             own = tf.stack([tf.reshape(sums[0], [-1]), tf.reshape(sums[1], [-1]) * inverse])
             mean, slope = tf.unstack(tf.math.divide_no_nan(_sum(own), moments.count))
             through = _affine(centred, axes, -scale * slope * inverse, -scale * mean)
-            dx = _affine(gradient, axes, scale) + _counting(mask, through)
+            dx = _affine(gradient, axes, scale) + through
             return tuple(map(_only_first, (dx, own[1], own[0])))
 
         return _affine(x, axes, scale, beta, moments.mean), backward
@@ -258,10 +240,6 @@ def _total(values: Any, axes: Sequence[int]) -> Any:
     for axis in reversed(axes):
         values = tf.reduce_sum(values, axis, keepdims=True)
     return values
-
-
-def _counting(mask: Any, values: Any) -> Any:
-    return values if mask is None else tf.where(mask, values, tf.zeros((), values.dtype))
 
 
 def _only_first(gradient: Any) -> Any:

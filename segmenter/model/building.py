@@ -10,14 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from segmenter.config.models import EncoderDecoderConfig, ModelConfig, UNetConfig
 from segmenter.model.decoders import DECODERS
 from segmenter.model.dropout import GlobalDropout
 from segmenter.model.encoders import ENCODERS
 from segmenter.model.layers import BilinearUpSampling, Layers
-from segmenter.model.receptive_field import NetworkGeometry, describe
 from segmenter.model.size import Shape, stage_of
 
 _CONVOLUTIONS_PER_LEVEL = 2
@@ -39,11 +37,6 @@ def build_model(
     return BUILDERS[config.kind](config, bands, classes, keras.DTypePolicy(dtype), synchronised)
 
 
-def network_geometry(model: keras.Model) -> NetworkGeometry:
-    """Return total stride, receptive-field radius and memory, computed from the model's layers."""
-    return describe(model)
-
-
 def shapes_of(model: keras.Model) -> dict[str, Shape]:
     """Return the shape of each weight by path, without dropout's random state."""
     return {v.path: tuple(v.shape) for v in model.variables if not v.path.endswith("/masks")}
@@ -54,12 +47,6 @@ def stages_of(model: keras.Model, config: ModelConfig) -> dict[str, str]:
     if config.kind == "unet":
         return {path: stage_of(path, config) for path in shapes_of(model)}
     return {path: model.stages[path.split("/")[0]] for path in shapes_of(model)}
-
-
-def keras_seed(seed: int) -> None:
-    """Seed the initialisers and dropout of all models built from now on."""
-    keras.utils.set_random_seed(seed)
-    tf.random.set_seed(seed)
 
 
 # ------------------------------------------------------------------------------------------------------ U-Net

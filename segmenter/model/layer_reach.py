@@ -195,24 +195,8 @@ def _of_channels(call: Call, axis: int) -> Reach:
     """Return the reach of a layer with an axis, which normalises or joins along it."""
     axes = call.operation.axis
     axes = (axes,) if isinstance(axes, int) else tuple(axes or ())
-    none_is_one_number = call.kind == "Normalization"
-    if not all(each in _CHANNELS for each in axes) or not (axes or none_is_one_number):
+    if not axes or not all(each in _CHANNELS for each in axes):
         raise GlobalLayerError(f"{call} works along the axes {axes}, not along the channels alone")
-    return Sliding()
-
-
-def _shared_weights(call: Call, axis: int) -> Reach:
-    if not {1, 2} <= set(call.operation.shared_axes or ()):
-        raise GlobalLayerError(f"{call} has a weight for each pixel: windows would differ")
-    return Sliding()
-
-
-def _rescaling(call: Call, axis: int) -> Reach:
-    for value in (call.operation.scale, call.operation.offset):
-        if len(getattr(value, "shape", ())) > 1 or (
-            isinstance(value, list | tuple) and any(isinstance(each, list | tuple) for each in value)
-        ):
-            raise GlobalLayerError(f"{call} has a number for each pixel: windows would differ")
     return Sliding()
 
 
@@ -300,12 +284,7 @@ _KINDS: dict[str, Callable[[Call, int], Reach]] = {
     "Concatenate": _of_channels,
     "LayerNormalization": _of_channels,
     "ChannelNorm": _of_channels,
-    "RMSNormalization": _of_channels,
-    "UnitNormalization": _of_channels,
-    "Normalization": _of_channels,
     "Softmax": _of_channels,
-    "PReLU": _shared_weights,
-    "Rescaling": _rescaling,
     "Conv2D": _convolution,
     "DepthwiseConv2D": _convolution,
     "SeparableConv2D": _convolution,

@@ -47,7 +47,7 @@ class NetworkGeometry:
         return self.radius is None or (model.radius is not None and self.radius >= model.radius)
 
 
-def describe(model: Any) -> NetworkGeometry:
+def network_geometry(model: Any) -> NetworkGeometry:
     """Return the geometry of a Keras model with one input and one output, for prediction.
 
     If a layer uses the whole image or is unknown, there is no radius, and the stride comes from the layers of

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import CheckpointError
-from segmenter.config.models import ModelConfig, UNetConfig
+from segmenter.config.models import UNetConfig
 from segmenter.model.graph import Call, Graph, graph_of
 from segmenter.model.layer_reach import Extent, GlobalLayerError, reach, takes_several
 
@@ -28,14 +28,13 @@ Shape = tuple[int, ...]
 _LAYER = re.compile(r"(down|bottom|up|enlarge|logits)(\d*)")
 
 
-def is_described(config: ModelConfig) -> bool:
-    """Return True if `weight_shapes` supports this kind; else build the model (`building.shapes_of`)."""
-    return config.kind in _SHAPES
+def weight_shapes(config: UNetConfig, bands: int, classes: int) -> dict[str, Shape]:
+    """Return path of each weight of a U-Net → its shape, in the order of the data's way through it.
 
-
-def weight_shapes(config: ModelConfig, bands: int, classes: int) -> dict[str, Shape]:
-    """Return the shape of each weight by path, in the order of data flow."""
-    return dict(_SHAPES[config.kind](config, bands, classes))
+    Its shapes follow from few settings; networks of the literature are described by building them
+    (`building.shapes_of`).
+    """
+    return dict(_unet(config, bands, classes))
 
 
 def stage_of(path: str, config: UNetConfig) -> str:
@@ -54,19 +53,12 @@ def stage_of(path: str, config: UNetConfig) -> str:
     }.get(kind, f"decoder stage {config.depth - level}")
 
 
-def check_learned(
-    arrays: Mapping[str, NDArray[Any]], config: ModelConfig, bands: int, classes: int, file: Path
-) -> None:
-    """Refuse a checkpoint whose weights (under `model/`) do not match a model.
+def check_weights(arrays: Mapping[str, NDArray[Any]], shapes: Mapping[str, Shape], file: Path) -> None:
+    """Refuse a checkpoint whose weights (under `model/`) are not those of a model of these shapes.
 
     Raises:
-        CheckpointError: a weight is missing, has another shape, or is not finite; the first is named.
+        CheckpointError: naming the first weight that is missing, of another shape, or not finite.
     """
-    check_weights(arrays, weight_shapes(config, bands, classes), file)
-
-
-def check_weights(arrays: Mapping[str, NDArray[Any]], shapes: Mapping[str, Shape], file: Path) -> None:
-    """Check weights like `check_learned`, by given shapes."""
     for name, shape in shapes.items():
         value = arrays.get(f"model/{name}")
         if value is None or value.shape != shape or value.dtype.kind != "f":
@@ -110,9 +102,6 @@ def _block(config: UNetConfig, name: str, channels: int, width: int) -> Iterator
         else:
             yield f"{name}_conv{i}/bias", (width,)
 
-
-_SHAPES: dict[str, Callable[[Any, int, int], Iterator[tuple[str, Shape]]]] = {"unet": _unet}
-"""Kinds whose shapes follow from few settings; networks of the literature are described by building them."""
 
 # ---------------------------------------------------------------------------------------------------- tensors
 
@@ -227,7 +216,6 @@ _IN_PLACE = {
     "ReLU",
     "Activation",
     "Dropout",
-    "Rescaling",
     "Softmax",
 }
 _WORKSPACE = 1.7

@@ -141,6 +141,12 @@ class Pictures:
 Block = Paragraph | Table | Points | Charts | Maps | Pictures
 
 
+def side_by_side(*charts: Chart | None) -> list[Block]:
+    """Return the charts that are not None, side by side."""
+    present = [chart for chart in charts if chart]
+    return [Charts(present)] if present else []
+
+
 @dataclass(frozen=True)
 class Section:
     """A section of the page: id, heading and blocks; a section without blocks is left out."""

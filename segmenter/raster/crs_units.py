@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +16,11 @@ from segmenter.raster.gdal.settings import set_up_gdal
 
 _NULL_SHIFT = re.compile(r" using towgs84=0(,0)*(?=\")")
 """In the name that PROJ gives a datum."""
+_ELLIPSOID = re.compile(
+    r'(?:ELLIPSOID|SPHEROID)\["(?:[^"]|"")*",\s*([\d.eE+-]+),\s*([\d.eE+-]+)'
+    r'(?:,\s*LENGTHUNIT\["[^"]*",\s*([\d.eE+-]+))?'
+)
+"""In WKT: the equatorial radius, the inverse flattening (0 of a sphere), and metres of their unit."""
 _APART = 1000.0
 """Units between two points of a parallel, whose longitudes tell a Mercator projection's scale."""
 
@@ -82,40 +86,11 @@ def ellipsoid_axes(crs: CRS) -> tuple[float, float] | None:
 
 @lru_cache(maxsize=1024)
 def _axes(wkt: str) -> tuple[float, float] | None:
-    try:
-        ellipsoid = _ellipsoid(CRS.from_wkt(wkt).to_dict(projjson=True)) or {}
-        if "radius" in ellipsoid:
-            equatorial = polar = _metres(ellipsoid["radius"])
-        else:
-            equatorial = polar = _metres(ellipsoid["semi_major_axis"])
-            if "semi_minor_axis" in ellipsoid:
-                polar = _metres(ellipsoid["semi_minor_axis"])
-            else:
-                polar *= 1 - 1 / float(ellipsoid["inverse_flattening"])
-    except (*FAULTS, KeyError, TypeError, ValueError, ZeroDivisionError):
+    if (found := _ELLIPSOID.search(wkt)) is None:
         return None
+    equatorial, inverse_flattening = float(found[1]) * float(found[3] or 1), float(found[2])
+    polar = equatorial * (1 - 1 / inverse_flattening) if inverse_flattening else equatorial
     return (equatorial, polar) if equatorial > 0 and polar > 0 else None
-
-
-def _ellipsoid(part: Any) -> Mapping[str, Any] | None:
-    """Return the first ellipsoid in PROJJSON, of the CRS or of its base CRS."""
-    if isinstance(part, dict):
-        ellipsoid = part.get("ellipsoid")
-        if isinstance(ellipsoid, dict):
-            return ellipsoid
-        part = list(part.values())
-    for inner in part if isinstance(part, list) else ():
-        if (ellipsoid := _ellipsoid(inner)) is not None:
-            return ellipsoid
-    return None
-
-
-def _metres(length: Any) -> float:
-    """Convert a PROJJSON length (a number of metres, or a number with a unit) to metres."""
-    if not isinstance(length, dict):
-        return float(length)
-    unit = length["unit"]
-    return float(length["value"]) * (float(unit["conversion_factor"]) if isinstance(unit, dict) else 1.0)
 
 
 def same_ground(one: CRS | None, other: CRS | None) -> bool:

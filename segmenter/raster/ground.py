@@ -7,17 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import rasterio
 from affine import Affine
 from numpy.typing import NDArray
 from rasterio.crs import CRS
-from rasterio.warp import transform as reproject
 
 from segmenter.base.errors import DatasetError
 from segmenter.grid.geometry import Size
 from segmenter.raster.crs_units import same_ground, unit_metres
-from segmenter.raster.gdal.faults import FAULTS
 from segmenter.raster.header import RasterInfo
+from segmenter.raster.polygons import between
 from segmenter.raster.reading import raster_info
 
 _HALF_WAY_ROUND = 17_000_000.0
@@ -46,11 +44,8 @@ def _outline(info: RasterInfo, common: CRS | None, *, plain: bool) -> NDArray[np
     if info.crs is None and (info.transform.c, info.transform.f) == (0, 0):
         return None
     points = _corners(info.transform, info.size)
-    if common is not None:
-        try:
-            points = np.stack(reproject(info.crs, common, points[:, 0], points[:, 1]), axis=1)
-        except FAULTS:
-            return None
+    if common is not None and (move := between(info.crs, common)) is not None:
+        points = move(points)
     spread = np.ptp(points, axis=0)
     if not np.isfinite(points).all() or (common is not None and spread[0] > _HALF_WAY_ROUND):
         return None
@@ -71,16 +66,9 @@ def lon_lat_corners(info: RasterInfo) -> NDArray[np.float64] | None:
     """
     if info.transform is None or info.crs is None:
         return None
-    height, width = info.size.height, info.size.width
-    x, y = zip(
-        *(info.transform @ corner for corner in ((0, 0), (width, 0), (width, height), (0, height))),
-        strict=True,
-    )
-    try:
-        lon, lat = reproject(info.crs, CRS.from_epsg(4326), list(x), list(y))
-    except FAULTS:
-        return None
-    points = np.array([lon, lat], np.float64).T
+    points = _corners(info.transform, info.size)
+    if (move := between(info.crs, CRS.from_epsg(4326))) is not None:
+        points = move(points)
     if not np.isfinite(points).all() or (np.abs(points) > (180, 90)).any() or np.ptp(points[:, 0]) > 180:
         return None
     return points
@@ -135,18 +123,12 @@ def metres_apart(one: RasterInfo, other: RasterInfo) -> float | None:
 
 def _longitude_latitude(info: RasterInfo) -> tuple[float, float] | None:
     """Return longitude and latitude of a raster's centre, in degrees."""
-    from rasterio.warp import transform
-
     if info.crs is None or info.transform is None:
         return None
-    x, y = info.transform @ (info.size.width / 2, info.size.height / 2)
-    try:
-        with rasterio.Env():
-            (longitude,), (latitude,) = transform(info.crs, CRS.from_epsg(4326), [x], [y])
-    except FAULTS:
-        return None
-    is_finite = math.isfinite(longitude) and math.isfinite(latitude)
-    return (longitude, latitude) if is_finite else None
+    centre = np.array([info.transform @ (info.size.width / 2, info.size.height / 2)])
+    move = between(info.crs, CRS.from_epsg(4326))
+    longitude, latitude = (centre if move is None else move(centre))[0].tolist()
+    return (longitude, latitude) if math.isfinite(longitude) and math.isfinite(latitude) else None
 
 
 def length(metres: float) -> str:

@@ -81,17 +81,6 @@ class RasterInfo:
     stamp: Stamp | None = None
 
     @property
-    def validity(self) -> tuple[str, ...]:
-        """Ways in which the file marks pixels without data: mask, alpha, nodata, NaN."""
-        ways = {
-            "mask": self.masked,
-            "alpha": bool(self.alpha),
-            "nodata": any(value is not None for value in self.nodata),
-            "NaN": np.dtype(self.dtype).kind == "f",
-        }
-        return tuple(way for way, is_used in ways.items() if is_used)
-
-    @property
     def georeferenced(self) -> bool:
         """True if the file has a transform, a CRS, control points or RPCs."""
         return any(part is not None for part in (self.transform, self.crs, self.rpcs)) or bool(self.gcps)

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.base.files import Closing
 from segmenter.grid.geometry import Size, Window
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.validity import NO_MEASUREMENT, fill_void, holds, usable, void_in_bands
 
 
-class ArrayRaster:
+class ArrayRaster(Closing):
     """(H, W, C) array as a `Readable`; a context manager, like `Raster`. Only windows are copied.
 
     Args:
@@ -57,12 +58,6 @@ class ArrayRaster:
             has_palette=False,
             metres_per_pixel=None,
         )
-
-    def __enter__(self) -> ArrayRaster:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
 
     def close(self) -> None:
         """Do nothing; see `Raster.close`."""

@@ -11,18 +11,17 @@ from numpy.typing import NDArray
 from rasterio.enums import MaskFlags
 
 from segmenter.base.errors import LabelError, RasterError
+from segmenter.base.files import Closing
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import ClassMap
 from segmenter.raster.gdal.faults import gdal_window, naming
-from segmenter.raster.header import RasterInfo, read_header
-from segmenter.raster.opening import check_pixels, open_dataset
-from segmenter.raster.reading import check_size, check_types
+from segmenter.raster.header import RasterInfo
+from segmenter.raster.reading import checked_dataset
 from segmenter.raster.remote.patience import patiently
-from segmenter.raster.remote.settings import RemotePath
 from segmenter.raster.validity import holds, usable
 
 
-class LabelRaster:
+class LabelRaster(Closing):
     """An open label raster; a context manager, for one thread.
 
     If read from top to bottom, it is decoded only once, whatever its layout.
@@ -55,19 +54,10 @@ class LabelRaster:
                 be read in pieces, or has neither one nor three bands (not counting alpha).
             LabelError: the nodata value is also a class's value.
         """
-        opened = open_dataset(path, drivers)
-        try:
-            with naming(path, "cannot read its header", "the file is damaged"):
-                info = read_header(path, opened)
-            check_types(info, opened.dataset)
-            check_size(info, opened.dataset)
-            check_pixels(path, opened)
+        with checked_dataset(path, drivers) as (opened, info):
             if info.count == 2 and info.alpha != (2,):
                 raise RasterError(f"{path}: expected a label of one band, or of three for colours, got two")
             self._hold(opened.dataset, info, classes, expand_palette)
-        except BaseException:
-            opened.dataset.close()
-            raise
 
     @classmethod
     def checked(cls, dataset: Any, info: RasterInfo, classes: ClassMap) -> LabelRaster:
@@ -110,12 +100,6 @@ class LabelRaster:
         """Close the file; `with` does this too."""
         self._dataset.close()
 
-    def __enter__(self) -> LabelRaster:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._dataset.close()
-
     def ids(self, window: Window | None = None, *, shape: Size | None = None) -> NDArray[np.uint8]:
         """Return (H, W) class ids of a window; `IGNORE` where the label has no class.
 
@@ -147,7 +131,7 @@ class LabelRaster:
             return data_CHW, self._void.of(data_CHW, window)
 
         with naming(path, f"cannot read {window}", "the file is damaged or incomplete"):
-            data_CHW, void = patiently(path.address, read) if isinstance(path, RemotePath) else read()
+            data_CHW, void = patiently(path, read)
         return self._coloured(np.moveaxis(data_CHW, 0, 2)), void
 
     def _coloured(self, data_HWC: NDArray[Any]) -> NDArray[Any]:

@@ -11,8 +11,9 @@ import contextlib
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +21,11 @@ from numpy.typing import NDArray
 from segmenter.base.errors import DatasetError
 from segmenter.base.files import make_folder, write_whole
 from segmenter.base.sealed import digest
+from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.stamps import stamp_of
-from segmenter.raster.write import RasterSpec, remove_leftovers
+from segmenter.raster.write import RasterSpec, RasterWriter, remove_leftovers
 
 _OUTDATED_SECONDS = 30 * 86_400.0
 """Age at which a file with changed sources is removed; a training may still use a younger one."""
@@ -120,7 +122,78 @@ def _states(files: Sequence[Path]) -> list[str]:
     return [stamp_of(file).key for file in files]
 
 
+def write_strips(
+    path: Path,
+    size: Size,
+    spec: RasterSpec,
+    strips: Iterable[tuple[Window, NDArray[Any]]],
+    wanted: Callable[[], bool] = lambda: True,
+) -> bool:
+    """Write a raster from strips as wide as it is; return False where it is not wanted after the last one."""
+    writer = RasterWriter(path, size, spec, column=size.width)
+    with contextlib.ExitStack() as stack:
+        stack.callback(writer.discard)
+        writer.open()
+        for window, values in strips:
+            writer.write(window, values)
+        if not wanted():
+            return False
+        writer.finish()
+        if not path.exists():  # by another process, which would find its file changed
+            writer.publish()
+    return True
+
+
 # ---------------------------------------------------------------------------------------------- labels
+
+
+class MadeLabels(MadeRasters):
+    """Labels on the grid of each image, made of a file that may lie on several images.
+
+    Attributes:
+        classes: of the labels that are made, as `labels.rasterised_classes` gives them.
+    """
+
+    classes: ClassMap
+
+    def label(self, name: str, image: Path, source: Path, *, shared: bool) -> Path | None:
+        """Return the label of an image, made if necessary; None where a shared source does not reach it.
+
+        Args:
+            name: of the scene, or a path: another for each image.
+            shared: the source is that of all images; else it must reach this one.
+
+        Raises:
+            SegmenterError: it cannot be a label of this image, holds a value that is no class, or the label
+                cannot be written.
+        """
+        sources = self.sources(image, source)
+        return self.get(name, sources, lambda path: self.make(path, image, source, shared))
+
+    def has_label(self, name: str, image: Path, source: Path) -> bool:
+        """Return whether the result is cached: a label, or the fact that there is none."""
+        return self.has(name, self.sources(image, source))
+
+    def sources(self, image: Path, source: Path) -> list[Path]:
+        """Return all files that a label is made of."""
+        raise NotImplementedError
+
+    def make(self, path: Path, image: Path, source: Path, shared: bool) -> bool:
+        """Write a label by `write`; return False where nothing comes of its source."""
+        raise NotImplementedError
+
+    def write(
+        self,
+        path: Path,
+        info: RasterInfo,
+        tags: dict[str, str],
+        strips: Iterable[tuple[Window, NDArray[np.uint8]]],
+        wanted: Callable[[], bool],
+    ) -> bool:
+        """Write class ids as a label on an image's grid; see `write_strips`."""
+        spec, stored = label_spec(info, self.classes, tags), stored_values(self.classes)
+        values = ((window, stored[ids_HW].astype(spec.dtype)) for window, ids_HW in strips)
+        return write_strips(path, info.size, spec, values, wanted)
 
 
 def stored_values(classes: ClassMap) -> NDArray[np.uint16]:

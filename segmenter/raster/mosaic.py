@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError
+from segmenter.base.files import Closing
 from segmenter.grid.geometry import Size, Window
 from segmenter.raster import Raster, RasterInfo
 from segmenter.raster.crs_units import same_ground
@@ -108,7 +109,7 @@ class Mosaic:
                     )
 
 
-class MosaicView:
+class MosaicView(Closing):
     """A `Raster` that extends beyond its own file; a context manager, for one thread.
 
     Attributes:
@@ -121,12 +122,6 @@ class MosaicView:
         self.info = member.info
         self._rasters: OrderedDict[Path, Raster] = OrderedDict()
         self.bands = self._raster(member).bands
-
-    def __enter__(self) -> MosaicView:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Close all files."""

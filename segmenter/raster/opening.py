@@ -76,9 +76,7 @@ def open_dataset(path: Path, drivers: Sequence[str] = ()) -> Opened:
         str(path).encode()
     except UnicodeError:  # rasterio takes no bytes
         raise RasterError(f"{str(path)!a}: expected a file name in UTF-8; rename the file") from None
-    if isinstance(path, RemotePath):
-        return patiently(path.address, lambda: _open_dataset(path, drivers))
-    return _open_dataset(path, drivers)
+    return patiently(path, lambda: _open_dataset(path, drivers))
 
 
 def _open_dataset(path: Path, drivers: Sequence[str]) -> Opened:
@@ -122,9 +120,7 @@ def _drivers(path: Path, allowed: Sequence[str]) -> Sequence[str]:
             raise RasterError(f"{path}: expected a raster file, {what}")
         if str(path.absolute()).startswith("/vsi"):
             raise RasterError(f"{path}: expected a local file, GDAL's own paths are not opened")
-    with open_bytes(path) as file:
-        start = file.read(4)
-    driver = _SIGNATURES.get(start) or _SIGNATURES.get(start[:3])
+    start, driver = _signed(path)
     if driver is None and not allowed:
         raise RasterError(
             f"{path}: expected a GeoTIFF, PNG or JPEG, the file begins with {start!r}; other formats are "
@@ -135,9 +131,15 @@ def _drivers(path: Path, allowed: Sequence[str]) -> Sequence[str]:
 
 def opens_by_itself(path: Path) -> bool:
     """Return whether a file's first bytes are those of a GeoTIFF, PNG or JPEG, so no driver must be named."""
-    with naming(path, "cannot open it", "expected a raster file"), open_bytes(path) as file:
+    with naming(path, "cannot open it", "expected a raster file"):
+        return _signed(path)[1] is not None
+
+
+def _signed(path: Path) -> tuple[bytes, str | None]:
+    """Return a file's first bytes, and the driver that they name."""
+    with open_bytes(path) as file:
         start = file.read(4)
-    return start in _SIGNATURES or start[:3] in _SIGNATURES
+    return start, _SIGNATURES.get(start) or _SIGNATURES.get(start[:3])
 
 
 def files_behind(path: Path, drivers: Sequence[str] = ()) -> list[Path]:

@@ -7,7 +7,6 @@ the label raster are ignored.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -29,11 +28,10 @@ from segmenter.raster.gdal.faults import naming
 from segmenter.raster.ground import crs_title, extent_text, length, metres_apart
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.label import LabelRaster
-from segmenter.raster.made import MadeRasters, label_spec, stored_values
+from segmenter.raster.made import MadeLabels
 from segmenter.raster.opening import files_behind
 from segmenter.raster.polygons import between, box_around, to_pixels
 from segmenter.raster.reading import raster_info
-from segmenter.raster.write import RasterWriter
 
 _VERSION = 1
 """Version of the rules of placing; it is part of the name."""
@@ -51,71 +49,40 @@ _LOOKED_AT = 64
 _MOST_VALUES = 8
 
 
-class PlacedLabels:
-    """Maker of labels by one class map; safe for several threads and several processes.
-
-    Attributes:
-        folder: see `MadeRasters`.
-        classes: class map of the labels made.
-    """
+class PlacedLabels(MadeLabels):
+    """Makes labels by one class map; safe to use from several threads, and by several processes."""
 
     def __init__(self, folder: Path, classes: ClassMap, drivers: Sequence[str] = ()) -> None:
         """Store a folder, `classes` of the label rasters, and `drivers` as in `open_raster`."""
-        self.folder, self._theirs, self._drivers = folder, classes, tuple(drivers)
+        super().__init__(folder, digest([_VERSION, classes.to_dict()], 64))
+        self._theirs, self._drivers = classes, tuple(drivers)
         self.classes = rasterised_classes(classes)
-        rule = [_VERSION, classes.to_dict()]
-        self._cache = MadeRasters(folder, digest(rule, 64))
         self._behind: dict[Path, list[Path]] = {}
 
-    def label(self, name: str, image: Path, label: Path, *, shared: bool) -> Path | None:
-        """Return the label of an image, making it if needed; None if a shared one does not reach the image.
-
-        Args:
-            name: unique name of the scene, or a path.
-            shared: the label raster serves all images; else it must reach this image.
-
-        Raises:
-            SegmenterError: the label cannot be placed, has a value that is no class's, or cannot be written.
-        """
-        return self._cache.get(
-            name, self._sources(image, label), lambda path: self._make(path, image, label, shared)
-        )
-
-    def has(self, name: str, image: Path, label: Path) -> bool:
-        """Return whether the result is cached: a label, or the fact that there is none."""
-        return self._cache.has(name, self._sources(image, label))
-
-    def tidy(self) -> None:
-        """See `MadeRasters.tidy`."""
-        self._cache.tidy()
-
-    def _sources(self, image: Path, label: Path) -> list[Path]:
-        if label not in self._behind:
-            self._behind[label] = files_behind(label, self._drivers)
-        return [*self._behind[label], image]
+    def sources(self, image: Path, source: Path) -> list[Path]:
+        """Return the image, and the label raster with all that is read for it."""
+        if source not in self._behind:
+            self._behind[source] = files_behind(source, self._drivers)
+        return [*self._behind[source], image]
 
     def _open(self, label: Path) -> LabelRaster:
         return LabelRaster(label, self._theirs, drivers=self._drivers)
 
-    def _make(self, path: Path, image: Path, label: Path, shared: bool) -> bool:
-        info, stored = raster_info(image), stored_values(self.classes)
-        spec = label_spec(info, self.classes, {"PLACED": label.name})
-        writer = RasterWriter(path, info.size, spec, column=info.size.width)
-        with contextlib.ExitStack() as stack:
-            placing = _Placing(stack.enter_context(self._open(label)), info, self._theirs)
-            stack.callback(writer.discard)
-            writer.open()
-            for window, ids_HW in placing.strips():
-                writer.write(window, stored[ids_HW].astype(spec.dtype))
-            if placing.beside == info.size.pixels:
-                if shared:
-                    return False
-                raise _elsewhere(label, info, placing.label.info)
-            placing.refuse_unknown()
-            writer.finish()
-            if not path.exists():  # by another process, which would find its file changed
-                writer.publish()
-        return True
+    def make(self, path: Path, image: Path, source: Path, shared: bool) -> bool:
+        """Write a label; return False where a shared raster does not reach the image."""
+        info = raster_info(image)
+        with self._open(source) as label:
+            placing = _Placing(label, info, self._theirs)
+
+            def wanted() -> bool:
+                reaches = placing.beside < info.size.pixels
+                if not reaches and not shared:
+                    raise _elsewhere(source, info, label.info)
+                if reaches:
+                    placing.refuse_unknown()
+                return reaches
+
+            return self.write(path, info, {"PLACED": source.name}, placing.strips(), wanted)
 
     def notes(self, pairs: Sequence[tuple[Path, Path]]) -> tuple[str, ...]:
         """Return a line that says how labels were resampled; `pairs`: images, label rasters over them."""

@@ -11,16 +11,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rasterio.enums import MaskFlags
 
 from segmenter.base.errors import BandsError, RasterError
+from segmenter.base.files import Closing
 from segmenter.grid.geometry import Size, Window
 from segmenter.raster.alpha import ask_for_bands, measured, refuse
 from segmenter.raster.gdal.faults import gdal_window, naming
 from segmenter.raster.header import RasterInfo, read_header
-from segmenter.raster.opening import check_pixels, open_dataset, raising_damage
+from segmenter.raster.opening import Opened, check_pixels, open_dataset, raising_damage
 from segmenter.raster.remote.patience import patiently
-from segmenter.raster.remote.settings import RemotePath
 from segmenter.raster.validity import Validity, fill_void, void_in_bands, void_values
 
 MAX_EMPTY_PIXELS = 1 << 30
@@ -32,7 +31,7 @@ _PIXELS_PER_BYTE = 10_000
 _MAX_BLOCK_BYTES = 1 << 30
 
 
-class Raster:
+class Raster(Closing):
     """An open raster; a context manager, for one thread only: GDAL handles cannot be shared.
 
     Attributes:
@@ -51,14 +50,8 @@ class Raster:
         self._validity = Validity(dataset, info, bands, alpha)
         self._missing_have_data: bool | None = None
 
-    def __enter__(self) -> Raster:
-        return self
-
     def close(self) -> None:
         """Close the file; `with` does this too."""
-        self._dataset.close()
-
-    def __exit__(self, *error: object) -> None:
         self._dataset.close()
 
     @property
@@ -108,12 +101,10 @@ class Raster:
 
     @cached_property
     def _blocks(self) -> Blocks:
-        return Blocks(self._dataset)
+        return Blocks(self._dataset, self.info.masked)
 
     def _read_inside(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        if isinstance(path := self.info.path, RemotePath):
-            return patiently(path.address, lambda: self._read_now(window))
-        return self._read_now(window)
+        return patiently(self.info.path, lambda: self._read_now(window))
 
     def _read_now(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         with self._naming(window):
@@ -138,9 +129,8 @@ class Raster:
         For pictures: takes memory for `shape` only, and little time if the file has overviews.
         """
         with self._naming(window):
-            stored = self._dataset.read(
-                self.bands, window=gdal_window(window), out_shape=_out(self.bands, shape)
-            )
+            out = (len(self.bands), shape.height, shape.width)
+            stored = self._dataset.read(self.bands, window=gdal_window(window), out_shape=out)
             image = self._scaled(stored)
             return image, self._validity.of(stored, image, window, count=False)
 
@@ -191,10 +181,6 @@ def _interleaved(data_HWC: NDArray[Any]) -> NDArray[Any]:
     return image
 
 
-def _out(bands: tuple[int, ...], shape: Size) -> tuple[int, int, int]:
-    return len(bands), shape.height, shape.width
-
-
 def open_raster(
     path: Path,
     bands: tuple[int, ...] | None = None,
@@ -217,24 +203,36 @@ def open_raster(
     Raises:
         RasterError: the file is missing, cannot be opened, lacks the bands, or its data bands are ambiguous.
     """
-    opened = open_dataset(path, drivers)
-    dataset = opened.dataset
-    try:
-        with naming(path, "cannot read its header", "the file is damaged"):
-            info = read_header(path, opened)
-        check_types(info, dataset)
-        check_size(info, dataset, max_pixels)
-        check_pixels(path, opened)
+    with checked_dataset(path, drivers, max_pixels) as (opened, info):
         used = _bands(info, bands)
         _check_scaling(info, used)
         others = tuple(band for band in info.alpha if band not in used)
         data = measured(path, opened, others)
         if data and bands is None:
             raise refuse(path, info.count, data)
-        return Raster(dataset, info, used, tuple(band for band in others if band not in data))
-    except BaseException:
-        dataset.close()
-        raise
+        return Raster(opened.dataset, info, used, tuple(band for band in others if band not in data))
+
+
+@contextlib.contextmanager
+def checked_dataset(
+    path: Path, drivers: Sequence[str], max_pixels: int | None = None
+) -> Iterator[tuple[Opened, RasterInfo]]:
+    """Yield an open dataset with its passport; an error in the block closes it, and nothing else does.
+
+    Raises:
+        RasterError: it cannot be opened, declares more than its file can hold, lacks pixels, or has blocks
+            too large to be read piece by piece.
+    """
+    opened = open_dataset(path, drivers)
+    with contextlib.ExitStack() as undo:
+        undo.callback(opened.dataset.close)
+        with naming(path, "cannot read its header", "the file is damaged"):
+            info = read_header(path, opened)
+        check_types(info, opened.dataset)
+        check_size(info, opened.dataset, max_pixels)
+        check_pixels(path, opened)
+        yield opened, info
+        undo.pop_all()
 
 
 def raster_info(path: Path) -> RasterInfo:
@@ -319,17 +317,13 @@ class Blocks:
             larger blocks.
     """
 
-    def __init__(self, dataset: Any) -> None:
+    def __init__(self, dataset: Any, masked: bool) -> None:
         self._dataset = dataset
         self._height, self._width = dataset.block_shapes[0]
         rows = (
             dataset.compression is None
             and self._width == dataset.width
             and 1 == self._height < dataset.height
-        )
-        masked = any(
-            MaskFlags.per_dataset in flags and MaskFlags.alpha not in flags
-            for flags in dataset.mask_flag_enums
         )
         self.known = dataset.driver == "GTiff" and not rows and not masked
         separate = dataset.interleaving is not None and dataset.interleaving.name == "band"

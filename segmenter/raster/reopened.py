@@ -90,10 +90,7 @@ def _stamp(path: Path) -> Stamp | None:
 def _opened(path: Path, found: _Found) -> Any:
     """Open a dataset for its pixels; None if it has changed."""
     info = found.info
-    if isinstance(path, RemotePath):
-        dataset = patiently(path.address, lambda: _dataset(path, info.driver))
-    else:
-        dataset = _dataset(path, info.driver)
+    dataset = patiently(path, lambda: _dataset(path, info.driver))
     if dataset.shape == (info.size.height, info.size.width) and dataset.count == info.count:
         return dataset
     dataset.close()

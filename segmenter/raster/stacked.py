@@ -28,11 +28,11 @@ from segmenter.grid.resampling import Taps, as_type, resampled
 from segmenter.raster.crs_units import same_ground
 from segmenter.raster.ground import crs_title
 from segmenter.raster.header import RasterInfo
-from segmenter.raster.made import MadeRasters
+from segmenter.raster.made import MadeRasters, write_strips
 from segmenter.raster.opening import files_behind
 from segmenter.raster.reading import Raster, open_raster
 from segmenter.raster.validity import usable
-from segmenter.raster.write import BLOCK, RasterSpec, RasterWriter
+from segmenter.raster.write import BLOCK, RasterSpec
 
 _VERSION = 1
 """Version of the rules of stacking; it is part of the name."""
@@ -42,18 +42,13 @@ _NOISE = 1e-7
 _WORDS = re.compile(r"[_.\- ]+")
 
 
-class StackedImages:
-    """Maker of one GeoTIFF from a scene's files; safe for several threads and several processes.
-
-    Attributes:
-        folder: see `MadeRasters`.
-    """
+class StackedImages(MadeRasters):
+    """Makes one GeoTIFF of a scene's files; safe to use from several threads, and by several processes."""
 
     def __init__(self, folder: Path, grid: int | None = None, drivers: Sequence[str] = ()) -> None:
         """Store a folder, `grid` (index of the file whose grid is used; None: the finest), and `drivers`."""
-        self.folder, self._grid, self._drivers = folder, grid, tuple(drivers)
-        rule = [_VERSION, grid]
-        self._cache = MadeRasters(folder, digest(rule, 64))
+        super().__init__(folder, digest([_VERSION, grid], 64))
+        self._grid, self._drivers = grid, tuple(drivers)
 
     def image(self, name: str, files: Sequence[Path]) -> Path:
         """Return the raster of a scene, making it if needed; its bands are those of the files, in order.
@@ -61,17 +56,13 @@ class StackedImages:
         Raises:
             SegmenterError: the files do not fit together, or the raster cannot be written.
         """
-        raster_path = self._cache.get(name, self._sources(files), lambda path: self._make(path, files))
+        raster_path = self.get(name, self._sources(files), lambda path: self._make(path, files))
         assert raster_path is not None, "it is always made"
         return raster_path
 
-    def has(self, name: str, files: Sequence[Path]) -> bool:
+    def has_image(self, name: str, files: Sequence[Path]) -> bool:
         """Return whether the raster is cached."""
-        return self._cache.has(name, self._sources(files))
-
-    def tidy(self) -> None:
-        """See `MadeRasters.tidy`."""
-        self._cache.tidy()
+        return self.has(name, self._sources(files))
 
     def _sources(self, files: Sequence[Path]) -> list[Path]:
         return [behind for file in files for behind in files_behind(file, self._drivers)]
@@ -80,17 +71,11 @@ class StackedImages:
         with contextlib.ExitStack() as stack:
             rasters = [stack.enter_context(open_raster(file, drivers=self._drivers)) for file in files]
             bands = _Stack(rasters, self._grid)
-            writer = RasterWriter(path, bands.info.size, bands.spec(), column=bands.info.size.width)
-            stack.callback(writer.discard)
-            writer.open()
-            for window, image in bands.strips():
-                writer.write(window, image)
-            writer.finish()
-            if not path.exists():  # by another process, which would find its file changed
-                writer.publish()
-                # Made anew of the same files it is the same raster: maps of it stay finished.
-                newest = max((s.stat().st_mtime_ns for s in self._sources(files)), default=0)
-                os.utime(path, ns=(newest, newest))
+            write_strips(path, bands.info.size, bands.spec(), bands.strips())
+        # Made anew of the same files it is the same raster: maps of it stay finished.
+        newest = max((s.stat().st_mtime_ns for s in self._sources(files)), default=0)
+        with contextlib.suppress(PermissionError):  # of another user, whose process has done the same
+            os.utime(path, ns=(newest, newest))
         return True
 
 

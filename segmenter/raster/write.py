@@ -47,7 +47,6 @@ _LEFTOVER_SECONDS = 3600.0
 COG_ENDING = ".cog"
 COG_LEFTOVERS = (".ovr.tmp", ".ovr.tmp.aux.xml", ".msk.ovr.tmp", ".aux.xml")
 """Endings of temporary files that GDAL's driver makes beside its own."""
-_BLOCK = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -397,6 +396,6 @@ def cloud_optimised(path: Path, overviews: Literal["mode", "nearest"]) -> None:
     aside = path.with_name(path.name + COG_ENDING)
     aside.unlink(missing_ok=True)
     with rasterio.open(path, sharing=False) as source:
-        options = {"compress": "deflate", "level": 1, "blocksize": _BLOCK, "bigtiff": "IF_SAFER"}
+        options = {"compress": "deflate", "level": 1, "blocksize": BLOCK, "bigtiff": "IF_SAFER"}
         rasterio.shutil.copy(source, aside, driver="COG", overview_resampling=overviews.upper(), **options)
     os.replace(aside, path)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import RasterError
+from segmenter.base.files import Closing
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, UNKNOWN
 from segmenter.raster.gdal.faults import naming
@@ -30,7 +31,7 @@ class MapClass:
     code: int
 
 
-class WrittenMap:
+class WrittenMap(Closing):
     """An open class map with its confidence, if that file exists; a context manager."""
 
     def __init__(self, path: Path) -> None:
@@ -83,12 +84,6 @@ class WrittenMap:
         for raster in (self._map, self._confidence):
             if raster is not None:
                 raster.close()
-
-    def __enter__(self) -> WrittenMap:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 def _classes(path: Path) -> tuple[tuple[MapClass, ...], NDArray[np.uint8]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
 
 from segmenter.base.errors import end_at_once_on_ctrl_c
 
@@ -14,19 +15,40 @@ if __name__ == "__main__":
 from segmenter.base.errors import run_tool
 from segmenter.base.invocation import ToolParser, as_started, invocation
 from segmenter.base.terminal import enduring_output
-from segmenter.extras.sharing.commands import card, pack, stac, unpack
+from segmenter.extras.sharing.commands import COMMANDS as OF_SHARING
 from segmenter.runs import compare
-from segmenter.runs.report import command as report
+from segmenter.runs.report.sections import REPORT, write_report
 
-COMMANDS: dict[str, Any] = {
-    "report": report,
-    "compare": compare,
-    "pack": pack,
-    "unpack": unpack,
-    "card": card,
-    "stac": stac,
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_dir", type=Path, metavar="RUN", help="run directory")
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help=f"to write (default: {REPORT} in the run)"
+    )
+
+
+def _report(args: argparse.Namespace) -> int:
+    print(write_report(args.run_dir, args.output))
+    return 0
+
+
+def _add_compare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "runs", type=Path, nargs="+", metavar="RUN", help="two run directories or more, or a folder of them"
+    )
+
+
+def _compare(args: argparse.Namespace) -> int:
+    print(compare.compare(args.runs))
+    return 0
+
+
+COMMANDS = {
+    "report": ("write the report of a training anew", _add_report, _report),
+    "compare": ("what runs reached, and in which settings they differ", _add_compare, _compare),
+    **OF_SHARING,
 }
-"""Name → module with `HELP`, `add_arguments(parser)` and `run(args)`, which gives the exit code."""
+"""Name → what it is for, what adds its options, and what runs it and gives the exit code."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,10 +60,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> ToolParser:
     parser = ToolParser(prog=invocation("runs"), description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, module in COMMANDS.items():
-        command = commands.add_parser(name, help=module.HELP, description=as_started(module.__doc__))
-        module.add_arguments(command)
-        command.set_defaults(run=module.run)
+    for name, (about, add_arguments, run) in COMMANDS.items():
+        said = as_started(f"`python -m segmenter.runs {name} …`: {about}")
+        command = commands.add_parser(name, help=about, description=said)
+        add_arguments(command)
+        command.set_defaults(run=run)
     return parser
 
 

@@ -6,7 +6,6 @@ recognised by equal pixel counts of each class.
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,25 +23,20 @@ from segmenter.pages.parts import Table, number, percent, plain
 from segmenter.runs.report.run_record import Story, read_story
 from segmenter.runs.run import RUN_FILE, runs_in
 
-HELP = "what runs reached, and in which settings they differ"
 _WIDEST = 36
 """Characters of a cell in the terminal."""
 _IDENTITY = {"name"}
 """Settings that differ between runs of one kind."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `python -m segmenter.runs compare`."""
-    parser.add_argument(
-        "runs", type=Path, nargs="+", metavar="RUN", help="two run directories or more, or a folder of them"
-    )
+def compare(given: Sequence[Path]) -> str:
+    """Return the tables of runs, or of the runs in folders, as text.
 
-
-def run(arguments: argparse.Namespace) -> int:
-    """Print the comparison tables."""
-    paths = _checked([run for path in arguments.runs for run in _meant(path)])
-    print(as_text(comparison([read_story(path) for path in paths])))
-    return 0
+    Raises:
+        SegmenterError: there are fewer than two, or one comes twice.
+    """
+    paths = _checked([run for path in given for run in _meant(path)])
+    return as_text(comparison([read_story(path) for path in paths]))
 
 
 def _meant(path: Path) -> list[Path]:

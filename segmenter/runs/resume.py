@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -115,18 +115,6 @@ class Facts(BaseModel):
     computed_on: dict[str, str]
 
 
-class EpochPlan(Protocol):
-    """Interface of an epoch's plan, as far as resuming needs it."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Return a digest that is equal only for equal rows."""
-
-    @property
-    def steps(self) -> int:
-        """Number of optimiser steps of the epoch."""
-
-
 @dataclass(frozen=True)
 class Checkpoint:
     """An undamaged checkpoint.
@@ -145,17 +133,17 @@ class Checkpoint:
     facts: Facts
     seen: Seen = ()
 
-    def check_plan(self, plan: EpochPlan) -> None:
-        """Refuse to resume if the epoch's plan here differs from the plan that was begun.
+    def check_plan(self, fingerprint: str, steps: int) -> None:
+        """Refuse to go on where the rest of an epoch would not be the rest of the plan that was begun.
 
         Args:
-            plan: plan of epoch `position.planned_epoch`, made here.
+            fingerprint, steps: of the plan of the epoch `position.planned_epoch`, as it is made here.
 
         Raises:
-            CheckpointError: the plans differ.
+            CheckpointError: it is another.
         """
         at = self.position
-        if self.facts.plan != plan.fingerprint or at.step > plan.steps:
+        if self.facts.plan != fingerprint or at.step > steps:
             changed = version_changes(self.facts)
             why = ", ".join(changed) or "the tiles, or the planner, have changed"
             raise CheckpointError(
@@ -199,16 +187,16 @@ def _on_other_devices(recipe: Mapping[str, Any]) -> str:
 
 
 def facts_array(
-    recipe: Recipe, plan: EpochPlan, position: Position, replicas: int, computed_on: Mapping[str, str]
+    recipe: Recipe, plan: str, position: Position, replicas: int, computed_on: Mapping[str, str]
 ) -> NDArray[np.uint8]:
-    """Return the array `META` of a checkpoint; `plan` belongs to epoch `position.planned_epoch`."""
+    """Return the array `META` of a checkpoint; `plan` is the fingerprint of `position.planned_epoch`'s."""
     facts = Facts(
         versions=installed_versions(),
         seed=recipe.seed,
         epoch=position.epoch,
         step=position.step,
         planned_epoch=position.planned_epoch,
-        plan=plan.fingerprint,
+        plan=plan,
         replicas=replicas,
         recipe=recipe.model_dump(mode="json"),
         computed_on=dict(computed_on),

@@ -29,6 +29,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.dataclasses import dataclass as checked_dataclass
 from pydantic_core import PydanticCustomError
 
 from segmenter.base.errors import CheckpointError, DamagedCheckpointError, LabelError
@@ -83,7 +84,10 @@ DType = Literal[
 ]  # fmt: skip
 
 
-@dataclass(frozen=True)
+_strict = ConfigDict(strict=True, extra="forbid")
+
+
+@checked_dataclass(frozen=True, config=_strict)
 class MeasuredShares:
     """Shares chosen by a measurement (`distribution.shares: auto`).
 
@@ -92,11 +96,11 @@ class MeasuredShares:
         devices: their models, in order.
     """
 
-    tiles: tuple[int, ...]
-    devices: tuple[str, ...]
+    tiles: tuple[Annotated[int, Field(ge=0, le=1 << 20)], ...] = Field(min_length=1, max_length=1 << 12)
+    devices: tuple[Annotated[str, Field(max_length=1000)], ...] = Field(min_length=1, max_length=1 << 12)
 
 
-@dataclass(frozen=True)
+@checked_dataclass(frozen=True, config=_strict)
 class Extension:
     """Change of the number of epochs of a begun run.
 
@@ -105,9 +109,9 @@ class Extension:
         before, epochs: old and new number of epochs.
     """
 
-    step: int
-    before: int
-    epochs: int
+    step: int = Field(ge=0, le=1 << 53)
+    before: int = Field(ge=1, le=1 << 31)
+    epochs: int = Field(ge=1, le=1 << 31)
 
 
 @dataclass(frozen=True)
@@ -293,8 +297,8 @@ def load_run(path: Path) -> Run:
         normalisation=Normalisation.from_dict(data["normalisation"]),
         scenes=Normalisation.from_dict(data["scenes"]) if data["scenes"] else None,
         network=NetworkGeometry(**data["network"]),
-        shares=MeasuredShares(**data["shares"]) if data["shares"] else None,
-        extensions=tuple(Extension(**each) for each in data["extensions"]),
+        shares=content.shares,
+        extensions=content.extensions,
         **{name: data[name] for name in _PLAIN},
     )
 
@@ -420,17 +424,6 @@ class _Network(_Strict):
     unlimited: str = Field(max_length=10_000)
 
 
-class _Shares(_Strict):
-    tiles: tuple[Annotated[int, Field(ge=0, le=1 << 20)], ...] = Field(min_length=1, max_length=1 << 12)
-    devices: tuple[Annotated[str, Field(max_length=1000)], ...] = Field(min_length=1, max_length=1 << 12)
-
-
-class _Extension(_Strict):
-    step: int = Field(ge=0, le=1 << 53)
-    before: int = Field(ge=1, le=1 << 31)
-    epochs: int = Field(ge=1, le=1 << 31)
-
-
 class RunFile(_Strict):
     """Content of run.json; `Run` documents the fields.
 
@@ -446,9 +439,9 @@ class RunFile(_Strict):
     dtype: DType
     normalisation: _Normalisation
     scenes: _Normalisation | None = None
-    shares: _Shares | None = None
+    shares: MeasuredShares | None = None
     band_names: tuple[Annotated[str, Field(max_length=10_000)] | None, ...] = ()
-    extensions: tuple[_Extension, ...] = Field((), max_length=10_000)
+    extensions: tuple[Extension, ...] = Field((), max_length=10_000)
     metres_per_pixel: float | None = Field(gt=0, le=1e9)
     labels: Literal["full", "eroded"]
     network: _Network

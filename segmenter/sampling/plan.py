@@ -89,7 +89,7 @@ class Plan:
 
     @property
     def steps(self) -> int:
-        """Optimiser steps of the epoch."""
+        """Number of optimiser steps of the epoch."""
         return int(self.rows_SB.shape[0])
 
     @property

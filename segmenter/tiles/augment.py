@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from segmenter.base.errors import ConfigError, shortened
 from segmenter.config.recipe import AugmentationConfig
 from segmenter.grid.labels import IGNORE
+from segmenter.grid.resampling import as_type
 from segmenter.tiles.kernels import Planes, by_pixel, extended, transformed, unbounded, unmixed
 from segmenter.tiles.statistics import BandStatistics
 from segmenter.tiles.transforms import Stage, stages_of
@@ -66,7 +67,7 @@ class Unit:
         """Add shares of the range to the values, in their pixel type."""
         wide = _wide(image_HWC.dtype)
         by = by_HWC.reshape(len(image_HWC), -1) * self._row(self.range_C, image_HWC, wide)
-        return _whole(image_HWC + by.reshape(image_HWC.shape), image_HWC.dtype)
+        return as_type(image_HWC + by.reshape(image_HWC.shape), image_HWC.dtype.name)
 
     @staticmethod
     def _row(value_C: NDArray[np.float64], image_HWC: NDArray[Any], wide: Any) -> NDArray[Any]:
@@ -196,7 +197,7 @@ def apply_stage(
     if carrier is None:
         return transformed(stage.compose, seed, image_HWC, planes)
     moved, planes = transformed(stage.compose, seed, image_HWC.astype(carrier), planes)
-    return _whole(moved, image_HWC.dtype), planes
+    return as_type(moved, image_HWC.dtype.name), planes
 
 
 def recoloured(
@@ -228,11 +229,3 @@ def in_one_line(error: Exception) -> str:
 def _wide(dtype: np.dtype[Any]) -> Any:
     """Return the type in which values of a pixel type can be computed without losing digits."""
     return np.float32 if dtype.itemsize <= 2 or dtype == np.float32 else np.float64
-
-
-def _whole(changed_HWC: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Convert values to an image's pixel type; integers are rounded and clipped."""
-    if dtype.kind not in "iu":
-        return changed_HWC.astype(dtype)
-    limits = np.iinfo(dtype)
-    return np.clip(np.rint(changed_HWC), limits.min, limits.max).astype(dtype)

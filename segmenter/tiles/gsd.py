@@ -27,6 +27,7 @@ from segmenter.config.recipe import Recipe
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.gsd import range_text, scene_strata
 from segmenter.grid.labels import IGNORE
+from segmenter.grid.resampling import as_type
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import raster_info
 from segmenter.raster.remote.settings import RemotePath
@@ -313,7 +314,7 @@ def resampled(tile: Tile, side: int) -> Tile:
         values = np.where(valid[..., None], total / np.where(share > 0, share, 1), 0)
     label = _label(label_HW, side)
     label[~valid] = IGNORE
-    return _as_type(values, image_HWC.dtype), valid, label
+    return as_type(values, image_HWC.dtype.name), valid, label
 
 
 def _averaged(values_HWC: NDArray[Any], side: int, precise: Any) -> NDArray[Any]:
@@ -348,11 +349,6 @@ def _label(label_HW: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
 
 _ROUNDING = 1e-5
 """Steps of areas summed in float32: equal ones must not differ by their last bit."""
-
-
-def _as_type(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Convert averages to the image's pixel type; integers are rounded."""
-    return (np.rint(values) if dtype.kind in "iu" else values).astype(dtype)
 
 
 @functools.cache

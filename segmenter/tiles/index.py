@@ -7,7 +7,6 @@ data, no undefined values, each label as large as its image.
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,9 +18,11 @@ from segmenter.base.terminal import warn
 from segmenter.base.threads import Spread, in_threads
 from segmenter.config.recipe import TilesConfig
 from segmenter.grid.geometry import Size, Window
+from segmenter.grid.labels import IGNORE
 from segmenter.grid.scenes import Dataset, Scene, Split
-from segmenter.grid.windows import grid
-from segmenter.raster import open_raster
+from segmenter.grid.windows import grid, row_strips
+from segmenter.raster import LabelRaster, Raster, RasterInfo, open_raster
+from segmenter.raster.ground import check_label
 from segmenter.sampling import TileStrata
 from segmenter.tiles.index_cache import (
     Entries,
@@ -34,8 +35,10 @@ from segmenter.tiles.index_cache import (
     relative_paths,
     save_entries,
 )
-from segmenter.tiles.pairs import check_fit, class_ids, row_strips
 from segmenter.tiles.statistics import BandStatistics, band_statistics
+
+STRIP_PIXELS = 1 << 22
+"""Pixels read at once: decoding colours takes some 25 bytes a pixel, 100 MiB a thread."""
 
 __all__ = ["BandStatistics", "TileIndex", "band_statistics", "build_index", "cache_folder", "tile_counts"]
 
@@ -152,28 +155,14 @@ def _measure(
     spread: Spread,
 ) -> None:
     """Read `scenes` in parallel and add the results to `entries`."""
-    start, done = time.monotonic(), 0
     remarks: list[str] = []
-
-    def speed(result: tuple[SceneTiles, list[str]]) -> str:
-        nonlocal done
-        done += len(result[0].row_N)
-        return f"{done / max(1e-9, time.monotonic() - start):.0f} tiles/s"
 
     def count(scene: Scene) -> tuple[SceneTiles, list[str]]:
         notes: list[str] = []
         size = Size(tiles.size, tiles.size)
         return tile_counts(dataset, scene, size, tiles.overlap, notes.append), notes
 
-    results = spread(
-        count,
-        scenes,
-        description="indexing",
-        unit="scene",
-        workers=workers,
-        progress=progress,
-        note=speed,
-    )
+    results = spread(count, scenes, description="indexing", unit="scene", workers=workers, progress=progress)
     for scene, (scene_tiles, notes) in zip(scenes, results, strict=True):
         remarks += notes
         files = relative_paths(dataset, scene)
@@ -230,7 +219,7 @@ def tile_counts(
     with open_raster(scene.image, dataset.bands) as raster:
         check_fit(scene, raster.info)
         cells = _Cells(raster.info.size, tile, overlap, len(dataset.classes))
-        for strip in row_strips(raster.info.size):
+        for strip in row_strips(raster.info.size, STRIP_PIXELS):
             cells.add(strip.row, class_ids(dataset, scene, raster, strip))
         if raster.partial_remark is not None:
             say(raster.partial_remark)
@@ -271,3 +260,29 @@ class _Cells:
         counts = table[bottom, right] - table[top, right] - table[bottom, left] + table[top, left]
         corners = np.array([(w.row, w.col) for w in self._windows], np.int32).reshape(-1, 2)
         return SceneTiles(corners[:, 0].copy(), corners[:, 1].copy(), counts)
+
+
+def check_fit(scene: Scene, image: RasterInfo) -> None:
+    """Run `check_label` on a scene.
+
+    Raises:
+        DatasetError: also if there is no label.
+    """
+    if scene.label is None:
+        raise DatasetError(f"{scene.image}: expected a label for scene {scene.name}, there is none")
+    check_label(scene.label, image)
+
+
+def class_ids(dataset: Dataset, scene: Scene, raster: Raster, window: Window) -> NDArray[np.uint8]:
+    """Return (H, W) class ids; `IGNORE` also where the image has no data, read only if it may lack some.
+
+    Raises:
+        LabelError: a value is not in the class map.
+        RasterError: a file is damaged.
+    """
+    assert scene.label is not None, "check_fit comes first"
+    with LabelRaster(scene.label, dataset.classes) as label:
+        ids = label.ids(window)
+    if raster.may_have_nodata:
+        ids[~raster.read(window)[1]] = IGNORE
+    return ids

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import ConfigError, shortened
+from segmenter.base.errors import ConfigError, counted, shortened
 from segmenter.config.recipe import AugmentationConfig
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE
@@ -139,14 +139,10 @@ def _probe(side: int, dtype: str, mean_C: NDArray[np.float64], std_C: NDArray[np
     valid_HW = np.ones_like(label_HW)
     label_HW[:1], valid_HW[:, :1] = IGNORE, 0
     mask_HW2 = np.stack([np.where(valid_HW == 1, label_HW, IGNORE), valid_HW], axis=-1)
-    what = f"tiles of {_bands(bands)} of {dtype}"
+    what = f"tiles of {counted(bands, 'band')} of {dtype}"
     # Whether the whole training set fills its bytes, one image does not tell.
     unit = None if dtype == "uint8" else Unit.of(dtype, mean_C, spread_C)
     return _Probe(image.astype(kind), mask_HW2.astype(np.uint8), what, unit)
-
-
-def _bands(count: int) -> str:
-    return f"{count} band{'s' * (count > 1)}"
 
 
 def _draws(stage: Stage, probe: _Probe) -> Iterator[Moved]:
@@ -187,7 +183,7 @@ def _shapes(draws: Sequence[Moved], probe: _Probe) -> Iterator[str]:
             got = " × ".join(map(str, image.shape[:2]))
             yield f"expected tiles of {side} × {side} pixels after it, got {got}"
         elif image.shape != probe.image_HWC.shape:
-            yield f"expected {_bands(probe.image_HWC.shape[2])} after it, got {image.shape[2]}"
+            yield f"expected {counted(probe.image_HWC.shape[2], 'band')} after it, got {image.shape[2]}"
         elif image.dtype not in (probe.image_HWC.dtype, np.float32) or mask.dtype != np.uint8:
             yield f"makes {image.dtype} of {probe.what}"
     if not any((mask[..., 1] == 1).any() for _, mask in draws):

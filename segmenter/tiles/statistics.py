@@ -22,13 +22,12 @@ from segmenter.base.terminal import say
 from segmenter.base.threads import in_threads
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.scenes import Dataset, Scene, Split
-from segmenter.grid.windows import grid
+from segmenter.grid.windows import grid, row_strips
 from segmenter.raster import RasterInfo, ask_for_bands, open_raster, raster_info
 from segmenter.raster.header import Names, names_of, order_of, used_names
 from segmenter.raster.stamps import stamp_of
 from segmenter.raster.validity import void_in_bands
 from segmenter.tiles.index_cache import cache_folder, key_of, relative_paths
-from segmenter.tiles.pairs import row_strips
 
 _WINDOW = Size(512, 512)
 _STRIP_PIXELS = 1 << 20

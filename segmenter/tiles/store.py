@@ -36,7 +36,7 @@ from segmenter.raster.remote.settings import RemotePath
 from segmenter.raster.validity import fill_void, void_in_bands
 from segmenter.tiles.cache.file import DamagedError, Kind, PackedArray
 from segmenter.tiles.cache.folder import PackFolder
-from segmenter.tiles.cache.keys import Job, key_of, pack
+from segmenter.tiles.cache.keys import Job, bytes_read, key_of, pack
 
 _MOST_OPEN = 64
 """Rasters a thread keeps open at most; all threads together take half of the files that are allowed."""
@@ -384,9 +384,8 @@ def make_room(folder: PackFolder, jobs: Sequence[Job], limit: int | None) -> Non
 
 def _announce(folder: PackFolder, jobs: Sequence[Job], codec: CacheCodec) -> None:
     """Print the files to be written beside the data, their folder, and how to choose another one."""
-    paths = [job.scene.image if job.kind == "image" else job.scene.label for job in jobs]
     needed = sum(job.bytes for job in jobs)
-    times = needed / max(1, sum(path.stat().st_size for path in paths if path is not None))
+    times = needed / max(1, bytes_read(jobs))
     images = sum(job.kind == "image" for job in jobs)
     most = "" if codec == "none" else "at most "
     say(

@@ -178,11 +178,6 @@ def _known() -> dict[str, Callable[..., Any]]:
     return {n: c for n, c in classes.items() if issubclass(c, kinds) and not issubclass(c, A.Transform3D)}
 
 
-def known_transforms() -> list[str]:
-    """Return the names of transforms that a recipe may list; whether they fit the data is checked later."""
-    return sorted(set(_known()) - set(_UNFIT))
-
-
 def _built(config: TransformConfig, kind: Callable[..., Any], where: str) -> Any:
     """Build a transform; masks move by nearest neighbour, and pixels from outside are ignored.
 

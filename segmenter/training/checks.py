@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
-from segmenter.base.errors import CheckpointError, ConfigError, TrainingError, counted
+from segmenter.base.errors import CheckpointError, ConfigError, counted
 from segmenter.base.files import gibibytes
 from segmenter.base.machine import free_memory
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
+from segmenter.devices.exhausted import memory_errors
 from segmenter.devices.strategy import Devices, sums_not_compiled
 from segmenter.runs.resume import Checkpoint, check_rates
 from segmenter.runs.run import Run
@@ -106,24 +106,17 @@ def check_same_plan(run: Run, tiles: Tiles, planned_for: int, checkpoint: Checkp
             f"devices, there are {planned_for}; resume on as many, or use --init-from to start a new run"
         )
     epoch, names = checkpoint.position.planned_epoch, run.classes.names
-    checkpoint.check_plan(epoch_plan(run.recipe, tiles.index, names, epoch, planned_for))
+    plan = epoch_plan(run.recipe, tiles.index, names, epoch, planned_for)
+    checkpoint.check_plan(plan.fingerprint, plan.steps)
     known, now = recipe_from(checkpoint.facts.recipe, str(checkpoint.path)).training, run.recipe.training
     if known.epochs != now.epochs:
         steps = epoch_plan(run.recipe, tiles.index, names, 0, planned_for).steps  # as the trainer counts
         check_rates(run.path, known, now, checkpoint.position.done, steps)
 
 
-@contextmanager
-def in_memory(recipe: Recipe, replicas: int) -> Iterator[None]:
+def in_memory(recipe: Recipe, replicas: int) -> AbstractContextManager[None]:
     """Convert errors of exhausted memory in a step, or in waiting batches, to one line."""
-    import tensorflow as tf
-
-    try:
-        yield
-    except tf.errors.ResourceExhaustedError as error:
-        message = str(error).splitlines()[0]
-        raise TrainingError(
-            f"out of memory at {recipe.training.global_batch} tiles of {recipe.tiles.size} pixels a step on "
-            f"{replicas} devices: lower training.global_batch, tiles.size or {recipe.model.smaller_by}, or "
-            f"raise training.accumulate ({message})"
-        ) from None
+    return memory_errors(
+        f"at {recipe.training.global_batch} tiles of {recipe.tiles.size} pixels a step on {replicas} devices",
+        f"lower training.global_batch, tiles.size or {recipe.model.smaller_by}, or raise training.accumulate",
+    )

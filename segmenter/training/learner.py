@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from segmenter.base.errors import CheckpointError
@@ -12,7 +13,7 @@ from segmenter.config.recipe import Recipe
 from segmenter.devices.strategy import Devices
 from segmenter.inference.function import on_replicas
 from segmenter.inference.prediction import Predictor
-from segmenter.model.building import build_model, keras_seed, stages_of
+from segmenter.model.building import build_model, stages_of
 from segmenter.model.stages import pace_of
 from segmenter.runs.checkpoints import assign_weights, weight_arrays
 from segmenter.runs.resume import Checkpoint
@@ -53,7 +54,7 @@ class Learner:
         """
         recipe, strategy = run.recipe, devices.strategy
         self._run, self._devices = run, devices
-        keras_seed(recipe.seed)
+        keras.utils.set_random_seed(recipe.seed)
         with strategy.scope():
             self.model = self._build()
             self.pace = pace_of(stages_of(self.model, recipe.model), recipe.training)

@@ -11,7 +11,8 @@ import tensorflow as tf
 
 from segmenter.base.errors import OutputError
 from segmenter.evaluation.by_gsd import scale_facts
-from segmenter.evaluation.figures import confusion_figure
+from segmenter.evaluation.drawing import save_figure
+from segmenter.evaluation.figures import confusion_panel
 from segmenter.evaluation.learning_curves import learning_curves
 from segmenter.evaluation.protocol import of_one_rule
 from segmenter.evaluation.scores import ConfusionMatrix, Scores
@@ -55,7 +56,7 @@ class TrainLog:
         self._log.append({"step": step, "epoch": epoch, **figures})
         table, picture = (self._run / name for name in LAST_FILES)
         scores.write(table, scale_facts(by_scale or {}), facts={"epoch": epoch, "step": step})
-        confusion_figure(confusion, picture, f"validation after epoch {epoch}, step {step}")
+        save_figure(confusion_panel(confusion, f"validation after epoch {epoch}, step {step}"), picture)
         with self._shown(step):
             for key in ("miou", "mf1", "oa"):
                 tf.summary.scalar(f"validation/{key}", data[key] or 0.0)

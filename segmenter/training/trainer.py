@@ -111,7 +111,7 @@ class Trainer:
 
     def _arrays(self) -> dict[str, Any]:
         at = self.position
-        plan = self._plan(at.planned_epoch)
+        plan = self._plan(at.planned_epoch).fingerprint
         facts = facts_array(self.run.recipe, plan, at, self.devices.replicas, self.learner.computed_on)
         own = {"position": np.array(at, np.float64), META: facts, **self.run.text_arrays()}
         state = self.learner.state()

@@ -106,7 +106,7 @@ def machine(tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
     """`machine(MachineGpus, Seen)`: what the command finds; the devices are four of the CPU."""
 
     def make(there: MachineGpus, found: Seen) -> None:
-        monkeypatch.setattr(report, "machine_gpus", lambda: there)
+        monkeypatch.setattr(driver, "machine_gpus", lambda: there)
         monkeypatch.setattr(report, "look", lambda _: found)
 
     return make

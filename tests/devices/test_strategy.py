@@ -161,7 +161,7 @@ def test_a_run_is_loaded_with_growing_memory(
     order: list[str] = []
     monkeypatch.setattr(setup, "let_memory_grow", lambda: order.append("grow"))
     monkeypatch.setattr("segmenter.runs.run.load_arrays", lambda _: order.append("weights") or {})
-    monkeypatch.setattr("segmenter.inference.loading.check_learned", lambda *_: order.append("check"))
+    monkeypatch.setattr("segmenter.inference.loading.check_weights", lambda *_: order.append("check"))
     monkeypatch.setattr("segmenter.inference.loading.assign_weights", lambda *_, **__: order.append("assign"))
     (tmp_path / "best.npz").touch()
     run = bare_run(tmp_path, recipe=RECIPE.model_copy(update={"model": UNetConfig(depth=1, width=1)}))
@@ -200,8 +200,8 @@ def test_predict_ends_with_that_line_and_without_a_map(
     make_geotiff: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     from segmenter.devices.exhausted import memory_errors
-    from segmenter.inference.prediction import FunctionPredictor
     from tests.helpers.exact_network import fake_run, run_predict
+    from tests.helpers.function_predictor import FunctionPredictor
 
     def predict(image: Any, valid: Any) -> Any:
         with memory_errors("at 4 windows", "lower --batch"):

@@ -15,14 +15,12 @@ from matplotlib.image import imread
 from numpy.typing import NDArray
 
 from segmenter.base.errors import SegmenterError
-from segmenter.evaluation.drawing import figure_pixels
+from segmenter.evaluation.drawing import figure_pixels, save_figure
 from segmenter.evaluation.figures import (
     _below_each_other,
-    class_map_picture,
-    confusion_figure,
     confusion_panel,
     panels_figure,
-    side_by_side,
+    scene_panels,
     stretched,
 )
 from segmenter.evaluation.learning_curves import learning_curves
@@ -45,6 +43,14 @@ def _picture(path: Path) -> NDArray[np.uint8]:
     return (imread(path)[..., :3] * 255).round().astype(np.uint8)
 
 
+def _draw(
+    ids_HW: NDArray[np.uint8], classes: ClassMap, path: Path, title: str = "", side: int = 2000
+) -> None:
+    """A map of class ids beside an image of zeros, as a PNG."""
+    image = np.zeros((*ids_HW.shape, 1), np.uint8)
+    save_figure(scene_panels(image, None, ids_HW, classes, title, side=side), path)
+
+
 def _pixels_of(picture: NDArray[np.uint8], colour: tuple[int, int, int]) -> int:
     return int((picture == colour).all(axis=2).sum())
 
@@ -60,7 +66,7 @@ def test_any_number_type_and_band_count_is_drawn(
     assert picture.min() == 0
     assert picture.max() == 255
     if bands == 3 and dtype == np.uint8:  # drawing takes a while: once is enough
-        side_by_side(image, ids, ids, classes, tmp_path / "p.png", "title $x$")
+        save_figure(scene_panels(image, ids, ids, classes, "title $x$"), tmp_path / "p.png")
         assert [file.name for file in tmp_path.iterdir()] == ["p.png"]
 
 
@@ -91,7 +97,8 @@ def test_each_panel_shows_its_classes_in_their_colours(classes: ClassMap, tmp_pa
     label = np.zeros((101, 203), np.uint8)
     prediction = np.ones((101, 203), np.uint8)
     prediction[:, :50] = IGNORE
-    side_by_side(np.zeros((101, 203, 3), np.uint8), label, prediction, classes, tmp_path / "p.png")
+    panels = scene_panels(np.zeros((101, 203, 3), np.uint8), label, prediction, classes)
+    save_figure(panels, tmp_path / "p.png")
     picture = _picture(tmp_path / "p.png")
     zoom = 2  # 203 px are too few for captions and legend
     legend = 30 * 30
@@ -107,7 +114,7 @@ def test_each_panel_shows_its_classes_in_their_colours(classes: ClassMap, tmp_pa
 def test_odd_shapes_are_drawn_within_the_size_asked_for(
     shape: tuple[int, int], classes: ClassMap, tmp_path: Path
 ) -> None:
-    class_map_picture(np.full(shape, 3, np.uint8), classes, tmp_path / "p.png", "t", side=800)
+    _draw(np.full(shape, 3, np.uint8), classes, tmp_path / "p.png", "t", side=800)
     height, width, _ = _picture(tmp_path / "p.png").shape
     assert max(height, width) < 800 + 300
     assert _pixels_of(_picture(tmp_path / "p.png"), COLOURS[3]) > 300
@@ -115,15 +122,15 @@ def test_odd_shapes_are_drawn_within_the_size_asked_for(
 
 def test_a_large_raster_is_thinned_out_and_no_colour_is_invented(classes: ClassMap, tmp_path: Path) -> None:
     ids = np.indices((1500, 1900)).sum(axis=0) // 7 % 2 * 2  # classes 0 and 2 alternate; 1 lies between
-    class_map_picture(ids.astype(np.uint8), classes, tmp_path / "p.png", side=500)
-    picture = _picture(tmp_path / "p.png")[40:350, 20:480]
+    _draw(ids.astype(np.uint8), classes, tmp_path / "p.png", side=500)
+    picture = _picture(tmp_path / "p.png")[80:200, 290:480]  # of the right panel
     assert {tuple(c) for c in np.unique(picture.reshape(-1, 3), axis=0).tolist()} == {COLOURS[0], COLOURS[2]}
 
 
-def test_panels_of_different_size_are_a_defect(classes: ClassMap, tmp_path: Path) -> None:
+def test_panels_of_different_size_are_a_defect(classes: ClassMap) -> None:
     small, large = np.zeros((9, 9), np.uint8), np.zeros((9, 11, 3), np.uint8)
     with pytest.raises(ValueError, match=r"\(9, 9\).*\(9, 11\)"):
-        side_by_side(large, None, small, classes, tmp_path / "p.png")
+        scene_panels(large, None, small, classes)
 
 
 def test_each_panel_below_another_makes_the_picture_as_much_higher(classes: ClassMap) -> None:
@@ -145,11 +152,11 @@ def test_each_panel_below_another_makes_the_picture_as_much_higher(classes: Clas
 def test_names_are_drawn_as_text_never_as_markup(classes: ClassMap, tmp_path: Path) -> None:
     confusion = ConfusionMatrix(classes)
     confusion.add(np.array([0, 0, 1, 2, 4, 5], np.uint8), np.array([0, 1, 1, IGNORE, 3, 5], np.uint8))
-    confusion_figure(confusion, tmp_path / "confusion.png", r"a $\bad$ formula and 100 %")
+    save_figure(confusion_panel(confusion, r"a $\bad$ formula and 100 %"), tmp_path / "confusion.png")
     learning_curves(
         [{"step": 1, "miou": 0.5, "iou": dict.fromkeys(ODD_NAMES, 0.5)}], tmp_path / "c.png", r"$\bad$"
     )
-    class_map_picture(np.zeros((9, 9), np.uint8), classes, tmp_path / "map.png", r"$\undefined$ <i>")
+    _draw(np.zeros((9, 9), np.uint8), classes, tmp_path / "map.png", r"$\undefined$ <i>")
     assert len(list(tmp_path.iterdir())) == 3
 
 
@@ -175,13 +182,14 @@ def test_scores_draw_the_classes_of_their_protocol(
 ) -> None:
     confusion = ConfusionMatrix(make_classes(3))
     confusion.add(np.array([0, 1, 2], np.uint8), np.array([0, 2, 2], np.uint8))
-    confusion_figure(confusion.scores(Protocol(("a", "b"), "full", "test")), tmp_path / "p.png")
+    panel = confusion_panel(confusion.scores(Protocol(("a", "b"), "full", "test")))
+    save_figure(panel, tmp_path / "p.png")
     # Class a found, class b wholly missed, class c not there.
     assert 2 * 1400 < _pixels_of(_picture(tmp_path / "p.png"), (8, 48, 107)) < 2 * 46 * 46 + 100
 
 
 def test_an_empty_confusion_matrix_is_drawn(make_classes: Callable[..., ClassMap], tmp_path: Path) -> None:
-    confusion_figure(ConfusionMatrix(make_classes(3)), tmp_path / "p.png")
+    save_figure(confusion_panel(ConfusionMatrix(make_classes(3))), tmp_path / "p.png")
     assert (tmp_path / "p.png").stat().st_size > 1000
 
 
@@ -236,7 +244,7 @@ def test_an_old_picture_stays_until_the_new_one_is_whole(
 
     monkeypatch.setattr("segmenter.base.files.os.fsync", full)
     with pytest.raises(SegmenterError, match=r"p\.png: cannot write it: No space left on device"):
-        class_map_picture(np.zeros((9, 9), np.uint8), classes, path)
+        _draw(np.zeros((9, 9), np.uint8), classes, path)
     assert path.read_bytes() == b"old"
     assert [file.name for file in tmp_path.iterdir()] == ["p.png"]
 

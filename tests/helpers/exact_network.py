@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 import predict
 from segmenter.base.errors import run_script
 from segmenter.grid.labels import ClassMap
-from segmenter.inference.prediction import ExtraOutputs, FunctionPredictor, Prediction
+from segmenter.inference.prediction import ExtraOutputs, Prediction
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
+from tests.helpers.function_predictor import FunctionPredictor
 
 RADIUS, STRIDE = 2, 8
 

@@ -27,7 +27,7 @@ def plan_of(last: int = 31, blocks: int = 1) -> Plan:
 
 def save(run: Path, step: int, plan: Plan | None = None, **changes: Any) -> Path:
     position = Position(step, step // 4, step % 4, 0.5)
-    facts = facts_array(RECIPE, plan or plan_of(), position, 4, MACHINE)
+    facts = facts_array(RECIPE, (plan or plan_of()).fingerprint, position, 4, MACHINE)
     if changes:
         facts = np.frombuffer(json.dumps({**json.loads(facts.tobytes()), **changes}).encode(), np.uint8)
     arrays = {"position": np.array(position, np.float64), META: facts}

@@ -99,7 +99,7 @@ def _save_weights(run: Run, path: Path, step: int) -> None:
             "model/dropout/masks": np.arange(2),
             "optimiser/0": rng.normal(size=16),
             "position": np.array(position, np.float64),
-            META: facts_array(run.recipe, plan_of(), position, 4, on),
+            META: facts_array(run.recipe, plan_of().fingerprint, position, 4, on),
             **run.text_arrays(),
         },
     )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.model.receptive_field import describe
+from segmenter.model.receptive_field import network_geometry
 
 
 def make_all_contributions_count(model: Any, rng: np.random.Generator, gain: float = 0.5) -> None:
@@ -104,7 +104,7 @@ def moved_along(model: Any, stride: int, radius: int, axis: int) -> list[Moved]:
 
 def all_move(model: Any, length: int, around: float) -> list[bool]:
     """Of each output, whether all of it moves when the first pixel along a strip of one value changes."""
-    outputs = _on_strips(model, length, describe(model).stride, (0, None), 1, around)
+    outputs = _on_strips(model, length, network_geometry(model).stride, (0, None), 1, around)
     return [bool((changed != plain).any(axis=2).all()) for changed, plain in outputs]
 
 

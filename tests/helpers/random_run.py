@@ -30,7 +30,8 @@ def random_run(
 
     Needs TensorFlow; its stride is 2 to the power of `depth`, where the model is a U-Net of that depth.
     """
-    from segmenter.model.building import build_model, network_geometry
+    from segmenter.model.building import build_model
+    from segmenter.model.receptive_field import network_geometry
 
     rng = np.random.default_rng(seed)
     folder = {"kind": "folder", "root": ".", "images": "*", "labels": "*"}

@@ -97,7 +97,7 @@ def trained_run(
     (path / LOG).write_text("".join(map(log_line, lines)), encoding="utf-8")
     if checkpoint:
         position = Position(epochs * STEPS, epochs, 0, 0.5, without_gain)
-        facts = facts_array(recipe, plan_of(), position, 2, MACHINE)
+        facts = facts_array(recipe, plan_of().fingerprint, position, 2, MACHINE)
         arrays = {"position": np.array(position, np.float64), META: facts}
         save_checkpoint(path, epochs * STEPS, arrays, keep=9)
     if windows and validations:

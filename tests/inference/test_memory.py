@@ -14,12 +14,13 @@ from segmenter.grid.windows import COLUMN
 from segmenter.inference import memory as memory_budget
 from segmenter.inference.blending import Blend
 from segmenter.inference.memory import Choice, Needs, OwnNeeds, parse_memory, plan_tiling
-from segmenter.inference.prediction import ExtraOutputs, FunctionPredictor, Prediction
+from segmenter.inference.prediction import ExtraOutputs, Prediction
 from segmenter.inference.predictor import Mapped, Tiling, classify_all
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.raster.valid_rows import HELD_BYTES
 from segmenter.raster.write import BLOCK
 from tests.helpers.array_raster import ArrayJob, scene
+from tests.helpers.function_predictor import FunctionPredictor
 
 GB = 10**9
 NETWORK = NetworkGeometry(16, 94, 650.0)

@@ -21,11 +21,12 @@ from segmenter.grid.labels import IGNORE
 from segmenter.inference.blending import Blend
 from segmenter.inference.events import Failed, Finished
 from segmenter.inference.prediction import Prediction
-from segmenter.inference.predictor import FunctionPredictor, Mapped, Tiling, classify, classify_all
+from segmenter.inference.predictor import Mapped, Tiling, classify_all
 from segmenter.inference.reading import read_batches
 from segmenter.raster import RasterWriter, open_raster
 from tests.helpers.array_raster import ArrayJob, ArrayRaster, scene
 from tests.helpers.exact_network import exact_network
+from tests.helpers.function_predictor import FunctionPredictor, classify
 from tests.helpers.time_limits import wait_until
 
 Make = Callable[..., Path]

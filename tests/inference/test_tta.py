@@ -129,10 +129,10 @@ def test_there_are_eight_and_each_is_undone() -> None:
 )
 def test_scales_are_exact_in_windows(network: Any, rng: np.random.Generator, text: str) -> None:
     """With the larger stride and radius, bit for bit what the whole raster gives at once."""
-    from segmenter.model.receptive_field import describe
+    from segmenter.model.receptive_field import network_geometry
 
     tta = parse_tta(text)
-    geometry = seen_by(describe(network), tta, 4)
+    geometry = seen_by(network_geometry(network), tta, 4)
     predict = predictor_of(network, text)
     halo, stride = geometry.radius or 0, geometry.stride
     side = 2 * -(-halo // stride) * stride + 2 * stride
@@ -173,10 +173,10 @@ def test_no_pixel_sees_farther_than_the_radius_over_scales(
     request: pytest.FixtureRequest, rng: np.random.Generator, which: str, text: str
 ) -> None:
     """One input pixel is changed: what moves lies within it, and nearly reaches it."""
-    from segmenter.model.receptive_field import describe
+    from segmenter.model.receptive_field import network_geometry
 
     network = request.getfixturevalue(which)
-    geometry = seen_by(describe(network), parse_tta(text), 4)
+    geometry = seen_by(network_geometry(network), parse_tta(text), 4)
     radius, stride = geometry.radius or 0, geometry.stride
     predict = predictor_of(network, text)
     side = -(-(2 * radius + 4 * stride) // stride) * stride

@@ -18,7 +18,7 @@ from segmenter.grid.windows import halo_windows
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.predictor import Mapped, Tiling, classify_all
 from segmenter.model.normalisation import Normalisation
-from segmenter.model.receptive_field import NetworkGeometry, describe
+from segmenter.model.receptive_field import NetworkGeometry, network_geometry
 from segmenter.runs.run import load_run
 from tests.helpers.array_raster import ArrayJob, scene
 from tests.helpers.random_run import random_run
@@ -58,7 +58,7 @@ def network(tensorflow: ModuleType) -> Any:
 
 @pytest.fixture(scope="module")
 def geometry(network: Any) -> NetworkGeometry:
-    found = describe(network)
+    found = network_geometry(network)
     assert found.stride == 16
     assert found.unlimited == ""
     return found

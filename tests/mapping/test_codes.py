@@ -17,7 +17,7 @@ from segmenter.base.errors import DatasetError, DeviceError, SegmenterError
 from segmenter.extras.vectors.__main__ import main as vectorise
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap, LandCoverClass
-from segmenter.mapping.outputs.codes import FileValues, check_codes, codes_of, free_value
+from segmenter.mapping.outputs.codes import FileValues, codes_of, free_value, parse_codes
 from segmenter.raster import RasterSpec, write_raster
 from segmenter.raster.written_map import WrittenMap
 from tests.helpers.child_predict import files, scene
@@ -173,7 +173,7 @@ def test_names_may_hold_commas_and_equals_signs() -> None:
     classes = ClassMap(tuple(LandCoverClass(name, (0, 0, i), i) for i, name in enumerate(names)))
     assert codes_of("low vegetation, crops=3,a=b=4,road=5", classes) == (3, 4, 5)
     with pytest.raises(DatasetError, match="expected whole numbers"):
-        check_codes("road=5,tree")
+        parse_codes("road=5,tree")
 
 
 def test_a_foreign_map_with_codes_that_cannot_be_is_refused(tmp_path: Path) -> None:

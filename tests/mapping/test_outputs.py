@@ -14,7 +14,6 @@ from rio_cogeo import cog_validate
 
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE
-from segmenter.inference.prediction import FunctionPredictor
 from segmenter.inference.predictor import ExtraOutputs, Prediction
 from segmenter.mapping.jobs import MapJob, RasterRequest
 from segmenter.mapping.outputs.finished import MapStyle
@@ -22,6 +21,7 @@ from segmenter.mapping.outputs.pictures import draw_view
 from segmenter.mapping.request.map_request import MapRequest
 from segmenter.raster import RasterSpec, open_raster, raster_info, read_label, write_raster
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_network
+from tests.helpers.function_predictor import FunctionPredictor
 from tests.helpers.maps import Call, Make
 
 ALL = ("--confidence", "--quicklook", "--probabilities")
@@ -168,7 +168,7 @@ def test_a_view_is_drawn_beside_the_map(
     style = MapStyle(request, classes)
     info = raster_info(image)
     job = MapJob(RasterRequest(None, 3), info, Window.of(size), "in", style.path("map", info), label)
-    write_raster(job.output, style.values(job, ids), RasterSpec(driver="PNG" if png else "GTiff"))
+    write_raster(job.output, style.file_values(job).of(ids), RasterSpec(driver="PNG" if png else "GTiff"))
     draw_view(job, style)
     with rasterio.open(tmp_path / "map.view.png") as picture:
         assert 300 < picture.width < 4000

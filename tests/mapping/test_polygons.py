@@ -113,7 +113,7 @@ def test_what_cannot_be_is_refused_before_maps_are_made(
         (("in", "--vectors", "x.gpkg", "--only", "sea"), "--only: no class sea; there are a, b"),
         (("in", "--vectors", "x.gpkg", "--min-area", "-1"), "--min-area: expected a number"),
         (("in", "--simplify", "2"), "--simplify: says what polygons are written; it needs --vectors"),
-        (("in", "else", "--vectors", "x.gpkg"), "expected images in one CRS"),
+        (("in", "else", "--vectors", "x.gpkg"), "expected the CRS of"),
     ):
         assert call(*arguments) == 2, arguments
         assert line in capfd.readouterr().err

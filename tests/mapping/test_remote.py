@@ -14,9 +14,9 @@ from segmenter.base.errors import DatasetError
 from segmenter.config.datasets import FolderConfig
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.mapping.request.inputs import find_inputs
-from segmenter.raster.remote.settings import forget_all
 from tests.helpers.exact_network import fake_run
 from tests.helpers.file_server import FileServer
+from tests.helpers.forgotten_remote import forget_all
 from tests.helpers.maps import Call, Make
 from tests.helpers.s3_server import Store
 

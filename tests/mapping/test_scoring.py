@@ -18,10 +18,11 @@ from datasets.check import check_dataset
 from segmenter.base.errors import RasterError
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.grid.scenes import Dataset, Scene
-from segmenter.inference.predictor import FunctionPredictor, Prediction
+from segmenter.inference.predictor import Prediction
 from segmenter.raster import RasterSpec, raster_info, write_raster
 from segmenter.raster.ground import alignment_errors
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_map
+from tests.helpers.function_predictor import FunctionPredictor
 from tests.helpers.maps import Call, Make, expected, ids, pixels
 
 

@@ -44,25 +44,25 @@ def layer_of(kind: str, shape: tuple[int, ...], **options: Any) -> Any:
     return layer
 
 
-def share(layer: Any, x: Any, training: bool, mask: Any = None) -> dict[str, Any]:
+def share(layer: Any, x: Any, training: bool) -> dict[str, Any]:
     """What one replica computes of the loss Σ sin(y) and its gradients; the sum is the global loss."""
     import tensorflow as tf
 
     weights = [v.value for v in layer.trainable_variables]
     with tf.GradientTape() as tape:
         tape.watch(x)
-        y = layer(x, training=training, **({} if mask is None else {"mask": mask}))
+        y = layer(x, training=training)
         loss = tf.reduce_sum(tf.sin(tf.cast(y, tf.float64)))
     dx, *gradients = tape.gradient(loss, [x, *weights])
     return {"y": y, "dx": dx, "weights": tf.concat([tf.cast(g, tf.float64) for g in gradients], 0)}
 
 
-def alone(kind: str, x: NDArray[Any], *, training: bool = True, mask: Any = None, **options: Any) -> Arrays:
+def alone(kind: str, x: NDArray[Any], *, training: bool = True, **options: Any) -> Arrays:
     import tensorflow as tf
 
     with tf.device("CPU:0"):
         layer = layer_of(kind, x.shape, **options)
-        result = share(layer, tf.constant(x), training, mask)
+        result = share(layer, tf.constant(x), training)
     moving = [v.numpy() for v in layer.non_trainable_variables]
     return {k: np.asarray(v) for k, v in result.items()} | {"moving": np.concatenate(moving)}
 
@@ -71,7 +71,7 @@ def together(replicas: list[str], kind: str, x: NDArray[Any], split: list[int], 
     """The same with the batch dealt to the replicas; every replica's moving statistics, one a row."""
     import tensorflow as tf
 
-    strategy, mask = strategy_of(len(replicas)), options.pop("mask", None)
+    strategy = strategy_of(len(replicas))
     starts = np.cumsum([0, *split])
     with strategy.scope():
         layer = layer_of(kind, x.shape, **options)
@@ -83,16 +83,13 @@ def together(replicas: list[str], kind: str, x: NDArray[Any], split: list[int], 
 
         return strategy.experimental_distribute_values_from_function(block)
 
-    parts = (dealt(x),) if mask is None else (dealt(x), dealt(mask))
-
     @tf.function
-    def step(*parts: Any) -> Any:
-        def replica(x: Any, mask: Any = None) -> Any:
-            return share(layer, x, True, mask)
+    def step(x: Any) -> Any:
+        return strategy.run(lambda x: share(layer, x, True), args=(x,))
 
-        return strategy.run(replica, args=parts)
-
-    result = {k: [v.numpy() for v in strategy.experimental_local_results(r)] for k, r in step(*parts).items()}
+    result = {
+        k: [v.numpy() for v in strategy.experimental_local_results(r)] for k, r in step(dealt(x)).items()
+    }
     moving = [[part.numpy() for part in v.value.values] for v in layer.non_trainable_variables]
     return {
         "y": np.concatenate(result["y"]),
@@ -145,21 +142,6 @@ def test_a_batch_without_pixels_teaches_nothing(tensorflow: ModuleType, four_rep
     before = np.concatenate(layer_of("keras", (0, 6, 7, 5)).get_weights()[2:])
     assert (empty["moving"] == before).all()
     assert (empty["weights"] == 0).all()
-
-
-def test_a_mask_counts_over_replicas(tensorflow: ModuleType, four_replicas: list[str]) -> None:
-    x = images((8, 6, 7, 5))
-    mask = np.random.default_rng(2).random(x.shape[:-1]) > 0.4
-    mask[:3] = False
-    one, many = (
-        alone("keras", x, mask=mask),
-        together(four_replicas, "ours", x, SPLITS["uneven"], mask=mask),
-    )
-    for name in ("y", "dx", "weights"):
-        assert off(many[name], one[name]) <= 1e-8, name  # Keras adds 1e-7 to the count of pixels
-    assert off(many["moving"][0], one["moving"]) <= 1e-8
-    keras = together(four_replicas, "keras synchronized", x, SPLITS["uneven"], mask=mask)
-    assert off(keras["y"], one["y"]) > 1e-3
 
 
 @pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
@@ -300,8 +282,6 @@ def test_what_is_not_offered_is_refused(tensorflow: ModuleType) -> None:
     tf, x = tensorflow, tensorflow.constant(images((2, 4, 4, 3)))
     with pytest.raises(ValueError, match=r"expected renorm=False"):
         SyncBatchNorm(renorm=True)
-    with pytest.raises(ValueError, match=r"expected a mask of the inputs' shape \(2, 4, 4, 3\) without"):
-        layer_of("ours", x.shape)(x, training=True, mask=tf.ones((2, 4), tf.bool))
     layer = layer_of("ours", x.shape)
     with tf.GradientTape() as outer:
         outer.watch(x)

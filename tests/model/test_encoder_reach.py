@@ -10,7 +10,7 @@ import pytest
 
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.model.graph import graph_of
-from segmenter.model.receptive_field import describe, geometry_of
+from segmenter.model.receptive_field import geometry_of, network_geometry
 from segmenter.model.size import planes_of, shape_for
 from tests.helpers.encoder_pairs import ENCODERS
 from tests.helpers.perturbation import all_move, as_list, make_all_contributions_count, moved_along
@@ -128,7 +128,8 @@ def test_squeeze_and_excitation_lets_a_pixel_move_every_output(name: str) -> Non
     import keras
 
     encoder = encoder_of(name)
-    unlimited = [describe(keras.Model(encoder.inputs[0], each)).radius is None for each in encoder.outputs]
+    nets = [keras.Model(encoder.inputs[0], each) for each in encoder.outputs]
+    unlimited = [network_geometry(net).radius is None for net in nets]
     assert unlimited == [False, False, False, True, True]
     assert all_move(encoder, FAR, around=1) == unlimited
     assert not any(all_move(encoder, FAR, around=0))
@@ -148,7 +149,7 @@ def test_without_a_radius_a_pixel_moves_every_output(
     encoder: str, decoder: str, options: dict[str, Any]
 ) -> None:
     model = whole(encoder, decoder, **options)
-    assert (describe(model).radius, describe(model).stride) == (None, 32)
+    assert (network_geometry(model).radius, network_geometry(model).stride) == (None, 32)
     assert all_move(model, FAR, around=1) == [True]
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segmenter.config.recipe import UNetConfig
-from segmenter.model.receptive_field import GlobalLayerError, describe, geometry_of
+from segmenter.model.receptive_field import GlobalLayerError, geometry_of, network_geometry
 from segmenter.model.size import training_bytes_per_image
 from tests.helpers.perturbation import farthest_moved, make_all_contributions_count, moved_along
 
@@ -40,8 +40,8 @@ def test_memory_of_prediction_is_that_of_the_tensors_alive(tensorflow: ModuleTyp
     from segmenter.model.building import build_model
 
     model = build_model(UNetConfig(depth=2, width=16, upsampling="nearest"), 3, 4)
-    assert describe(model).bytes_per_pixel == pytest.approx(4 * (16 + 32 + 48) * 1.7)
-    assert describe(model).radius == geometry_of(model).radius
+    assert network_geometry(model).bytes_per_pixel == pytest.approx(4 * (16 + 32 + 48) * 1.7)
+    assert network_geometry(model).radius == geometry_of(model).radius
 
 
 def test_memory_grows_with_the_pixels_and_shrinks_with_precision(tensorflow: ModuleType) -> None:
@@ -109,7 +109,7 @@ def test_a_layer_nobody_knows_means_smooth_never_a_guess(tensorflow: ModuleType)
     }
     for reason, layer in cases.items():
         model = _network(layer)
-        found = describe(model)
+        found = network_geometry(model)
         assert found.radius is None, reason
         assert reason in found.unlimited
         assert found.stride in (2, 4), f"{reason}: {found.stride}"
@@ -125,7 +125,7 @@ def test_an_unknown_layer_leaves_the_stride_of_the_others(tensorflow: ModuleType
     x = keras.layers.Lambda(lambda x: x[:, ::2, ::2], output_shape=None)(image)
     x = keras.layers.Conv2D(4, 3, 2, padding="same")(keras.ops.relu(x))
     x = keras.layers.UpSampling2D(4)(x)
-    assert describe(keras.Model(image, x)).stride == 4
+    assert network_geometry(keras.Model(image, x)).stride == 4
 
 
 def test_a_subclassed_model_is_not_known(tensorflow: ModuleType) -> None:
@@ -135,7 +135,7 @@ def test_a_subclassed_model_is_not_known(tensorflow: ModuleType) -> None:
         def call(self, inputs: Any) -> Any:
             return inputs
 
-    found = describe(Own())
+    found = network_geometry(Own())
     assert (found.stride, found.radius) == (1, None)
     assert "no functional Keras model" in found.unlimited
     inner = keras.Input((None, None, 4))
@@ -145,10 +145,9 @@ def test_a_subclassed_model_is_not_known(tensorflow: ModuleType) -> None:
             return super().call(inputs)[:, ::-1]
 
     changed = Changed(inner, keras.layers.Conv2D(4, 3, padding="same")(inner))
-    assert "(Changed) is of a kind" in describe(_network(changed)).unlimited
-    assert (
-        describe(_network(keras.Sequential([inner, keras.layers.Conv2D(4, 3, padding="same")]))).radius == 4
-    )
+    assert "(Changed) is of a kind" in network_geometry(_network(changed)).unlimited
+    nested = _network(keras.Sequential([inner, keras.layers.Conv2D(4, 3, padding="same")]))
+    assert network_geometry(nested).radius == 4
 
 
 def test_rows_and_columns_may_differ(tensorflow: ModuleType) -> None:
@@ -164,7 +163,7 @@ def test_an_output_of_another_size_has_no_exact_windows(tensorflow: ModuleType) 
     import keras
 
     image = keras.Input((None, None, 1))
-    found = describe(keras.Model(image, keras.layers.Conv2D(2, 3)(image)))
+    found = network_geometry(keras.Model(image, keras.layers.Conv2D(2, 3)(image)))
     assert found.radius is None
     assert "larger or smaller than its image" in found.unlimited
 
@@ -229,7 +228,6 @@ class _Blocks:
             lambda: self._layers.Activation("gelu", dtype="float64"),
             lambda: self._layers.Dense(_CHANNELS, dtype="float64"),
             lambda: self._layers.SpatialDropout2D(0.2, dtype="float64"),
-            lambda: self._layers.Rescaling([0.5, 0.7], dtype="float64"),
         ]
         if self._signed:
             kinds.append(lambda: self._layers.LayerNormalization(dtype="float64"))

@@ -12,8 +12,8 @@ import pytest
 
 from segmenter.base.errors import CheckpointError
 from segmenter.config.reading import load_recipe
-from segmenter.config.recipe import ModelConfig, UNetConfig
-from segmenter.model.size import _SHAPES, check_learned, weight_shapes
+from segmenter.config.recipe import UNetConfig
+from segmenter.model.size import _SHAPES, check_weights, weight_shapes
 
 CONFIGS: list[dict[str, Any]] = [
     {"depth": 1, "width": 2},
@@ -37,7 +37,7 @@ def test_the_shapes_are_those_of_the_built_model(
     assert shapes.keys() == built.keys()
 
 
-def arrays(config: ModelConfig) -> dict[str, Any]:
+def arrays(config: UNetConfig) -> dict[str, Any]:
     return {
         f"model/{name}": np.ones(shape, np.float32) for name, shape in weight_shapes(config, 3, 4).items()
     }
@@ -47,17 +47,17 @@ def test_weights_that_do_not_fit_are_refused_without_a_model() -> None:
     """A width of 256 at depth 6 would be 4.4 GB; nothing is made here but the weights that are there."""
     small, huge = UNetConfig(depth=1, width=2), UNetConfig(depth=6, width=256, max_width=2048)
     file, there = Path("run/best.npz"), arrays(small)
-    check_learned(there, small, 3, 4, file)
+    check_weights(there, weight_shapes(small, 3, 4), file)
     with pytest.raises(CheckpointError, match=r"best.npz: .*down0_conv0/kernel of shape \(3, 3, 3, 256\)"):
-        check_learned(there, huge, 3, 4, file)
+        check_weights(there, weight_shapes(huge, 3, 4), file)
     with pytest.raises(CheckpointError, match=r"logits/kernel of shape .*got \(1, 1, 2, 4\)"):
-        check_learned(there, small, 3, 5, file)
+        check_weights(there, weight_shapes(small, 3, 5), file)
     there["model/logits/bias"] = np.zeros(4, "U3")
     with pytest.raises(CheckpointError, match=r"logits/bias of shape \(4,\) and floats.*got \(4,\) of <U3"):
-        check_learned(there, small, 3, 4, file)
+        check_weights(there, weight_shapes(small, 3, 4), file)
     there["model/logits/bias"] = np.array([0, np.nan, 0, 0], np.float32)
     with pytest.raises(CheckpointError, match=r"expected finite weights, logits/bias has others"):
-        check_learned(there, small, 3, 4, file)
+        check_weights(there, weight_shapes(small, 3, 4), file)
 
 
 CARDS, GIB = 4, 1 << 30

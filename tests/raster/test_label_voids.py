@@ -265,7 +265,7 @@ def test_what_a_label_does_not_reach_is_ignored_and_said(
         "far.tif", np.ones((20, 20), np.uint8), crs=UTM, transform=HERE @ Affine.translation(99, 0)
     )
     assert labels.label("far", far, label, shared=True) is None
-    assert labels.has("far", far, label)
+    assert labels.has_label("far", far, label)
     with pytest.raises(DatasetError, match=r"expected a label on .*far\.tif, none of it lies there"):
         PlacedLabels(tmp_path / "other", classes).label("far", far, label, shared=False)
 

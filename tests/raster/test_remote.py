@@ -18,8 +18,9 @@ from segmenter.base.errors import ChangedInputError, RasterError
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.raster import KnownRasters, open_raster, read_label
-from segmenter.raster.remote.settings import RemotePath, forget_all, set_up_remote
+from segmenter.raster.remote.settings import RemotePath, set_up_remote
 from tests.helpers.file_server import FileServer
+from tests.helpers.forgotten_remote import forget_all
 from tests.helpers.s3_server import Store
 
 Make = Callable[..., Path]

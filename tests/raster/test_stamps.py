@@ -105,17 +105,6 @@ def test_a_passport_holds_the_stamp_and_all_that_the_file_says(make_geotiff: Mak
     assert info.descriptions == ("red", "height")
     assert info.units == (None, "m")
     assert info.interpretations == ("gray", "undefined")
-    assert info.validity == ("nodata", "NaN")
-
-
-def test_a_passport_says_how_validity_is_told(make_geotiff: Make) -> None:
-    mask = np.full((9, 11), 255, np.uint8)
-    cases: list[tuple[dict[str, Any], tuple[str, ...]]] = [
-        *(({}, ()), ({"masks": mask}, ("mask",)), ({"alpha": True}, ("alpha",)), ({"nodata": 3}, ("nodata",)))
-    ]
-    for options, ways in cases:
-        path = make_geotiff("c.tif", np.dstack([mask] * (3 + ("alpha" in options))), **options)
-        assert raster_info(path).validity == ways
 
 
 SIZE = (45, 61)

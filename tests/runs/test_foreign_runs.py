@@ -104,12 +104,9 @@ def test_tags_in_a_recipe_are_refused(recipe: Path, run: Run, tmp_path: Path, ca
 def test_a_checkpoint_of_another_make_is_refused(run: Run, changes: Any, message: str) -> None:
     from segmenter.base.errors import CheckpointError
     from segmenter.runs.resume import Position, checkpoint_to_resume, facts_array
-    from segmenter.sampling import Plan
 
     position = Position(7, 1, 0, 0.5)
-    meta = facts_array(
-        run.recipe, Plan(np.zeros((1, 1), int), 0, 0, True, 0, promised=(), best_effort=()), position, 1, {}
-    )
+    meta = facts_array(run.recipe, "0", position, 1, {})
     save_checkpoint(run.path, 7, {"position": np.array(position), "meta": meta, **changes}, 1)
     with pytest.raises(CheckpointError) as caught:
         checkpoint_to_resume(run.path)

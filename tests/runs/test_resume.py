@@ -65,9 +65,9 @@ def test_at_an_epochs_end_the_plan_is_that_of_the_epoch_that_was_done() -> None:
 def test_another_plan_is_refused(tmp_path: Path, other: Plan) -> None:
     path = save(tmp_path, 6)
     checkpoint = checkpoint_to_resume(tmp_path)
-    checkpoint.check_plan(plan_of())
+    checkpoint.check_plan(plan_of().fingerprint, 4)
     with pytest.raises(CheckpointError) as caught:
-        checkpoint.check_plan(other)
+        checkpoint.check_plan(other.fingerprint, other.steps)
     assert str(caught.value).startswith(f"{path}: epoch 2 was planned otherwise when it was begun ")
 
 
@@ -76,7 +76,7 @@ def test_a_position_beyond_the_plan_is_refused(tmp_path: Path) -> None:
     checkpoint = checkpoint_to_resume(tmp_path)
     beyond = dataclasses.replace(checkpoint, position=Position(6, 0, 5, 0.5))
     with pytest.raises(CheckpointError, match="epoch 1 was planned otherwise"):
-        beyond.check_plan(plan_of())
+        beyond.check_plan(plan_of().fingerprint, 4)
 
 
 def test_other_versions_and_devices_are_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +92,7 @@ def test_other_versions_and_devices_are_a_warning(tmp_path: Path, monkeypatch: p
     (line,) = checkpoint.warnings(4, MACHINE)
     assert line.endswith(f"the bits of what follows may differ: numpy {np.__version__} → 3.0.0")
     with pytest.raises(CheckpointError, match=rf"\(numpy {np.__version__} → 3.0.0\)"):
-        checkpoint.check_plan(plan_of(last=30))
+        checkpoint.check_plan(plan_of(last=30).fingerprint, 4)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from segmenter.extras.parameter_servers.in_flight import InFlight
+from segmenter.extras.parameter_servers.trainer import InFlight
 from tests.helpers.time_limits import wait_until
 
 

@@ -77,7 +77,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 def test_a_checkpoint_that_is_refused_moves_nothing(tensorflow: ModuleType, gone_on: Run) -> None:
-    from segmenter.training.resuming import resume_from
+    from segmenter.training.start import resume_from
 
     before = contents(gone_on.path)
     with pytest.raises(CheckpointError, match="does not fit"):
@@ -88,7 +88,7 @@ def test_a_checkpoint_that_is_refused_moves_nothing(tensorflow: ModuleType, gone
 def test_taken_back_the_next_best_is_kept_and_the_later_one_too(
     tensorflow: ModuleType, gone_on: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from segmenter.training.resuming import resume_from
+    from segmenter.training.start import resume_from
 
     path, later = gone_on.path, (gone_on.path / BEST).read_bytes()
     trainer = Trainer(gone_on)

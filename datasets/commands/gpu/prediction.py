@@ -68,7 +68,8 @@ def bench_names(bench: Bench, number: int, first: Any) -> list[str]:
 def function(bench: Bench, precision: str, names: list[str]) -> tuple[Any, Tiling]:
     """Return the compiled model on these devices, and its tiling."""
     from segmenter.inference.function import on_all_gpus, predict_function
-    from segmenter.model.building import build_model, network_geometry
+    from segmenter.model.building import build_model
+    from segmenter.model.receptive_field import network_geometry
 
     normalisation, built = Normalisation.of([60.0] * BANDS, [40.0] * BANDS), []
 

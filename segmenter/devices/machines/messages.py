@@ -7,8 +7,10 @@ import socket
 from collections.abc import Mapping
 from typing import Any
 
+from segmenter.base.files import Closing
 
-class Line:
+
+class Line(Closing):
     """Connection for messages; open within its context.
 
     Attributes:
@@ -39,12 +41,6 @@ class Line:
         """Close the connection."""
         self._file.close()
         self.socket.close()
-
-    def __enter__(self) -> Line:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 def split(address: str) -> tuple[str, int]:

@@ -123,7 +123,7 @@ def _on_replica(side: Side) -> str:
 def repeats(diagnosis: Diagnosis) -> Chart:
     """Draw the cost of the plan: repeated tiles."""
     plans = made(diagnosis)
-    values = {kind: [_cost(p, kind[0]) for p in plans] for kind in _COSTS}
+    values = {kind: [getattr(p, kind[0]) for p in plans] for kind in _COSTS}
     traces = [_trace(plans, kind, of_kind, [number(v) for v in of_kind]) for kind, of_kind in values.items()]
     top = max(1, *(max(of_kind) for of_kind in values.values()))
     figure = _figure(plans, traces, axis("tiles", range=[0, 1.15 * top], nticks=6, tickformat=",d"))
@@ -135,7 +135,8 @@ def repeats(diagnosis: Diagnosis) -> Chart:
             f"{counted(costliest.coverage_repeats, 'tile')} again; "
             f"no plan does with fewer than {number(costliest.repeats_bound)}"
         )
-    rows = [[number(p.batch), number(p.steps), *(number(_cost(p, key)) for key, *_ in _COSTS)] for p in plans]
+    costs = zip(*values.values(), strict=True)
+    rows = [[number(p.batch), number(p.steps), *map(number, of)] for p, of in zip(plans, costs, strict=True)]
     header = ["Tiles in the batch", "Steps", *(name for _, name, *_ in _COSTS)]
     numbers = Table("Tiles shown again in an epoch", header, rows)
     note = (
@@ -143,13 +144,6 @@ def repeats(diagnosis: Diagnosis) -> Chart:
         "again; fillers complete the last batch, whatever the classes."
     )
     return Chart("repeats", title, note, {"": figure}, numbers)
-
-
-def _cost(plan: PlanFacts, name: str) -> int:
-    """Return one cost of a plan in tiles, by its key in `_COSTS`."""
-    return {"coverage_repeats": plan.coverage_repeats, "repeats_bound": plan.repeats_bound}.get(
-        name, plan.fillers
-    )
 
 
 # ------------------------------------------------------------------------------- gaps between sightings

@@ -17,8 +17,6 @@ from segmenter.diagnosis.text import quota_header, quota_rows
 from segmenter.pages.page import html_page
 from segmenter.pages.parts import (
     Block,
-    Chart,
-    Charts,
     Head,
     Paragraph,
     Points,
@@ -28,6 +26,7 @@ from segmenter.pages.parts import (
     number,
     percent,
     plain,
+    side_by_side,
 )
 from segmenter.runs.report.coverage import run_held, run_history, run_text
 
@@ -131,24 +130,20 @@ def _facts(diagnosis: Diagnosis) -> dict[str, str]:
 # ------------------------------------------------------------------------------------------- sections
 
 
-def _charts(*charts: Chart | None) -> list[Block]:
-    """Return the charts that are not None, side by side."""
-    present = [chart for chart in charts if chart]
-    return [Charts(present)] if present else []
-
-
 def _classes(diagnosis: Diagnosis) -> Section:
     blocks: list[Block] = []
     if absent := [c.name for c in diagnosis.classes if not c.tiles]:
         text = f"No tile holds {listed(absent)}: nothing can be planned or learnt for that."
         blocks.append(Paragraph(text, "notice"))
-    blocks += _charts(report_charts.class_tiles(diagnosis), report_charts.class_pixels(diagnosis))
-    blocks += _charts(report_charts.classes_per_tile(diagnosis))
+    blocks += side_by_side(report_charts.class_tiles(diagnosis), report_charts.class_pixels(diagnosis))
+    blocks += side_by_side(report_charts.classes_per_tile(diagnosis))
     return Section("classes", "Which classes are rare?", blocks)
 
 
 def _together(diagnosis: Diagnosis) -> Section:
-    return Section("together", "Which classes come together?", _charts(report_charts.together(diagnosis)))
+    return Section(
+        "together", "Which classes come together?", side_by_side(report_charts.together(diagnosis))
+    )
 
 
 def _forecast(diagnosis: Diagnosis) -> Section:
@@ -161,7 +156,7 @@ def _forecast(diagnosis: Diagnosis) -> Section:
     ]
     header = ["Share of random batches with all classes", "Tiles in the batch"]
     numbers = Table("How large a random batch has to be", header, rows)
-    return Section("forecast", title, [*_charts(report_charts.forecast(diagnosis)), numbers])
+    return Section("forecast", title, [*side_by_side(report_charts.forecast(diagnosis)), numbers])
 
 
 def _plans(diagnosis: Diagnosis) -> Section:
@@ -172,10 +167,10 @@ def _plans(diagnosis: Diagnosis) -> Section:
     ]
     if report_plans.made(diagnosis):
         batch = main_batch(diagnosis)
-        blocks += _charts(report_plans.complete_steps(diagnosis))
+        blocks += side_by_side(report_plans.complete_steps(diagnosis))
         blocks += [report_plans.plan_table(diagnosis)]
-        blocks += _charts(report_plans.gaps(diagnosis, batch))
-        blocks += _charts(report_plans.repeats(diagnosis), report_plans.per_replica(diagnosis, batch))
+        blocks += side_by_side(report_plans.gaps(diagnosis, batch))
+        blocks += side_by_side(report_plans.repeats(diagnosis), report_plans.per_replica(diagnosis, batch))
     return Section("plan", "What does the plan change?", blocks)
 
 
@@ -235,5 +230,5 @@ def _run(diagnosis: Diagnosis) -> Section:
         return Section("run", title, [])
     blocks += run_text(run)
     name, ids = diagnosis.names, diagnosis.rarest_first
-    blocks += _charts(run_held(name, ids, run), run_history(name, ids, run))
+    blocks += side_by_side(run_held(name, ids, run), run_history(name, ids, run))
     return Section("run", title, blocks)

@@ -57,20 +57,15 @@ class Pool:
     """Workers of a cluster.
 
     Args:
-        options: the given options, for messages.
-        patience: seconds without any worker before an error.
-        warn: called with a line when a worker is lost.
+        options: as they were given, for messages.
+
+    Attributes:
+        warn: is called with a line when a worker is lost.
     """
 
-    def __init__(
-        self,
-        client: Client,
-        options: ClusterOptions,
-        *,
-        patience: float = _PATIENCE_SECONDS,
-        warn: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        self._client, self._options, self._patience, self.warn = client, options, patience, warn
+    def __init__(self, client: Client, options: ClusterOptions) -> None:
+        self._client, self._options = client, options
+        self.warn: Callable[[str], None] = lambda _: None
         self._looked = self._last_seen = self._answered = 0.0
         self._numbers, self._idle = itertools.count(), 0
         self._places: dict[str, int] = {}
@@ -266,7 +261,7 @@ class Pool:
         self._places = places
         if now or any(places.values()):
             self._last_seen = moment
-        elif moment - self._last_seen >= self._patience:
+        elif moment - self._last_seen >= _PATIENCE_SECONDS:
             raise LostClusterError(f"{self.asked}: all workers are gone; {_KEPT}")
         return True
 

@@ -40,22 +40,18 @@ def spread_over(options: ClusterOptions | None, root: Path) -> Iterator[Spread]:
         return
     with connected(options) as pool:
         pool.warn = lambda text: tqdm.write(f"warning: {plain(text)}")
-        yield OnWorkers(pool, root)
+        yield on_workers(pool, root)
 
 
-class OnWorkers:
-    """Work for many items on a cluster's workers.
+def on_workers(pool: Pool, root: Path) -> Spread:
+    """Return what works as `in_threads` does; `work` is sent with a copy of all that it holds.
 
     Args:
         root: see `spread_over`.
     """
+    places, root = sum(threads for *_, threads in pool.machines().values()), root.absolute()
 
-    def __init__(self, pool: Pool, root: Path) -> None:
-        self._pool, self._root = pool, root.absolute()
-        self._places = sum(threads for *_, threads in pool.machines().values())
-
-    def __call__(
-        self,
+    def spread(
         work: Callable[[Item], Result],
         items: Sequence[Item],
         *,
@@ -63,15 +59,13 @@ class OnWorkers:
         unit: str,
         workers: int | None = None,
         progress: bool = True,
-        note: Callable[[Result], str] | None = None,
         at_end: Callable[[], None] = lambda: None,
     ) -> Iterator[Result]:
-        """Work like `in_threads`; `work` is sent to the workers with its closure."""
-        at_once = max(1, min(_AT_ONCE, len(items) // (_EACH * max(1, self._places))))
+        at_once = max(1, min(_AT_ONCE, len(items) // (_EACH * max(1, places))))
         lots = [items[first : first + at_once] for first in range(0, len(items), at_once)]
         with (
             tqdm(total=len(items), desc=description, unit=unit, disable=not progress or not items) as bar,
-            contextlib.closing(self._pool.in_order(_lot(work, self._root), lots, alone=False)) as results,
+            contextlib.closing(pool.in_order(_lot(work, root), lots, alone=False)) as results,
         ):
             try:
                 for _, answers in results:
@@ -79,11 +73,11 @@ class OnWorkers:
                         if answer.error is not None:
                             raise answer.error
                         bar.update()
-                        if note is not None:
-                            bar.set_postfix_str(note(answer.value), refresh=False)
                         yield answer.value
             finally:
                 at_end()
+
+    return spread
 
 
 def _lot(work: Callable[[Item], Result], root: Path) -> Callable[[Sequence[Item]], list[Answer]]:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
-import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segmenter.base.errors import ConfigError, ExportError, OutputError, SegmenterError
-from segmenter.base.files import alone_in, sync, write_whole
+from segmenter.base.files import folder_aside, sync, write_whole
 from segmenter.base.version import __version__
 from segmenter.extras.export.check import (
     TOLERANCE,
@@ -42,7 +39,6 @@ if TYPE_CHECKING:
     from segmenter.extras.export.graph import Shape
     from segmenter.inference.function import Member
 
-_ASIDE = ".export."
 _FORMAT = 1
 
 
@@ -95,15 +91,13 @@ def export(request: ExportRequest) -> Written:
         raise SegmenterError(f"{target}: exists already; name another folder, or add --overwrite")
     source = find_source(run, request.images)
     member = load_member(run)
-    with _folder(request.output) as aside:
-        try:
+    try:
+        with _folder(target) as aside:
             return _written(request, run, plan, member, source, aside)
-        except ExportError as error:
-            raise ExportError(f"{request.run}: {error}; nothing was written") from None
-        except OSError as error:
-            raise OutputError(
-                f"{request.output}: cannot write it: {error.strerror}; is the disk full?"
-            ) from None
+    except ExportError as error:
+        raise ExportError(f"{request.run}: {error}; nothing was written") from None
+    except OSError as error:
+        raise OutputError(f"{request.output}: cannot write it: {error.strerror}; is the disk full?") from None
 
 
 def _plan(request: ExportRequest, run: Run) -> _Plan:
@@ -204,20 +198,13 @@ def _files(path: Path) -> list[Path]:
 
 
 @contextlib.contextmanager
-def _folder(output: Path) -> Iterator[Path]:
-    """Make a temporary subfolder; remove it, with an empty output folder, if the export fails."""
-    missing = [folder for folder in (output, *output.absolute().parents) if not folder.exists()]
+def _folder(target: Path) -> Iterator[Path]:
+    """Make a temporary folder beside the target; remove what was made of its folders if the export fails."""
+    missing = [folder for folder in target.absolute().parents if not folder.exists()]
     try:
-        with alone_in(output) as unlocked:
-            if unlocked:
-                print(f"warning: {unlocked}", file=sys.stderr)
-            for left in output.glob(f"{_ASIDE}*"):  # of a call that was killed: nobody else is here
-                shutil.rmtree(left, ignore_errors=True)
-            aside = Path(tempfile.mkdtemp(dir=output, prefix=_ASIDE))
-            try:
-                yield aside
-            finally:
-                shutil.rmtree(aside, ignore_errors=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with folder_aside(target) as aside:
+            yield aside
     finally:
         with contextlib.suppress(OSError):  # one that holds something stays, and those above it
             for folder in missing:

@@ -9,9 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
-import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -23,7 +20,9 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import ExportError, SegmenterError, shortened
 from segmenter.base.invocation import installation
+from segmenter.base.terminal import stderr_held
 from segmenter.extras.export.request import Format
+from segmenter.runs.resume import installed_versions
 
 if TYPE_CHECKING:
     from segmenter.extras.export.graph import Exported, Shape
@@ -105,10 +104,9 @@ def _opened(format: Format, path: Path) -> Callable[[Any], dict[str, Any]]:
 
 def versions(format: Format) -> dict[str, str]:
     """Return versions of the libraries that made and checked a file."""
-    from segmenter.extras.export.graph import tensorflow_version
-
-    names = [name.replace("_", "-") for name in (*_NEEDED[format], "keras")]
-    return {**{name: version(name) for name in names}, "tensorflow": tensorflow_version()}
+    names = [name.replace("_", "-") for name in _NEEDED[format]]
+    ours = installed_versions()
+    return {name: version(name) for name in names} | {name: ours[name] for name in ("keras", "tensorflow")}
 
 
 @contextlib.contextmanager
@@ -125,18 +123,12 @@ def _naming(format: Format) -> Iterator[None]:
 def _quiet() -> Iterator[None]:
     """Suppress log messages of converters, from Python or on stderr: our message has the cause."""
     before = {name: logging.getLogger(name).level for name in _LOUD}
-    sys.stderr.flush()
-    stderr = os.dup(2)
     try:
         for name in _LOUD:
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        with tempfile.TemporaryFile() as unheard:
-            os.dup2(unheard.fileno(), 2)
+        with stderr_held():
             yield
     finally:
-        sys.stderr.flush()
-        os.dup2(stderr, 2)
-        os.close(stderr)
         for name, level in before.items():
             logging.getLogger(name).setLevel(level)
 

@@ -176,11 +176,6 @@ def _is_gelu(layer: Any) -> bool:
 # ------------------------------------------------------------------------------------------------- SavedModel
 
 
-def tensorflow_version() -> str:
-    """Return the version of the loaded TensorFlow."""
-    return str(tf.__version__)
-
-
 def write_savedmodel(exported: Exported, path: Path) -> None:
     """Write the SavedModel folder.
 

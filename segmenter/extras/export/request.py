@@ -53,10 +53,6 @@ class ExportRequest:
     overwrite: bool = False
 
     def __post_init__(self) -> None:
-        if self.format not in get_args(Format):
-            raise ConfigError(f"--format: expected {', '.join(get_args(Format))}, got {self.format}")
-        if self.profile not in get_args(Profile):
-            raise ConfigError(f"--profile: expected {', '.join(get_args(Profile))}, got {self.profile}")
         if self.profile == "deepness" and self.format != "onnx":
             raise ConfigError(
                 f"--profile deepness: expected --format onnx, which it reads, got {self.format}"

@@ -150,18 +150,3 @@ def _check_addresses(jobs: Jobs, where: str) -> None:
             if address in seen:
                 raise ConfigError(f"{where}: {role}: expected each address once, got {address} twice")
             seen.add(address)
-
-
-def roles_of_command(
-    words: Sequence[str] | None, role: str | None, index: int | None, logical_devices: int | None
-) -> Roles:
-    """Return `roles_of` for the options of `train.py`, refusing `--logical-devices`.
-
-    Raises:
-        ConfigError: as in `roles_of`, or `--logical-devices` is given.
-    """
-    if logical_devices is not None:
-        raise ConfigError(
-            "--logical-devices: expected without distribution.strategy: parameter_server, got both"
-        )
-    return roles_of(words, role, index)

@@ -8,11 +8,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from segmenter.base.errors import DeviceError, run_script
+from segmenter.base.errors import ConfigError, DeviceError, run_script
+from segmenter.base.machine import usable_cores
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.setup import load_tensorflow
 from segmenter.extras.parameter_servers.control import Watch, check_port, stay, watching
-from segmenter.extras.parameter_servers.roles import Roles, roles_of_command
+from segmenter.extras.parameter_servers.roles import Roles, roles_of
 
 
 def run_role(
@@ -20,16 +21,21 @@ def run_role(
     named: tuple[Sequence[str] | None, str | None, int | None, int | None],
     train: Callable[[Watch], int],
 ) -> NoReturn:
-    """Run this process in its role of a cluster, and end it with its exit code.
+    """Run this process in its role of a cluster, and end it with the exit code.
 
     Args:
-        named: values from the command, see `roles_of_command`.
-        train: function that trains as the chief, given the watch over its members, and returns the exit code.
+        named: by `--cluster`, `--role`, `--index` and `--logical-devices`.
+        train: trains as the chief, with the watch over its members, and returns the exit code.
 
     Raises:
-        DeviceError: as in `serve`.
+        ConfigError: as of `roles_of`, or `--logical-devices` is given, which would do nothing here.
+        DeviceError: as of `serve`.
     """
-    roles = roles_of_command(*named)
+    if named[3] is not None:
+        raise ConfigError(
+            "--logical-devices: expected without distribution.strategy: parameter_server, got both"
+        )
+    roles = roles_of(*named[:3])
     if roles.role != "chief":
         serve(config, roles)
 
@@ -82,17 +88,12 @@ _LEAST = 4
 each other wait for ever."""
 
 
-def _cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _session(config: DistributionConfig, roles: Roles) -> Any:
     """Configure the server's devices: one GPU for a worker, none for a parameter server."""
     import tensorflow as tf
 
     session = tf.compat.v1.ConfigProto()
-    if _cores() < _LEAST:
+    if usable_cores() < _LEAST:
         session.inter_op_parallelism_threads = _LEAST
     gpus = 0 if roles.role == "ps" else len(tf.config.list_physical_devices("GPU"))
     if not gpus:

@@ -18,10 +18,10 @@ import shapely
 from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError, LabelError
-from segmenter.extras.vectors.components import strips_of
 from segmenter.extras.vectors.features import Box, Features, VectorFile
 from segmenter.extras.vectors.rule import BurnRule
 from segmenter.grid.geometry import Size, Window
+from segmenter.grid.windows import row_strips
 from segmenter.raster import RasterInfo
 from segmenter.raster.polygons import Move, between, box_around, covered, to_pixels
 
@@ -91,9 +91,9 @@ class Burner:
             LabelError: a value names no class, or an overlap has no priority.
             DatasetError: a feature is no polygon or cannot be read.
         """
-        for band in strips_of(self._info.size, BAND_PIXELS):
+        for band in row_strips(self._info.size, BAND_PIXELS):
             placed = self.placed(band)
-            for strip in strips_of(Size(band.height, band.width), STRIP_PIXELS):
+            for strip in row_strips(Size(band.height, band.width), STRIP_PIXELS):
                 window = strip.shifted(band.row, 0)
                 yield window, self.ids(placed, window)
 

@@ -6,14 +6,13 @@ one strip is in memory here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.grid.geometry import Size, Window
+from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE
 
 STRIP_PIXELS = 1 << 23
@@ -38,13 +37,6 @@ class Strip:
     def count(self) -> int:
         """Number of components."""
         return len(self.class_C) - 1
-
-
-def strips_of(size: Size, pixels: int = STRIP_PIXELS) -> Iterator[Window]:
-    """Yield windows of full width from top to bottom, of at most `pixels` pixels or a single row."""
-    rows = max(1, min(size.height, pixels // size.width))
-    for row in range(0, size.height, rows):
-        yield Window(row, 0, min(rows, size.height - row), size.width)
 
 
 def components(window: Window, ids_HW: NDArray[np.uint8], *, nodata: bool = False) -> Strip:

@@ -14,6 +14,7 @@ from segmenter.base.errors import DatasetError, SegmenterError, plain
 from segmenter.base.files import caches, real
 from segmenter.base.invocation import installation
 from segmenter.base.options import option
+from segmenter.base.sealed import digest
 from segmenter.base.terminal import no_bar, say
 from segmenter.extras.vectors.wanted import OUTPUTS, Wanted
 from segmenter.mapping.finisher import Finisher
@@ -79,10 +80,18 @@ class PolygonFile(Finisher):
                 do not fit into one file.
         """
         _vectorise()
+        from segmenter.extras.vectors.vectorise import check_together
+
         names = call.run.classes.names
         if unknown := [name for name in self.wanted.only if name not in names]:
             raise DatasetError(f"--only: no class {unknown[0]}; there are {', '.join(names)}")
-        _check_maps(jobs)
+        for job in jobs:
+            if job.output.suffix != ".tif":
+                raise DatasetError(
+                    f"--vectors: polygons are made of GeoTIFF maps, got {job.output.name}; add --format "
+                    "geotiff"
+                )
+        check_together([job.info for job in jobs])
         self._check_file(self._journal(call))
 
     def _journal(self, call: Call) -> Journal:
@@ -114,7 +123,7 @@ class PolygonFile(Finisher):
 
     def finish(self, call: Call, outcome: Outcome) -> list[SegmenterError]:
         """Write the file, unless it is finished; return the errors."""
-        from segmenter.mapping.folder.journal import digest, file_facts
+        from segmenter.mapping.folder.journal import file_facts
 
         jobs = sorted([*outcome.written, *outcome.kept], key=lambda job: job.name)
         if outcome.stopped is not None or not jobs:
@@ -167,27 +176,6 @@ def _facts(journal: Journal, job: MapJob) -> list[Any]:
     known = {} if entry is None else entry.outputs
     files = [job.output, job.output.with_name(job.output.name.removesuffix(".tif") + CONFIDENCE)]
     return [[path.name, known.get(path.name) or file_facts(path)] for path in files if path.is_file()]
-
-
-def _check_maps(jobs: Sequence[MapJob]) -> None:
-    from segmenter.raster.crs_units import same_ground
-
-    for job in jobs:
-        if job.output.suffix != ".tif":
-            raise DatasetError(
-                f"--vectors: polygons are made of GeoTIFF maps, got {job.output.name}; add --format geotiff"
-            )
-        info, first = job.info, jobs[0].info
-        if info.gcps or info.rpcs is not None:
-            raise DatasetError(
-                f"--vectors: expected images whose grid is placed by a transform, {info.path} has control "
-                "points or RPCs; warp it first (gdalwarp)"
-            )
-        if not same_ground(info.crs, first.crs):
-            raise DatasetError(
-                f"--vectors: expected images in one CRS, {info.path} has another than {first.path}; map them "
-                "in calls of their own, each with its file"
-            )
 
 
 def polygon_labels(run: AnyRun, asked: str) -> LabelFiles:

@@ -8,13 +8,11 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from segmenter.base.errors import LabelError, shortened
 from segmenter.base.sealed import digest
 from segmenter.config.datasets import IGNORE_WORD, VectorLabels
 from segmenter.grid.labels import IGNORE, ClassMap, rasterised_classes
-from segmenter.raster.made import stored_values
 
 
 @dataclass(frozen=True)
@@ -100,10 +98,6 @@ class BurnRule:
     def name_of(self, kind: int) -> str:
         """Return the name of a class id, or `ignore`."""
         return IGNORE_WORD if kind == IGNORE else self.classes.names[kind]
-
-    def stored(self) -> NDArray[np.uint16]:
-        """Return the (256,) value of each id in the rasterised file."""
-        return stored_values(self.classes)
 
     def key(self) -> str:
         """Return a digest of everything except the file that pixel ids depend on."""

@@ -11,13 +11,14 @@ import shapely
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from segmenter.base.errors import SegmenterError
-from segmenter.extras.vectors.components import Strip, components, strips_of
+from segmenter.base.errors import DatasetError, SegmenterError
+from segmenter.extras.vectors.components import STRIP_PIXELS, Strip, components
 from segmenter.extras.vectors.polygons import Joiner, Polygons
 from segmenter.extras.vectors.slivers import Slivers
 from segmenter.extras.vectors.wanted import Wanted
 from segmenter.extras.vectors.writing import Batch, polygon_file
 from segmenter.grid.labels import IGNORE
+from segmenter.grid.windows import row_strips
 from segmenter.raster import RasterInfo, pixel_sides
 from segmenter.raster.crs_units import same_ground
 from segmenter.raster.polygons import lengths_stretch, on_equal_area
@@ -47,24 +48,34 @@ def vectorise(maps: Sequence[Path], output: Path, wanted: Wanted, *, progress: b
 def _check(maps: Sequence[Path], wanted: Wanted) -> Any:
     """Check that the maps fit into one file; return their CRS."""
     named: set[str] = set()
-    first: RasterInfo | None = None
+    infos = []
     for path in maps:
         with WrittenMap(path) as one:
             named |= {each.name for each in one.classes}
-            info = one.info
-        if info.gcps or info.rpcs is not None:
-            raise SegmenterError(
-                f"{path}: expected a map whose grid is placed by a transform, it has control points or RPCs; "
-                "warp it first (gdalwarp -r near)"
-            )
-        first = first or info
-        if not same_ground(info.crs, first.crs):
-            raise SegmenterError(
-                f"{path}: expected the CRS of {first.path}, got another one; write them to files of their own"
-            )
+            infos.append(one.info)
+    check_together(infos)
     if unknown := [name for name in wanted.only if name not in named]:
         raise SegmenterError(f"--only: no class {unknown[0]}; there are {', '.join(sorted(named))}")
-    return None if first is None else first.crs
+    return infos[0].crs if infos else None
+
+
+def check_together(infos: Sequence[RasterInfo]) -> None:
+    """Refuse rasters of which no polygons can be in one file.
+
+    Raises:
+        DatasetError: naming the first.
+    """
+    for info in infos:
+        if info.gcps or info.rpcs is not None:
+            raise DatasetError(
+                f"{info.path}: expected a grid that is placed by a transform, for polygons, it has control "
+                "points or RPCs; warp it first (gdalwarp)"
+            )
+        if not same_ground(info.crs, infos[0].crs):
+            raise DatasetError(
+                f"{info.path}: expected the CRS of {infos[0].path}, got another one; write their polygons to "
+                "files of their own"
+            )
 
 
 def _one(path: Path, wanted: Wanted, write: Callable[[Batch], None], progress: bool) -> int:
@@ -93,7 +104,7 @@ def _classes(one: WrittenMap, wanted: Wanted, bar: Any) -> Iterator[NDArray[np.u
     if area_H is None:
         area_H = np.ones(info.size.height)
     slivers = Slivers(wanted.min_area)
-    for window in strips_of(info.size):
+    for window in row_strips(info.size, STRIP_PIXELS):
         rows, _ = window.slices()
         slivers.add(components(window, one.read(window)[0]), area_H[rows], pixel_sides(info) or (1.0, 1.0))
         bar.update(window.size.pixels)
@@ -105,7 +116,7 @@ def _polygons(
 ) -> Iterator[Polygons]:
     simplify = wanted.simplify / (one.info.metres_per_pixel or 1.0)
     joiner = Joiner(simplify)
-    for window in strips_of(one.info.size):
+    for window in row_strips(one.info.size, STRIP_PIXELS):
         ids, confidence = one.read(window)
         if classes is not None:
             strip: Strip = components(window, ids)

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from segmenter.base.errors import SegmenterError
-from segmenter.base.files import opened, sync
-from segmenter.base.sealed import sealed, unsealed
+from segmenter.base.files import opened, pieces, sync
+from segmenter.base.sealed import digest, sealed, unsealed
 from segmenter.raster.remote.settings import RemotePath
 from segmenter.raster.stamps import stamp_of
 
@@ -212,12 +212,6 @@ def _torn(handle: int) -> bool:
     return end > 0 and os.pread(handle, 1, end - 1) != b"\n"
 
 
-def digest(facts: Mapping[str, Any]) -> str:
-    """Return a digest of plain JSON, independent of the order of keys."""
-    text = json.dumps(facts, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
 def input_facts(path: Path, header: Mapping[str, Any]) -> Facts:
     """Return the facts that reveal a changed input (see the module's docstring).
 
@@ -256,12 +250,9 @@ def _remote_facts(path: RemotePath, header: Mapping[str, Any]) -> Facts:
 
 
 def _sample(file: BinaryIO, size: int) -> str:
-    if size <= _PIECES * _PIECE_BYTES:
-        return hashlib.sha256(file.read()).hexdigest()
     total = hashlib.sha256()
-    for piece in range(_PIECES):
-        file.seek((size - _PIECE_BYTES) * piece // (_PIECES - 1))
-        total.update(file.read(_PIECE_BYTES))
+    for piece in pieces(file, size, _PIECES, _PIECE_BYTES):
+        total.update(piece)
     return total.hexdigest()
 
 

@@ -21,9 +21,10 @@ from tqdm import tqdm
 from segmenter.base.errors import RasterError, SegmenterError, plain
 from segmenter.base.files import no_locks
 from segmenter.base.locks import FileLock
+from segmenter.base.sealed import digest
 from segmenter.base.terminal import warn
 from segmenter.inference.reading import Tiling
-from segmenter.mapping.folder.journal import Entry, Facts, damage, digest, file_facts, input_facts
+from segmenter.mapping.folder.journal import Entry, Facts, damage, file_facts, input_facts
 from segmenter.mapping.folder.partial import LEAST_PIXELS, MUCH_PIXELS, PartialMap
 from segmenter.mapping.jobs import MapJob, changed, header, tag_at_server
 from segmenter.raster import RasterInfo, leftovers

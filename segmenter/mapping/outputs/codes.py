@@ -92,22 +92,13 @@ def free_value(codes: Sequence[int]) -> int:
     return next(value for value in (largest, 0, *range(largest, 0, -1)) if value not in codes)
 
 
-def check_codes(text: str) -> None:
-    """Refuse text that cannot be codes for any class map.
-
-    Raises:
-        DatasetError: the text is neither numbers, nor names with numbers, nor `recipe`.
-    """
-    _parse(text)
-
-
 def codes_of(text: str, classes: ClassMap) -> tuple[int, ...]:
     """Return the codes in `--codes`, by class id.
 
     Raises:
         DatasetError: there is not one code for each class of the run.
     """
-    codes = _parse(text)
+    codes = parse_codes(text)
     if codes is None:
         return tuple(each.code for each in classes.classes)
     if isinstance(codes, dict):
@@ -125,8 +116,12 @@ def _listed(classes: ClassMap) -> str:
     return f"expected a code for each of {', '.join(classes.names)}"
 
 
-def _parse(text: str) -> list[int] | dict[str, int] | None:
-    """Return codes in order, or by name; None if they are the recipe's."""
+def parse_codes(text: str) -> list[int] | dict[str, int] | None:
+    """Return codes in order, or by name; None if they are the recipe's.
+
+    Raises:
+        DatasetError: it is neither numbers, nor names with numbers, nor `recipe`.
+    """
     if text == OF_THE_RECIPE:
         return None
     parts = text.split(",")

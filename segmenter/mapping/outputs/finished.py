@@ -171,10 +171,6 @@ class MapStyle:
         for place in grid(job.part.size, _AT_ONCE):
             yield place.keep, self.ids(job, read_label(job.output, place.keep))
 
-    def values(self, job: MapJob, ids: NDArray[np.uint8]) -> NDArray[Any]:
-        """Return the values of a map for class ids."""
-        return self.file_values(job).of(ids)
-
     @property
     def map_bytes(self) -> int:
         """Bytes of a GeoTIFF's pixel."""

@@ -61,7 +61,8 @@ def draw_view(job: MapJob, style: MapStyle) -> None:
     Raises:
         RasterError, LabelError: a file cannot be read again.
     """
-    from segmenter.evaluation.figures import side_by_side  # brings matplotlib
+    from segmenter.evaluation.drawing import save_figure
+    from segmenter.evaluation.figures import scene_panels  # brings matplotlib
     from segmenter.raster import read_label
 
     longer = max(job.part.height, job.part.width)
@@ -74,12 +75,10 @@ def draw_view(job: MapJob, style: MapStyle) -> None:
     if (truth := job.truth(style.classes)) is not None:
         with contextlib.closing(truth):
             label = truth.read(job.part, shape)
-    side_by_side(
-        *(image, label, ids, style.classes, _view(job), job.name),
-        valid_HW=valid,
-        of=job.part.size,
-        side=3 * _SIDE,
+    panels = scene_panels(
+        *(image, label, ids, style.classes, job.name), valid_HW=valid, of=job.part.size, side=3 * _SIDE
     )
+    save_figure(panels, _view(job))
 
 
 def _is_current(job: MapJob) -> bool:

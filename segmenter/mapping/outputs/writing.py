@@ -141,49 +141,26 @@ class _Output:
         self._files.discard()
 
 
-class Progress:
-    """Pixel counts on a tqdm bar; pixels of earlier calls do not raise the displayed speed."""
-
-    def __init__(self, bar: Any) -> None:
-        self._bar = bar
-
-    def computed(self, pixels: int) -> None:
-        """Count pixels computed by the model."""
-        self._bar.update(pixels)
-
-    def again(self, pixels: int) -> None:
-        """Count pixels that must be computed again."""
-        self._bar.total += pixels
-
-    def found(self, pixels: int) -> None:
-        """Count pixels of an earlier call: they reduce the rest but do not affect the rate."""
-        if self._bar.disable:
-            return
-        self._bar.initial += pixels
-        self._bar.last_print_n += pixels
-        self._bar.n += pixels
-
-
 def write_maps(
     call: Call,
     jobs: Sequence[MapJob],
     tiling: Tiling,
     compute: Compute,
     folder_state: FolderState,
-    progress: Progress,
+    bar: Any,
 ) -> Outcome:
-    """Map and write every job, completely or not at all; a failing job does not stop the others.
+    """Map every job and write it, whole or not at all; one that fails does not stop the others.
 
-    With `fail_fast` the first failure ends all; so does an error of the device or cluster.
+    With `fail_fast` the first that fails ends all; so does an error of the device or of the cluster.
 
     Args:
-        folder_state: locks outputs, provides partial maps of interrupted calls, records finished jobs.
-        progress: receives the numbers of finished pixels.
+        folder_state: locks the outputs, has what an interrupted call left, and notes what is finished.
+        bar: of tqdm, which counts pixels.
     """
     fail_fast = call.request.fail_fast
     for job in jobs:
         job.set_column(tiling.column)
-    with contextlib.closing(_Maps(call, folder_state, progress)) as maps:
+    with contextlib.closing(_Maps(call, folder_state, bar)) as maps:
         waiting = list(jobs)
         while waiting and maps.outcome.stopped is None and not (fail_fast and maps.outcome.failed):
             events = compute(maps.begun(waiting))
@@ -207,9 +184,9 @@ class _Maps:
     while the model computes.
     """
 
-    def __init__(self, call: Call, folder_state: FolderState, progress: Progress) -> None:
+    def __init__(self, call: Call, folder_state: FolderState, bar: Any) -> None:
         self.outcome = Outcome(Tallies(call.run.classes))
-        self._call, self._folder_state, self._progress = call, folder_state, progress
+        self._call, self._folder_state, self._bar = call, folder_state, bar
         self._open: dict[int, _Output] = {}
         self._pool = ThreadPoolExecutor(_COMPLETED_AT_ONCE)
         self._completing: deque[tuple[_Output, Future[None]]] = deque()
@@ -239,7 +216,7 @@ class _Maps:
                 return
             output = self._output(job)
             if isinstance(event, Mapped):
-                self._progress.computed(output.add(event.window, event.prediction))
+                self._bar.update(output.add(event.window, event.prediction))
                 return
         except SegmenterError as error:
             self._not_written(job, error)
@@ -268,7 +245,7 @@ class _Maps:
             )
             self._let_go(job, keep=False)
             self._repeated.append(replace(job, abandoned=False, done_rows=0, kept_as_partial=False))
-            self._progress.again(job.part.size.pixels)
+            self._bar.total += job.part.size.pixels  # once more
         else:
             self._give_up(job, error)
 
@@ -280,8 +257,14 @@ class _Maps:
     def _output(self, job: MapJob) -> _Output:
         if id(job) not in self._open:
             self._open[id(job)] = _Output(self._call, job, self._folder_state)
-            self._progress.found(self._open[id(job)].replayed)
+            self._found(self._open[id(job)].replayed)
         return self._open[id(job)]
+
+    def _found(self, pixels: int) -> None:
+        """Count pixels of an earlier call: they reduce the rest but do not affect the rate."""
+        if not self._bar.disable:
+            for name in ("initial", "last_print_n", "n"):
+                setattr(self._bar, name, getattr(self._bar, name) + pixels)
 
     def settle(self, left: int = 0) -> None:
         """Wait until at most `left` maps are being completed, and record the results of the others."""

@@ -18,7 +18,7 @@ from typing import Any, Literal
 from segmenter.base.errors import ConfigError, DatasetError
 from segmenter.base.options import check_choices, option, whole_number
 from segmenter.inference.tta import parse_tta
-from segmenter.mapping.outputs.codes import check_codes
+from segmenter.mapping.outputs.codes import parse_codes
 
 Mode = Literal["exact", "smooth"]
 BlendWeights = Literal["hann", "gaussian", "linear"]
@@ -221,7 +221,7 @@ class MapRequest(Computing):
         self._check_part()
         self._check_scale()
         if self.codes is not None:
-            check_codes(self.codes)
+            parse_codes(self.codes)
         if self.cog and self.format == "png":
             raise DatasetError("--cog: is a kind of GeoTIFF, and --format png asks for none")
         if (self.protocol or self.label_kind) and self.labels is None and self.split is None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from segmenter.base.addresses import is_address, masked
 from segmenter.base.errors import DatasetError, SegmenterError
@@ -29,6 +29,7 @@ from segmenter.mapping.request.inputs import (
 from segmenter.mapping.request.map_request import MapRequest, check_split
 from segmenter.raster import raster_info
 from segmenter.raster.ground import both_placed
+from segmenter.raster.made import MadeLabels
 from segmenter.raster.placed import PlacedLabels
 from segmenter.raster.stacked import StackedImages
 
@@ -46,24 +47,7 @@ Shown = Mapping[Path, tuple[Path, Path]]
 """Image → the file that its outputs are named after, and that whose name has the recipe's form."""
 
 
-class LabelFiles(Protocol):
-    """Labels made on the grid of each image, as rasters in the user's cache.
-
-    Attributes:
-        classes: class map of these rasters.
-    """
-
-    @property
-    def classes(self) -> ClassMap: ...
-
-    def label(self, name: str, image: Path, source: Path, /, *, shared: bool) -> Path | None:
-        """Return an image's label, from a source that may be `shared` by all; None if it lies elsewhere."""
-
-    def tidy(self) -> None:
-        """Reduce the cache to its limit."""
-
-
-PolygonReader = Callable[["AnyRun", str], LabelFiles]
+PolygonReader = Callable[["AnyRun", str], MadeLabels]
 """Function from a run, whose recipe has the rule for polygons, and the argument that names them to labels."""
 
 
@@ -204,7 +188,7 @@ def labels_by_pattern(
     with ThreadPoolExecutor(_LOOKING_THREADS) as pool:
         files: Labels = dict(zip(images, pool.map(label, images), strict=True))
     asked, classes, shared = f"--labels {pattern}", run.classes, not wanted.has_fields
-    made: LabelFiles | None = None
+    made: MadeLabels | None = None
     if is_vector(pattern) and polygons is not None:
         made = polygons(run, asked)
     elif (shared and len(images) > 1) or layout.by_georeference:
@@ -214,7 +198,7 @@ def labels_by_pattern(
     return Truth(asked, files, classes, request.label_kind or run.labels, request.split_name or "unstated")
 
 
-def _on_images(labels: Labels, files: LabelFiles, *, shared: bool) -> Labels:
+def _on_images(labels: Labels, files: MadeLabels, *, shared: bool) -> Labels:
     """Return labels resampled to the grid of each image, in place of their sources."""
 
     def made(image: Path) -> Path | SegmenterError:

@@ -17,17 +17,24 @@ def pooled(x: Any, bins: int, width: int, layers: Layers, name: str) -> Any:
     return SpreadParts(bins, dtype=layers.policy, name=f"{name}_spread")([means, x])
 
 
+class _Parts(keras.layers.Layer):
+    """Layer of bins² parts."""
+
+    def __init__(self, bins: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.bins = bins
+
+    def get_config(self) -> dict[str, Any]:
+        return {**super().get_config(), "bins": self.bins}
+
+
 @keras.saving.register_keras_serializable("segmenter")
-class PartMeans(keras.layers.Layer):
+class PartMeans(_Parts):
     """(B, H, W, C) → (B, bins, bins, C): means over parts of nearly equal size.
 
     Part i of n pixels is from ⌊i n / bins⌋ to ⌈(i + 1) n / bins⌉ (PyTorch's adaptive average pooling). Any
     size is allowed; with fewer pixels than parts, parts share pixels.
     """
-
-    def __init__(self, bins: int, **options: Any) -> None:
-        super().__init__(**options)
-        self.bins = bins
 
     def call(self, inputs: Any) -> Any:
         """Average in the precision of the weights."""
@@ -47,17 +54,10 @@ class PartMeans(keras.layers.Layer):
     def compute_output_shape(self, input_shape: Any) -> Any:
         return (input_shape[0], self.bins, self.bins, input_shape[3])
 
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "bins": self.bins}
-
 
 @keras.saving.register_keras_serializable("segmenter")
-class SpreadParts(keras.layers.Layer):
+class SpreadParts(_Parts):
     """[(B, bins, bins, C), (B, H, W, …)] → (B, H, W, C): the first, enlarged to the size of the second."""
-
-    def __init__(self, bins: int, **options: Any) -> None:
-        super().__init__(**options)
-        self.bins = bins
 
     def call(self, inputs: list[Any]) -> Any:
         """Enlarge the means bilinearly."""
@@ -76,6 +76,3 @@ class SpreadParts(keras.layers.Layer):
     def compute_output_shape(self, input_shape: Any) -> Any:
         means, like = input_shape
         return (*like[:3], means[3])
-
-    def get_config(self) -> dict[str, Any]:
-        return {**super().get_config(), "bins": self.bins}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import WeightsError
+from segmenter.base.errors import WeightsError, counted
 from segmenter.config.models import WeightBand
 
 RGB = ("red", "green", "blue")
@@ -64,14 +64,10 @@ def describe(chosen: Sequence[int | None], channels: int) -> str:
     if list(chosen) == list(range(channels)):
         return f"first layer: {channels} bands as they are"
     names = [_named(c, channels) for c in chosen]
-    line = f"first layer: {_bands(len(chosen))} from {channels}: {', '.join(names)}"
+    line = f"first layer: {counted(len(chosen), 'band')} from {channels}: {', '.join(names)}"
     if len(chosen) != channels:
         line += f", times {channels}/{len(chosen)}"
     return line
-
-
-def _bands(count: int) -> str:
-    return f"{count} band{'s' * (count > 1)}"
 
 
 def _named(channel: int | None, channels: int) -> str:

@@ -33,11 +33,6 @@ _KIND = 0o170000
 """Flags of `VSIStatExL`, and of a file's mode."""
 
 
-def forget_all() -> None:
-    """Clear GDAL's cache of all remote files."""
-    _gdal().VSICurlClearCache()
-
-
 class ServerError(OSError):
     """OSError whose text is only the reason."""
 

@@ -15,6 +15,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from segmenter.base.addresses import masked
@@ -31,7 +32,6 @@ from segmenter.raster.gdal.files import (
     set_condition,
 )
 from segmenter.raster.gdal.files import forget as forget_file
-from segmenter.raster.gdal.files import forget_all as forget_bytes
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -66,13 +66,6 @@ class _Trying(threading.local):
 
 
 _trying = _Trying()
-
-
-def forget_all() -> None:
-    """Forget all cached facts about files on servers, and clear GDAL's cache of their bytes."""
-    forget_bytes()
-    _tags.clear()
-    _keeps_conditions.clear()
 
 
 def forget(address: str) -> None:
@@ -223,17 +216,18 @@ def _same_bytes(address: str, action: Callable[[], T]) -> T:
     return result
 
 
-def patiently(address: str, action: Callable[[], T]) -> T:
-    """Run an action that reads from an address; repeat it after pauses if it fails.
+def patiently(file: Path | str, action: Callable[[], T]) -> T:
+    """Run an action that reads a file; if it lies at an address, repeat it after pauses if it fails.
 
-    GDAL repeats requests that a server refuses temporarily (429, 500 to 504), but not truncated answers: it
-    caches these as if complete, so the cache is cleared before the next try. `GDAL_HTTP_MAX_RETRY` is the
-    number of repeats, `GDAL_HTTP_RETRY_DELAY` the first pause; each further pause is about twice as long,
-    with some randomness so that many processes do not retry at once.
+    GDAL repeats what a server refuses for a while (429, 500 to 504). It does not where an answer ends early,
+    and keeps the half of it as if it were all: that is forgotten here before the next try.
+    `GDAL_HTTP_MAX_RETRY` and `GDAL_HTTP_RETRY_DELAY` say how often, and how long the first pause is; each
+    further one is twice as long, more or less, so that many processes do not come back at once.
 
     Raises:
-        ChangedInputError: the file has changed since this process first read it.
+        ChangedInputError: the file is another than the one that this process first read there.
     """
+    address = file if isinstance(file, str) else getattr(file, "address", "")
     if _trying.already or not is_network(address):  # what an action does has its tries with the action
         return action()
     return _in_tries(address, lambda: _same_bytes(address, action))

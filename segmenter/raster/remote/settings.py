@@ -163,14 +163,6 @@ def note_state(path: RemotePath, size: int, changed: int, tag: str | None = None
     _states[path.address] = (size, changed)
 
 
-def forget_all() -> None:
-    """Forget all cached facts and bytes of remote files, as in a new process."""
-    from segmenter.raster.remote.patience import forget_all as forget_bytes
-
-    _states.clear()
-    forget_bytes()
-
-
 def set_up_remote() -> None:
     """Set GDAL's network options, unless the user has; child processes inherit them by the environment."""
     for name, value in _SETTINGS.items():

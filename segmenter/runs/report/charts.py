@@ -106,7 +106,7 @@ def losses(lines: Sequence[Line]) -> Points:
 
 
 def loss_chart(story: Story) -> Chart:
-    """Draw every logged loss, pale, and its running mean over a twentieth of the curve."""
+    """Draw every logged loss in a pale colour, and its running mean over a twentieth of the curve."""
     points = losses(story.lines)
     drawn = thinned(points)
     span = len(drawn) // _SMOOTHED

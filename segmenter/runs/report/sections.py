@@ -11,8 +11,6 @@ from segmenter.evaluation.scores import score_of, title_of
 from segmenter.pages.page import html_page
 from segmenter.pages.parts import (
     Block,
-    Chart,
-    Charts,
     Head,
     Named,
     Paragraph,
@@ -23,6 +21,7 @@ from segmenter.pages.parts import (
     listed,
     percent,
     plain,
+    side_by_side,
 )
 from segmenter.runs.report.charts import (
     class_scores,
@@ -132,24 +131,19 @@ def _facts(story: Story) -> dict[str, str]:
 # ------------------------------------------------------------------------------------------- sections
 
 
-def _charts(*charts: Chart | None) -> list[Block]:
-    drawn = [chart for chart in charts if chart]
-    return [Charts(drawn)] if drawn else []
-
-
 def _curves(story: Story) -> Section:
     title = "How did it learn?"
     if not story.lines and not story.validations:
         return Section("curves", title, [Paragraph("The log is empty: no step was logged.")])
     scores = scores_chart(story)
-    blocks = _charts(loss_chart(story) if story.lines else None, scores)
+    blocks = side_by_side(loss_chart(story) if story.lines else None, scores)
     if scores is None:
         blocks.append(Paragraph("No validation was done, so there are no scores."))
     extended = [
         Paragraph(f"Made longer after step {e.step:,}: training.epochs {e.before} → {e.epochs}.", "notice")
         for e in story.run.extensions
     ]
-    return Section("curves", title, [*extended, *blocks, *_charts(rate_chart(story))])
+    return Section("curves", title, [*extended, *blocks, *side_by_side(rate_chart(story))])
 
 
 def _classes(story: Story) -> Section:
@@ -162,7 +156,11 @@ def _classes(story: Story) -> Section:
     return Section(
         "classes",
         title,
-        [*means_text(scores), *_charts(class_scores(story, scores)), *_charts(confusion_chart(scores))],
+        [
+            *means_text(scores),
+            *side_by_side(class_scores(story, scores)),
+            *side_by_side(confusion_chart(scores)),
+        ],
     )
 
 
@@ -180,7 +178,7 @@ def _coverage(story: Story) -> Section:
         text = f"Of {len(names)} classes, the charts show the {len(ids)} that the fewest steps held."
         blocks.append(Paragraph(text))
     return Section(
-        "coverage", title, [*blocks, *_charts(run_held(names, ids, run), run_history(names, ids, run))]
+        "coverage", title, [*blocks, *side_by_side(run_held(names, ids, run), run_history(names, ids, run))]
     )
 
 

@@ -15,8 +15,9 @@ from segmenter.base.errors import DatasetError, OutputError
 from segmenter.base.files import file_state
 from segmenter.base.sealed import digest
 from segmenter.base.threads import in_threads
-from segmenter.grid.geometry import Size, Window
+from segmenter.grid.geometry import Size
 from segmenter.grid.scenes import Dataset, Scene
+from segmenter.grid.windows import row_strips
 from segmenter.raster import LabelRaster, RasterInfo, open_raster
 from segmenter.raster.stamps import stamp_of
 from segmenter.raster.validity import void_values
@@ -61,6 +62,12 @@ class Job:
         return cls(scene, "label", key_of(dataset, scene, "label") or "", size, size.pixels)
 
 
+def bytes_read(jobs: Sequence[Job]) -> int:
+    """Return the bytes of the files that are packed."""
+    paths = [job.scene.image if job.kind == "image" else job.scene.label for job in jobs]
+    return sum(path.stat().st_size for path in paths if path is not None)
+
+
 def key_of(dataset: Dataset, scene: Scene, kind: Kind) -> str | None:
     """Return a key of everything that a scene's pixels depend on: the file's state, and decoding settings.
 
@@ -86,17 +93,12 @@ def rows_of(dataset: Dataset, scene: Scene, kind: Kind) -> Iterator[Rows]:
     """Yield a scene's image with its validity, or its class ids, in strips of rows from the top."""
     if kind == "image":
         with open_raster(scene.image, dataset.bands) as raster:
-            for strip in _strips(raster.info.size):
+            for strip in row_strips(raster.info.size, STRIP_ROWS * raster.info.size.width):
                 yield raster.read(strip)
     elif scene.label is not None:
         with LabelRaster(scene.label, dataset.classes) as label:
-            for strip in _strips(label.info.size):
+            for strip in row_strips(label.info.size, STRIP_ROWS * label.info.size.width):
                 yield label.ids(strip), None
-
-
-def _strips(size: Size) -> Iterator[Window]:
-    for row in range(0, size.height, STRIP_ROWS):
-        yield Window(row, 0, min(STRIP_ROWS, size.height - row), size.width)
 
 
 def pack(

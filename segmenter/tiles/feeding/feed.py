@@ -7,6 +7,7 @@ import threading
 import numpy as np
 
 from segmenter.base.errors import SegmenterError
+from segmenter.base.files import Closing
 from segmenter.sampling import Plan
 from segmenter.tiles.batches import Batch, BatchLoader, DrawCounts
 from segmenter.tiles.feeding.makers import Maker, Threads
@@ -16,7 +17,7 @@ from segmenter.tiles.feeding.sizes import ahead_of, threads_for
 from segmenter.tiles.feeding.slots import BatchShape
 
 
-class Feed:
+class Feed(Closing):
     """Batches of a training, prefetched by threads of this process or by worker processes.
 
     A bounded number of batches is in progress or waiting, the next steps first. `begin` starts an epoch
@@ -88,12 +89,6 @@ class Feed:
     def close(self) -> None:
         """End the work, even while another thread waits for a batch."""
         self._maker.close()
-
-    def __enter__(self) -> Feed:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def _restart(self, plan: Plan, epoch: int, step: int) -> None:
         for ticket in self._ordered.values():

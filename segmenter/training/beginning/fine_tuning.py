@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from segmenter.base.errors import CheckpointError
-from segmenter.config.recipe import EncoderDecoderConfig, Recipe
+from segmenter.config.recipe import EncoderDecoderConfig, Recipe, UNetConfig
 from segmenter.grid.scenes import Dataset
-from segmenter.model.size import Shape, is_described, weight_shapes
+from segmenter.model.size import Shape, weight_shapes
 from segmenter.model.stages import joined_stages
 from segmenter.raster import open_raster
 from segmenter.runs.checkpoints import Arrays, learned_weights
@@ -48,7 +48,7 @@ def find_source(path: Path, recipe: Recipe, dataset: Dataset, *, partial: bool =
     """
     run = load_run(path)
     source = Source(run, learned_weights(run.weights()), partial)
-    if is_described(recipe.model):
+    if isinstance(recipe.model, UNetConfig):
         shapes = weight_shapes(recipe.model, bands_seen(dataset), len(dataset.classes))
         check_fit(source, shapes, recipe, dataset.classes.names)
     elif _network(run.recipe) != _network(recipe) and not partial:

@@ -8,8 +8,9 @@ from segmenter.base.terminal import say, warn
 from segmenter.config.recipe import Recipe
 from segmenter.devices.strategy import Devices
 from segmenter.grid.scenes import Dataset
-from segmenter.model.building import build_model, network_geometry, shapes_of, stages_of
+from segmenter.model.building import build_model, shapes_of, stages_of
 from segmenter.model.pretrained.encoder_weights import EncoderWeights
+from segmenter.model.receptive_field import network_geometry
 from segmenter.model.size import training_bytes_per_image
 from segmenter.model.stages import pace_of, part_of
 from segmenter.runs.checkpoints import transfer_weights

@@ -139,9 +139,9 @@ def test_a_result_that_does_not_come_is_fetched_again_with_more_patience(monkeyp
     assert patience == [1, 2, 4, 8]
 
 
-def test_all_workers_lost_is_one_line() -> None:
+def test_all_workers_lost_is_one_line(monkeypatch: Any) -> None:
+    monkeypatch.setattr("segmenter.extras.dask.pool._PATIENCE_SECONDS", 0)
     with pool_of(1) as (pool, cluster):
-        pool._patience = 0
         answers = pool.in_order(abs, itertools.count())
         next(answers)
         cluster.scale(0)

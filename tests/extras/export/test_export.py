@@ -322,7 +322,7 @@ def test_what_is_there_stays_unless_it_is_to_be_replaced(
     monkeypatch.setattr(exporting, "_checked", lambda *_: Agreement(2, 9, 0.0, 0, 1e-3))
     folder = tmp_path / "models"
     (folder / "mine.savedmodel").mkdir(parents=True)
-    (folder / ".export.killed").mkdir()
+    (folder / ".mine.savedmodel.killed_0").mkdir()
     call = [str(mapped.run), "--format", "savedmodel", "--output", str(folder), "--size", "64"]
     assert run_script(lambda: main(call)) == 2
     assert "exists already" in capsys.readouterr().err

@@ -19,11 +19,11 @@ from rasterio.warp import transform
 from segmenter.base.errors import DatasetError, LabelError, SegmenterError
 from segmenter.extras.vectors import burning
 from segmenter.extras.vectors.burning import Burner, Placed
-from segmenter.extras.vectors.components import strips_of
 from segmenter.extras.vectors.features import VectorFile
 from segmenter.extras.vectors.rule import BurnRule
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap, LandCoverClass
+from segmenter.grid.windows import row_strips
 from segmenter.raster import raster_info
 from tests.helpers.drawn_labels import LEFT, TOP, box, labels_of, write
 from tests.helpers.maps import Make
@@ -61,7 +61,7 @@ def test_strips_do_not_show(seed: int, rows: int, all_touched: bool) -> None:
     found = placed(triangles(rng, 9, size), rng.integers(0, 3, 9).tolist())
     one = burner(replace(RULE, all_touched=all_touched))
     whole = one.ids(found, Window.of(size))
-    strips = [one.ids(found, window) for window in strips_of(size, rows * size.width)]
+    strips = [one.ids(found, window) for window in row_strips(size, rows * size.width)]
     np.testing.assert_array_equal(np.concatenate(strips), whole)
 
 

@@ -21,11 +21,12 @@ from rasterio.features import rasterize
 from segmenter.base.errors import SegmenterError
 from segmenter.extras.vectors import components as strips
 from segmenter.extras.vectors.__main__ import main
-from segmenter.extras.vectors.components import components, strips_of
+from segmenter.extras.vectors.components import components
 from segmenter.extras.vectors.polygons import Joiner, Polygons
 from segmenter.extras.vectors.slivers import Slivers
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE
+from segmenter.grid.windows import row_strips
 from segmenter.raster import RasterSpec, write_raster
 from tests.helpers.maps import Make
 
@@ -46,7 +47,7 @@ def noise(seed: int, cells: bool) -> NDArray[np.uint8]:
 def polygons(ids: NDArray[np.uint8], rows: int, simplify: float = 0.0) -> Polygons:
     """Of a map in strips of so many rows."""
     joiner, found = Joiner(simplify), []
-    for window in strips_of(Size(*ids.shape), rows * ids.shape[1]):
+    for window in row_strips(Size(*ids.shape), rows * ids.shape[1]):
         found.append(joiner.add(components(window, ids[window.slices()], nodata=simplify > 0), None))
     return Polygons.together([*found, joiner.end(confidence=False)])
 
@@ -95,7 +96,7 @@ def test_simplifying_straightens() -> None:
 def slivers_gone(ids: NDArray[np.uint8], least: float, rows: int) -> NDArray[np.uint8]:
     """By the collector, in strips."""
     slivers, taken = Slivers(least), []
-    for window in strips_of(Size(*ids.shape), rows * ids.shape[1]):
+    for window in row_strips(Size(*ids.shape), rows * ids.shape[1]):
         taken.append(components(window, ids[window.slices()]))
         slivers.add(taken[-1], np.ones(window.height), (1.0, 1.0))
     out = ids.copy()

@@ -116,7 +116,7 @@ def test_a_number_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(SystemExit) as ended:
         input_tool.main(["recipe.yaml", "--need", "0"])
     assert ended.value.code == 2
-    assert "argument --need: invalid float above 0" in capsys.readouterr().err
+    assert "argument --need: expected a number above 0" in capsys.readouterr().err
 
 
 GIB = 2**30

@@ -1,0 +1,14 @@
+"""Remote files as in a new process."""
+
+from __future__ import annotations
+
+from segmenter.raster.gdal import files
+from segmenter.raster.remote import patience, settings
+
+
+def forget_all() -> None:
+    """Forget all that is known of remote files, and have GDAL forget their bytes."""
+    settings._states.clear()
+    patience._tags.clear()
+    patience._keeps_conditions.clear()
+    files._gdal().VSICurlClearCache()
