@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from segmenter.api.tiles import Tiles
 from segmenter.base.errors import DatasetError
 from segmenter.base.terminal import aligned
+from segmenter.config.sampling import SamplingConfig
 from segmenter.sampling import held_by_rows
 from segmenter.sampling.forecast import Forecast, holds
 from segmenter.sampling.forecast import forecast as forecast_of
@@ -36,6 +39,7 @@ class EpochPlan:
         repeats: repeated uses of tiles that coverage requires; `least_repeats`: a lower bound for any plan
             with as many steps.
         fillers: further repeated uses that complete the last batch.
+        tiles: promised mean of tiles of each promised class in a batch, by name.
     """
 
     batches: NDArray[np.int64]
@@ -46,6 +50,7 @@ class EpochPlan:
     repeats: int
     least_repeats: int
     fillers: int
+    tiles: Mapping[str, float]
 
     def __len__(self) -> int:
         return len(self.batches)
@@ -60,6 +65,9 @@ class EpochPlan:
         steps, batch = self.batches.shape
         lines = [f"{steps} steps of {batch} tiles, each with {_named(self.promised)}"]
         lines.append(f"{self.repeats} repeats (at least {self.least_repeats}), {self.fillers} fillers")
+        if any(amount > 1 for amount in self.tiles.values()):
+            amounts = ", ".join(f"{name} {amount:.1f}" for name, amount in self.tiles.items())
+            lines.append(f"tiles a step: {amounts}")
         if self.best_effort:
             shares = dict(zip(self.classes, self.held.mean(axis=0), strict=True))
             rare = ", ".join(f"{name} (in {shares[name]:.0%} of the steps)" for name in self.best_effort)
@@ -73,6 +81,9 @@ def plan_epoch(
     *,
     min_pixels: int = 32,
     max_repeats: int | None = 4,
+    quota: Literal["presence", "rarity"] = "presence",
+    lift: float = 3.0,
+    quotas: Mapping[str, int] = MappingProxyType({}),
     seed: int = 0,
     epoch: int = 0,
     classes: Sequence[str] = (),
@@ -89,6 +100,10 @@ def plan_epoch(
     4 repeats (at least 4), 0 fillers
     >>> bool(plan.held.all()), len(plan), plan[0].shape
     (True, 11, (4,))
+    >>> plan_epoch(counts, 8, quota="rarity")
+    7 steps of 8 tiles, each with class 0, class 1, class 2
+    14 repeats (at least 14), 2 fillers
+    tiles a step: class 0 1.0, class 1 2.3, class 2 3.0
 
     A training with the recipe's defaults makes the same plan for the same tiles. It uses each tile, and
     repeats a tile only if a class needs it.
@@ -98,6 +113,8 @@ def plan_epoch(
         global_batch: tiles of a step, over all devices.
         min_pixels: least pixels of a class for a tile to hold it.
         max_repeats: a class that needs more repeats of a tile than this is best effort; None: no limit.
+        quota, lift, quotas: as `sampling.quota`, `sampling.lift` and `sampling.quotas` of a recipe: more than
+            one tile of a class.
         seed, epoch: equal values give the same plan; other epochs give other batches.
         classes: class names, if `tiles` are numbers.
 
@@ -105,6 +122,12 @@ def plan_epoch(
         DatasetError: no batch of that size can hold all classes; an argument is out of range.
     """
     counts, names = _table(tiles, classes)
+    if quota not in ("presence", "rarity") or not all(number >= 1 for number in (lift, *quotas.values())):
+        got = f"{quota}, {lift}, {dict(quotas)}"
+        raise DatasetError(f"expected a quota of presence or rarity, lift and quotas from 1, got {got}")
+    amounts = SamplingConfig.model_construct(
+        quota=quota, lift=lift, quotas=dict(quotas), min_pixels=min_pixels
+    )
     plan = planned_epoch(
         *(counts, global_batch),
         min_pixels=min_pixels,
@@ -112,6 +135,7 @@ def plan_epoch(
         seed=seed,
         epoch=epoch,
         names=names,
+        amounts=amounts,
     )
     return _shown(plan, counts, names, min_pixels)
 
@@ -126,6 +150,7 @@ def _shown(plan: Plan, counts: NDArray[np.integer], names: tuple[str, ...], min_
         repeats=plan.coverage_repeats,
         least_repeats=plan.repeats_bound,
         fillers=plan.fillers,
+        tiles={names[c]: amount for c, amount in plan.mean_tiles.items()},
     )
 
 

@@ -151,6 +151,7 @@ def planned_epoch(
     seed: int,
     epoch: int,
     names: Sequence[str] | None = None,
+    amounts: SamplingConfig | None = None,
 ) -> Plan:
     """Plan an epoch, with the facts that `Plan` records.
 
@@ -166,7 +167,10 @@ def planned_epoch(
             "expected min_pixels of at least 1, max_repeats, seed and epoch of at least 0, got "
             f"{min_pixels}, {max_repeats}, {seed}, {epoch}"
         )
-    return _planned(counts, global_batch, min_pixels, max_repeats, (seed, epoch), 1, names, None)
+    wishes = None
+    if amounts is not None and amounts.plans_amounts:
+        wishes = Wishes.of(part_table(counts, None, names), global_batch, 1, amounts)
+    return _planned(counts, global_batch, min_pixels, max_repeats, (seed, epoch), 1, names, wishes)
 
 
 def plan(

@@ -14,6 +14,7 @@ import segmenter
 from segmenter import Scene, Tiles, diagnose, forecast, index_tiles, plan_epoch
 from segmenter.base.errors import ConfigError, DatasetError, LabelError
 from segmenter.config.reading import default_recipe
+from segmenter.config.recipe import SamplingConfig
 from segmenter.diagnosis import diagnose as diagnosis_of
 from segmenter.sampling import plan
 from segmenter.tiles.index import build_index
@@ -40,6 +41,18 @@ def test_a_plan_is_that_of_a_training(counts: Any) -> None:
     assert set(made.batches.flat) == set(range(97))
     assert (made.repeats, made.least_repeats) == (expected.coverage_repeats, expected.repeats_bound)
     assert [batch.tolist() for batch in made] == expected.rows_SB.tolist()
+
+
+def test_quotas_are_those_of_a_training(counts: Any) -> None:
+    asked: dict[str, Any] = {"quota": "rarity", "lift": 2.0, "quotas": {"y": 3}}
+    made = plan_epoch(counts, 12, seed=3, classes="wxyz", **asked)
+    expected = plan(counts, 12, SamplingConfig(**asked), 3, 0, names="wxyz")
+    np.testing.assert_array_equal(made.batches, expected.rows_SB)
+    assert made.tiles["y"] == 3
+    assert f"{made.tiles['z']:.1f}" in repr(made)
+    for wrong in ({"quota": "much"}, {"lift": 0.5}, {"quotas": {"w": 0}}, {"quotas": {"v": 1}}):
+        with pytest.raises(DatasetError):
+            plan_epoch(counts, 12, classes="wxyz", **wrong)
 
 
 def test_what_is_too_rare_is_named(counts: Any) -> None:
