@@ -74,21 +74,38 @@ class Wishes:
 
 
 def _by_hand(table: PartTable, batch: int, blocks: int, config: SamplingConfig) -> dict[int, int]:
-    """Return tiles a row for each column whose class the recipe names; parts of a class share its tiles."""
+    """Return tiles per row of the columns of a class in `sampling.quotas`; its parts share its tiles."""
     names = list(table.names or ())
+    check_quotas(config, names, batch * blocks)
     fixed: dict[int, int] = {}
     for name, tiles in config.quotas.items():
-        if name not in names:
-            raise DatasetError(f"sampling.quotas: expected classes of {', '.join(names)}, got {name}")
         columns = [p for p, part in enumerate(table.parts) if part.class_id == names.index(name)]
         fixed |= dict.fromkeys(columns, -(-tiles // (blocks * max(1, len(columns)))))
     others = len(table.parts) - len(fixed)
     if fixed and sum(fixed.values()) + others > batch:
-        raise DatasetError(
-            f"sampling.quotas: expected at most {max(0, batch - others)} tiles in all, beside one of each "
-            f"other class in {batch} places, got {sum(fixed.values())}"
-        )
+        raise DatasetError(_too_many(sum(fixed.values()), others, batch))
     return fixed
+
+
+def check_quotas(config: SamplingConfig, names: Sequence[str], batch: int) -> None:
+    """Refuse amounts of tiles in `sampling.quotas` for other classes than `names`, or beyond the batch.
+
+    Raises:
+        DatasetError: the message names the class, or the number of tiles.
+    """
+    for name in config.quotas:
+        if name not in names:
+            raise DatasetError(f"sampling.quotas: expected a class of {', '.join(names)}, got {name}")
+    others, tiles = len(names) - len(config.quotas), sum(config.quotas.values())
+    if config.quotas and tiles + others > batch:
+        raise DatasetError(_too_many(tiles, others, batch))
+
+
+def _too_many(tiles: int, others: int, batch: int) -> str:
+    return (
+        f"sampling.quotas: expected at most {max(0, batch - others)} tiles in all, beside one of each other "
+        f"class in {batch} places, got {tiles}"
+    )
 
 
 def _wished(odds_K: NDArray[np.float64], batch: int, fixed: Mapping[int, int]) -> Ints:

@@ -274,18 +274,15 @@ def describe_plan(first: Plan, sampling: SamplingConfig, index: TileIndex, names
 
 def _describe_quotas(first: Plan, index: TileIndex, names: Sequence[str]) -> list[str]:
     """Return a line on the tiles of each class in a step, where some have more than one."""
-    amounts = [
-        f"{part_title(part, names, index.strata)} {quota.given:.1f}"
-        + (f" (of {quota.wished:.1f})" if quota.wished - quota.given >= 0.05 else "")
-        for part, quota in zip(first.promises, first.quotas, strict=False)
-    ]
+    amounts, fewer = [], False
+    for part, quota in zip(first.promises, first.quotas, strict=False):
+        less = quota.wished - quota.given >= 0.05
+        amount = f"{part_title(part, names, index.strata)} {quota.given:.1f}"
+        amounts.append(amount + (f" (wished {quota.wished:.1f})" if less else ""))
+        fewer |= less
     if not amounts:
         return []
-    few = (
-        "; of: wished, but its tiles would be used too often"
-        if any("(of" in each for each in amounts)
-        else ""
-    )
+    few = "; less than wished where tiles are few: sampling.lift, max_repeats_per_tile" if fewer else ""
     return [f"  tiles a step: {', '.join(amounts)}{few}"]
 
 

@@ -1,6 +1,6 @@
 """Law 3, resume: a training that is stopped, killed or out of disk and goes on ends in the same bits.
 
-Real processes and real signals; with augmentation, dropout, averaged weights and a loss scale.
+Real processes and real signals; with augmentation, dropout, quotas, averaged weights and a loss scale.
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ from tests.helpers.made_training import ROOT, made, records, train, weights
 EVERYTHING = [
     *("--set", "training.precision=mixed_float16", "--set", "training.ema=0.9"),
     *("--set", "training.steps_per_call=2", "--set", "training.keep_checkpoints=3"),
-    *("--set", "training.checkpoint_every=3"),  # an epoch has 7: also in the middle of one
+    *(
+        "--set",
+        "training.checkpoint_every=3",
+        "--set",
+        "sampling.quota=rarity",
+    ),  # an epoch has 7: also in the middle of one
 ]
 HANGING = """
     import ctypes, os, runpy, sys, time

@@ -17,6 +17,7 @@ from segmenter.evaluation.scores import check_name
 from segmenter.grid.scenes import Dataset
 from segmenter.model.stages import pace_of, stages_told
 from segmenter.sampling.methods import foreground_places
+from segmenter.sampling.quotas import check_quotas
 from segmenter.tiles.gsd import check_scales, check_shown
 from segmenter.tiles.probing import check_augmentation
 from segmenter.training.beginning.pretraining import check_encoder_weights
@@ -123,6 +124,10 @@ def _foreground(recipe: Recipe, dataset: Dataset) -> None:
         foreground_places(recipe.sampling, recipe.training.global_batch)
 
 
+def _quotas(recipe: Recipe, dataset: Dataset) -> None:
+    check_quotas(recipe.sampling, dataset.classes.names, recipe.training.global_batch)
+
+
 def _scenes(recipe: Recipe, dataset: Dataset) -> None:
     if not dataset.of("train"):
         raise DatasetError(f"{dataset.root}: expected scenes to train on, the split leaves none")
@@ -132,5 +137,5 @@ def _augmentation(recipe: Recipe, dataset: Dataset) -> None:
     check_augmentation(recipe.augmentation, dataset, recipe.tiles.size)
 
 
-_BY_NAMES = (_best_by, _validation, _weights, _rates, _foreground, _scenes)
+_BY_NAMES = (_best_by, _validation, _weights, _rates, _foreground, _quotas, _scenes)
 _BY_IMAGES = (_augmentation, check_scales, check_shown)
