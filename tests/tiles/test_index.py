@@ -89,7 +89,7 @@ def test_counts_are_those_of_the_labels_as_training_reads_them(
     made: Dataset, overlap: int, min_labelled: float, split: Split, strip: int, monkeypatch: Any
 ) -> None:
     """However many pixels are read at once: strips cut through tiles."""
-    monkeypatch.setattr("segmenter.tiles.pairs.row_strips.__defaults__", (strip,))
+    monkeypatch.setattr("segmenter.tiles.index.STRIP_PIXELS", strip)
     tiles = TilesConfig(size=16, overlap=overlap, min_labelled=min_labelled)
     index = build_index(made, split, tiles, progress=False)
     assert rows_of(index) == brute_force(made, split, tiles)
