@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import ValidationError
 
 from segmenter.api.tiles import Tiles
 from segmenter.base.errors import DatasetError
@@ -82,7 +83,7 @@ def plan_epoch(
     min_pixels: int = 32,
     max_repeats: int | None = 4,
     quota: Literal["presence", "rarity"] = "presence",
-    lift: float = 3.0,
+    lift: float | None = None,
     quotas: Mapping[str, int] = MappingProxyType({}),
     seed: int = 0,
     epoch: int = 0,
@@ -113,8 +114,8 @@ def plan_epoch(
         global_batch: tiles of a step, over all devices.
         min_pixels: least pixels of a class for a tile to hold it.
         max_repeats: a class that needs more repeats of a tile than this is best effort; None: no limit.
-        quota, lift, quotas: as `sampling.quota`, `sampling.lift` and `sampling.quotas` of a recipe: more than
-            one tile of a class.
+        quota, lift, quotas: as `sampling.quota`, `sampling.lift` (None: its default) and `sampling.quotas` of
+            a recipe: more than one tile of a class.
         seed, epoch: equal values give the same plan; other epochs give other batches.
         classes: class names, if `tiles` are numbers.
 
@@ -122,12 +123,12 @@ def plan_epoch(
         DatasetError: no batch of that size can hold all classes; an argument is out of range.
     """
     counts, names = _table(tiles, classes)
-    if quota not in ("presence", "rarity") or not all(number >= 1 for number in (lift, *quotas.values())):
-        got = f"{quota}, {lift}, {dict(quotas)}"
-        raise DatasetError(f"expected a quota of presence or rarity, lift and quotas from 1, got {got}")
-    amounts = SamplingConfig.model_construct(
-        quota=quota, lift=lift, quotas=dict(quotas), min_pixels=min_pixels
-    )
+    amounts: dict[str, Any] = {"quota": quota, "quotas": quotas} | ({} if lift is None else {"lift": lift})
+    try:
+        rules = SamplingConfig.model_validate(amounts).model_copy(update={"min_pixels": min_pixels})
+    except ValidationError as error:
+        where, why = error.errors()[0]["loc"], error.errors()[0]["msg"]
+        raise DatasetError(f"{'.'.join(map(str, where))}: {why}") from None
     plan = planned_epoch(
         *(counts, global_batch),
         min_pixels=min_pixels,
@@ -135,7 +136,7 @@ def plan_epoch(
         seed=seed,
         epoch=epoch,
         names=names,
-        amounts=amounts,
+        amounts=rules,
     )
     return _shown(plan, counts, names, min_pixels)
 

@@ -59,7 +59,7 @@ class SamplingConfig(Section):
         ge=1,
         le=100,
     )
-    quotas: dict[str, Annotated[int, Field(ge=1, le=10**6)]] = setting(
+    quotas: dict[str, Annotated[int, Field(ge=1, le=10**6, strict=True)]] = setting(
         {}, "tiles a step", "of a class by its name, in place of what `quota` says of it"
     )
     repeat_threshold: float = setting(

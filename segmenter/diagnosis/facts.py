@@ -316,7 +316,9 @@ def _quotas(recipe: Recipe, dataset: Dataset, index: TileIndex, holds_NK: Bools)
     own = recipe.sampling.lift if recipe.sampling.quota == "rarity" else _LIFTS[0]
     for lift in (None, *sorted({*_LIFTS, own})):
         amounts = {"quota": "presence"} if lift is None else {"quota": "rarity", "lift": lift}
-        rules = recipe.sampling.model_copy(update={"method": "plan", "coverage": "relaxed", **amounts})
+        rules = recipe.sampling.model_copy(
+            update={"method": "plan", "coverage": "relaxed", "quotas": {}, **amounts}
+        )
         changed = recipe.model_copy(update={"sampling": rules})
         try:
             result = planned(dataset, index, changed, recipe.training.global_batch)

@@ -97,11 +97,12 @@ def _section(path: str, lines: list[dict[str, Any]]) -> RunFacts:
 def _tiles(lines: list[dict[str, Any]], steps_L: NDArray[np.int64]) -> dict[str, list[float]]:
     if not all("held_tiles" in line for line in lines):
         return {}
-    held_LK = np.array([line["held_tiles"] for line in lines], np.int64)
+    shape = len(lines), len(lines[0]["held_steps"])
+    held_LK = np.array([line["held_tiles"] for line in lines], np.int64).reshape(shape)
     promised = dict(zip(lines[-1]["promised"], lines[-1]["promised_tiles"], strict=True))
     return {
         "held_tiles": _shares(held_LK, steps_L),
-        "promised_tiles": [float(promised.get(c, 0)) for c in range(held_LK.shape[1])],
+        "promised_tiles": [float(promised.get(c, 0)) for c in range(shape[1])],
     }
 
 

@@ -32,6 +32,12 @@ class Demand:
     wish_K: Ints
     most_K: Ints
 
+    @classmethod
+    def presence(cls, classes: int) -> Demand:
+        """Return the demand for one tile of each class in each row."""
+        one_K = np.full(classes, ONE, np.int64)
+        return cls(one_K, one_K)
+
     @property
     def of_one(self) -> bool:
         """True if no row needs more than one tile of a class."""
@@ -41,10 +47,10 @@ class Demand:
         """Return (K,) tiles of each class that all `rows` rows together need."""
         return np.asarray(np.maximum(rows, np.minimum(self.wish_K * rows // ONE, self.most_K)))
 
-    def shared_out(self, rows: int) -> NDArray[np.int16]:
+    def shared_out(self, rows: int) -> NDArray[np.int32]:
         """Return (rows, K) tiles that each row needs; sums over the classes are as even as possible."""
         whole_K, over_K = np.divmod(self.amount_K(rows), rows)
-        need_SK = np.tile(whole_K.astype(np.int16), (rows, 1))
+        need_SK = np.tile(whole_K.astype(np.int32), (rows, 1))
         first = 0
         for c, over in enumerate(over_K.tolist()):
             need_SK[np.arange(first, first + over) % rows, c] += 1
@@ -54,6 +60,12 @@ class Demand:
     def lowered(self, part: int, parts: int) -> Demand:
         """Return the demand with `part` / `parts` of the tiles beyond one a row."""
         return Demand(ONE + (self.wish_K - ONE) * part // parts, self.most_K)
+
+
+def repeat_limits(kinds: Kinds, max_repeats: int | None, rows: int) -> Ints:
+    """Return the largest total of repeats of each kind: a tile is once in a row at most."""
+    most = rows - 1 if max_repeats is None else min(max_repeats, rows - 1)
+    return np.asarray(kinds.tiles_T * most)
 
 
 def least_repeats(kinds: Kinds, amount_K: Ints, limit_T: Ints) -> int:
@@ -82,12 +94,12 @@ def least_repeats(kinds: Kinds, amount_K: Ints, limit_T: Ints) -> int:
 
 
 def fewest_rows(
-    kinds: Kinds, demand: Demand, batch: int, multiple: int, limit_T: Ints, most: int | None
+    kinds: Kinds, demand: Demand, batch: int, multiple: int, max_repeats: int | None, most: int | None = None
 ) -> int:
     """Return the least number of rows with places for all tiles and least repeats; stop beyond `most`."""
     rows, enough = 0, -(-kinds.tiles // (batch * multiple)) * multiple
     while rows < enough and (most is None or rows <= most):
         rows = enough
-        least = least_repeats(kinds, demand.amount_K(rows), limit_T)
+        least = least_repeats(kinds, demand.amount_K(rows), repeat_limits(kinds, max_repeats, rows))
         enough = -(-(kinds.tiles + least) // (batch * multiple)) * multiple
     return rows

@@ -107,7 +107,7 @@ def rare_class_odds(
     with np.errstate(over="ignore"):  # a tiny temperature: all but the rarest are then never drawn
         below_K = (share_K[held_K].min(initial=1.0) - share_K) / temperature
     rising_K = np.exp(np.where(held_K, below_K, -np.inf))  # above 0 only where no tile holds the class
-    return np.asarray(rising_K / rising_K.sum())
+    return np.asarray(rising_K / max(rising_K.sum(), 1e-300))
 
 
 def _rare_class(

@@ -169,7 +169,7 @@ def planned_epoch(
         )
     wishes = None
     if amounts is not None and amounts.plans_amounts:
-        wishes = Wishes.of(part_table(counts, None, names), global_batch, 1, amounts)
+        wishes = Wishes.of(part_table(counts, None, names), 1, amounts)
     return _planned(counts, global_batch, min_pixels, max_repeats, (seed, epoch), 1, names, wishes)
 
 
@@ -212,7 +212,7 @@ def plan(
 
     def of(table: PartTable) -> Plan:
         batch, pixels, most = global_batch // blocks, config.min_pixels, config.max_repeats_per_tile
-        wishes = Wishes.of(table, batch, blocks, config) if config.plans_amounts else None
+        wishes = Wishes.of(table, blocks, config) if config.plans_amounts else None
         return _planned(table.counts_NP, batch, pixels, most, (seed, epoch), blocks, table.titles, wishes)
 
     table = part_table(counts_NK, strata, names)
@@ -306,7 +306,7 @@ def _planned(
         promised=tuple(shared.promised),
         best_effort=tuple(int(c) for c in present if c not in shared.promised),
         blocks=blocks,
-        quotas=shared.quotas(wishes),
+        quotas=shared.quotas,
     )
 
 
@@ -320,6 +320,7 @@ class _Promise:
         new_T: kind of each finer kind of the table.
         needed: kinds that rows need.
         demand: tiles of each class that rows need; None: one of each.
+        quotas: quota of each promised class; empty if none is above one tile.
     """
 
     promised: list[int]
@@ -328,15 +329,7 @@ class _Promise:
     new_T: Tiles
     needed: Cover
     demand: Demand | None = None
-
-    def quotas(self, wishes: Wishes | None) -> tuple[Quota, ...]:
-        """Return the wished and given quota of each promised class; empty if no row needs two tiles."""
-        if wishes is None or self.demand is None:
-            return ()
-        amount_K = self.demand.amount_K(self.needed.steps) / self.needed.steps
-        given = dict(zip(self.asked, amount_K.tolist(), strict=True))
-        wished = {c: wishes.wish_K[c] / ONE for c in self.promised}
-        return tuple(Quota(wished[c], given.get(c, wished[c])) for c in self.promised)
+    quotas: tuple[Quota, ...] = ()
 
 
 @functools.lru_cache(maxsize=4)
@@ -368,21 +361,31 @@ def _raised(
     rng: np.random.Generator,
 ) -> _Promise:
     """Return the promise with the largest part of the wishes that keeps every promised class in every row."""
+    wished_P, fits_P = wishes.amounts(found.promised, batch)
+    if (wished_P <= ONE).all():
+        return found
     holders_K = found.kinds.holders_K
-    most = (
-        int(holders_K.min(initial=found.kinds.tiles)) * (1 + max_repeats) if max_repeats is not None else None
-    )
-    full = wishes.demand(found.asked, holders_K, max_repeats)
-    for part in range(_PARTS, 0, -1):
-        demand = full.lowered(part, _PARTS)
-        if demand.of_one:
-            break
+    most = None
+    if max_repeats is not None:
+        most = int(holders_K.min(initial=found.kinds.tiles)) * (1 + max_repeats)
+    is_asked = np.isin(found.promised, found.asked)
+    full = wishes.demand(fits_P[is_asked], found.asked, holders_K, max_repeats)
+    low, high, part = 0, _PARTS, _PARTS
+    while low < high and not full.of_one:
         try:
+            demand = full.lowered(part, _PARTS)
             needed = cover(found.kinds, batch, max_repeats, blocks, rng, demand, most)
         except TooRareError:
-            continue
-        return replace(found, needed=needed, demand=demand)
-    return found
+            high = part - 1
+        else:
+            low, found = part, replace(found, needed=needed, demand=demand)
+        part = (low + high + 1) // 2
+    given_P = fits_P / ONE
+    given_P[is_asked] = 1.0
+    if found.demand is not None:
+        given_P[is_asked] = found.demand.amount_K(found.needed.steps) / found.needed.steps
+    quotas = map(Quota, (wished_P / ONE).tolist(), given_P.tolist())
+    return replace(found, quotas=tuple(quotas))
 
 
 def _promise(

@@ -6,7 +6,7 @@ on average `quota`; it may hold more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -37,58 +37,72 @@ class Wishes:
     """Tiles of each class that a recipe asks for, before the tiles limit them.
 
     Attributes:
-        wish_K: tiles in a row, in 1/1024 of a tile; 1024 or more.
-        lift_K: most uses of a tile of the class in an epoch, on average; None: only each tile's own limit.
+        class_P: class of each column of the table.
+        odds_P: probability of each column by the rarity of its pixels; all 0: one tile of each.
+        by_hand: (class, tiles in a step), in place of the odds.
+        lift: most uses of a column's tiles in an epoch, on average, if the odds ask for them.
+        blocks: rows of a step.
     """
 
-    wish_K: tuple[int, ...]
-    lift_K: tuple[float | None, ...]
+    class_P: tuple[int, ...]
+    odds_P: tuple[float, ...]
+    by_hand: tuple[tuple[int, int], ...]
+    lift: float
+    blocks: int
 
     @classmethod
-    def of(cls, table: PartTable, batch: int, blocks: int, config: SamplingConfig) -> Wishes:
+    def of(cls, table: PartTable, blocks: int, config: SamplingConfig) -> Wishes:
         """Return the wishes for the columns of a table.
 
-        Args:
-            batch: tiles of a row, of which `blocks` make a step.
-
         Raises:
-            DatasetError: the recipe names an unknown class, or more tiles than a row has places for.
+            DatasetError: the recipe names an unknown class.
         """
-        fixed = _by_hand(table, batch, blocks, config)
+        names = list(table.names or ())
+        check_quotas(config, names)
         odds_P = np.zeros(len(table.parts))
         if config.quota == "rarity":
             odds_P = rare_class_odds(table.counts_NP, config.min_pixels, config.rare_temperature)
-        lift_P = [None if p in fixed else config.lift for p in range(len(table.parts))]
-        return cls(tuple(_wished(odds_P, batch, fixed).tolist()), tuple(lift_P))
+        by_hand = tuple((names.index(name), tiles) for name, tiles in config.quotas.items())
+        class_P = tuple(part.class_id for part in table.parts)
+        return cls(class_P, tuple(odds_P.tolist()), by_hand, config.lift, blocks)
 
-    def demand(self, columns: Sequence[int], holders_K: Ints, max_repeats: int | None) -> Demand:
-        """Return the demand for some columns, given the number of tiles that hold each.
+    def amounts(self, promised: Sequence[int], batch: int) -> tuple[Ints, Ints]:
+        """Return the tiles of promised columns as wished, and as they fit into a row, in 1/1024 of a tile.
+
+        By the odds, max(1, odds · batch). If the sum exceeds the row, as if each tile held one class, the
+        amounts beyond 1 shrink in proportion: those by the odds first.
+        """
+        hand = dict(self.by_hand)
+        class_P = np.array([self.class_P[p] for p in promised], np.int64)
+        odds_P = np.array([self.odds_P[p] for p in promised])
+        by_odds_P = np.floor(odds_P / max(odds_P.sum(), 1e-300) * batch * ONE).astype(np.int64)
+        by_hand_P = np.array([c in hand for c in class_P.tolist()], bool)
+        parts = {c: self.blocks * int((class_P == c).sum()) for c in hand}
+        tiles_P = np.array([-(-hand.get(c, 0) // parts.get(c, 1)) for c in class_P.tolist()], np.int64)
+        wished_P = np.maximum(ONE, np.where(by_hand_P, tiles_P * ONE, by_odds_P))
+        fits_P, room = wished_P.copy(), max(0, batch - len(promised)) * ONE
+        for chosen_P in (by_hand_P, ~by_hand_P):
+            beyond_P = wished_P[chosen_P] - ONE
+            if (total := int(beyond_P.sum())) > room:
+                fits_P[chosen_P] = ONE + beyond_P * room // total
+            room -= int((fits_P[chosen_P] - ONE).sum())
+        return np.where(by_hand_P, wished_P, fits_P), fits_P
+
+    def demand(
+        self, fits_P: Ints, columns: Sequence[int], holders_P: Ints, max_repeats: int | None
+    ) -> Demand:
+        """Return the demand for columns with these amounts, held by so many tiles.
 
         A row never needs more tiles of a class than exist.
         """
         most = 1 + max_repeats if max_repeats is not None else _NO_LIMIT
-        uses_K = [min(most, self.lift_K[c] or most) for c in columns]
-        most_K = np.floor(np.array(uses_K) * holders_K).astype(np.int64)
-        wish_K = np.array([self.wish_K[c] for c in columns], np.int64)
-        return Demand(np.minimum(wish_K, holders_K * ONE), most_K)
+        hand = dict(self.by_hand)
+        uses_P = np.array([most if self.class_P[p] in hand else min(most, self.lift) for p in columns])
+        return Demand(np.minimum(fits_P, holders_P * ONE), np.floor(uses_P * holders_P).astype(np.int64))
 
 
-def _by_hand(table: PartTable, batch: int, blocks: int, config: SamplingConfig) -> dict[int, int]:
-    """Return tiles per row of the columns of a class in `sampling.quotas`; its parts share its tiles."""
-    names = list(table.names or ())
-    check_quotas(config, names, batch * blocks)
-    fixed: dict[int, int] = {}
-    for name, tiles in config.quotas.items():
-        columns = [p for p, part in enumerate(table.parts) if part.class_id == names.index(name)]
-        fixed |= dict.fromkeys(columns, -(-tiles // (blocks * max(1, len(columns)))))
-    others = len(table.parts) - len(fixed)
-    if fixed and sum(fixed.values()) + others > batch:
-        raise DatasetError(_too_many(sum(fixed.values()), others, batch))
-    return fixed
-
-
-def check_quotas(config: SamplingConfig, names: Sequence[str], batch: int) -> None:
-    """Refuse amounts of tiles in `sampling.quotas` for other classes than `names`, or beyond the batch.
+def check_quotas(config: SamplingConfig, names: Sequence[str], batch: int | None = None) -> None:
+    """Refuse amounts of tiles in `sampling.quotas` of other classes than `names`, or beyond the batch.
 
     Raises:
         DatasetError: the message names the class, or the number of tiles.
@@ -96,38 +110,7 @@ def check_quotas(config: SamplingConfig, names: Sequence[str], batch: int) -> No
     for name in config.quotas:
         if name not in names:
             raise DatasetError(f"sampling.quotas: expected a class of {', '.join(names)}, got {name}")
-    others, tiles = len(names) - len(config.quotas), sum(config.quotas.values())
-    if config.quotas and tiles + others > batch:
-        raise DatasetError(_too_many(tiles, others, batch))
-
-
-def _too_many(tiles: int, others: int, batch: int) -> str:
-    return (
-        f"sampling.quotas: expected at most {max(0, batch - others)} tiles in all, beside one of each other "
-        f"class in {batch} places, got {tiles}"
-    )
-
-
-def _wished(odds_K: NDArray[np.float64], batch: int, fixed: Mapping[int, int]) -> Ints:
-    """Return (K,) tiles of each class that a row of `batch` places should hold, in 1/1024 of a tile.
-
-    max(1, a · odds · batch), with the largest a ≤ 1 for which the sum fits into the row, as if each tile
-    held one class. If a row has no more places than classes, 1 for each.
-
-    Args:
-        odds_K: probability of drawing each class; all 0: 1 for each.
-        fixed: amounts of some classes by hand; they take precedence.
-    """
-    amount_K = np.full(len(odds_K), ONE, np.int64)
-    amount_K[list(fixed)] = np.array(list(fixed.values()), np.int64) * ONE
-    free_K = np.array([c not in fixed for c in range(len(odds_K))], bool)
-    room = batch * ONE - int(amount_K[~free_K].sum())
-    low, high, middle = 0.0, 1.0, 1.0
-    for _ in range(40):
-        tried_K = np.maximum(ONE, np.floor(middle * odds_K * batch * ONE)).astype(np.int64)
-        if int(tried_K[free_K].sum()) <= room:
-            low, amount_K[free_K] = middle, tried_K[free_K]
-        else:
-            high = middle
-        middle = (low + high) / 2
-    return amount_K
+    if batch is not None and (tiles := sum(config.quotas.values())) > batch:
+        raise DatasetError(
+            f"sampling.quotas: expected no more tiles in all than training.global_batch, {batch}, got {tiles}"
+        )

@@ -155,7 +155,7 @@ def _mix(
     fixed_SB: NDArray[np.bool_],
     codes_SB: NDArray[np.unsignedinteger],
     everything: int,
-    need_SK: NDArray[np.int16] | None,
+    need_SK: NDArray[np.int32] | None,
     sweep: int,
     rng: np.random.Generator,
 ) -> None:
@@ -190,7 +190,7 @@ def _mix(
         array[b] ^= exchange
 
 
-def _enough(codes_SB: NDArray[np.unsignedinteger], need_SK: NDArray[np.int16]) -> NDArray[np.bool_]:
+def _enough(codes_SB: NDArray[np.unsignedinteger], need_SK: NDArray[np.int32]) -> NDArray[np.bool_]:
     """Return a (S,) mask: the row has as many tiles of each class as it needs."""
     enough_S = np.ones(len(codes_SB), bool)
     for c, need_S in enumerate(need_SK.T):
@@ -202,7 +202,7 @@ def _part_twins(
     grid_SB: Tiles,
     fixed_SB: NDArray[np.bool_],
     codes_SB: NDArray[np.unsignedinteger],
-    need_SK: NDArray[np.int16],
+    need_SK: NDArray[np.int32],
     rng: np.random.Generator,
 ) -> None:
     """Swap the second use of a tile in a row with a tile of another row, if both keep what they need."""

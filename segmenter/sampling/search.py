@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.sampling.demand import Demand, fewest_rows, least_repeats
+from segmenter.sampling.demand import ONE, Demand, fewest_rows, least_repeats, repeat_limits
 from segmenter.sampling.exact import exact_rows
 from segmenter.sampling.kinds import Kinds, cover_sizes, pick, water_fill
 
@@ -80,14 +80,29 @@ def cover(
     Raises:
         TooRareError: some class cannot be in every row within the limits.
     """
-    if demand is not None:
-        fewest = fewest_rows(kinds, demand, batch, multiple, _limits(kinds, max_repeats), most)
-        if most is not None and fewest > most:
-            raise TooRareError(0)
-        found = _greedy_cover(kinds, batch, max_repeats, multiple, fewest, rng, demand)
-        if most is not None and found.steps > most:
-            raise TooRareError(0)
-        return replace(found, proven=found.steps == fewest and found.repeats == found.bound)
+    if demand is None:
+        found = _of_presence(kinds, batch, max_repeats, multiple, rng)
+        amounts = Demand.presence(kinds.classes)
+        bound = least_repeats(
+            kinds, amounts.amount_K(found.steps), repeat_limits(kinds, max_repeats, found.steps)
+        )
+        found = replace(found, bound=bound)
+        if found.proven or found.repeats > bound:
+            return found
+        return replace(found, proven=found.steps == fewest_rows(kinds, amounts, batch, multiple, max_repeats))
+    fewest = fewest_rows(kinds, demand, batch, multiple, max_repeats, most)
+    if most is not None and fewest > most:
+        raise TooRareError(0)
+    found = _greedy_cover(kinds, batch, max_repeats, multiple, fewest, rng, demand)
+    if most is not None and found.steps > most:
+        raise TooRareError(0)
+    return replace(found, proven=found.steps == fewest and found.repeats == found.bound)
+
+
+def _of_presence(
+    kinds: Kinds, batch: int, max_repeats: int | None, multiple: int, rng: np.random.Generator
+) -> Cover:
+    """Return a cover with one tile of each class in each row."""
     fewest = _fewest_steps(kinds, batch, multiple)
     found = _greedy_cover(kinds, batch, max_repeats, multiple, fewest, rng)
     if found.steps == fewest and found.repeats == found.bound:
@@ -114,12 +129,6 @@ def _beyond_first(kind_P: Ints, tiles_T: Ints) -> NDArray[np.bool_]:
 
 def _bound(kinds: Kinds, steps: int) -> int:
     return max(0, steps - kinds.scarcest) if kinds.classes else 0
-
-
-def _limits(kinds: Kinds, max_repeats: int | None) -> Ints:
-    """Return the largest total of repeats of each kind."""
-    none = 1 << 40  # more than there can be; a sum of some still fits
-    return kinds.tiles_T * max_repeats if max_repeats is not None else np.full(len(kinds), none)
 
 
 def _by_row(found: Cover, kinds: Kinds) -> Cover:
@@ -151,10 +160,11 @@ def _greedy_cover(
 ) -> Cover:
     """Return a cover of few rows and repeats: the best of several greedy runs."""
     sizes = _sizes(kinds, batch)
+    most_in_row = int(demand.wish_K.max()) // ONE if demand else 1
     while True:
         best: Cover | None = None
         refusal: TooRareError | None = None
-        for number in range(_TRIES if steps * len(kinds) <= _TRIES_SIZE else 2):
+        for number in range(_TRIES if steps * len(kinds) * most_in_row <= _TRIES_SIZE else 2):
             try:
                 search = _Greedy(kinds, batch, max_repeats, steps, sizes, rng, demand)
                 found = search.cover(early=number % 2 == 1)
@@ -215,7 +225,10 @@ class _Greedy:
         self._used_S = np.zeros(steps, np.int64)
         self._free_T = kinds.tiles_T.copy()
         self._again_T = np.zeros(len(kinds), np.int64)
-        self._limit_T = _limits(kinds, max_repeats)
+        none = 1 << 40  # more than there can be; a sum of some still fits
+        self._limit_T = kinds.tiles_T * max_repeats if max_repeats is not None else np.full(len(kinds), none)
+        if demand:
+            self._limit_T = repeat_limits(kinds, max_repeats, steps)
         self._amount_K = amount_K
         self._bound = least_repeats(kinds, amount_K, self._limit_T) if demand else _bound(kinds, steps)
         # A class with tiles for twice the rows is not worth saving.
@@ -282,7 +295,7 @@ class _Greedy:
             self._lack_S[rows] &= ~self._kinds.codes_T[kinds]
         else:
             bits = np.arange(self._kinds.classes)
-            self._need_SK[rows] -= ((self._kinds.codes_T[kinds][:, None] >> bits) & 1).astype(np.int16)
+            self._need_SK[rows] -= ((self._kinds.codes_T[kinds][:, None] >> bits) & 1).astype(np.int32)
             self._lack_S[rows] = (self._need_SK[rows] > 0) @ (1 << bits)
         self._used_S[rows] += 1
 

@@ -23,7 +23,8 @@ from segmenter.runs.log import RunLog
 from segmenter.runs.resume import Checkpoint, check_extension, checkpoint_to_resume, extends
 from segmenter.runs.run import Run, load_run
 from segmenter.sampling import Plan, held_by_rows, part_title, plan
-from segmenter.sampling.strata import tiles_of_parts
+from segmenter.sampling.quotas import Quota
+from segmenter.sampling.strata import Part, tiles_of_parts
 from segmenter.tiles.gsd import GroundScale, scene_scales, some_of, with_scales
 from segmenter.tiles.index import TileIndex, build_index
 from segmenter.tiles.index_cache import cache_folder
@@ -269,20 +270,29 @@ def describe_plan(first: Plan, sampling: SamplingConfig, index: TileIndex, names
         f"  best effort: {names[c]}, held by {held_K[c]} tiles, is too rare to be in every step"
         for c in first.best_effort
     ]
-    return lines + _describe_quotas(first, index, names) + _describe_rare_parts(sampling, first, index, names)
+    return (
+        lines
+        + _describe_quotas(first, sampling, index, names)
+        + _describe_rare_parts(sampling, first, index, names)
+    )
 
 
-def _describe_quotas(first: Plan, index: TileIndex, names: Sequence[str]) -> list[str]:
-    """Return a line on the tiles of each class in a step, where some have more than one."""
+def _describe_quotas(
+    first: Plan, sampling: SamplingConfig, index: TileIndex, names: Sequence[str]
+) -> list[str]:
+    """Return a line on the tiles of each class in a step, if some have or wish for more than one."""
+    quotas = list(zip(first.promises, first.quotas, strict=True)) if first.quotas else []
+    unpromised = [c for c in first.best_effort if names[c] in sampling.quotas]
+    quotas += [(Part(c), Quota(sampling.quotas[names[c]] / first.blocks, 0)) for c in unpromised]
     amounts, fewer = [], False
-    for part, quota in zip(first.promises, first.quotas, strict=False):
+    for part, quota in quotas:
         less = quota.wished - quota.given >= 0.05
-        amount = f"{part_title(part, names, index.strata)} {quota.given:.1f}"
-        amounts.append(amount + (f" (wished {quota.wished:.1f})" if less else ""))
+        amount = f"{part_title(part, names, index.strata)} {first.blocks * quota.given:.1f}"
+        amounts.append(amount + (f" (wished {first.blocks * quota.wished:.1f})" if less else ""))
         fewer |= less
     if not amounts:
         return []
-    few = "; less than wished where tiles are few: sampling.lift, max_repeats_per_tile" if fewer else ""
+    few = "; less than wished where tiles or places are few" if fewer else ""
     return [f"  tiles a step: {', '.join(amounts)}{few}"]
 
 

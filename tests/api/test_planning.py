@@ -50,7 +50,10 @@ def test_quotas_are_those_of_a_training(counts: Any) -> None:
     np.testing.assert_array_equal(made.batches, expected.rows_SB)
     assert made.tiles["y"] == 3
     assert f"{made.tiles['z']:.1f}" in repr(made)
-    for wrong in ({"quota": "much"}, {"lift": 0.5}, {"quotas": {"w": 0}}, {"quotas": {"v": 1}}):
+    for wrong in (
+        *({"quota": "much"}, {"lift": 0.5}, {"lift": 5}),  # the last without rarity
+        *({"quotas": wrong} for wrong in ({"w": 0}, {"v": 1}, {"w": 2.5}, {"w": "2"}, None, ["w"])),
+    ):
         with pytest.raises(DatasetError):
             plan_epoch(counts, 12, classes="wxyz", **wrong)
 

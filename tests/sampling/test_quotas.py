@@ -35,7 +35,7 @@ def check(result: Plan, counts: np.ndarray, config: SamplingConfig) -> None:
         assert shown[:, c].min() >= int(quota.given)
         assert np.minimum(shown[:, c], np.ceil(quota.given)).mean() >= quota.given - 1e-9
         least = max(len(rows), config.lift * holds[:, c].sum())  # one a row goes before the lift
-        assert quota.given * len(rows) <= least + 1e-6 or config.quotas
+        assert quota.given * len(rows) <= least + 1e-6 or config.quotas or holds[:, c].all()
 
 
 def forced(counts: np.ndarray, result: Plan, most: int) -> int:
@@ -129,8 +129,51 @@ def test_what_is_asked_by_hand_is_given_where_the_tiles_allow_it() -> None:
     assert 1 < car.given < car.wished == 3
     with pytest.raises(DatasetError, match=r"boat"):
         plan(counts, 16, SamplingConfig(quotas={"boat": 3}), 0, 0, names=names)
-    with pytest.raises(DatasetError, match=r"at most 14 .* got 15"):
-        plan(counts, 16, SamplingConfig(quotas={"car": 15}), 0, 0, names=names)
+
+
+def test_a_quota_holds_whatever_else_there_is() -> None:
+    """Of a class that all tiles hold; beside classes in no tile, and those too rare to be promised."""
+    config = SamplingConfig(quotas={"c1": 5})
+    names = [f"c{i}" for i in range(8)]
+    counts = np.full((40, 2), 4000)
+    result = plan(counts, 8, config, 0, 0, names=names[:2])
+    assert (result.quotas[1], result.least_tiles) == ((5, 5), {0: 1, 1: 5})
+    counts = np.zeros((100, 8), int)
+    counts[:, 0], counts[:50, 1], counts[99, 2] = 4000, 200, 50  # c2 in one tile, c3 to c7 in none
+    result = plan(counts, 8, SamplingConfig(quotas={"c1": 4}), 0, 0, names=names)
+    assert (result.promised, result.best_effort) == ((0, 1), (2,))
+    assert result.quotas[1] == (4, 4)
+    check(result, counts, config)
+    alone, beside = (plan(some, 8, rarity(), 0, 0) for some in (counts[:, :2], counts))
+    assert alone.quotas == beside.quotas
+
+
+def test_amounts_that_do_not_fit_into_a_step_shrink_and_are_named() -> None:
+    counts = table(300, [0.9, 0.6, 0.5], 7)
+    quotas = {"a": 8, "b": 8}
+    result = plan(counts, 16, SamplingConfig(quotas=quotas), 0, 0, names=list("abc"))
+    assert [quota.wished for quota in result.quotas] == [8, 8, 1]
+    assert sum(quota.given for quota in result.quotas) <= 16
+    assert min(quota.given for quota in result.quotas[:2]) > 7
+    check(result, counts, SamplingConfig(quotas=quotas))
+
+
+def test_a_class_shares_its_tiles_among_the_scales_that_are_promised_it() -> None:
+    counts = np.full((600, 2), 4000)
+    counts[:, 1] = 0
+    counts[:97, 1] = counts[597:, 1] = 50
+    strata = TileStrata((np.arange(600) >= 590).astype(np.int32), ("0.3–1 m", "1–4 m"))
+    config = SamplingConfig(quotas={"car": 4}, scale_strata=(0.3, 1.0))
+    result = plan(counts, 16, config, 0, 0, names=["land", "car"], strata=strata)
+    of_car = [quota for part, quota in zip(result.parts, result.quotas, strict=True) if part.class_id == 1]
+    assert [quota.wished for quota in of_car] == [4]  # at 1–4 m there are three tiles, too few to be promised
+
+
+def test_a_tile_never_counts_twice_in_a_short_epoch() -> None:
+    counts = table(112, [0.9, 0.1], 3)
+    result = plan(counts, 35, rarity(max_repeats_per_tile=10), 0, 0)
+    for row in result.rows_SB:
+        assert len(np.unique(row[counts[row, 1] >= 32])) >= int(result.quotas[1].given)
 
 
 @pytest.mark.parametrize("replicas", [2, 4])
