@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from segmenter.base.errors import CheckpointError, ConfigError, DamagedCheckpointError, shortened
-from segmenter.base.files import make_folder, write_whole
+from segmenter.base.files import make_folder, remove_leftovers, write_whole
+from segmenter.base.terminal import say
 from segmenter.base.version import __version__
 from segmenter.config.recipe import Recipe, TrainingConfig
 from segmenter.runs.checkpoints import (
@@ -459,3 +460,15 @@ def with_extension(run: Run, recipe: Recipe, checkpoint: Checkpoint) -> Run:
     before, now = checkpoint.facts.recipe.get("training", {}).get("epochs"), recipe.training.epochs
     new = (Extension(done, before, now),) if isinstance(before, int) and before != now else ()
     return replace(run, recipe=recipe, extensions=earlier + new)
+
+
+def clear(run: Path) -> None:
+    """Remove the files of a training that ended before its first checkpoint, to start again."""
+    sweep(run)
+    (run / LOG).unlink(missing_ok=True)
+
+
+def sweep(run: Path) -> None:
+    """Remove the half-written files that a killed training left in a run directory."""
+    if left := sum(remove_leftovers(folder) for folder in (run, run / "checkpoints")):
+        say(f"removed {left} file{'s' * (left > 1)} that a killed training left half-written")

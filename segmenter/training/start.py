@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from segmenter.base.files import alone_in, remove_leftovers
+from segmenter.base.files import alone_in
 from segmenter.base.terminal import quiet, say, warn
 from segmenter.config.recipe import Recipe
 from segmenter.devices.strategy import Devices
@@ -15,9 +15,16 @@ from segmenter.evaluation.scores import percent, title_of
 from segmenter.grid.scenes import Dataset
 from segmenter.model.pretrained.encoder_weights import EncoderWeights
 from segmenter.runs.checkpoints import BEST
-from segmenter.runs.log import LOG
 from segmenter.runs.origin import save_validation_images
-from segmenter.runs.resume import Checkpoint, Position, check_as_seen, set_aside_after, with_extension
+from segmenter.runs.resume import (
+    Checkpoint,
+    Position,
+    check_as_seen,
+    clear,
+    set_aside_after,
+    sweep,
+    with_extension,
+)
 from segmenter.runs.run import MeasuredShares, Run, load_run
 from segmenter.runs.score_files import record_to_beat
 from segmenter.tiles.batches import BatchLoader
@@ -214,7 +221,7 @@ def resume_from(trainer: Trainer, checkpoint: Checkpoint) -> None:
     for line in checkpoint.warnings(trainer.devices.replicas, trainer.learner.computed_on):
         say(line)
     run = trainer.run.path
-    _sweep(run)
+    sweep(run)
     step = checkpoint.position.done
     if later := set_aside_after(run, step):
         say(
@@ -239,14 +246,3 @@ def _with_record(run: Run, position: Position) -> Position:
         f"best validation so far has {title_of(name)} {percent(score)} %"
     )
     return position._replace(best_score=score)
-
-
-def clear(run: Path) -> None:
-    """Remove the files of a training that ended before its first checkpoint, to start again."""
-    _sweep(run)
-    (run / LOG).unlink(missing_ok=True)
-
-
-def _sweep(run: Path) -> None:
-    if left := sum(remove_leftovers(folder) for folder in (run, run / "checkpoints")):
-        say(f"removed {left} file{'s' * (left > 1)} that a killed training left half-written")
