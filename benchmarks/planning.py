@@ -20,7 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.config.sampling import SamplingConfig
 from segmenter.sampling import plan_epoch
+from segmenter.sampling.plan import planned_epoch
 
 SIZES = ((10_000, 8), (100_000, 8), (1_000_000, 8), (10_000_000, 16))
 """(tiles, classes); the last is left out by --small."""
@@ -69,12 +71,17 @@ def _measure(tiles: int, classes: int, repeats: int) -> dict[str, Any]:
     def planned() -> NDArray[np.int64]:
         return plan_epoch(counts_NK, BATCH, min_pixels=MIN_PIXELS, max_repeats=4, seed=0, epoch=0)
 
+    def with_quotas() -> NDArray[np.int64]:
+        rules = {"min_pixels": MIN_PIXELS, "max_repeats": 4, "seed": 0, "epoch": 0}
+        return planned_epoch(counts_NK, BATCH, **rules, amounts=SamplingConfig(quota="rarity")).rows_SB
+
     def least() -> NDArray[np.bool_]:
         np.random.default_rng(0).permutation(tiles)
         return np.asarray(counts_NK >= MIN_PIXELS)
 
     rows_SB, seconds = _timed(planned, repeats)
     memory = _peak() - interpreter - counts_NK.nbytes  # before the baseline, which has a peak of its own
+    of_quotas, quota_seconds = _timed(with_quotas, repeats)
     _, baseline = _timed(least, repeats)
     return {
         "benchmark": "planning",
@@ -84,6 +91,8 @@ def _measure(tiles: int, classes: int, repeats: int) -> dict[str, Any]:
         "used_again": rows_SB.size - tiles,
         "complete_steps": _complete(rows_SB, counts_NK),
         "seconds": round(seconds, 4),
+        "steps_with_quotas": len(of_quotas),
+        "seconds_with_quotas": round(quota_seconds, 4),
         "baseline_seconds": round(baseline, 4),
         "ratio": round(seconds / baseline, 1),
         "peak_MiB": round(memory / 2**20, 1),
