@@ -72,7 +72,7 @@ def _measure(tiles: int, classes: int, repeats: int) -> dict[str, Any]:
         return plan_epoch(counts_NK, BATCH, min_pixels=MIN_PIXELS, max_repeats=4, seed=0, epoch=0)
 
     def with_quotas() -> NDArray[np.int64]:
-        rules = {"min_pixels": MIN_PIXELS, "max_repeats": 4, "seed": 0, "epoch": 0}
+        rules: dict[str, Any] = {"min_pixels": MIN_PIXELS, "max_repeats": 4, "seed": 0, "epoch": 0}
         return planned_epoch(counts_NK, BATCH, **rules, amounts=SamplingConfig(quota="rarity")).rows_SB
 
     def least() -> NDArray[np.bool_]:
