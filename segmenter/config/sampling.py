@@ -55,12 +55,12 @@ class SamplingConfig(Section):
     lift: float = setting(
         3.0,
         "uses",
-        "quota: rarity: of a class's tiles on average, in an epoch that uses the others once, at most",
+        "quota: rarity: most uses of a class's tiles for its sake in an epoch, on average; others have one",
         ge=1,
         le=100,
     )
     quotas: dict[str, Annotated[int, Field(ge=1, le=10**6, strict=True)]] = setting(
-        {}, "tiles a step", "of a class by its name, in place of what `quota` says of it"
+        {}, "tiles a step", "amounts of classes by name, as {car: 4}, in place of what quota asks for them"
     )
     repeat_threshold: float = setting(
         0.1,
