@@ -246,11 +246,13 @@ def _loss(recipe: Recipe) -> str:
 
 
 def _sampling(recipe: Recipe) -> str:
-    if recipe.sampling.plans_classes:
-        return (
-            f"planned, so that each step holds every class that can be promised ({recipe.sampling.coverage})"
-        )
-    return "shuffle" if recipe.sampling.method == "plan" else recipe.sampling.method.replace("_", " ")
+    rules = recipe.sampling
+    if not rules.plans_classes:
+        return "shuffle" if rules.method == "plan" else rules.method.replace("_", " ")
+    planned = f"planned, so that each step holds every class that can be promised ({rules.coverage})"
+    amounts = [f"{rules.quota}, lift {rules.lift:g}"] if rules.quota == "rarity" else []
+    amounts += [f"{plain_markdown(name)} {tiles}" for name, tiles in rules.quotas.items()]
+    return planned + (f", in amounts of tiles ({', '.join(amounts)})" if amounts else "")
 
 
 def _scores(known: Known) -> list[str]:
