@@ -62,20 +62,18 @@ def test_the_program_of_all_cores_is_compiled_without_a_cores_number(one_of_four
 
 @pytest.mark.slow
 def test_dropout_is_compiled_without_a_cores_number(one_of_four: Any) -> None:
-    """XLA has other masks than TensorFlow, but each core has its own, and the same in each run."""
+    """XLA has other masks than TensorFlow, but they are of the images' slots: the same on any core."""
     model, stack = UNetConfig(depth=1, width=3, dropout=0.4), batches(1)
     compiled = Training(model, PER_IMAGE, xla=True)
     losses = []
-    for number in (0, 1, 0):
+    for number, seed in ((0, 5), (1, 5), (0, 6)):
         one_of_four.assign(number)
-        fresh = compiled.model.get_layer("dropout").masks
-        fresh.assign(np.array([5, 0], np.int64))
+        compiled.model.get_layer("dropout").masks.assign(np.array([seed, 0], np.int64))
         start = compiled.weights()
         losses += compiled.each(stack)
         for variable, value in zip(compiled.model.variables, start, strict=True):
             variable.assign(value)
-    assert losses[0] != losses[1]
-    assert losses[0] == losses[2]
+    assert losses[0] == losses[1] != losses[2]
 
 
 def test_the_host_has_no_part_in_the_steps_of_a_call(tensorflow: ModuleType) -> None:
