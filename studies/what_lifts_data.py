@@ -155,20 +155,24 @@ def _dubai(root: Path, work: Path, hold_out: str) -> dict[str, Any]:
     return {"dataset": dataset}
 
 
+def _numbered(root: Path, classes: str, parts: str, scored: str) -> dict[str, Any]:
+    """A folder of pictures and codes whose names begin with their part."""
+    return {
+        "kind": "folder",
+        "root": str(root),
+        "images": "images/{part}_{name}.png",
+        "labels": "labels/{part}_{name}.png",
+        "classes": [{"name": name, "code": code} for code, name in enumerate(classes.split())],
+        "split": {"group": f"images/{parts}_", "validation": [scored]},
+    }
+
+
 _CAMVID = "sky building pole road pavement tree sign fence car pedestrian bicyclist"
 
 
 def _camvid(root: Path, seed: int) -> dict[str, Any]:
     """Streets do not lie upside down: flips to the side, no turns."""
-    dataset = {
-        "kind": "folder",
-        "root": str(root),
-        "images": "images/{part}_{name}.png",
-        "labels": "labels/{part}_{name}.png",
-        "classes": [{"name": name, "code": code} for code, name in enumerate(_CAMVID.split())],
-        "ignore": [11],
-        "split": {"group": "images/(train|test)_", "validation": ["test"]},
-    }
+    dataset = _numbered(root, _CAMVID, "(train|test)", "test") | {"ignore": [11]}
     colours = {key: _COMMON["augmentation"][key] for key in ("scale", "brightness", "contrast")}
     flip = {"transforms": [{"name": "HorizontalFlip", "p": 0.5}]}
     return {"dataset": dataset, "augmentation": {**colours, "d4": False, **flip}}
@@ -196,15 +200,7 @@ _FOLDS = 5
 
 def _roads(root: Path, seed: int) -> dict[str, Any]:
     """Each seed scores another fifth of the pictures."""
-    dataset = {
-        "kind": "folder",
-        "root": str(root),
-        "images": "images/{fold}_{name}.png",
-        "labels": "labels/{fold}_{name}.png",
-        "classes": [{"name": "ground", "code": 0}, {"name": "road", "code": 1}],
-        "split": {"group": r"images/(\d)_", "validation": [str(seed % _FOLDS)]},
-    }
-    return {"dataset": dataset}
+    return {"dataset": _numbered(root, "ground road", r"(\d)", str(seed % _FOLDS))}
 
 
 def _write_roads(source: Path, root: Path) -> None:

@@ -123,12 +123,6 @@ def plan_epoch(
         DatasetError: no batch of that size can hold all classes; an argument is out of range.
     """
     counts, names = _table(tiles, classes)
-    amounts: dict[str, Any] = {"quota": quota, "quotas": quotas} | ({} if lift is None else {"lift": lift})
-    try:
-        rules = SamplingConfig.model_validate(amounts).model_copy(update={"min_pixels": min_pixels})
-    except ValidationError as error:
-        where, why = error.errors()[0]["loc"], error.errors()[0]["msg"]
-        raise DatasetError(f"{'.'.join(map(str, where))}: {why}") from None
     plan = planned_epoch(
         *(counts, global_batch),
         min_pixels=min_pixels,
@@ -136,9 +130,19 @@ def plan_epoch(
         seed=seed,
         epoch=epoch,
         names=names,
-        amounts=rules,
+        amounts=_amounts(quota, lift, quotas, min_pixels),
     )
     return _shown(plan, counts, names, min_pixels)
+
+
+def _amounts(quota: str, lift: float | None, quotas: Mapping[str, int], min_pixels: int) -> SamplingConfig:
+    asked: dict[str, Any] = {"quota": quota, "quotas": quotas} | ({} if lift is None else {"lift": lift})
+    try:
+        rules = SamplingConfig.model_validate(asked)
+    except ValidationError as error:
+        where, why = error.errors()[0]["loc"], error.errors()[0]["msg"]
+        raise DatasetError(f"{'.'.join(map(str, where))}: {why}") from None
+    return rules.model_copy(update={"min_pixels": min_pixels})
 
 
 def _shown(plan: Plan, counts: NDArray[np.integer], names: tuple[str, ...], min_pixels: int) -> EpochPlan:

@@ -149,7 +149,9 @@ def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
     """
     run, tiles, checkpoint = checked.run, checked.tiles, checked.checkpoint
     if not checked.devices.workers.chief:
-        yield _following(checked)
+        trainer = _following(checked)
+        with trainer.feed:
+            yield trainer
         return
     with alone_in(run.path) as unlocked:
         if unlocked:
@@ -163,13 +165,14 @@ def open_training(checked: CheckedTraining) -> Iterator[Trainer]:
         record_origin(*parts, resumed=checkpoint is not None)
         save_validation_images(run.path, checked.dataset.of("validation"))
         trainer = _trainer(checked)
-        _describe(trainer)
-        if checkpoint is not None:
-            resume_from(trainer, checkpoint)
-        else:
-            load_first_weights(trainer.learner, run, checked.source, checked.pretrained)
-        _start_alike(trainer)
-        yield trainer
+        with trainer.feed:
+            _describe(trainer)
+            if checkpoint is not None:
+                resume_from(trainer, checkpoint)
+            else:
+                load_first_weights(trainer.learner, run, checked.source, checked.pretrained)
+            _start_alike(trainer)
+            yield trainer
 
 
 def _following(checked: CheckedTraining) -> Trainer:

@@ -48,7 +48,7 @@ def rare_scenes(make_geotiff: Make, make_png: Make, classes: ClassMap, rng: np.r
 
 
 def recipe(augmentation: dict[str, Any], **sections: Any) -> Recipe:
-    """Of batches of `BATCH` tiles of `SIDE` pixels; brightness and contrast stay where they are not named."""
+    """A recipe of `BATCH` tiles of `SIDE` pixels; brightness and contrast stay if they are not named."""
     data = {
         "name": "t",
         "seed": 3,

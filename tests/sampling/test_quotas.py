@@ -132,7 +132,7 @@ def test_what_is_asked_by_hand_is_given_where_the_tiles_allow_it() -> None:
 
 
 def test_a_quota_holds_whatever_else_there_is() -> None:
-    """Of a class that all tiles hold; beside classes in no tile, and those too rare to be promised."""
+    """A class that all tiles hold has one, too; classes in no tile, and those too rare, take no place."""
     config = SamplingConfig(quotas={"c1": 5})
     names = [f"c{i}" for i in range(8)]
     counts = np.full((40, 2), 4000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 import weakref
 from abc import ABC, abstractmethod
 
@@ -11,6 +12,8 @@ from segmenter.tiles.batches import Batch, BatchLoader, DrawCounts
 from segmenter.tiles.feeding.orders import Order
 
 _POLL_SECONDS = 0.2
+_CLOSING_SECONDS = 5.0
+"""Time for the batches in progress; a disk that does not answer must not keep a program from ending."""
 
 
 class FeedClosedError(Exception):
@@ -76,11 +79,14 @@ class Threads(Maker):
         self._dropped: set[int] = set()
         self._made: dict[int, Batch | BaseException] = {}
         self._closed = False
+        self._threads = []
         for number in range(threads):
             # Daemons: a disk that does not answer must not keep a program from ending. They do not know this
             # object, so that it is let go of, and ends them, with the last who knows it.
             arguments = (loader, self._orders, self._done, self._dropped)
-            threading.Thread(target=_work, args=arguments, name=f"input {number}", daemon=True).start()
+            thread = threading.Thread(target=_work, args=arguments, name=f"input {number}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
         self._end = weakref.finalize(self, _end, self._orders, threads)
 
     @property
@@ -125,7 +131,12 @@ class Threads(Maker):
 
     def close(self) -> None:
         self._closed = True
+        self._dropped |= self._under_way
         self._end()
+        # A thread that is in native code while the interpreter ends aborts the process.
+        until = time.monotonic() + _CLOSING_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
 
 
 def _work(

@@ -263,8 +263,23 @@ def test_an_error_is_raised_at_its_step_and_kept_for_those_who_get_its_text_only
         assert isinstance(feed.fault, RasterError)
 
 
+def test_closing_waits_for_the_batch_in_progress_and_begins_no_other() -> None:
+    """A thread in native code while the interpreter ends aborts the process."""
+    before, loader, rows = set(threading.enumerate()), Held(), empty_plan(9)
+    feed = Feed(loader, BATCH)
+    feed.begin(rows, 0)
+    assert wait_until(lambda: loader.loaded)
+    threading.Timer(0.3, loader.go.set).start()
+    feed.close()
+    assert not [
+        each for each in threading.enumerate() if each.name.startswith("input") and each not in before
+    ]
+    assert len(loader.loaded) < 9
+
+
 @pytest.mark.parametrize("processes", [0, 1])
-def test_closing_ends_a_wait_in_another_thread(processes: int) -> None:
+def test_closing_ends_a_wait_in_another_thread(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("segmenter.tiles.feeding.makers._CLOSING_SECONDS", 0.1)
     loader, rows, ended = Held(), empty_plan(3), []
     if processes:  # which then waits for a batch that never comes
         feed = Feed(FailingLoader({0: "sleep"}), BATCH, WorkerPool(1, SHAPE, 1))
