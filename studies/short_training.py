@@ -74,8 +74,9 @@ def train(
     with strategy.scope():
         model = build_model(recipe.model, len(material.normalisation.mean), len(material.dataset.classes))
         optimiser = build_optimiser(recipe.training, model, steps)
-    weights, shares = class_weights(recipe.loss, material.train), material.train.shares().tolist()
-    loss = segmentation_loss(recipe.loss, weights, recipe.training.global_batch, shares)
+    shown_K = rows_of(material, recipe, 0).shares(material.train.counts_NK)
+    weights = class_weights(recipe.loss, material.train.shares(), shown_K)
+    loss = segmentation_loss(recipe.loss, weights, recipe.training.global_batch, shown_K.tolist())
     step = make_step(
         StepParts(
             *(strategy, model, optimiser, loss, material.normalisation, recipe.sampling.min_pixels),
