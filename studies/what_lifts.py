@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from studies.coverage_table import rounded
-from studies.what_lifts_data import DATA, Study
+from studies.what_lifts_data import DATA, Study, Trial
 from studies.what_lifts_page import write_page
 from segmenter.base.errors import SegmenterError
 from segmenter.base.files import write_whole
@@ -274,6 +274,7 @@ def _computed(task: Task, study: Study, threads: int) -> dict[str, Any]:
         "hold_out": task.hold_out,
         "settings": task.settings(),
         "mIoU": scores.miou,
+        "mIoU_by_prior": _scores_by_prior(trial, model),
         "rare_class": trial.material.dataset.classes.names[rare],
         "rare_IoU": float(np.nan_to_num(scores.iou[names.index(trial.material.dataset.classes.names[rare])])),
         "IoU": {name: float(np.nan_to_num(iou)) for name, iou in zip(names, scores.iou, strict=True)},
@@ -287,6 +288,29 @@ def _computed(task: Task, study: Study, threads: int) -> dict[str, Any]:
         "global_batch": trial.recipe.training.global_batch,
         "tensorflow": tf.__version__,
     }
+
+
+def _scores_by_prior(trial: Trial, model: Any) -> dict[str, float]:
+    """Exponent a → mIoU when the model names classes as if their shares were (share)^a; changes its last bias.
+
+    Under cross-entropy with weights w and shares q in what is shown, a model learns the shares w · q: the
+    logits are moved by log(share^a / (w · q)).
+    """
+    from studies.short_training import emphasis
+    from segmenter.inference.function import predict_function
+
+    share_K = trial.material.train.shares()
+    shown_K, weights = emphasis(trial.material, trial.recipe)
+    learned_K = shown_K * (1.0 if weights is None else np.array(weights))
+    (bias,) = (v for v in model.trainable_variables if v.path.endswith("logits/bias"))
+    before, found = bias.numpy(), {}
+    occurs_K = (share_K > 0) & (shown_K > 0)
+    for exponent in (1.0, 0.5, 0.0):
+        ratio_K = np.where(occurs_K, share_K**exponent / np.maximum(learned_K, 1e-12), 1.0)
+        bias.assign(before + np.log(ratio_K))
+        scores = trial.scores(model, predict_function(model, trial.material.normalisation))
+        found[str(exponent)] = scores.miou
+    return found
 
 
 if __name__ == "__main__":
