@@ -190,7 +190,8 @@ class _Judge:
 
         material = self.data.material
         model, normalisation, rare = self._model, material.normalisation, self.data.rare
-        loss = segmentation_loss(recipe.loss, class_weights(recipe.loss, material.train), batch)
+        shares = material.train.shares()  # one loss for all samplings
+        loss = segmentation_loss(recipe.loss, class_weights(recipe.loss, shares, shares), batch)
         variables = [v.value for v in model.trainable_variables]
         head = [v.path for v in model.trainable_variables if v.path.startswith("logits/")]
 

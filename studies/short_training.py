@@ -50,6 +50,12 @@ def loader_of(material: Material, recipe: Recipe) -> BatchLoader:
     return BatchLoader(recipe, material.train, material.store, material.statistics)
 
 
+def emphasis(material: Material, recipe: Recipe) -> tuple[NDArray[np.float64], tuple[float, ...] | None]:
+    """((K,) shares of the classes in what the sampling shows, class weights in the loss or None)."""
+    shown_K = rows_of(material, recipe, 0).shares(material.train.counts_NK)
+    return shown_K, class_weights(recipe.loss, material.train.shares(), shown_K)
+
+
 def train(
     material: Material,
     recipe: Recipe,
@@ -74,8 +80,8 @@ def train(
     with strategy.scope():
         model = build_model(recipe.model, len(material.normalisation.mean), len(material.dataset.classes))
         optimiser = build_optimiser(recipe.training, model, steps)
-    weights, shares = class_weights(recipe.loss, material.train), material.train.shares().tolist()
-    loss = segmentation_loss(recipe.loss, weights, recipe.training.global_batch, shares)
+    shown_K, weights = emphasis(material, recipe)
+    loss = segmentation_loss(recipe.loss, weights, recipe.training.global_batch, shown_K.tolist())
     step = make_step(
         StepParts(
             *(strategy, model, optimiser, loss, material.normalisation, recipe.sampling.min_pixels),

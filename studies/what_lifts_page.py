@@ -14,6 +14,7 @@ from studies.what_lifts_data import DATA
 from segmenter.base.errors import SegmenterError
 
 MARK = "<!-- table: python -m studies.what_lifts --page -->"
+SUMMARY_MARK = "<!-- table: python -m studies.what_lifts --page, summary -->"
 BASELINE = ("shuffle", "cross_entropy")
 _T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Student's t for a two-sided interval of 95 %, at 1, 2, … degrees of freedom."""
@@ -35,6 +36,59 @@ def write_page(results: Path, page: Path) -> None:
         if chosen := [one for one in found if one["data"] == name]:
             lines += section(DATA[name].title, chosen)
     renew(page, MARK, lines)
+    if (public := Path("docs/benchmarks_public.md")).is_file():
+        renew(public, SUMMARY_MARK, summary(found))
+
+
+SAMPLINGS = ("shuffle", "rare_class", "foreground", "plan", "quotas")
+_LOSSES = {
+    "cross_entropy": "cross-entropy",
+    "weighted": "cross-entropy, class weights",
+    "dice": "cross-entropy and Dice",
+    "dice_weighted": "cross-entropy and Dice, class weights",
+}
+
+
+def summary(results: Sequence[Result]) -> list[str]:
+    """A table of each loss: samplings against data sets; mean mIoU, that of the rarest third, each seed."""
+    lines: list[str] = []
+    held = {one["data"]: one["held_by"] for one in results if "held_by" in one}  # not in the oldest
+    for loss, title in _LOSSES.items():
+        arms = {
+            (one["data"], one["sampling"]): by_seed
+            for name in DATA
+            for (sampling, own), by_seed in arms_of(r for r in results if r["data"] == name).items()
+            for one in by_seed.values()
+            if own == loss and sampling in SAMPLINGS
+        }
+        names = [name for name in held if len([s for d, s in arms if d == name]) > 1]
+        if not names:
+            continue
+        rows = [[_LABELS.get(s, s.replace("_", " ")), *(_cell(arms, held, n, s) for n in names)] for s in SAMPLINGS]
+        rows = [row for row in rows if any(cell != "-" for cell in row[1:])]
+        lines += [f"### {title[0].upper() + title[1:]}", "", *table(["sampling", *names], rows, words=1), ""]
+    return lines
+
+
+_LABELS = {"plan": "plan, presence", "quotas": "plan, quotas"}
+
+
+def _cell(arms: Mapping[Arm, Mapping[int, Result]], held: Mapping[str, Any], name: str, sampling: str) -> str:
+    if (by_seed := arms.get((name, sampling))) is None:
+        return "-"
+    best = max(np.mean([one["mIoU"] for one in runs.values()]) for (d, _), runs in arms.items() if d == name)
+    each = [100 * one["mIoU"] for one in by_seed.values()]
+    mean, rarest = float(np.mean(each)), float(
+        np.mean([100 * rarest_third(r, held[name]) for r in by_seed.values()])
+    )
+    shown = f"**{mean:.1f}**" if mean >= 100 * best - 1e-9 else f"{mean:.1f}"
+    return f"{shown} ({', '.join(f'{value:.1f}' for value in each)}); {rarest:.1f}"
+
+
+def rarest_third(result: Result, held_by: Mapping[str, int]) -> float:
+    """Mean IoU of the third of the scored classes, rounded up, that fewest training tiles hold."""
+    scored = sorted(result["IoU"], key=lambda name: held_by[name])
+    return float(np.mean([result["IoU"][name] for name in scored[: -(-len(scored) // 3)]]))
 
 
 def results_of(results: Path) -> list[Result]:

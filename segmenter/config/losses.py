@@ -71,8 +71,8 @@ class LossConfig(Section):
     ] = setting(
         "none",
         "",
-        "weight of each class in cross-entropy and focal; inverse_sqrt: 1/sqrt(share of the pixels), mean 1 "
-        "over pixels, without a ceiling",
+        "weight of each class in cross-entropy and focal; inverse_sqrt: sqrt(share of the pixels) / share in "
+        "what the sampling shows, mean 1 over these pixels, without a ceiling",
     )
     label_smoothing: Annotated[float, _BY_PIXELS] = setting(
         0.0, "share", "of the target spread evenly over the classes, in cross-entropy and focal", ge=0, lt=1
@@ -94,7 +94,8 @@ class LossConfig(Section):
     logit_adjustment: Annotated[float, _BY_PIXELS] = setting(
         0.0,
         "factor",
-        "of log(share of the class), added to the logits in training; 1 in arXiv:2007.07314; 0: off",
+        "of log(share of the class in what the sampling shows), added to the logits in training; 1 in "
+        "arXiv:2007.07314; 0: off",
         ge=0,
     )
     boundary: Annotated[float, _BY_PIXELS] = setting(

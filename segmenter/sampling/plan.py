@@ -87,6 +87,12 @@ class Plan:
             tiles[part.class_id] += self.blocks * rounded(quota.given)
         return tiles
 
+    def shares(self, counts_NK: NDArray[np.integer]) -> NDArray[np.float64]:
+        """Return each class's share (K,) of the labelled pixels that the rows show, by (N, K) counts."""
+        uses_N = np.bincount(self.rows_SB.ravel(), minlength=len(counts_NK))
+        shown_K = uses_N @ counts_NK.astype(np.float64)
+        return np.asarray(shown_K / max(1.0, float(shown_K.sum())))
+
     @property
     def steps(self) -> int:
         """Number of optimiser steps of the epoch."""

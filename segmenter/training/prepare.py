@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from segmenter.base.errors import CheckpointError, ConfigError, counted, plain
 from segmenter.base.terminal import padded, say, terminal_width
@@ -32,7 +33,7 @@ from segmenter.tiles.pasting import donors
 from segmenter.tiles.scene_files import Digests, changed_file, joint_digest, scene_digests
 from segmenter.tiles.statistics import BandStatistics, band_statistics, check_band_counts
 from segmenter.tiles.store import SceneStore
-from segmenter.training.beginning.demands import check_class_weights, check_demands, check_validation
+from segmenter.training.beginning.demands import check_demands, check_validation
 
 _FREE_TO_CHANGE = (
     *("distribution.", "dataset.root", "dataset.files", "dataset.cache", "prediction."),
@@ -185,24 +186,25 @@ def changed_data(run: Run, tiles: Tiles) -> str:
     return ""
 
 
-def class_weights(loss: LossConfig, index: TileIndex) -> tuple[float, ...] | None:
+def class_weights(
+    loss: LossConfig, share_K: NDArray[np.float64], shown_K: NDArray[np.float64]
+) -> tuple[float, ...] | None:
     """Return the class weights for cross-entropy, in the order of ids; None: no weights.
 
-    `inverse_sqrt`: 1/√share, scaled so that the mean over all labelled pixels is 1; a class without training
-    pixels gets 1.
+    `inverse_sqrt`: √share / shown, scaled so that the mean over all shown pixels is 1; a class that is not
+    shown gets 1. The expected gradient of a class is proportional to weight · shown, so that the classes
+    count as the roots of their shares under every sampling (importance weights: Kloek and van Dijk 1978).
 
-    Raises:
-        ConfigError: the numbers of weights and classes differ.
+    Args:
+        share_K: shares of the labelled pixels of the training tiles.
+        shown_K: shares of the pixels in an epoch's batches.
     """
     chosen = loss.class_weights
     if chosen == "none":
         return None
-    shares = index.shares()
     if chosen == "inverse_sqrt":
-        raw = np.where(shares > 0, 1 / np.sqrt(np.maximum(shares, 1e-12)), 0.0)
-        raw = raw / (raw * shares).sum()
-        return tuple(float(w) for w in np.where(shares > 0, raw, 1.0))
-    check_class_weights(loss, len(shares))
+        raw_K = np.where(shown_K > 0, np.sqrt(share_K) / np.maximum(shown_K, 1e-12), 0.0)
+        return tuple(float(w) for w in np.where(shown_K > 0, raw_K / (raw_K * shown_K).sum(), 1.0))
     return tuple(float(w) for w in chosen)
 
 

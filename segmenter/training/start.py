@@ -37,7 +37,7 @@ from segmenter.training.beginning.origin import record_origin
 from segmenter.training.beginning.pretraining import find_encoder_weights
 from segmenter.training.checks import check_devices, check_same_plan
 from segmenter.training.ending import Outcome, train_to_end
-from segmenter.training.prepare import Tiles, class_weights, describe_plan
+from segmenter.training.prepare import Tiles, describe_plan
 from segmenter.training.trainer import Trainer
 from segmenter.training.workers_agree import (
     arrays_from_chief,
@@ -57,7 +57,6 @@ class CheckedTraining:
         checkpoint: checkpoint of this run to resume from.
         source: another run to take weights from.
         pretrained: initial weights of the encoder.
-        class_weights: (K,) weights in cross-entropy, or None.
         workers: worker processes that make the batches; None: threads of this process.
     """
 
@@ -68,7 +67,6 @@ class CheckedTraining:
     checkpoint: Checkpoint | None = None
     source: Source | None = None
     pretrained: EncoderWeights | None = None
-    class_weights: tuple[float, ...] | None = None
     profile: bool = False
     workers: WorkerPool | None = None
 
@@ -135,8 +133,7 @@ def check_training(
         chosen = devices.dealt(recipe.training.global_batch)
         run = replace(run, shares=MeasuredShares(chosen, devices.models))
     run = as_on_chief(devices.workers, run)
-    weights = class_weights(recipe.loss, tiles.index)
-    return CheckedTraining(run, dataset, tiles, devices, checkpoint, source, pretrained, weights, profile)
+    return CheckedTraining(run, dataset, tiles, devices, checkpoint, source, pretrained, profile)
 
 
 @contextmanager
@@ -199,9 +196,7 @@ def _trainer(checked: CheckedTraining) -> Trainer:
     loader = BatchLoader(run.recipe, tiles.index, tiles.store, *form, own)
     feed = Feed(loader, batch if own is None else own.stop - own.start, checked.workers)
     kind: type[Trainer] = devices.kind.trainer or Trainer
-    return kind(
-        run, tiles.index, feed, devices, checked.dataset, checked.class_weights, profile=checked.profile
-    )
+    return kind(run, tiles.index, feed, devices, checked.dataset, profile=checked.profile)
 
 
 def _describe(trainer: Trainer) -> None:

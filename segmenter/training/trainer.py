@@ -31,7 +31,7 @@ from segmenter.training.examples import Examples, show_best
 from segmenter.training.learner import Learner
 from segmenter.training.log import TrainLog
 from segmenter.training.pipeline import epoch_dataset
-from segmenter.training.prepare import epoch_plan
+from segmenter.training.prepare import class_weights, epoch_plan
 from segmenter.training.progress import DIVERGED, TOLERATED_OVERFLOWS, Meter, Profiler, TimeLeft
 from segmenter.training.signals import StoppedError, stop_signal
 from segmenter.training.validation import validate, validate_together, validation_protocol
@@ -53,7 +53,6 @@ class Trainer:
         feed: prefetched batches.
         devices: strategy and replicas.
         dataset: dataset with the validation scenes, if any.
-        class_weights: (K,) weights in cross-entropy, or None.
         position: position of the training.
         profile: write a TensorBoard profile of some steps.
     """
@@ -63,7 +62,6 @@ class Trainer:
     feed: Feed
     devices: Devices
     dataset: Dataset
-    class_weights: tuple[float, ...] | None = None
     position: Position = field(default_factory=Position)
     profile: bool = False
     _planned: dict[int, Plan] = field(default_factory=dict, init=False, repr=False)
@@ -72,8 +70,9 @@ class Trainer:
         recipe = self.run.recipe
         self.first_plan = self._plan(0)
         self.steps = recipe.training.epochs * self.first_plan.steps
-        shares = self.index.shares().tolist()
-        self.learner = Learner(self.run, self.devices, self.steps, self.class_weights, shares)
+        shown_K = self.first_plan.shares(self.index.counts_NK)
+        weights = class_weights(recipe.loss, self.index.shares(), shown_K)
+        self.learner = Learner(self.run, self.devices, self.steps, weights, shown_K.tolist())
         chief = self._workers.chief
         self._log = TrainLog(self.run.path, self.run.classes) if chief else None
         self._called, self._drawn = False, DrawCounts()

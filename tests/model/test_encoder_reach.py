@@ -159,6 +159,8 @@ def _encoder(name: str) -> Any:
     options: dict[str, Any] = {"include_top": False, "weights": None, "input_shape": (None, None, 3)}
     if name == "MobileNetV2":
         options["alpha"] = 0.35
+    if name == "ConvNeXtTiny":
+        options["include_preprocessing"] = False  # as the encoders here are built
     return getattr(keras.applications, name)(**options)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -136,15 +136,16 @@ def test_ignored_pixels_have_no_gradient(tensorflow: ModuleType, normalisation: 
     assert np.abs(gradient[label != IGNORE]).min() > 0
 
 
-def test_weights_by_inverse_root_have_the_mean_one_over_the_pixels() -> None:
-    """1/√share, by hand: of 1, 16 and 47 of 64 pixels, and of a class that no pixel has."""
+@pytest.mark.parametrize("shown", [[1, 16, 0, 47], [8, 24, 0, 32]])
+def test_weights_by_inverse_root_have_the_mean_one_over_the_pixels(shown: list[int]) -> None:
+    """√share / shown, by hand: of 1, 16 and 47 of 64 pixels, and of a class that no pixel has."""
     recipe = recipe_from(
         {"name": "t", "dataset": {"kind": "potsdam", "root": "r"}, "loss": {"class_weights": "inverse_sqrt"}},
         "test",
     )
-    shares = np.array([1, 16, 0, 47]) / 64
-    index: Any = SimpleNamespace(shares=lambda: shares)
-    weights = np.array(class_weights(recipe.loss, index))
-    mean = (8 * 1 + 2 * 16 + (64 / 47) ** 0.5 * 47) / 64
-    np.testing.assert_allclose(weights, [8 / mean, 2 / mean, 1, (64 / 47) ** 0.5 / mean], rtol=1e-12)
-    assert (weights * shares).sum() == pytest.approx(1, rel=1e-12)
+    shares, shown_K = np.array([1, 16, 0, 47]) / 64, np.array(shown) / 64
+    weights = np.array(class_weights(recipe.loss, shares, shown_K))
+    total = 1 + 4 + 47**0.5
+    by_hand = [64 / shown[0] / total, 4 * 64 / shown[1] / total, 1, 47**0.5 * 64 / shown[3] / total]
+    np.testing.assert_allclose(weights, by_hand, rtol=1e-12)
+    assert (weights * shown_K).sum() == pytest.approx(1, rel=1e-12)
