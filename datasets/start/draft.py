@@ -201,7 +201,10 @@ class Draft:
 
 @functools.lru_cache(maxsize=16)
 def _size_of(model: ModelConfig, bands: int, classes: int, side: int, precision: str) -> ModelSize:
-    from segmenter.model.building import build_model  # brings TensorFlow
+    from segmenter.devices.setup import load_tensorflow
+
+    load_tensorflow()
+    from segmenter.model.building import build_model
     from segmenter.model.size import training_bytes_per_image
 
     built = build_model(model, bands, classes, dtype=precision, synchronised=True)

@@ -91,7 +91,7 @@ def label_range(samples: Sequence[Sample]) -> tuple[float, bool]:
                 pairs += int(both.sum())
                 differ += int((both & (a != b)).sum())
         if pairs and differ / pairs >= _SILL * sill:
-            return float(lag), True
+            return float(lag), bool(lag < reach)
     return float(reach), False
 
 
