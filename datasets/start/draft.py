@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.base.threads import in_threads
 from segmenter.config.datasets import FolderConfig
 from segmenter.config.models import ModelConfig
 from segmenter.config.reading import recipe_from
@@ -87,7 +88,8 @@ class Draft:
     @functools.cached_property
     def infos(self) -> list[RasterInfo]:
         """Header of each scene's image."""
-        return [raster_info(scene.image) for scene in self.dataset.scenes]
+        images = [scene.image for scene in self.dataset.scenes]
+        return list(in_threads(raster_info, images, description="looking at images", unit="scene"))
 
     @functools.cached_property
     def samples(self) -> list[Sample]:
