@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.threads import in_threads
-from segmenter.config.datasets import FolderConfig
+from segmenter.config.datasets import FolderConfig, FolderSplit
 from segmenter.config.models import ModelConfig
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
@@ -72,6 +72,12 @@ class Draft:
     def recipe(self) -> Recipe:
         """Recipe of the choices so far, with defaults for the rest."""
         return recipe_from({"name": self.request.name, **nested(self.choices)}, "the planned recipe")
+
+    @property
+    def held_out(self) -> bool:
+        """True if the dataset was given with a way to hold out validation scenes."""
+        split = getattr(self.recipe.dataset, "split", None)
+        return bool(isinstance(split, FolderSplit) and (split.by_hash or split.validation))
 
     @property
     def folder(self) -> bool:

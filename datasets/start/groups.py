@@ -32,7 +32,7 @@ class Groups:
     Attributes:
         of_S: number of each scene's group, from 0 in the order of the scenes.
         how: sentence on how they were found.
-        regex: for `split.group`; None: names of scenes say the split.
+        regex: for `split.group`; empty: it is given; None: names of scenes say the split.
         names: name of each group, as `split.validation` takes it; empty without `regex`.
         alone: True if each scene is a group.
     """
@@ -54,11 +54,15 @@ class Groups:
 
 
 def groups_of(root: Path, scenes: Sequence[Scene], infos: Sequence[RasterInfo], apart: float) -> Groups:
-    """Return the groups of scenes: by ground where they lie somewhere, else by names, else each alone.
+    """Return the groups of scenes: as given, by ground where they lie somewhere, by names, else each alone.
 
     Args:
         apart: pixels over which labels are alike.
     """
+    if any(scene.group != scene.name for scene in scenes):
+        order = list(dict.fromkeys(scene.group for scene in scenes))
+        of_S = np.array([order.index(scene.group) for scene in scenes])
+        return Groups(of_S, f"{counted(len(order), 'group')} as given", "", tuple(order))
     ground = [outline for outline in outlines(infos) if outline is not None]
     if len(ground) == len(scenes) > 1:
         return _by_ground(ground, infos, apart)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from segmenter.base.errors import DatasetError, counted
+from segmenter.training.beginning.demands import check_demands
 
 from .choice import Choice
 from .draft import Draft
@@ -13,8 +14,6 @@ from .groups import groups_of
 from .request import Request
 from .rules import AFTER_SPLIT, BEFORE_SPLIT
 from .split import Space, split_of
-
-_SPLITS = ("dataset.split.", "dataset.validation_share")
 
 
 def plan(choices: Sequence[Choice], request: Request) -> tuple[Choice, ...]:
@@ -37,44 +36,35 @@ def plan(choices: Sequence[Choice], request: Request) -> tuple[Choice, ...]:
     draft.add(_split(draft))
     for rule in AFTER_SPLIT:
         draft.add(rule(draft))
-    _ = draft.recipe  # all of it together is valid
+    check_demands(draft.recipe, draft.split_dataset)  # what a training refuses
     return tuple(draft.choices[len(choices) :])
 
 
 def _split(draft: Draft) -> tuple[Choice, ...]:
-    """Return the split, unless there is one."""
-    given = any(key.startswith(_SPLITS) and key != "dataset.split.leave_out" for key in draft.given)
-    kind = draft.recipe.dataset.kind
-    if given or kind == "naic2020" or draft.dataset.of("validation"):
+    """Return the split, or what a given one lacks: validation among the scenes that train beside a test."""
+    dataset = draft.dataset
+    if draft.recipe.dataset.kind == "naic2020" or draft.held_out or dataset.of("validation"):
         return ()
-    if kind == "potsdam" and draft.dataset.of("test"):
-        return _of_the_rest(draft)
-    return split_of(_space(draft), folder=draft.folder)
+    space = _space(draft, [i for i, scene in enumerate(dataset.scenes) if scene.split == "train"])
+    choices = split_of(space, folder=draft.folder)
+    if draft.folder or not space.tested:
+        return choices
+    tested = [scene.name for scene in dataset.of("test")]
+    return (*choices, Choice("dataset.split.test", tested, f"published: {counted(len(tested), 'scene')}"))
 
 
-def _space(draft: Draft) -> Space:
-    apart, known = draft.apart
-    recipe = draft.recipe
+def _space(draft: Draft, chosen: Sequence[int]) -> Space:
+    """Return what a split of some scenes is planned from."""
+    recipe, dataset, (apart, known) = draft.recipe, draft.dataset, draft.apart
+    scenes, infos = tuple(dataset.scenes[i] for i in chosen), [draft.infos[i] for i in chosen]
+    whole = len(scenes) == len(dataset.scenes)
     return Space(
-        *(draft.dataset, draft.infos, draft.counts_SK(), draft.samples, draft.groups, apart, known),
+        *(replace(dataset, scenes=scenes), infos, draft.counts_SK()[list(chosen)], draft.samples),
+        groups=draft.groups if whole else groups_of(dataset.root, scenes, infos, apart),
+        apart=apart,
+        known=known,
         radius=draft.size_of(recipe.model).network.radius,
         tile=recipe.tiles.size,
         seed=recipe.seed,
+        tested=not whole,
     )
-
-
-def _of_the_rest(draft: Draft) -> tuple[Choice, ...]:
-    """Return the published test as it is, and validation scenes among those that train."""
-    space, dataset = _space(draft), draft.dataset
-    keep = [i for i, scene in enumerate(dataset.scenes) if scene.split == "train"]
-    scenes, infos = tuple(dataset.scenes[i] for i in keep), [space.infos[i] for i in keep]
-    rest = replace(
-        space,
-        dataset=replace(dataset, scenes=scenes),
-        infos=infos,
-        counts_SK=space.counts_SK[keep],
-        groups=groups_of(dataset.root, scenes, infos, space.apart),
-    )
-    tested = [scene.name for scene in dataset.of("test")]
-    validation = [c for c in split_of(rest, folder=False) if c.key == "dataset.split.validation"]
-    return (*validation, Choice("dataset.split.test", tested, f"published: {counted(len(tested), 'scene')}"))

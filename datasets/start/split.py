@@ -47,6 +47,7 @@ class Space:
         known: True if scenes are long enough to tell that.
         radius: the model's receptive-field radius; None: it has none.
         tile: pixels along a training tile's side.
+        tested: True if other scenes are held out for the test already.
     """
 
     dataset: Dataset
@@ -59,6 +60,7 @@ class Space:
     radius: int | None
     tile: int
     seed: int = 0
+    tested: bool = False
 
 
 def longest_buffer(infos: Sequence[RasterInfo]) -> float:
@@ -76,7 +78,8 @@ def split_of(space: Space, *, folder: bool = True) -> tuple[Choice, ...]:
         DatasetError: one scene is too small to be divided.
     """
     groups = space.groups
-    if folder and groups.count < ENOUGH and groups.alone and (blocks := _blocks(space)):
+    cut = folder and not space.tested and groups.count < ENOUGH and groups.alone
+    if cut and (blocks := _blocks(space)):
         return blocks
     if groups.count < 2 and len(space.infos) > 1:  # what touches is better divided than not at all
         groups = Groups(np.arange(len(space.infos)), "scenes touch each other; each counts as a place")
@@ -95,10 +98,10 @@ def split_of(space: Space, *, folder: bool = True) -> tuple[Choice, ...]:
 def _whole(space: Space, groups: Groups, *, folder: bool) -> tuple[Choice, ...]:
     counts_GK = np.zeros((groups.count, space.counts_SK.shape[1]), np.int64)
     np.add.at(counts_GK, groups.of_S, space.counts_SK)
-    wish = Wish.of(VALIDATION, TEST if groups.count >= TEST_FROM else 0.0)
+    wish = Wish.of(VALIDATION, TEST if groups.count >= TEST_FROM and not space.tested else 0.0)
     held = math.ceil(groups.count * (VALIDATION + TEST))
     choices = []
-    if groups.regex is not None:
+    if groups.regex:
         choices.append(Choice("dataset.split.group", groups.regex, groups.how))
     if folder and held > _MOST_NAMED and (groups.regex is not None or groups.alone):
         return (*choices, *_by_hash(space, groups, counts_GK, wish))

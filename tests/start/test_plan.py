@@ -13,10 +13,12 @@ import yaml
 
 from datasets import load_dataset
 from datasets.check import check_dataset
+from datasets.potsdam import POTSDAM_TEST
 from datasets.start.choice import Choice
 from datasets.start.draft import nested
 from datasets.start.plan import plan
 from datasets.start.request import Request
+from datasets.synthetic.make import make_naic2020, make_potsdam
 from segmenter.base.errors import DatasetError
 from segmenter.config.reading import load_recipe, recipe_from
 from segmenter.config.recipe import Recipe
@@ -106,6 +108,32 @@ def test_an_existing_split_is_kept(tensorflow: ModuleType, scenes: Callable[...,
     root = scenes([f"s{i}x" for i in range(6)], (64, 64))
     dataset = [*given(root, "abc"), Choice("dataset.split.validation", ["s1x"], "")]
     assert not any(choice.key.startswith("dataset.") for choice in plan(dataset, HERE))
+
+
+def test_a_given_test_gets_validation_from_the_other_groups(
+    tensorflow: ModuleType, scenes: Callable[..., Path]
+) -> None:
+    root = scenes([f"{place}{i}x" for place in "abcdef" for i in range(2)], (64, 64))
+    held = {"group": r"/([a-f])\dx", "test": ["b"]}
+    dataset = [*given(root, "abc"), *(Choice(f"dataset.split.{k}", v, "") for k, v in held.items())]
+    choices = plan(dataset, HERE)
+    assert [c.key for c in choices if c.key.startswith("dataset.")] == ["dataset.split.validation"]
+    loaded = load_dataset(recipe_of(dataset, choices))
+    assert {scene.group for scene in loaded.of("test")} == {"b"}
+    assert len(loaded.of("validation")) % 2 == 0
+    assert loaded.of("validation")
+
+
+@pytest.mark.parametrize(("kind", "size"), [("potsdam", 150), ("naic2020", 64)])
+def test_published_layouts_are_planned(tensorflow: ModuleType, kind: str, size: int, tmp_path: Path) -> None:
+    make = make_potsdam if kind == "potsdam" else make_naic2020
+    make(tmp_path, scenes=6, seed=1, size=size)
+    dataset = [Choice("dataset.kind", kind, ""), Choice("dataset.root", str(tmp_path), "")]
+    loaded = load_dataset(recipe_of(dataset, plan(dataset, HERE)))
+    assert loaded.of("train")
+    assert loaded.of("validation")
+    published = {scene.name for scene in loaded.scenes} & {*POTSDAM_TEST}
+    assert {scene.name for scene in loaded.of("test")} == (published if kind == "potsdam" else set())
 
 
 def test_one_raster_is_cut_into_blocks_that_the_model_cannot_reach_over(
