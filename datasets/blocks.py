@@ -146,7 +146,7 @@ def with_blocks(dataset: Dataset, split: FolderSplit) -> Dataset:
     parts = block_parts(grids, split)
     files = _BlockLabels(cache_folder(dataset) / LABELS, dataset.classes, grids, parts, infos)
     halves = {
-        f"{scene.name}_{part}": (scene, replace(scene, name=f"{scene.name}_{part}", split=part))
+        f"{scene.name}_{part}": (scene, replace(scene, name=f"{scene.name}_{part}", split=part, blocks=True))
         for scene in dataset.scenes
         for part in SPLITS
         if part in parts[scene.name].values()

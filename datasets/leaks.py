@@ -64,7 +64,7 @@ def equal_scenes(seen: Sequence[Seen]) -> list[list[Scene]]:
 def find_leaks(seen: Sequence[Seen]) -> list[Leak]:
     """Return pairs of scenes of two splits with equal pixels or common ground; each scene at most once.
 
-    One image file in two splits is none: its labels are of blocks that lie a buffer apart (`blocks`).
+    Blocks of one image in two splits are none: their labels lie a buffer apart.
     """
     leaks: list[Leak] = []
     for scenes in equal_scenes(seen):
@@ -72,7 +72,7 @@ def find_leaks(seen: Sequence[Seen]) -> list[Leak]:
         leaks += [
             Leak(first, scene, "have the same pixels")
             for scene in scenes
-            if scene.split != first.split and scene.image != first.image
+            if scene.split != first.split and not _apart(scene, first)
         ]
     told = {scene.name for leak in leaks for scene in (leak.first, leak.second)}
     leaks += [leak for leak in _overlaps(seen) if leak.first.name not in told or leak.second.name not in told]
@@ -92,24 +92,22 @@ def _overlaps(seen: Sequence[Seen]) -> Iterator[Leak]:
         return
     lying.sort(key=lambda item: float(item[1][:, 0].min()))
     low, high = (np.array([f(ground, axis=0) for _, ground in lying]) for f in (np.min, np.max))
-    splits, images = (np.array([get(each.scene) for each, _ in lying]) for get in (_split, _image))
+    splits = np.array([each.scene.split for each, _ in lying])
     for i, (each, ground) in enumerate(lying):
         stop = int(np.searchsorted(low[:, 0], high[i, 0]))
         near = (low[i + 1 : stop, 1] < high[i, 1]) & (high[i + 1 : stop, 1] > low[i, 1])
-        near &= (splits[i + 1 : stop] != splits[i]) & (images[i + 1 : stop] != images[i])
-        for j in np.flatnonzero(near) + i + 1:
+        for j in np.flatnonzero(near & (splits[i + 1 : stop] != splits[i])) + i + 1:
             other, its_ground = lying[j]
+            if _apart(each.scene, other.scene):
+                continue
             if (share := _shared(each, ground, other, its_ground)) > 0:
                 yield Leak(each.scene, other.scene, f"show the same ground ({share:.1%} of the smaller)")
                 break
 
 
-def _split(scene: Scene) -> str:
-    return scene.split
-
-
-def _image(scene: Scene) -> str:
-    return str(scene.image)
+def _apart(one: Scene, other: Scene) -> bool:
+    """Return whether two scenes are of different blocks of one image."""
+    return one.blocks and other.blocks and one.image == other.image
 
 
 def _shared(a: Seen, ground_a: Points, b: Seen, ground_b: Points) -> float:
