@@ -34,6 +34,7 @@ class Groups:
         how: sentence on how they were found.
         regex: for `split.group`; empty: it is given; None: names of scenes say the split.
         names: name of each group, as `split.validation` takes it; empty without `regex`.
+        other: the other reading, where files do not tell.
         alone: True if each scene is a group.
     """
 
@@ -41,6 +42,7 @@ class Groups:
     how: str
     regex: str | None = None
     names: tuple[str, ...] = ()
+    other: str = ""
 
     @property
     def count(self) -> int:
@@ -70,7 +72,8 @@ def groups_of(root: Path, scenes: Sequence[Scene], infos: Sequence[RasterInfo], 
     for form in _FORMS:
         if groups := _by_name(paths, form):
             return groups
-    return Groups(np.arange(len(scenes)), f"each of {counted(len(scenes), 'scene')} is a place of its own")
+    how = f"each of {counted(len(scenes), 'scene')} is a place of its own"
+    return Groups(np.arange(len(scenes)), how, other="scenes of one place would need dataset.split.group")
 
 
 def _by_name(paths: Sequence[str], form: str) -> Groups | None:
@@ -88,13 +91,14 @@ def _by_name(paths: Sequence[str], form: str) -> Groups | None:
     order = {name: i for i, name in enumerate(dict.fromkeys(names))}
     pieces = round(float(np.median([len(series) for series in members.values()])))
     how = f"{len(order)} series of some {pieces} numbered pieces each ({next(iter(order))}, …)"
-    return Groups(np.array([order[name] for name in names]), how, form, tuple(order))
+    other = "the numbers may count places of their own"
+    return Groups(np.array([order[name] for name in names]), how, form, tuple(order), other)
 
 
 def _is_series(numbers: Sequence[int]) -> bool:
     """Return whether numbers are different and mostly evenly spaced, as those of pieces or frames are."""
     steps = [b - a for a, b in pairwise(sorted(numbers))]
-    return min(steps) > 0 and steps.count(min(steps)) >= len(steps) / 2
+    return min(steps) > 0 and max(map(steps.count, steps)) >= len(steps) / 2
 
 
 def _by_ground(ground: Sequence[NDArray[np.float64]], infos: Sequence[RasterInfo], apart: float) -> Groups:

@@ -102,7 +102,7 @@ def _whole(space: Space, groups: Groups, *, folder: bool) -> tuple[Choice, ...]:
     held = math.ceil(groups.count * (VALIDATION + TEST))
     choices = []
     if groups.regex:
-        choices.append(Choice("dataset.split.group", groups.regex, groups.how))
+        choices.append(Choice("dataset.split.group", groups.regex, groups.how, groups.other))
     if folder and held > _MOST_NAMED and (groups.regex is not None or groups.alone):
         return (*choices, *_by_hash(space, groups, counts_GK, wish))
     part_G = deal(counts_GK, wish, space.seed)
@@ -110,7 +110,8 @@ def _whole(space: Space, groups: Groups, *, folder: bool) -> tuple[Choice, ...]:
         of_part = np.flatnonzero(part_G == part)
         names = [groups.names[g] for g in of_part] if groups.names else _scenes(space, groups, of_part)
         reason = _told(counts_GK, part_G, part, space, groups.how if part == 1 and not groups.names else "")
-        choices.append(Choice(f"dataset.split.{SPLITS[part]}", names, reason))
+        other = groups.other if part == 1 and groups.regex is None else ""
+        choices.append(Choice(f"dataset.split.{SPLITS[part]}", names, reason, other))
     return tuple(choices)
 
 
@@ -149,11 +150,13 @@ def _by_hash(space: Space, groups: Groups, counts_GK: NDArray[np.int64], wish: W
 
     seed = best_seed([cost(seed) for seed in range(_SEEDS if len(names) < 10_000 else _SEEDS // 8)])
     part_G = parts(seed)
+    unsaid = groups.regex is None  # else the line of the group tells how
     choices = [
         Choice(
             f"dataset.split.{key}",
             share,
-            _told(counts_GK, part_G, 1 + i, space, groups.how if not i and groups.regex is None else ""),
+            _told(counts_GK, part_G, 1 + i, space, groups.how if not i and unsaid else ""),
+            groups.other if not i and unsaid else "",
         )
         for i, (key, share) in enumerate(shares.items())
     ]
