@@ -54,7 +54,11 @@ def load_dataset(recipe: Recipe) -> Dataset:
     if section.kind == "folder" and _has_to_be_made(section):
         from .made import with_made_files  # brings rasterio
 
-        return with_made_files(dataset, section)
+        dataset = with_made_files(dataset, section)
+    if section.kind == "folder" and section.split.blocks is not None:
+        from .blocks import with_blocks  # brings rasterio
+
+        dataset = with_blocks(dataset, section.split)
     return dataset
 
 

@@ -13,11 +13,15 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from segmenter.base.addresses import is_address
 from segmenter.base.errors import DatasetError, shortened
 from segmenter.base.finding import walk_once
 from segmenter.grid.scenes import Split
+
+if TYPE_CHECKING:
+    from segmenter.config.datasets import FolderSplit
 
 SHOWN = 5
 """Files that an error names before it only counts."""
@@ -254,14 +258,45 @@ def _groups_whole(splits: Mapping[str, Split], groups: Mapping[str, str]) -> Non
             )
 
 
-def held_out(names: Iterable[str], share: float) -> tuple[str, ...]:
+def held_out(names: Iterable[str], share: float, seed: int = 0) -> tuple[str, ...]:
     """Return about `share` of the names, those of smallest hash; at least one of two.
 
     Adding or removing a name changes the side of at most one other name.
     """
-    ranked = sorted(names, key=_unit_hash)
+    ranked = _ranked(names, seed)
     count = min(max(1, math.floor(share * len(ranked) + 0.5)), len(ranked) - 1)
     return tuple(ranked[: max(0, count)])
+
+
+def dealt(names: Iterable[str], split: FolderSplit) -> dict[str, Split]:
+    """Return the split of each name, by the order of their hashes alone.
+
+    The test takes the largest hashes; validation the smallest, or each k-th of the rest, from its fold on.
+
+    Raises:
+        DatasetError: there are fewer names than folds.
+    """
+    ranked = _ranked(names, split.seed)
+    splits: dict[str, Split] = dict.fromkeys(ranked, "train")
+    if split.test_share:
+        tested = min(max(1, math.floor(split.test_share * len(ranked) + 0.5)), len(ranked) - 1)
+        splits |= dict.fromkeys(ranked[len(ranked) - tested :], "test")
+    rest = [name for name in ranked if splits[name] == "train"]
+    if split.folds:
+        if len(rest) < split.folds:
+            raise DatasetError(
+                f"dataset.split.folds: expected no more than there are groups to deal, {len(rest)}, got "
+                f"{split.folds}"
+            )
+        splits |= dict.fromkeys(rest[split.fold - 1 :: split.folds], "validation")
+    elif split.validation_share:
+        first = set(held_out(ranked, split.validation_share, split.seed))
+        splits |= {name: "validation" for name in rest if name in first}
+    return splits
+
+
+def _ranked(names: Iterable[str], seed: int) -> list[str]:
+    return sorted(names, key=lambda name: _unit_hash(f"{seed}:{name}" if seed else name))
 
 
 def _unit_hash(name: str) -> float:

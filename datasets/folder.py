@@ -18,10 +18,10 @@ from .files import (
     Named,
     assign_splits,
     data_root,
+    dealt,
     few,
     files_under,
     found_in_paths,
-    held_out,
     matching,
     root_of,
 )
@@ -300,17 +300,16 @@ def _groups(split: FolderSplit, images: Mapping[str, str]) -> dict[str, str]:
 def _splits(
     split: FolderSplit, known: Mapping[str, Sequence[str]], groups: Mapping[str, str]
 ) -> dict[str, Split]:
-    if not split.validation_share:
+    if split.blocks is not None:  # which divide each scene, once its size is known
+        return dict.fromkeys(known, "train")
+    if not split.by_hash:
         return assign_splits(known, groups, Named(split.validation, split.test))
-    if split.validation:
-        raise ConfigError(
-            "dataset.split: expected validation or validation_share, got both; name groups or give a share"
-        )
-    test = assign_splits(known, groups, Named(test=split.test))
-    free = sorted({groups[name] for name, part in test.items() if part == "train"})
-    chosen = set(held_out(free, split.validation_share))
-    validation = tuple(name for name in known if groups[name] in chosen)
-    return assign_splits(known, groups, Named(validation, split.test))
+    named = assign_splits(known, groups, Named(split.validation, split.test))
+    free = sorted({groups[name] for name, part in named.items() if part == "train"})
+    parts = dealt(free, split)
+    more = {part: [n for n in known if parts.get(groups[n]) == part] for part in ("validation", "test")}
+    validation, test = (*split.validation, *more["validation"]), (*split.test, *more["test"])
+    return assign_splits(known, groups, Named(validation, test))
 
 
 def _torn(config: FolderConfig, splits: Mapping[str, Split]) -> tuple[str, ...]:

@@ -62,12 +62,17 @@ def equal_scenes(seen: Sequence[Seen]) -> list[list[Scene]]:
 
 
 def find_leaks(seen: Sequence[Seen]) -> list[Leak]:
-    """Return pairs of scenes of two splits with equal pixels or common ground; each scene at most once."""
+    """Return pairs of scenes of two splits with equal pixels or common ground; each scene at most once.
+
+    Blocks of one image in two splits are none: their labels lie a buffer apart.
+    """
     leaks: list[Leak] = []
     for scenes in equal_scenes(seen):
         first = scenes[0]
         leaks += [
-            Leak(first, scene, "have the same pixels") for scene in scenes if scene.split != first.split
+            Leak(first, scene, "have the same pixels")
+            for scene in scenes
+            if scene.split != first.split and not _apart(scene, first)
         ]
     told = {scene.name for leak in leaks for scene in (leak.first, leak.second)}
     leaks += [leak for leak in _overlaps(seen) if leak.first.name not in told or leak.second.name not in told]
@@ -93,9 +98,16 @@ def _overlaps(seen: Sequence[Seen]) -> Iterator[Leak]:
         near = (low[i + 1 : stop, 1] < high[i, 1]) & (high[i + 1 : stop, 1] > low[i, 1])
         for j in np.flatnonzero(near & (splits[i + 1 : stop] != splits[i])) + i + 1:
             other, its_ground = lying[j]
+            if _apart(each.scene, other.scene):
+                continue
             if (share := _shared(each, ground, other, its_ground)) > 0:
                 yield Leak(each.scene, other.scene, f"show the same ground ({share:.1%} of the smaller)")
                 break
+
+
+def _apart(one: Scene, other: Scene) -> bool:
+    """Return whether two scenes are of different blocks of one image."""
+    return one.blocks and other.blocks and one.image == other.image
 
 
 def _shared(a: Seen, ground_a: Points, b: Seen, ground_b: Points) -> float:

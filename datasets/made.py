@@ -97,7 +97,7 @@ def _with_images(dataset: Dataset, section: FolderConfig) -> Dataset:
         return replace(dataset, scenes=tuple(replace(scene, files=()) for scene in dataset.scenes))
     grid = None if section.grid is None else section.images.index(section.grid)
     stacks = StackedImages(cache_folder(dataset) / IMAGES, grid, section.drivers)
-    results = _made(
+    results = made_of(
         several,
         lambda scene: stacks.image(scene.name, scene.files),
         lambda scene: stacks.has_image(scene.name, scene.files),
@@ -105,7 +105,7 @@ def _with_images(dataset: Dataset, section: FolderConfig) -> Dataset:
         unit="scene",
     )
     stacks.tidy()
-    _refuse(results, len(dataset.scenes), "image")
+    refuse(results, len(dataset.scenes), "image")
     scenes = tuple(
         replace(scene, image=image)
         if isinstance(image := results.get(scene.name), Path)
@@ -134,9 +134,9 @@ def _with_labels(dataset: Dataset, section: FolderConfig) -> Dataset:
         assert scene.label is not None
         return files.has_label(scene.name, scene.image, scene.label)
 
-    results = _made(dataset.scenes, label, has, description="labels onto images", unit="label")
+    results = made_of(dataset.scenes, label, has, description="labels onto images", unit="label")
     files.tidy()
-    _refuse(results, len(dataset.scenes), "label")
+    refuse(results, len(dataset.scenes), "label")
     made = _without_empty(dataset, section, results)
     pairs = [
         (s.image, s.label) for s in dataset.scenes if s.label is not None and results[s.name] is not None
@@ -192,7 +192,7 @@ def _without_empty(dataset: Dataset, section: FolderConfig, found: Made) -> Data
 # ------------------------------------------------------------------------------------------------ both
 
 
-def _made(
+def made_of(
     scenes: Sequence[Scene],
     make: Callable[[Scene], Path | None],
     has: Callable[[Scene], bool],
@@ -224,6 +224,6 @@ def _made(
     return results | {scene.name: tried(scene) for scene in scenes if scene.name not in results}
 
 
-def _refuse(found: Made, scenes: int, what: str) -> None:
+def refuse(found: Made, scenes: int, what: str) -> None:
     if faults := [str(each) for each in found.values() if isinstance(each, SegmenterError)]:
         raise MadeFilesError(faults, scenes, what)

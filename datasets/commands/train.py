@@ -50,6 +50,15 @@ def _parser() -> ToolParser:
     )
     start.add_argument("--init-from", type=Path, metavar="RUN", help="start from another run's weights")
     parser.add_argument(
+        "--folds",
+        nargs="?",
+        const=0,
+        type=int,
+        metavar="K",
+        help="train each fold of dataset.split.folds, or K folds in place of the validation, into "
+        "RUN/fold_1, …; the same command goes on",
+    )
+    parser.add_argument(
         "--init-from-partial",
         action="store_true",
         help="with --init-from: also where less than half of the model's weights fit",
@@ -75,6 +84,12 @@ def _parser() -> ToolParser:
     )
     _add_cluster_options(parser)
     return parser
+
+
+def in_place_of_validation(folds: int) -> list[str]:
+    """Return the overrides that deal a recipe's scenes into folds."""
+    none = ("dataset.split.validation=[]", "dataset.split.validation_share=0")
+    return [f"dataset.split.folds={folds}", *none]
 
 
 def setting_names() -> Iterable[str]:
@@ -118,6 +133,8 @@ def _main(given: argparse.Namespace, answer: TextIO) -> int:
     # ---------------------------------------------------------------------------------- recipe
     from segmenter.config.reading import describe_recipe, load_recipe
 
+    if given.folds:
+        given.set = [*given.set, *in_place_of_validation(given.folds)]
     recipe = load_recipe(given.recipe, given.set)
     if given.print_config:
         print(describe_recipe(recipe), end="")
@@ -134,6 +151,10 @@ def _main(given: argparse.Namespace, answer: TextIO) -> int:
         run_role(
             recipe.distribution, named, lambda watch: _told(_train(given, recipe, watch=watch), given, answer)
         )
+    if given.folds is not None:
+        from .folds import train_folds
+
+        return _told(train_folds(given, recipe, _train), given, answer)
     cluster = _cluster(given, recipe)
     outcome = _train(given, recipe, cluster)
     return _told(outcome, given, answer) if cluster is None or cluster.chief else outcome.exit_code

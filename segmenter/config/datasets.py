@@ -228,6 +228,22 @@ class FolderClass(Section):
     colour: str | None = setting(None, "", "'#rrggbb', in label files that hold colours, and on maps")
 
 
+class BlocksConfig(Section):
+    """Blocks inside each scene, in place of whole scenes: for one large raster, or few."""
+
+    size: float = setting(
+        ..., "", "side of a block; longer than the labels are alike over, and than three buffers", gt=0
+    )
+    unit: Literal["pixels", "metres"] = setting("pixels", "", "of that side")
+    buffer: int = setting(
+        ...,
+        "pixels",
+        "around blocks of another part, that count nowhere; at least the model's receptive-field radius",
+        ge=0,
+        le=100_000,
+    )
+
+
 class FolderSplit(Section):
     """Split of a folder's scenes; scenes of one group are never separated."""
 
@@ -244,11 +260,56 @@ class FolderSplit(Section):
     validation_share: float = setting(
         0.0, "share of the groups", "held out by a hash of the group; instead of naming them", ge=0, lt=1
     )
+    test_share: float = setting(
+        0.0, "share of the groups", "for the test, from the other end of the same order", ge=0, lt=1
+    )
+    seed: int = setting(0, "seed", "of that hash: another one holds out others", ge=0, lt=2**32)
+    folds: int = setting(
+        0, "folds", "into which the hash deals the groups; one of them validates; 0: off", ge=0, le=100
+    )
+    fold: int = setting(1, "fold", "that validates, from 1", ge=1)
+    blocks: BlocksConfig | None = setting(
+        None, "", "what is dealt are blocks of each scene, not groups: docs/data.md"
+    )
 
     @field_validator("group")
     @classmethod
     def _compiles(cls, value: str | None) -> str | None:
         return value if value is None else _one_group(value)
+
+    @property
+    def by_hash(self) -> bool:
+        """True if a hash chooses what is held out."""
+        return bool(self.validation_share or self.test_share or self.folds)
+
+    @model_validator(mode="after")
+    def _one_way(self) -> FolderSplit:
+        """Refuse two ways to hold out the same part, and settings without effect."""
+        for key, other in _WAYS:
+            if getattr(self, key) and getattr(self, other):
+                raise _misfit(f"expected {key} or {other}, got both; take one of them out")
+        if self.validation_share + self.test_share >= 1:
+            raise _misfit("expected shares whose sum is below 1, so that some groups train")
+        if self.folds == 1 or (self.folds and self.fold > self.folds) or (not self.folds and self.fold > 1):
+            raise _misfit(
+                f"expected two folds or more, and one of them, got fold {self.fold} of {self.folds}"
+            )
+        if self.blocks is not None and not (self.validation_share or self.folds):
+            raise _misfit("expected validation_share or folds with blocks, got none: nothing is held out")
+        if self.seed and not self.by_hash:
+            raise _misfit("expected validation_share, test_share or folds with seed, got none")
+        return self
+
+
+_WAYS = (
+    *(("validation", "validation_share"), ("test", "test_share"), ("folds", "validation_share")),
+    *(("folds", "validation"), ("blocks", "group"), ("blocks", "validation"), ("blocks", "test")),
+)
+"""Pairs of settings of which a split has one."""
+
+
+def _misfit(message: str) -> PydanticCustomError:
+    return PydanticCustomError("dataset.split", "{message}", {"message": message})
 
 
 IGNORE_WORD = "ignore"

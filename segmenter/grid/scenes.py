@@ -31,6 +31,7 @@ class Scene:
         split: use of the scene: train, validation or test.
         metres_per_pixel: from the recipe, which overrides the file's georeference; None: not in the recipe.
         files: files of the image if its bands lie in several files, or if a driver must be named.
+        blocks: True if its label is of some blocks of the image alone, and others are in other splits.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Scene:
     split: Split
     metres_per_pixel: float | None = None
     files: tuple[Path, ...] = ()
+    blocks: bool = False
 
 
 @dataclass(frozen=True)

@@ -329,7 +329,13 @@ def _of_scores(known: Known) -> Iterator[str]:
         if len(scenes) == 1:
             yield "All scores are of one scene."
     config = run.recipe.dataset
-    if isinstance(config, FolderConfig) and config.split.group is None and config.split.validation_share:
+    split = config.split if isinstance(config, FolderConfig) else None
+    if split is not None and split.blocks is not None:
+        yield (
+            "Blocks inside the scenes were held out: their surroundings trained, so that other places may be "
+            "mapped less well."
+        )
+    elif split is not None and split.group is None and (split.validation_share or split.folds):
         yield "Scenes were held out one by one: neighbours of a validation scene may have trained."
     if origin is not None and origin.scenes.get("test"):
         yield f"{origin.scenes['test']} test scenes were set aside; the run holds no scores of them."

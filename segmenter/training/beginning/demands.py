@@ -11,15 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import ConfigError, DatasetError, SegmenterError
+from segmenter.config.datasets import FolderConfig
 from segmenter.config.losses import LossConfig
 from segmenter.config.recipe import Recipe
 from segmenter.evaluation.scores import check_name
 from segmenter.grid.scenes import Dataset
+from segmenter.model.receptive_field import NetworkGeometry, network_geometry
 from segmenter.model.stages import pace_of, stages_told
 from segmenter.sampling.methods import foreground_places
 from segmenter.sampling.quotas import check_quotas
 from segmenter.tiles.gsd import check_scales, check_shown
 from segmenter.tiles.probing import check_augmentation
+from segmenter.training.beginning.fine_tuning import bands_seen
 from segmenter.training.beginning.pretraining import check_encoder_weights
 
 
@@ -51,7 +54,7 @@ def unmet_demands(
         check_encoder_weights(recipe.model, dataset, download=False)
 
     checks: list[Callable[[Recipe, Dataset], None]] = [*_BY_NAMES]
-    checks += [validation, *_BY_IMAGES, weights] if images else []
+    checks += [validation, *_BY_IMAGES, weights, _buffer] if images else []
     for check in checks:
         try:
             check(recipe, dataset)
@@ -95,6 +98,37 @@ def check_class_weights(loss: LossConfig, classes: int) -> None:
     chosen = loss.class_weights
     if not isinstance(chosen, str) and len(chosen) != classes:
         raise ConfigError(f"loss.class_weights: expected {classes} weights, one a class, got {len(chosen)}")
+
+
+def check_buffer(recipe: Recipe, network: NetworkGeometry) -> None:
+    """Refuse blocks of a split within reach of each other's pixels.
+
+    A pixel of validation whose receptive field holds pixels that trained would be scored on what was learned.
+
+    Raises:
+        ConfigError: the buffer is smaller than the model's receptive-field radius, or there is no radius.
+    """
+    blocks = recipe.dataset.split.blocks if isinstance(recipe.dataset, FolderConfig) else None
+    if blocks is None or (network.radius is not None and network.radius <= blocks.buffer):
+        return
+    if network.radius is None:
+        raise ConfigError(
+            f"dataset.split.blocks: expected a model with a receptive-field radius, got {network.unlimited}; "
+            "take another model.encoder or model.decoder"
+        )
+    raise ConfigError(
+        "dataset.split.blocks.buffer: expected at least the model's receptive-field radius, "
+        f"{network.radius} pixels, got {blocks.buffer}; raise it, or take a model that sees less far "
+        "(model.kind: unet, a smaller model.depth)"
+    )
+
+
+def _buffer(recipe: Recipe, dataset: Dataset) -> None:
+    if isinstance(recipe.dataset, FolderConfig) and recipe.dataset.split.blocks is not None:
+        from segmenter.model.building import build_model  # brings TensorFlow
+
+        model = build_model(recipe.model, bands_seen(dataset), len(dataset.classes))
+        check_buffer(recipe, network_geometry(model))
 
 
 def _weights(recipe: Recipe, dataset: Dataset) -> None:

@@ -16,6 +16,7 @@ from segmenter.model.stages import pace_of, part_of
 from segmenter.runs.checkpoints import transfer_weights
 from segmenter.runs.run import Run
 from segmenter.tiles.statistics import band_names
+from segmenter.training.beginning.demands import check_buffer
 from segmenter.training.beginning.fine_tuning import Source, check_fit, describe_kept
 from segmenter.training.beginning.normalising import normalisation_of
 from segmenter.training.beginning.pretraining import frozen_at_random, load_encoder
@@ -44,6 +45,7 @@ def new_run(
         check_fit(source, shapes, recipe, names)
     pace = pace_of(stages_of(model, recipe.model), recipe.training)  # refuses stages that the model has not
     network = network_geometry(model)
+    check_buffer(recipe, network)
     side = recipe.tiles.size
     mixed = recipe.training.precision.startswith("mixed")
     normalisation, scenes = normalisation_of(

@@ -1,0 +1,63 @@
+"""Training of all folds of a recipe, one after the other: `segmenter train RECIPE --folds`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from segmenter.base.errors import ConfigError, plain
+from segmenter.base.terminal import say
+from segmenter.config.datasets import FolderConfig
+from segmenter.config.reading import load_recipe
+
+if TYPE_CHECKING:
+    from segmenter.config.recipe import Recipe
+    from segmenter.training.ending import Outcome
+
+
+def train_folds(
+    given: argparse.Namespace, recipe: Recipe, train: Callable[[argparse.Namespace, Recipe], Outcome]
+) -> Outcome:
+    """Train each fold into its own run directory, and print the table of their scores.
+
+    A fold that has a checkpoint goes on from it, so that the same command continues after any stop.
+
+    Args:
+        given: the command line.
+        train: trains by a command line and a recipe.
+
+    Returns:
+        The outcome of the last fold that trained.
+
+    Raises:
+        ConfigError: the recipe has no folds, or an option is of one run.
+    """
+    from segmenter.runs.checkpoints import has_checkpoint
+    from segmenter.runs.folds import fold_path, fold_table
+
+    folds = recipe.dataset.split.folds if isinstance(recipe.dataset, FolderConfig) else 0
+    if not folds:
+        raise ConfigError(
+            "--folds: expected a number of folds, as in --folds 5, or dataset.split.folds in a recipe of a "
+            "folder, got none"
+        )
+    if given.resume_from is not None or given.cluster:
+        raise ConfigError(
+            "--folds: expected without --resume-from and --cluster; train one fold by --set "
+            "dataset.split.fold=1"
+        )
+    folder = given.run or Path("runs") / recipe.name
+    paths = [fold_path(folder, fold) for fold in range(1, folds + 1)]
+    for fold, path in enumerate(paths, 1):
+        say(plain(f"fold {fold} of {folds}: {path}"))
+        own = load_recipe(given.recipe, [*given.set, f"dataset.split.fold={fold}"])
+        outcome = train(
+            argparse.Namespace(**{**vars(given), "run": path, "resume": has_checkpoint(path)}), own
+        )
+        if outcome.exit_code:
+            return outcome
+    say(fold_table(paths))
+    say(plain(f"done: {folder} holds the folds, which predict together"))
+    return outcome

@@ -1,0 +1,332 @@
+"""Twelve rules: each gives settings of a recipe with the number that decides, and names its source.
+
+The first three settle what the split needs to know; the others look at the tiles that train.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from segmenter.base.errors import DatasetError, WeightsError, counted
+from segmenter.base.files import gibibytes
+from segmenter.config.models import EncoderDecoderConfig, UNetConfig
+from segmenter.grid.gsd import range_text
+from segmenter.sampling import plan as plan_epoch
+
+from .choice import Choice
+from .draft import Draft
+from .groups import ENOUGH
+from .samples import LEAST_SCENES
+from .split import longest_buffer
+
+Rule = Callable[[Draft], Iterator[Choice]]
+
+_PRETRAINED = EncoderDecoderConfig(kind="encoder_decoder", weights="imagenet")
+_BATCHES = (8, 16, 32, 64)
+_ENOUGH_FOR_CARDS, _FEW, _MANY = 500, 2_000, 20_000
+"""Tiles from which cards get 16 each; below which batches are small; from which epochs are fewer."""
+_LEAST_STEPS = 8
+"""In an epoch."""
+_FEW_REPEATS = 0.05
+"""Share of the tiles that may be shown again for the sake of a class."""
+_ROOM = 0.9
+"""Share of the memory that a step may take."""
+_STEP_BYTES = 16
+"""Of a parameter: weight, gradient and two moments, in float32."""
+_ON_CARDS, _ON_PROCESSOR = (1 << 30, 1.0), (7 << 28, 0.83)
+"""Bytes beside the tiles, and the share of the counted bytes that these take at the most (benchmarks.memory;
+on a processor the peak was 2.01 GiB in 850 steps of 4 tiles of 132 MiB, 2.77 in 3 steps of 16)."""
+_LEAST_UPDATES = 1_000
+"""Steps of a training: the recipes of Dubai have 900 and 1,400."""
+_BETWEEN_VALIDATIONS = 50
+"""Steps; a validation costs as much as some ten."""
+_OF_HOURS = 0.8
+"""Share of the hours that steps get; the rest is for validation, compiling and the input."""
+
+
+def precision(draft: Draft) -> Iterator[Choice]:
+    """Compute in half floats on cards, which have units for them (Micikevicius et al., arXiv:1710.03740)."""
+    if draft.cards:
+        yield Choice("training.precision", "mixed_float16", f"{_cards(draft)}: half the memory, tensor cores")
+    else:
+        yield Choice("training.precision", "float32", "a processor is no faster in half floats")
+
+
+def model(draft: Draft) -> Iterator[Choice]:
+    """Start from ImageNet's encoder for 8-bit imagery with red, green and blue, else a U-Net from scratch.
+
+    On Dubai the encoder gains 6.7 points of mIoU for half the time (docs/results.md). Where blocks have to be
+    cut inside scenes, a model must see no farther than a third of a block.
+    """
+    few = draft.folder and draft.groups.count < ENOUGH and draft.groups.alone
+    longest = longest_buffer(draft.infos) if few else math.inf
+    why = _against_pretrained(draft, longest)
+    if not why:
+        of_8_bits = f"{counted(draft.bands, 'band')} of 8 bits, and weights are installed"
+        yield Choice("model.kind", "encoder_decoder", of_8_bits)
+        yield Choice("model.encoder", _PRETRAINED.encoder, "6 times as fast as a wide U-Net; exact windows")
+        yield Choice("model.decoder", _PRETRAINED.decoder, "ends at stride 2: the finest borders")
+        yield Choice("model.weights", "imagenet", "few labels go farther")
+        return
+    depth, width = (4, 32) if draft.cards else (3, 16)
+    while depth > 1 and (draft.size_of(UNetConfig(depth=depth)).network.radius or 0) > longest:
+        depth -= 1
+    small = "what a card takes in half a second" if draft.cards else "small enough for a processor"
+    yield Choice("model.kind", "unet", f"from scratch: {why}")
+    yield Choice(
+        "model.depth", depth, f"sees {draft.size_of(UNetConfig(depth=depth)).network.radius} pixels far"
+    )
+    yield Choice("model.width", width, small)
+
+
+def _against_pretrained(draft: Draft, longest: float) -> str:
+    """Return the reason against the pretrained encoder; empty if it fits."""
+    from segmenter.training.beginning.pretraining import check_encoder_weights
+
+    dtype = draft.infos[0].dtype
+    if draft.bands < 3 or dtype != "uint8":
+        return f"{counted(draft.bands, 'band')} of {dtype} are no photographs"
+    try:
+        check_encoder_weights(_PRETRAINED, draft.dataset, download=False)
+    except WeightsError:
+        return "no pretrained weights are installed (make pretrained)"
+    radius = draft.size_of(_PRETRAINED).network.radius if longest < math.inf else 0
+    if radius is None or radius > longest:
+        return f"an encoder sees {radius} pixels far, blocks of these scenes allow {longest:.0f}"
+    return ""
+
+
+def tiles(draft: Draft) -> Iterator[Choice]:
+    """Cut tiles in which the network sees an area with its surroundings, no larger than scenes.
+
+    256 for deep features (of 192, 256 and 384 the best on Dubai, studies/results_method.md), 128 for a U-Net
+    from scratch on a processor, 512 on cards where areas of the rarest class are large.
+    """
+    stride, median = draft.recipe.model.stride, int(np.median(draft.sides))
+    pretrained = draft.recipe.model.kind == "encoder_decoder"
+    side, why = (
+        (256, "deep features see little of less") if pretrained else (128, "many steps for a processor")
+    )
+    if draft.cards:
+        side, why = 256, "what cards take many of"
+        across = math.sqrt(draft.rare_area or 0)
+        if 4 * across > side and median >= 1024:
+            side, why = (
+                512,
+                f"areas of {draft.dataset.classes.names[draft.rarest]} are {across:.0f} pixels wide",
+            )
+    if median < side:
+        side, why = max(2 * stride, median // stride * stride), f"scenes are {median} pixels high or wide"
+    yield Choice("tiles.size", side, why)
+
+
+def sampling(draft: Draft) -> Iterator[Choice]:
+    """Plan every class into every step, counting small areas of the rarest class as held.
+
+    The plan with class weights gains 9.1 points on Dubai over a shuffle, and loses nowhere
+    (studies/what_lifts.md).
+    """
+    name, area = draft.dataset.classes.names[draft.rarest], draft.rare_area
+    yield Choice("sampling.method", "plan", "every step holds every class; each tile is used")
+    usual, pixels_N = draft.recipe.sampling.min_pixels, draft.index.counts_NK[:, draft.rarest]
+    least = max(4, int(area or usual))
+    more, held = int((pixels_N >= least).sum()), int((pixels_N >= usual).sum())
+    if least < usual and more > 1.1 * held:
+        reason = f"an area of {name} has {area:.0f} pixels: {more} tiles hold it, by {usual} only {held}"
+        yield Choice("sampling.min_pixels", least, reason)
+
+
+def batch(draft: Draft) -> Iterator[Choice]:
+    """Take the smallest batch at which classes force hardly any repeats, with steps enough, if parts fit.
+
+    From docs/settings.md: 8 below 2,000 tiles, 16 to 64 above; at least 8 steps an epoch.
+    """
+    count, cards, names = len(draft.index), max(1, len(draft.cards)), draft.dataset.classes.names
+    least = 16 if draft.recipe.tiles.size <= 128 or count >= _FEW else 8
+    if draft.cards and count >= _ENOUGH_FOR_CARDS:
+        least = min(64, 16 * cards)
+    most = max(4, 1 << max(0, (count // _LEAST_STEPS).bit_length() - 1))
+    held = {b: _repeats(draft, b) for b in _BATCHES if least <= b <= most}
+    free = [b for b, repeats in held.items() if repeats <= _FEW_REPEATS * count]
+    chosen = (free or [min(held, key=lambda b: (held[b], b))] if held else [min(least, most)])[0]
+    chosen = -(-chosen // cards) * cards
+    holds_N = draft.index.counts_NK[:, draft.rarest] >= draft.recipe.sampling.min_pixels
+    rare = f"{names[draft.rarest]} is in {holds_N.sum()} of {counted(count, 'tile')}"
+    repeats = held.get(chosen)
+    cost = f", which costs {counted(int(repeats), 'repeat')}" if repeats and math.isfinite(repeats) else ""
+    parts, taken = _parts(draft, chosen // cards)
+    memory = f"a step takes {gibibytes(int(taken))} of {gibibytes(int(draft.budget))}"
+    yield Choice("training.global_batch", chosen, f"{rare}{cost}; {memory}")
+    if parts > 1:
+        yield Choice("training.accumulate", parts, f"{chosen // cards} tiles at once would not fit")
+
+
+def _repeats(draft: Draft, size: int) -> float:
+    """Return the repeats of an epoch's plan, more for classes that it cannot promise."""
+    recipe = draft.recipe
+    try:
+        result = plan_epoch(draft.index.counts_NK, size, recipe.sampling, recipe.seed, 0)
+    except DatasetError:
+        return math.inf
+    return float(result.coverage_repeats + len(draft.index) * len(result.best_effort))
+
+
+def _parts(draft: Draft, tiles_a_card: int) -> tuple[int, float]:
+    """Return micro-batches of a card's part of a step, and the bytes that the step takes then.
+
+    Raises:
+        DatasetError: not even one tile fits.
+    """
+    size = draft.size_of(draft.recipe.model)
+    beside, share = _ON_CARDS if draft.cards else _ON_PROCESSOR
+    fixed, of_tile = size.parameters * _STEP_BYTES + beside, share * size.tile_bytes
+    for parts in range(1, tiles_a_card + 1):
+        taken = fixed + tiles_a_card // parts * of_tile
+        if tiles_a_card % parts == 0 and taken <= _ROOM * draft.budget:
+            return parts, taken
+    raise DatasetError(
+        f"--gpus: expected memory for a tile of {draft.recipe.tiles.size} pixels and the model, "
+        f"{gibibytes(int((fixed + of_tile) / _ROOM))}, got {gibibytes(int(draft.budget))}; plan for "
+        "larger cards, or set tiles.size and model in a recipe of your own"
+    )
+
+
+def loss(draft: Draft) -> Iterator[Choice]:
+    """Weight classes by the root of their rarity and add Dice over the batch (studies/what_lifts.md)."""
+    shares, names = draft.index.shares(), draft.dataset.classes.names
+    there = np.flatnonzero(shares)
+    low, high = (int(there[np.argmin(sign * shares[there])]) for sign in (1, -1))
+    if shares[high] >= 2 * shares[low]:
+        reason = f"{names[low]} has {shares[low]:.2%} of the pixels, {names[high]} {shares[high]:.0%}"
+        yield Choice("loss.class_weights", "inverse_sqrt", reason)
+    if draft.recipe.training.accumulate == 1:
+        yield Choice("loss.dice", 1.0, "beside cross-entropy: counts areas, however small")
+
+
+def scale(draft: Draft) -> Iterator[Choice]:
+    """Plan for each octave of scale where scenes differ by more than one (docs/training.md)."""
+    metres = draft.metres
+    if len(metres) < len(draft.infos) or not metres or max(metres) < 2 * min(metres):
+        return
+    middle = float(f"{math.sqrt(min(metres) * max(metres)):.2g}")
+    reason = f"scenes have {range_text(min(metres), max(metres))} a pixel"
+    yield Choice("sampling.scale_strata", [middle], reason)
+
+
+def geometry(draft: Draft) -> Iterator[Choice]:
+    """Turn tiles only where images look straight down; zoom always (studies/results_method.md)."""
+    up, differ = draft.up
+    pretrained = draft.recipe.model.kind == "encoder_decoder"
+    if up:
+        yield Choice("augmentation.d4", False, f"classes above and below differ by {differ:.0%}")
+        yield Choice(
+            "augmentation.transforms", [{"name": "HorizontalFlip", "p": 0.5}], "left and right are alike"
+        )
+        yield Choice("augmentation.scale", 0.25, "things are near and far")
+        return
+    how, other = "georeferenced", ""
+    if differ:
+        how = f"classes above and below differ by {differ:.0%}"
+        other = "" if len(draft.samples) >= LEAST_SCENES else "false, if images have an up: too few to tell"
+    yield Choice("augmentation.d4", True, f"seen from above: {how}", other)
+    yield Choice("augmentation.rotation", 15, "land has no up")
+    yield Choice("augmentation.scale", 0.5 if pretrained else 0.25, "pixels and things differ in size")
+
+
+def colours(draft: Draft) -> Iterator[Choice]:
+    """Leave colours alone for pretrained encoders, change them from scratch; hue of 8-bit colour only.
+
+    Left alone they gain 2 points with the encoder on Dubai, and lose from scratch
+    (studies/results_method.md).
+    """
+    pretrained, up = draft.recipe.model.kind == "encoder_decoder", draft.up[0]
+    amount = 0.0 if pretrained and not up else 0.2 if pretrained else 0.25
+    reason = "how bright a thing is tells it apart" if not amount else "light differs from scene to scene"
+    yield Choice("augmentation.brightness", amount, reason)
+    yield Choice("augmentation.contrast", amount, reason)
+    if amount and not pretrained and draft.is_photograph:
+        yield Choice("augmentation.hue", 20, "degrees; three bands of 8 bits")
+        yield Choice("augmentation.saturation", 0.3, "likewise")
+
+
+def length(draft: Draft) -> Iterator[Choice]:
+    """Train as many epochs as the hours hold by measured steps, else as many as docs/settings.md has."""
+    count, recipe = len(draft.index), draft.recipe
+    size = recipe.training.global_batch
+    steps = -(-count // size)
+    hours = draft.request.hours
+    if hours is None or draft.request.gpus is not None:
+        epochs = max(40 if count >= _MANY else 50, -(-_LEAST_UPDATES // steps))
+        reason = counted(count, "tile")
+        if hours is not None:
+            reason += "; hours are measured on the machine that trains, not for --gpus"
+    else:
+        seconds = _step_seconds(draft)
+        epochs = max(1, int(_OF_HOURS * hours * 3600 / (steps * seconds)))
+        reason = f"{hours:g} h at {seconds:.2f} s a step"
+    yield Choice("training.epochs", epochs, f"{reason}: {counted(epochs * steps, 'step')} of {size} tiles")
+    every = max(1, min(epochs, round(_BETWEEN_VALIDATIONS / steps)))
+    if every > 1:
+        yield Choice("training.validate_every", every, f"an epoch has only {counted(steps, 'step')}")
+
+
+def _step_seconds(draft: Draft) -> float:
+    """Return the seconds of a training step, measured here on made tiles."""
+    from segmenter.devices.setup import load_tensorflow
+    from segmenter.devices.strategy import make_devices
+
+    from ..commands.gpu.steps import rate_of
+
+    recipe = draft.recipe
+    load_tensorflow(None)
+    devices = make_devices(recipe.distribution)
+    rate = rate_of(devices, recipe.model, recipe.loss, recipe.training, recipe.tiles.size, 2)
+    return recipe.training.global_batch / rate
+
+
+def rate(draft: Draft) -> Iterator[Choice]:
+    """Scale the learning rate by the root of the batch (Malladi et al., arXiv:2205.10287) from tried ones.
+
+    1.5e-3 at 8 tiles with a slower encoder, 2e-3 at 16 from scratch, as configs/dubai_pretrained.yaml and
+    configs/dubai.yaml have.
+    """
+    training, pretrained = draft.recipe.training, draft.recipe.model.kind == "encoder_decoder"
+    peak, of = (1.5e-3, 8) if pretrained else (2e-3, 16)
+    value = float(f"{peak * math.sqrt(training.global_batch / of):.2g}")
+    steps = training.epochs * -(-len(draft.index) // training.global_batch)
+    yield Choice("training.learning_rate", value, f"{peak:g} at {of} tiles, by the root of the batch")
+    yield Choice("training.schedule", "cosine", f"over {counted(steps, 'step')}")
+    yield Choice("training.warmup", max(1, min(40, steps // 10)), "steps")
+    yield Choice("training.clip_norm", 1.0, "one bad batch moves no more")
+    if pretrained:
+        yield Choice("training.rates", {"encoder": 0.3}, "what is learned already is moved less")
+        decay = min(0.998, round(1 - 2 / max(20, steps), 3))
+        yield Choice("training.ema", decay, f"averages some {1 / (1 - decay):.0f} steps")
+
+
+def prediction(draft: Draft) -> Iterator[Choice]:
+    """Map large scenes in windows that keep most of what they compute (docs/prediction.md)."""
+    recipe = draft.recipe
+    network = draft.size_of(recipe.model).network
+    side, window = int(np.median(draft.sides)), 2048
+    if network.radius is None or side < window or 4 * network.radius < window // 2:
+        return
+    if network.bytes_per_pixel * window**2 > _ROOM * draft.budget:
+        return
+    kept = (window / (window + 2 * network.radius)) ** 2
+    yield Choice("prediction.window", window, f"a margin of {network.radius} pixels: {kept:.0%} are kept")
+    yield Choice("prediction.batch", 1, f"one takes {gibibytes(int(network.bytes_per_pixel * window**2))}")
+
+
+def _cards(draft: Draft) -> str:
+    return f"{len(draft.cards)} × {min(draft.cards):.0f} GiB"
+
+
+BEFORE_SPLIT: tuple[Rule, ...] = (precision, model, tiles)
+AFTER_SPLIT: tuple[Rule, ...] = (
+    *(sampling, batch, loss, scale, geometry, colours, length, rate),
+    prediction,
+)

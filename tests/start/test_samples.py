@@ -1,0 +1,100 @@
+"""What samples of labels tell: the distance over which they are alike, images with an up, sizes of areas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from affine import Affine
+
+from datasets.start.groups import groups_of
+from datasets.start.samples import Sample, area_of, has_an_up, label_range
+from segmenter.grid.geometry import Size
+from segmenter.grid.scenes import Scene
+from segmenter.raster import raster_info
+
+
+def sample(ids: np.ndarray, step: float = 1.0) -> Sample:
+    ids = ids.astype(np.uint8)
+    return Sample(ids, step, ids)
+
+
+@pytest.mark.parametrize("side", [4, 9, 20])
+def test_labels_of_random_squares_are_alike_over_their_side(side: int) -> None:
+    rng = np.random.default_rng(side)
+    squares = [np.kron(rng.integers(0, 3, (12, 11)), np.ones((side, side))) for _ in range(12)]
+    alike, known = label_range([sample(each) for each in squares])
+    assert known
+    assert 0.8 * side <= alike <= 1.5 * side
+    double, _ = label_range([sample(each, 2.0) for each in squares])
+    assert 1.6 * side <= double <= 3 * side
+
+
+def test_a_scene_of_two_halves_is_too_short_to_tell() -> None:
+    halves = np.repeat(np.arange(2), 50)[:, None] * np.ones(100)
+    alike, known = label_range([sample(halves)])
+    assert (alike, known) == (50.0, False)
+
+
+def test_sky_above_gives_images_an_up_and_random_fields_do_not() -> None:
+    rng = np.random.default_rng(1)
+    street = [sample((np.arange(60)[:, None] > 20 + rng.integers(9)) * np.ones(80)) for _ in range(9)]
+    fields = [sample(np.kron(rng.integers(0, 3, (6, 8)), np.ones((10, 10)))) for _ in range(9)]
+    assert has_an_up(street)[0]
+    assert not has_an_up(fields)[0]
+    assert not has_an_up(street[:3])[0], "three pictures say little"
+
+
+def test_the_median_area_of_a_class() -> None:
+    ids = np.zeros((30, 40), np.uint8)
+    ids[2:5, 2:5], ids[10:14, 10:14], ids[20:29, 20:29] = 1, 1, 1
+    ids[7, 30] = 1  # noise
+    assert area_of([sample(ids)], 1) == 16
+    assert area_of([sample(ids)], 2) is None
+
+
+@pytest.mark.parametrize(
+    ("names", "groups"),
+    [
+        ([f"t{t}/images/p_{i:02}.jpg" for t in range(4) for i in range(1, 10)], 4),
+        ([f"{p}_{i}.png" for p in ("ab", "cd", "ef") for i in range(30, 91, 30)], 3),
+        ([f"{i}.png" for i in range(20)], 20),
+        ([f"{town}{i}.png" for town in ("rural", "urban") for i in range(9)], 18),
+        ([f"scene_{i * i}_x.png" for i in range(12)], 12),
+    ],
+)
+def test_series_of_numbered_names_are_groups(tmp_path: Path, names: list[str], groups: int) -> None:
+    root = Path("/data")
+    scenes = [Scene(name, root / name, None, name, "train") for name in names]
+    plain: Any = SimpleNamespace(crs=None, transform=None, size=Size(9, 9))
+    found = groups_of(root, scenes, [plain] * len(names), 5.0)
+    assert found.count == groups
+    assert found.alone == (groups == len(names))
+
+
+def test_scenes_that_touch_are_one_place_and_a_mosaic_is_cells(
+    tmp_path: Path, make_geotiff: Callable[..., Path]
+) -> None:
+    def places(corners: list[tuple[int, int]], apart: float = 1.0) -> list[int]:
+        scenes = []
+        for row, col in corners:
+            name = f"{row}_{col}.tif"
+            place = Affine(0.5, 0, 368_000 + 0.5 * col, 0, -0.5, 5_808_000 - 0.5 * row)
+            image = make_geotiff(name, np.zeros((20, 20), np.uint8), transform=place)
+            scenes.append(Scene(name, image, None, name, "train"))
+        infos = [raster_info(scene.image) for scene in scenes]
+        return groups_of(tmp_path, scenes, infos, apart).of_S.tolist()
+
+    alone = [(0, 0), (0, 100), (0, 200), (100, 0), (100, 100)]
+    assert places(alone) == [0, 1, 2, 3, 4]
+    assert places([*alone, (0, 20), (119, 110)]) == [0, 1, 2, 3, 4, 0, 4]
+    mosaic = [(20 * r, 20 * c) for r in range(3) for c in range(4)]
+    assert places(mosaic) == list(range(12))
+    assert len(set(places(mosaic, apart=40.0))) == 4
+    overlapping = [(20 * r, 20 * c - 5 * (c == 1)) for r in range(3) for c in range(4)]
+    found = places(overlapping)
+    assert all(found[4 * r] == found[4 * r + 1] for r in range(3))
