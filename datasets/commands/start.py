@@ -89,7 +89,9 @@ def _table(choices: Sequence[Choice]) -> str:
 def _shown(choice: Choice) -> str:
     value = choice.value
     if isinstance(value, list):
-        return ", ".join(str(each["name"]) if isinstance(each, dict) and "name" in each else str(each) for each in value)
+        return ", ".join(
+            str(each["name"]) if isinstance(each, dict) and "name" in each else str(each) for each in value
+        )
     return json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, bool)) else str(value)
 
 
@@ -104,7 +106,9 @@ def _explained(key: str, seen: Sequence[Choice], choices: Sequence[Choice]) -> s
     if choice is None:
         near = get_close_matches(key, by_key, 1, 0.5)
         meant = f"; did you mean {near[0]}?" if near else ""
-        raise ConfigError(f"--explain {key}: expected a planned setting{meant}; there are {', '.join(by_key)}")
+        raise ConfigError(
+            f"--explain {key}: expected a planned setting{meant}; there are {', '.join(by_key)}"
+        )
     source = "seen in the files" if choice in seen else "a rule of the plan"
     lines = [f"{key}: {_shown(choice)}", f"reason: {choice.reason}"]
     lines += [f"or: {choice.other}"] if choice.other else []

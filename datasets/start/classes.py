@@ -59,9 +59,7 @@ def class_choices(values: LabelValues, legend: Legend, places: Places) -> list[C
     return yields
 
 
-def _why_ignored(
-    value: int, values: LabelValues, legend: Legend, places: Places
-) -> tuple[str, bool] | None:
+def _why_ignored(value: int, values: LabelValues, legend: Legend, places: Places) -> tuple[str, bool] | None:
     """Return why a value counts nowhere, and whether that is certain; None for a class."""
     share, colours = values.share(value), values.encoding == "colours"
     entry = _entry(value, values, legend)
@@ -108,8 +106,10 @@ def _classes(kept: Sequence[int], values: LabelValues, legend: Legend) -> Choice
         entry = _entry(value, values, legend)
         named += entry is not None
         name = entry.name if entry is not None else _made_name(value, kept, values)
-        unique = name if name not in taken else next(
-            f"{name} {n}" for n in range(2, len(kept) + 2) if f"{name} {n}" not in taken
+        unique = (
+            name
+            if name not in taken
+            else next(f"{name} {n}" for n in range(2, len(kept) + 2) if f"{name} {n}" not in taken)
         )
         taken.add(unique)
         colour = _class_colour(value, i, values, entry, colours)
@@ -118,8 +118,12 @@ def _classes(kept: Sequence[int], values: LabelValues, legend: Legend) -> Choice
         classes.append({"name": unique, **code, "colour": "#{:02x}{:02x}{:02x}".format(*colour)})
     shares = ", ".join(f"{c['name']} {_percent(values.share(v))}" for c, v in zip(classes, kept, strict=True))
     source = f", names of {legend.file}" if named else ""
-    other = "" if named == len(kept) else (
-        f"the names of {counted(len(kept) - named, 'class', 'classes')} are made up: no list of them lies beside the labels"
+    other = (
+        ""
+        if named == len(kept)
+        else (
+            f"the names of {counted(len(kept) - named, 'class', 'classes')} are made up: no list of them lies beside the labels"
+        )
     )
     return Choice("dataset.classes", classes, f"{shares} of {counted(values.total, 'pixel')}{source}", other)
 
@@ -152,7 +156,20 @@ def colour_name(colour: Colour) -> str:
         return "black"
     if saturation < 0.12:
         return "white" if light > 0.9 else "grey"
-    hues = ("red", "orange", "yellow", "green", "green", "cyan", "cyan", "blue", "blue", "purple", "pink", "red")
+    hues = (
+        "red",
+        "orange",
+        "yellow",
+        "green",
+        "green",
+        "cyan",
+        "cyan",
+        "blue",
+        "blue",
+        "purple",
+        "pink",
+        "red",
+    )
     word = hues[int(hue * 12 + 0.5) % 12]
     return f"dark {word}" if light < 0.6 else f"light {word}" if saturation < 0.4 else word
 
@@ -215,5 +232,3 @@ def _soft(values: LabelValues) -> list[Choice] | None:
             "save masks of two values to use them",
         ),
     ]
-
-

@@ -77,14 +77,18 @@ def place_of(data: Path, labels: Path | None) -> Place:
         if what is not None and not what.exists():
             raise DatasetError(f"{what}: expected a folder or file, there is none (from {Path.cwd()})")
     if data.is_file() and labels is None:
-        raise DatasetError(f"{data}: expected a folder with images and labels; of one image, --labels names its own")
+        raise DatasetError(
+            f"{data}: expected a folder with images and labels; of one image, --labels names its own"
+        )
     asked = [data] if labels is None else [data, labels]
     folders = [os.path.normpath(each if each.is_dir() else each.parent) for each in asked]
     if len({os.path.isabs(folder) for folder in folders}) > 1:
         folders = [os.path.abspath(folder) for folder in folders]
     root = Path(os.path.commonpath(folders) if all(folders) else ".")
     if root.resolve() == Path(root.resolve().anchor):
-        raise DatasetError(f"{data}, {labels}: expected labels in a folder beside the images, they have only / in common; link one beside the other (ln -s)")
+        raise DatasetError(
+            f"{data}, {labels}: expected labels in a folder beside the images, they have only / in common; link one beside the other (ln -s)"
+        )
     paths = set[str]()
     for each in asked:
         below = os.path.relpath(each, root)
@@ -113,9 +117,11 @@ def find_pairs(place: Place) -> tuple[Found, Sorted]:
     if not files.images or not (files.labels or files.vectors):
         raise DatasetError(_nothing(place, files))
     bands = _bands(place.root, files)
-    keys = {key: key for key in files.images} if bands is None else {
-        key: bands.first(key) for key in bands.scenes
-    }
+    keys = (
+        {key: key for key in files.images}
+        if bands is None
+        else {key: bands.first(key) for key in bands.scenes}
+    )
     labels = files.labels or files.vectors
     others = () if not (files.labels and files.vectors) else (f"polygons of {few(files.vectors, 2)}",)
     if len(labels) == 1 and _serves_all(place.root, labels[0], list(keys.values())):
@@ -182,7 +188,9 @@ def _serves_all(root: Path, label: str, images: Sequence[str]) -> bool:
     if label_ground is None:
         return False
     low, high = label_ground.min(axis=0), label_ground.max(axis=0)
-    on = [g for g in grounds if g is not None and (g.min(axis=0) < high).all() and (g.max(axis=0) > low).all()]
+    on = [
+        g for g in grounds if g is not None and (g.min(axis=0) < high).all() and (g.max(axis=0) > low).all()
+    ]
     return len(on) > 1
 
 
@@ -193,20 +201,32 @@ def _chosen(ties: dict[str, list[str]]) -> tuple[list[tuple[str, str]], list[str
         for image in images:
             roles.setdefault((role_of(image, label), role_of(label, image)), []).append((image, label))
     total = len({image for members in roles.values() for image, _ in members})
-    ranked = sorted(roles.items(), key=lambda item: (-len({i for i, _ in item[1]}), _oddness(item[0]), item[0]))
+    ranked = sorted(
+        roles.items(), key=lambda item: (-len({i for i, _ in item[1]}), _oddness(item[0]), item[0])
+    )
     chosen: dict[str, str] = {}
     used, others = set[str](), list[str]()
-    for _, members in ranked:
+    stems = {_stems(role) for role, _ in ranked[:1]}
+    for role, members in ranked:
         free = [(image, label) for image, label in members if image not in chosen and label not in used]
-        if len(free) >= max(1, _LEAST_ROLE * total) and len(free) > len(members) / 2:
+        if (_stems(role) in stems or len(free) >= max(2, _LEAST_ROLE * total)) and len(free) > len(members) / 2:
             for image, label in free:
                 if image not in chosen and label not in used:
                     chosen[image] = label
                     used.add(label)
+            stems.add(_stems(role))
         elif len(members) > 1 and len(members) >= _LEAST_ROLE * total:
             image, label = members[0]
-            others.append(f"{len(members)} labels like {label}" if label not in used else f"{len(members)} images like {image}")
+            others.append(
+                f"{len(members)} labels like {label}"
+                if label not in used
+                else f"{len(members)} images like {image}"
+            )
     return sorted(chosen.items()), others
+
+
+def _stems(role: tuple[str, str]) -> tuple[str, ...]:
+    return tuple(PurePosixPath(text).stem for text in role)
 
 
 def _oddness(role: tuple[str, str]) -> int:
@@ -259,10 +279,13 @@ def _with_all_endings(place: Place, patterns: Patterns, pairs: Sequence[tuple[st
     for pattern, side in ((patterns.images, 0), (patterns.labels, 1)):
         wanted = {each[side] for each in pairs}
         endings = {PurePosixPath(path).suffix for path in wanted}
-        loose = pattern.removesuffix(PurePosixPath(pattern).suffix) + os.path.commonprefix(list(endings)) + "*"
-        exact = len(endings) > 1 and {
-            path for path in place.paths if pattern_regex(loose, "images").fullmatch(path)
-        } == wanted
+        loose = (
+            pattern.removesuffix(PurePosixPath(pattern).suffix) + os.path.commonprefix(list(endings)) + "*"
+        )
+        exact = (
+            len(endings) > 1
+            and {path for path in place.paths if pattern_regex(loose, "images").fullmatch(path)} == wanted
+        )
         made.append(loose if exact else pattern)
     return replace(patterns, images=made[0], labels=made[1])
 

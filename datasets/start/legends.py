@@ -96,7 +96,11 @@ def _of_line(line: str) -> Entry | None:
     cells = [cell for cell in cells if cell]
     numbers = [int(cell) for cell in cells if _NUMBER.fullmatch(cell)]
     hexes = [cell for cell in cells if _HEX.fullmatch(cell) and not _NUMBER.fullmatch(cell)]
-    names = [cell for cell in cells if not _NUMBER.fullmatch(cell) and cell not in hexes and re.search(r"[^\W\d]", cell)]
+    names = [
+        cell
+        for cell in cells
+        if not _NUMBER.fullmatch(cell) and cell not in hexes and re.search(r"[^\W\d]", cell)
+    ]
     if not names:
         return None
     name = _plain(names[0])
@@ -150,7 +154,11 @@ def _of_table(tree: ET.Element) -> Iterator[Entry]:
     value = next((i for i, u in enumerate(usage) if u in ("5", "3")), None)
     value = next((i for i, t in enumerate(titles) if t == "value"), None) if value is None else value
     name = next((i for i, u in enumerate(usage) if u == "2"), None)
-    name = next((i for i, t in enumerate(titles) if t in ("class", "name", "class_name")), None) if name is None else name
+    name = (
+        next((i for i, t in enumerate(titles) if t in ("class", "name", "class_name")), None)
+        if name is None
+        else name
+    )
     if value is None or name is None:
         return
     for row in table.iter("Row"):
@@ -158,5 +166,7 @@ def _of_table(tree: ET.Element) -> Iterator[Entry]:
         if len(cells) != len(usage) or not re.fullmatch(r"\d{1,5}(\.0*)?", cells[value]):
             continue
         rgb = [cells[usage.index(u)] for u in ("6", "7", "8") if u in usage]
-        colour = _triple([int(c) for c in rgb]) if len(rgb) == 3 and all(map(_NUMBER.fullmatch, rgb)) else None
+        colour = (
+            _triple([int(c) for c in rgb]) if len(rgb) == 3 and all(map(_NUMBER.fullmatch, rgb)) else None
+        )
         yield Entry(_plain(cells[name]), int(float(cells[value])), colour)

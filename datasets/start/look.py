@@ -85,13 +85,15 @@ def _choices(place: Place, found: Found, remark: str) -> Iterator[Choice]:
     placed = _placed(found, headers, len(dataset.scenes), vector=vector)
     left = headers.faults | ({} if placed else headers.elsewhere)
     if len(left) >= len(dataset.scenes):
-        raise DatasetError(f"{root}: none of {counted(len(left), 'image')} fits its label: {next(iter(left.values()))}")
+        raise DatasetError(
+            f"{root}: none of {counted(len(left), 'image')} fits its label: {next(iter(left.values()))}"
+        )
     yield from _file_choices(found, headers, drivers, dataset)
     yield from _label_choices(found, base, dataset, placed=placed)
     if vector:
         from .polygons import polygon_choices  # the extra `vectors`
 
-        yield from polygon_choices(root, found.labels if found.shared else found.pairs[0][1], [s.image for s in usable])
+        yield from polygon_choices(root, sorted({_relative(root, scene)[1] for scene in usable}))
     else:
         pairs = [_relative(root, scene) for scene in usable if scene.name not in left]
         shown = {label for _, label in pairs}
@@ -191,15 +193,15 @@ def _file_choices(
     others = [text for text in found.others if "images like" in text]
     spelt = [path for path, why in dataset.unused if "ending" in why]
     if spelt:
-        others.append(f"{counted(len(spelt), 'file')} whose ending is spelt otherwise: {few([p.name for p in spelt], 2)}")
+        others.append(
+            f"{counted(len(spelt), 'file')} whose ending is spelt otherwise: {few([p.name for p in spelt], 2)}"
+        )
     yield Choice("dataset.images", images, what, "; ".join(others))
     if drivers:
         yield Choice("dataset.drivers", list(drivers), "images are JPEG 2000")
 
 
-def _label_choices(
-    found: Found, base: FolderConfig, dataset: Dataset, *, placed: bool
-) -> Iterator[Choice]:
+def _label_choices(found: Found, base: FolderConfig, dataset: Dataset, *, placed: bool) -> Iterator[Choice]:
     others = [text for text in found.others if "images like" not in text]
     yield Choice("dataset.labels", found.labels, found.why_labels, "; ".join(others))
     if placed and not found.shared:

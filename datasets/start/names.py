@@ -82,7 +82,7 @@ def role_of(path: str, other: str) -> str:
         start = max((s for s in shared if text.startswith(s)), key=len, default="")
         return f"*{text[len(start) :]}" if start else text
 
-    return re.sub(r"[\d*/]*\*[\d*]*", "*", _PART.sub(star, stem)) + ending.lower()
+    return re.sub(r"\*(?:[\W_]*\*)+", "*", _PART.sub(star, stem)) + ending.lower()
 
 
 # ------------------------------------------------------------------------------------------------ patterns
@@ -110,20 +110,26 @@ def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:
     names: list[str] = []
     splits: dict[str, tuple[str, ...]] = {}
     taken: set[int] = set()
-    for i, values in enumerate(images):
+    last = len(images) - 1
+    for i in (last, *range(last)):  # the stem first: a folder may have a part of it
+        values = images[i]
         if len(set(values)) == 1:
             texts["image", i] = values[0]
             continue
         fits = ((j, fit) for j, other in enumerate(labels) if j not in taken if (fit := _fit(values, other)))
         # the last part of one is that of the other
-        found = min(fits, key=lambda each: ((each[0] == len(labels) - 1) != (i == len(images) - 1), each[1]), default=None)
+        found = min(
+            fits,
+            key=lambda each: ((each[0] == len(labels) - 1) != (i == len(images) - 1), each[1]),
+            default=None,
+        )
         if found is None:
             texts["image", i] = "**" if values[0] == "**" else "*"
             continue
         j, (_, before, behind, its_before, its_behind) = found
         taken.add(j)
         middles = {_middle(value, before, behind) for value in values}
-        name = _name(middles, names, last=i == len(images) - 1)
+        name = _name(middles, names, last=i == last)
         names.append(name)
         if name == "split":
             splits = _splits(middles)

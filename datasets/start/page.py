@@ -87,7 +87,9 @@ def _sections(
     yield Section("split", "What trains, and what is held out?", _split(dataset))
     rows = [[choice.key, _short(choice.value), choice.reason] for choice in choices]
     header = ["Setting", "Value", "Reason"]
-    yield Section("settings", "Which settings, and why?", [Table("Planned settings", header, rows, words=True)])
+    yield Section(
+        "settings", "Which settings, and why?", [Table("Planned settings", header, rows, words=True)]
+    )
 
 
 def _short(value: Any, most: int = 160) -> str:
@@ -100,7 +102,9 @@ def _short(value: Any, most: int = 160) -> str:
 def _wrong(report: CheckReport) -> list[Block]:
     texts: dict[str, list[str]] = {}
     for finding in report.findings:
-        text = finding.text if finding.kind != "unknown value" else f"{finding.text} ({finding.pixels:,} pixels)"
+        text = (
+            finding.text if finding.kind != "unknown value" else f"{finding.text} ({finding.pixels:,} pixels)"
+        )
         texts.setdefault(finding.kind, []).append(text)
     items = [
         (f"{kind}, {counted(len(of), 'finding')}", line)
@@ -157,7 +161,9 @@ def _row(dataset: Dataset, index: TileIndex, c: int, tile: int) -> PictureRow | 
     over = np.where((ids == IGNORE)[..., None], picture, mixed)
     name, share = dataset.classes.names[c], float((ids == c).mean())
     what = f"{name}: {percent(share)} of these pixels"
-    place = f"{scene.name}, row {window.row:,}, column {window.col:,}, {window.width} × {window.height} pixels"
+    place = (
+        f"{scene.name}, row {window.row:,}, column {window.col:,}, {window.width} × {window.height} pixels"
+    )
     made: tuple[tuple[str, NDArray[np.uint8], Any], ...] = (
         ("image", picture, "jpeg"),
         ("label over it", over, "jpeg"),
@@ -181,7 +187,14 @@ def _picture(name: str, picture_HWC: NDArray[np.uint8], kind: Any) -> Picture:
 def _class_table(dataset: Dataset, report: CheckReport) -> Table:
     classes: ClassMap = dataset.classes
     splits = [i for i, split in enumerate(SPLITS) if dataset.of(split)]
-    header = ["Class", "In label files", "Pixels", "Share", "Scenes", *(f"Share of {SPLITS[i]}" for i in splits)]
+    header = [
+        "Class",
+        "In label files",
+        "Pixels",
+        "Share",
+        "Scenes",
+        *(f"Share of {SPLITS[i]}" for i in splits),
+    ]
     rows: list[list[str | Named]] = []
     for k, each in enumerate(classes.classes):
         own = hex_colour(each.colour)

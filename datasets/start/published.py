@@ -44,15 +44,25 @@ def _potsdam(place: Place) -> list[Choice] | None:
     if not readings:
         return None
     config, scenes = max(readings, key=lambda reading: reading[1])
-    sets = [f"{other.images} with {other.labels} labels" for other, n in readings if other is not config and n == scenes]
+    sets = [
+        f"{other.images} with {other.labels} labels"
+        for other, n in readings
+        if other is not config and n == scenes
+    ]
     names = {scene.name for scene in load_potsdam(config).scenes}
     test = [name for name in POTSDAM_TEST if name in names]
     yields = [
         Choice("dataset.kind", "potsdam", f"{counted(scenes, 'scene')} named as ISPRS Potsdam's"),
         Choice("dataset.root", place.text, f"{counted(len(place.paths), 'file')} below it"),
         Choice("dataset.images", config.images, "the image set of the published scores", "; ".join(sets)),
-        Choice("dataset.labels", config.labels, "noBoundary labels lie there" if config.labels == "eroded" else "full labels lie there"),
-        Choice("dataset.classes", 6, "all of Potsdam's classes", "5 without clutter, as many published scores"),
+        Choice(
+            "dataset.labels",
+            config.labels,
+            "noBoundary labels lie there" if config.labels == "eroded" else "full labels lie there",
+        ),
+        Choice(
+            "dataset.classes", 6, "all of Potsdam's classes", "5 without clutter, as many published scores"
+        ),
     ]
     if test and len(test) < len(names):
         yields.append(Choice("dataset.split.test", test, f"the published test scenes, {len(test)} of 14"))
@@ -75,9 +85,17 @@ def _naic2020(place: Place) -> list[Choice] | None:
                 data = {"kind": "naic2020", "root": place.text, "round": number}
                 dataset = load_naic2020(Naic2020Config.model_validate(data))
                 return [
-                    Choice("dataset.kind", "naic2020", f"{counted(len(dataset.scenes), 'tile')} named as NAIC2020's"),
+                    Choice(
+                        "dataset.kind",
+                        "naic2020",
+                        f"{counted(len(dataset.scenes), 'tile')} named as NAIC2020's",
+                    ),
                     Choice("dataset.root", place.text, f"{counted(len(place.paths), 'file')} below it"),
-                    Choice("dataset.round", number, f"codes {', '.join(map(str, values.pixels))} in {values.read} labels"),
+                    Choice(
+                        "dataset.round",
+                        number,
+                        f"codes {', '.join(map(str, values.pixels))} in {values.read} labels",
+                    ),
                 ]
     except SegmenterError:
         return None

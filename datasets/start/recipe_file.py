@@ -65,7 +65,9 @@ def _lines(data: Mapping[str, Any], choices: Mapping[str, Choice], prefix: str) 
 
 
 def _flow(value: Any) -> str:
-    text: str = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=_WIDE, sort_keys=False)
+    text: str = yaml.safe_dump(
+        value, default_flow_style=True, allow_unicode=True, width=_WIDE, sort_keys=False
+    )
     return text.removesuffix("\n").removesuffix("\n...")
 
 
@@ -81,7 +83,9 @@ def check_free(path: Path) -> None:
         ConfigError: it exists.
     """
     if path.exists() or path.is_symlink():
-        raise ConfigError(f"{path}: exists already, and nothing is written over; name another file by --output")
+        raise ConfigError(
+            f"{path}: exists already, and nothing is written over; name another file by --output"
+        )
     check_writable(path)
 
 
