@@ -381,6 +381,7 @@ def class_map(config: FolderConfig) -> ClassMap:
             c.name,
             own_colour(i) if c.colour is None else parse_colour(c.colour, f"dataset.classes.{i}.colour"),
             i if c.code is None else c.code,
+            c.further,
         )
         for i, c in enumerate(config.classes)
     )

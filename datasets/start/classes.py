@@ -211,24 +211,26 @@ def _soft(values: LabelValues) -> list[Choice] | None:
     if near < _SOFT_SHARE * values.total:
         return None
     low, high = sorted((first, second))
-    between = [value for value in values.pixels if value not in (low, high)]
-    lost = sum(values.pixels[value] for value in between)
+    middle = (low + high) // 2
+    between = sum(
+        pixels for value, pixels in values.pixels.items() if low + _SOFT_NEAR < value < high - _SOFT_NEAR
+    )
     classes = [
-        {"name": "background", "code": low, "colour": "#8c8c8c"},
-        {"name": "foreground", "code": high, "colour": "#d62728"},
+        {"name": "background", "code": low, "also": _ranges(0, middle, low), "colour": "#8c8c8c"},
+        {"name": "foreground", "code": high, "also": _ranges(middle + 1, 255, high), "colour": "#d62728"},
     ]
-    made_up = "the names are made up: a grey mask has none"
     return [
         Choice(
             "dataset.classes",
             classes,
-            f"a grey mask: {_percent(values.share(low))} of the pixels are {low}, {_percent(values.share(high))} are {high}",
-            made_up,
-        ),
-        Choice(
-            "dataset.ignore",
-            between,
-            f"{counted(len(between), 'grey')} between, {_percent(lost / values.total)} of the pixels, along borders",
-            "save masks of two values to use them",
-        ),
+            f"a grey mask of {len(values.pixels)} values, {_percent(values.share(low))} are {low}, "
+            f"{_percent(values.share(high))} {high}; cut at {middle}, {_percent(between / values.total)} lie between",
+            "the names are made up: a grey mask has none",
+        )
     ]
+
+
+def _ranges(first: int, last: int, code: int) -> list[str]:
+    """Return codes from the first to the last but one, as ranges."""
+    ends = [(first, code - 1), (code + 1, last)]
+    return [f"{low}-{high}" for low, high in ends if low <= high]

@@ -209,7 +209,9 @@ def _chosen(ties: dict[str, list[str]]) -> tuple[list[tuple[str, str]], list[str
     stems = {_stems(role) for role, _ in ranked[:1]}
     for role, members in ranked:
         free = [(image, label) for image, label in members if image not in chosen and label not in used]
-        if (_stems(role) in stems or len(free) >= max(2, _LEAST_ROLE * total)) and len(free) > len(members) / 2:
+        if (_stems(role) in stems or len(free) >= max(2, _LEAST_ROLE * total)) and len(free) > len(
+            members
+        ) / 2:
             for image, label in free:
                 if image not in chosen and label not in used:
                     chosen[image] = label

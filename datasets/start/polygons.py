@@ -41,7 +41,9 @@ def polygon_choices(root: Path, files: Sequence[str]) -> Iterator[Choice]:
     attribute, values = order[0], fitting[order[0]]
     shown = ", ".join(f"{value} {n:,}" for value, n in values.most_common(8))
     others = f"attribute {few(order[1:], 3)}" if len(order) > 1 else ""
-    yield Choice("dataset.vector.attribute", attribute, f"{counted(values.total(), 'polygon')}: {shown}", others)
+    yield Choice(
+        "dataset.vector.attribute", attribute, f"{counted(values.total(), 'polygon')}: {shown}", others
+    )
     names = sorted(values)
     if len(names) == 1:
         yield Choice("dataset.vector.values", {names[0]: _named(names[0], attribute)}, "the only value")
@@ -75,7 +77,9 @@ def _columns(files: Sequence[Path]) -> dict[str, Counter[str]]:
         read: list[tuple[str, Sequence[Any]]] = []
         try:
             if file.suffix.lower() == ".parquet":
-                read = [(name, geoparquet.read(file, name)[2].tolist()) for name in geoparquet.header(file).fields]
+                read = [
+                    (name, geoparquet.read(file, name)[2].tolist()) for name in geoparquet.header(file).fields
+                ]
             else:
                 meta, _, _, data = pyogrio.raw.read(file, read_geometry=False)
                 read = list(zip(meta["fields"].tolist(), (each.tolist() for each in data), strict=True))

@@ -21,10 +21,19 @@ from segmenter.grid.scenes import Dataset
 
 SIZE = (61, 83)
 LEFT, TOP, METRES = 368000.0, 5808000.0, 0.5
-_DRIVERS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".tif": "GTiff", ".tiff": "GTiff", ".jp2": "JP2OpenJPEG"}
+_DRIVERS = {
+    ".png": "PNG",
+    ".jpg": "JPEG",
+    ".jpeg": "JPEG",
+    ".tif": "GTiff",
+    ".tiff": "GTiff",
+    ".jp2": "JP2OpenJPEG",
+}
 
 
-def image(rng: np.random.Generator, bands: int = 3, size: tuple[int, int] = SIZE, dtype: str = "uint8") -> NDArray[Any]:
+def image(
+    rng: np.random.Generator, bands: int = 3, size: tuple[int, int] = SIZE, dtype: str = "uint8"
+) -> NDArray[Any]:
     """Return an image of (H, W, bands): noise on a slope, as measurements are."""
     rows = np.linspace(20, 180, size[0])[:, None, None]
     return (rows + rng.integers(0, 60, (*size, bands))).astype(dtype)
@@ -48,7 +57,10 @@ def painted(label_HW: NDArray[Any], colours: Mapping[int, tuple[int, int, int]])
 
 def place(col: int = 0, metres: float = METRES) -> dict[str, Any]:
     """Return a georeference; `col`: pixels to the east."""
-    return {"crs": "EPSG:25833", "transform": rasterio.Affine(metres, 0, LEFT + metres * col, 0, -metres, TOP)}
+    return {
+        "crs": "EPSG:25833",
+        "transform": rasterio.Affine(metres, 0, LEFT + metres * col, 0, -metres, TOP),
+    }
 
 
 def save(path: Path, array: NDArray[Any], palette: Any = None, **options: Any) -> Path:

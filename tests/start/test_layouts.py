@@ -11,12 +11,22 @@ from segmenter.grid.labels import IGNORE
 from segmenter.raster import LabelRaster
 from tests.helpers import made_folders as made
 
-DEEPGLOBE = [(0, 255, 255), (255, 255, 0), (255, 0, 255), (0, 255, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0)]
+DEEPGLOBE = [
+    (0, 255, 255),
+    (255, 255, 0),
+    (255, 0, 255),
+    (0, 255, 0),
+    (0, 0, 255),
+    (255, 255, 255),
+    (0, 0, 0),
+]
 
 LAYOUTS: dict[str, list[tuple[str, str]]] = {
     "two folders of any name": [(f"foo/{i}.tif", f"bar/{i}.tif") for i in "abcd"],
     "two folders, images of another ending": [(f"data/x{i}.jpg", f"truth/x{i}.png") for i in range(5)],
-    "images and labels below a common folder": [(f"set/images/a{i}.png", f"set/labels/a{i}.png") for i in range(4)],
+    "images and labels below a common folder": [
+        (f"set/images/a{i}.png", f"set/labels/a{i}.png") for i in range(4)
+    ],
     "a suffix": [(f"area {i}.tif", f"area {i}_mask.tif") for i in range(5)],
     "two suffixes in one folder": [(f"s{i}_rgb.tif", f"s{i}_cls.tif") for i in range(5)],
     "two prefixes in one folder": [(f"img{i}.png", f"seg{i}.png") for i in range(11)],
@@ -32,12 +42,16 @@ LAYOUTS: dict[str, list[tuple[str, str]]] = {
     "CamVid": [(f"{s}/{i}.png", f"{s}annot/{i}.png") for s in ("train", "val", "test") for i in range(4)],
     "LoveDA": [
         (f"{s}/{k}/images_png/{n}{i}.png", f"{s}/{k}/masks_png/{n}{i}.png")
-        for n, (s, k) in enumerate([("Train", "Urban"), ("Train", "Rural"), ("Val", "Urban"), ("Val", "Rural")])
+        for n, (s, k) in enumerate(
+            [("Train", "Urban"), ("Train", "Rural"), ("Val", "Urban"), ("Val", "Rural")]
+        )
         for i in range(3)
     ],
     "DeepGlobe": [(f"train/{i}_sat.jpg", f"train/{i}_mask.png") for i in (119, 606, 855, 2334)],
     "OpenEarthMap": [
-        (f"{r}/images/{r}_{i}.tif", f"{r}/labels/{r}_{i}.tif") for r in ("aachen", "accra", "lima") for i in (1, 2)
+        (f"{r}/images/{r}_{i}.tif", f"{r}/labels/{r}_{i}.tif")
+        for r in ("aachen", "accra", "lima")
+        for i in (1, 2)
     ],
     "FLAIR": [
         (f"D0{d}_2021/Z{z}_UN/img/IMG_0{d}{z}{i}.tif", f"D0{d}_2021/Z{z}_UN/msk/MSK_0{d}{z}{i}.tif")
@@ -51,7 +65,9 @@ LAYOUTS: dict[str, list[tuple[str, str]]] = {
         for i in range(3)
     ],
     "NAIP": [(f"img/tile_{i}.tif", f"mask/mask_{i}.tif") for i in (13476, 13846, 14215)],
-    "masks in one folder, images in several": [(f"{y}/rgb/p{y}{i}.tif", f"labels/p{y}{i}.tif") for y in (1, 2) for i in (3, 4)],
+    "masks in one folder, images in several": [
+        (f"{y}/rgb/p{y}{i}.tif", f"labels/p{y}{i}.tif") for y in (1, 2) for i in (3, 4)
+    ],
     "folders of several depths": [
         ("images/a.tif", "labels/a.tif"),
         ("images/x/b.tif", "labels/b.tif"),
@@ -60,7 +76,11 @@ LAYOUTS: dict[str, list[tuple[str, str]]] = {
     "one image and one label": [("scene.tif", "scene_label.tif")],
     "names of other scripts": [(f"影像/区域{i}.tif", f"标签/区域{i}.tif") for i in range(3)],
     "upper-case endings": [(f"images/{i}.TIF", f"labels/{i}.TIF") for i in range(3)],
-    "endings of several spellings": [("im/a.jpg", "gt/a.png"), ("im/b.jpeg", "gt/b.png"), ("im/c.jpg", "gt/c.png")],
+    "endings of several spellings": [
+        ("im/a.jpg", "gt/a.png"),
+        ("im/b.jpeg", "gt/b.png"),
+        ("im/c.jpg", "gt/c.png"),
+    ],
 }
 
 
@@ -83,7 +103,14 @@ def test_pairs_are_those_made(name: str, tmp_path: Path, rng: np.random.Generato
     assert not [choice.key for choice in choices if choice.key == "dataset.ignore"]
     if name == "DeepGlobe":
         assert dataset.classes.encoding == "colours"
-        assert set(dataset.classes.names) == {"urban land", "agriculture", "rangeland", "forest", "water", "barren"}
+        assert set(dataset.classes.names) == {
+            "urban land",
+            "agriculture",
+            "rangeland",
+            "forest",
+            "water",
+            "barren",
+        }
     else:
         assert [each.code for each in dataset.classes.classes] == codes
     for scene in dataset.scenes:
@@ -92,6 +119,11 @@ def test_pairs_are_those_made(name: str, tmp_path: Path, rng: np.random.Generato
             assert IGNORE not in opened.ids()
     splits = {"val": "validation", "test": "test"}
     if {"train", "val"} <= {part.lower() for pair in LAYOUTS[name] for part in pair[0].split("/")}:
-        wanted = {p: splits.get(x, "train") for p, _ in LAYOUTS[name] for x in p.lower().split("/") if x in ("train", *splits)}
+        wanted = {
+            p: splits.get(x, "train")
+            for p, _ in LAYOUTS[name]
+            for x in p.lower().split("/")
+            if x in ("train", *splits)
+        }
         assert {s.image.relative_to(dataset.root).as_posix(): s.split for s in dataset.scenes} == wanted
     assert recipe.dataset.kind == "folder"

@@ -71,7 +71,10 @@ def test_masks_of_more_colours_than_classes_can_be_are_refused(tmp_path: Path, r
     for i in range(3):
         made.save(tmp_path / f"im/{i}.tif", made.image(rng))
         noisy = made.painted(made.label([0, 1], shift=i), {0: (250, 10, 10), 1: (10, 10, 250)}).astype(int)
-        made.save(tmp_path / f"gt/{i}.png", np.clip(noisy + rng.integers(-9, 9, noisy.shape), 0, 255).astype(np.uint8))
+        made.save(
+            tmp_path / f"gt/{i}.png",
+            np.clip(noisy + rng.integers(-9, 9, noisy.shape), 0, 255).astype(np.uint8),
+        )
     with pytest.raises(SegmenterError):
         look(tmp_path, tmp_path / "gt")
 
@@ -146,7 +149,9 @@ def test_bands_in_files_become_one_image(tmp_path: Path, rng: Rng) -> None:
             made.save(tmp_path / f"s{i}_{band}.tif", made.image(rng, 1, size, "uint16"), **where)
         made.save(tmp_path / f"s{i}_label.tif", made.label([1, 2, 7], (60, 84), i), **made.place(i * 84))
     choices, _, dataset = made.planned(tmp_path)
-    assert by_key(choices)["dataset.images"].value == [f"{{name}}_{band}.tif" for band in ("B02", "B03", "B8A")]
+    assert by_key(choices)["dataset.images"].value == [
+        f"{{name}}_{band}.tif" for band in ("B02", "B03", "B8A")
+    ]
     assert [scene.name for scene in dataset.scenes] == ["s0", "s1", "s2"]
 
 
@@ -186,7 +191,9 @@ def test_products_of_sentinel_2_with_one_map(tmp_path: Path, rng: Rng) -> None:
 def test_labels_of_another_grid_are_placed(tmp_path: Path, rng: Rng) -> None:
     for i in range(3):
         made.save(tmp_path / f"im/{i}.tif", made.image(rng, 4, (60, 80), "uint16"), **made.place(i * 80))
-        made.save(tmp_path / f"lc/{i}.tif", made.label([3, 4], (30, 40), i), **made.place(i * 40, made.METRES * 2))
+        made.save(
+            tmp_path / f"lc/{i}.tif", made.label([3, 4], (30, 40), i), **made.place(i * 40, made.METRES * 2)
+        )
     choices, _, dataset = made.planned(tmp_path)
     assert by_key(choices)["dataset.labels_by"].value == "georeference"
     assert len(dataset.scenes) == 3
@@ -198,7 +205,10 @@ def test_one_file_of_polygons_labels_all_images(tmp_path: Path, rng: Rng) -> Non
         made.save(tmp_path / f"im/{i}.tif", made.image(rng), **made.place(i * made.SIZE[1]))
     left, top, pixel = made.LEFT, made.TOP, made.METRES
     shapes = [shapely.box(left + x, top - 20, left + x + 8, top - 2) for x in range(0, 120, 10)]
-    fields = [np.array(["road", "water", "wood"] * 4, object), np.array([f"id{i}" for i in range(12)], object)]
+    fields = [
+        np.array(["road", "water", "wood"] * 4, object),
+        np.array([f"id{i}" for i in range(12)], object),
+    ]
     raw.write(tmp_path / "areas.gpkg", shapely.to_wkb(np.array(shapes)), fields, ["landuse", "uid"], driver="GPKG",
               geometry_type="Polygon", crs="EPSG:25833")  # fmt: skip
     assert pixel == 0.5
@@ -245,7 +255,9 @@ def test_lists_beside_the_labels_name_the_classes(tmp_path: Path, rng: Rng, file
         assert dataset.classes.classes[2].colour == (0, 0, 255)
 
 
-def test_palettes_that_agree_give_colours_and_those_that_differ_give_classes(tmp_path: Path, rng: Rng) -> None:
+def test_palettes_that_agree_give_colours_and_those_that_differ_give_classes(
+    tmp_path: Path, rng: Rng
+) -> None:
     colours = {0: (200, 0, 0, 255), 1: (0, 200, 0, 255), 2: (0, 0, 200, 255)}
     two_folders(tmp_path / "same", rng, palette=colours)
     _, _, dataset = made.planned(tmp_path / "same")
