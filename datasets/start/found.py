@@ -5,22 +5,23 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from segmenter.base.errors import DatasetError, counted
 from segmenter.base.finding import is_vector
-from segmenter.raster import RasterInfo, outlines
+from segmenter.raster import outlines
 
 from ..files import few, files_under
 from ..folder import pattern_regex
 from .names import MARK, BandFiles, Patterns, band_files, pair, patterns_of, role_of
-from .sight import Sorted, drivers_of, is_raster, look_at, sort_files
+from .sight import Sorted, is_raster, look_at, sort_files
 
 _LEAST_ROLE = 0.02
 """Share of the pairs that another spelling of names must have to be used, too."""
 _LOOKED_AT = 40
+_USUAL = {"image", "images", "img", "rgb", "sat", "mask", "masks", "msk", "label", "labels", "gt", "annot"}
 
 
 @dataclass(frozen=True)
@@ -50,20 +51,18 @@ class Found:
     Attributes:
         images: pattern of each band's file, or one pattern.
         labels: pattern of label files, or the file for all images.
-        pairs: (image, label) paths of examples; of several files the first.
+        paths: an image and a label.
+        scenes: number of pairs.
         shared: one label file serves all images.
         splits: globs of images by split, where folders tell it.
-        why_images, why_labels: reasons.
         others: other readings.
     """
 
     images: tuple[str, ...]
     labels: str
-    pairs: tuple[tuple[str, str], ...]
+    scenes: int
+    splits: dict[str, tuple[str, ...]]
     shared: bool = False
-    splits: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    why_images: str = ""
-    why_labels: str = ""
     others: tuple[str, ...] = ()
 
 
@@ -73,38 +72,24 @@ def place_of(data: Path, labels: Path | None) -> Place:
     Raises:
         DatasetError: there is no such folder or file, or both have no folder in common.
     """
-    for what in (data, labels):
-        if what is not None and not what.exists():
-            raise DatasetError(f"{what}: expected a folder or file, there is none (from {Path.cwd()})")
-    if data.is_file() and labels is None:
-        raise DatasetError(
-            f"{data}: expected a folder with images and labels; of one image, --labels names its own"
-        )
     asked = [data] if labels is None else [data, labels]
+    if missing := [each for each in asked if not each.exists()]:
+        raise DatasetError(f"{missing[0]}: expected a folder or file, there is none (from {Path.cwd()})")
+    if data.is_file() and labels is None:
+        raise DatasetError(f"{data}: expected a folder; of one image, --labels names its own")
     folders = [os.path.normpath(each if each.is_dir() else each.parent) for each in asked]
     if len({os.path.isabs(folder) for folder in folders}) > 1:
         folders = [os.path.abspath(folder) for folder in folders]
-    root = Path(os.path.commonpath(folders) if all(folders) else ".")
+    root = Path(os.path.commonpath(folders) or ".")
     if root.resolve() == Path(root.resolve().anchor):
-        raise DatasetError(
-            f"{data}, {labels}: expected labels in a folder beside the images, they have only / in common; link one beside the other (ln -s)"
-        )
-    paths = set[str]()
+        raise DatasetError(f"{labels}: expected labels below a folder with {data}; link them there (ln -s)")
+    paths: set[str] = set()
     for each in asked:
-        below = os.path.relpath(each, root)
-        if each.is_file():
-            paths.add(Path(below).as_posix())
-        else:
-            start = "" if below == "." else Path(below).as_posix() + "/"
-            paths |= {start + path for path in files_under(each)}
-    if labels is None:
-        return Place(root.as_posix(), tuple(sorted(paths)))
-    at = Path(os.path.relpath(labels, root)).as_posix()
-    return Place(
-        root.as_posix(),
-        tuple(sorted(paths)),
-        lambda path: path == at or path.startswith(f"{at}/") or at == ".",
-    )
+        at = Path(os.path.relpath(each, root))
+        paths |= {at.as_posix()} if each.is_file() else {(at / path).as_posix() for path in files_under(each)}
+    named = "" if labels is None else Path(os.path.relpath(labels, root)).as_posix()
+    is_label = None if labels is None else lambda path: path == named or path.startswith(f"{named}/")
+    return Place(root.as_posix(), tuple(sorted(paths)), is_label)
 
 
 def find_pairs(place: Place) -> tuple[Found, Sorted]:
@@ -114,116 +99,93 @@ def find_pairs(place: Place) -> tuple[Found, Sorted]:
         DatasetError: there is no reading of the folder as images and labels; the line says what was found.
     """
     files = sort_files(place.root, place.paths, place.is_label)
-    if not files.images or not (files.labels or files.vectors):
-        raise DatasetError(_nothing(place, files))
-    bands = _bands(place.root, files)
-    keys = (
-        {key: key for key in files.images}
-        if bands is None
-        else {key: bands.first(key) for key in bands.scenes}
-    )
     labels = files.labels or files.vectors
-    others = () if not (files.labels and files.vectors) else (f"polygons of {few(files.vectors, 2)}",)
-    if len(labels) == 1 and _serves_all(place.root, labels[0], list(keys.values())):
-        return _on_one(place, labels[0], keys, bands, others), files
-    chosen, alternatives = _chosen(pair(list(keys), labels))
-    if not chosen:
-        raise DatasetError(_unpaired(place, files))
-    found = _with_patterns(place, chosen, bands, labels)
-    return replace(found, others=(*others, *alternatives)), files
+    if not files.images or not labels:
+        raise DatasetError(f"{place.root}: {_nothing(place, files)}")
+    bands = _bands(files, len(labels))
+    scenes = list(files.images if bands is None else bands.scenes)
+    first = scenes if bands is None else [bands.first(scene) for scene in scenes]
+    if len(labels) == 1 and _serves_all(place.root, labels[0], first):
+        patterns, others = _image_patterns(scenes), list[str]()
+        patterns = replace(patterns, labels=labels[0])
+    else:
+        chosen, others = _chosen(pair(scenes, labels))
+        patterns = patterns_of(chosen)
+        _check(place.root, patterns, chosen)
+        patterns = _with_all_endings(place, patterns, chosen)
+        scenes = [scene for scene, _ in chosen]
+    if files.labels and files.vectors:
+        others.insert(0, f"polygons of {few(files.vectors, 2)}")
+    images = (patterns.images,) if bands is None else bands.patterns(patterns.images)
+    shared = patterns.labels == labels[0] and len(scenes) > 1
+    return Found(images, patterns.labels, len(scenes), _globs(patterns), shared, tuple(others)), files
 
 
 def _nothing(place: Place, files: Sorted) -> str:
-    rasters = [path for path in place.paths if is_raster(path)]
-    if not rasters:
-        endings = Counter(PurePosixPath(path).suffix.lower() or "no ending" for path in place.paths)
-        shown = ", ".join(f"{n} {ending}" for ending, n in endings.most_common(4)) or "no file"
-        return (
-            f"{place.root}: found no data set: looked for GeoTIFF, PNG, JPEG or JPEG 2000 images with label "
-            f"rasters or polygons, found {shown}"
-        )
+    """Return what was looked for and found, if that is no dataset."""
     if files.images:
-        return (
-            f"{place.root}: found {counted(len(files.images), 'image')} ({few(files.images, 2)}) and no labels: "
-            "looked for rasters of a few values and for polygons; --labels names them, wherever they are"
-        )
-    return (
-        f"{place.root}: found {counted(len(files.labels), 'raster')} of a few values, as labels have "
-        f"({few(files.labels, 2)}), and no image; if some are images, --labels names the labels"
-    )
+        found = f"found {counted(len(files.images), 'image')} ({few(files.images, 2)}) and no labels"
+        return f"{found}: looked for rasters of a few values and for polygons; --labels names them"
+    if files.labels:
+        found = f"found {counted(len(files.labels), 'raster')} of a few values ({few(files.labels, 2)})"
+        return f"{found}, as labels have, and no image; --labels names the labels"
+    endings = Counter(PurePosixPath(path).suffix.lower() or "no ending" for path in place.paths)
+    found = ", ".join(f"{n} {ending}" for ending, n in endings.most_common(4)) or "no file"
+    return f"looked for GeoTIFF, PNG, JPEG or JPEG 2000 images and their labels, found {found}"
 
 
-def _unpaired(place: Place, files: Sorted) -> str:
-    labels = files.labels or files.vectors
-    return (
-        f"{place.root}: found {counted(len(files.images), 'image')} ({few(files.images, 2)}) and "
-        f"{counted(len(labels), 'label')} ({few(labels, 2)}), but no names that pair them; give image and label "
-        "of a scene the same name in two folders"
-    )
-
-
-def _bands(root: Path, files: Sorted) -> BandFiles | None:
-    """Return scenes of several files, if most images have one band."""
-    single = [
-        sight.info.count == 1
-        for path in files.images
-        if (sight := files.looked.get(path)) is not None and sight.info is not None
-    ]
-    return band_files(files.images) if single and sum(single) > len(single) / 2 else None
+def _bands(files: Sorted, labels: int) -> BandFiles | None:
+    """Return scenes of several files, if most images have one band and there are at most half as many labels."""
+    counts = [sight.info.count for p in files.images if (sight := files.looked.get(p)) and sight.info]
+    single = 2 * sum(count == 1 for count in counts) > len(counts)
+    return band_files(files.images) if single and 2 * labels <= len(files.images) else None
 
 
 def _serves_all(root: Path, label: str, images: Sequence[str]) -> bool:
     """Return whether several images lie on a label file by georeference."""
-    if len(images) < 2:
+    if len(images) < 2 or is_vector(label):
+        return len(images) > 1
+    infos = [sight.info for path in (label, *images[:_LOOKED_AT]) if (sight := look_at(root, path)).info]
+    if any(info.transform is None for info in infos):
         return False
-    if is_vector(label):
-        return True
-    infos: list[RasterInfo] = []
-    for path in (label, *images[:_LOOKED_AT]):
-        sight = look_at(root, path)
-        if sight.info is None or sight.info.transform is None:
-            return False
-        infos.append(sight.info)
-    label_ground, *grounds = outlines(infos)
-    if label_ground is None:
+    ground, *grounds = outlines(infos)
+    if ground is None:
         return False
-    low, high = label_ground.min(axis=0), label_ground.max(axis=0)
-    on = [
-        g for g in grounds if g is not None and (g.min(axis=0) < high).all() and (g.max(axis=0) > low).all()
-    ]
-    return len(on) > 1
+    low, high = ground.min(axis=0), ground.max(axis=0)
+    return (
+        sum(
+            bool((g.min(axis=0) < high).all() and (g.max(axis=0) > low).all())
+            for g in grounds
+            if g is not None
+        )
+        > 1
+    )
 
 
 def _chosen(ties: dict[str, list[str]]) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return one label for each image: pairs of the commonest kinds of names, and the other readings."""
+    """Return (image, label) pairs of the commonest kinds of names, and the other readings."""
     roles: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for label, images in ties.items():
         for image in images:
             roles.setdefault((role_of(image, label), role_of(label, image)), []).append((image, label))
-    total = len({image for members in roles.values() for image, _ in members})
     ranked = sorted(
         roles.items(), key=lambda item: (-len({i for i, _ in item[1]}), _oddness(item[0]), item[0])
     )
+    least = max(2, _LEAST_ROLE * len({image for members in roles.values() for image, _ in members}))
     chosen: dict[str, str] = {}
-    used, others = set[str](), list[str]()
-    stems = {_stems(role) for role, _ in ranked[:1]}
+    used, others, stems = set[str](), list[str](), {_stems(role) for role, _ in ranked[:1]}
     for role, members in ranked:
         free = [(image, label) for image, label in members if image not in chosen and label not in used]
-        if (_stems(role) in stems or len(free) >= max(2, _LEAST_ROLE * total)) and len(free) > len(
-            members
-        ) / 2:
+        if (_stems(role) in stems or len(free) >= least) and 2 * len(free) > len(members):
             for image, label in free:
                 if image not in chosen and label not in used:
                     chosen[image] = label
                     used.add(label)
             stems.add(_stems(role))
-        elif len(members) > 1 and len(members) >= _LEAST_ROLE * total:
+        elif len(members) >= least:
             image, label = members[0]
-            others.append(
-                f"{len(members)} labels like {label}"
-                if label not in used
-                else f"{len(members)} images like {image}"
-            )
+            kind = f"images like {image}" if label in used else f"labels like {label}"
+            others.append(f"{len(members)} {kind}")
     return sorted(chosen.items()), others
 
 
@@ -232,101 +194,60 @@ def _stems(role: tuple[str, str]) -> tuple[str, ...]:
 
 
 def _oddness(role: tuple[str, str]) -> int:
-    """Return how much of a role's names is no usual word of images and labels; decides between equals."""
-    words = "image images img rgb sat tile mask masks label labels gt groundtruth annot annotations msk lbl".split()
-    return sum(word.lower() not in words for text in role for word in re.findall(r"[^\W\d]{2,}", text)) + any(
-        re.search(r"\d", text) is not None for text in role
-    )
+    """Return the number of unusual words in the names of images and labels; decides between equals."""
+    words = re.findall(r"[^\W_]{2,}", " ".join(role).lower())
+    return sum(word not in _USUAL for word in words)
 
 
-def _with_patterns(
-    place: Place, pairs: list[tuple[str, str]], bands: BandFiles | None, labels: Sequence[str]
-) -> Found:
-    """Return the patterns of pairs.
+def _check(root: Path, patterns: Patterns, pairs: Sequence[tuple[str, str]]) -> None:
+    """Refuse patterns that match no pair.
 
     Raises:
         DatasetError: the names follow no pattern.
     """
-    patterns = patterns_of(pairs)
-    regexes = [pattern_regex(patterns.images, "images"), pattern_regex(patterns.labels, "labels")]
-    matched = [
-        (image, label)
-        for image, label in pairs
-        if (a := regexes[0].fullmatch(image))
-        and (b := regexes[1].fullmatch(label))
-        and a.groupdict() == b.groupdict()
-    ]
-    patterns = _with_all_endings(place, patterns, pairs) if bands is None else patterns
-    if not matched:
-        raise DatasetError(
-            f"{place.root}: found images like {pairs[0][0]} and labels like {pairs[0][1]}, but no pattern of "
-            "their names; give image and label of a scene the same name in two folders"
-        )
-    count = len(pairs)
-    return Found(
-        (patterns.images,) if bands is None else bands.patterns(patterns.images),
-        patterns.labels,
-        tuple(pairs if bands is None else ((bands.first(key), label) for key, label in pairs)),
-        splits=_globs(patterns),
-        why_images=counted(count, "image with a label", "images with a label"),
-        why_labels=f"{count} of {counted(len(labels), 'raster')} of a few values pair by name"
-        if not is_vector(labels[0])
-        else f"{count} files of polygons pair by name",
+    image, label = (pattern_regex(each, "names") for each in (patterns.images, patterns.labels))
+    for a, b in ((image.fullmatch(one), label.fullmatch(other)) for one, other in pairs):
+        if a and b and a.groupdict() == b.groupdict() and (a.groupdict() or len(pairs) == 1):
+            return
+    raise DatasetError(
+        f"{root}: found images like {pairs[0][0]} and labels like {pairs[0][1]}, but no pattern that pairs "
+        "their names; give image and label of a scene the same name in two folders"
     )
 
 
 def _with_all_endings(place: Place, patterns: Patterns, pairs: Sequence[tuple[str, str]]) -> Patterns:
     """Return patterns that end in a star where files have several endings, if they then match no other file."""
     made = []
-    for pattern, side in ((patterns.images, 0), (patterns.labels, 1)):
-        wanted = {each[side] for each in pairs}
-        endings = {PurePosixPath(path).suffix for path in wanted}
-        loose = (
-            pattern.removesuffix(PurePosixPath(pattern).suffix) + os.path.commonprefix(list(endings)) + "*"
-        )
-        exact = (
-            len(endings) > 1
-            and {path for path in place.paths if pattern_regex(loose, "images").fullmatch(path)} == wanted
-        )
+    for pattern, wanted in zip(
+        (patterns.images, patterns.labels), map(set, zip(*pairs, strict=True)), strict=True
+    ):
+        endings = sorted({PurePosixPath(path).suffix for path in wanted})
+        same = next((i for i, c in enumerate(endings[0]) if any(e[i : i + 1] != c for e in endings)), 0)
+        loose = f"{pattern.removesuffix(PurePosixPath(pattern).suffix)}{endings[0][:same]}*"
+        exact = len(endings) > 1 and set(_matching(loose, place.paths)) == wanted
         made.append(loose if exact else pattern)
     return replace(patterns, images=made[0], labels=made[1])
 
 
+def _matching(pattern: str, paths: Iterable[str]) -> list[str]:
+    regex = pattern_regex(pattern, "names")
+    return [path for path in paths if regex.fullmatch(path)]
+
+
 def _globs(patterns: Patterns) -> dict[str, tuple[str, ...]]:
     """Return globs of the images of validation and test, where a folder names the split."""
-    globs: dict[str, tuple[str, ...]] = {}
-    for split in ("validation", "test"):
-        made = []
-        for value in patterns.splits.get(split, ()):
-            start = patterns.images.partition("{split}")
-            rest = start[2].partition("/")
-            made.append(re.sub(r"\*\*/|\{\w+\}", "*", f"{start[0]}{value}{rest[0]}/*"))
-        if made:
-            globs[split] = tuple(made)
-    return globs
+    before, _, behind = patterns.images.partition("{split}")
+    ends = re.sub(r"\*\*/|\{\w+\}", "*", before), behind.partition("/")[0]
+    return {
+        split: tuple(f"{ends[0]}{value}{ends[1]}/*" for value in values)
+        for split, values in patterns.splits.items()
+        if split != "train"
+    }
 
 
-def _on_one(
-    place: Place, label: str, keys: dict[str, str], bands: BandFiles | None, others: tuple[str, ...]
-) -> Found:
-    """Return images that one label file serves."""
-    stems = [PurePosixPath(key).stem.removesuffix(MARK) for key in keys]
-    unique = len(set(stems)) == len(stems) and all(stems)
-    ends = stems if unique else [str(PurePosixPath(key).with_suffix("")).removesuffix(MARK) for key in keys]
-    patterns = patterns_of([(key, f"labels/{end}.tif") for key, end in zip(keys, ends, strict=True)])
-    what = "polygons" if is_vector(label) else "one label raster"
-    return Found(
-        (patterns.images,) if bands is None else bands.patterns(patterns.images),
-        label,
-        tuple((image, label) for image in keys.values()),
-        shared=True,
-        splits=_globs(patterns),
-        why_images=counted(len(keys), "image"),
-        why_labels=f"{what} for all images, placed by georeference",
-        others=others,
-    )
-
-
-def named_drivers(found: Found) -> tuple[str, ...]:
-    """Return the GDAL drivers that the images and labels need to be named."""
-    return tuple(dict.fromkeys(d for path in (*found.images, found.labels) for d in drivers_of(path)))
+def _image_patterns(scenes: Sequence[str]) -> Patterns:
+    """Return the pattern of images that one label serves: the stem is the name, if it tells them apart."""
+    stems = [PurePosixPath(scene).stem.removesuffix(MARK) for scene in scenes]
+    whole = [scene.removesuffix(PurePosixPath(scene).suffix).removesuffix(MARK) for scene in scenes]
+    ends = stems if len(set(stems)) == len(stems) and all(stems) else whole
+    return patterns_of([(scene, f"labels/{end}.tif") for scene, end in zip(scenes, ends, strict=True)])
