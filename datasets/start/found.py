@@ -16,7 +16,7 @@ from segmenter.raster import outlines
 from ..files import few, files_under
 from ..folder import pattern_regex
 from .names import MARK, BandFiles, Patterns, band_files, pair, patterns_of, role_of
-from .sight import Sorted, is_raster, look_at, sort_files
+from .sight import Sorted, look_at, sort_files
 
 _LEAST_ROLE = 0.02
 """Share of the pairs that another spelling of names must have to be used, too."""

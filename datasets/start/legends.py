@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 
 from segmenter.base.errors import SegmenterError
 from segmenter.base.files import read_regular
 from segmenter.grid.labels import Colour
 
-LEGENDS = (".qml", ".clr", ".txt", ".csv", ".xml", ".tsv")
-_MOST_BYTES = 1 << 20
-_MOST_ENTRIES = 300
-_NUMBER = re.compile(r"\d{1,5}")
+_ENDINGS = (".qml", ".clr", ".txt", ".csv", ".xml", ".tsv")
+_MOST_BYTES, _MOST_LINES, _LONGEST_NAME = 1 << 20, 300, 60
+_CODE = re.compile(r"(\d{1,5})(?:\.0*)?")
 _HEX = re.compile(r"#?([0-9A-Fa-f]{6})(?:[0-9A-Fa-f]{2})?")
 
 
@@ -30,90 +29,62 @@ class Entry:
 
 @dataclass(frozen=True)
 class Legend:
-    """Classes that a file names.
-
-    Attributes:
-        file: relative path.
-    """
+    """Classes that a file names."""
 
     file: str = ""
-    entries: tuple[Entry, ...] = field(default=())
+    entries: tuple[Entry, ...] = ()
 
-    def of_code(self, code: int) -> Entry | None:
-        """Return the entry of a code."""
-        return next((entry for entry in self.entries if entry.code == code), None)
+    def entry(self, value: int, *, colours: bool) -> Entry | None:
+        """Return the entry of a code, or of a colour as 0xrrggbb."""
+        wanted = (value >> 16, value >> 8 & 255, value & 255) if colours else value
+        return next(
+            (each for each in self.entries if (each.colour if colours else each.code) == wanted), None
+        )
 
-    def of_colour(self, colour: Colour) -> Entry | None:
-        """Return the entry of a colour."""
-        return next((entry for entry in self.entries if entry.colour == colour), None)
 
-
-def find_legend(root: Path, files: Sequence[str], values: Iterable[int], *, colours: bool) -> Legend:
-    """Return the legend that names the most of the values, at least half of them; else an empty one.
-
-    Args:
-        values: codes, or colours as numbers 0xrrggbb, of the labels.
-        colours: the values are colours.
-    """
-    wanted, best, most = list(values), Legend(), 0
+def find_legend(root: Path, files: Sequence[str], values: Sequence[int], *, colours: bool) -> Legend:
+    """Return the legend that names the most of the values, at least half of them; else an empty one."""
+    best, most = Legend(), (len(values) + 1) // 2
     for file in files:
-        if Path(file).suffix.lower() not in LEGENDS:
+        if PurePosixPath(file).suffix.lower() not in _ENDINGS:
             continue
         try:
             text = read_regular(root / file, _MOST_BYTES).decode("utf-8-sig")
         except (SegmenterError, UnicodeError):
             continue
-        legend = Legend(file, tuple(_entries(file, text, 0 if colours else len(wanted))))
-        ask = legend.of_code if not colours else lambda v: legend.of_colour((v >> 16, v >> 8 & 255, v & 255))  # noqa: B023
-        named = sum(ask(value) is not None for value in wanted)
-        if named > most and 2 * named >= len(wanted):
+        legend = Legend(file, tuple(_entries(text, 0 if colours else len(values))))
+        named = sum(legend.entry(value, colours=colours) is not None for value in values)
+        if named >= most + bool(best.entries):
             best, most = legend, named
     return best
 
 
-def _entries(file: str, text: str, least: int) -> Iterator[Entry]:
+def _entries(text: str, values: int) -> Iterator[Entry]:
     if text.lstrip().startswith("<"):
         yield from _of_xml(text)
         return
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    if len(lines) > _MOST_ENTRIES or file.rpartition("/")[2].startswith("."):
+    if len(lines) > _MOST_LINES:
         return
     found = [entry for line in lines if (entry := _of_line(line)) is not None]
-    if found:
-        yield from found
-    elif least and least <= len(lines) and all(re.fullmatch(r"[^\W\d][^/\\.,;:]*", line) for line in lines):
-        yield from (Entry(line, code) for code, line in enumerate(lines))
+    names_alone = 0 < values <= len(lines) and all(
+        re.fullmatch(r"[^\W\d][^/\\.,;:]*", line) for line in lines
+    )
+    yield from found or (Entry(_name(line), code) for code, line in enumerate(lines) if names_alone)
 
 
 def _of_line(line: str) -> Entry | None:
-    """Return the entry of a line with a code, or three numbers or a hex colour, and a name; None if it has none."""
-    cells = [cell.strip(" \"'[](){}") for cell in re.split(r"[,;\t]|[:=]\s|\s{2,}", line)]
-    if len(cells) < 2:
-        cells = line.replace(":", " ").replace("=", " ").split()
-        if len(cells) >= 2 and not _NUMBER.fullmatch(cells[-1]) and _NUMBER.fullmatch(cells[0]):
-            numbers = [cell for cell in cells if _NUMBER.fullmatch(cell)]
-            cells = [*numbers, " ".join(cell for cell in cells if not _NUMBER.fullmatch(cell))]
-    cells = [cell for cell in cells if cell]
-    numbers = [int(cell) for cell in cells if _NUMBER.fullmatch(cell)]
-    hexes = [cell for cell in cells if _HEX.fullmatch(cell) and not _NUMBER.fullmatch(cell)]
-    names = [
-        cell
-        for cell in cells
-        if not _NUMBER.fullmatch(cell) and cell not in hexes and re.search(r"[^\W\d]", cell)
-    ]
-    if not names:
+    """Return the entry of a line with a name and a code, three numbers of a colour, or both; else None."""
+    cells = [cell.strip(" \"'[](){}") for cell in re.split(r"[,;\t]|[:=]\s|(?<=\d)\s+|\s+(?=\d)", line)]
+    numbers = [int(cell) for cell in cells if re.fullmatch(r"\d{1,5}", cell)]
+    words = [cell for cell in cells if re.search(r"[^\W\d]", cell) and not _HEX.fullmatch(cell)]
+    hexes = [colour for cell in cells if re.search(r"\D", cell) and (colour := _colour(cell))]
+    if not words or len(numbers) == 2:
         return None
-    name = _plain(names[0])
-    colour = _colour(hexes[0]) if hexes else _triple(numbers)
-    if len(numbers) in (1, 4, 5):
-        return Entry(name, numbers[0], colour if hexes or len(numbers) < 4 else _triple(numbers[1:4]))
-    return Entry(name, None, colour) if colour is not None else None
-
-
-def _triple(numbers: Sequence[int]) -> Colour | None:
-    if len(numbers) < 3 or max(numbers[:3]) > 255:
-        return None
-    return numbers[0], numbers[1], numbers[2]
+    rgb = numbers[-3:] if len(numbers) in (3, 4) else numbers[1:4]
+    triple = (rgb[0], rgb[1], rgb[2]) if len(rgb) == 3 and max(rgb) <= 255 else None
+    code, colour = numbers[0] if len(numbers) in (1, 4, 5) else None, hexes[0] if hexes else triple
+    return Entry(_name(words[0]), code, colour) if code is not None or colour is not None else None
 
 
 def _colour(text: str | None) -> Colour | None:
@@ -121,52 +92,46 @@ def _colour(text: str | None) -> Colour | None:
     return None if match is None else (int(match[1][:2], 16), int(match[1][2:4], 16), int(match[1][4:], 16))
 
 
-def _plain(text: str) -> str:
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:60]
+def _name(text: str) -> str:
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:_LONGEST_NAME]
 
 
 def _of_xml(text: str) -> Iterator[Entry]:
     """Yield the entries of a QGIS style, or of GDAL's category names and attribute table."""
-    if "<!ENTITY" in text:
-        return
     try:
-        tree = ET.fromstring(text.replace("<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>", ""))
+        tree = ET.fromstring(re.sub(r"<!DOCTYPE qgis[^>\[]*>", "", text) if "<!ENTITY" not in text else "")
     except ET.ParseError:
         return
-    for tag in ("paletteEntry", "item"):
-        for each in tree.iter(tag):
-            value, name = each.get("value", ""), _plain(each.get("label") or "")
-            if re.fullmatch(r"\d{1,5}(\.0*)?", value) and name:
-                yield Entry(name, int(float(value)), _colour(each.get("color")))
-    for code, each in enumerate(tree.iter("Category")):
-        if each.text and each.text.strip():
-            yield Entry(_plain(each.text), code)
-    yield from _of_table(tree)
+    for each in (*tree.iter("paletteEntry"), *tree.iter("item")):
+        if (code := _CODE.fullmatch(each.get("value", ""))) and each.get("label"):
+            yield Entry(_name(each.get("label", "")), int(code[1]), _colour(each.get("color")))
+    for number, each in enumerate(tree.iter("Category")):
+        if (each.text or "").strip():
+            yield Entry(_name(each.text or ""), number)
+    for table in tree.iter("GDALRasterAttributeTable"):
+        yield from _of_table(table)
 
 
-def _of_table(tree: ET.Element) -> Iterator[Entry]:
-    """Yield the rows of GDAL's raster attribute table; usages: 2 name, 3 lowest and 5 exact value, 6 … 8 colour."""
-    table = next(tree.iter("GDALRasterAttributeTable"), None)
-    if table is None:
-        return
-    usage = [each.findtext("Usage", "0") for each in table.iter("FieldDefn")]
-    titles = [each.findtext("Name", "").lower() for each in table.iter("FieldDefn")]
-    value = next((i for i, u in enumerate(usage) if u in ("5", "3")), None)
-    value = next((i for i, t in enumerate(titles) if t == "value"), None) if value is None else value
-    name = next((i for i, u in enumerate(usage) if u == "2"), None)
-    name = (
-        next((i for i, t in enumerate(titles) if t in ("class", "name", "class_name")), None)
-        if name is None
-        else name
-    )
+def _of_table(table: ET.Element) -> Iterator[Entry]:
+    """Yield the rows of GDAL's raster attribute table, whose columns have usages or usual titles."""
+    columns = [
+        (each.findtext("Usage", ""), each.findtext("Name", "").lower()) for each in table.iter("FieldDefn")
+    ]
+
+    def column(usages: str, *titles: str) -> int | None:
+        return next(
+            (i for i, (usage, title) in enumerate(columns) if usage in usages.split() or title in titles),
+            None,
+        )
+
+    value, name = column("5 3", "value"), column("2", "class", "class_name", "name")
+    rgb = [column(usage) for usage in "678"]
     if value is None or name is None:
         return
     for row in table.iter("Row"):
         cells = [cell.text or "" for cell in row.iter("F")]
-        if len(cells) != len(usage) or not re.fullmatch(r"\d{1,5}(\.0*)?", cells[value]):
-            continue
-        rgb = [cells[usage.index(u)] for u in ("6", "7", "8") if u in usage]
-        colour = (
-            _triple([int(c) for c in rgb]) if len(rgb) == 3 and all(map(_NUMBER.fullmatch, rgb)) else None
-        )
-        yield Entry(_plain(cells[name]), int(float(cells[value])), colour)
+        if len(cells) == len(columns) and (code := _CODE.fullmatch(cells[value])) and cells[name].strip():
+            parts = [cells[i] for i in rgb if i is not None]
+            whole = len(parts) == 3 and all(part.isdecimal() and int(part) < 256 for part in parts)
+            colour = (int(parts[0]), int(parts[1]), int(parts[2])) if whole else None
+            yield Entry(_name(cells[name]), int(code[1]), colour)

@@ -179,7 +179,7 @@ def _value_choices(
 ) -> Iterator[Choice]:
     values = count_values(place.root, {label: headers.labels[label] for _, label in pairs})
     colours = values.encoding == "colours"
-    legend = find_legend(place.root, place.paths, values.pixels, colours=colours)
+    legend = find_legend(place.root, place.paths, list(values.pixels), colours=colours)
     if not legend.entries:
         legend = known_legend(" ".join((*found.images, found.labels)), values.pixels, colours=colours)
     yield from class_choices(values, legend, partial(empty_share, place.root, pairs, colours=colours))

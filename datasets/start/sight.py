@@ -5,28 +5,26 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError, SegmenterError
 from segmenter.base.finding import is_vector
 from segmenter.grid.geometry import Window
 from segmenter.raster import LabelRaster, RasterInfo, open_raster
 
-RASTERS = (".tif", ".tiff", ".png", ".jpg", ".jpeg", ".jp2")
+_RASTERS = (".tif", ".tiff", ".png", ".jpg", ".jpeg", ".jp2")
 _WINDOW = 1024
 """Side of the window whose values are looked at."""
-_FREQUENT = 32
-"""Values that nearly all pixels of a label raster have."""
-_LABEL_SHARE, _LABEL_FLAT = 0.9, 0.6
-"""Shares from which a raster looks like labels: of pixels with a frequent value, and of equal neighbours."""
-_SAMPLES, _MOST_GROUPS = 6, 60
-_PURE = 0.97
-"""Share of the files looked at that agree in their groups, from which no other grouping is tried."""
+_FREQUENT, _LABEL_SHARE, _LABEL_FLAT = 32, 0.9, 0.6
+"""Labels have few values: shares of pixels with one of the most frequent ones, and of equal neighbours."""
+_SAMPLES, _MOST_GROUPS, _PURE = 6, 60, 0.97
+"""Files looked at in a group, groups, and the share that agrees from which no other grouping is tried."""
 
 
 @dataclass(frozen=True)
@@ -34,27 +32,18 @@ class Sight:
     """One raster file.
 
     Attributes:
-        path: relative to the root.
         info: its header; None if it cannot be read.
-        frequent: share of pixels that have one of the most frequent values.
-        flat: share of horizontal neighbours that are equal.
+        is_label: the values look like classes.
         error: why it cannot be read.
     """
 
-    path: str
     info: RasterInfo | None
-    frequent: float = 0.0
-    flat: float = 0.0
+    is_label: bool = False
     error: str = ""
-
-    @property
-    def is_label(self) -> bool:
-        """True if the values look like classes."""
-        return self.frequent >= _LABEL_SHARE and self.flat >= _LABEL_FLAT
 
 
 def drivers_of(path: str) -> tuple[str, ...]:
-    """Return the GDAL drivers that a file needs to be named."""
+    """Return the GDAL drivers that must be named for a file."""
     return ("JP2OpenJPEG",) if path.lower().endswith(".jp2") else ()
 
 
@@ -64,33 +53,32 @@ def look_at(root: Path, path: str) -> Sight:
     try:
         with open_raster(file, (1,), drivers=drivers) as raster:
             info = raster.info
-        plain = info.count - len(info.alpha)
-        if info.count > 4 or plain == 2 or np.dtype(info.dtype).kind not in "uib":
-            return Sight(path, info)
+        if info.count > 4 or info.count - len(info.alpha) == 2 or np.dtype(info.dtype).kind not in "uib":
+            return Sight(info)
         with LabelRaster(file, drivers=drivers) as label:
-            size = info.size
-            height, width = min(size.height, _WINDOW), min(size.width, _WINDOW)
-            middle = Window((size.height - height) // 2, (size.width - width) // 2, height, width)
-            raw, _ = label.stored(middle)
+            height, width = (min(side, _WINDOW) for side in (info.size.height, info.size.width))
+            top, left = (info.size.height - height) // 2, (info.size.width - width) // 2
+            raw, _ = label.stored(Window(top, left, height, width))
     except SegmenterError as error:
-        return Sight(path, None, error=str(error))
-    if raw.ndim == 3:
-        r, g, b = (raw[..., i].astype(np.int64) for i in range(3))
-        raw = (r << 32) | (g << 16) | b
-    _, counts = np.unique(raw, return_counts=True)
-    frequent = np.sort(counts)[::-1][:_FREQUENT].sum() / raw.size
-    flat = float((raw[:, 1:] == raw[:, :-1]).mean()) if raw.shape[1] > 1 else 1.0
-    return Sight(path, info, float(frequent), flat)
+        return Sight(None, error=str(error))
+    values = packed(raw)
+    counts = np.sort(np.unique(values, return_counts=True)[1])
+    flat = float((values[:, 1:] == values[:, :-1]).mean()) if values.shape[1] > 1 else 1.0
+    frequent = float(counts[-_FREQUENT:].sum() / values.size)
+    return Sight(info, frequent >= _LABEL_SHARE and flat >= _LABEL_FLAT)
+
+
+def packed(raw: NDArray[Any]) -> NDArray[Any]:
+    """Return (H, W) codes unchanged, and (H, W, 3) colours as numbers 0xrrggbb."""
+    if raw.ndim == 2:
+        return raw
+    r, g, b = (raw[..., i].astype(np.int64) for i in range(3))
+    return (r << 16) | (g << 8) | b
 
 
 def in_hash_order(paths: Sequence[str]) -> list[str]:
     """Return paths in an order that is arbitrary but the same on every machine."""
     return sorted(paths, key=lambda path: hashlib.sha256(path.encode("utf-8", "surrogateescape")).digest())
-
-
-def is_raster(path: str) -> bool:
-    """Return whether a file has the ending of a raster."""
-    return PurePosixPath(path).suffix.lower() in RASTERS
 
 
 # ----------------------------------------------------------------------------------------------- labels or not
@@ -103,51 +91,41 @@ class Sorted:
     Attributes:
         images, labels: relative paths of rasters.
         vectors: relative paths of polygon files.
-        unreadable: faults of the files looked at, by path.
         looked: sight of the files looked at, by path.
     """
 
     images: tuple[str, ...]
     labels: tuple[str, ...]
     vectors: tuple[str, ...]
-    unreadable: dict[str, str]
     looked: dict[str, Sight]
 
+    @property
+    def unreadable(self) -> list[str]:
+        """Files looked at that cannot be read."""
+        return [path for path, sight in self.looked.items() if sight.info is None]
 
-def sort_files(root: Path, paths: Sequence[str], labels: Callable[[str], bool] | None = None) -> Sorted:
+
+def sort_files(root: Path, paths: Sequence[str], is_label: Callable[[str], bool] | None = None) -> Sorted:
     """Sort files into images and labels, looking at a few of each group of like names.
 
     Several ways to group are tried: by folder, by the last or first part of the name, by the whole name. The
     first one whose groups are each of one kind is used.
 
     Args:
-        labels: tells the labels, if the user named them; then only images are looked at.
+        is_label: tells the labels, if the user named them; then only images are looked at.
 
     Raises:
-        DatasetError: no raster of a group can be read.
+        DatasetError: no raster can be read.
     """
-    rasters = [path for path in paths if is_raster(path)]
-    vectors = tuple(path for path in paths if is_vector(path))
+    rasters = [path for path in paths if PurePosixPath(path).suffix.lower() in _RASTERS]
+    named = [path for path in rasters if is_label is not None and is_label(path)]
     looked: dict[str, Sight] = {}
-    if labels is not None:
-        named = tuple(path for path in rasters if labels(path))
-        rest = [path for path in rasters if not labels(path)]
-        kinds = _kinds(root, rest, looked)
-        images = tuple(path for path in rest if not kinds.get(path)) or tuple(rest)
-        return Sorted(images, named, tuple(filter(labels, vectors)), _faults(looked), looked)
-    kinds = _kinds(root, rasters, looked)
-    readable = [path for path in rasters if path in kinds]
-    return Sorted(
-        tuple(path for path in readable if not kinds[path]),
-        tuple(path for path in readable if kinds[path]),
-        vectors,
-        _faults(looked),
-        looked,
-    )
-
-
-def _faults(looked: dict[str, Sight]) -> dict[str, str]:
-    return {path: sight.error for path, sight in looked.items() if sight.info is None}
+    rest = sorted(set(rasters) - set(named))
+    kinds = _kinds(root, rest, looked)
+    images = [path for path in rest if kinds.get(path) is False]
+    labels = named if is_label is not None else [path for path in rest if kinds.get(path)]
+    vectors = tuple(path for path in paths if is_vector(path) and (is_label is None or is_label(path)))
+    return Sorted(tuple(rest if named and not images else images), tuple(labels), vectors, looked)
 
 
 def _kinds(root: Path, rasters: Sequence[str], looked: dict[str, Sight]) -> dict[str, bool]:
@@ -156,59 +134,47 @@ def _kinds(root: Path, rasters: Sequence[str], looked: dict[str, Sight]) -> dict
     for groups in _groupings(rasters):
         kinds, agreeing, seen = dict[str, bool](), 0, 0
         for members in groups:
-            sights = []
+            votes: list[bool] = []
             for path in in_hash_order(members):
-                looked.setdefault(path, look_at(root, path))
-                sights += [looked[path]] if looked[path].info is not None else []
-                if len(sights) == _SAMPLES:
+                looked[path] = looked.get(path) or look_at(root, path)
+                votes += [looked[path].is_label] * (looked[path].info is not None)
+                if len(votes) == _SAMPLES:
                     break
-            if not sights:
-                continue
-            votes = sum(sight.is_label for sight in sights)
-            kinds |= dict.fromkeys(members, 2 * votes > len(sights))
-            agreeing, seen = agreeing + max(votes, len(sights) - votes), seen + len(sights)
-        both = len(set(kinds.values())) == 2
-        pure = agreeing / max(1, seen) + both
+            kinds |= dict.fromkeys(members if votes else (), 2 * sum(votes) > len(votes))
+            agreeing, seen = agreeing + max(sum(votes), len(votes) - sum(votes)), seen + len(votes)
+        pure = agreeing / max(1, seen) + (len(set(kinds.values())) == 2)
         if pure > best_pure:
             best, best_pure = kinds, pure
         if pure >= 1 + _PURE:
             break
     if rasters and not best:
-        first = next(sight for sight in looked.values())
+        first = next(iter(looked.values()))
         raise DatasetError(f"{root}: none of {len(looked)} rasters looked at can be read; {first.error}")
     return best
 
 
 def _groupings(paths: Sequence[str]) -> Iterator[list[list[str]]]:
-    """Yield groupings of paths, of at most `_MOST_GROUPS` groups; at last single files, if they are few."""
-    pure = [PurePosixPath(path) for path in paths]
-    tails = Counter(_tail(path.stem) for path in pure)
-    heads = Counter(_head(path.stem) for path in pure)
+    """Yield groupings of paths of at most `_MOST_GROUPS` groups."""
+    words = {path: re.split(r"[_\-. ]", PurePosixPath(path).stem) for path in paths}
+    often = {end: Counter(each[end] for each in words.values()) for end in (-1, 0)}
     least = max(2, len(paths) // 20)
 
-    def often(counts: Counter[str], part: Callable[[str], str], path: PurePosixPath) -> str:
-        return part(path.stem) if counts[part(path.stem)] >= least else ""
+    def word(path: str, end: int) -> str:
+        return words[path][end] if often[end][words[path][end]] >= least else ""
 
-    ways: tuple[Callable[[PurePosixPath], object], ...] = (
-        lambda path: (path.parent, path.suffix.lower()),
-        lambda path: (path.parent.name, path.suffix.lower()),
-        partial(lambda path: (often(tails, _tail, path), path.suffix.lower())),
-        partial(lambda path: (often(heads, _head, path), path.suffix.lower())),
-        lambda path: (path.stem, path.suffix.lower()),
-        lambda path: (path.parent, often(tails, _tail, path), path.suffix.lower()),
-        lambda path: path,
+    ways: tuple[Callable[[str, PurePosixPath], Hashable], ...] = (
+        lambda path, pure: pure.parent,
+        lambda path, pure: pure.parent.name,
+        lambda path, pure: word(path, -1),
+        lambda path, pure: word(path, 0),
+        lambda path, pure: pure.stem,
+        lambda path, pure: (pure.parent, word(path, -1)),
+        lambda path, pure: path,
     )
     for way in ways:
-        groups: dict[object, list[str]] = {}
-        for path in pure:
-            groups.setdefault(way(path), []).append(path.as_posix())
+        groups: dict[Hashable, list[str]] = {}
+        for path in paths:
+            pure = PurePosixPath(path)
+            groups.setdefault((way(path, pure), pure.suffix.lower()), []).append(path)
         if len(groups) <= _MOST_GROUPS:
             yield list(groups.values())
-
-
-def _tail(stem: str) -> str:
-    return re.split(r"[_\-. ]", stem)[-1]
-
-
-def _head(stem: str) -> str:
-    return re.split(r"[_\-. ]", stem)[0]
