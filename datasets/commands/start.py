@@ -5,16 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from segmenter.base.errors import ConfigError, counted, plain, run_tool, shortened
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.options import positive
-from segmenter.base.terminal import enduring_output, words_aside
+from segmenter.base.terminal import aligned, enduring_output, words_aside
 
 if TYPE_CHECKING:
     from ..start.choice import Choice
@@ -34,17 +35,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         recipe = given.output or Path(f"{_name(given.data)}.yaml")
         page = given.page or recipe.with_suffix(".html")
-        if given.explain is None:
-            for path in (recipe, page):
-                check_free(path)
-        request = Request(given.hours, given.gpus, recipe.stem)
+        for path in (recipe, page) if given.explain is None else ():
+            check_free(path)  # before any work is done
         seen = look(given.data, given.labels)
-        choices = (*seen, *plan(seen, request))
-        if given.explain is not None:
-            print(_explained(given.explain, seen, choices))
-        else:
-            print(_table(choices))
+        choices = (*seen, *plan(seen, Request(given.hours, given.gpus, recipe.stem)))
+        if given.explain is None:
             _write(given, choices, recipe, page)
+        else:
+            print(_explained(given.explain, seen, choices))
         if given.json:
             told = [vars(choice) for choice in choices if given.explain in (None, choice.key)]
             print(json.dumps(told, ensure_ascii=False), file=answer, flush=True)
@@ -52,47 +50,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _write(given: argparse.Namespace, choices: Sequence[Choice], recipe: Path, page: Path) -> None:
-    """Check the dataset, then write recipe and page."""
+    """Check the dataset, print the settings, and write recipe and page."""
     from segmenter.base.files import write_whole
+    from segmenter.config.reading import recipe_from
 
     from .. import load_dataset
     from ..check import check_dataset
     from ..start.page import start_page
-    from ..start.recipe_file import recipe_of, recipe_text, write_recipe
+    from ..start.recipe_file import nested, recipe_text
 
-    planned = recipe_of(choices, recipe.stem)
+    planned = recipe_from({"name": recipe.stem, **nested(choices)}, "the plan")
     dataset = load_dataset(planned)
     report = check_dataset(dataset)
     html = start_page(planned, choices, dataset, report)
-    command = ["segmenter start", str(given.data), *(["--labels", str(given.labels)] if given.labels else [])]
-    write_recipe(recipe, recipe_text(choices, " ".join(command)))
+    labels = [] if given.labels is None else ["--labels", str(given.labels)]
+    text = recipe_text(choices, shlex.join(["segmenter", "start", str(given.data), *labels]))
+    print(_table(choices))
+    write_whole(recipe, text.encode())
     write_whole(page, html.encode())
     if report.findings:
-        print(f"{counted(len(report.findings), 'finding')}: {invocation('datasets')} check {recipe}")
+        print(plain(f"{counted(len(report.findings), 'finding')}: {invocation('datasets')} check {recipe}"))
     print(plain(f"written: {recipe}, and {page} with pictures: look at it first"))
     print(plain(f"then: {invocation('train')} {recipe}"))
 
 
 def _table(choices: Sequence[Choice]) -> str:
     """Return the settings, their values and reasons as a table."""
-    from segmenter.base.terminal import aligned
-
     rows = []
     for choice in choices:
-        reason = shortened(choice.reason, _REASON)
-        rows.append([choice.key, shortened(plain(_shown(choice)), _WIDE), plain(reason)])
-        if choice.other:
-            rows.append(["", "", plain(f"or: {shortened(choice.other, _REASON)}")])
+        texts = [choice.reason, *([f"or: {choice.other}"] if choice.other else [])]
+        heads = [[choice.key, shortened(_shown(choice.value), _WIDE)], ["", ""]]
+        rows += [[*head, plain(shortened(text, _REASON))] for head, text in zip(heads, texts, strict=False)]
     return "\n".join(aligned(["setting", "value", "reason"], rows, left=3))
 
 
-def _shown(choice: Choice) -> str:
-    value = choice.value
+def _shown(value: Any) -> str:
+    """Return a value in short: of classes their names."""
     if isinstance(value, list):
-        return ", ".join(
-            str(each["name"]) if isinstance(each, dict) and "name" in each else str(each) for each in value
-        )
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, bool)) else str(value)
+        return ", ".join(_shown(each.get("name", each) if isinstance(each, dict) else each) for each in value)
+    return plain(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 def _explained(key: str, seen: Sequence[Choice], choices: Sequence[Choice]) -> str:
@@ -105,14 +101,12 @@ def _explained(key: str, seen: Sequence[Choice], choices: Sequence[Choice]) -> s
     choice = by_key.get(key)
     if choice is None:
         near = get_close_matches(key, by_key, 1, 0.5)
-        meant = f"; did you mean {near[0]}?" if near else ""
-        raise ConfigError(
-            f"--explain {key}: expected a planned setting{meant}; there are {', '.join(by_key)}"
-        )
-    source = "seen in the files" if choice in seen else "a rule of the plan"
-    lines = [f"{key}: {_shown(choice)}", f"reason: {choice.reason}"]
+        meant = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(by_key)}"
+        raise ConfigError(f"--explain {key}: expected a planned setting, nothing was planned for it{meant}")
+    lines = [f"{key}: {_shown(choice.value)}", f"reason: {choice.reason}"]
     lines += [f"or: {choice.other}"] if choice.other else []
-    return "\n".join(map(plain, [*lines, f"source: {source}"]))
+    lines.append("source: " + ("seen in the files" if choice in seen else "a rule of the plan"))
+    return "\n".join(map(plain, lines))
 
 
 def _name(data: Path) -> str:

@@ -5,103 +5,65 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from segmenter.grid.labels import Colour
-
 from ..classes import POTSDAM
 from .legends import Entry, Legend
 
-
-def _codes(first: int, names: str) -> tuple[Entry, ...]:
-    return tuple(Entry(name.strip(), code) for code, name in enumerate(names.split(","), start=first))
-
-
-def _colours(**names: str) -> tuple[Entry, ...]:
-    return tuple(
-        Entry(name.replace("_", " "), None, (int(hexa[:2], 16), int(hexa[2:4], 16), int(hexa[4:], 16)))
-        for name, hexa in names.items()
-    )
-
-
-_KNOWN: tuple[tuple[str, str, tuple[Entry, ...]], ...] = (
-    (
-        "LoveDA",
+_CODES = {
+    "LoveDA": (
         r"images_png/.*masks_png/",
-        _codes(0, "no-data, background, building, road, water, barren, forest, agriculture"),
+        "0 no-data, 1 background, 2 building, 3 road, 4 water, 5 barren, 6 forest, 7 agriculture",
     ),
-    (
-        "OpenEarthMap",
+    "OpenEarthMap": (
         r"\{folder\}/images/.*\{folder\}/labels/",
-        _codes(
-            0, "unknown, bareland, rangeland, developed space, road, tree, water, agriculture land, building"
-        ),
+        "0 unknown, 1 bareland, 2 rangeland, 3 developed space, 4 road, 5 tree, 6 water, 7 agriculture land, "
+        "8 building",
     ),
-    (
-        "FLAIR",
-        r"IMG_\{name\}.*MSK_\{name\}",
-        _codes(
-            1,
-            "building, pervious surface, impervious surface, bare soil, water, coniferous, deciduous, brushwood, "
-            "vineyard, herbaceous vegetation, agricultural land, plowed land, swimming pool, snow, clear cut, "
-            "mixed, ligneous, greenhouse, other",
-        ),
+    "FLAIR": (
+        r"IMG_.*MSK_",
+        "1 building, 2 pervious surface, 3 impervious surface, 4 bare soil, 5 water, 6 coniferous, 7 deciduous, "
+        "8 brushwood, 9 vineyard, 10 herbaceous vegetation, 11 agricultural land, 12 plowed land, "
+        "13 swimming pool, 14 snow, 15 clear cut, 16 mixed, 17 ligneous, 18 greenhouse, 19 other",
     ),
-    (
-        "CamVid",
-        r"\{split\}/.*\{split\}annot/",
-        _codes(
-            0,
-            "sky, building, pole, road, pavement, tree, sign, fence, car, pedestrian, bicyclist, unlabelled",
-        ),
+    "CamVid": (
+        r"\{split\}annot/",
+        "0 sky, 1 building, 2 pole, 3 road, 4 pavement, 5 tree, 6 sign, 7 fence, 8 car, 9 pedestrian, "
+        "10 bicyclist, 11 unlabelled",
     ),
-    (
-        "DeepGlobe",
-        "",
-        _colours(
-            urban_land="00ffff",
-            agriculture="ffff00",
-            rangeland="ff00ff",
-            forest="00ff00",
-            water="0000ff",
-            barren="ffffff",
-            unknown="000000",
-        ),
-    ),
-    (
-        "aerial imagery of Dubai",
-        "",
-        _colours(
-            building="3c1098",
-            land="8429f6",
-            road="6ec1e4",
-            vegetation="fedd3a",
-            water="e2a929",
-            unlabelled="9b9b9b",
-        ),
-    ),
-    ("ISPRS", "", tuple(Entry(each.name, None, each.colour) for each in POTSDAM.classes)),
-)
-"""Title, regular expression on the two patterns, classes. Sources: the datasets' own descriptions.
-
-Colours tell a dataset by themselves, where most of its list occurs; codes only together with its names.
-"""
+}
+"""Title: regular expression on both patterns, and classes. Source: the datasets' own descriptions."""
+_COLOURS = {
+    "DeepGlobe": "00ffff urban land, ffff00 agriculture, ff00ff rangeland, 00ff00 forest, 0000ff water, "
+    "ffffff barren, 000000 unknown",
+    "Dubai": "3c1098 building, 8429f6 land, 6ec1e4 road, fedd3a vegetation, e2a929 water, 9b9b9b unlabelled",
+    "ISPRS": ", ".join("{:02x}{:02x}{:02x} ".format(*each.colour) + each.name for each in POTSDAM.classes),
+}
+_MOST_OTHERS = 2
+"""Values of labels that a list of colours may lack, and colours of it that labels may."""
 
 
 def known_legend(patterns: str, values: Iterable[int], *, colours: bool) -> Legend:
     """Return the list of a published dataset; an empty one if the files are of none that is known.
+
+    Colours tell a dataset by themselves, codes only together with its names.
 
     Args:
         patterns: patterns of images and labels, in one text.
         values: codes, or colours as numbers 0xrrggbb.
     """
     wanted = set(values)
-    for title, marks, entries in _KNOWN:
-        own = {_packed(each.colour) if colours else each.code for each in entries} - {None}
-        if colours and not marks and len(own & wanted) >= max(4, len(own) - 2) and len(wanted - own) <= 2:
-            return Legend(f"{title}'s list", entries)
-        if not colours and marks and len(wanted) > 2 and wanted <= own and re.search(marks, patterns):
-            return Legend(f"{title}'s list", entries)
+    for title, (marks, text) in _CODES.items():
+        own = _read(text, 10)
+        if not colours and len(wanted) > 2 and wanted <= own.keys() and re.search(marks, patterns):
+            return Legend(f"{title}'s list", tuple(Entry(name, code) for code, name in own.items()))
+    for title, text in _COLOURS.items():
+        own = _read(text, 16)
+        lacking = max(len(own.keys() - wanted), len(wanted - own.keys()))
+        if colours and lacking <= _MOST_OTHERS:
+            entries = (Entry(name, None, (c >> 16, c >> 8 & 255, c & 255)) for c, name in own.items())
+            return Legend(f"{title}'s list", tuple(entries))
     return Legend()
 
 
-def _packed(colour: Colour | None) -> int | None:
-    return None if colour is None else (colour[0] << 16) | (colour[1] << 8) | colour[2]
+def _read(text: str, base: int) -> dict[int, str]:
+    pairs = (each.split(maxsplit=1) for each in text.split(","))
+    return {int(value, base): name for value, name in pairs}

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 from pathlib import PurePosixPath
 
 from segmenter.base.errors import SegmenterError, counted
 from segmenter.config.datasets import Naic2020Config, PotsdamConfig
-from segmenter.grid.labels import ClassMap
+from segmenter.grid.scenes import Dataset
 
 from ..classes import NAIC2020_ROUND1, NAIC2020_ROUND2, POTSDAM_TEST
 from ..naic2020 import load_naic2020
@@ -17,91 +18,78 @@ from .found import Place
 from .sight import in_hash_order, look_at
 from .values import count_values
 
-_LOOKED_AT = 200
-_NAIC_SIDE = 256
-_LEAST_CODES = 6
-"""Codes of round 2 that labels must have, besides no other: 1, 2, 3 may be anybody's."""
+_LOOKED_AT, _NAIC_SIDE, _LEAST_CODES = 200, 256, 6
+"""Labels that are read; side of NAIC2020's tiles; codes of round 2 that labels must have, besides no other."""
 
 
-def published(place: Place) -> list[Choice] | None:
+def published(place: Place) -> tuple[Choice, ...] | None:
     """Return the settings of a published dataset; None if the files are of none."""
     if place.is_label is not None:
         return None
-    return _potsdam(place) or _naic2020(place)
-
-
-def _potsdam(place: Place) -> list[Choice] | None:
-    """Return Potsdam's settings: RGB before other bands, eroded labels before full ones."""
-    readings: list[tuple[PotsdamConfig, int]] = []
-    for images in ("RGB", "RGBIR", "IRRG"):
-        for labels in ("eroded", "full"):
-            data = {"kind": "potsdam", "root": place.text, "images": images, "labels": labels}
-            config = PotsdamConfig.model_validate({**data, "split": {}})
-            try:
-                readings.append((config, len(load_potsdam(config).scenes)))
-            except SegmenterError:
-                continue
-    if not readings:
-        return None
-    config, scenes = max(readings, key=lambda reading: reading[1])
-    sets = [
-        f"{other.images} with {other.labels} labels"
-        for other, n in readings
-        if other is not config and n == scenes
-    ]
-    names = {scene.name for scene in load_potsdam(config).scenes}
-    test = [name for name in POTSDAM_TEST if name in names]
-    yields = [
-        Choice("dataset.kind", "potsdam", f"{counted(scenes, 'scene')} named as ISPRS Potsdam's"),
-        Choice("dataset.root", place.text, f"{counted(len(place.paths), 'file')} below it"),
-        Choice("dataset.images", config.images, "the image set of the published scores", "; ".join(sets)),
-        Choice(
-            "dataset.labels",
-            config.labels,
-            "noBoundary labels lie there" if config.labels == "eroded" else "full labels lie there",
-        ),
-        Choice(
-            "dataset.classes", 6, "all of Potsdam's classes", "5 without clutter, as many published scores"
-        ),
-    ]
-    if test and len(test) < len(names):
-        yields.append(Choice("dataset.split.test", test, f"the published test scenes, {len(test)} of 14"))
-    return yields
-
-
-def _naic2020(place: Place) -> list[Choice] | None:
-    """Return NAIC2020's settings for tiles of its size whose labels hold its codes."""
-    endings = Counter(PurePosixPath(path).suffix.lower() for path in place.paths)
-    if not endings[".png"] or endings[".png"] != endings[".tif"] + endings[".tiff"]:
-        return None
-    labels = [path for path in in_hash_order(place.paths) if path.lower().endswith(".png")][:_LOOKED_AT]
-    infos = {path: sight.info for path in labels if (sight := look_at(place.root, path)).info is not None}
-    if not infos or any(info.size.height != _NAIC_SIDE or info.count != 1 for info in infos.values() if info):
-        return None
     try:
-        values = count_values(place.root, {path: info for path, info in infos.items() if info is not None})
-        for number, classes in ((1, NAIC2020_ROUND1), (2, NAIC2020_ROUND2)):
-            if _holds(values.pixels, classes, 2 if number == 1 else _LEAST_CODES):
-                data = {"kind": "naic2020", "root": place.text, "round": number}
-                dataset = load_naic2020(Naic2020Config.model_validate(data))
-                return [
-                    Choice(
-                        "dataset.kind",
-                        "naic2020",
-                        f"{counted(len(dataset.scenes), 'tile')} named as NAIC2020's",
-                    ),
-                    Choice("dataset.root", place.text, f"{counted(len(place.paths), 'file')} below it"),
-                    Choice(
-                        "dataset.round",
-                        number,
-                        f"codes {', '.join(map(str, values.pixels))} in {values.read} labels",
-                    ),
-                ]
+        return _potsdam(place) or _naic2020(place)
     except SegmenterError:
         return None
+
+
+def _head(kind: str, place: Place, dataset: Dataset, title: str) -> tuple[Choice, Choice]:
+    why = f"{counted(len(dataset.scenes), 'scene')} named as those of {title}"
+    root = Choice("dataset.root", place.text, f"{counted(len(place.paths), 'file')} below it")
+    return Choice("dataset.kind", kind, why), root
+
+
+def _potsdam(place: Place) -> tuple[Choice, ...] | None:
+    """Return Potsdam's settings: RGB before other bands, eroded labels before full ones."""
+    readings: dict[tuple[str, str], Dataset] = {}
+    for images, labels in product(("RGB", "RGBIR", "IRRG"), ("eroded", "full")):
+        data = {"kind": "potsdam", "root": place.text, "images": images, "labels": labels, "split": {}}
+        try:
+            readings[images, labels] = load_potsdam(PotsdamConfig.model_validate(data))
+        except SegmenterError:
+            continue
+    if not readings:
+        return None
+    images, labels = max(readings, key=lambda each: len(readings[each].scenes))
+    dataset = readings.pop((images, labels))
+    names = [scene.name for scene in dataset.scenes]
+    test = [name for name in POTSDAM_TEST if name in names]
+    split = Choice(
+        "dataset.split.test", test, f"the published test scenes, {len(test)} of {len(POTSDAM_TEST)}"
+    )
+    return (
+        *_head("potsdam", place, dataset, "ISPRS Potsdam"),
+        Choice(
+            "dataset.images",
+            images,
+            "it has labels",
+            ", ".join(sorted({each for each, _ in readings} - {images})),
+        ),
+        Choice(
+            "dataset.labels",
+            labels,
+            "eroded: the noBoundary set",
+            ", ".join(sorted({each for _, each in readings} - {labels})),
+        ),
+        Choice(
+            "dataset.classes", 6, "all of Potsdam's classes", "5, without clutter, as many published scores"
+        ),
+        *([split] if 0 < len(test) < len(names) else []),
+    )
+
+
+def _naic2020(place: Place) -> tuple[Choice, ...] | None:
+    """Return NAIC2020's settings for tiles of its size whose labels hold its codes."""
+    endings = Counter(PurePosixPath(path).suffix.lower() for path in place.paths)
+    labels = [path for path in in_hash_order(place.paths) if path.lower().endswith(".png")][:_LOOKED_AT]
+    infos = {path: info for path in labels if (info := look_at(place.root, path).info)}
+    size = {(info.size.height, info.size.width, info.count) for info in infos.values()}
+    if endings[".png"] != endings[".tif"] + endings[".tiff"] or size != {(_NAIC_SIDE, _NAIC_SIDE, 1)}:
+        return None
+    codes = set(count_values(place.root, infos).pixels)
+    for number, classes, least in ((1, NAIC2020_ROUND1, 2), (2, NAIC2020_ROUND2, _LEAST_CODES)):
+        if len(codes) >= least and codes <= {each.code for each in classes.classes}:
+            data = {"kind": "naic2020", "root": place.text, "round": number}
+            dataset = load_naic2020(Naic2020Config.model_validate(data))
+            why = f"codes {', '.join(map(str, sorted(codes)))} in {counted(len(infos), 'label')}"
+            return (*_head("naic2020", place, dataset, "NAIC2020"), Choice("dataset.round", number, why))
     return None
-
-
-def _holds(codes: dict[int, int], classes: ClassMap, least: int) -> bool:
-    known = {each.code for each in classes.classes}
-    return len(codes) >= least and set(codes) <= known

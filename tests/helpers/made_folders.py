@@ -15,7 +15,8 @@ from rasterio.errors import NotGeoreferencedWarning
 from datasets import load_dataset
 from datasets.start.choice import Choice
 from datasets.start.look import look
-from datasets.start.recipe_file import recipe_of
+from datasets.start.recipe_file import nested
+from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.grid.scenes import Dataset
 
@@ -84,7 +85,7 @@ def save(path: Path, array: NDArray[Any], palette: Any = None, **options: Any) -
 def planned(folder: Path, labels: Path | None = None) -> tuple[tuple[Choice, ...], Recipe, Dataset]:
     """Return what is seen in a folder, the recipe of it alone, and its dataset."""
     choices = look(folder, labels)
-    recipe = recipe_of(choices, "made")
+    recipe = recipe_from({"name": "made", **nested(choices)}, "made")
     return choices, recipe, load_dataset(recipe)
 
 
