@@ -1,1 +1,1 @@
-"""A recipe from a folder that nobody described: look at files and labels, plan, write the recipe and a page."""
+"""A recipe from a folder that nobody described: look at its files, plan, write recipe and page."""

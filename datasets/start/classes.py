@@ -22,7 +22,7 @@ _NOWHERE = re.compile(
 _RARE, _MOSTLY, _SURELY = 0.02, 0.5, 0.9
 """Share below which 0, black, white or the only grey is ignored if it lies mostly at borders or outside the
 image; and the share there from which it is whatever its pixels are."""
-_STRAY, _FEW_PIXELS, _MOST_STRAYS = 2e-5, 2000, 64
+_STRAY, _FEW_PIXELS, _MOST_STRAYS = 2e-5, 2000, 32
 """Share and pixels below which a value is noise, and the values that may be."""
 _SOFT_VALUES, _SOFT_NEAR, _SOFT_APART, _SOFT_SHARE = 16, 16, 64, 0.9
 """Grey masks: least values, distance to one of two that are this far apart, share of pixels so near."""
@@ -45,11 +45,11 @@ def class_choices(values: LabelValues, legend: Legend, places: Places) -> list[C
     whys = {value: _why_ignored(value, values, entries[value], places) for value in values.pixels}
     ignored = {value: why for value, why in whys.items() if why}
     kept = [value for value in values.pixels if value not in ignored]
-    if not kept or len(kept) > MAX_CLASSES or len(ignored) > _MOST_STRAYS:
+    noise = len(ignored) + sum(_is_noise(value, values) for value in kept)
+    if not kept or len(kept) > MAX_CLASSES or noise > _MOST_STRAYS:
         raise DatasetError(
-            f"labels: expected at most {MAX_CLASSES} values, got {len(values.pixels)} {values.encoding} in "
-            f"{counted(values.read, 'file')}, as of pictures that were resampled or saved as JPEG; save labels "
-            "with one value for each class"
+            f"labels: expected a value for each class, got {len(values.pixels)} {values.encoding} in "
+            f"{counted(values.read, 'file')}, as after resampling or in JPEGs; save labels without loss"
         )
     classes = _classes(kept, values, entries, legend.file)
     return [encoding, classes, *([_ignored(ignored, values)] if ignored else [])]
@@ -72,10 +72,16 @@ def _why_ignored(value: int, values: LabelValues, entry: Entry | None, places: P
         empty, border = places(value)
         if empty >= _SURELY or (share < _RARE and max(empty, border) >= _MOSTLY):
             return f"{max(empty, border):.0%} at borders or where the image is empty"
-    elif colours and share < _RARE and _grey(value):
-        if not any(_grey(other) for other in others if values.share(other) >= _RARE):
-            return "the only grey, and rare"
+    elif colours and share < _RARE and _grey(value) and not any(map(_grey, values.common(_RARE))):
+        return "the only grey, and rare"
     return ""
+
+
+def _is_noise(value: int, values: LabelValues) -> bool:
+    """Return whether a colour lies close to another one of far more pixels."""
+    far_more = [other for other, pixels in values.pixels.items() if pixels > 8 * values.pixels[value]]
+    parts = [zip(as_colour(value), as_colour(other), strict=True) for other in far_more]
+    return values.encoding == "colours" and any(max(abs(a - b) for a, b in each) <= 32 for each in parts)
 
 
 def _grey(value: int) -> bool:

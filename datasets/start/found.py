@@ -51,8 +51,6 @@ class Found:
     Attributes:
         images: pattern of each band's file, or one pattern.
         labels: pattern of label files, or the file for all images.
-        paths: an image and a label.
-        scenes: number of pairs.
         shared: one label file serves all images.
         splits: globs of images by split, where folders tell it.
         others: other readings.
@@ -60,7 +58,6 @@ class Found:
 
     images: tuple[str, ...]
     labels: str
-    scenes: int
     splits: dict[str, tuple[str, ...]]
     shared: bool = False
     others: tuple[str, ...] = ()
@@ -118,7 +115,7 @@ def find_pairs(place: Place) -> tuple[Found, Sorted]:
         others.insert(0, f"polygons of {few(files.vectors, 2)}")
     images = (patterns.images,) if bands is None else bands.patterns(patterns.images)
     shared = patterns.labels == labels[0] and len(scenes) > 1
-    return Found(images, patterns.labels, len(scenes), _globs(patterns), shared, tuple(others)), files
+    return Found(images, patterns.labels, _globs(patterns), shared, tuple(others)), files
 
 
 def _nothing(place: Place, files: Sorted) -> str:
@@ -135,7 +132,7 @@ def _nothing(place: Place, files: Sorted) -> str:
 
 
 def _bands(files: Sorted, labels: int) -> BandFiles | None:
-    """Return scenes of several files, if most images have one band and there are at most half as many labels."""
+    """Return scenes of several files, if most images have one band and at most half as many have labels."""
     counts = [sight.info.count for p in files.images if (sight := files.looked.get(p)) and sight.info]
     single = 2 * sum(count == 1 for count in counts) > len(counts)
     return band_files(files.images) if single and 2 * labels <= len(files.images) else None
@@ -216,7 +213,7 @@ def _check(root: Path, patterns: Patterns, pairs: Sequence[tuple[str, str]]) -> 
 
 
 def _with_all_endings(place: Place, patterns: Patterns, pairs: Sequence[tuple[str, str]]) -> Patterns:
-    """Return patterns that end in a star where files have several endings, if they then match no other file."""
+    """Return patterns with a star for several endings of files, if they then match no other file."""
     made = []
     for pattern, wanted in zip(
         (patterns.images, patterns.labels), map(set, zip(*pairs, strict=True)), strict=True

@@ -20,9 +20,10 @@ _CODES = {
     ),
     "FLAIR": (
         r"IMG_.*MSK_",
-        "1 building, 2 pervious surface, 3 impervious surface, 4 bare soil, 5 water, 6 coniferous, 7 deciduous, "
-        "8 brushwood, 9 vineyard, 10 herbaceous vegetation, 11 agricultural land, 12 plowed land, "
-        "13 swimming pool, 14 snow, 15 clear cut, 16 mixed, 17 ligneous, 18 greenhouse, 19 other",
+        "1 building, 2 pervious surface, 3 impervious surface, 4 bare soil, 5 water, 6 coniferous, "
+        "7 deciduous, 8 brushwood, 9 vineyard, 10 herbaceous vegetation, 11 agricultural land, "
+        "12 plowed land, 13 swimming pool, 14 snow, 15 clear cut, 16 mixed, 17 ligneous, 18 greenhouse, "
+        "19 other",
     ),
     "CamVid": (
         r"\{split\}annot/",

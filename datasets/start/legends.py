@@ -1,4 +1,4 @@
-"""Names and colours of classes from files beside labels: QGIS styles, colour tables, lists, attribute tables."""
+"""Names and colours of classes from files beside labels: styles, colour tables, lists, attribute tables."""
 
 from __future__ import annotations
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from segmenter.base.errors import BandsError, DatasetError, SegmenterError, counted
+from segmenter.base.files import read_regular
 from segmenter.base.finding import is_vector
 from segmenter.base.threads import in_threads
 from segmenter.config.datasets import FolderConfig
@@ -24,6 +26,7 @@ from .classes import class_choices
 from .found import Found, Place, find_pairs, place_of
 from .known import known_legend
 from .legends import find_legend
+from .names import SPLITS
 from .published import published
 from .sight import drivers_of
 from .values import count_values, empty_share
@@ -101,11 +104,31 @@ def _choices(place: Place, found: Found) -> Iterator[Choice]:
         yield Choice("dataset.split.leave_out", sorted(left), why)
     for split, globs in found.splits.items():
         yield Choice(f"dataset.split.{split}", list(globs), "the folders hold this split")
+    if not found.splits:
+        yield from _listed_splits(place, [scene for scene in dataset.scenes if scene.name not in left])
 
 
 def _relative(root: Path, scene: Scene) -> tuple[str, str]:
     assert scene.label is not None, "the loader pairs them"
     return scene.image.relative_to(root).as_posix(), scene.label.relative_to(root).as_posix()
+
+
+def _listed_splits(place: Place, scenes: Sequence[Scene]) -> Iterator[Choice]:
+    """Yield the splits of text files called train, val or test whose lines name scenes or their images."""
+    names = {key: scene.name for scene in scenes for key in (scene.name, scene.image.stem, scene.image.name)}
+    splits: dict[str, tuple[str, set[str]]] = {}
+    for path in place.paths:
+        split = SPLITS.get(PurePosixPath(path).stem.lower())
+        if split is None or not path.lower().endswith((".txt", ".lst", ".csv")):
+            continue
+        with suppress(SegmenterError, UnicodeError, KeyError):
+            lines = read_regular(place.root / path).decode("utf-8-sig").splitlines()
+            keys = [PurePosixPath(line.split()[0]).name for line in lines if line.strip()]
+            splits[split] = path, {names[key] for key in keys}
+    for split, (path, members) in splits.items():
+        if split != "train" and "train" in splits and not members & splits["train"][1]:
+            why = f"{counted(len(members), 'scene')} named in {path}"
+            yield Choice(f"dataset.split.{split}", sorted(members), why)
 
 
 # ------------------------------------------------------------------------------------------------- headers
@@ -165,9 +188,9 @@ def _file_choices(found: Found, headers: _Headers, drivers: list[str], dataset: 
     yield Choice("dataset.images", images, "; ".join(lines[:_MOST_KINDS]) + more, "; ".join(others[True]))
     if drivers:
         yield Choice("dataset.drivers", drivers, "images are JPEG 2000")
-    why = f"{counted(found.scenes, 'image')} and their labels pair by name"
+    why = f"{counted(len(dataset.scenes), 'label')} found by the names of the images"
     if found.shared:
-        why = f"one file for {counted(found.scenes, 'image')}, placed by georeference"
+        why = f"one file for {counted(len(dataset.scenes), 'image')}, placed by georeference"
     yield Choice("dataset.labels", found.labels, why, "; ".join(others[False]))
     if skipped := [path.name for path, why in dataset.unused if "unlabelled" in why]:
         why = f"{counted(len(skipped), 'image')} without a label: {few(skipped, 2)}"
@@ -192,9 +215,9 @@ def _image_choices(headers: _Headers) -> Iterator[Choice]:
     infos = list(headers.images.values())
     counts = Counter(info.count for info in infos)
     if headers.measured or len(counts) > 1:
-        why = f"band {headers.measured} is tagged as alpha, but holds measurements and no mask"
-        if not headers.measured:
-            why = "images differ: " + ", ".join(f"{n} of {count} bands" for count, n in counts.most_common())
+        why = "images differ: " + ", ".join(f"{n} of {count} bands" for count, n in counts.most_common())
+        if len(counts) == 1:
+            why = f"band {headers.measured} is tagged as alpha, but holds measurements and no mask"
         yield Choice("dataset.bands", list(range(1, min(counts) + 1)), why)
     if known := sorted(info.metres_per_pixel for info in infos if info.metres_per_pixel is not None):
         size = f"{known[0]:.3g} m" if known[-1] < 1.01 * known[0] else f"{known[0]:.3g} to {known[-1]:.3g} m"

@@ -17,11 +17,12 @@ _PART = re.compile(r"\d+|[^\W\d_]+")
 _SEPARATORS = "_-. "
 _POSTINGS, _FEW, _EXAMPLES = 3000, 50, 12
 """Images that a label is compared with: those of its rarest part, those of others that few have; examples."""
-_SPLITS = {
+SPLITS = {
     **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
     **dict.fromkeys(("test", "testing"), "test"),
     **dict.fromkeys(("train", "training"), "train"),
 }
+"""Names of folders and lists → split."""
 
 
 def parts_of(path: str) -> list[str]:
@@ -63,7 +64,7 @@ def pair(images: Sequence[str], labels: Sequence[str]) -> dict[str, list[str]]:
 
 
 def role_of(path: str, other: str) -> str:
-    """Return a path with a star for the parts that its partner has, too: what makes it an image or a label."""
+    """Return a path with a star for the parts that its partner has: what makes it an image or a label."""
     shared, ending = parts_of(other), PurePosixPath(path).suffix
 
     def star(match: re.Match[str]) -> str:
@@ -159,7 +160,7 @@ def _split_values(values: Iterable[str | None]) -> dict[str, tuple[str, ...]]:
     """Return the values that name a split, by split; empty unless all do."""
     found: dict[str, tuple[str, ...]] = {}
     for value in sorted(value or "" for value in values):
-        split = _SPLITS.get(value.lower(), "")
+        split = SPLITS.get(value.lower(), "")
         found[split] = (*found.get(split, ()), value)
     return found if "train" in found and "" not in found else {}
 

@@ -34,8 +34,8 @@ def polygon_choices(root: Path, files: Sequence[str]) -> Iterator[Choice]:
     }
     if not fitting:
         raise DatasetError(
-            f"{root / files[0]}: expected an attribute with the class of each polygon, none of {few(columns) or 'none'} "
-            "has a few values that recur; add one"
+            f"{root / files[0]}: expected an attribute with the class of each polygon, a few values "
+            f"that recur, got {few(columns) or 'none'}; add one"
         )
     order = sorted(fitting, key=lambda name: (_USUAL.search(name) is None, len(fitting[name]) == 1, name))
     attribute, values = order[0], fitting[order[0]]

@@ -19,7 +19,7 @@ from .sight import in_hash_order, look_at
 from .values import count_values
 
 _LOOKED_AT, _NAIC_SIDE, _LEAST_CODES = 200, 256, 6
-"""Labels that are read; side of NAIC2020's tiles; codes of round 2 that labels must have, besides no other."""
+"""Labels that are read; side of NAIC2020's tiles; codes of round 2 that labels must have, and no other."""
 
 
 def published(place: Place) -> tuple[Choice, ...] | None:

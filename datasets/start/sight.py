@@ -53,7 +53,7 @@ def look_at(root: Path, path: str) -> Sight:
     try:
         with open_raster(file, (1,), drivers=drivers) as raster:
             info = raster.info
-        if info.count > 4 or info.count - len(info.alpha) == 2 or np.dtype(info.dtype).kind not in "uib":
+        if info.count > 4 or info.count - len(info.alpha) == 2 or np.dtype(info.dtype).kind not in "uibf":
             return Sight(info)
         with LabelRaster(file, drivers=drivers) as label:
             height, width = (min(side, _WINDOW) for side in (info.size.height, info.size.width))
@@ -81,7 +81,7 @@ def in_hash_order(paths: Sequence[str]) -> list[str]:
     return sorted(paths, key=lambda path: hashlib.sha256(path.encode("utf-8", "surrogateescape")).digest())
 
 
-# ----------------------------------------------------------------------------------------------- labels or not
+# ---------------------------------------------------------------------------------------------- labels or not
 
 
 @dataclass(frozen=True)

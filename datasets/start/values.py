@@ -56,6 +56,10 @@ class LabelValues:
         """Return the share of the pixels that have a value."""
         return self.pixels.get(value, 0) / max(1, self.total)
 
+    def common(self, share: float) -> list[int]:
+        """Return the values of at least a share of the pixels."""
+        return [value for value in self.pixels if self.share(value) >= share]
+
 
 def as_colour(value: int) -> Colour:
     """Return 0xrrggbb as three values."""

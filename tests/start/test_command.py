@@ -1,4 +1,4 @@
-"""`segmenter start`: the recipe, its page, reasons; nothing is written over; the same files, the same bytes."""
+"""`segmenter start`: recipe, page and reasons; nothing is written over; equal files give equal bytes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_setting_is_explained_and_nothing_written(data: Path, capsys: Any) -> 
     assert main([str(data), "--explain", "dataset.labels"]) == 0
     out = capsys.readouterr().out
     assert "gt/{name}.tif" in out
-    assert "reason: 4 images" in out
+    assert "reason: 4 labels" in out
     with pytest.raises(ConfigError, match=r"did you mean dataset\.labels"):
         main([str(data), "--explain", "dataset.label"])
     assert not list(Path().glob("town.*"))

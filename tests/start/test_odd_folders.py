@@ -1,22 +1,37 @@
-"""Odd folders: read rightly, or refused in one line; bands in files, one label for all, legends, ignored values."""
+"""Odd folders are read rightly or refused in one line: bands in files, one label for all, lists, values."""
 
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import shapely
+from hypothesis import given
+from hypothesis import strategies as st
 
 from datasets.start.choice import Choice
+from datasets.start.legends import find_legend
 from datasets.start.look import look
 from segmenter.base.errors import DatasetError, SegmenterError
 from segmenter.grid.labels import ClassMap
 from tests.helpers import made_folders as made
 
 Rng = np.random.Generator
+QML = """<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>
+<qgis><pipe><rasterrenderer><colorPalette><paletteEntry value="0" color="#0a141e" label="grass"/>
+<paletteEntry value="1" color="#010203" label="tarmac road"/>
+<paletteEntry value="2" color="#0000ff" label="water"/></colorPalette></rasterrenderer></pipe></qgis>"""
+_ROWS = "".join(
+    f"<Row><F>{i}</F><F>{name}</F></Row>" for i, name in enumerate(["grass", "tarmac road", "water"])
+)
+TABLE = f"""<PAMDataset><PAMRasterBand band='1'><GDALRasterAttributeTable>
+<FieldDefn index='0'><Name>Value</Name><Type>0</Type><Usage>5</Usage></FieldDefn>
+<FieldDefn index='1'><Name>Class</Name><Type>2</Type><Usage>2</Usage></FieldDefn>
+{_ROWS}</GDALRasterAttributeTable></PAMRasterBand></PAMDataset>"""
 
 
 def two_folders(root: Path, rng: Rng, count: int = 5, values: Any = (0, 1, 2), **options: Any) -> Path:
@@ -69,14 +84,46 @@ def test_files_that_all_are_damaged_end_in_one_line(tmp_path: Path) -> None:
 
 def test_masks_of_more_colours_than_classes_can_be_are_refused(tmp_path: Path, rng: Rng) -> None:
     for i in range(3):
+        jpeg = made.painted(made.label([0, 1], shift=i), {0: (255, 0, 0), 1: (0, 0, 255)})
+        made.save(tmp_path / f"jpeg/im/{i}.jpg", made.image(rng))
+        made.save(tmp_path / f"jpeg/gt/{i}.jpg", jpeg)
         made.save(tmp_path / f"im/{i}.tif", made.image(rng))
         noisy = made.painted(made.label([0, 1], shift=i), {0: (250, 10, 10), 1: (10, 10, 250)}).astype(int)
         made.save(
             tmp_path / f"gt/{i}.png",
             np.clip(noisy + rng.integers(-9, 9, noisy.shape), 0, 255).astype(np.uint8),
         )
-    with pytest.raises(SegmenterError):
-        look(tmp_path, tmp_path / "gt")
+    for folder in (tmp_path, tmp_path / "jpeg"):
+        with pytest.raises(DatasetError, match="without loss"):
+            look(folder, folder / "gt")
+
+
+def test_labels_of_whole_numbers_as_floats_are_codes(tmp_path: Path, rng: Rng) -> None:
+    for i in range(3):
+        made.save(tmp_path / f"im/{i}.tif", made.image(rng, 5, dtype="float32"))
+        made.save(tmp_path / f"gt/{i}.tif", made.label([1, 2, 3], shift=i).astype(np.float32), nodata=-9999)
+    assert [each.code for each in made.planned(tmp_path)[2].classes.classes] == [1, 2, 3]
+
+
+def test_grey_masks_are_cut_in_the_middle(tmp_path: Path, rng: Rng) -> None:
+    for i in range(3):
+        made.save(tmp_path / f"im/{i}.jpg", made.image(rng))
+        made.save(tmp_path / f"gt/{i}.jpg", (made.label([0, 1], shift=i) * 240).astype(np.uint8))
+    _, _, dataset = made.planned(tmp_path)
+    low, high = dataset.classes.classes
+    assert (low.code, high.code) == (0, 240)
+    assert sorted((low.code, *low.also, high.code, *high.also)) == list(range(256))
+    assert low.also == (*range(1, 121),)
+
+
+@pytest.mark.parametrize("role", ["nir", "im2"])
+def test_of_two_image_folders_one_is_taken_and_the_other_named(tmp_path: Path, rng: Rng, role: str) -> None:
+    two_folders(tmp_path, rng)
+    for i in range(5):
+        made.save(tmp_path / f"{role}/s{i}.tif", made.image(rng, 1))
+    choices, _, dataset = made.planned(tmp_path)
+    assert len(dataset.scenes) == 5
+    assert by_key(choices)["dataset.images"].other
 
 
 # ------------------------------------------------------------------------------------- read nevertheless
@@ -203,15 +250,16 @@ def test_one_file_of_polygons_labels_all_images(tmp_path: Path, rng: Rng) -> Non
     raw = pytest.importorskip("pyogrio.raw")
     for i in range(3):
         made.save(tmp_path / f"im/{i}.tif", made.image(rng), **made.place(i * made.SIZE[1]))
-    left, top, pixel = made.LEFT, made.TOP, made.METRES
+    left, top = made.LEFT, made.TOP
     shapes = [shapely.box(left + x, top - 20, left + x + 8, top - 2) for x in range(0, 120, 10)]
     fields = [
         np.array(["road", "water", "wood"] * 4, object),
         np.array([f"id{i}" for i in range(12)], object),
     ]
-    raw.write(tmp_path / "areas.gpkg", shapely.to_wkb(np.array(shapes)), fields, ["landuse", "uid"], driver="GPKG",
-              geometry_type="Polygon", crs="EPSG:25833")  # fmt: skip
-    assert pixel == 0.5
+    options = {"driver": "GPKG", "geometry_type": "Polygon", "crs": "EPSG:25833"}
+    raw.write(
+        tmp_path / "areas.gpkg", shapely.to_wkb(np.array(shapes)), fields, ["landuse", "uid"], **options
+    )
     choices, _, dataset = made.planned(tmp_path)
     assert by_key(choices)["dataset.vector.attribute"].value == "landuse"
     assert dataset.classes.names == ["road", "water", "wood"]
@@ -229,20 +277,8 @@ def test_one_file_of_polygons_labels_all_images(tmp_path: Path, rng: Rng) -> Non
         ("class_dict.csv", "name,value,r,g,b\ngrass,0,10,20,30\ntarmac road,1,1,2,3\nwater,2,0,0,255\n"),
         ("names.txt", "grass\ntarmac road\nwater\n"),
         ("gt.clr", "0 10 20 30 255 grass\n1 1 2 3 255 tarmac road\n2 0 0 255 255 water\n"),
-        (
-            "style.qml",
-            "<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>\n<qgis><pipe><rasterrenderer><colorPalette>"
-            '<paletteEntry value="0" color="#0a141e" label="grass"/><paletteEntry value="1" color="#010203" '
-            'label="tarmac road"/><paletteEntry value="2" color="#0000ff" label="water"/></colorPalette>'
-            "</rasterrenderer></pipe></qgis>",
-        ),
-        (
-            "gt/s0.png.aux.xml",
-            "<PAMDataset><PAMRasterBand band='1'><GDALRasterAttributeTable><FieldDefn index='0'><Name>Value</Name>"
-            "<Type>0</Type><Usage>5</Usage></FieldDefn><FieldDefn index='1'><Name>Class</Name><Type>2</Type><Usage>2"
-            "</Usage></FieldDefn><Row index='0'><F>0</F><F>grass</F></Row><Row index='1'><F>1</F><F>tarmac road</F>"
-            "</Row><Row index='2'><F>2</F><F>water</F></Row></GDALRasterAttributeTable></PAMRasterBand></PAMDataset>",
-        ),
+        ("style.qml", QML),
+        ("gt/s0.png.aux.xml", TABLE),
     ],
 )
 def test_lists_beside_the_labels_name_the_classes(tmp_path: Path, rng: Rng, file: str, text: str) -> None:
@@ -253,6 +289,35 @@ def test_lists_beside_the_labels_name_the_classes(tmp_path: Path, rng: Rng, file
     assert file in by_key(choices)["dataset.classes"].reason
     if file.endswith((".clr", ".qml")) or "r,g,b" in text:
         assert dataset.classes.classes[2].colour == (0, 0, 255)
+
+
+@given(
+    st.one_of(
+        st.text(), st.text(alphabet="<>/&!Row F1:=,;\"'#\n", max_size=60), st.sampled_from([QML, TABLE])
+    ),
+    st.text(),
+)
+def test_a_list_may_hold_any_text(text: str, more: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for ending in (".txt", ".qml"):
+            (Path(folder) / f"a{ending}").write_bytes((text + more).encode("utf-8", "replace"))
+        legend = find_legend(Path(folder), ["a.txt", "a.qml"], [0, 1, 2], colours=False)
+        assert all(entry.name == " ".join(entry.name.split()) for entry in legend.entries)
+
+
+def test_lists_of_scenes_are_the_split(tmp_path: Path, rng: Rng) -> None:
+    two_folders(tmp_path, rng)
+    (tmp_path / "train.txt").write_text("s0\ns3\ns4\n")
+    (tmp_path / "val.txt").write_text("im/s2.tif gt/s2.png\n")
+    (tmp_path / "test.txt").write_text("s1.tif\n\n")
+    dataset = made.planned(tmp_path)[2]
+    assert {scene.name: scene.split for scene in dataset.scenes} == {
+        **dict.fromkeys(("s0", "s3", "s4"), "train"),
+        "s2": "validation",
+        "s1": "test",
+    }
+    (tmp_path / "val.txt").write_text("s2\ns3\n")  # which trains, too
+    assert not made.planned(tmp_path)[2].of("validation")
 
 
 def test_palettes_that_agree_give_colours_and_those_that_differ_give_classes(
