@@ -10,7 +10,7 @@ from segmenter.base.errors import SegmenterError, counted
 from segmenter.config.datasets import Naic2020Config, PotsdamConfig
 from segmenter.grid.scenes import Dataset
 
-from ..classes import NAIC2020_ROUND1, NAIC2020_ROUND2, POTSDAM_TEST
+from ..classes import NAIC2020_ROUND1, NAIC2020_ROUND2
 from ..naic2020 import load_naic2020
 from ..potsdam import load_potsdam
 from .choice import Choice
@@ -39,7 +39,7 @@ def _head(kind: str, place: Place, dataset: Dataset, title: str) -> tuple[Choice
 
 
 def _potsdam(place: Place) -> tuple[Choice, ...] | None:
-    """Return Potsdam's settings: RGB before other bands, eroded labels before full ones."""
+    """Return Potsdam's settings: RGB before other bands, eroded labels before full ones; its split is standard."""
     readings: dict[tuple[str, str], Dataset] = {}
     for images, labels in product(("RGB", "RGBIR", "IRRG"), ("eroded", "full")):
         data = {"kind": "potsdam", "root": place.text, "images": images, "labels": labels, "split": {}}
@@ -51,11 +51,6 @@ def _potsdam(place: Place) -> tuple[Choice, ...] | None:
         return None
     images, labels = max(readings, key=lambda each: len(readings[each].scenes))
     dataset = readings.pop((images, labels))
-    names = [scene.name for scene in dataset.scenes]
-    test = [name for name in POTSDAM_TEST if name in names]
-    split = Choice(
-        "dataset.split.test", test, f"the published test scenes, {len(test)} of {len(POTSDAM_TEST)}"
-    )
     return (
         *_head("potsdam", place, dataset, "ISPRS Potsdam"),
         Choice(
@@ -73,7 +68,6 @@ def _potsdam(place: Place) -> tuple[Choice, ...] | None:
         Choice(
             "dataset.classes", 6, "all of Potsdam's classes", "5, without clutter, as many published scores"
         ),
-        *([split] if 0 < len(test) < len(names) else []),
     )
 
 
