@@ -39,7 +39,7 @@ def _head(kind: str, place: Place, dataset: Dataset, title: str) -> tuple[Choice
 
 
 def _potsdam(place: Place) -> tuple[Choice, ...] | None:
-    """Return Potsdam's settings: RGB before other bands, eroded labels before full ones; its split is standard."""
+    """Return Potsdam's settings: RGB before other bands, eroded labels before full; the split is standard."""
     readings: dict[tuple[str, str], Dataset] = {}
     for images, labels in product(("RGB", "RGBIR", "IRRG"), ("eroded", "full")):
         data = {"kind": "potsdam", "root": place.text, "images": images, "labels": labels, "split": {}}
