@@ -106,9 +106,16 @@ def find_pairs(place: Place) -> tuple[Found, Sorted]:
         patterns, others = _image_patterns(scenes), list[str]()
         patterns = replace(patterns, labels=labels[0])
     else:
-        chosen, others = _chosen(pair(scenes, labels))
-        patterns = patterns_of(chosen)
-        _check(place.root, patterns, chosen)
+        ties = pair(scenes, labels)
+        chosen, others = _chosen(ties)
+        patterns = patterns_of(chosen) if chosen else Patterns("", "", {})
+        alone = len(labels) == 1 and len(ties[labels[0]]) > 1  # any of them might be its image
+        if alone or 2 * len(_fitting(patterns, chosen)) < min(len(scenes), len(labels)):
+            raise DatasetError(
+                f"{place.root}: found {counted(len(scenes), 'image')} ({few(scenes, 2)}) and "
+                f"{counted(len(labels), 'label')} ({few(labels, 2)}), but no names that pair most of them, nor a "
+                "georeferenced label for all; give image and label of a scene the same name in two folders"
+            )
         patterns = _with_all_endings(place, patterns, chosen)
         scenes = [scene for scene, _ in chosen]
     if files.labels and files.vectors:
@@ -196,20 +203,15 @@ def _oddness(role: tuple[str, str]) -> int:
     return sum(word not in _USUAL for word in words)
 
 
-def _check(root: Path, patterns: Patterns, pairs: Sequence[tuple[str, str]]) -> None:
-    """Refuse patterns that match no pair.
-
-    Raises:
-        DatasetError: the names follow no pattern.
-    """
-    image, label = (pattern_regex(each, "names") for each in (patterns.images, patterns.labels))
-    for a, b in ((image.fullmatch(one), label.fullmatch(other)) for one, other in pairs):
-        if a and b and a.groupdict() == b.groupdict() and (a.groupdict() or len(pairs) == 1):
-            return
-    raise DatasetError(
-        f"{root}: found images like {pairs[0][0]} and labels like {pairs[0][1]}, but no pattern that pairs "
-        "their names; give image and label of a scene the same name in two folders"
-    )
+def _fitting(patterns: Patterns, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the pairs that patterns pair, too."""
+    regexes = [pattern_regex(each, "names") for each in (patterns.images, patterns.labels)]
+    matches = [[regex.fullmatch(path) for regex, path in zip(regexes, each, strict=True)] for each in pairs]
+    return [
+        each
+        for each, (a, b) in zip(pairs, matches, strict=True)
+        if a and b and a.groupdict() == b.groupdict()
+    ]
 
 
 def _with_all_endings(place: Place, patterns: Patterns, pairs: Sequence[tuple[str, str]]) -> Patterns:

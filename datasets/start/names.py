@@ -47,7 +47,7 @@ def pair(images: Sequence[str], labels: Sequence[str]) -> dict[str, list[str]]:
         shared = features[label] & features[image]
         return sum(n * math.log(1 + len(images) / len(postings[f])) for f, n in shared.items())
 
-    best = {}
+    best, alone = {}, images if len(images) == len(labels) == 1 else []
     for label in labels:
         known = sorted(
             (f for f in features[label] if f in postings), key=lambda f: (len(postings[f]), str(f))
@@ -58,8 +58,9 @@ def pair(images: Sequence[str], labels: Sequence[str]) -> dict[str, list[str]]:
             if f in known[:1] or len(postings[f]) <= _FEW
             for image in postings[f][:_POSTINGS]
         )
-        scores = {image: score(label, image) for image in (near or images[:_EXAMPLES])}
-        best[label] = [image for image, value in scores.items() if value >= max(scores.values()) - 1e-9]
+        scores = {image: score(label, image) for image in (near or alone)}
+        top = max(scores.values(), default=0.0) - 1e-9
+        best[label] = [image for image, value in scores.items() if value >= top][:_FEW]
     return best
 
 

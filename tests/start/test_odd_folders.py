@@ -75,6 +75,16 @@ def test_labels_without_an_image_end_in_one_line(tmp_path: Path, rng: Rng) -> No
         look(tmp_path)
 
 
+@pytest.mark.parametrize("count", [1, 4])
+def test_names_that_pair_nothing_end_in_one_line(tmp_path: Path, rng: Rng, count: int) -> None:
+    for i in range(5):
+        made.save(tmp_path / f"im/a{i}.tif", made.image(rng))
+    for i in range(count):
+        made.save(tmp_path / f"gt/b{i + 50}.png", made.label([0, 1, 2], shift=i))
+    with pytest.raises(DatasetError, match="pair"):
+        look(tmp_path)
+
+
 def test_files_that_all_are_damaged_end_in_one_line(tmp_path: Path) -> None:
     for name in ("a.tif", "b.tif", "c.png"):
         (tmp_path / name).write_bytes(b"II*\0 and no more")
