@@ -10,12 +10,12 @@ import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from segmenter.base.errors import ConfigError, counted, plain, run_tool, shortened
+from segmenter.base.errors import ConfigError, SegmenterError, counted, plain, run_tool, shortened
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.options import positive
-from segmenter.base.terminal import aligned, enduring_output, words_aside
+from segmenter.base.terminal import aligned, enduring_output, warn, words_aside
 
 if TYPE_CHECKING:
     from ..start.choice import Choice
@@ -62,33 +62,34 @@ def _write(given: argparse.Namespace, choices: Sequence[Choice], recipe: Path, p
     planned = recipe_from({"name": recipe.stem, **nested(choices)}, "the plan")
     dataset = load_dataset(planned)
     report = check_dataset(dataset)
-    html = start_page(planned, choices, dataset, report)
+    try:
+        html = start_page(planned, choices, dataset, report)
+    except SegmenterError as error:  # without the extra of reports, the recipe is worth the most
+        html = ""
+        warn(f"{page} is not written: {error}")
     labels = [] if given.labels is None else ["--labels", str(given.labels)]
     text = recipe_text(choices, shlex.join(["segmenter", "start", str(given.data), *labels]))
     print(_table(choices))
     write_whole(recipe, text.encode())
-    write_whole(page, html.encode())
+    if html:
+        write_whole(page, html.encode())
     if report.findings:
         print(plain(f"{counted(len(report.findings), 'finding')}: {invocation('datasets')} check {recipe}"))
-    print(plain(f"written: {recipe}, and {page} with pictures: look at it first"))
+    pictures = f", and {page} with pictures: look at it first" if html else ""
+    print(plain(f"written: {recipe}{pictures}"))
     print(plain(f"then: {invocation('train')} {recipe}"))
 
 
 def _table(choices: Sequence[Choice]) -> str:
     """Return the settings, their values and reasons as a table."""
+    from ..start.recipe_file import shown
+
     rows = []
     for choice in choices:
         texts = [choice.reason, *([f"or: {choice.other}"] if choice.other else [])]
-        heads = [[choice.key, shortened(_shown(choice.value), _WIDE)], ["", ""]]
+        heads = [[choice.key, shortened(shown(choice.value), _WIDE)], ["", ""]]
         rows += [[*head, plain(shortened(text, _REASON))] for head, text in zip(heads, texts, strict=False)]
     return "\n".join(aligned(["setting", "value", "reason"], rows, left=3))
-
-
-def _shown(value: Any) -> str:
-    """Return a value in short: of classes their names."""
-    if isinstance(value, list):
-        return ", ".join(_shown(each.get("name", each) if isinstance(each, dict) else each) for each in value)
-    return plain(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 def _explained(key: str, seen: Sequence[Choice], choices: Sequence[Choice]) -> str:
@@ -97,13 +98,15 @@ def _explained(key: str, seen: Sequence[Choice], choices: Sequence[Choice]) -> s
     Raises:
         ConfigError: nothing was planned for the key.
     """
+    from ..start.recipe_file import shown
+
     by_key = {choice.key: choice for choice in choices}
     choice = by_key.get(key)
     if choice is None:
         near = get_close_matches(key, by_key, 1, 0.5)
         meant = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(by_key)}"
         raise ConfigError(f"--explain {key}: expected a planned setting, nothing was planned for it{meant}")
-    lines = [f"{key}: {_shown(choice.value)}", f"reason: {choice.reason}"]
+    lines = [f"{key}: {shown(choice.value)}", f"reason: {choice.reason}"]
     lines += [f"or: {choice.other}"] if choice.other else []
     lines.append("source: " + ("seen in the files" if choice in seen else "a rule of the plan"))
     return "\n".join(map(plain, lines))

@@ -8,11 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from segmenter.base.errors import DatasetError, counted
+from segmenter.evaluation.drawing import hex_colour
 from segmenter.grid.labels import MAX_CLASSES, Colour, own_colour
+from segmenter.pages.parts import percent
 
 from .choice import Choice
-from .legends import Entry, Legend
-from .values import LabelValues, as_colour
+from .legends import Entry, Legend, as_colour
+from .values import LabelValues
 
 _NOWHERE = re.compile(
     r"(no[ _-]?(data|label|value)|void|ignored?|unlabel+ed|unknown|unclassified|undefined|null|none|clouds?)",
@@ -105,8 +107,8 @@ def _classes(kept: Sequence[int], values: LabelValues, entries: dict[int, Entry 
         every = (*shown, *map(own_colour, range(i, i + 1000)))
         colours.add(colour := next(each for each in every if each is not None and each not in colours))
         code = {"code": value} if values.encoding == "codes" else {}
-        classes.append({"name": name, **code, "colour": "#{:02x}{:02x}{:02x}".format(*colour)})
-    shares = ", ".join(f"{c['name']} {_percent(values.share(v))}" for c, v in zip(classes, kept, strict=True))
+        classes.append({"name": name, **code, "colour": hex_colour(colour)})
+    shares = ", ".join(f"{c['name']} {percent(values.share(v))}" for c, v in zip(classes, kept, strict=True))
     unnamed = sum(entries[value] is None for value in kept)
     source = f"; names of {file}" if unnamed < len(kept) else ""
     other = (
@@ -115,10 +117,6 @@ def _classes(kept: Sequence[int], values: LabelValues, entries: dict[int, Entry 
         else ""
     )
     return Choice("dataset.classes", classes, f"{shares} of {counted(values.total, 'pixel')}{source}", other)
-
-
-def _percent(share: float) -> str:
-    return f"{share:.1%}" if share >= 0.001 else f"{share:.4%}"
 
 
 def _made_name(value: int, kept: Sequence[int], values: LabelValues) -> str:
@@ -134,13 +132,13 @@ def _made_name(value: int, kept: Sequence[int], values: LabelValues) -> str:
 
 
 def _ignored(ignored: dict[int, str], values: LabelValues) -> Choice:
-    shown = {v: f"#{v:06x}" if values.encoding == "colours" else v for v in ignored}
+    shown = {v: hex_colour(as_colour(v)) if values.encoding == "colours" else v for v in ignored}
     texts = []
     for why in dict.fromkeys(ignored.values()):
         members = [value for value in ignored if ignored[value] == why]
         pixels = sum(values.pixels[value] for value in members)
         which = shown[members[0]] if len(members) == 1 else f"{len(members)} values"
-        texts.append(f"{which}: {counted(pixels, 'pixel')} ({_percent(pixels / values.total)}), {why}")
+        texts.append(f"{which}: {counted(pixels, 'pixel')} ({percent(pixels / values.total)}), {why}")
     sure = all(why.startswith("named ") for why in ignored.values())
     other = "" if sure else "classes of their own"
     return Choice("dataset.ignore", list(shown.values()), "; ".join(texts), other)
@@ -169,7 +167,7 @@ def _soft(values: LabelValues) -> Choice | None:
         {"name": "background", "code": low, "also": ranges[0], "colour": "#8c8c8c"},
         {"name": "foreground", "code": high, "also": ranges[1], "colour": "#d62728"},
     ]
-    shares = f"{_percent(values.share(low))} are {low}, {_percent(values.share(high))} {high}"
-    between = f"{_percent(1 - near / values.total)} lie between"
+    shares = f"{percent(values.share(low))} are {low}, {percent(values.share(high))} {high}"
+    between = f"{percent(1 - near / values.total)} lie between"
     why = f"a grey mask of {len(pixels)} values: {shares}; cut at {cut}, {between}"
     return Choice("dataset.classes", classes, why, "2 names are made up: a grey mask has none")

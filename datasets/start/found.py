@@ -113,8 +113,8 @@ def find_pairs(place: Place) -> tuple[Found, Sorted]:
         if alone or 2 * len(_fitting(patterns, chosen)) < min(len(scenes), len(labels)):
             raise DatasetError(
                 f"{place.root}: found {counted(len(scenes), 'image')} ({few(scenes, 2)}) and "
-                f"{counted(len(labels), 'label')} ({few(labels, 2)}), but no names that pair most of them, nor "
-                "one georeferenced label; give image and label of a scene the same name in two folders"
+                f"{counted(len(labels), 'label')} ({few(labels, 2)}), but no names that pair most of them, "
+                "nor one georeferenced label; give image and label of a scene the same name in two folders"
             )
         patterns = _with_all_endings(place, patterns, chosen)
         scenes = [scene for scene, _ in chosen]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from ..classes import POTSDAM
-from .legends import Entry, Legend
+from .legends import Entry, Legend, as_colour
 
 _CODES = {
     "LoveDA": (
@@ -60,7 +60,7 @@ def known_legend(patterns: str, values: Iterable[int], *, colours: bool) -> Lege
         own = _read(text, 16)
         lacking = max(len(own.keys() - wanted), len(wanted - own.keys()))
         if colours and lacking <= _MOST_OTHERS:
-            entries = (Entry(name, None, (c >> 16, c >> 8 & 255, c & 255)) for c, name in own.items())
+            entries = (Entry(name, None, as_colour(colour)) for colour, name in own.items())
             return Legend(f"{title}'s list", tuple(entries))
     return Legend()
 

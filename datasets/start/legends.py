@@ -36,10 +36,15 @@ class Legend:
 
     def entry(self, value: int, *, colours: bool) -> Entry | None:
         """Return the entry of a code, or of a colour as 0xrrggbb."""
-        wanted = (value >> 16, value >> 8 & 255, value & 255) if colours else value
+        wanted = as_colour(value) if colours else value
         return next(
             (each for each in self.entries if (each.colour if colours else each.code) == wanted), None
         )
+
+
+def as_colour(value: int) -> Colour:
+    """Return 0xrrggbb as three values."""
+    return value >> 16, value >> 8 & 255, value & 255
 
 
 def find_legend(root: Path, files: Sequence[str], values: Sequence[int], *, colours: bool) -> Legend:
@@ -89,7 +94,7 @@ def _of_line(line: str) -> Entry | None:
 
 def _colour(text: str | None) -> Colour | None:
     match = _HEX.fullmatch(text or "")
-    return None if match is None else (int(match[1][:2], 16), int(match[1][2:4], 16), int(match[1][4:], 16))
+    return None if match is None else as_colour(int(match[1], 16))
 
 
 def _name(text: str) -> str:

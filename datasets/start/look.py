@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path, PurePosixPath
 
@@ -14,13 +14,16 @@ from segmenter.base.files import read_regular
 from segmenter.base.finding import is_vector
 from segmenter.base.threads import in_threads
 from segmenter.config.datasets import FolderConfig
+from segmenter.config.reading import recipe_from
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import RasterInfo, crs_title, open_raster, quiet_gdal
 from segmenter.raster.ground import alignment_errors, both_placed
 
+from .. import load_dataset
 from ..check import image_lines
 from ..files import few
 from ..folder import load_folder
+from ..made import MadeFilesError
 from .choice import Choice
 from .classes import class_choices
 from .found import Found, Place, find_pairs, place_of
@@ -28,6 +31,7 @@ from .known import known_legend
 from .legends import find_legend
 from .names import SPLITS
 from .published import published
+from .recipe_file import nested
 from .sight import drivers_of
 from .values import count_values, empty_share
 
@@ -52,7 +56,26 @@ def look(data: Path, labels: Path | None = None) -> tuple[Choice, ...]:
     remark = f"; {counted(len(files.unreadable), 'file')} cannot be read" if files.unreadable else ""
     kind = Choice("dataset.kind", "folder", "no published layout: any folder of images and labels")
     root = Choice("dataset.root", place.text, f"{counted(len(place.paths), 'file')} below it{remark}")
-    return (kind, root, *_choices(place, found))
+    return _loadable((kind, root, *_choices(place, found)))
+
+
+def _loadable(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
+    """Return the choices once they load; images that a label for all does not reach are left out."""
+
+    def load(more: tuple[Choice, ...] = ()) -> Dataset:
+        recipe = recipe_from({"name": "start", **nested((*choices, *more))}, "what was seen")
+        return load_dataset(recipe)
+
+    try:
+        load()
+    except MadeFilesError:
+        raise
+    except DatasetError:
+        skip = Choice("dataset.unlabelled", "skip", "")
+        beside = [path.name for path, _ in load((skip,)).unused]
+        why = f"no label lies on {counted(len(beside), 'image')}: {few(beside, 2)}"
+        return (*choices, replace(skip, reason=why))
+    return choices
 
 
 @dataclass(frozen=True)

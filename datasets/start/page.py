@@ -43,6 +43,7 @@ from segmenter.tiles.index import TileIndex, build_index
 from ..check import CheckReport
 from ..files import few
 from .choice import Choice
+from .recipe_file import shown
 
 _MOST_CLASSES, _MOST_SCENES, _MOST_LINES, _MOST_GROUPS = 24, 2000, 12, 60
 _LONGEST = 160
@@ -62,7 +63,7 @@ def start_page(recipe: Recipe, choices: Sequence[Choice], dataset: Dataset, repo
     lead = f"{counted(len(dataset.scenes), 'scene')} ({scenes}), {findings}, "
     lead += f"{counted(len(doubts), 'setting')} with another reading."
     facts = {"Classes": str(len(dataset.classes)), "Labelled pixels": number(int(report.pixels_K.sum()))}
-    settings = [[each.key, shortened(_shown(each.value), _LONGEST), each.reason] for each in choices]
+    settings = [[each.key, shortened(shown(each.value), _LONGEST), each.reason] for each in choices]
     table = Table("Planned settings", ["Setting", "Value", "Reason"], settings, words=True)
     sections = [
         Section("doubts", "What else could it be?", [Points(doubts)] if doubts else []),
@@ -74,12 +75,6 @@ def start_page(recipe: Recipe, choices: Sequence[Choice], dataset: Dataset, repo
     ]
     head = Head(f"Plan of {recipe.name}", lead, facts, f"{invocation('start')} DATA")
     return html_page(head, sections)
-
-
-def _shown(value: Any) -> str:
-    """Return a value in short: of classes their names."""
-    items = value if isinstance(value, list) else [value]
-    return ", ".join(str(each.get("name", each) if isinstance(each, dict) else each) for each in items)
 
 
 def _wrong(report: CheckReport) -> list[Block]:

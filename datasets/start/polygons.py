@@ -10,6 +10,7 @@ from typing import Any
 
 from segmenter.base.errors import DatasetError, counted
 from segmenter.base.invocation import installation
+from segmenter.evaluation.drawing import hex_colour
 from segmenter.grid.labels import MAX_CLASSES, own_colour
 
 from ..files import few
@@ -52,9 +53,7 @@ def polygon_choices(root: Path, files: Sequence[str]) -> Iterator[Choice]:
     if alone:
         yield Choice("dataset.vector.outside", _BACKGROUND, "polygons of one class: all else is none of it")
         names = [_BACKGROUND, *names]
-    classes = [
-        {"name": name, "colour": "#{:02x}{:02x}{:02x}".format(*own_colour(i))} for i, name in enumerate(names)
-    ]
+    classes = [{"name": name, "colour": hex_colour(own_colour(i))} for i, name in enumerate(names)]
     other = "" if alone else "pixels outside all polygons are ignored; they may be a class: vector.outside"
     yield Choice("dataset.classes", classes, f"values of {attribute} in {counted(len(files), 'file')}", other)
 

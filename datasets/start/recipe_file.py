@@ -63,6 +63,13 @@ def _flow(value: Any) -> str:
     return text.removesuffix("\n").removesuffix("\n...")
 
 
+def shown(value: Any) -> str:
+    """Return a value in short, on one line: of classes their names."""
+    if isinstance(value, list):
+        return ", ".join(shown(each.get("name", each) if isinstance(each, dict) else each) for each in value)
+    return plain(value) if isinstance(value, str) else _flow(value)
+
+
 def check_free(path: Path) -> None:
     """Refuse a file that exists, or that cannot be written.
 

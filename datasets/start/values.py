@@ -17,6 +17,7 @@ from segmenter.grid.labels import Colour, Encoding
 from segmenter.raster import LabelRaster, RasterInfo, open_raster
 
 from ..pixels import in_turn, pieces
+from .legends import as_colour
 from .sight import drivers_of, in_hash_order, packed
 
 _MOST_FILES, _LOOKED_AT = 20_000, 40
@@ -59,11 +60,6 @@ class LabelValues:
     def common(self, share: float) -> list[int]:
         """Return the values of at least a share of the pixels."""
         return [value for value in self.pixels if self.share(value) >= share]
-
-
-def as_colour(value: int) -> Colour:
-    """Return 0xrrggbb as three values."""
-    return value >> 16, value >> 8 & 255, value & 255
 
 
 def count_values(root: Path, infos: dict[str, RasterInfo]) -> LabelValues:

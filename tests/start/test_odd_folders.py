@@ -256,16 +256,17 @@ def test_labels_of_another_grid_are_placed(tmp_path: Path, rng: Rng) -> None:
     assert len(dataset.scenes) == 3
 
 
-def test_one_file_of_polygons_labels_all_images(tmp_path: Path, rng: Rng) -> None:
+@pytest.mark.parametrize(("right", "reached"), [(120, 3), (70, 2)])
+def test_one_file_of_polygons_labels_the_images_that_it_reaches(
+    tmp_path: Path, rng: Rng, right: int, reached: int
+) -> None:
     raw = pytest.importorskip("pyogrio.raw")
     for i in range(3):
         made.save(tmp_path / f"im/{i}.tif", made.image(rng), **made.place(i * made.SIZE[1]))
     left, top = made.LEFT, made.TOP
-    shapes = [shapely.box(left + x, top - 20, left + x + 8, top - 2) for x in range(0, 120, 10)]
-    fields = [
-        np.array(["road", "water", "wood"] * 4, object),
-        np.array([f"id{i}" for i in range(12)], object),
-    ]
+    shapes = [shapely.box(left + x, top - 20, left + x + 8, top - 2) for x in range(0, right, 10)]
+    landuse, names = ["road", "water", "wood"] * 4, [f"id{i}" for i in range(12)]
+    fields = [np.array(values[: len(shapes)], object) for values in (landuse, names)]
     options = {"driver": "GPKG", "geometry_type": "Polygon", "crs": "EPSG:25833"}
     raw.write(
         tmp_path / "areas.gpkg", shapely.to_wkb(np.array(shapes)), fields, ["landuse", "uid"], **options
@@ -273,7 +274,23 @@ def test_one_file_of_polygons_labels_all_images(tmp_path: Path, rng: Rng) -> Non
     choices, _, dataset = made.planned(tmp_path)
     assert by_key(choices)["dataset.vector.attribute"].value == "landuse"
     assert dataset.classes.names == ["road", "water", "wood"]
-    assert len(dataset.scenes) == 3
+    assert len(dataset.scenes) == reached
+
+
+def test_polygons_of_one_class_leave_a_background(tmp_path: Path, rng: Rng) -> None:
+    raw = pytest.importorskip("pyogrio.raw")
+    for i in range(3):
+        made.save(tmp_path / f"im/{i}.tif", made.image(rng), **made.place(i * made.SIZE[1]))
+        corner = made.LEFT + i * made.SIZE[1] * made.METRES
+        shapes = [shapely.box(corner + x, made.TOP - 20, corner + x + 4, made.TOP - 9) for x in (3, 12, 30)]
+        fields = [np.array(["yes"] * 3, object), np.array([1.5 * i, 2.5, 3.5])]
+        options = {"driver": "GeoJSON", "geometry_type": "Polygon", "crs": "EPSG:25833"}
+        (tmp_path / "footprints").mkdir(exist_ok=True)
+        path = tmp_path / f"footprints/{i}.geojson"
+        raw.write(path, shapely.to_wkb(np.array(shapes)), fields, ["building", "height"], **options)
+    choices, _, dataset = made.planned(tmp_path)
+    assert by_key(choices)["dataset.labels"].value == "footprints/{name}.geojson"
+    assert dataset.classes.names == ["background", "building"]
 
 
 # ------------------------------------------------------------------------------------ names and ignored
