@@ -21,7 +21,8 @@ from .sight import Sorted, look_at, sort_files
 _LEAST_ROLE = 0.02
 """Share of the pairs that another spelling of names must have to be used, too."""
 _LOOKED_AT = 40
-_USUAL = {"image", "images", "img", "rgb", "sat", "mask", "masks", "msk", "label", "labels", "gt", "annot"}
+_USUAL = {"image", "images", "img", "rgb", "sat", "mask", "masks", "msk", "label", "labels", "gt"}
+_USUAL |= {"annot", "annotation", "annotations"}
 
 
 @dataclass(frozen=True)

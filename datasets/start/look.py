@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from segmenter.base.errors import BandsError, DatasetError, SegmenterError, counted
-from segmenter.base.files import read_regular
 from segmenter.base.finding import is_vector
 from segmenter.base.threads import in_threads
 from segmenter.config.datasets import FolderConfig
@@ -29,7 +27,7 @@ from .classes import class_choices
 from .found import Found, Place, find_pairs, place_of
 from .known import known_legend
 from .legends import find_legend
-from .names import SPLITS
+from .lists import listed_splits
 from .published import published
 from .recipe_file import nested
 from .sight import drivers_of
@@ -99,11 +97,7 @@ class _Headers:
 def _choices(place: Place, found: Found) -> Iterator[Choice]:
     root, vector = place.root, is_vector(found.labels)
     drivers = list(dict.fromkeys(d for path in (*found.images, found.labels) for d in drivers_of(path)))
-    files = {"images": list(found.images), "labels": found.labels, "drivers": drivers, "unlabelled": "skip"}
-    unknown = {"classes": [{"name": "unknown", "code": 0}]}
-    dataset = load_folder(
-        FolderConfig.model_validate({"kind": "folder", "root": place.text, **files, **unknown})
-    )
+    dataset = _scenes(place, found, drivers)
     headers = _headers(dataset, vector=vector)
     placed = not vector and (found.shared or 2 * len(headers.elsewhere) > len(dataset.scenes))
     left = headers.faults | ({} if placed else headers.elsewhere)
@@ -128,30 +122,27 @@ def _choices(place: Place, found: Found) -> Iterator[Choice]:
     for split, globs in found.splits.items():
         yield Choice(f"dataset.split.{split}", list(globs), "the folders hold this split")
     if not found.splits:
-        yield from _listed_splits(place, [scene for scene in dataset.scenes if scene.name not in left])
+        yield from listed_splits(place, [scene for scene in dataset.scenes if scene.name not in left])
+
+
+def _scenes(place: Place, found: Found, drivers: list[str]) -> Dataset:
+    """Return the scenes that the patterns give; their classes are not known yet.
+
+    Raises:
+        DatasetError: two files of one scene, or labels without an image; the line says how files were taken.
+    """
+    files = {"images": list(found.images), "labels": found.labels, "drivers": drivers, "unlabelled": "skip"}
+    data = {"kind": "folder", "root": place.text, **files, "classes": [{"name": "unknown", "code": 0}]}
+    try:
+        return load_folder(FolderConfig.model_validate(data))
+    except DatasetError as error:
+        taken = f"images are taken to be {found.images[0]}, labels {found.labels}"
+        raise DatasetError(f"{error} ({taken})") from None
 
 
 def _relative(root: Path, scene: Scene) -> tuple[str, str]:
     assert scene.label is not None, "the loader pairs them"
     return scene.image.relative_to(root).as_posix(), scene.label.relative_to(root).as_posix()
-
-
-def _listed_splits(place: Place, scenes: Sequence[Scene]) -> Iterator[Choice]:
-    """Yield the splits of text files called train, val or test whose lines name scenes or their images."""
-    names = {key: scene.name for scene in scenes for key in (scene.name, scene.image.stem, scene.image.name)}
-    splits: dict[str, tuple[str, set[str]]] = {}
-    for path in place.paths:
-        split = SPLITS.get(PurePosixPath(path).stem.lower())
-        if split is None or not path.lower().endswith((".txt", ".lst", ".csv")):
-            continue
-        with suppress(SegmenterError, UnicodeError, KeyError):
-            lines = read_regular(place.root / path).decode("utf-8-sig").splitlines()
-            keys = [PurePosixPath(line.split()[0]).name for line in lines if line.strip()]
-            splits[split] = path, {names[key] for key in keys}
-    for split, (path, members) in splits.items():
-        if split != "train" and "train" in splits and not members & splits["train"][1]:
-            why = f"{counted(len(members), 'scene')} named in {path}"
-            yield Choice(f"dataset.split.{split}", sorted(members), why)
 
 
 # ------------------------------------------------------------------------------------------------- headers

@@ -56,7 +56,7 @@ def _potsdam(place: Place) -> tuple[Choice, ...] | None:
         Choice(
             "dataset.images",
             images,
-            "it has labels",
+            "RGB before other bands",
             ", ".join(sorted({each for each, _ in readings} - {images})),
         ),
         Choice(

@@ -343,8 +343,21 @@ def test_lists_of_scenes_are_the_split(tmp_path: Path, rng: Rng) -> None:
         "s2": "validation",
         "s1": "test",
     }
-    (tmp_path / "val.txt").write_text("s2\ns3\n")  # which trains, too
-    assert not made.planned(tmp_path)[2].of("validation")
+
+
+def test_a_list_of_a_split_that_names_a_scene_twice_holds_it_out_and_says_so(
+    tmp_path: Path, rng: Rng
+) -> None:
+    for i in range(1, 6):
+        made.save(tmp_path / f"images/{i:03}_image.png", made.image(rng))
+        made.save(tmp_path / f"annotations/{i:03}_annotation.png", made.label([0, 1, 2], shift=i))
+        made.save(tmp_path / f"masks/{i:03}_mask.png", made.label([0, 1], shift=i))
+    (tmp_path / "train_test_split.yaml").write_text("train: [1, 2, 4]\ntest: [3, 4, 5]\n")
+    choices, _, dataset = made.planned(tmp_path)
+    assert {scene.name for scene in dataset.of("test")} == {"003", "004", "005"}
+    assert "004 of them in train, too" in by_key(choices)["dataset.split.test"].reason
+    assert by_key(choices)["dataset.labels"].value == "annotations/{name}_annotation.png"
+    assert "masks" in by_key(choices)["dataset.labels"].other
 
 
 def test_palettes_that_agree_give_colours_and_those_that_differ_give_classes(
