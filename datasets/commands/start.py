@@ -73,11 +73,12 @@ def _write(given: argparse.Namespace, choices: Sequence[Choice], recipe: Path, p
     write_whole(recipe, text.encode())
     if html:
         write_whole(page, html.encode())
+    typed = shlex.quote(str(recipe))
     if report.findings:
-        print(plain(f"{counted(len(report.findings), 'finding')}: {invocation('datasets')} check {recipe}"))
+        print(plain(f"{counted(len(report.findings), 'finding')}: {invocation('datasets')} check {typed}"))
     pictures = f", and {page} with pictures: look at it first" if html else ""
     print(plain(f"written: {recipe}{pictures}"))
-    print(plain(f"then: {invocation('train')} {recipe}"))
+    print(plain(f"then: {invocation('train')} {typed}"))
 
 
 def _table(choices: Sequence[Choice]) -> str:
