@@ -212,15 +212,34 @@ def _pairs(
         & {p for v in candidates.labels.values() for p in v}
     )
     if both:
-        raise ConfigError(
-            f"dataset.images and dataset.labels: expected to match different files, both match {both[0]}"
-        )
+        _to_the_more_literal(config, candidates, both)
     skipped = candidates.images.keys() - candidates.labels.keys() if config.unlabelled == "skip" else set()
     unused = candidates.unused(skipped, "without a label (unlabelled: skip)")
     pairs = candidates.pairs({*candidates.images, *candidates.labels} - skipped)
     if not order:
         pairs = {PurePosixPath(image).stem: (image, label) for image, label in pairs.values()}
     return pairs, unused
+
+
+def _to_the_more_literal(config: FolderConfig, candidates: Candidates, both: Sequence[str]) -> None:
+    """Give files that both patterns match to the pattern with more literal text.
+
+    So `{name}_mask.tif` takes the labels among `{name}.tif`, `{split}annot/{name}.png` those of
+    `{split}/{name}.png`.
+
+    Raises:
+        ConfigError: both patterns have equally much.
+    """
+    images, labels = (len(_WILD.sub("", pattern)) for pattern in (config.images[0], config.labels))
+    if images == labels:
+        raise ConfigError(
+            f"dataset.images and dataset.labels: expected to match different files, both match {both[0]}"
+        )
+    shared, fewer = set(both), candidates.images if labels > images else candidates.labels
+    for name, files in list(fewer.items()):
+        fewer[name] = [file for file in files if file not in shared]
+        if not fewer[name]:
+            del fewer[name]
 
 
 def _spelt_otherwise(config: FolderConfig, paths: Sequence[str]) -> list[str]:
@@ -361,6 +380,7 @@ def class_map(config: FolderConfig) -> ClassMap:
             c.name,
             own_colour(i) if c.colour is None else parse_colour(c.colour, f"dataset.classes.{i}.colour"),
             i if c.code is None else c.code,
+            c.further,
         )
         for i, c in enumerate(config.classes)
     )

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from segmenter.base.errors import LabelError
-from segmenter.grid.labels import IGNORE, UNKNOWN, ClassMap, LandCoverClass, class_pixels
+from segmenter.grid.labels import (
+    IGNORE,
+    UNKNOWN,
+    ClassMap,
+    LandCoverClass,
+    class_pixels,
+    rasterised_classes,
+)
 
 NAIC = ClassMap(tuple(LandCoverClass(f"class {i}", (i, i, i), 100 * i) for i in range(1, 9)), ignored=(0,))
 BLACK = (0, 0, 0)
@@ -134,3 +141,15 @@ def test_class_pixels_leaves_out_what_is_ignored(rng: np.random.Generator) -> No
     counts = class_pixels(ids, 4)
     assert counts.tolist() == [int((ids == i).sum()) for i in range(4)]
     assert counts.sum() == 101 * 203 - 11 * 13
+
+
+def test_further_codes_of_a_class_mean_it_and_survive_a_run() -> None:
+    road = LandCoverClass("road", (1, 2, 3), 237, also=(119, 238, 255))
+    classes = ClassMap((LandCoverClass("rest", (9, 9, 9), 0, also=(1, 118)), road), ignored=(7,))
+    raw = np.array([[0, 1, 118, 119, 237, 255, 7, 5]])
+    for each in (classes, ClassMap.from_dict(classes.to_dict())):
+        assert each.decode_known(raw).tolist() == [[0, 0, 0, 1, 1, 1, IGNORE, UNKNOWN]]
+        assert each.codes().tolist() == [0, 237]
+    assert rasterised_classes(classes).decode_known(raw).tolist()[0][1] == UNKNOWN
+    with pytest.raises(LabelError, match="twice: 7"):
+        ClassMap((road, LandCoverClass("sea", (4, 4, 4), 3, also=(7,))), ignored=(7,))

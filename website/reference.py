@@ -23,7 +23,7 @@ import segmenter.extras.export.request as of_export
 import segmenter.runs.__main__ as of_runs
 from datasets import commands
 from datasets.commands import input as of_input
-from datasets.commands import recipes, train
+from datasets.commands import recipes, start, train
 from datasets.commands.gpu import command as of_gpu
 from segmenter.api import asked as of_predict
 from segmenter.base.invocation import TOOLS, ToolParser
@@ -39,6 +39,7 @@ from segmenter.model.pretrained import convert
 DOCS = Path(__file__).parents[1] / "docs"
 _KINDS = {"dataset": DATASET_KINDS, "model": MODEL_KINDS}
 _PARSERS = {
+    "start": start,
     "train": train,
     "predict": of_predict,
     "datasets": of_datasets,

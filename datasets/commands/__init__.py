@@ -80,6 +80,7 @@ class Tool:
 
 
 TOOLS = {
+    "start": Tool(".start", "plan a recipe from a folder of images and labels", run_tool),
     "train": Tool(".train", "train a model as a recipe says", None),
     "predict": Tool(".predict", "class maps from images, with a trained model", None),
     "datasets": Tool("..__main__", "check, coverage, pack: the data of a recipe; make, stitch: imagery"),

@@ -16,6 +16,7 @@ COMMAND = "segmenter"
 """The installed command; its first argument is a tool."""
 
 TOOLS = {
+    "start": "python -m datasets.commands.start",
     "train": "python train.py",
     "predict": "python predict.py",
     "datasets": "python -m datasets",

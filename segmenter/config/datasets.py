@@ -218,6 +218,15 @@ class Naic2020Config(Located):
     )
 
 
+def _as_text(value: object) -> object:
+    """Return a whole number as text: YAML reads `3` as a number where the text `3` may be meant."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Codes = Annotated[str, BeforeValidator(_as_text), Field(pattern=r"^\d{1,5}(-\d{1,5})?$")]
+"""A code, or a range of codes with both ends."""
+
+
 class FolderClass(Section):
     """One class of a folder dataset."""
 
@@ -226,6 +235,30 @@ class FolderClass(Section):
         None, "", "the value in label files; needed where labels hold codes", ge=0, lt=65535
     )
     colour: str | None = setting(None, "", "'#rrggbb', in label files that hold colours, and on maps")
+    also: Annotated[tuple[Codes, ...], BeforeValidator(_several)] = setting(
+        (),
+        "",
+        "further codes, or ranges as 1-118, that mean it in label files: greys of a mask with soft edges",
+    )
+
+    @property
+    def further(self) -> tuple[int, ...]:
+        """Codes of `also`, each once."""
+        return tuple(dict.fromkeys(code for each in self.also for code in _range(each)))
+
+    @field_validator("also")
+    @classmethod
+    def _upwards(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if empty := [each for each in value if not _range(each)]:
+            raise PydanticCustomError(
+                "also", "expected a range from a low to a high code, got {range}", {"range": empty[0]}
+            )
+        return value
+
+
+def _range(text: str) -> range:
+    low, _, high = text.partition("-")
+    return range(int(low), int(high or low) + 1)
 
 
 class BlocksConfig(Section):
@@ -314,11 +347,6 @@ def _misfit(message: str) -> PydanticCustomError:
 
 IGNORE_WORD = "ignore"
 """In place of a class: pixels that count nowhere."""
-
-
-def _as_text(value: object) -> object:
-    """Return a whole number as text: YAML reads `3` as a number where the text `3` may be meant."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 Text = Annotated[str, BeforeValidator(_as_text)]
@@ -462,6 +490,10 @@ class FolderConfig(Located):
                 "classes",
                 "expected every class to have {need}, missing for {names}",
                 {"need": need, "names": ", ".join(missing)},
+            )
+        if self.encoding == "colours" and (named := [c.name for c in self.classes if c.also]):
+            raise PydanticCustomError(
+                "classes", "also is for codes, got colours and also of {name}", {"name": named[0]}
             )
         return self
 

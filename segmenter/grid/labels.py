@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import colorsys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -33,11 +33,18 @@ Nodata = Literal["ask", "ignore", "class"]
 
 @dataclass(frozen=True)
 class LandCoverClass:
-    """One class: its name, its display colour, and its code in label files and results."""
+    """One class.
+
+    Attributes:
+        name, colour: for people and maps.
+        code: in label files and results.
+        also: further codes in label files that mean it, as the greys of a mask with soft edges.
+    """
 
     name: str
     colour: Colour
     code: int
+    also: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,7 @@ class ClassMap:
                 f"{self.encoding}, got {wrong_kind[0]!r}"
             )
         keys = [str(k) if self.encoding == "codes" else f"#{k:06x}" for k in self._keys]
+        keys += [str(code) for each in self.classes for code in each.also]
         codes = [str(c.code) for c in self.classes]
         for what, values in (("name", self.names), ("value in label files", keys), ("code", codes)):
             twice = sorted({value for value in values if values.count(value) > 1})
@@ -86,7 +94,9 @@ class ClassMap:
                     f"class map: each {what} may occur once, got twice: {', '.join(twice)}; see "
                     "dataset.classes and dataset.ignore"
                 )
-        if wrong_codes := [c.code for c in self.classes if not 0 <= c.code < 0xFFFF]:
+        if wrong_codes := [
+            code for c in self.classes for code in (c.code, *c.also) if not 0 <= code < 0xFFFF
+        ]:
             raise LabelError(
                 f"class map: codes of classes lie in 0 … 65534, got {sorted(wrong_codes)}; other values of "
                 "label files can only be ignored, by dataset.ignore"
@@ -123,6 +133,8 @@ class ClassMap:
         table = np.full(_OTHER + 2, UNKNOWN, np.uint8)
         inside = (keys >= 0) & (keys < _OTHER)
         table[keys[inside]] = ids[inside]
+        for i, each in enumerate(self.classes):
+            table[list(each.also)] = i
         table[_OTHER_IGNORED] = IGNORE
         return table
 
@@ -220,7 +232,11 @@ class ClassMap:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for a run directory; `from_dict` is the inverse."""
-        classes = [{"name": c.name, "colour": list(c.colour), "code": c.code} for c in self.classes]
+        classes = [
+            {"name": c.name, "colour": list(c.colour), "code": c.code}
+            | ({"also": list(c.also)} if c.also else {})
+            for c in self.classes
+        ]
         ignored = [v if isinstance(v, int) else list(v) for v in self.ignored]
         settled = {} if self.nodata == "ask" else {"nodata": self.nodata}
         return {"classes": classes, "encoding": self.encoding, "ignored": ignored, **settled}
@@ -229,7 +245,10 @@ class ClassMap:
     def from_dict(cls, data: Mapping[str, Any]) -> ClassMap:
         """Build a class map from the data of `to_dict`."""
         classes = tuple(
-            LandCoverClass(c["name"], _colour(c["colour"]), int(c["code"])) for c in data["classes"]
+            LandCoverClass(
+                c["name"], _colour(c["colour"]), int(c["code"]), tuple(map(int, c.get("also", ())))
+            )
+            for c in data["classes"]
         )
         ignored = tuple(v if isinstance(v, int) else _colour(v) for v in data["ignored"])
         return cls(classes, data["encoding"], ignored, data.get("nodata", "ask"))
@@ -255,4 +274,4 @@ def rasterised_classes(classes: ClassMap) -> ClassMap:
     """Return the class map of rasterised polygons: class codes, and one unused code for pixels to ignore."""
     taken = {each.code for each in classes.classes}
     none = next(code for code in (IGNORE, 0, *range(0xFFFE, 0, -1)) if code not in taken)
-    return ClassMap(classes.classes, "codes", (none,))
+    return ClassMap(tuple(replace(each, also=()) for each in classes.classes), "codes", (none,))

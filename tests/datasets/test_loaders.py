@@ -256,6 +256,33 @@ def test_folder_settings_errors(tmp_path: Path, settings: dict[str, Any], messag
         load(tiled(tmp_path), "folder", **{**CODES, **settings})
 
 
+def test_the_pattern_with_more_literal_text_takes_what_both_match(tmp_path: Path) -> None:
+    files = [f"{split}{end}/{i}.png" for split in ("train", "val") for end in ("", "annot") for i in range(2)]
+    patterns = {"images": "{split}/{name}.png", "labels": "{split}annot/{name}.png"}
+    dataset = load(touch(tmp_path / "a", files), "folder", **{**CODES, **patterns})
+    assert [scene.name for scene in dataset.scenes] == ["train_0", "train_1", "val_0", "val_1"]
+    turned = {"images": "{name}_rgb.png", "labels": "{name}.png"}
+    dataset = load(
+        touch(tmp_path / "b", ["x.png", "x_rgb.png", "y.png", "y_rgb.png"]), "folder", **{**CODES, **turned}
+    )
+    assert [scene.name for scene in dataset.scenes] == ["x", "y"]
+
+
+def test_further_codes_are_codes_or_ranges(tmp_path: Path) -> None:
+    road = {"name": "road", "code": 237, "also": ["119-236", 255]}
+    dataset = load(tiled(tmp_path), "folder", **{**CODES, "classes": [{"name": "rest", "code": 0}, road]})
+    assert dataset.classes.classes[1].also == (*range(119, 237), 255)
+    for wrong in ("9-3", "a", "-4", "1-2-3"):
+        with pytest.raises(ConfigError, match="also"):
+            load(tiled(tmp_path), "folder", **{**CODES, "classes": [{**road, "also": [wrong]}]})
+    with pytest.raises(ConfigError, match="also"):
+        load(
+            tiled(tmp_path),
+            "folder",
+            **{**CODES, "encoding": "colours", "classes": [{**road, "colour": "#010203"}]},
+        )
+
+
 def test_folder_class_map_errors(tmp_path: Path) -> None:
     with pytest.raises(LabelError, match="each value in label files may occur once, got twice: 1"):
         load(tiled(tmp_path), "folder", **{**CODES, "ignore": [1]})

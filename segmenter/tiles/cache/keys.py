@@ -85,6 +85,8 @@ def key_of(dataset: Dataset, scene: Scene, kind: Kind) -> str | None:
         classes = dataset.classes
         signs = [one.code if classes.encoding == "codes" else one.colour for one in classes.classes]
         rule = classes.encoding, signs, classes.ignored, classes.nodata
+        if any(one.also for one in classes.classes):
+            rule = *rule, [one.also for one in classes.classes]
     where = os.path.relpath(path, dataset.root), stamp.key
     return digest([kind, where, rule], 24)
 

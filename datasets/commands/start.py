@@ -1,0 +1,158 @@
+"""Plan a recipe from a folder of images and labels: look at the files, choose every setting, say why."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from segmenter.base.errors import ConfigError, SegmenterError, counted, plain, run_tool, shortened
+from segmenter.base.invocation import ToolParser, invocation
+from segmenter.base.options import positive
+from segmenter.base.terminal import aligned, enduring_output, warn, words_aside
+
+if TYPE_CHECKING:
+    from ..start.choice import Choice
+
+_WIDE, _REASON = 44, 110
+"""Characters of a value and of a reason in the table."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write a recipe and its page, or explain a setting; return the exit code."""
+    given = _parser().parse_args(arguments)
+    with words_aside(given.json) as answer:
+        from ..start.look import look
+        from ..start.plan import plan
+        from ..start.recipe_file import check_free
+        from ..start.request import Request
+
+        recipe = given.output or Path(f"{_name(given.data)}.yaml")
+        page = given.page or recipe.with_suffix(".html")
+        for path in (recipe, page) if given.explain is None else ():
+            check_free(path)  # before any work is done
+        seen = look(given.data, given.labels)
+        choices = (*seen, *plan(seen, Request(given.hours, given.gpus, recipe.stem)))
+        if given.explain is None:
+            _write(given, choices, recipe, page)
+        else:
+            print(_explained(given.explain, seen, choices))
+        if given.json:
+            told = [vars(choice) for choice in choices if given.explain in (None, choice.key)]
+            print(json.dumps(told, ensure_ascii=False), file=answer, flush=True)
+    return 0
+
+
+def _write(given: argparse.Namespace, choices: Sequence[Choice], recipe: Path, page: Path) -> None:
+    """Check the dataset, print the settings, and write recipe and page."""
+    from segmenter.base.files import write_whole
+    from segmenter.config.reading import recipe_from
+
+    from .. import load_dataset
+    from ..check import check_dataset
+    from ..start.page import start_page
+    from ..start.recipe_file import nested, recipe_text
+
+    planned = recipe_from({"name": recipe.stem, **nested(choices)}, "the plan")
+    dataset = load_dataset(planned)
+    report = check_dataset(dataset)
+    try:
+        html = start_page(planned, choices, dataset, report)
+    except SegmenterError as error:  # without the extra of reports, the recipe is worth the most
+        html = ""
+        warn(f"{page} is not written: {error}")
+    labels = [] if given.labels is None else ["--labels", str(given.labels)]
+    text = recipe_text(choices, shlex.join(["segmenter", "start", str(given.data), *labels]))
+    print(_table(choices))
+    write_whole(recipe, text.encode())
+    if html:
+        write_whole(page, html.encode())
+    typed = shlex.quote(str(recipe))
+    if report.findings:
+        print(plain(f"{counted(len(report.findings), 'finding')}: {invocation('datasets')} check {typed}"))
+    pictures = f", and {page} with pictures: look at it first" if html else ""
+    print(plain(f"written: {recipe}{pictures}"))
+    print(plain(f"then: {invocation('train')} {typed}"))
+
+
+def _table(choices: Sequence[Choice]) -> str:
+    """Return the settings, their values and reasons as a table."""
+    from ..start.recipe_file import shown
+
+    rows = []
+    for choice in choices:
+        texts = [choice.reason, *([f"or: {choice.other}"] if choice.other else [])]
+        heads = [[choice.key, shortened(shown(choice.value), _WIDE)], ["", ""]]
+        rows += [[*head, plain(shortened(text, _REASON))] for head, text in zip(heads, texts, strict=False)]
+    return "\n".join(aligned(["setting", "value", "reason"], rows, left=3))
+
+
+def _explained(key: str, seen: Sequence[Choice], choices: Sequence[Choice]) -> str:
+    """Return value, reason, other reading and source of a setting.
+
+    Raises:
+        ConfigError: nothing was planned for the key.
+    """
+    from ..start.recipe_file import shown
+
+    by_key = {choice.key: choice for choice in choices}
+    choice = by_key.get(key)
+    if choice is None:
+        near = get_close_matches(key, by_key, 1, 0.5)
+        meant = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(by_key)}"
+        raise ConfigError(f"--explain {key}: expected a planned setting, nothing was planned for it{meant}")
+    lines = [f"{key}: {shown(choice.value)}", f"reason: {choice.reason}"]
+    lines += [f"or: {choice.other}"] if choice.other else []
+    lines.append("source: " + ("seen in the files" if choice in seen else "a rule of the plan"))
+    return "\n".join(map(plain, lines))
+
+
+def _name(data: Path) -> str:
+    """Return the name of a recipe for a folder."""
+    name = (data if data.is_dir() else data.with_suffix("")).resolve().name
+    return re.sub(r"[^\w .-]|^\W+", "_", name) or "data"
+
+
+def _gpus(text: str) -> tuple[int, ...]:
+    """Return the GiB of each card of a text as `4x11GB` or `2x24GB,11GB`."""
+    cards: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(?:(\d{1,3})\s*[x×*]\s*)?(\d{1,4})\s*(?:GB|GiB|G)?\s*", part, re.IGNORECASE)
+        if match is None or not int(match[2]) or match[1] == "0":
+            raise argparse.ArgumentTypeError(f"expected cards as 4x11GB or 2x24GB,1x11GB, got {text!r}")
+        cards += [int(match[2])] * int(match[1] or 1)
+    return tuple(cards)
+
+
+def _parser() -> ToolParser:
+    parser = ToolParser(prog=invocation("start"), description=__doc__)
+    parser.add_argument("data", type=Path, metavar="DATA", help="folder of images, and of labels")
+    parser.add_argument(
+        "--labels", type=Path, metavar="LABELS", help="folder or file of the labels, where they lie elsewhere"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE.yaml", help="recipe to write (default: DATA.yaml, here)"
+    )
+    parser.add_argument("--hours", type=positive(float), metavar="H", help="time that the training may take")
+    parser.add_argument(
+        "--gpus", type=_gpus, metavar="4x11GB", help="cards to plan for (default: this machine)"
+    )
+    parser.add_argument("--explain", metavar="KEY", help="say why a setting is so, and write nothing")
+    parser.add_argument(
+        "--page", type=Path, metavar="FILE.html", help="page to write (default: beside the recipe)"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print the settings as JSON on stdout, all else on stderr"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    with enduring_output():
+        sys.exit(run_tool(main))

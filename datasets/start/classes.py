@@ -1,0 +1,173 @@
+"""Classes of labels that nobody described: names, colours, and values that count nowhere."""
+
+from __future__ import annotations
+
+import colorsys
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from segmenter.base.errors import DatasetError, counted
+from segmenter.evaluation.drawing import hex_colour
+from segmenter.grid.labels import MAX_CLASSES, Colour, own_colour
+from segmenter.pages.parts import percent
+
+from .choice import Choice
+from .legends import Entry, Legend, as_colour
+from .values import LabelValues
+
+_NOWHERE = re.compile(
+    r"(no[ _-]?(data|label|value)|void|ignored?|unlabel+ed|unknown|unclassified|undefined|null|none|clouds?)",
+    re.I,
+)
+"""Names of what counts nowhere."""
+_RARE, _MOSTLY, _SURELY = 0.02, 0.5, 0.9
+"""Share below which 0, black, white or the only grey is ignored if it lies mostly at borders or outside the
+image; and the share there from which it is whatever its pixels are."""
+_STRAY, _FEW_PIXELS, _MOST_STRAYS = 2e-5, 2000, 32
+"""Share and pixels below which a value is noise, and the values that may be."""
+_SOFT_VALUES, _SOFT_NEAR, _SOFT_APART, _SOFT_SHARE = 16, 16, 64, 0.9
+"""Grey masks: least values, distance to one of two that are this far apart, share of pixels so near."""
+_HUES = "red orange yellow green green cyan cyan blue blue purple pink red"
+
+Places = Callable[[int], tuple[float, float]]
+"""Value → shares of its pixels where the image is empty, and at the image's border."""
+
+
+def class_choices(values: LabelValues, legend: Legend, places: Places) -> list[Choice]:
+    """Return `dataset.encoding`, `dataset.classes` and `dataset.ignore` for the values of the labels.
+
+    Raises:
+        DatasetError: there are more values than classes can be.
+    """
+    encoding = Choice("dataset.encoding", values.encoding, values.why)
+    if (soft := _soft(values)) is not None:
+        return [encoding, soft]
+    entries = {value: legend.entry(value, colours=values.encoding == "colours") for value in values.pixels}
+    whys = {value: _why_ignored(value, values, entries[value], places) for value in values.pixels}
+    ignored = {value: why for value, why in whys.items() if why}
+    kept = [value for value in values.pixels if value not in ignored]
+    noise = len(ignored) + sum(_is_noise(value, values) for value in kept)
+    if not kept or len(kept) > MAX_CLASSES or noise > _MOST_STRAYS:
+        raise DatasetError(
+            f"labels: expected a value for each class, got {len(values.pixels)} {values.encoding} in "
+            f"{counted(values.read, 'file')}, as after resampling or in JPEGs; save labels without loss"
+        )
+    classes = _classes(kept, values, entries, legend.file)
+    return [encoding, classes, *([_ignored(ignored, values)] if ignored else [])]
+
+
+def _why_ignored(value: int, values: LabelValues, entry: Entry | None, places: Places) -> str:
+    """Return why a value counts nowhere; empty for a class."""
+    share, colours, others = values.share(value), values.encoding == "colours", values.pixels.keys() - {value}
+    if entry is not None:
+        return f"named {entry.name}" if _NOWHERE.fullmatch(entry.name) else ""
+    if not colours and not 0 <= value < 0xFFFF:
+        return "no code of a class"
+    if len(others) < 2:
+        return ""
+    if not colours and value == 255 and max(others) < value // 2:
+        return "the usual value for it"
+    if share < _STRAY and values.pixels[value] < _FEW_PIXELS:
+        return "few pixels"
+    if value in (0, 0xFFFFFF):
+        empty, border = places(value)
+        if empty >= _SURELY or (share < _RARE and max(empty, border) >= _MOSTLY):
+            return f"{max(empty, border):.0%} at borders or where the image is empty"
+    elif colours and share < _RARE and _grey(value) and not any(map(_grey, values.common(_RARE))):
+        return "the only grey, and rare"
+    return ""
+
+
+def _is_noise(value: int, values: LabelValues) -> bool:
+    """Return whether a colour lies close to another one of far more pixels."""
+    far_more = [other for other, pixels in values.pixels.items() if pixels > 8 * values.pixels[value]]
+    parts = [zip(as_colour(value), as_colour(other), strict=True) for other in far_more]
+    return values.encoding == "colours" and any(max(abs(a - b) for a, b in each) <= 32 for each in parts)
+
+
+def _grey(value: int) -> bool:
+    return max(as_colour(value)) - min(as_colour(value)) <= 8
+
+
+# ------------------------------------------------------------------------------------------------ choices
+
+
+def _classes(kept: Sequence[int], values: LabelValues, entries: dict[int, Entry | None], file: str) -> Choice:
+    """Return the classes in the order of their values."""
+    classes = list[dict[str, Any]]()
+    names, colours = set[str](), set[Colour]()
+    for i, value in enumerate(kept):
+        entry = entries[value] or Entry(_made_name(value, kept, values))
+        tries = (entry.name, *(f"{entry.name} {n}" for n in range(2, len(kept) + 2)))
+        names.add(name := next(each for each in tries if each not in names))
+        shown = (
+            (as_colour(value),) if values.encoding == "colours" else (entry.colour, values.palette.get(value))
+        )
+        every = (*shown, *map(own_colour, range(i, i + 1000)))
+        colours.add(colour := next(each for each in every if each is not None and each not in colours))
+        code = {"code": value} if values.encoding == "codes" else {}
+        classes.append({"name": name, **code, "colour": hex_colour(colour)})
+    shares = ", ".join(f"{c['name']} {percent(values.share(v))}" for c, v in zip(classes, kept, strict=True))
+    unnamed = sum(entries[value] is None for value in kept)
+    source = f"; names of {file}" if unnamed < len(kept) else ""
+    other = (
+        f"{counted(unnamed, 'name is', 'names are')} made up: no list of classes lies there"
+        if unnamed
+        else ""
+    )
+    return Choice("dataset.classes", classes, f"{shares} of {counted(values.total, 'pixel')}{source}", other)
+
+
+def _made_name(value: int, kept: Sequence[int], values: LabelValues) -> str:
+    """Return a name for a value that nobody named."""
+    if values.encoding == "codes":
+        two = len(kept) == 2 and kept[0] == 0
+        return ("foreground" if value else "background") if two else f"class {value}"
+    hue, saturation, light = colorsys.rgb_to_hsv(*(part / 255 for part in as_colour(value)))
+    if light < 0.1 or saturation < 0.12:
+        return "black" if light < 0.1 else "white" if light > 0.9 else "grey"
+    word = _HUES.split()[int(hue * 12 + 0.5) % 12]
+    return f"dark {word}" if light < 0.6 else f"light {word}" if saturation < 0.4 else word
+
+
+def _ignored(ignored: dict[int, str], values: LabelValues) -> Choice:
+    shown = {v: hex_colour(as_colour(v)) if values.encoding == "colours" else v for v in ignored}
+    texts = []
+    for why in dict.fromkeys(ignored.values()):
+        members = [value for value in ignored if ignored[value] == why]
+        pixels = sum(values.pixels[value] for value in members)
+        which = shown[members[0]] if len(members) == 1 else f"{len(members)} values"
+        texts.append(f"{which}: {counted(pixels, 'pixel')} ({percent(pixels / values.total)}), {why}")
+    sure = all(why.startswith("named ") for why in ignored.values())
+    other = "" if sure else "classes of their own"
+    return Choice("dataset.ignore", list(shown.values()), "; ".join(texts), other)
+
+
+# ---------------------------------------------------------------------------------------------- grey masks
+
+
+def _soft(values: LabelValues) -> Choice | None:
+    """Return two classes of grey masks with soft edges, whose values lie near one of two; None for others."""
+    pixels = values.pixels
+    if values.encoding != "codes" or len(pixels) <= _SOFT_VALUES or max(pixels) > 255 or min(pixels) < 0:
+        return None
+    first = max(pixels, key=lambda value: pixels[value])
+    far = [value for value in pixels if abs(value - first) > _SOFT_APART]
+    low, high = sorted((first, max(far, key=lambda value: pixels[value], default=first)))
+    near = sum(n for value, n in pixels.items() if min(abs(value - low), abs(value - high)) <= _SOFT_NEAR)
+    if low == high or near < _SOFT_SHARE * values.total:
+        return None
+    cut = (low + high) // 2
+    ranges = [
+        [f"{a}-{b}" for a, b in ((start, code - 1), (code + 1, end)) if a <= b]
+        for start, code, end in ((0, low, cut), (cut + 1, high, 255))
+    ]
+    classes = [
+        {"name": "background", "code": low, "also": ranges[0], "colour": "#8c8c8c"},
+        {"name": "foreground", "code": high, "also": ranges[1], "colour": "#d62728"},
+    ]
+    shares = f"{percent(values.share(low))} are {low}, {percent(values.share(high))} {high}"
+    between = f"{percent(1 - near / values.total)} lie between"
+    why = f"a grey mask of {len(pixels)} values: {shares}; cut at {cut}, {between}"
+    return Choice("dataset.classes", classes, why, "2 names are made up: a grey mask has none")

@@ -1,0 +1,253 @@
+"""Files of a folder that nobody described: pairs of image and label, and their patterns."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from segmenter.base.errors import DatasetError, counted
+from segmenter.base.finding import is_vector
+from segmenter.raster import outlines
+
+from ..files import few, files_under
+from ..folder import pattern_regex
+from .names import MARK, BandFiles, Patterns, band_files, pair, patterns_of, role_of
+from .sight import Sorted, look_at, sort_files
+
+_LEAST_ROLE = 0.02
+"""Share of the pairs that another spelling of names must have to be used, too."""
+_LOOKED_AT = 40
+_USUAL = {"image", "images", "img", "rgb", "sat", "mask", "masks", "msk", "label", "labels", "gt"}
+_USUAL |= {"annot", "annotation", "annotations"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the files are.
+
+    Attributes:
+        text: `dataset.root` as the user typed it.
+        paths: relative paths of all files, sorted.
+        is_label: tells label files, if the user named them.
+    """
+
+    text: str
+    paths: tuple[str, ...]
+    is_label: Callable[[str], bool] | None = None
+
+    @property
+    def root(self) -> Path:
+        """Return the folder that patterns start from."""
+        return Path(self.text)
+
+
+@dataclass(frozen=True)
+class Found:
+    """Images and labels of a folder dataset.
+
+    Attributes:
+        images: pattern of each band's file, or one pattern.
+        labels: pattern of label files, or the file for all images.
+        shared: one label file serves all images.
+        splits: globs of images by split, where folders tell it.
+        others: other readings.
+    """
+
+    images: tuple[str, ...]
+    labels: str
+    splits: dict[str, tuple[str, ...]]
+    shared: bool = False
+    others: tuple[str, ...] = ()
+
+
+def place_of(data: Path, labels: Path | None) -> Place:
+    """Return the files below a folder, and those of labels beside it.
+
+    Raises:
+        DatasetError: there is no such folder or file, or both have no folder in common.
+    """
+    asked = [data] if labels is None else [data, labels]
+    if missing := [each for each in asked if not each.exists()]:
+        raise DatasetError(f"{missing[0]}: expected a folder or file, there is none (from {Path.cwd()})")
+    if data.is_file() and labels is None:
+        raise DatasetError(f"{data}: expected a folder; of one image, --labels names its own")
+    folders = [os.path.normpath(each if each.is_dir() else each.parent) for each in asked]
+    if len({os.path.isabs(folder) for folder in folders}) > 1:
+        folders = [os.path.abspath(folder) for folder in folders]
+    root = Path(os.path.commonpath(folders) or ".")
+    if root.resolve() == Path(root.resolve().anchor):
+        raise DatasetError(f"{labels}: expected labels below a folder with {data}; link them there (ln -s)")
+    paths: set[str] = set()
+    for each in asked:
+        at = Path(os.path.relpath(each, root))
+        paths |= {at.as_posix()} if each.is_file() else {(at / path).as_posix() for path in files_under(each)}
+    named = "" if labels is None else Path(os.path.relpath(labels, root)).as_posix()
+    is_label = None if labels is None else lambda path: path == named or path.startswith(f"{named}/")
+    return Place(root.as_posix(), tuple(sorted(paths)), is_label)
+
+
+def find_pairs(place: Place) -> tuple[Found, Sorted]:
+    """Return the images and labels among the files, and what the files look like.
+
+    Raises:
+        DatasetError: there is no reading of the folder as images and labels; the line says what was found.
+    """
+    files = sort_files(place.root, place.paths, place.is_label)
+    labels = files.labels or files.vectors
+    if not files.images or not labels:
+        raise DatasetError(f"{place.root}: {_nothing(place, files)}")
+    bands = _bands(files, len(labels))
+    scenes = list(files.images if bands is None else bands.scenes)
+    first = scenes if bands is None else [bands.first(scene) for scene in scenes]
+    if len(labels) == 1 and _serves_all(place.root, labels[0], first):
+        patterns, others = _image_patterns(scenes), list[str]()
+        patterns = replace(patterns, labels=labels[0])
+    else:
+        ties = pair(scenes, labels)
+        chosen, others = _chosen(ties)
+        patterns = patterns_of(chosen) if chosen else Patterns("", "", {})
+        alone = len(labels) == 1 and len(ties[labels[0]]) > 1  # any of them might be its image
+        if alone or 2 * len(_fitting(patterns, chosen)) < min(len(scenes), len(labels)):
+            raise DatasetError(
+                f"{place.root}: found {counted(len(scenes), 'image')} ({few(scenes, 2)}) and "
+                f"{counted(len(labels), 'label')} ({few(labels, 2)}), but no names that pair most of them, "
+                "nor one georeferenced label; give image and label of a scene the same name in two folders"
+            )
+        patterns = _with_all_endings(place, patterns, chosen)
+        scenes = [scene for scene, _ in chosen]
+    if files.labels and files.vectors:
+        others.insert(0, f"polygons of {few(files.vectors, 2)}")
+    images = (patterns.images,) if bands is None else bands.patterns(patterns.images)
+    shared = patterns.labels == labels[0] and len(scenes) > 1
+    return Found(images, patterns.labels, _globs(patterns), shared, tuple(others)), files
+
+
+def _nothing(place: Place, files: Sorted) -> str:
+    """Return what was looked for and found, if that is no dataset."""
+    if files.images:
+        found = f"found {counted(len(files.images), 'image')} ({few(files.images, 2)}) and no labels"
+        return f"{found}: looked for rasters of a few values and for polygons; --labels names them"
+    if files.labels:
+        found = f"found {counted(len(files.labels), 'raster')} of a few values ({few(files.labels, 2)})"
+        return f"{found}, as labels have, and no image; --labels names the labels"
+    endings = Counter(PurePosixPath(path).suffix.lower() or "no ending" for path in place.paths)
+    found = ", ".join(f"{n} {ending}" for ending, n in endings.most_common(4)) or "no file"
+    return f"looked for GeoTIFF, PNG, JPEG or JPEG 2000 images and their labels, found {found}"
+
+
+def _bands(files: Sorted, labels: int) -> BandFiles | None:
+    """Return scenes of several files, if most images have one band and at most half as many have labels."""
+    counts = [sight.info.count for p in files.images if (sight := files.looked.get(p)) and sight.info]
+    single = 2 * sum(count == 1 for count in counts) > len(counts)
+    return band_files(files.images) if single and 2 * labels <= len(files.images) else None
+
+
+def _serves_all(root: Path, label: str, images: Sequence[str]) -> bool:
+    """Return whether several images lie on a label file by georeference."""
+    if len(images) < 2 or is_vector(label):
+        return len(images) > 1
+    infos = [sight.info for path in (label, *images[:_LOOKED_AT]) if (sight := look_at(root, path)).info]
+    if any(info.transform is None for info in infos):
+        return False
+    ground, *grounds = outlines(infos)
+    if ground is None:
+        return False
+    low, high = ground.min(axis=0), ground.max(axis=0)
+    return (
+        sum(
+            bool((g.min(axis=0) < high).all() and (g.max(axis=0) > low).all())
+            for g in grounds
+            if g is not None
+        )
+        > 1
+    )
+
+
+def _chosen(ties: dict[str, list[str]]) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return (image, label) pairs of the commonest kinds of names, and the other readings."""
+    roles: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for label, images in ties.items():
+        for image in images:
+            roles.setdefault((role_of(image, label), role_of(label, image)), []).append((image, label))
+    ranked = sorted(
+        roles.items(), key=lambda item: (-len({i for i, _ in item[1]}), _oddness(item[0]), item[0])
+    )
+    least = max(2, _LEAST_ROLE * len({image for members in roles.values() for image, _ in members}))
+    chosen: dict[str, str] = {}
+    used, others, stems = set[str](), list[str](), {_stems(role) for role, _ in ranked[:1]}
+    for role, members in ranked:
+        free = [(image, label) for image, label in members if image not in chosen and label not in used]
+        if (_stems(role) in stems or len(free) >= least) and 2 * len(free) > len(members):
+            for image, label in free:
+                if image not in chosen and label not in used:
+                    chosen[image] = label
+                    used.add(label)
+            stems.add(_stems(role))
+        elif len(members) >= least:
+            image, label = members[0]
+            kind = f"images like {image}" if label in used else f"labels like {label}"
+            others.append(f"{len(members)} {kind}")
+    return sorted(chosen.items()), others
+
+
+def _stems(role: tuple[str, str]) -> tuple[str, ...]:
+    return tuple(PurePosixPath(text).stem for text in role)
+
+
+def _oddness(role: tuple[str, str]) -> int:
+    """Return the number of unusual words in the names of images and labels; decides between equals."""
+    words = re.findall(r"[^\W_]{2,}", " ".join(role).lower())
+    return sum(word not in _USUAL for word in words)
+
+
+def _fitting(patterns: Patterns, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the pairs that patterns pair, too."""
+    regexes = [pattern_regex(each, "names") for each in (patterns.images, patterns.labels)]
+    matches = [[regex.fullmatch(path) for regex, path in zip(regexes, each, strict=True)] for each in pairs]
+    return [
+        each
+        for each, (a, b) in zip(pairs, matches, strict=True)
+        if a and b and a.groupdict() == b.groupdict()
+    ]
+
+
+def _with_all_endings(place: Place, patterns: Patterns, pairs: Sequence[tuple[str, str]]) -> Patterns:
+    """Return patterns with a star for several endings of files, if they then match no other file."""
+    made = []
+    for pattern, wanted in zip(
+        (patterns.images, patterns.labels), map(set, zip(*pairs, strict=True)), strict=True
+    ):
+        endings = sorted({PurePosixPath(path).suffix for path in wanted})
+        same = next((i for i, c in enumerate(endings[0]) if any(e[i : i + 1] != c for e in endings)), 0)
+        loose = f"{pattern.removesuffix(PurePosixPath(pattern).suffix)}{endings[0][:same]}*"
+        exact = len(endings) > 1 and set(_matching(loose, place.paths)) == wanted
+        made.append(loose if exact else pattern)
+    return replace(patterns, images=made[0], labels=made[1])
+
+
+def _matching(pattern: str, paths: Iterable[str]) -> list[str]:
+    regex = pattern_regex(pattern, "names")
+    return [path for path in paths if regex.fullmatch(path)]
+
+
+def _globs(patterns: Patterns) -> dict[str, tuple[str, ...]]:
+    """Return globs of the images of validation and test, where a folder names the split."""
+    before, _, behind = patterns.images.partition("{split}")
+    ends = re.sub(r"\*\*/|\{\w+\}", "*", before), behind.partition("/")[0]
+    return {
+        split: tuple(f"{ends[0]}{value}{ends[1]}/*" for value in values)
+        for split, values in patterns.splits.items()
+        if split != "train"
+    }
+
+
+def _image_patterns(scenes: Sequence[str]) -> Patterns:
+    """Return the pattern of images that one label serves: the stem is the name, if it tells them apart."""
+    stems = [PurePosixPath(scene).stem.removesuffix(MARK) for scene in scenes]
+    whole = [scene.removesuffix(PurePosixPath(scene).suffix).removesuffix(MARK) for scene in scenes]
+    ends = stems if len(set(stems)) == len(stems) and all(stems) else whole
+    return patterns_of([(scene, f"labels/{end}.tif") for scene, end in zip(scenes, ends, strict=True)])

@@ -1,0 +1,70 @@
+"""Class lists of published datasets, known by the names of their files and by their codes or colours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ..classes import POTSDAM
+from .legends import Entry, Legend, as_colour
+
+_CODES = {
+    "LoveDA": (
+        r"images_png/.*masks_png/",
+        "0 no-data, 1 background, 2 building, 3 road, 4 water, 5 barren, 6 forest, 7 agriculture",
+    ),
+    "OpenEarthMap": (
+        r"\{folder\}/images/.*\{folder\}/labels/",
+        "0 unknown, 1 bareland, 2 rangeland, 3 developed space, 4 road, 5 tree, 6 water, 7 agriculture land, "
+        "8 building",
+    ),
+    "FLAIR": (
+        r"IMG_.*MSK_",
+        "1 building, 2 pervious surface, 3 impervious surface, 4 bare soil, 5 water, 6 coniferous, "
+        "7 deciduous, 8 brushwood, 9 vineyard, 10 herbaceous vegetation, 11 agricultural land, "
+        "12 plowed land, 13 swimming pool, 14 snow, 15 clear cut, 16 mixed, 17 ligneous, 18 greenhouse, "
+        "19 other",
+    ),
+    "CamVid": (
+        r"\{split\}annot/",
+        "0 sky, 1 building, 2 pole, 3 road, 4 pavement, 5 tree, 6 sign, 7 fence, 8 car, 9 pedestrian, "
+        "10 bicyclist, 11 unlabelled",
+    ),
+}
+"""Title: regular expression on both patterns, and classes. Source: the datasets' own descriptions."""
+_COLOURS = {
+    "DeepGlobe": "00ffff urban land, ffff00 agriculture, ff00ff rangeland, 00ff00 forest, 0000ff water, "
+    "ffffff barren, 000000 unknown",
+    "Dubai": "3c1098 building, 8429f6 land, 6ec1e4 road, fedd3a vegetation, e2a929 water, 9b9b9b unlabelled",
+    "ISPRS": ", ".join("{:02x}{:02x}{:02x} ".format(*each.colour) + each.name for each in POTSDAM.classes),
+}
+_MOST_OTHERS = 2
+"""Values of labels that a list of colours may lack, and colours of it that labels may."""
+
+
+def known_legend(patterns: str, values: Iterable[int], *, colours: bool) -> Legend:
+    """Return the list of a published dataset; an empty one if the files are of none that is known.
+
+    Colours tell a dataset by themselves, codes only together with its names.
+
+    Args:
+        patterns: patterns of images and labels, in one text.
+        values: codes, or colours as numbers 0xrrggbb.
+    """
+    wanted = set(values)
+    for title, (marks, text) in _CODES.items():
+        own = _read(text, 10)
+        if not colours and len(wanted) > 2 and wanted <= own.keys() and re.search(marks, patterns):
+            return Legend(f"{title}'s list", tuple(Entry(name, code) for code, name in own.items()))
+    for title, text in _COLOURS.items():
+        own = _read(text, 16)
+        lacking = max(len(own.keys() - wanted), len(wanted - own.keys()))
+        if colours and lacking <= _MOST_OTHERS:
+            entries = (Entry(name, None, as_colour(colour)) for colour, name in own.items())
+            return Legend(f"{title}'s list", tuple(entries))
+    return Legend()
+
+
+def _read(text: str, base: int) -> dict[int, str]:
+    pairs = (each.split(maxsplit=1) for each in text.split(","))
+    return {int(value, base): name for value, name in pairs}

@@ -1,0 +1,236 @@
+"""Pairs of image and label by the parts of their names, and the patterns that describe them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import pairwise
+from pathlib import PurePosixPath
+
+from .sight import in_hash_order
+
+_PART = re.compile(r"\d+|[^\W\d_]+")
+_SEPARATORS = "_-. "
+_POSTINGS, _FEW, _EXAMPLES = 3000, 50, 12
+"""Images that a label is compared with: those of its rarest part, those of others that few have; examples."""
+SPLITS = {
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
+    **dict.fromkeys(("test", "testing"), "test"),
+    **dict.fromkeys(("train", "training"), "train"),
+}
+"""Names of folders and lists → split."""
+
+
+def parts_of(path: str) -> list[str]:
+    """Return numbers and words of a path, without its ending."""
+    return _PART.findall(path.removesuffix(PurePosixPath(path).suffix))
+
+
+def pair(images: Sequence[str], labels: Sequence[str]) -> dict[str, list[str]]:
+    """Return for each label the images whose paths share most with it, rare parts counting more.
+
+    Several if names do not tell them apart, as two versions of one image.
+    """
+    features = {
+        path: Counter[object]([*parts_of(path), *pairwise(parts_of(path))]) for path in (*images, *labels)
+    }
+    postings: dict[object, list[str]] = defaultdict(list)
+    for image in images:
+        for feature in features[image]:
+            postings[feature].append(image)
+
+    def score(label: str, image: str) -> float:
+        shared = features[label] & features[image]
+        return sum(n * math.log(1 + len(images) / len(postings[f])) for f, n in shared.items())
+
+    best, alone = {}, images if len(images) == len(labels) == 1 else []
+    for label in labels:
+        known = sorted(
+            (f for f in features[label] if f in postings), key=lambda f: (len(postings[f]), str(f))
+        )
+        near = dict.fromkeys(
+            image
+            for f in known
+            if f in known[:1] or len(postings[f]) <= _FEW
+            for image in postings[f][:_POSTINGS]
+        )
+        scores = {image: score(label, image) for image in (near or alone)}
+        top = max(scores.values(), default=0.0) - 1e-9
+        best[label] = [image for image, value in scores.items() if value >= top][:_FEW]
+    return best
+
+
+def role_of(path: str, other: str) -> str:
+    """Return a path with a star for the parts that its partner has: what makes it an image or a label."""
+    shared, ending = parts_of(other), PurePosixPath(path).suffix
+
+    def star(match: re.Match[str]) -> str:
+        if match[0] in shared:
+            return "*"
+        start = max((s for s in shared if len(s) > 2 and match[0].startswith(s)), key=len, default="")
+        return f"*{match[0][len(start) :]}" if start else match[0]
+
+    return re.sub(r"\*(?:[\W_]*\*)+", "*", _PART.sub(star, path.removesuffix(ending))) + ending.lower()
+
+
+# ------------------------------------------------------------------------------------------------ patterns
+
+
+@dataclass(frozen=True)
+class Patterns:
+    """Patterns of image and label files with common names.
+
+    Attributes:
+        splits: values of the name `{split}` by split, if folders tell it.
+    """
+
+    images: str
+    labels: str
+    splits: dict[str, tuple[str, ...]]
+
+
+def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:
+    """Return the patterns that describe pairs of paths; folders that only one side has become stars."""
+    if len(pairs) == 1:
+        return Patterns(*pairs[0], splits={})
+    sides = [[each[side] for each in pairs] for side in (0, 1)]
+    images, labels = map(_columns, sides)
+    texts = [[column[0] if len(set(column)) == 1 else "*" for column in side] for side in (images, labels)]
+    splits: dict[str, tuple[str, ...]] = {}
+    free, last = set(range(len(labels))), len(images) - 1
+    for i in (last, *range(last)):  # the stem first: a folder may have a part of it
+        if len(set(images[i])) == 1:
+            continue
+        fits = [(j == len(labels) - 1, fit, j) for j in sorted(free) if (fit := _fit(images[i], labels[j]))]
+        if not fits:
+            continue
+        _, fit, j = min(fits, key=lambda each: (each[0] != (i == last), each[1]))
+        free.remove(j)
+        middles = {_middle(value, *fit[1:3]) for value in images[i]}
+        found = {} if splits else _split_values(middles)
+        splits = splits or found
+        name = "name" if i == last else "split" if found else f"folder_{i}" if i else "folder"
+        texts[0][i], texts[1][j] = f"{fit[1]}{{{name}}}{fit[2]}", f"{fit[3]}{{{name}}}{fit[4]}"
+    endings = (Counter(PurePosixPath(path).suffix for path in side).most_common(1)[0][0] for side in sides)
+    made = ["/".join(side) + ending for side, ending in zip(texts, endings, strict=True)]
+    return Patterns(made[0], made[1], splits)
+
+
+def _columns(paths: Sequence[str]) -> list[list[str]]:
+    """Return the values of each component of paths, stems last; folders of other depth become `**`."""
+    split = [[*PurePosixPath(path).parts[:-1], PurePosixPath(path).stem] for path in paths]
+    least = min(map(len, split))
+    if least < max(map(len, split)):
+        common = next((i for i in range(least - 1) if len({parts[i] for parts in split}) > 1), least - 1)
+        split = [[*parts[:common], "**", parts[-1]] for parts in split]
+    return [list(column) for column in zip(*split, strict=True)]
+
+
+def _fit(values: Sequence[str], others: Sequence[str]) -> tuple[int, str, str, str, str] | None:
+    """Return the length of the constant texts around the common part of two columns, and these; or None."""
+    pairs = list(zip(values, others, strict=True))
+    some = [pairs[int(i)] for i in in_hash_order([str(i) for i in range(len(pairs))])[:_EXAMPLES]]
+
+    def fits(way: tuple[str, str, str, str]) -> bool:
+        middles = ((_middle(one, *way[:2]), _middle(other, *way[2:])) for one, other in pairs)
+        return all(a is not None and a == b for a, b in middles)
+
+    ways = {way for one, other in some for way in _ways(one, other)}
+    return min(((sum(map(len, way)), *way) for way in ways if fits(way)), default=None)
+
+
+def _ways(one: str, other: str) -> Iterator[tuple[str, str, str, str]]:
+    """Yield constant texts before and behind a common part of two texts."""
+    for match in SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks():
+        text = one[match.a : match.a + match.size]
+        for middle in {text if one == other else "", text.strip(_SEPARATORS)} - {""}:
+            a, b = (start + text.index(middle) for start in (match.a, match.b))
+            yield one[:a], one[a + len(middle) :], other[:b], other[b + len(middle) :]
+
+
+def _middle(text: str, before: str, behind: str) -> str | None:
+    whole = len(text) > len(before) + len(behind) and text.startswith(before) and text.endswith(behind)
+    return text[len(before) : len(text) - len(behind)] if whole else None
+
+
+def _split_values(values: Iterable[str | None]) -> dict[str, tuple[str, ...]]:
+    """Return the values that name a split, by split; empty unless all do."""
+    found: dict[str, tuple[str, ...]] = {}
+    for value in sorted(value or "" for value in values):
+        split = SPLITS.get(value.lower(), "")
+        found[split] = (*found.get(split, ()), value)
+    return found if "train" in found and "" not in found else {}
+
+
+# --------------------------------------------------------------------------------------------------- bands
+
+MARK = "@"
+"""Stands for the word that names a band, and what is behind it."""
+_BAND = re.compile(
+    r"(?P<scene>.*?)(?P<tail>(?:^|[_\-. ])(?P<band>[^_\-. ]*[A-Za-z][^_\-. ]*?)(?:[_-](?P<metres>\d+)m)?)"
+)
+_RESOLUTION = re.compile(r"(^|/)(R\d+m)/")
+_ORDER = ("blue", "green", "red", "nir")
+
+
+@dataclass(frozen=True)
+class BandFiles:
+    """Scenes whose bands lie in several files.
+
+    Attributes:
+        bands: words that name the bands, in order.
+        scenes: path of each band's file by scene; a scene is its path up to the band's word, and `MARK`.
+    """
+
+    bands: tuple[str, ...]
+    scenes: dict[str, dict[str, str]]
+
+    def first(self, scene: str) -> str:
+        """Return the file of a scene's first band."""
+        return self.scenes[scene][self.bands[0]]
+
+    def patterns(self, pattern: str) -> tuple[str, ...]:
+        """Return a pattern of scenes as one for each band's files."""
+        some = next(iter(self.scenes.values()))
+        return tuple(_of_band(pattern, some[band]) for band in self.bands)
+
+
+def _of_band(pattern: str, path: str) -> str:
+    pure = PurePosixPath(path)
+    match, folder = _BAND.fullmatch(pure.stem), _RESOLUTION.search(f"{pure.parent}/")
+    assert match is not None, "its band was found so"
+    made = pattern.replace(MARK, match["tail"] + pure.suffix)
+    return made if folder is None else re.sub(r"(^|/)\*R/", rf"\1{folder[2]}/", made)
+
+
+def band_files(images: Sequence[str]) -> BandFiles | None:
+    """Return scenes of several files whose names differ in one word; None if names tell of none.
+
+    The word has a letter and is the last one or the one before a resolution, as in `B04`, `red`, `B8A_20m`;
+    of one band in several resolutions the finest is taken.
+    """
+    scenes: dict[str, dict[str, tuple[int, str]]] = defaultdict(dict)
+    for path in images:
+        pure = PurePosixPath(path)
+        if match := _BAND.fullmatch(pure.stem):
+            folder = _RESOLUTION.sub(r"\1*R/", f"{pure.parent}/").removeprefix("./")
+            own, one = scenes[f"{folder}{match['scene']}{MARK}"], (int(match["metres"] or 0), path)
+            own[match["band"]] = min(own.get(match["band"], one), one)
+    sets = Counter(frozenset(bands) for bands in scenes.values())
+    bands, count = max(
+        sets.items(), key=lambda each: (each[1] * len(each[0]), sorted(each[0])), default=((), 0)
+    )
+    if len(bands) < 2 or count * len(bands) < 0.5 * len(images):
+        return None
+    kept = sorted([band for band in bands if re.fullmatch(r"[Bb]\d+[Aa]?", band)] or bands, key=_band_order)
+    whole = {key: own for key, own in sorted(scenes.items()) if set(kept) <= set(own)}
+    return BandFiles(tuple(kept), {key: {band: own[band][1] for band in kept} for key, own in whole.items()})
+
+
+def _band_order(band: str) -> tuple[int, int, str]:
+    colour = _ORDER.index(band.lower()) if band.lower() in _ORDER else len(_ORDER)
+    return colour, int(re.sub(r"\D", "", band) or 0), band

@@ -1,0 +1,99 @@
+"""Made folders of images and labels in any layout, of odd sizes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rasterio
+from numpy.typing import NDArray
+from rasterio.errors import NotGeoreferencedWarning
+
+from datasets import load_dataset
+from datasets.start.choice import Choice
+from datasets.start.look import look
+from datasets.start.recipe_file import nested
+from segmenter.config.reading import recipe_from
+from segmenter.config.recipe import Recipe
+from segmenter.grid.scenes import Dataset
+
+SIZE = (61, 83)
+LEFT, TOP, METRES = 368000.0, 5808000.0, 0.5
+_DRIVERS = {
+    ".png": "PNG",
+    ".jpg": "JPEG",
+    ".jpeg": "JPEG",
+    ".tif": "GTiff",
+    ".tiff": "GTiff",
+    ".jp2": "JP2OpenJPEG",
+}
+
+
+def image(
+    rng: np.random.Generator, bands: int = 3, size: tuple[int, int] = SIZE, dtype: str = "uint8"
+) -> NDArray[Any]:
+    """Return an image of (H, W, bands): noise on a slope, as measurements are."""
+    rows = np.linspace(20, 180, size[0])[:, None, None]
+    return (rows + rng.integers(0, 60, (*size, bands))).astype(dtype)
+
+
+def label(values: Sequence[int], size: tuple[int, int] = SIZE, shift: int = 0) -> NDArray[np.uint16]:
+    """Return a label of (H, W): rectangles of each value, so that all occur."""
+    rows, cols = np.indices(size)
+    blocks = rows * 3 // size[0] + 3 * (cols * 4 // size[1]) + shift
+    array: NDArray[np.uint16] = np.array(values, np.uint16)[blocks % len(values)]
+    return array
+
+
+def painted(label_HW: NDArray[Any], colours: Mapping[int, tuple[int, int, int]]) -> NDArray[np.uint8]:
+    """Return the (H, W, 3) colours of a label."""
+    picture = np.zeros((*label_HW.shape, 3), np.uint8)
+    for value, colour in colours.items():
+        picture[label_HW == value] = colour
+    return picture
+
+
+def place(col: int = 0, metres: float = METRES) -> dict[str, Any]:
+    """Return a georeference; `col`: pixels to the east."""
+    return {
+        "crs": "EPSG:25833",
+        "transform": rasterio.Affine(metres, 0, LEFT + metres * col, 0, -metres, TOP),
+    }
+
+
+def save(path: Path, array: NDArray[Any], palette: Any = None, **options: Any) -> Path:
+    """Write an array as the raster that the path's ending says."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    bands = array[..., None] if array.ndim == 2 else array
+    ending = path.suffix.lower()
+    if bands.dtype == np.uint16 and bands.max() < 256 and ending != ".jp2" and array.ndim == 2:
+        bands = bands.astype(np.uint8)
+    shape = {"height": bands.shape[0], "width": bands.shape[1], "count": bands.shape[2], "dtype": bands.dtype}
+    lossless = {"QUALITY": "100", "REVERSIBLE": "YES"} if ending == ".jp2" else {}
+    with warnings.catch_warnings(), rasterio.Env(GDAL_PAM_ENABLED=False):
+        warnings.simplefilter("ignore", NotGeoreferencedWarning)
+        with rasterio.open(path, "w", driver=_DRIVERS[ending], **shape, **lossless, **options) as file:
+            file.write(bands.transpose(2, 0, 1))
+            if palette is not None:
+                file.write_colormap(1, palette)
+    return path
+
+
+def planned(folder: Path, labels: Path | None = None) -> tuple[tuple[Choice, ...], Recipe, Dataset]:
+    """Return what is seen in a folder, the recipe of it alone, and its dataset."""
+    choices = look(folder, labels)
+    recipe = recipe_from({"name": "made", **nested(choices)}, "made")
+    return choices, recipe, load_dataset(recipe)
+
+
+def pairs_of(dataset: Dataset) -> set[tuple[str, str]]:
+    """Return image and label of each scene, relative to the root."""
+    paths = [(scene.image, scene.label) for scene in dataset.scenes]
+    return {
+        (a.relative_to(dataset.root).as_posix(), b.relative_to(dataset.root).as_posix())
+        for a, b in paths
+        if b is not None
+    }

@@ -1,0 +1,115 @@
+"""`segmenter start`: recipe, page and reasons; nothing is written over; equal files give equal bytes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datasets import load_dataset
+from datasets.commands.start import main
+from datasets.start.choice import Choice
+from datasets.start.recipe_file import nested, recipe_text
+from segmenter.base.errors import ConfigError
+from segmenter.config.plain_yaml import parse
+from segmenter.config.reading import load_recipe
+from tests.helpers import made_folders as made
+
+
+@pytest.fixture
+def data(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder `town` beside the current folder's recipe, relative to it."""
+    monkeypatch.chdir(tmp_path)
+    for i in range(4):
+        made.save(tmp_path / f"town/im/s{i}.tif", made.image(rng), **made.place(i * made.SIZE[1]))
+        made.save(
+            tmp_path / f"town/gt/s{i}.tif", made.label([0, 1, 4], shift=i), **made.place(i * made.SIZE[1])
+        )
+    return Path("town")
+
+
+def test_recipe_and_page_are_written_and_the_recipe_is_an_ordinary_one(data: Path, capsys: Any) -> None:
+    before = {path for path in data.rglob("*") if ".tile-index" not in path.parts}
+    assert main([str(data)]) == 0
+    recipe = load_recipe(Path("town.yaml"))
+    assert recipe.dataset.root == "town"
+    assert len(load_dataset(recipe).scenes) == 4
+    text = Path("town.yaml").read_text()
+    settings = [line for line in text.splitlines() if ": " in line and not line.startswith(("#", "    - "))]
+    assert settings
+    assert all("  # " in line for line in settings)
+    page = Path("town.html").read_text()
+    assert page.count("<img ") == 9
+    assert "label over it" in page
+    out = capsys.readouterr().out
+    assert "town.yaml" in out
+    assert "{name}.tif" in out
+    assert {path for path in data.rglob("*") if ".tile-index" not in path.parts} == before
+
+
+def test_the_same_files_give_the_same_bytes(data: Path) -> None:
+    for name in ("one", "two"):
+        assert main([str(data), "--output", f"{name}.yaml"]) == 0
+    assert Path("one.yaml").read_bytes() == Path("two.yaml").read_bytes()
+
+
+def test_nothing_is_written_over(data: Path) -> None:
+    for existing in ("town.yaml", "town.html"):
+        Path(existing).write_text("mine")
+        with pytest.raises(ConfigError, match=existing):
+            main([str(data)])
+        assert Path(existing).read_text() == "mine"
+        Path(existing).unlink()
+    assert not list(Path().glob("town.*"))
+
+
+def test_a_setting_is_explained_and_nothing_written(data: Path, capsys: Any) -> None:
+    assert main([str(data), "--explain", "dataset.labels"]) == 0
+    out = capsys.readouterr().out
+    assert "gt/{name}.tif" in out
+    assert "reason: 4 labels" in out
+    with pytest.raises(ConfigError, match=r"did you mean dataset\.labels"):
+        main([str(data), "--explain", "dataset.label"])
+    assert not list(Path().glob("town.*"))
+
+
+def test_json_is_alone_on_stdout(data: Path, capsys: Any) -> None:
+    assert main([str(data), "--json", "--page", "look.html"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert {"key": "dataset.kind", "value": "folder"}.items() <= told[0].items()
+    assert Path("look.html").is_file()
+    assert not Path("town.html").exists()
+
+
+@pytest.mark.parametrize("cards", ["4x11GB", "4×11", "11GB,11,2x11 GB"])
+def test_cards_are_read(cards: str, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from datasets.start import plan
+
+    asked: list[Any] = []
+    monkeypatch.setattr(plan, "plan", lambda choices, request: asked.append(request) or ())
+    assert main([str(data), "--gpus", cards, "--hours", "2.5"]) == 0
+    assert (asked[0].gpus, asked[0].hours, asked[0].name) == ((11, 11, 11, 11), 2.5, "town")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--gpus", "many"], ["--gpus", "0x11"], ["--hours", "0"], ["--nothing"]]
+)
+def test_wrong_calls_end_with_code_2(arguments: list[str], data: Path) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([str(data), *arguments])
+    assert end.value.code == 2
+
+
+def test_any_value_survives_the_recipe_file() -> None:
+    odd = ["a: b", "#ff0000", "- x", "{a}", "é\u2028", "'", "2_10", "yes", "*.tif", "1e3", " x "]
+    choices = [
+        Choice("dataset.split.leave_out", odd, "line\nend # and: more"),
+        Choice("dataset.classes", [{"name": each, "colour": "#010203"} for each in odd], "classes", "other"),
+        Choice("training.learning_rate", 0.002, "number"),
+        Choice("tiles.size", 256, "#00ff00: a colour"),
+        Choice("dataset.bands", None, "none"),
+    ]
+    assert parse(recipe_text(choices, "segmenter start x\ny"), "text") == nested(choices)

@@ -1,0 +1,410 @@
+"""Odd folders are read rightly or refused in one line: bands in files, one label for all, lists, values."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import shapely
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datasets.start.choice import Choice
+from datasets.start.legends import find_legend
+from datasets.start.look import look
+from segmenter.base.errors import DatasetError, SegmenterError
+from segmenter.grid.labels import ClassMap
+from tests.helpers import made_folders as made
+
+Rng = np.random.Generator
+QML = """<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>
+<qgis><pipe><rasterrenderer><colorPalette><paletteEntry value="0" color="#0a141e" label="grass"/>
+<paletteEntry value="1" color="#010203" label="tarmac road"/>
+<paletteEntry value="2" color="#0000ff" label="water"/></colorPalette></rasterrenderer></pipe></qgis>"""
+_ROWS = "".join(
+    f"<Row><F>{i}</F><F>{name}</F></Row>" for i, name in enumerate(["grass", "tarmac road", "water"])
+)
+TABLE = f"""<PAMDataset><PAMRasterBand band='1'><GDALRasterAttributeTable>
+<FieldDefn index='0'><Name>Value</Name><Type>0</Type><Usage>5</Usage></FieldDefn>
+<FieldDefn index='1'><Name>Class</Name><Type>2</Type><Usage>2</Usage></FieldDefn>
+{_ROWS}</GDALRasterAttributeTable></PAMRasterBand></PAMDataset>"""
+
+
+def two_folders(root: Path, rng: Rng, count: int = 5, values: Any = (0, 1, 2), **options: Any) -> Path:
+    """Images `im/s0.tif` … with labels `gt/s0.png` …"""
+    for i in range(count):
+        made.save(root / f"im/s{i}.tif", made.image(rng), **made.place(i * made.SIZE[1]))
+        made.save(root / f"gt/s{i}.png", made.label(values, shift=i), **options)
+    return root
+
+
+def by_key(choices: tuple[Choice, ...]) -> dict[str, Choice]:
+    return {choice.key: choice for choice in choices}
+
+
+def codes(classes: ClassMap) -> dict[str, int]:
+    return {each.name: each.code for each in classes.classes}
+
+
+# ---------------------------------------------------------------------------------------------- refused
+
+
+def test_a_folder_that_is_no_data_set_ends_in_one_line(tmp_path: Path, rng: Rng) -> None:
+    (tmp_path / "empty/deep/er").mkdir(parents=True)
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts/a.txt").write_text("water")
+    made.save(tmp_path / "images/a.tif", made.image(rng))
+    made.save(tmp_path / "images/b.tif", made.image(rng))
+    for i in range(3):
+        made.save(tmp_path / f"labels/{i}.png", made.label([1, 2], shift=i))
+    for name in ("empty", "texts", "images", "labels", "nowhere"):
+        with pytest.raises(DatasetError) as caught:
+            look(tmp_path / name)
+        assert str(tmp_path / name) in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+def test_labels_without_an_image_end_in_one_line(tmp_path: Path, rng: Rng) -> None:
+    two_folders(tmp_path, rng)
+    (tmp_path / "im/s2.tif").unlink()
+    with pytest.raises(DatasetError, match=r"s2\.png"):
+        look(tmp_path)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_names_that_pair_nothing_end_in_one_line(tmp_path: Path, rng: Rng, count: int) -> None:
+    for i in range(5):
+        made.save(tmp_path / f"im/a{i}.tif", made.image(rng))
+    for i in range(count):
+        made.save(tmp_path / f"gt/b{i + 50}.png", made.label([0, 1, 2], shift=i))
+    with pytest.raises(DatasetError, match="pair"):
+        look(tmp_path)
+
+
+def test_files_that_all_are_damaged_end_in_one_line(tmp_path: Path) -> None:
+    for name in ("a.tif", "b.tif", "c.png"):
+        (tmp_path / name).write_bytes(b"II*\0 and no more")
+    with pytest.raises(SegmenterError, match="can be read"):
+        look(tmp_path)
+
+
+def test_masks_of_more_colours_than_classes_can_be_are_refused(tmp_path: Path, rng: Rng) -> None:
+    for i in range(3):
+        jpeg = made.painted(made.label([0, 1], shift=i), {0: (255, 0, 0), 1: (0, 0, 255)})
+        made.save(tmp_path / f"jpeg/im/{i}.jpg", made.image(rng))
+        made.save(tmp_path / f"jpeg/gt/{i}.jpg", jpeg)
+        made.save(tmp_path / f"im/{i}.tif", made.image(rng))
+        noisy = made.painted(made.label([0, 1], shift=i), {0: (250, 10, 10), 1: (10, 10, 250)}).astype(int)
+        made.save(
+            tmp_path / f"gt/{i}.png",
+            np.clip(noisy + rng.integers(-9, 9, noisy.shape), 0, 255).astype(np.uint8),
+        )
+    for folder in (tmp_path, tmp_path / "jpeg"):
+        with pytest.raises(DatasetError, match="without loss"):
+            look(folder, folder / "gt")
+
+
+def test_labels_of_whole_numbers_as_floats_are_codes(tmp_path: Path, rng: Rng) -> None:
+    for i in range(3):
+        made.save(tmp_path / f"im/{i}.tif", made.image(rng, 5, dtype="float32"))
+        made.save(tmp_path / f"gt/{i}.tif", made.label([1, 2, 3], shift=i).astype(np.float32), nodata=-9999)
+    assert [each.code for each in made.planned(tmp_path)[2].classes.classes] == [1, 2, 3]
+
+
+def test_grey_masks_are_cut_in_the_middle(tmp_path: Path, rng: Rng) -> None:
+    for i in range(3):
+        made.save(tmp_path / f"im/{i}.jpg", made.image(rng))
+        made.save(tmp_path / f"gt/{i}.jpg", (made.label([0, 1], shift=i) * 240).astype(np.uint8))
+    _, _, dataset = made.planned(tmp_path)
+    low, high = dataset.classes.classes
+    assert (low.code, high.code) == (0, 240)
+    assert sorted((low.code, *low.also, high.code, *high.also)) == list(range(256))
+    assert low.also == (*range(1, 121),)
+
+
+@pytest.mark.parametrize("role", ["nir", "im2"])
+def test_of_two_image_folders_one_is_taken_and_the_other_named(tmp_path: Path, rng: Rng, role: str) -> None:
+    two_folders(tmp_path, rng)
+    for i in range(5):
+        made.save(tmp_path / f"{role}/s{i}.tif", made.image(rng, 1))
+    choices, _, dataset = made.planned(tmp_path)
+    assert len(dataset.scenes) == 5
+    assert by_key(choices)["dataset.images"].other
+
+
+# ------------------------------------------------------------------------------------- read nevertheless
+
+
+def test_images_without_a_label_are_skipped_and_counted(tmp_path: Path, rng: Rng) -> None:
+    two_folders(tmp_path, rng)
+    for i in (7, 8):
+        made.save(tmp_path / f"im/s{i}.tif", made.image(rng))
+    choices, recipe, dataset = made.planned(tmp_path)
+    assert by_key(choices)["dataset.unlabelled"].value == "skip"
+    assert "2 images" in by_key(choices)["dataset.unlabelled"].reason
+    assert len(dataset.scenes) == 5
+    assert recipe.dataset.kind == "folder"
+
+
+def test_damaged_and_ill_fitting_scenes_are_left_out_by_name(tmp_path: Path, rng: Rng) -> None:
+    two_folders(tmp_path, rng, 6)
+    (tmp_path / "im/s1.tif").write_bytes(b"II*\0")
+    made.save(tmp_path / "gt/s4.png", made.label([0, 1, 2], size=(61, 86)))
+    choices, _, dataset = made.planned(tmp_path)
+    assert by_key(choices)["dataset.split.leave_out"].value == ["s1", "s4"]
+    assert len(dataset.scenes) == 4
+
+
+def test_other_files_between_them_do_no_harm(tmp_path: Path, rng: Rng) -> None:
+    two_folders(tmp_path, rng)
+    (tmp_path / "im/deep/empty").mkdir(parents=True)
+    (tmp_path / "README.md").write_text("0: nothing")
+    (tmp_path / "im/s0.tif.aux.xml").write_text("<PAMDataset></PAMDataset>")
+    (tmp_path / "im/Thumbs.db").write_bytes(b"\0")
+    (tmp_path / ".hidden.tif").write_bytes(b"\0")
+    assert len(made.planned(tmp_path)[2].scenes) == 5
+
+
+def test_of_two_label_folders_one_is_taken_and_the_other_named(tmp_path: Path, rng: Rng) -> None:
+    two_folders(tmp_path, rng)
+    for i in range(5):
+        made.save(tmp_path / f"gt_coarse/s{i}.png", made.label([0, 1], shift=i))
+    choices, _, dataset = made.planned(tmp_path)
+    assert by_key(choices)["dataset.labels"].value == "gt/{name}.png"
+    assert "gt_coarse" in by_key(choices)["dataset.labels"].other
+    assert len(dataset.scenes) == 5
+
+
+def test_labels_elsewhere_are_named(tmp_path: Path, rng: Rng, monkeypatch: pytest.MonkeyPatch) -> None:
+    two_folders(tmp_path / "a", rng)
+    (tmp_path / "a/gt").rename(tmp_path / "elsewhere")
+    monkeypatch.chdir(tmp_path)
+    _, recipe, dataset = made.planned(Path("a"), Path("elsewhere"))
+    assert recipe.dataset.root == "."
+    assert len(dataset.scenes) == 5
+
+
+def test_one_image_and_its_label_named_by_hand(tmp_path: Path, rng: Rng) -> None:
+    image = made.save(tmp_path / "a/scene.tif", made.image(rng))
+    truth = made.save(tmp_path / "b/other.png", made.label([1, 4]))
+    _, _, dataset = made.planned(image, truth)
+    assert made.pairs_of(dataset) == {("a/scene.tif", "b/other.png")}
+
+
+# ------------------------------------------------------------------------------------ bands, one label
+
+
+def test_bands_in_files_become_one_image(tmp_path: Path, rng: Rng) -> None:
+    for i in range(3):
+        for band, times in (("B02", 1), ("B03", 1), ("B8A", 2)):
+            size = tuple(side // times for side in (60, 84))
+            where = made.place(i * 84) if times == 1 else made.place(i * 42, made.METRES * 2)
+            made.save(tmp_path / f"s{i}_{band}.tif", made.image(rng, 1, size, "uint16"), **where)
+        made.save(tmp_path / f"s{i}_label.tif", made.label([1, 2, 7], (60, 84), i), **made.place(i * 84))
+    choices, _, dataset = made.planned(tmp_path)
+    assert by_key(choices)["dataset.images"].value == [
+        f"{{name}}_{band}.tif" for band in ("B02", "B03", "B8A")
+    ]
+    assert [scene.name for scene in dataset.scenes] == ["s0", "s1", "s2"]
+
+
+def test_a_folder_of_bands_for_each_scene(tmp_path: Path, rng: Rng) -> None:
+    for i in range(3):
+        for band in ("blue", "green", "red", "nir"):
+            made.save(tmp_path / f"s{i}/{band}.tif", made.image(rng, 1), **made.place(i * 83))
+        made.save(tmp_path / f"s{i}/mask.tif", made.label([1, 2], shift=i), **made.place(i * 83))
+    choices, _, _ = made.planned(tmp_path)
+    value = by_key(choices)["dataset.images"].value
+    assert value == [f"{{folder}}/{band}.tif" for band in ("blue", "green", "red", "nir")]
+    assert by_key(choices)["dataset.labels"].value == "{folder}/mask.tif"
+
+
+def test_products_of_sentinel_2_with_one_map(tmp_path: Path, rng: Rng) -> None:
+    for i, tile in enumerate(("T33UVR", "T33UWR")):
+        inside = tmp_path / f"S2B_MSIL2A_2023_{tile}.SAFE/GRANULE/L2A_{tile}_A03{i}/IMG_DATA"
+        for band, metres in (("B02", 10), ("B03", 10), ("B11", 20), ("B02", 20)):
+            side = 120 * 10 // metres
+            where = made.place(i * side, metres)
+            path = inside / f"R{metres}m/{tile}_2023_{band}_{metres}m.jp2"
+            made.save(path, made.image(rng, 1, (side, side), "uint16"), **where)
+    made.save(tmp_path / "map.tif", made.label([10, 20, 80], (130, 270)), **made.place(-1, 10))
+    choices, _, dataset = made.planned(tmp_path)
+    keys = by_key(choices)
+    assert [Path(value).name for value in keys["dataset.images"].value] == [
+        "{name}_B02_10m.jp2",
+        "{name}_B03_10m.jp2",
+        "{name}_B11_20m.jp2",
+    ]
+    assert keys["dataset.labels"].value == "map.tif"
+    assert keys["dataset.drivers"].value == ["JP2OpenJPEG"]
+    assert [scene.name for scene in dataset.scenes] == ["T33UVR_2023", "T33UWR_2023"]
+    assert codes(dataset.classes) == {"class 10": 10, "class 20": 20, "class 80": 80}
+
+
+def test_labels_of_another_grid_are_placed(tmp_path: Path, rng: Rng) -> None:
+    for i in range(3):
+        made.save(tmp_path / f"im/{i}.tif", made.image(rng, 4, (60, 80), "uint16"), **made.place(i * 80))
+        made.save(
+            tmp_path / f"lc/{i}.tif", made.label([3, 4], (30, 40), i), **made.place(i * 40, made.METRES * 2)
+        )
+    choices, _, dataset = made.planned(tmp_path)
+    assert by_key(choices)["dataset.labels_by"].value == "georeference"
+    assert len(dataset.scenes) == 3
+
+
+@pytest.mark.parametrize(("right", "reached"), [(120, 3), (70, 2)])
+def test_one_file_of_polygons_labels_the_images_that_it_reaches(
+    tmp_path: Path, rng: Rng, right: int, reached: int
+) -> None:
+    raw = pytest.importorskip("pyogrio.raw")
+    for i in range(3):
+        made.save(tmp_path / f"im/{i}.tif", made.image(rng), **made.place(i * made.SIZE[1]))
+    left, top = made.LEFT, made.TOP
+    shapes = [shapely.box(left + x, top - 20, left + x + 8, top - 2) for x in range(0, right, 10)]
+    landuse, names = ["road", "water", "wood"] * 4, [f"id{i}" for i in range(12)]
+    fields = [np.array(values[: len(shapes)], object) for values in (landuse, names)]
+    options = {"driver": "GPKG", "geometry_type": "Polygon", "crs": "EPSG:25833"}
+    raw.write(
+        tmp_path / "areas.gpkg", shapely.to_wkb(np.array(shapes)), fields, ["landuse", "uid"], **options
+    )
+    choices, _, dataset = made.planned(tmp_path)
+    assert by_key(choices)["dataset.vector.attribute"].value == "landuse"
+    assert dataset.classes.names == ["road", "water", "wood"]
+    assert len(dataset.scenes) == reached
+
+
+def test_polygons_of_one_class_leave_a_background(tmp_path: Path, rng: Rng) -> None:
+    raw = pytest.importorskip("pyogrio.raw")
+    for i in range(3):
+        made.save(tmp_path / f"im/{i}.tif", made.image(rng), **made.place(i * made.SIZE[1]))
+        corner = made.LEFT + i * made.SIZE[1] * made.METRES
+        shapes = [shapely.box(corner + x, made.TOP - 20, corner + x + 4, made.TOP - 9) for x in (3, 12, 30)]
+        fields = [np.array(["yes"] * 3, object), np.array([1.5 * i, 2.5, 3.5])]
+        options = {"driver": "GeoJSON", "geometry_type": "Polygon", "crs": "EPSG:25833"}
+        (tmp_path / "footprints").mkdir(exist_ok=True)
+        path = tmp_path / f"footprints/{i}.geojson"
+        raw.write(path, shapely.to_wkb(np.array(shapes)), fields, ["building", "height"], **options)
+    choices, _, dataset = made.planned(tmp_path)
+    assert by_key(choices)["dataset.labels"].value == "footprints/{name}.geojson"
+    assert dataset.classes.names == ["background", "building"]
+
+
+# ------------------------------------------------------------------------------------ names and ignored
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("classes.txt", "0 grass\n1 tarmac road\n2 water\n"),
+        ("classes.csv", "code,name\n0,grass\n1,tarmac road\n2,water\n"),
+        ("class_dict.csv", "name,value,r,g,b\ngrass,0,10,20,30\ntarmac road,1,1,2,3\nwater,2,0,0,255\n"),
+        ("names.txt", "grass\ntarmac road\nwater\n"),
+        ("gt.clr", "0 10 20 30 255 grass\n1 1 2 3 255 tarmac road\n2 0 0 255 255 water\n"),
+        ("style.qml", QML),
+        ("gt/s0.png.aux.xml", TABLE),
+    ],
+)
+def test_lists_beside_the_labels_name_the_classes(tmp_path: Path, rng: Rng, file: str, text: str) -> None:
+    two_folders(tmp_path, rng)
+    (tmp_path / file).write_text(text)
+    choices, _, dataset = made.planned(tmp_path)
+    assert codes(dataset.classes) == {"grass": 0, "tarmac road": 1, "water": 2}
+    assert file in by_key(choices)["dataset.classes"].reason
+    if file.endswith((".clr", ".qml")) or "r,g,b" in text:
+        assert dataset.classes.classes[2].colour == (0, 0, 255)
+
+
+@given(
+    st.one_of(
+        st.text(), st.text(alphabet="<>/&!Row F1:=,;\"'#\n", max_size=60), st.sampled_from([QML, TABLE])
+    ),
+    st.text(),
+)
+def test_a_list_may_hold_any_text(text: str, more: str) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for ending in (".txt", ".qml"):
+            (Path(folder) / f"a{ending}").write_bytes((text + more).encode("utf-8", "replace"))
+        legend = find_legend(Path(folder), ["a.txt", "a.qml"], [0, 1, 2], colours=False)
+        assert all(entry.name == " ".join(entry.name.split()) for entry in legend.entries)
+
+
+def test_lists_of_scenes_are_the_split(tmp_path: Path, rng: Rng) -> None:
+    two_folders(tmp_path, rng)
+    (tmp_path / "train.txt").write_text("s0\ns3\ns4\n")
+    (tmp_path / "val.txt").write_text("im/s2.tif gt/s2.png\n")
+    (tmp_path / "test.txt").write_text("s1.tif\n\n")
+    dataset = made.planned(tmp_path)[2]
+    assert {scene.name: scene.split for scene in dataset.scenes} == {
+        **dict.fromkeys(("s0", "s3", "s4"), "train"),
+        "s2": "validation",
+        "s1": "test",
+    }
+
+
+def test_a_list_of_a_split_that_names_a_scene_twice_holds_it_out_and_says_so(
+    tmp_path: Path, rng: Rng
+) -> None:
+    for i in range(1, 6):
+        made.save(tmp_path / f"images/{i:03}_image.png", made.image(rng))
+        made.save(tmp_path / f"annotations/{i:03}_annotation.png", made.label([0, 1, 2], shift=i))
+        made.save(tmp_path / f"masks/{i:03}_mask.png", made.label([0, 1], shift=i))
+    (tmp_path / "train_test_split.yaml").write_text("train: [1, 2, 4]\ntest: [3, 4, 5]\n")
+    choices, _, dataset = made.planned(tmp_path)
+    assert {scene.name for scene in dataset.of("test")} == {"003", "004", "005"}
+    assert "004 of them in train, too" in by_key(choices)["dataset.split.test"].reason
+    assert by_key(choices)["dataset.labels"].value == "annotations/{name}_annotation.png"
+    assert "masks" in by_key(choices)["dataset.labels"].other
+
+
+def test_palettes_that_agree_give_colours_and_those_that_differ_give_classes(
+    tmp_path: Path, rng: Rng
+) -> None:
+    colours = {0: (200, 0, 0, 255), 1: (0, 200, 0, 255), 2: (0, 0, 200, 255)}
+    two_folders(tmp_path / "same", rng, palette=colours)
+    _, _, dataset = made.planned(tmp_path / "same")
+    assert [each.colour for each in dataset.classes.classes] == [colours[i][:3] for i in range(3)]
+    assert dataset.classes.encoding == "codes"
+    two_folders(tmp_path / "other", rng, palette=colours)
+    turned = {0: colours[1], 1: colours[2], 2: colours[0]}
+    made.save(tmp_path / "other/gt/s0.png", made.label([2, 0, 1]), palette=turned)
+    _, _, dataset = made.planned(tmp_path / "other")
+    assert dataset.classes.encoding == "colours"
+    assert {each.colour for each in dataset.classes.classes} == {colours[i][:3] for i in range(3)}
+
+
+def test_values_that_look_like_no_class_are_ignored_with_counts(tmp_path: Path, rng: Rng) -> None:
+    for i in range(5):
+        light, drawn = made.image(rng), made.label([1, 2, 3], shift=i)
+        light[:, :6], drawn[:, :6] = 0, 0
+        drawn[20:22, 30:33] = 255
+        made.save(tmp_path / f"im/{i}.tif", light)
+        made.save(tmp_path / f"gt/{i}.png", drawn)
+    choices, _, dataset = made.planned(tmp_path)
+    ignored = by_key(choices)["dataset.ignore"]
+    assert ignored.value == [0, 255]
+    assert f"{5 * 6 * made.SIZE[0]:,} pixels" in ignored.reason
+    assert "30 pixels" in ignored.reason
+    assert [each.code for each in dataset.classes.classes] == [1, 2, 3]
+
+
+def test_masks_of_0_and_255_have_two_classes(tmp_path: Path, rng: Rng) -> None:
+    _, _, dataset = made.planned(two_folders(tmp_path, rng, values=(0, 255)))
+    assert [each.code for each in dataset.classes.classes] == [0, 255]
+
+
+def test_near_infrared_that_is_tagged_as_alpha_is_a_band(tmp_path: Path, rng: Rng) -> None:
+    for i in range(3):
+        made.save(tmp_path / f"im/{i}.tif", made.image(rng, 4), alpha="YES", photometric="RGB")
+        made.save(tmp_path / f"gt/{i}.tif", made.label([0, 1, 2], shift=i))
+    choices, _, _ = made.planned(tmp_path)
+    assert by_key(choices)["dataset.bands"].value == [1, 2, 3, 4]
+
+
+def test_the_same_files_give_the_same_choices(tmp_path: Path, rng: Rng) -> None:
+    two_folders(tmp_path, rng)
+    told = [json.dumps([vars(choice) for choice in look(tmp_path)]) for _ in range(2)]
+    assert told[0] == told[1]
