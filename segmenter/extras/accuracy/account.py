@@ -27,104 +27,88 @@ def sentences(estimates: Estimates, unit: str) -> list[str]:
 
 def head(estimates: Estimates) -> str:
     """Return the overall accuracy as a sentence."""
-    sample = estimates.sample
+    points, strata = int(estimates.sample.points_H.sum()), len(estimates.sample.strata)
     return (
         f"overall accuracy {in_percent(estimates.overall)} % (95 %), from "
-        f"{counted(int(sample.points_H.sum()), 'labelled point')} in "
-        f"{counted(len(sample.strata), 'stratum', 'strata')}"
+        f"{counted(points, 'labelled point')} in {counted(strata, 'stratum', 'strata')}"
     )
 
 
-COLUMNS = ("points", "mapped", "area ± 95 %", "share %", "user's %", "producer's %")
+def titles(shown: Shown) -> list[str]:
+    """Return the titles of the columns of `class_rows`."""
+    sign = f",{shown.sign}" if shown.sign else ""
+    return ["Class", "Points", f"Mapped{sign}", f"Area ± 95 %{sign}", "Share %", "User's %", "Producer's %"]
 
 
 def class_rows(estimates: Estimates, shown: Shown) -> Iterator[list[str]]:
-    """Yield name and cells of `COLUMNS` for each class."""
-    sample = estimates.sample
-    areas, points_K = estimates.areas(shown.factor), estimates.counts_KK.sum(axis=0)
-    for k, name in enumerate(sample.classes):
-        mapped = sample.mapped_area_K[k] * shown.factor
+    """Yield the cells of each class."""
+    sample, points_K = estimates.sample, estimates.counts_KK.sum(axis=0)
+    for k, area in enumerate(estimates.areas(shown.factor)):
+        mapped, text = float(sample.mapped_area_K[k]) * shown.factor, with_interval(area)
+        decimals = len(text.partition(" ")[0].partition(".")[2])
         yield [
-            name,
+            sample.classes[k],
             f"{points_K[k]:,}",
-            "–" if math.isnan(mapped) else f"{mapped:,.{_decimals(areas[k])}f}",
-            with_interval(areas[k]),
-            in_percent(estimates.shares[k]),
-            in_percent(estimates.users[k]),
-            in_percent(estimates.producers[k]),
+            "–" if math.isnan(mapped) else f"{mapped:,.{decimals}f}",
+            text,
+            *(in_percent(each[k]) for each in (estimates.shares, estimates.users, estimates.producers)),
         ]
-
-
-def _decimals(area: Figure) -> int:
-    """Return the decimals that `with_interval` shows, so that mapped and adjusted areas can be compared."""
-    return len(with_interval(area).partition(" ")[0].partition(".")[2])
 
 
 def table(estimates: Estimates, unit: str) -> list[str]:
     """Return the lines of the table of classes."""
     shown = unit_for(unit, estimates.sample.total)
-    columns = [f"{title},{shown.sign}" if title == "mapped" and shown.sign else title for title in COLUMNS]
-    return aligned(["class", *columns], class_rows(estimates, shown))
+    return aligned(titles(shown), class_rows(estimates, shown))
 
 
 def remarks(estimates: Estimates) -> list[str]:
     """Return a line for each weakness of the sample."""
-    sample, lines = estimates.sample, []
-    if sample.unlabelled:
-        lines.append(
-            f"{counted(sample.unlabelled, 'point')} without a reference class left out, as if they were "
-            "like the others"
-        )
-    for k, name in enumerate(sample.classes):
+    lines, left = [], estimates.sample.unlabelled
+    if left:
+        lines.append(f"{counted(left, 'point')} without a reference class left out, as if like the others")
+    for k, name in enumerate(estimates.sample.classes):
         mapped, reference = (int(estimates.counts_KK.sum(axis=axis)[k]) for axis in (1, 0))
-        if not reference:
-            lines.append(f"{name}: no point of that reference class, so no producer's accuracy and area 0")
-        if not mapped:
-            lines.append(f"{name}: no point that is mapped so, so no user's accuracy")
         right = int(estimates.counts_KK[k, k])
-        if reference and right == reference:
+        if not reference:
+            lines.append(f"{name}: no point of that reference class: area 0, no producer's accuracy")
+        elif right == reference:
             lines.append(
-                f"{name}: all {counted(reference, 'point')} of that reference class are mapped so; "
-                "omissions were not met, and its area may be too small: label more points of other strata"
+                f"{name}: all its {counted(reference, 'point')} are mapped so; omissions were not met and "
+                "its area may be too small, label more points of other strata"
             )
-        if mapped and right == mapped and estimates.users[k].half == 0:
-            lines.append(
-                f"{name}: all {counted(mapped, 'point')} mapped so are right; the interval of 0 is too narrow"
-            )
-        elif mapped and mapped < _FEW:
-            lines.append(f"{name}: {counted(mapped, 'point')} mapped so; below {_FEW}, intervals are rough")
+        if not mapped:
+            lines.append(f"{name}: no point that is mapped so: no user's accuracy")
+        elif right == mapped:
+            lines.append(f"{name}: all {counted(mapped, 'point')} mapped so are right; ± 0 is too narrow")
+        elif mapped < _FEW:
+            lines.append(f"{name}: {counted(mapped, 'point')} mapped so; intervals are rough below {_FEW}")
     return lines
 
 
 def as_json(estimates: Estimates, unit: str) -> dict[str, Any]:
     """Return all estimates as plain data; areas in hectares where the unit is known."""
     sample = estimates.sample
-    metric = unit in SQUARE_METRES
-    factor = SQUARE_METRES[unit] / SQUARE_METRES["ha"] if metric else 1.0
-    rows = zip(estimates.areas(factor), estimates.shares, estimates.users, estimates.producers, strict=True)
+    factor = SQUARE_METRES.get(unit, SQUARE_METRES["ha"]) / SQUARE_METRES["ha"]
+    classes = [
+        {
+            "name": name,
+            "mapped_area": _number(float(sample.mapped_area_K[k]) * factor),
+            "area": _figure(estimates.areas(factor)[k], sample.total * factor),
+            "share": _figure(estimates.shares[k], 1.0),
+            "users": _figure(estimates.users[k], 1.0),
+            "producers": _figure(estimates.producers[k], 1.0),
+        }
+        for k, name in enumerate(sample.classes)
+    ]
+    rows = zip(sample.strata, (sample.area_H * factor).tolist(), sample.points_H.tolist(), strict=True)
     return {
         "format": FORMAT,
-        "unit": "ha" if metric else unit or None,
+        "unit": "ha" if unit in SQUARE_METRES else unit or None,
         "points": int(sample.points_H.sum()),
         "unlabelled": sample.unlabelled,
         "overall": _figure(estimates.overall, 1.0),
-        "classes": [
-            {
-                "name": name,
-                "mapped_area": _number(float(sample.mapped_area_K[k]) * factor),
-                "area": _figure(area, sample.total * factor),
-                "share": _figure(share, 1.0),
-                "users": _figure(users, 1.0),
-                "producers": _figure(producers, 1.0),
-            }
-            for k, (name, (area, share, users, producers)) in enumerate(
-                zip(sample.classes, rows, strict=True)
-            )
-        ],
-        "strata": [
-            {"name": name, "area": _number(float(area) * factor), "points": int(points)}
-            for name, area, points in zip(sample.strata, sample.area_H, sample.points_H, strict=True)
-        ],
+        "classes": classes,
+        "strata": [{"name": name, "area": area, "points": points} for name, area, points in rows],
         "matrix": estimates.matrix_KK.tolist(),
         "counts": estimates.counts_KK.tolist(),
         "sentences": sentences(estimates, unit),

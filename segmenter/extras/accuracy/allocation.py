@@ -8,6 +8,7 @@ Neyman's allocation, n_h in proportion to W_h S_h, needs the fewest: equation 13
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -102,16 +103,14 @@ class Plan:
 
     def size_for(self, error: float) -> int:
         """Return the least number of points that give overall accuracy a standard error."""
-        low, high = 0, int(self.pixels_H.sum())
-        least = int(np.minimum(self.pixels_H, self.floor or _LEAST).sum())
-        low = least - 1
+        low, high = int(np.minimum(self.pixels_H, self.floor or _LEAST).sum()) - 1, int(self.pixels_H.sum())
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if self.error(self._exact(middle)) <= error else (middle, high)
         return high
 
 
-def expected_accuracies(text: str, names: tuple[str, ...]) -> dict[str, float]:
+def expected_accuracies(text: str, names: Sequence[str]) -> list[float]:
     """Return the expected user's accuracy of each stratum from `0.8` or `building=0.7,road=0.6`.
 
     Strata that are not named have 0.8.
@@ -126,15 +125,13 @@ def expected_accuracies(text: str, names: tuple[str, ...]) -> dict[str, float]:
             share = float(number)
         except ValueError:
             share = math.nan
-        if not 0 <= share <= 1:
+        if not 0 <= share <= 1 or (equals and name.strip() not in found):
             raise ConfigError(
-                f"--expect: expected shares from 0 to 1 such as 0.8 or building=0.7,road=0.6, got {part!r}"
+                f"--expect: expected shares from 0 to 1, as 0.8 or building=0.7,road=0.6, of the strata "
+                f"{', '.join(names[:20])}; got {part!r}"
             )
-        if equals and name.strip() not in found:
-            listed = ", ".join(names[:20])
-            raise ConfigError(f"--expect: expected one of the strata {listed}, got {name.strip()!r}")
         found |= {name.strip(): share} if equals else dict.fromkeys(names, share)
-    return found
+    return list(found.values())
 
 
 def most_points(points: int | None, error: float | None, floor: int | None) -> int:

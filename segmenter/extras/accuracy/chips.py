@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from segmenter.base.errors import DatasetError
 from segmenter.base.files import folder_aside
 from segmenter.base.terminal import no_bar
 from segmenter.evaluation.drawing import save_pixels
 from segmenter.evaluation.figures import stretched
+from segmenter.extras.accuracy.covers import beside, check_same_grid
 from segmenter.extras.accuracy.points import Sampled
-from segmenter.grid.geometry import Size, Window
-from segmenter.raster import Raster, RasterInfo, open_raster, raster_info
-from segmenter.raster.ground import alignment_errors
+from segmenter.grid.geometry import Window
+from segmenter.raster import Raster, open_raster, raster_info
 
 _SIDE, _ZOOM = 129, 4
 """Pixels of a chip's side, odd so that the point is in the middle, and picture pixels of one."""
@@ -26,62 +24,39 @@ _FRAME = (255, 0, 255)
 _ENDINGS = (".tif", ".tiff", ".png", ".jpg", ".jpeg")
 
 
-def write_chips(sampled: Sampled, images: Path, output: Path, then: Callable[[], None]) -> None:
-    """Write `OUTPUT.chips/FID.png` for each point.
+def write_chips(sampled: Sampled, images: Path, folder: Path) -> None:
+    """Write `FOLDER/FID.png` for each point; an older folder is replaced.
 
     Args:
         images: folder of images of the maps' names.
-        then: writes the points; the chips appear after it.
 
     Raises:
         DatasetError: an image is missing or lies elsewhere than its map.
         RasterError: an image cannot be read.
     """
-    folder = output.with_suffix(".chips")
-    used = sorted(set(sampled.pixels.raster.tolist()))
-    files = {number: _image(images, sampled.infos[number]) for number in used}
-    with folder_aside(folder) as aside, tqdm(total=len(sampled.pixels), unit="chip", disable=no_bar()) as bar:
+    raster_N = sampled.pixels.raster
+    infos = {number: sampled.infos[number] for number in np.unique(raster_N).tolist()}
+    files = {number: beside(images, info.path, _ENDINGS) for number, info in infos.items()}
+    with folder_aside(folder) as aside, tqdm(total=len(raster_N), unit="chip", disable=no_bar()) as bar:
         chips = aside / "chips"
         chips.mkdir()
         for number, file in files.items():
-            with _opened(file) as raster:
-                for place in np.flatnonzero(sampled.pixels.raster == number).tolist():
+            header = raster_info(file)
+            check_same_grid(infos[number], header)
+            with open_raster(file, (1, 2, 3) if header.count >= 3 else (1,)) as raster:
+                for place in np.flatnonzero(raster_N == number).tolist():
                     row, col = int(sampled.pixels.row[place]), int(sampled.pixels.col[place])
                     save_pixels(_chip(raster, row, col), chips / f"{place + 1}.png")
                     bar.update()
-        then()
-        shutil.rmtree(folder, ignore_errors=True)  # of an older sample
+        shutil.rmtree(folder, ignore_errors=True)
         chips.rename(folder)
 
 
-def _image(images: Path, info: RasterInfo) -> Path:
-    """Return the image of a map."""
-    found = [
-        path
-        for path in sorted(images.glob(f"{info.path.stem}.*"))
-        if path.suffix.lower() in _ENDINGS and path.stem == info.path.stem
-    ]
-    if len(found) != 1:
-        raise DatasetError(
-            f"{images}: expected one image {info.path.stem} ({', '.join(_ENDINGS)}), as {info.path} has that "
-            f"name, got {len(found)}"
-        )
-    for _, text in alignment_errors(raster_info(found[0]), info):
-        raise DatasetError(text)
-    return found[0]
-
-
-def _opened(file: Path) -> Raster:
-    """Open an image's first three bands, or its first one."""
-    return open_raster(file, (1, 2, 3) if raster_info(file).count >= 3 else (1,))
-
-
 def _chip(raster: Raster, row: int, col: int) -> NDArray[np.uint8]:
-    size = Size(_SIDE, _SIDE)
-    image, valid = raster.read(Window(row - _SIDE // 2, col - _SIDE // 2, size.height, size.width))
-    picture = stretched(image, valid).repeat(_ZOOM, axis=0).repeat(_ZOOM, axis=1)
-    first, last = _SIDE // 2 * _ZOOM - 2, (_SIDE // 2 + 1) * _ZOOM + 1
-    for line in (first, last):
-        picture[line, first : last + 1] = _FRAME
-        picture[first : last + 1, line] = _FRAME
+    half = _SIDE // 2
+    picture = stretched(*raster.read(Window(row - half, col - half, _SIDE, _SIDE)))
+    picture = picture.repeat(_ZOOM, axis=0).repeat(_ZOOM, axis=1)
+    first, last = half * _ZOOM - 2, (half + 1) * _ZOOM + 1
+    picture[[first, last], first : last + 1] = _FRAME
+    picture[first : last + 1, [first, last]] = _FRAME
     return picture

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import DatasetError, RasterError, counted
+from segmenter.base.errors import DatasetError, RasterError
+from segmenter.base.files import Closing
 from segmenter.extras.vectors.vectorise import check_placed
 from segmenter.grid.geometry import Size, Window
 from segmenter.raster import Raster, RasterInfo, open_raster, pixel_sides
@@ -19,39 +18,54 @@ from segmenter.raster.ground import alignment_errors
 from segmenter.raster.written_map import WrittenMap
 
 Ids = NDArray[np.int64]
-_CODES = 1 << 16
-_MOST_CELLS = 1 << 20
-_SIDE, _STRIP = 2048, 1 << 22
-"""Pixels of a window's side, a multiple of a map's blocks; pixels of a window of a raster stored in rows."""
 BETWEEN = " → "
 """Text between the classes of a change."""
+_CODES = 1 << 16
+_MOST_CELLS = 1 << 20
+_SIDE = 1024
+"""Side in pixels of a window, a multiple of a map's blocks."""
 
 
 def windows(info: RasterInfo) -> Iterator[Window]:
     """Yield windows that cover a raster once, as it is stored."""
     size = info.size
-    width = _SIDE if info.tiled else size.width
-    height = _SIDE if info.tiled else max(1, _STRIP // max(1, width))
+    width = _SIDE if info.tiled else max(1, size.width)
+    height = max(1, _SIDE**2 // width)
     for row in range(0, size.height, height):
         for col in range(0, size.width, width):
             yield Window(row, col, min(height, size.height - row), min(width, size.width - col))
 
 
-def beside(given: Path, path: Path) -> Path:
-    """Return the file of an option that belongs to a map: itself, or the file of the map's name in it."""
+def beside(given: Path, path: Path, endings: Sequence[str] = (".tif", ".tiff")) -> Path:
+    """Return the file of an option that belongs to a map: itself, or the file of the map's name in it.
+
+    Raises:
+        DatasetError: the folder has none or several.
+    """
     if not given.is_dir():
         return given
     found = [
-        each for each in sorted(given.glob(f"{path.stem}.*")) if each.suffix.lower() in (".tif", ".tiff")
+        each for each in sorted(given.iterdir()) if each.stem == path.stem and each.suffix.lower() in endings
     ]
     if len(found) != 1:
         raise DatasetError(
-            f"{given}: expected one file {path.stem}.tif, as {path} has that name, got {len(found)}"
+            f"{given}: expected one file {path.stem} ({', '.join(endings)}), as {path} is named, "
+            f"got {len(found)}"
         )
     return found[0]
 
 
-class Cover(contextlib.ExitStack):
+def check_same_grid(info: RasterInfo, other: RasterInfo) -> None:
+    """Refuse a raster whose pixels are not those of a map.
+
+    Raises:
+        DatasetError: size or place differ.
+    """
+    for _, text in alignment_errors(info, other):
+        raise DatasetError(f"{text}; bring it to that grid (gdalwarp -t_srs -te -ts)")
+
+
+class Cover(Closing):
     """An open class map, or two as one map of changes; a context manager.
 
     Attributes:
@@ -66,125 +80,103 @@ class Cover(contextlib.ExitStack):
             DatasetError: the map is placed by control points, or the older one lies elsewhere.
             RasterError: a file is no class map.
         """
-        super().__init__()
         with contextlib.ExitStack() as undo:
-            self._map = undo.enter_context(WrittenMap(path, with_confidence=False))
-            self.info = self._map.info
+            self._maps = [undo.enter_context(WrittenMap(path, with_confidence=False))]
+            self.info = self._maps[0].info
             check_placed(self.info)
-            self.names = tuple(each.name for each in self._map.classes)
-            self._count, self._before = len(self.names), None
+            self.names = tuple(each.name for each in self._maps[0].classes)
+            self._count = len(self.names)
             if before is not None:
-                self._before = undo.enter_context(WrittenMap(before, with_confidence=False))
-                _check_same_grid(self.info, self._before.info)
-                olds = [each.name for each in self._before.classes]
+                self._maps.append(undo.enter_context(WrittenMap(before, with_confidence=False)))
+                check_same_grid(self.info, self._maps[1].info)
+                olds = [each.name for each in self._maps[1].classes]
                 self.names = tuple(f"{old}{BETWEEN}{new}" for old in olds for new in self.names)
-            self.enter_context(undo.pop_all())
+            undo.pop_all()
+
+    def close(self) -> None:
+        """Close the files; `with` does it too."""
+        for one in self._maps:
+            one.close()
 
     def read(self, window: Window) -> Ids:
         """Return (H, W) class numbers."""
-        ids = self._ids(self._map, window)
-        if self._before is not None:
-            old = self._ids(self._before, window)
-            ids = np.where((old >= 0) & (ids >= 0), old * self._count + ids, -1)
-        return ids
-
-    @staticmethod
-    def _ids(one: WrittenMap, window: Window) -> Ids:
-        table = np.full(256, -1, np.int64)
-        table[: len(one.classes)] = np.arange(len(one.classes))
-        return table[one.read(window)[0]]
+        new, *older = (_ids(one, window) for one in self._maps)
+        for old in older:
+            new = np.where((old >= 0) & (new >= 0), old * self._count + new, -1)
+        return new
 
 
-def _check_same_grid(info: RasterInfo, other: RasterInfo) -> None:
-    for _, text in alignment_errors(info, other):
-        raise DatasetError(f"{text}; bring it to that grid (gdalwarp -te -ts -t_srs)")
+def _ids(one: WrittenMap, window: Window) -> Ids:
+    table = np.full(256, -1, np.int64)
+    table[: len(one.classes)] = np.arange(len(one.classes))
+    return table[one.read(window)[0]]
 
 
-class Strata(Protocol):
-    """Strata of several maps.
+class Strata:
+    """Strata of several maps: their classes.
 
     Attributes:
         count: number of strata that may occur.
     """
 
-    count: int
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names, self.count = tuple(names), len(names)
 
-    def opened(self, number: int, path: Path, info: RasterInfo) -> contextlib.AbstractContextManager[None]:
+    @contextlib.contextmanager
+    def opened(self, number: int, path: Path, info: RasterInfo) -> Iterator[None]:
         """Open what belongs to map `number`, for `read`."""
+        yield
 
     def read(self, window: Window, mapped_HW: Ids) -> Ids:
         """Return the strata of a window of the open map."""
-
-    def name(self, stratum: int) -> str:
-        """Return a stratum's name."""
-
-
-@dataclass
-class ClassStrata:
-    """The map's classes as strata."""
-
-    names: Sequence[str]
-
-    def __post_init__(self) -> None:
-        self.count = len(self.names)
-
-    def opened(self, number: int, path: Path, info: RasterInfo) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def read(self, window: Window, mapped_HW: Ids) -> Ids:
         return mapped_HW
 
     def name(self, stratum: int) -> str:
-        return self.names[stratum]
+        """Return a stratum's name."""
+        return self._names[stratum] if self._names else str(stratum)
 
 
-class MapStrata:
+class MapStrata(Strata):
     """Classes of another map, or the codes of any raster of whole numbers, as strata."""
-
-    count = _CODES
 
     def __init__(self, given: Path) -> None:
         self._given = given
-        self._one: WrittenMap | Raster | None = None
-        self._names: tuple[str, ...] | None = None
+        self._known: tuple[str, ...] | None = None
+        self.count = _CODES
 
     @contextlib.contextmanager
     def opened(self, number: int, path: Path, info: RasterInfo) -> Iterator[None]:
         file = beside(self._given, path)
-        names: tuple[str, ...] = ()
-        one: WrittenMap | Raster
         try:
-            one = WrittenMap(file, with_confidence=False)
-            names = tuple(each.name for each in one.classes)
+            self._one: WrittenMap | Raster = WrittenMap(file, with_confidence=False)
         except RasterError:  # of another program
-            one = open_raster(file, (1,))
-        with one:
-            _check_same_grid(info, one.info)
-            if np.dtype(one.info.dtype).kind not in "ui":
-                raise DatasetError(f"{file}: expected strata as whole numbers, got {one.info.dtype}")
-            if self._names not in (None, names):
-                raise DatasetError(f"{file}: expected the classes of the other maps of strata, got {names}")
-            self._names, self._one = names, one
+            self._one = open_raster(file, (1,))
+        with self._one:
+            self._names = ()
+            if isinstance(self._one, WrittenMap):
+                self._names = tuple(each.name for each in self._one.classes)
+            check_same_grid(info, self._one.info)
+            if np.dtype(self._one.info.dtype).kind not in "ui":
+                raise DatasetError(f"{file}: expected strata as whole numbers, got {self._one.info.dtype}")
+            if self._known not in (None, self._names):
+                raise DatasetError(f"{file}: expected the classes of the other strata, got {self._names}")
+            self._known = self._names
             yield
 
     def read(self, window: Window, mapped_HW: Ids) -> Ids:
-        assert self._one is not None
         if isinstance(self._one, WrittenMap):
-            return Cover._ids(self._one, window)
+            return _ids(self._one, window)
         raw, valid = self._one.read(window)
-        codes = raw[..., 0].astype(np.int64)
-        if ((wrong := codes[valid]) < 0).any() or (wrong >= _CODES).any():
+        codes = np.where(valid, raw[..., 0], 0)
+        low, high = int(codes.min()), int(codes.max())
+        if low < 0 or high >= _CODES:
             raise DatasetError(
-                f"{self._one.info.path}: expected strata from 0 to {_CODES - 1}, got "
-                f"{wrong.min()} to {wrong.max()}"
+                f"{self._one.info.path}: expected strata from 0 to {_CODES - 1}, got {low} to {high}"
             )
-        return np.where(valid, codes, -1)
-
-    def name(self, stratum: int) -> str:
-        return self._names[stratum] if self._names else str(stratum)
+        return np.where(valid, codes.astype(np.int64), -1)
 
 
-class GridStrata:
+class GridStrata(Strata):
     """Cells of a grid as strata, counted from the upper left corner of each map.
 
     Args:
@@ -193,19 +185,17 @@ class GridStrata:
     """
 
     def __init__(self, side: float, infos: Sequence[RasterInfo]) -> None:
-        self._infos = infos
-        self._cell = [_cell(side, info) for info in infos]
-        self._across = [
-            -(-info.size.width // cell.width) for info, cell in zip(infos, self._cell, strict=True)
-        ]
-        down = [-(-info.size.height // cell.height) for info, cell in zip(infos, self._cell, strict=True)]
-        self._first = np.cumsum([0, *(a * d for a, d in zip(self._across, down, strict=True))])
-        self.count = int(self._first[-1])
+        self._infos, self._number = infos, 0
+        self._cells = [_cell(side, info) for info in infos]
+        pairs = list(zip(infos, self._cells, strict=True))
+        self._across = [-(-info.size.width // cell.width) for info, cell in pairs]
+        down = [-(-info.size.height // cell.height) for info, cell in pairs]
+        self._first = [0, *np.cumsum(np.multiply(self._across, down)).tolist()]
+        self.count = self._first[-1]
         if self.count > _MOST_CELLS:
             raise DatasetError(
-                f"--grid: expected at most {_MOST_CELLS:,} cells, got {counted(self.count, 'cell')}"
+                f"--grid: expected at most {_MOST_CELLS:,} cells, got {self.count:,}; take larger"
             )
-        self._number = 0
 
     @contextlib.contextmanager
     def opened(self, number: int, path: Path, info: RasterInfo) -> Iterator[None]:
@@ -213,14 +203,15 @@ class GridStrata:
         yield
 
     def read(self, window: Window, mapped_HW: Ids) -> Ids:
-        cell, first = self._cell[self._number], int(self._first[self._number])
+        cell, first = self._cells[self._number], self._first[self._number]
         down = (window.row + np.arange(window.height)) // cell.height * self._across[self._number]
         across = (window.col + np.arange(window.width)) // cell.width
-        return np.where(mapped_HW >= 0, first + down[:, np.newaxis] + across, -1)
+        cells: Ids = first + down[:, np.newaxis] + across
+        return cells
 
     def name(self, stratum: int) -> str:
         number = int(np.searchsorted(self._first, stratum, side="right")) - 1
-        down, across = divmod(stratum - int(self._first[number]), self._across[number])
+        down, across = divmod(stratum - self._first[number], self._across[number])
         return f"{self._infos[number].path.stem} row {down} column {across}"
 
 
