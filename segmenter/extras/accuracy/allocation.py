@@ -60,18 +60,11 @@ class Plan:
         return points_H
 
     def _check(self, total: int) -> None:
-        strata, pixels = len(self.pixels_H), int(self.pixels_H.sum())
-        floor = _LEAST if self.floor is None else self.floor
-        least = int(np.minimum(self.pixels_H, floor).sum())
-        if total > pixels:
+        if total > (pixels := int(self.pixels_H.sum())):
             raise DatasetError(
                 f"--points: expected at most the {counted(pixels, 'pixel')} with data, got {total}"
             )
-        if total < least:
-            raise DatasetError(
-                f"--points: expected at least {least}, {floor} for each of "
-                f"{counted(strata, 'stratum', 'strata')}, got {total}; take more points or fewer strata"
-            )
+        check_strata(self.pixels_H, total, self.floor)
 
     def _exact(self, total: float) -> NDArray[np.float64]:
         """Return points that need not be whole: in proportion, but between floor and pixels."""
@@ -132,6 +125,21 @@ def expected_accuracies(text: str, names: Sequence[str]) -> list[float]:
             )
         found |= {name.strip(): share} if equals else dict.fromkeys(names, share)
     return list(found.values())
+
+
+def check_strata(pixels_H: NDArray[np.int64], total: int, floor: int | None) -> None:
+    """Refuse a number of points that is too small for the strata that have pixels.
+
+    Raises:
+        DatasetError: there are not enough.
+    """
+    floor = floor or _LEAST
+    least, strata = int(np.minimum(pixels_H, floor).sum()), int(np.count_nonzero(pixels_H))
+    if total < least:
+        raise DatasetError(
+            f"--points: expected at least {least}, {floor} for each of {counted(strata, 'stratum', 'strata')}"
+            f", got {total}; take more points or fewer strata"
+        )
 
 
 def most_points(points: int | None, error: float | None, floor: int | None) -> int:

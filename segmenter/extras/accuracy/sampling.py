@@ -15,7 +15,7 @@ from tqdm import tqdm
 from segmenter.base.errors import DatasetError, SegmenterError, counted
 from segmenter.base.files import check_writable
 from segmenter.base.terminal import aligned, no_bar
-from segmenter.extras.accuracy.allocation import POINTS, Plan, expected_accuracies, most_points
+from segmenter.extras.accuracy.allocation import POINTS, Plan, check_strata, expected_accuracies, most_points
 from segmenter.extras.accuracy.chips import write_chips
 from segmenter.extras.accuracy.covers import Cover, GridStrata, MapStrata, Strata, beside, windows
 from segmenter.extras.accuracy.points import Sampled, write_points
@@ -202,6 +202,8 @@ def _pass(frame: _Frame, request: SampleRequest) -> tuple[_Tally, Reservoirs]:
                     tally.outside += int(np.count_nonzero((mapped >= 0) & (stratum < 0)))
                     mapped = np.where(stratum >= 0, mapped, -1)
                     tally.add(stratum, mapped, frame.areas[number][window.row : window.row_stop])
+                    if request.error is None:  # early, since kept pixels grow with the strata
+                        check_strata(tally.pixels_H, request.points or POINTS, request.floor)
                     reservoirs.add(number, window, stratum, mapped)
                     bar.update(window.size.pixels)
     return tally, reservoirs

@@ -389,6 +389,7 @@ def test_mistakes_end_in_one_line_and_leave_no_file(put: Put, tmp_path: Path) ->
         (DatasetError, [a, "--before", tmp_path / "o"]),
         (DatasetError, [a, "--points", 5]),
         (DatasetError, [a, "--points", 5000]),
+        (DatasetError, [a, "--grid", 2]),  # more cells than points
         (DatasetError, [a, "--chips", tmp_path / "o"]),
         (ConfigError, [a, "--points", 50, "--error", 0.1]),
         (ConfigError, [a, "--grid", 50, "--strata", b]),
