@@ -45,7 +45,7 @@ def unit_for(unit: str, total: float) -> Shown:
 
 
 def with_interval(figure: Figure, sign: str = "") -> str:
-    """Return `12.4 ± 1.1 km²`: half of the 95 % interval in two digits, the estimate in as many decimals."""
+    """Return `12.4 ± 1.1 km²`: two digits of half the interval or all whole ones, as many decimals."""
     if math.isnan(figure.value):
         return "–"
     if not figure.half > 0:

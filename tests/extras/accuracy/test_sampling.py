@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -314,6 +315,18 @@ def test_windows_cover_each_pixel_once(put: Put, monkeypatch: pytest.MonkeyPatch
             seen[window.slices()] += 1
         assert (seen == 1).all()
         assert info.size == Size(101, 203)
+
+
+def test_memory_is_that_of_a_window_and_the_kept_pixels(put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(covers, "_SIDE", 128)
+    peaks = []
+    for number, height in enumerate((300, 300, 6000)):  # the first imports modules, too
+        path = put(f"m/{number}.tif", noise(1, height, 301))
+        tracemalloc.start()
+        main(["sample", str(path), "--points", "60", "--output", str(path.with_suffix(".gpkg"))])
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[2] < 1.02 * peaks[1] + (1 << 16)
 
 
 def test_the_form_offers_the_classes_and_hides_what_the_map_says(put: Put, tmp_path: Path) -> None:
