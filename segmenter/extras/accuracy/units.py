@@ -49,7 +49,7 @@ def with_interval(figure: Figure, sign: str = "") -> str:
     if math.isnan(figure.value):
         return "–"
     if not figure.half > 0:
-        return f"{figure.value:,.3g} ± 0{sign}"
+        return f"{figure.value:,.{0 if figure.value >= 100 else 2}f} ± 0{sign}"
     decimals = max(0, 1 - math.floor(math.log10(float(f"{figure.half:.1e}"))))
     return f"{figure.value:,.{decimals}f} ± {figure.half:,.{decimals}f}{sign}"
 

@@ -109,7 +109,7 @@ def test_numbers_have_the_digits_of_their_intervals() -> None:
     assert with_interval(Figure(235_086.3, 34_907)) == "235,086 ± 68,418"
     assert with_interval(Figure(0.5, 0.099999 / 1.96)) == "0.50 ± 0.10"
     assert with_interval(Figure(float("nan"), 1.0)) == "–"
-    assert with_interval(Figure(3.0, 0.0)) == "3 ± 0"
+    assert [with_interval(Figure(x, 0.0)) for x in (3.0, 2.4e7)] == ["3.00 ± 0", "24,000,000 ± 0"]
     assert [unit_for("m2", total).name for total in (9e3, 2e4, 2e7)] == ["m2", "ha", "km2"]
     assert unit_for("ha", 5.0).factor == 1
     assert unit_for("", 5.0).sign == ""
