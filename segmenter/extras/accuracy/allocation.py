@@ -73,9 +73,7 @@ class Plan:
             "equal": np.ones_like(self._part_H),
             "neyman": self._part_H * self.spread_H,
         }[self.allocation]
-        share_H = np.maximum(
-            share_H, share_H.max() * 1e-12
-        )  # a stratum expected to be right has a share, too
+        share_H = np.maximum(share_H, 1e-12 * self._part_H)  # also of a stratum that is expected to be right
         floor = min(FLOOR, total / (2 * len(share_H))) if self.floor is None else self.floor
         least_H = np.minimum(max(floor, _LEAST), self.pixels_H)
 
