@@ -11,7 +11,7 @@ from segmenter.base.files import check_writable, write_whole
 from segmenter.base.invocation import invocation
 from segmenter.extras.accuracy.account import class_rows, head, remarks, sentences, titles
 from segmenter.extras.accuracy.estimators import Estimates, Figure
-from segmenter.extras.accuracy.units import Shown, in_percent, unit_for, with_interval
+from segmenter.extras.accuracy.units import Shown, in_percent, unit_for, whole_area, with_interval
 from segmenter.pages.layout import (
     FILLER,
     HOVER,
@@ -53,7 +53,7 @@ def write_page(estimates: Estimates, unit: str, points: Path, path: Path) -> Non
     facts = {
         "Points": number(int(sample.points_H.sum())),
         "Strata": number(len(sample.strata)),
-        "Area": f"{sample.total * shown.factor:,.4g}{shown.sign}",
+        "Area": f"{whole_area(sample.total * shown.factor)}{shown.sign}",
         "Overall accuracy": f"{in_percent(estimates.overall)} %",
     }
     table = Table("Estimates of each class", titles(shown), list(class_rows(estimates, shown)))
@@ -166,9 +166,13 @@ def _matrix(estimates: Estimates) -> Chart:
 def _strata(estimates: Estimates, shown: Shown) -> Table:
     sample = estimates.sample
     rows = [
-        [name, f"{area * shown.factor:,.4g}", percent(area / sample.total), f"{points:,}"]
+        [name, whole_area(area * shown.factor), percent(area / sample.total), f"{points:,}"]
         for name, area, points in zip(
             sample.strata, sample.area_H.tolist(), sample.points_H.tolist(), strict=True
         )
     ]
-    return Table("Strata", ["Stratum", f"Area{shown.sign}", "of all", "Labelled points"], rows)
+    return Table(
+        "Strata",
+        ["Stratum", f"Area,{shown.sign}" if shown.sign else "Area", "of all", "Labelled points"],
+        rows,
+    )

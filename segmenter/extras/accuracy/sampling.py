@@ -21,7 +21,7 @@ from segmenter.extras.accuracy.covers import Cover, GridStrata, MapStrata, Strat
 from segmenter.extras.accuracy.points import Sampled, write_points
 from segmenter.extras.accuracy.request import SampleRequest
 from segmenter.extras.accuracy.reservoirs import Reservoirs
-from segmenter.extras.accuracy.units import unit_for
+from segmenter.extras.accuracy.units import unit_for, whole_area
 from segmenter.extras.vectors.given import maps_in
 from segmenter.extras.vectors.vectorise import pixel_square_metres
 from segmenter.pages.parts import percent
@@ -214,7 +214,7 @@ def _account(sampled: Sampled, outside: int) -> list[str]:
     total = float(sampled.area_H.sum())
     shown = unit_for(sampled.unit, total)
     rows = [
-        [name, f"{area * shown.factor:,.4g}", percent(float(area) / total), f"{points:,}"]
+        [name, whole_area(float(area) * shown.factor), percent(float(area) / total), f"{points:,}"]
         for name, area, points in zip(sampled.strata, sampled.area_H, sampled.points_H, strict=True)
     ]
     lines = aligned(["stratum", f"area,{shown.sign}", "share", "points"], rows[:_LISTED])

@@ -44,6 +44,11 @@ def unit_for(unit: str, total: float) -> Shown:
     return Shown(name, SQUARE_METRES[unit] / SQUARE_METRES[name])
 
 
+def whole_area(value: float) -> str:
+    """Return an area in four digits, or in all of its whole ones."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
 def with_interval(figure: Figure, sign: str = "") -> str:
     """Return `12.4 ± 1.1 km²`: two digits of half the interval or all whole ones, as many decimals."""
     if math.isnan(figure.value):
