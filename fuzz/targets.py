@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from fuzz import caches, outputs, polygons, rasters, runs, sharing, weights
+from fuzz import caches, outputs, points, polygons, rasters, runs, sharing, weights
 from fuzz.target import Target, begins, is_part
 
 TARGETS: dict[str, Target] = {
@@ -14,6 +14,7 @@ TARGETS: dict[str, Target] = {
     "sidecars": Target(rasters.make_sidecars, ["*.aux.xml", "*.wld", "*.msk", "*.ovr"], rasters.read_beside),
     "label": Target(rasters.make_tiffs, ["*.tif"], rasters.read_labels),
     "polygons": Target(polygons.make_polygons, ["a.*"], polygons.read_polygons),
+    "points": Target(points.make_points, ["points.*", "areas.csv"], points.read_points),
     "recipe": Target(runs.make_recipes, ["*.yaml"], runs.read_recipe, tokens=runs.YAML),
     "run": Target(runs.make_run, ["run.json", "recipe.yaml"], runs.read_run, checksum=True, tokens=runs.YAML),
     "weights": Target(runs.make_run, ["best.npz"], runs.read_run, checksum=True),

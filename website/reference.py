@@ -19,6 +19,7 @@ from pydantic_core import PydanticUndefined
 
 import datasets.__main__ as of_datasets
 import segmenter.devices.__main__ as of_devices
+import segmenter.extras.accuracy.__main__ as of_accuracy
 import segmenter.extras.export.request as of_export
 import segmenter.runs.__main__ as of_runs
 from datasets import commands
@@ -47,6 +48,7 @@ _PARSERS = {
     "input": of_input,
     "gpu": of_gpu,
     "vectorise": vectorise,
+    "accuracy": of_accuracy,
     "export": of_export,
     "runs": of_runs,
     "convert-weights": convert,

@@ -88,6 +88,11 @@ TOOLS = {
     "input": Tool(".input", "what the input of a recipe costs, and how many GPUs it feeds", run_tool),
     "gpu": Tool(".gpu.command", "laws and speed of this GPU server, in ten minutes: a page", run_tool),
     "vectorise": Tool("segmenter.extras.vectors.__main__", "class maps as polygons", run_tool),
+    "accuracy": Tool(
+        "segmenter.extras.accuracy.__main__",
+        "sample, estimate: areas and accuracy of maps, with intervals",
+        run_tool,
+    ),
     "export": Tool(
         "segmenter.extras.export.__main__", "the model for other runtimes: ONNX, SavedModel", run_tool
     ),

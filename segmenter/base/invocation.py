@@ -24,6 +24,7 @@ TOOLS = {
     "input": "python -m datasets.commands.input",
     "gpu": "python -m benchmarks.gpu",
     "vectorise": "python -m segmenter.extras.vectors",
+    "accuracy": "python -m segmenter.extras.accuracy",
     "export": "python -m segmenter.extras.export",
     "runs": "python -m segmenter.runs",
     "convert-weights": "python -m segmenter.model.pretrained.convert",

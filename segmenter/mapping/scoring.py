@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import SegmenterError, plain
 from segmenter.base.terminal import aligned
+from segmenter.evaluation.bootstrap import miou_interval
 from segmenter.evaluation.by_gsd import ScaleConfusions, scale_facts, scale_table
 from segmenter.evaluation.scores import FIGURES, ConfusionMatrix, Protocol, Scores, percent
 from segmenter.evaluation.tallies import Tallies
@@ -139,8 +140,9 @@ class Scoring:
 def write_scores(outcome: Outcome, scoring: Scoring) -> str:
     """Write `scores.json` and `confusion.png` of all labelled maps; return the tables as text.
 
-    Besides the total, `scores.json` has the scores and map name of each scene under `per_scene`, and those of
-    each scale stratum under `per_scale` if the scenes' scales differ.
+    Besides the total, `scores.json` has the interval of mIoU if there are enough scenes, the scores and map
+    name of each scene under `per_scene`, and those of each scale stratum under `per_scale` if the scenes'
+    scales differ.
     """
     from segmenter.evaluation.drawing import save_figure
     from segmenter.evaluation.figures import confusion_panel  # brings matplotlib
@@ -155,10 +157,26 @@ def write_scores(outcome: Outcome, scoring: Scoring) -> str:
     by_scale = _by_scale(scenes, scoring)
     score_file, figure = (scoring.call.request.output / name for name in SCORE_FILES)
     outcome.further += [score_file, figure]
-    scores.write(score_file, {"per_scene": per_scene, **scale_facts(by_scale)})
+    interval = miou_interval(list(alone.values()))
+    more = {} if interval is None else {"miou_interval": list(interval)}
+    scores.write(score_file, {**more, "per_scene": per_scene, **scale_facts(by_scale)})
     save_figure(confusion_panel(scores, f"{scoring.call.run.recipe.name}: {protocol}"), figure)
     tables = [scene_table(alone)] if len(alone) > 1 else []
-    return "\n\n".join([*tables, *([scale_table(by_scale)] if by_scale else []), scores.table()])
+    return "\n\n".join(
+        [
+            *tables,
+            *([scale_table(by_scale)] if by_scale else []),
+            scores.table() + _spread(interval, len(alone)),
+        ]
+    )
+
+
+def _spread(interval: tuple[float, float] | None, scenes: int) -> str:
+    """Return a line with the interval of mIoU; empty text for None."""
+    if interval is None:
+        return ""
+    low, high = map(percent, interval)
+    return f"\n          mIoU from {low} to {high} (95 %, bootstrap over {scenes} scenes)"
 
 
 def _by_scale(scenes: Mapping[str, tuple[MapJob, Tallies]], scoring: Scoring) -> dict[str, Scores]:

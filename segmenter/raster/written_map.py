@@ -34,8 +34,8 @@ class MapClass:
 class WrittenMap(Closing):
     """An open class map with its confidence, if that file exists; a context manager."""
 
-    def __init__(self, path: Path) -> None:
-        """Open the map and its confidence.
+    def __init__(self, path: Path, *, with_confidence: bool = True) -> None:
+        """Open the map and, if wanted, its confidence.
 
         Raises:
             RasterError: the file is not a GeoTIFF map of `predict.py`, or its confidence has another size.
@@ -45,7 +45,7 @@ class WrittenMap(Closing):
         self._confidence: Raster | None = None
         beside = path.with_name(path.name.removesuffix(path.suffix) + CONFIDENCE)
         try:
-            if beside.is_file():
+            if with_confidence and beside.is_file():
                 self._confidence = open_raster(beside, (1,))
                 if self._confidence.info.size != self.info.size:
                     raise RasterError(

@@ -81,6 +81,22 @@ def test_pixels_without_data_count_nowhere(
     assert found[0]["without_data"] == void.sum()
 
 
+def test_many_scenes_give_miou_an_interval(make_geotiff: Make, call: Call, rng: Any, capsys: Any) -> None:
+    found = []
+    for last in (9, 10):
+        for name in range(last):
+            image = pixels(rng, 31, 27, 3)
+            truth = np.where(rng.random((31, 27)) < 0.05 * name, 0, expected(image)).astype(np.uint8)
+            make_geotiff(f"{last}/{name}.tif", image)
+            write_raster(Path(f"truth_{last}_{name}.png"), truth, RasterSpec(driver="PNG"))
+        assert call(str(last), "--labels", f"truth_{last}_{{scene}}.png", output=f"maps{last}") == 0
+        found.append(json.loads(Path(f"maps{last}/scores.json").read_text()))
+    assert "miou_interval" not in found[0]
+    low, high = found[1]["miou_interval"]
+    assert low < found[1]["miou"] < high
+    assert f"mIoU from {100 * low:.2f} to {100 * high:.2f}" in capsys.readouterr().out
+
+
 def test_only_the_part_is_scored(make_geotiff: Make, call: Call, rng: Any) -> None:
     image = pixels(rng, 80, 90, 3)
     make_geotiff("in/a.tif", image)

@@ -21,8 +21,8 @@ from segmenter.base.errors import SegmenterError, run_tool
 from segmenter.base.invocation import ToolParser, as_started, installation, invocation
 from segmenter.base.options import add_options, taken
 from segmenter.base.terminal import enduring_output
+from segmenter.extras.vectors.given import maps_in
 from segmenter.extras.vectors.wanted import Wanted
-from segmenter.mapping.outputs.finished import BESIDE
 from segmenter.raster import quiet_gdal
 
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Write the file; return the exit code."""
     args = _parser().parse_args(arguments)
     quiet_gdal()
-    maps = [path for given in args.maps for path in _maps(given)]
+    maps = maps_in(args.maps)
     if args.output.exists() and not args.overwrite:
         raise SegmenterError(f"{args.output}: exists already; name another file, or add --overwrite")
     wanted = taken(Wanted, vars(args))
@@ -41,16 +41,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     count = vectorise(maps, args.output, wanted)
     print(f"{args.output}: {count:,} polygons of {len(maps)} map{'s' * (len(maps) > 1)}")
     return 0
-
-
-def _maps(given: Path) -> list[Path]:
-    """Return a map, or all maps in a folder."""
-    if not given.is_dir():
-        return [given]
-    paths = [path for path in sorted(given.glob("*.tif")) if not path.name.endswith(BESIDE)]
-    if not paths:
-        raise SegmenterError(f"{given}: expected GeoTIFF maps in this folder, there are none")
-    return paths
 
 
 def _parser() -> ToolParser:

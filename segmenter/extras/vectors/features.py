@@ -98,7 +98,7 @@ class VectorFile:
             DatasetError: the file is unreadable, lacks the layer or attribute, or has an ambiguous CRS.
         """
         self.path, self._attribute = path, attribute
-        _check_kind(path)
+        check_kind(path)
         self._layer, self._lock = layer, threading.Lock()
         self._all: tuple[Features, shapely.STRtree] | None = None
         self._remark: str | None = None
@@ -124,7 +124,7 @@ class VectorFile:
 
     def _header(self) -> Header:
         if self.path.suffix.lower() == ".gpkg":
-            _check_tables(self.path, self._layer)
+            check_tables(self.path, self._layer)
         layers = [str(name) for name, kind in pyogrio.list_layers(self.path) if kind is not None]
         if not layers:
             raise DatasetError(f"{self.path}: has no layer of polygons; is the file whole?")
@@ -270,7 +270,7 @@ def _shapes(wkb_F: NDArray[Any]) -> NDArray[Any]:
         return np.asarray(shapely.force_2d(shapely.from_wkb(wkb_F, on_invalid="fix")), object)
 
 
-def _check_tables(path: Path, layer: str | None) -> None:
+def check_tables(path: Path, layer: str | None) -> None:
     """Refuse views in a GeoPackage: reading a view may take forever, and GDAL reads it before any check.
 
     Raises:
@@ -335,7 +335,7 @@ def _name_in(member: Any) -> str:
     return str(member)
 
 
-def _check_kind(path: Path) -> None:
+def check_kind(path: Path) -> None:
     """Refuse a file whose content does not match its ending: some formats open further files.
 
     Raises:

@@ -66,16 +66,25 @@ def check_together(infos: Sequence[RasterInfo]) -> None:
         DatasetError: naming the first.
     """
     for info in infos:
-        if info.gcps or info.rpcs is not None:
-            raise DatasetError(
-                f"{info.path}: expected a grid that is placed by a transform, for polygons, it has control "
-                "points or RPCs; warp it first (gdalwarp)"
-            )
+        check_placed(info)
         if not same_ground(info.crs, infos[0].crs):
             raise DatasetError(
                 f"{info.path}: expected the CRS of {infos[0].path}, got another one; write their polygons to "
                 "files of their own"
             )
+
+
+def check_placed(info: RasterInfo) -> None:
+    """Refuse a raster whose pixels are not placed by a transform.
+
+    Raises:
+        DatasetError: it has control points or RPCs.
+    """
+    if info.gcps or info.rpcs is not None:
+        raise DatasetError(
+            f"{info.path}: expected a grid that is placed by a transform, it has control points or RPCs; "
+            "warp it first (gdalwarp)"
+        )
 
 
 def _one(path: Path, wanted: Wanted, write: Callable[[Batch], None], progress: bool) -> int:

@@ -22,7 +22,8 @@ from segmenter.extras.vectors.library import pyogrio
 ENDINGS = (".gpkg", ".parquet")
 _CODEC = "zstd"
 _GEOPARQUET = "1.1.0"
-_FAULTS = tuple(getattr(pyogrio.errors, f"{what}Error") for what in ("DataSource", "Feature", "Geometry"))
+FAULTS = tuple(getattr(pyogrio.errors, f"{what}Error") for what in ("DataSource", "Feature", "Geometry"))
+"""Errors of pyogrio when it cannot write."""
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,21 @@ def polygon_file(path: Path, crs: Any) -> Iterator[Callable[[Batch], None]]:
     """
     check_name(path)
     write = _geopackage if path.suffix == ".gpkg" else _geoparquet
+    with file_aside(path) as aside, write(aside, path.stem, crs) as batch:
+        yield batch
+
+
+@contextlib.contextmanager
+def file_aside(path: Path) -> Iterator[Path]:
+    """Yield a path to write to; rename the file at the end, or remove it after an error.
+
+    Raises:
+        SegmenterError: the folder is not writable (OutputError: the file is not).
+    """
     try:
         with folder_aside(path) as folder:
             aside = folder / path.name
-            with write(aside, path.stem, crs) as batch:
-                yield batch
+            yield aside
             sync(aside)
             aside.replace(path)
     except OSError as error:
@@ -103,7 +114,7 @@ def _geopackage(aside: Path, layer: str, crs: Any) -> Iterator[Callable[[Batch],
                 crs=None if crs is None else crs.to_wkt(),
                 append=began,
             )
-        except _FAULTS as error:
+        except FAULTS as error:
             raise OSError(str(error)) from None
         began = True
 

@@ -1,0 +1,1 @@
+"""Areas and accuracy of class maps from a stratified random sample of points to label."""

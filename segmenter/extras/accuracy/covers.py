@@ -1,0 +1,220 @@
+"""Classes and strata of the pixels of maps, window by window; -1 where a pixel has none."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.base.errors import DatasetError, RasterError
+from segmenter.base.files import Closing
+from segmenter.extras.vectors.vectorise import check_placed
+from segmenter.grid.geometry import Size, Window
+from segmenter.raster import Raster, RasterInfo, open_raster, pixel_sides
+from segmenter.raster.ground import alignment_errors
+from segmenter.raster.written_map import WrittenMap
+
+Ids = NDArray[np.int64]
+BETWEEN = " → "
+"""Text between the classes of a change."""
+_CODES = 1 << 16
+_MOST_CELLS = 1 << 20
+_SIDE = 1024
+"""Side in pixels of a window, a multiple of a map's blocks."""
+
+
+def windows(info: RasterInfo) -> Iterator[Window]:
+    """Yield windows that cover a raster once, as it is stored."""
+    size = info.size
+    width = _SIDE if info.tiled else max(1, size.width)
+    height = max(1, _SIDE**2 // width)
+    for row in range(0, size.height, height):
+        for col in range(0, size.width, width):
+            yield Window(row, col, min(height, size.height - row), min(width, size.width - col))
+
+
+def beside(given: Path, path: Path, endings: Sequence[str] = (".tif", ".tiff")) -> Path:
+    """Return the file of an option that belongs to a map: itself, or the file of the map's name in it.
+
+    Raises:
+        DatasetError: the folder has none or several.
+    """
+    if not given.is_dir():
+        return given
+    found = [
+        each for each in sorted(given.iterdir()) if each.stem == path.stem and each.suffix.lower() in endings
+    ]
+    if len(found) != 1:
+        raise DatasetError(
+            f"{given}: expected one file {path.stem} ({', '.join(endings)}), as {path} is named, "
+            f"got {len(found)}"
+        )
+    return found[0]
+
+
+def check_same_grid(info: RasterInfo, other: RasterInfo) -> None:
+    """Refuse a raster whose pixels are not those of a map.
+
+    Raises:
+        DatasetError: size or place differ.
+    """
+    for _, text in alignment_errors(info, other):
+        raise DatasetError(f"{text}; bring it to that grid (gdalwarp -t_srs -te -ts)")
+
+
+class Cover(Closing):
+    """An open class map, or two as one map of changes; a context manager.
+
+    Attributes:
+        info: header of the map.
+        names: its classes; of changes, all pairs.
+    """
+
+    def __init__(self, path: Path, before: Path | None) -> None:
+        """Open a map and, for changes, the older one.
+
+        Raises:
+            DatasetError: the map is placed by control points, or the older one lies elsewhere.
+            RasterError: a file is no class map.
+        """
+        with contextlib.ExitStack() as undo:
+            self._maps = [undo.enter_context(WrittenMap(path, with_confidence=False))]
+            self.info = self._maps[0].info
+            check_placed(self.info)
+            self.names = tuple(each.name for each in self._maps[0].classes)
+            self._count = len(self.names)
+            if before is not None:
+                self._maps.append(undo.enter_context(WrittenMap(before, with_confidence=False)))
+                check_same_grid(self.info, self._maps[1].info)
+                olds = [each.name for each in self._maps[1].classes]
+                self.names = tuple(f"{old}{BETWEEN}{new}" for old in olds for new in self.names)
+            undo.pop_all()
+
+    def close(self) -> None:
+        """Close the files; `with` does it too."""
+        for one in self._maps:
+            one.close()
+
+    def read(self, window: Window) -> Ids:
+        """Return (H, W) class numbers."""
+        new, *older = (_ids(one, window) for one in self._maps)
+        for old in older:
+            new = np.where((old >= 0) & (new >= 0), old * self._count + new, -1)
+        return new
+
+
+def _ids(one: WrittenMap, window: Window) -> Ids:
+    table = np.full(256, -1, np.int64)
+    table[: len(one.classes)] = np.arange(len(one.classes))
+    return table[one.read(window)[0]]
+
+
+class Strata:
+    """Strata of several maps: their classes.
+
+    Attributes:
+        count: number of strata that may occur.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names, self.count = tuple(names), len(names)
+
+    @contextlib.contextmanager
+    def opened(self, number: int, path: Path, info: RasterInfo) -> Iterator[None]:
+        """Open what belongs to map `number`, for `read`."""
+        yield
+
+    def read(self, window: Window, mapped_HW: Ids) -> Ids:
+        """Return the strata of a window of the open map."""
+        return mapped_HW
+
+    def name(self, stratum: int) -> str:
+        """Return a stratum's name."""
+        return self._names[stratum] if self._names else str(stratum)
+
+
+class MapStrata(Strata):
+    """Classes of another map, or the codes of any raster of whole numbers, as strata."""
+
+    def __init__(self, given: Path) -> None:
+        self._given = given
+        self._known: tuple[str, ...] | None = None
+        self.count = _CODES
+
+    @contextlib.contextmanager
+    def opened(self, number: int, path: Path, info: RasterInfo) -> Iterator[None]:
+        file = beside(self._given, path)
+        try:
+            self._one: WrittenMap | Raster = WrittenMap(file, with_confidence=False)
+        except RasterError:  # of another program
+            self._one = open_raster(file, (1,))
+        with self._one:
+            self._names = ()
+            if isinstance(self._one, WrittenMap):
+                self._names = tuple(each.name for each in self._one.classes)
+            check_same_grid(info, self._one.info)
+            if np.dtype(self._one.info.dtype).kind not in "ui":
+                raise DatasetError(f"{file}: expected strata as whole numbers, got {self._one.info.dtype}")
+            if self._known not in (None, self._names):
+                raise DatasetError(f"{file}: expected the classes of the other strata, got {self._names}")
+            self._known = self._names
+            yield
+
+    def read(self, window: Window, mapped_HW: Ids) -> Ids:
+        if isinstance(self._one, WrittenMap):
+            return _ids(self._one, window)
+        raw, valid = self._one.read(window)
+        codes = np.where(valid, raw[..., 0], 0)
+        low, high = int(codes.min()), int(codes.max())
+        if low < 0 or high >= _CODES:
+            raise DatasetError(
+                f"{self._one.info.path}: expected strata from 0 to {_CODES - 1}, got {low} to {high}"
+            )
+        return np.where(valid, codes.astype(np.int64), -1)
+
+
+class GridStrata(Strata):
+    """Cells of a grid as strata, counted from the upper left corner of each map.
+
+    Args:
+        side: of a cell, in metres; in pixels for maps without georeference.
+        infos: headers of the maps.
+    """
+
+    def __init__(self, side: float, infos: Sequence[RasterInfo]) -> None:
+        self._infos, self._number = infos, 0
+        self._cells = [_cell(side, info) for info in infos]
+        pairs = list(zip(infos, self._cells, strict=True))
+        self._across = [-(-info.size.width // cell.width) for info, cell in pairs]
+        down = [-(-info.size.height // cell.height) for info, cell in pairs]
+        self._first = [0, *np.cumsum(np.multiply(self._across, down)).tolist()]
+        self.count = self._first[-1]
+        if self.count > _MOST_CELLS:
+            raise DatasetError(
+                f"--grid: expected at most {_MOST_CELLS:,} cells, got {self.count:,}; take larger"
+            )
+
+    @contextlib.contextmanager
+    def opened(self, number: int, path: Path, info: RasterInfo) -> Iterator[None]:
+        self._number = number
+        yield
+
+    def read(self, window: Window, mapped_HW: Ids) -> Ids:
+        cell, first = self._cells[self._number], self._first[self._number]
+        down = (window.row + np.arange(window.height)) // cell.height * self._across[self._number]
+        across = (window.col + np.arange(window.width)) // cell.width
+        cells: Ids = first + down[:, np.newaxis] + across
+        return cells
+
+    def name(self, stratum: int) -> str:
+        number = int(np.searchsorted(self._first, stratum, side="right")) - 1
+        down, across = divmod(stratum - self._first[number], self._across[number])
+        return f"{self._infos[number].path.stem} row {down} column {across}"
+
+
+def _cell(side: float, info: RasterInfo) -> Size:
+    down, across = pixel_sides(info) or (1.0, 1.0)
+    return Size(max(1, round(side / down)), max(1, round(side / across)))

@@ -1,0 +1,174 @@
+"""Estimators of area and accuracy from a stratified random sample of pixels, in NumPy.
+
+Strata may be anything (Stehman 2014, doi 10.1080/01431161.2014.930207). Where they are the map's classes, the
+estimators are those of Olofsson et al. 2013 and 2014 (doi 10.1016/j.rse.2014.02.015). Classes may be pairs of
+classes: change between two maps needs no other formulas.
+
+All figures are ratios R = Y / X of two totals. With A_h the area of stratum h, n_h its labelled points of N_h
+pixels, a_u the area of the pixel of point u, and y_u, x_u its indicators:
+
+    r_h(y) = sum_u a_u y_u / sum_u a_u          share of the stratum with y
+    Y      = sum_h A_h r_h(y)
+    e_u    = (a_u / mean a_u) ((y_u - r_h(y)) - R (x_u - r_h(x)))
+    V(R)   = sum_h A_h² (1 - n_h / N_h) sum_u e_u² / (n_h (n_h - 1)) / X²
+
+| figure | y_u | x_u |
+| --- | --- | --- |
+| overall accuracy | mapped = reference | 1 |
+| share of the area of k | reference is k | 1 |
+| user's accuracy of k | both are k | mapped is k |
+| producer's accuracy of k | both are k | reference is k |
+
+With pixels of one size, r_h is the mean and V is equation 28 of Stehman 2014; without N_h the factor
+1 - n_h / N_h is left out, as in Olofsson et al. 2014. Pixels of unequal size (degrees, several rasters) are
+drawn alike and weighted by their area; since A_h is known, r_h is a ratio, unbiased up to a term of 1 / n_h.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+NORMAL_95 = 1.96
+"""Standard errors to each side of a 95 % interval, as the papers round it."""
+
+_ROUNDING = 1e-12
+"""Largest standard error of a ratio that comes from rounding alone."""
+
+Indicators = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Labelled points of a stratified random sample.
+
+    Attributes:
+        classes, strata: names.
+        area_H: area of each stratum, in any unit.
+        pixels_H: number of pixels of each stratum; None: unknown.
+        stratum_N, mapped_N, reference_N: index of each point's stratum, mapped class and reference class.
+        size_N: area of each point's pixel, in any unit.
+        mapped_area_K: area of each class on the map; NaN where it is unknown.
+        unlabelled: number of points left out, because they have no reference class.
+    """
+
+    classes: tuple[str, ...]
+    strata: tuple[str, ...]
+    area_H: NDArray[np.float64]
+    pixels_H: NDArray[np.int64] | None
+    stratum_N: NDArray[np.intp]
+    mapped_N: NDArray[np.intp]
+    reference_N: NDArray[np.intp]
+    size_N: NDArray[np.float64]
+    mapped_area_K: NDArray[np.float64]
+    unlabelled: int = 0
+
+    @property
+    def points_H(self) -> NDArray[np.intp]:
+        """Number of labelled points in each stratum."""
+        return np.bincount(self.stratum_N, minlength=len(self.strata))
+
+    @property
+    def total(self) -> float:
+        """Area of all strata."""
+        return float(self.area_H.sum())
+
+
+@dataclass(frozen=True)
+class Figure:
+    """An estimate with its standard error; NaN where the sample does not define it."""
+
+    value: float
+    se: float
+
+    @property
+    def half(self) -> float:
+        """Half of the width of the 95 % interval."""
+        return NORMAL_95 * self.se
+
+    def times(self, factor: float) -> Figure:
+        """Return the estimate in another unit."""
+        return Figure(self.value * factor, self.se * factor)
+
+
+@dataclass(frozen=True, eq=False)
+class Estimates:
+    """Estimates from a sample.
+
+    Attributes:
+        matrix_KK: share of the area by mapped class (rows) and reference class (columns).
+        counts_KK: points, alike.
+        overall: overall accuracy.
+        shares, users, producers: for each class, its share of the area, user's and producer's accuracy.
+    """
+
+    sample: Sample
+    matrix_KK: NDArray[np.float64]
+    counts_KK: NDArray[np.int64]
+    overall: Figure
+    shares: tuple[Figure, ...]
+    users: tuple[Figure, ...]
+    producers: tuple[Figure, ...]
+
+    def areas(self, factor: float = 1.0) -> tuple[Figure, ...]:
+        """Return the error-adjusted area of each class, in the unit of `Sample.area_H` times a factor."""
+        return tuple(share.times(self.sample.total * factor) for share in self.shares)
+
+
+def estimates(sample: Sample) -> Estimates:
+    """Return all estimates from a sample that has a point in each stratum."""
+    count = len(sample.classes)
+    mapped_NK = sample.mapped_N[:, np.newaxis] == np.arange(count)
+    reference_NK = sample.reference_N[:, np.newaxis] == np.arange(count)
+    right_NK = mapped_NK & reference_NK
+    every = np.ones_like(right_NK)
+    figures = _ratios(
+        sample,
+        np.hstack([right_NK.any(axis=1, keepdims=True), reference_NK, right_NK, right_NK]),
+        np.hstack([every[:, :1], every, mapped_NK, reference_NK]),
+    )
+    counts, matrix = np.zeros((count, count), np.int64), np.zeros((count, count))
+    cells = sample.mapped_N, sample.reference_N
+    np.add.at(counts, cells, 1)
+    np.add.at(matrix, cells, _weights(sample) / sample.total)
+    parts = (figures[1 + count * i : 1 + count * (i + 1)] for i in range(3))
+    return Estimates(sample, matrix, counts, figures[0], *parts)
+
+
+def _weights(sample: Sample) -> NDArray[np.float64]:
+    """Return the (N,) area that each point stands for."""
+    size_H = np.bincount(sample.stratum_N, sample.size_N, len(sample.strata))
+    weight_N: NDArray[np.float64] = sample.size_N * (sample.area_H / size_H)[sample.stratum_N]
+    return weight_N
+
+
+def _ratios(sample: Sample, y_NM: Indicators, x_NM: Indicators) -> tuple[Figure, ...]:
+    """Return the ratio of two totals, for each of M columns, by this module's formulas."""
+    weight_N, points_H = _weights(sample)[:, np.newaxis], sample.points_H
+    total_y, total_x = (weight_N * y_NM).sum(axis=0), (weight_N * x_NM).sum(axis=0)
+    with np.errstate(invalid="ignore"):
+        ratio = np.where(total_x > 0, total_y / total_x, np.nan)
+    centred = _centred(sample, weight_N, y_NM) - np.nan_to_num(ratio) * _centred(sample, weight_N, x_NM)
+    squares_HM = _by_stratum(sample, (weight_N * centred) ** 2)
+    free_H = np.maximum(points_H - 1, 1)  # a stratum of one point: one pixel, of which all is known
+    factor_H = points_H / free_H * (1.0 if sample.pixels_H is None else 1 - points_H / sample.pixels_H)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        se = np.sqrt(factor_H @ squares_HM) / np.where(total_x > 0, total_x, np.nan)
+    se = np.where(se < _ROUNDING, 0.0, se)
+    return tuple(Figure(*pair) for pair in zip(ratio.tolist(), se.tolist(), strict=True))
+
+
+def _centred(sample: Sample, weight_N: NDArray[np.float64], y_NM: Indicators) -> NDArray[np.float64]:
+    """Return (N, M) indicators minus their share of the stratum."""
+    share_HM = _by_stratum(sample, weight_N * y_NM) / sample.area_H[:, np.newaxis]
+    return y_NM - share_HM[sample.stratum_N]
+
+
+def _by_stratum(sample: Sample, values_NM: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the (H, M) sums of (N, M) values in each stratum."""
+    sums = np.zeros((len(sample.strata), values_NM.shape[1]))
+    np.add.at(sums, sample.stratum_N, values_NM)
+    return sums

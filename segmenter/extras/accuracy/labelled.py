@@ -1,0 +1,104 @@
+"""Labelled points in a GeoPackage of `accuracy sample`, whatever program labelled them."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.base.errors import DatasetError, shortened
+from segmenter.extras.accuracy.estimators import Sample
+from segmenter.extras.accuracy.points import CLASSES, POINTS, STRATA
+from segmenter.extras.accuracy.tables import Areas, Points, sample_of
+from segmenter.extras.vectors.features import check_kind, check_tables
+from segmenter.extras.vectors.library import pyogrio
+
+_LAYERS = {
+    POINTS: ("stratum", "mapped", "reference", "pixel_area"),
+    STRATA: ("stratum", "area", "unit", "pixels", "points"),
+    CLASSES: ("class", "area"),
+}
+"""Layers, and the fields that are read; the first is a text, as are `mapped`, `reference` and `unit`."""
+
+
+def read_labelled(path: Path, areas: Areas | None, unit: str | None) -> tuple[Sample, str]:
+    """Return the labelled points, and the unit of the areas.
+
+    Args:
+        areas: strata to take in place of the file's.
+        unit: their unit.
+
+    Raises:
+        DatasetError: the file is damaged or lacks a layer or field, points were added, or a point does not
+            fit the others.
+    """
+    check_kind(path)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # GDAL's remarks on what is refused below
+            found, strata, classes = (_layer(path, *each) for each in _LAYERS.items())
+        size = np.asarray(found["pixel_area"], np.float64)
+        area_H, area_K = (np.asarray(layer["area"], np.float64) for layer in (strata, classes))
+        pixels, drawn = ([int(count) for count in strata[name]] for name in ("pixels", "points"))
+    except (RuntimeError, OSError, ValueError, TypeError, OverflowError) as error:
+        why = shortened(" ".join(str(error).split()), 200)
+        raise DatasetError(
+            f"{path}: cannot be read: {why}; is it whole, as `accuracy sample` wrote it?"
+        ) from None
+    stratum, mapped, reference = (_texts(found[name]) for name in ("stratum", "mapped", "reference"))
+    places = [f"{path}, point {fid}" for fid in found["fid"]]
+    names, known = _texts(strata["stratum"]), _texts(classes["class"])
+    missing = _missing(path, stratum, dict(zip(names, drawn, strict=True)))
+    if not all((numbers > 0).all() and np.isfinite(numbers).all() for numbers in (size, area_H)):
+        raise DatasetError(
+            f"{path}: expected an area of each stratum and pixel; remove points that were added"
+        )
+    if not known:
+        raise DatasetError(
+            f"{path}: layer {CLASSES}: expected the classes of the map, got none; is it whole?"
+        )
+    if areas is None:
+        of_pixels = dict(zip(names, pixels, strict=True))
+        areas = Areas(dict(zip(names, area_H.tolist(), strict=True)), of_pixels)
+        unit = next(iter(_texts(strata["unit"])), "")
+    points = Points(places, stratum, mapped, reference, size.tolist())
+    sample = sample_of(points, areas, known, dict(zip(known, area_K.tolist(), strict=True)), missing)
+    return sample, unit or ""
+
+
+def _layer(path: Path, layer: str, columns: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+    """Return fields of a layer, and `fid`."""
+    check_tables(path, layer)
+    there = [str(name) for name, _ in pyogrio.list_layers(path)]
+    if layer not in there:
+        got = shortened(", ".join(there), 100) or "none"
+        raise DatasetError(
+            f"{path}: expected the layer {layer}, got {got}; label a copy of the whole file, or "
+            "take tables (points.csv --areas areas.csv)"
+        )
+    meta, fids, _, values = pyogrio.raw.read(path, layer=layer, return_fids=True, read_geometry=False)
+    fields = dict(zip(map(str, meta["fields"]), values, strict=True))
+    if missing := [name for name in columns if name not in fields]:
+        got = shortened(", ".join(fields), 100) or "none"
+        raise DatasetError(f"{path}: layer {layer}: expected the field {missing[0]}, got {got}; name it so")
+    return {**fields, "fid": np.asarray(fids)}
+
+
+def _texts(values: NDArray[Any]) -> list[str]:
+    return ["" if value is None or value != value else str(value).strip() for value in values]
+
+
+def _missing(path: Path, stratum: list[str], drawn: dict[str, int]) -> int:
+    """Return how many points were removed; refuse points that were added, which are not random."""
+    there = Counter(stratum)
+    for name, count in drawn.items():
+        if there[name] > count:
+            raise DatasetError(
+                f"{path}: stratum {shortened(name, 60)}: expected the {count} points that were drawn, "
+                f"got {there[name]}; remove those that were added"
+            )
+    return sum(drawn.values()) - sum(there[name] for name in drawn)

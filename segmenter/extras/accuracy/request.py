@@ -1,0 +1,66 @@
+"""Options of `accuracy sample` and `accuracy estimate`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from segmenter.base.errors import ConfigError
+from segmenter.base.options import option, positive
+from segmenter.extras.accuracy.units import Unit
+
+Allocation = Literal["proportional", "equal", "neyman"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EstimateRequest:
+    """Options of the estimates."""
+
+    areas: Path | None = option(None, "areas of the strata, as a table with stratum,area[,pixels]", "CSV")
+    unit: Unit | None = option(None, "of the areas in CSV")
+    report: Path | None = option(None, "write a page with the results", "HTML")
+    json: bool = option(False, "print all estimates as JSON")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleRequest:
+    """Options of the sample."""
+
+    points: int | None = option(None, "number of points (default: 600)", "N", read=positive(int))
+    error: float | None = option(
+        None, "as many points as give overall accuracy this standard error", "SHARE", read=positive(float)
+    )
+    allocation: Allocation = option("proportional", "of points to strata")
+    floor: int | None = option(
+        None, "least points of a stratum (default: 50, or half of an equal part)", "N", read=positive(int)
+    )
+    expect: str = option("0.8", "user's accuracies to plan with: 0.8 or building=0.7,road=0.6", "SHARES")
+    strata: Path | None = option(
+        None,
+        "another map whose classes are the strata; of several maps a folder of files of their names",
+        "MAP",
+    )
+    grid: float | None = option(
+        None,
+        "cells of this side are the strata (pixels without georeference)",
+        "METRES",
+        read=positive(float),
+    )
+    before: Path | None = option(
+        None, "older map, or a folder of files of the maps' names: classes are then changes", "MAP"
+    )
+    seed: int = option(0, "of the draw", "N")
+    chips: Path | None = option(
+        None, "folder of images of the maps' names: a picture of each point's surroundings", "FOLDER"
+    )
+
+    def __post_init__(self) -> None:
+        if self.points is not None and self.error is not None:
+            raise ConfigError("--points and --error: expected one of them, got both; leave one out")
+        if self.strata is not None and self.grid is not None:
+            raise ConfigError("--strata and --grid: expected one of them, got both; leave one out")
+        if self.error is not None and self.error >= 0.5:
+            raise ConfigError(f"--error: expected a share below 0.5, such as 0.01, got {self.error:g}")
+        if self.seed < 0:
+            raise ConfigError(f"--seed: expected a number that is not negative, got {self.seed}")
