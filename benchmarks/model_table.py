@@ -2,8 +2,7 @@
 
 Baseline of the times, in the same run: that U-Net. Measured is processor time, of a step (loss and gradients)
 and of a prediction, on tiles of 256 × 256; the median of some rounds. `--page` writes each row into the
-page's table as it is found, beside those that it has; `--short` writes the rows and columns that users choose
-by into another page. Another model is one more entry of `models`.
+page's table as it is found, beside those that it has. Another model is one more entry of `models`.
 
 The page has tiles a second of one core, and beside them the ratio to the baseline of the same run, which says
 more: what else the machine does changes it less. Each row says on which processor and day it was measured.
@@ -39,11 +38,6 @@ _HEAD = (
     *("model", "parameters", "FLOPs a tile", "stride", "radius", "MiB a tile, training"),
     *("MiB a tile, prediction", "training, tiles/s", "ratio", "prediction, tiles/s", "ratio", "measured"),
 )
-_SHORT_MARK = "<!-- table: python -m benchmarks.model_table --short -->"
-_SHORT_HEAD = ("model", "parameters", "FLOPs a tile", "radius", "MiB a tile", "training", "prediction")
-_SHORT_COLUMNS = (0, 1, 2, 4, 5, 8, 10)
-_ALL_DECODERS = ("efficientnet_lite0", "resnet50")
-"""Encoders of which the short table has each decoder."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +83,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--batch", type=int, default=2)
     parser.add_argument("--page", type=Path, metavar="FILE", help="renew the rows of this page's table")
-    parser.add_argument("--short", type=Path, metavar="FILE", help="renew this page's table from --page's")
     options = parser.parse_args()
     found = models()
     if unknown := [name for name in options.models or () if name not in found]:
@@ -102,8 +95,6 @@ def main() -> None:
         rows.append(measured(name, found[name], options.rounds, options.batch))
         if options.page:
             _write(options.page, rows[-1].cells(rows[0], here), list(found))
-            if options.short:
-                renew(options.short, _SHORT_MARK, short_table(options.page))
     figures = [{**vars(row), "step_ratio": round(rows[0].step / row.step, 2)} for row in rows]
     print(json.dumps({"benchmark": "model_table", "models": figures}))
 
@@ -116,16 +107,6 @@ def _write(page: Path, cells: list[str], order: list[str]) -> None:
 
 def _cells_of(page: Path) -> list[list[str]]:
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows_of(page, _MARK)[2:]]
-
-
-def short_table(page: Path) -> list[str]:
-    """The table's rows of each encoder with a U-Net's decoder, of some with all decoders; some columns."""
-    shown = [row for row in _cells_of(page) if row[0] == BASELINE or _is_short(*row[0].split())]
-    return table(_SHORT_HEAD, [[row[column] for column in _SHORT_COLUMNS] for row in shown])
-
-
-def _is_short(encoder: str, decoder: str = "", stride: str = "") -> bool:
-    return decoder == "unet" or (encoder in _ALL_DECODERS and decoder != "" and stride != "8")
 
 
 def models() -> dict[str, ModelConfig]:

@@ -14,7 +14,7 @@ from benchmarks.page import rows_of
 from segmenter.devices.setup import processor_model
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE, SHORT_PAGE = ROOT / "studies/models.md", ROOT / "docs/models.md"
+PAGE = ROOT / "studies/models.md"
 
 
 def test_arithmetic_is_what_tensorflow_counts(tensorflow: ModuleType) -> None:
@@ -66,10 +66,3 @@ def test_the_page_has_a_row_for_every_model() -> None:
     ]
     assert rows[0] == list(model_table._HEAD)
     assert [row[0] for row in rows[2:]] == list(models())
-
-
-def test_the_short_table_is_made_of_the_pages_rows() -> None:
-    rows = rows_of(SHORT_PAGE, model_table._SHORT_MARK)
-    assert rows == model_table.short_table(PAGE)
-    encoders = {name.split()[0] for name in models() if " " in name}
-    assert {row.split()[1] for row in rows[3:]} == encoders
