@@ -1,6 +1,6 @@
 """Table of encoders and decoders by export format, with their difference from predict.py.
 
-    python -m benchmarks.export_table --page docs/export.md [--pairs resnet18+unet,…]
+    python -m benchmarks.export_table --page studies/measured.md [--pairs resnet18+unet,…]
 
 Each pair has random weights, spread logits, a narrow decoder and all that may be random in training. It is
 written, read again by its runtime and compared on made pixels, of two odd sizes, some of

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 LEFT_OUT = {
-    "export_table": "the table of docs/export.md: an hour or two",
+    "export_table": "a table of studies/measured.md: an hour or two",
     "model_table": "the tables of studies/models.md and docs/models.md",
     "gpu": "on a GPU server",
     "mutants": "hours: `make mutants`",
