@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +25,7 @@ def fold_path(folder: Path, fold: int) -> Path:
 
 def folds_in(folder: Path) -> list[Path]:
     """Return the run directories of the folds in a folder, in order; empty if it is a run, or has none."""
-    if (folder / RUN_FILE).exists():
+    if os.path.exists(folder / RUN_FILE):  # no error of a folder that cannot be read
         return []
     matches = [(match, path) for path in runs_in(folder) if (match := _NAME.fullmatch(path.name))]
     return [path for _, path in sorted(matches, key=lambda item: int(item[0][1]))]
