@@ -56,8 +56,9 @@ def _write(given: argparse.Namespace, choices: Sequence[Choice], recipe: Path, p
 
     from .. import load_dataset
     from ..check import check_dataset
+    from ..start.choice import nested
     from ..start.page import start_page
-    from ..start.recipe_file import nested, recipe_text
+    from ..start.recipe_file import recipe_text
 
     planned = recipe_from({"name": recipe.stem, **nested(choices)}, "the plan")
     dataset = load_dataset(planned)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,3 +22,15 @@ class Choice:
     value: Any
     reason: str
     other: str = ""
+
+
+def nested(choices: Iterable[Choice]) -> dict[str, Any]:
+    """Return choices as the plain data of a recipe."""
+    data: dict[str, Any] = {}
+    for choice in choices:
+        *sections, key = choice.key.split(".")
+        node = data
+        for section in sections:
+            node = node.setdefault(section, {})
+        node[key] = choice.value
+    return data

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +20,7 @@ from segmenter.raster import RasterInfo, raster_info
 from segmenter.tiles.index import TileIndex, build_index
 
 from .. import load_dataset
-from .choice import Choice
+from .choice import Choice, nested
 from .groups import Groups, groups_of
 from .request import Request
 from .samples import Sample, area_of, has_an_up, label_range, samples_of
@@ -29,18 +28,6 @@ from .samples import Sample, area_of, has_an_up, label_range, samples_of
 GIB = 2**30
 _SHARE_OF_MACHINE = 0.5
 """Of a machine without cards: other programs run beside a training."""
-
-
-def nested(choices: Iterable[Choice]) -> dict[str, Any]:
-    """Return choices as the sections of a recipe."""
-    data: dict[str, Any] = {}
-    for choice in choices:
-        *sections, key = choice.key.split(".")
-        node = data
-        for section in sections:
-            node = node.setdefault(section, {})
-        node[key] = choice.value
-    return data
 
 
 @dataclass(frozen=True)

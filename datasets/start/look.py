@@ -22,14 +22,13 @@ from ..check import image_lines
 from ..files import few
 from ..folder import load_folder
 from ..made import MadeFilesError
-from .choice import Choice
+from .choice import Choice, nested
 from .classes import class_choices
 from .found import Found, Place, find_pairs, place_of
 from .known import known_legend
 from .legends import find_legend
 from .lists import listed_splits
 from .published import published
-from .recipe_file import nested
 from .sight import drivers_of
 from .values import count_values, empty_share
 

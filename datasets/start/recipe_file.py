@@ -11,22 +11,10 @@ import yaml
 from segmenter.base.errors import ConfigError, plain
 from segmenter.base.files import check_writable
 
-from .choice import Choice
+from .choice import Choice, nested
 
 _HEAD = "# Each line says why. A line with `or:` has another reading: look at it. All may be changed."
 _WIDE = 1 << 20
-
-
-def nested(choices: Sequence[Choice]) -> dict[str, Any]:
-    """Return the settings as the plain data of a recipe."""
-    data: dict[str, Any] = {}
-    for choice in choices:
-        *sections, key = choice.key.split(".")
-        node = data
-        for section in sections:
-            node = node.setdefault(section, {})
-        node[key] = choice.value
-    return data
 
 
 def recipe_text(choices: Sequence[Choice], command: str) -> str:

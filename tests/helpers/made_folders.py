@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from rasterio.errors import NotGeoreferencedWarning
 
 from datasets import load_dataset
-from datasets.start.choice import Choice
+from datasets.start.choice import Choice, nested
 from datasets.start.look import look
-from datasets.start.recipe_file import nested
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.grid.scenes import Dataset
