@@ -27,7 +27,7 @@ from .samples import Sample, area_of, has_an_up, label_range, samples_of
 
 GIB = 2**30
 _SHARE_OF_MACHINE = 0.5
-"""Of a machine without cards: other programs run beside a training."""
+"""Share of the memory of a machine without cards: other programs run beside a training."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ _FEW_REPEATS = 0.05
 _ROOM = 0.9
 """Share of the memory that a step may take."""
 _STEP_BYTES = 16
-"""Of a parameter: weight, gradient and two moments, in float32."""
+"""Bytes of a parameter: weight, gradient and two moments, in float32."""
 _ON_CARDS, _ON_PROCESSOR = (1 << 30, 1.0), (7 << 28, 0.83)
 """Bytes beside the tiles, and the share of the counted bytes that these take at the most (benchmarks.memory;
 on a processor the peak was 2.01 GiB in 850 steps of 4 tiles of 132 MiB, 2.77 in 3 steps of 16)."""

@@ -36,7 +36,7 @@ _BUFFERS = 3
 
 @dataclass(frozen=True)
 class Space:
-    """What a split is planned from.
+    """Facts that a split is planned from.
 
     Attributes:
         infos: headers of the dataset's scenes.
