@@ -1,4 +1,4 @@
-"""What samples of labels tell: the distance over which they are alike, images with an up, sizes of areas."""
+"""Samples of labels: the distance over which they are alike, images with an up, sizes of areas."""
 
 from __future__ import annotations
 
