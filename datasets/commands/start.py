@@ -68,18 +68,30 @@ def _write(given: argparse.Namespace, choices: Sequence[Choice], recipe: Path, p
     except SegmenterError as error:  # without the extra of reports, the recipe is worth the most
         html = ""
         warn(f"{page} is not written: {error}")
-    labels = [] if given.labels is None else ["--labels", str(given.labels)]
-    text = recipe_text(choices, shlex.join(["segmenter", "start", str(given.data), *labels]))
+    text = recipe_text(choices, _command(given))
     print(_table(choices))
-    write_whole(recipe, text.encode())
     if html:
-        write_whole(page, html.encode())
+        write_whole(page, html.encode())  # the larger file first: a full disk leaves neither
+    try:
+        write_whole(recipe, text.encode())
+    except SegmenterError:
+        if html:
+            page.unlink(missing_ok=True)
+        raise
     typed = shlex.quote(str(recipe))
     if report.findings:
         print(plain(f"{counted(len(report.findings), 'finding')}: {invocation('datasets')} check {typed}"))
     pictures = f", and {page} with pictures: look at it first" if html else ""
     print(plain(f"written: {recipe}{pictures}"))
     print(plain(f"then: {invocation('train')} {typed}"))
+
+
+def _command(given: argparse.Namespace) -> str:
+    """Return the command with all that the plan depends on."""
+    gpus = None if given.gpus is None else ",".join(f"{card}GB" for card in given.gpus)
+    options = {"--labels": given.labels, "--hours": given.hours, "--gpus": gpus}
+    words = [word for name, value in options.items() if value is not None for word in (name, str(value))]
+    return shlex.join(["segmenter", "start", str(given.data), *words])
 
 
 def _table(choices: Sequence[Choice]) -> str:

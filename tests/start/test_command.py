@@ -13,7 +13,7 @@ from datasets import load_dataset
 from datasets.commands.start import main
 from datasets.start.choice import Choice, nested
 from datasets.start.recipe_file import recipe_text
-from segmenter.base.errors import ConfigError
+from segmenter.base.errors import ConfigError, SegmenterError
 from segmenter.config.plain_yaml import parse
 from segmenter.config.reading import load_recipe
 from tests.helpers import made_folders as made
@@ -113,3 +113,26 @@ def test_any_value_survives_the_recipe_file() -> None:
         Choice("dataset.bands", None, "none"),
     ]
     assert parse(recipe_text(choices, "segmenter start x\ny"), "text") == nested(choices)
+
+
+@pytest.mark.parametrize("failing", ["town.yaml", "town.html"])
+def test_a_full_disk_leaves_neither_file(data: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
+    from segmenter.base import files
+
+    whole = files.write_whole
+
+    def write(path: Path, content: bytes) -> None:
+        if path.name == failing:
+            raise SegmenterError(f"{path}: cannot write it: No space left on device")
+        whole(path, content)
+
+    monkeypatch.setattr(files, "write_whole", write)
+    with pytest.raises(SegmenterError):
+        main([str(data)])
+    assert not Path("town.yaml").exists()
+    assert not Path("town.html").exists()
+
+
+def test_the_recipe_names_the_command_that_makes_it_again(data: Path) -> None:
+    assert main([str(data), "--gpus", "2x11GB"]) == 0
+    assert "segmenter start town --gpus 11GB,11GB" in Path("town.yaml").read_text().splitlines()[0]
