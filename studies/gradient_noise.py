@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from studies.coverage_table import gradient_noise
 from studies.short_training import loader_of, rows_of, train
 from studies.what_lifts import FOLDERS, SAMPLINGS, study_of
-from studies.what_lifts_data import DATA, Trial
+from studies.what_lifts_data import BATCH, DATA, Trial
 from segmenter.base.files import write_whole
 from segmenter.devices.strategy import load_tensorflow
 from segmenter.raster import quiet_gdal
@@ -60,6 +60,7 @@ def _arguments() -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=Path, metavar="DIR", help=f"folder of {what}")
     parser.add_argument("--hold-out", default="tile_7", help="the tile of Dubai that scores")
     parser.add_argument("--work", type=Path, default=Path("runs/what_lifts"), help="data that is made")
+    parser.add_argument("--batch", type=int, default=BATCH, help="tiles of a gradient")
     parser.add_argument("--batches", type=int, default=48, help="gradients of each sampling")
     return parser.parse_args()
 

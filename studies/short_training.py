@@ -56,6 +56,22 @@ def emphasis(material: Material, recipe: Recipe) -> tuple[NDArray[np.float64], t
     return shown_K, class_weights(recipe.loss, material.train.shares(), shown_K)
 
 
+def device() -> str:
+    """TensorFlow's name of the device that trains: the first GPU, where there is one."""
+    import tensorflow as tf
+
+    return "GPU:0" if tf.config.list_physical_devices("GPU") else "CPU:0"
+
+
+def device_model() -> str:
+    """What the device is: the card's model, or CPU."""
+    import tensorflow as tf
+
+    for gpu in tf.config.list_physical_devices("GPU"):
+        return str(tf.config.experimental.get_device_details(gpu).get("device_name", "GPU"))
+    return "CPU"
+
+
 def train(
     material: Material,
     recipe: Recipe,
@@ -76,7 +92,7 @@ def train(
     from segmenter.training.step import StepParts, make_step
 
     keras.utils.set_random_seed(recipe.seed)
-    strategy = tf.distribute.OneDeviceStrategy("CPU:0")
+    strategy = tf.distribute.OneDeviceStrategy(device())
     with strategy.scope():
         model = build_model(recipe.model, len(material.normalisation.mean), len(material.dataset.classes))
         optimiser = build_optimiser(recipe.training, model, steps)

@@ -2,6 +2,7 @@
 
     python -m studies.what_lifts --dubai DIR --camvid DIR --roads DIR    all runs, one after the other
     python -m studies.what_lifts --dubai DIR --jobs 2 two side by side, of the data that are named
+    python -m studies.what_lifts --dubai DIR --batch 64 --results OTHER      of another batch
     python -m studies.what_lifts --page               tables and a plot of what is there, into studies/
 
 Each run is a process of its own and leaves one small JSON file in `--results`, which is kept with the
@@ -30,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from studies.coverage_table import rounded
-from studies.what_lifts_data import DATA, Study, Trial
+from studies.what_lifts_data import BATCH, DATA, Study, Trial
 from studies.what_lifts_page import write_page
 from segmenter.base.errors import SegmenterError
 from segmenter.base.files import write_whole
@@ -84,6 +85,7 @@ class Task:
     seed: int
     steps: int
     hold_out: str = ""
+    batch: int = BATCH
 
     @property
     def name(self) -> str:
@@ -99,11 +101,18 @@ class Task:
 
 
 def tasks_of(
-    data: list[str], seeds: list[int], steps: int | None, hold_out: str = "", only: Sequence[str] = ()
+    data: list[str],
+    seeds: list[int],
+    steps: int | None,
+    hold_out: str = "",
+    batch: int = BATCH,
+    only: Sequence[str] = (),
 ) -> list[Task]:
     """All runs in their order; `only`: patterns of names, or parts of names."""
     tasks = [
-        Task(name, sampling, loss, seed, steps or DATA[name].steps, hold_out if name == "dubai" else "")
+        Task(
+            name, sampling, loss, seed, steps or DATA[name].steps, hold_out if name == "dubai" else "", batch
+        )
         for seed, name, (sampling, loss) in product(seeds, data, ARMS + RULE_ARMS)
         if sampling not in RULES or name in CHOSEN_ON
     ]
@@ -119,7 +128,7 @@ def main() -> int:
     for folder in (results, arguments.work):
         folder.mkdir(parents=True, exist_ok=True)
     study = study_of(arguments)
-    chosen = (arguments.seeds, arguments.steps, arguments.hold_out)
+    chosen = (arguments.seeds, arguments.steps, arguments.hold_out, arguments.batch)
     try:
         if arguments.page:
             write_page(results, arguments.page)
@@ -153,7 +162,8 @@ FOLDERS = {
 def study_of(arguments: argparse.Namespace) -> Study:
     """The data that were named."""
     named = {name: getattr(arguments, name) for name in FOLDERS}
-    return Study(arguments.work, {name: path for name, path in named.items() if path}, arguments.hold_out)
+    folders = {name: path for name, path in named.items() if path}
+    return Study(arguments.work, folders, arguments.hold_out, arguments.batch)
 
 
 def _arguments() -> argparse.Namespace:
@@ -170,6 +180,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, help="instead of each data set's own; needs other --results")
+    parser.add_argument(
+        "--batch", type=int, default=BATCH, help="tiles a step; another needs other --results"
+    )
     parser.add_argument("--threads", type=int, default=1, help="of TensorFlow, in each run")
     parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
     parser.add_argument(
@@ -192,7 +205,8 @@ def finished(results: Path, task: Task) -> bool:
     if not path.is_file():
         return False
     found = json.loads(path.read_text(encoding="utf-8"))
-    for key, value in (("steps", task.steps), ("hold_out", task.hold_out), ("settings", task.settings())):
+    wanted = {"steps": task.steps, "hold_out": task.hold_out, "settings": task.settings()}
+    for key, value in {**wanted, "global_batch": task.batch}.items():
         if found[key] != value:
             raise SegmenterError(f"{path}: expected {key} {value}, got {found[key]}; name other --results")
     return True
@@ -203,7 +217,7 @@ def _call(task: Task, arguments: argparse.Namespace) -> int:
     command = [sys.executable, "-m", "studies.what_lifts", "--one", task.name, "--seeds", str(task.seed)]
     command += ["--results", str(arguments.results), "--work", str(arguments.work)]
     command += ["--threads", str(arguments.threads)]
-    command += ["--hold-out", arguments.hold_out, "--steps", str(task.steps)]
+    command += ["--hold-out", arguments.hold_out, "--steps", str(task.steps), "--batch", str(task.batch)]
     for name in FOLDERS:
         if folder := getattr(arguments, name):
             command += [f"--{name}", str(folder)]
@@ -241,7 +255,7 @@ def _computed(task: Task, study: Study, threads: int) -> dict[str, Any]:
     load_tensorflow()
     import tensorflow as tf
 
-    from studies.short_training import train
+    from studies.short_training import device_model, train
     from segmenter.inference.function import predict_function
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)
@@ -278,12 +292,15 @@ def _computed(task: Task, study: Study, threads: int) -> dict[str, Any]:
         "rare_class": trial.material.dataset.classes.names[rare],
         "rare_IoU": float(np.nan_to_num(scores.iou[names.index(trial.material.dataset.classes.names[rare])])),
         "IoU": {name: float(np.nan_to_num(iou)) for name, iou in zip(names, scores.iou, strict=True)},
-        "held_by": {name: int(n) for name, n in zip(trial.material.dataset.classes.names, held_K, strict=True)},
+        "held_by": {
+            name: int(n) for name, n in zip(trial.material.dataset.classes.names, held_K, strict=True)
+        },
         "tiles_a_step": held_SK.mean(axis=0).round(2).tolist(),
         "complete_steps": float(seen_SK[:, occurring].all(axis=1).mean()),
         "steps_with_rare": float(seen_SK[:, rare].mean()),
         **seconds,
         "threads": threads,
+        "device": device_model(),
         "tiles": len(trial.material.train),
         "global_batch": trial.recipe.training.global_batch,
         "tensorflow": tf.__version__,

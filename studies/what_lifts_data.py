@@ -42,7 +42,8 @@ DATA = {
     "roads": DataSet("Aerial roads of EPFL, a fifth of the 100 pictures held out", 240),
 }
 _SCENES = 400
-_BATCH = 16
+BATCH = 16
+"""Tiles a step, where the call names no other number."""
 
 
 @dataclass(frozen=True)
@@ -63,16 +64,20 @@ class Study:
         work: folder of what is made of the data, and of locks.
         folders: of the public data sets, which are only read.
         hold_out: the tile of Dubai that scores.
+        batch: tiles a step.
     """
 
     work: Path
     folders: Mapping[str, Path]
     hold_out: str
+    batch: int = BATCH
 
     def prepare(self, data: str) -> None:
         """Make data, tile index and statistics once, before runs need them side by side."""
         if data in ("camvid", "roads"):
-            {"camvid": _link_camvid, "roads": _write_roads}[data](self.folders[data], self.work / "data" / data)
+            {"camvid": _link_camvid, "roads": _write_roads}[data](
+                self.folders[data], self.work / "data" / data
+            )
         self.trial(data, 0, {})
 
     def trial(self, data: str, seed: int, settings: Mapping[str, Any]) -> Trial:
@@ -86,7 +91,7 @@ class Study:
     def _naic(self, seed: int, settings: Mapping[str, Any]) -> Trial:
         root = self.work / "data" / "naic"
         tiles = rare_tiles(root, _SCENES)
-        recipe = rare_recipe(root, _BATCH, seed, settings.get("sampling", {}), settings.get("loss", {}))
+        recipe = rare_recipe(root, self.batch, seed, settings.get("sampling", {}), settings.get("loss", {}))
         return Trial(tiles.material, recipe, tiles.rare, lambda model, predict: tiles.scores(predict))
 
     def _folder(self, data: str, seed: int, settings: Mapping[str, Any]) -> Trial:
@@ -94,7 +99,8 @@ class Study:
             described = _dubai(self.folders["dubai"], self.work, self.hold_out)
         else:
             described = {"camvid": _camvid, "roads": _roads}[data](self.work / "data" / data, seed)
-        recipe = recipe_from({**_COMMON, "seed": seed, **described, **settings}, data)
+        training = _COMMON["training"] | {"global_batch": self.batch}
+        recipe = recipe_from({**_COMMON, "seed": seed, "training": training, **described, **settings}, data)
         dataset = load_dataset(recipe)
         if not dataset.of("validation") or not dataset.of("train"):
             raise ConfigError(f"{data}: expected scenes to train on and others to score, as in --hold-out")
@@ -122,7 +128,7 @@ _COMMON: dict[str, Any] = {
     },
     "model": {"depth": 3, "width": 16},
     "training": {
-        "global_batch": _BATCH,
+        "global_batch": BATCH,
         "learning_rate": 2e-3,
         "schedule": "cosine",
         "warmup": 40,

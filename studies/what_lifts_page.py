@@ -64,7 +64,10 @@ def summary(results: Sequence[Result]) -> list[str]:
         names = [name for name in held if len([s for d, s in arms if d == name]) > 1]
         if not names:
             continue
-        rows = [[_LABELS.get(s, s.replace("_", " ")), *(_cell(arms, held, n, s) for n in names)] for s in SAMPLINGS]
+        rows = [
+            [_LABELS.get(s, s.replace("_", " ")), *(_cell(arms, held, n, s) for n in names)]
+            for s in SAMPLINGS
+        ]
         rows = [row for row in rows if any(cell != "-" for cell in row[1:])]
         lines += [f"### {title[0].upper() + title[1:]}", "", *table(["sampling", *names], rows, words=1), ""]
     return lines
@@ -78,8 +81,9 @@ def _cell(arms: Mapping[Arm, Mapping[int, Result]], held: Mapping[str, Any], nam
         return "-"
     best = max(np.mean([one["mIoU"] for one in runs.values()]) for (d, _), runs in arms.items() if d == name)
     each = [100 * one["mIoU"] for one in by_seed.values()]
-    mean, rarest = float(np.mean(each)), float(
-        np.mean([100 * rarest_third(r, held[name]) for r in by_seed.values()])
+    mean, rarest = (
+        float(np.mean(each)),
+        float(np.mean([100 * rarest_third(r, held[name]) for r in by_seed.values()])),
     )
     shown = f"**{mean:.1f}**" if mean >= 100 * best - 1e-9 else f"{mean:.1f}"
     return f"{shown} ({', '.join(f'{value:.1f}' for value in each)}); {rarest:.1f}"

@@ -145,6 +145,9 @@ def set_up_devices(
     import tensorflow as tf
 
     if config.deterministic:
+        # Parts of a card share a cuBLAS handle, whose sums depend on its other streams without this (cuBLAS
+        # documentation, "Results reproducibility").
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         tf.config.experimental.enable_op_determinism()
     tf.config.set_soft_device_placement(config.soft_placement)
     if config.log_placement:

@@ -88,7 +88,7 @@ def machine(tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
             (config.experimental, "set_memory_growth", made.grow),
             (config.experimental, "get_device_details", lambda _: {"device_name": MODEL}),
             (config, "set_soft_device_placement", lambda on: made.calls.append(("soft", on))),
-            (config.experimental, "enable_op_determinism", lambda: made.calls.append(("determinism",))),
+            (config.experimental, "enable_op_determinism", lambda: made.calls.append(os.environ[CUBLAS])),
             (tensorflow.debugging, "set_log_device_placement", lambda on: made.calls.append(("log", on))),
             (tensorflow.distribute, "MirroredStrategy", lambda names, **kw: ("mirrored", names, kw)),
             (tensorflow.distribute, "OneDeviceStrategy", lambda name: ("one", name)),
@@ -96,12 +96,15 @@ def machine(tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
             monkeypatch.setattr(owner, name, call)
         rows = [(MODEL, BYTES)] * (gpus if listed is None else listed)
         monkeypatch.setattr(setup, "_ask_driver", lambda: rows)
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        for name in ("CUDA_VISIBLE_DEVICES", CUBLAS):
+            monkeypatch.setenv(name, "")  # and as it was, after the test
+            monkeypatch.delenv(name)
         return made
 
     return make
 
 
+CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 GPUS = ["GPU:0", "GPU:1", "GPU:2", "GPU:3"]
 
 
@@ -127,7 +130,7 @@ def test_everything_is_told_before_the_devices_start(machine: Any) -> None:
         deterministic=True, log_placement=True, soft_placement=False,
     )  # fmt: skip
     assert made.calls == [
-        ("determinism",), ("soft", False), ("log", True), ("see", ["1", "3"]),
+        ":4096:8", ("soft", False), ("log", True), ("see", ["1", "3"]),
         ("split", "GPU:1", [4096]), ("split", "GPU:3", [4096]), ("start",),
     ]  # fmt: skip
 

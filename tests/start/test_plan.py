@@ -172,6 +172,8 @@ def test_cards_that_are_not_here_are_planned_for(tensorflow: ModuleType, scenes:
     four = values(plan(dataset, Request(None, (11, 11, 11, 11), "planned")))
     assert four["training.precision"] == "mixed_float16"
     assert four["training.global_batch"] % 4 == 0
+    assert "training.xla" not in four
+    assert values(plan(dataset, Request(None, (11,), "planned")))["training.xla"] == "auto"
     with pytest.raises(DatasetError, match=r"--gpus"):
         plan(dataset, Request(None, (1,), "planned"))
 

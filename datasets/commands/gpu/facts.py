@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +43,9 @@ def figures(bench: Bench) -> Iterator[Figure]:
     ):
         values = zip(_QUERY, (word.strip() for word in line.split(",")), strict=False)
         yield Figure(f"card {number}", "; ".join(f"{key} {value}" for key, value in values))
-    for line in ask("nvidia-smi", "topo", "-m"):
-        if line.strip():
-            yield Figure("topology", line.strip())
+    for line in takewhile(lambda line: not line.startswith("Legend"), ask("nvidia-smi", "topo", "-m")):
+        if words := re.sub(r"\x1b\[[\d;]*m", "", line).strip():
+            yield Figure("topology", words)
     yield from _host()
 
 

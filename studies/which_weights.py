@@ -1,0 +1,112 @@
+"""Class weights, quotas and Dice on every tile of Dubai: each held out in turn, both recipes, equal steps.
+
+    python -m studies.which_weights --dubai DIR --work DIR    all trainings, one by one
+    python -m studies.which_weights --page                    the table of studies/what_lifts.md
+
+Scored are the scenes of the tile that was held out, after the last epoch. A run leaves a JSON file in
+`--results`, which is kept with the sources; one that is there is not done again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from collections import defaultdict
+from itertools import product
+from pathlib import Path
+
+from benchmarks.page import renew, table
+from studies.planned import last_validation
+from segmenter.base.files import write_whole
+
+RESULTS = Path("studies/results/which_weights")
+PAGE, MARK = Path("studies/what_lifts.md"), "<!-- table: python -m studies.which_weights --page -->"
+TILES = {"dubai_pretrained": (1107, 1161, 1035, 990, 567), "dubai": (3771, 3969, 3582, 3420, 1854)}
+"""Training tiles when tile 1, 2, 4, 5 or 7 is held out."""
+HELD_OUT = (1, 2, 4, 5, 7)
+STEPS = {"dubai_pretrained": (923, 8), "dubai": (1392, 16)}
+"""Steps of a training, and tiles of a step: those of docs/results.md."""
+_PLAIN = "loss.class_weights=none"
+ARMS = {
+    "presence, weights": [],
+    "presence": [_PLAIN],
+    "quotas": ["sampling.quota=rarity", _PLAIN],
+    "quotas, weights": ["sampling.quota=rarity"],
+    "shuffle": ["sampling.method=shuffle", _PLAIN],
+    "shuffle, weights": ["sampling.method=shuffle"],
+    "rare class": ["sampling.method=rare_class", _PLAIN],
+    "presence, no Dice": [_PLAIN, "loss.dice=0"],
+    "quotas, no Dice": ["sampling.quota=rarity", _PLAIN, "loss.dice=0"],
+}
+"""Changes to the recipes, which have the plan's presence, class weights, and Dice beside cross-entropy."""
+
+
+def main() -> int:
+    """Return 1 if a training failed."""
+    given = _arguments()
+    if given.page:
+        renew(PAGE, MARK, page_lines(given.results))
+        return 0
+    given.results.mkdir(parents=True, exist_ok=True)
+    wanted = [part for part in product(given.seeds, TILES, ARMS, HELD_OUT) if given.only in _name(*part)]
+    return int(not all([_run(given, *part) for part in wanted]))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--dubai", type=Path, metavar="DIR", help="tile_N/images, tile_N/masks")
+    parser.add_argument("--work", type=Path, default=Path("runs/which_weights"))
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--only", default="", metavar="PART", help="trainings whose name has this part")
+    parser.add_argument("--page", action="store_true", help="write the page's table alone")
+    return parser.parse_args()
+
+
+def _name(seed: int, recipe: str, arm: str, tile: int) -> str:
+    return f"{recipe}-{arm.replace(', ', '_').replace(' ', '_')}-{tile}-{seed}"
+
+
+def _run(given: argparse.Namespace, seed: int, recipe: str, arm: str, tile: int) -> bool:
+    """Train and keep the score, if it is not kept yet."""
+    name = _name(seed, recipe, arm, tile)
+    result, run = given.results / f"{name}.json", given.work / name
+    if result.is_file():
+        return True
+    steps, batch = STEPS[recipe]
+    epochs = round(steps / -(-TILES[recipe][HELD_OUT.index(tile)] // batch))
+    settings = [f"dataset.root={given.dubai.absolute()}", f"dataset.cache={(run / 'cache').absolute()}"]
+    settings += ["dataset.split.test=[]", f'dataset.split.validation=["tile_{tile}"]', f"seed={seed}"]
+    settings += [f"training.epochs={epochs}", f"training.validate_every={epochs}", *ARMS[arm]]
+    found = last_validation(Path(f"configs/{recipe}.yaml"), run, settings)
+    if found is None:
+        return False
+    kept = {"recipe": recipe, "arm": arm, "held_out": tile, "seed": seed, **found}
+    write_whole(result, json.dumps(kept, indent=1).encode())
+    print(f"{name}: mIoU {found['mIoU']:.3f}", flush=True)
+    return True
+
+
+def page_lines(results: Path) -> list[str]:
+    """Return the table: mIoU in percent of each tile that was held out, mean over the seeds, and their mean."""
+    scores: dict[tuple[str, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for path in sorted(results.glob("*.json")):
+        kept = json.loads(path.read_text())
+        scores[kept["recipe"], kept["arm"]][kept["held_out"]].append(100 * kept["mIoU"])
+    rows = []
+    for recipe, arm in product(TILES, ARMS):
+        by_tile = {tile: statistics.mean(found) for tile, found in scores[recipe, arm].items()}
+        if not by_tile:
+            continue
+        each = [f"{by_tile[tile]:.1f}" if tile in by_tile else "-" for tile in HELD_OUT]
+        whole = f"{statistics.mean(by_tile.values()):.1f}" if len(by_tile) == len(HELD_OUT) else "-"
+        rows.append([f"`{recipe}`", arm, *each, whole])
+    return table(["recipe", "sampling and loss", *(f"tile {tile}" for tile in HELD_OUT), "mean"], rows, words=2)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
