@@ -72,7 +72,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("what", choices=["recipes", "train", "page"])
     parser.add_argument("--data", nargs="*", default=[], metavar="NAME=DIR")
-    parser.add_argument("--minutes", type=float, default=20.0, help="processor minutes of a training")
+    parser.add_argument("--minutes", type=float, default=10.0, help="processor minutes of a training")
     parser.add_argument("--work", type=Path, default=Path("runs/planned"), help="runs, and data that is made")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
