@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from segmenter.evaluation.scores import Scores
+from segmenter.evaluation.scores import Scores, percent
 
 LEAST_SCENES = 10
 """Scenes below which draws tell nothing."""
@@ -33,3 +33,11 @@ def miou_interval(scenes: Sequence[Scores]) -> tuple[float, float] | None:
     iou_DK = np.divide(hits_DK, union_DK, out=np.zeros(hits_DK.shape), where=occurs_DK)
     low, high = np.percentile(iou_DK.sum(axis=1) / occurs_DK.sum(axis=1), (2.5, 97.5))
     return float(low), float(high)
+
+
+def interval_line(interval: tuple[float, float] | None, scenes: int) -> str:
+    """Return the line below a table of scores with the interval of mIoU; empty text for None."""
+    if interval is None:
+        return ""
+    low, high = map(percent, interval)
+    return f"\n          mIoU from {low} to {high} (95 %, bootstrap over {scenes} scenes)"

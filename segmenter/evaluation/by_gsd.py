@@ -15,10 +15,15 @@ KEY = "per_scale"
 
 
 class ScaleConfusions:
-    """Confusion matrices of scenes, grouped by metres a pixel."""
+    """Confusion matrices of scenes, grouped by metres a pixel.
+
+    Attributes:
+        each: the scenes' own.
+    """
 
     def __init__(self, classes: ClassMap) -> None:
         self._classes = classes
+        self.each: list[ConfusionMatrix] = []
         self._found: dict[float | None, tuple[ConfusionMatrix, list[str]]] = {}
 
     def add(self, scene: str, metres: float | None, confusion: ConfusionMatrix) -> None:
@@ -28,6 +33,7 @@ class ScaleConfusions:
         total, scenes = self._found.setdefault(key, (ConfusionMatrix(self._classes), []))
         total.merge(confusion)
         scenes.append(scene)
+        self.each.append(confusion)
 
     def scores(
         self, protocol: Callable[[Sequence[str]], Protocol], boundaries: Sequence[float] = ()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import SegmenterError, plain
 from segmenter.base.terminal import aligned
-from segmenter.evaluation.bootstrap import miou_interval
+from segmenter.evaluation.bootstrap import interval_line, miou_interval
 from segmenter.evaluation.by_gsd import ScaleConfusions, scale_facts, scale_table
 from segmenter.evaluation.scores import FIGURES, ConfusionMatrix, Protocol, Scores, percent
 from segmenter.evaluation.tallies import Tallies
@@ -166,17 +166,9 @@ def write_scores(outcome: Outcome, scoring: Scoring) -> str:
         [
             *tables,
             *([scale_table(by_scale)] if by_scale else []),
-            scores.table() + _spread(interval, len(alone)),
+            scores.table() + interval_line(interval, len(alone)),
         ]
     )
-
-
-def _spread(interval: tuple[float, float] | None, scenes: int) -> str:
-    """Return a line with the interval of mIoU; empty text for None."""
-    if interval is None:
-        return ""
-    low, high = map(percent, interval)
-    return f"\n          mIoU from {low} to {high} (95 %, bootstrap over {scenes} scenes)"
 
 
 def _by_scale(scenes: Mapping[str, tuple[MapJob, Tallies]], scoring: Scoring) -> dict[str, Scores]:

@@ -16,6 +16,7 @@ from segmenter.base.errors import TrainingError
 from segmenter.base.threads import Prefetch
 from segmenter.devices.machines.workers import BATCHES, SHARE, STEP, Workers
 from segmenter.devices.strategy import Devices
+from segmenter.evaluation.bootstrap import interval_line, miou_interval
 from segmenter.evaluation.by_gsd import ScaleConfusions, scale_table
 from segmenter.evaluation.scores import percent, score_of, title_of
 from segmenter.grid.scenes import Dataset
@@ -279,9 +280,14 @@ class Trainer:
         protocol, strata = validation_protocol(self.dataset), self.run.recipe.sampling.scale_strata
         by_scale = scales.scores(lambda names: replace(protocol, scenes=tuple(names)), strata)
         scores, confusion = tallies.scores(protocol), tallies.confusion
+        interval = miou_interval([scene.scores(protocol) for scene in scales.each])
         if self._log is not None:
-            self._log.validated(self.position.done, self.position.epoch, scores, confusion, by_scale)
-        tables = [scores.table(), *([scale_table(by_scale)] if by_scale else [])]
+            place = (self.position.done, self.position.epoch)
+            self._log.validated(*place, scores, confusion, by_scale, interval)
+        tables = [
+            scores.table() + interval_line(interval, len(scales.each)),
+            *([scale_table(by_scale)] if by_scale else []),
+        ]
         tqdm.write(f"after epoch {self.position.epoch}:\n" + "\n\n".join(tables))
         name = self.run.recipe.training.best_by
         score = score_of(scores, name)

@@ -15,6 +15,7 @@ import pytest
 from segmenter.config.recipe import Recipe
 from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Dataset
+from segmenter.runs.score_files import scored
 from segmenter.tiles.index import build_index
 from segmenter.training.prepare import trained_scale
 from tests.helpers.scaled_scenes import SIDE, scaled_dataset, scaled_recipe
@@ -84,9 +85,10 @@ def test_preparation_says_what_is_shown_and_planned_at_which_scale(
 
 
 def test_a_training_scores_its_validation_by_scale(
-    dataset: Dataset, tensorflow: ModuleType, tmp_path: Path
+    dataset: Dataset, tensorflow: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One epoch, strict: a step without a class would end it; both validation scenes' scores apart."""
+    monkeypatch.setattr("segmenter.evaluation.bootstrap.LEAST_SCENES", 2)
     from segmenter.devices.strategy import make_devices
     from segmenter.training.prepare import prepare_tiles
     from segmenter.training.start import start_training
@@ -105,6 +107,12 @@ def test_a_training_scores_its_validation_by_scale(
     total = np.sum([entry["confusion"] for entry in found.values()], axis=0)
     np.testing.assert_array_equal(total, scores["confusion"])
     assert [entry["scenes"] for entry in found.values()] == [1, 1]
+    alone, (low, high) = sorted(entry["miou"] for entry in found.values()), scores["miou_interval"]
+    assert low <= scores["miou"] <= high
+    assert (low, high) == pytest.approx(alone, abs=0.02), "two scenes: each end draws one of them twice"
+    kept = scored(run / "scores.json")
+    assert kept is not None
+    assert kept.interval == (low, high)
     record = json.loads((run / "log.jsonl").read_text().splitlines()[0])
     assert record["promised"] == [0, 1, 2]
     assert record["short_steps"] == 0

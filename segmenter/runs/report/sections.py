@@ -108,6 +108,8 @@ def headline(story: Story) -> str:
         name, value = "miou", finite(best.scores.miou)
     scenes = counted(len(best.scores.protocol.scenes), "validation scene")
     text = "not defined" if value is None else percent(value)
+    if name == "miou" and best.interval is not None:
+        text += f" ({percent(best.interval[0])} to {percent(best.interval[1])}, 95 %)"
     return f"{title_of(name)} {text} after epoch {best.epoch}, on {scenes}. {came}."
 
 
