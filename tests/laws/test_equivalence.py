@@ -30,7 +30,6 @@ pytestmark = pytest.mark.timeout(900)  # compiling for four replicas takes a min
 FAST = {
     name: replace(ROWS[name], depth=1)
     for name in (
-        "cross-entropy, nothing ignored",
         "cross-entropy",
         "class weights per pixel",
         "sum of all",
