@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from segmenter.base.errors import CheckpointError
 from segmenter.base.files import file_state
 from segmenter.devices.setup import computing_on, overlooked_gpus, smallest_card
@@ -19,6 +21,7 @@ from segmenter.runs.ensemble import AnyRun, members
 from segmenter.runs.run import RUN_FILE, Run
 
 if TYPE_CHECKING:
+    from segmenter.evaluation.calibration import Calibration
     from segmenter.inference.function import Member, PredictFunction
     from segmenter.runs.checkpoints import Arrays
 
@@ -76,7 +79,9 @@ def load_predictor(
     if models is None:
         return _load(run, wanted, tta, policies)
     files = [member.weights_file().resolve() for member in members(run)]
-    stamps = [(file, file_state(file)) for file in files]
+    stamps = [
+        (file, file_state(file), each.calibration()) for file, each in zip(files, members(run), strict=True)
+    ]
     return models.get((wanted, tta, policies), stamps, lambda: _load(run, wanted, tta, policies))
 
 
@@ -98,12 +103,30 @@ def _load(run: AnyRun, wanted: ExtraOutputs, tta: str, policies: Sequence[str]) 
 
 
 def _weights(run: Run) -> Arrays:
-    """Return the weights for prediction; refuse misfits before TensorFlow is imported, if possible."""
+    """Return calibrated weights; refuse misfits before TensorFlow is imported, if possible."""
     arrays = learned_weights(run.weights())
+    if (calibration := run.calibration()) is not None:
+        arrays |= calibrated_head(arrays, calibration)
     if (model := run.recipe.model).kind == "unet":
         shapes = weight_shapes(model, run.band_count, len(run.classes))
         check_weights(arrays, shapes, run.weights_file())
     return arrays
+
+
+def calibrated_head(arrays: Arrays, calibration: Calibration) -> Arrays:
+    """Return the weights of the layer `logits` with temperature and bias: its logits are calibrated.
+
+    A later bilinear enlargement keeps this, since its weights sum to 1. Returns none of a model without
+    such a layer, whose misfit is reported where its weights are checked.
+    """
+    names = ("model/logits/kernel", "model/logits/bias")
+    if not all(name in arrays for name in names):
+        return {}
+    kernel, bias_K = (arrays[name].astype(np.float64) / calibration.temperature for name in names)
+    return {
+        names[0]: kernel.astype(arrays[names[0]].dtype),
+        names[1]: (bias_K + np.array(calibration.bias)).astype(arrays[names[1]].dtype),
+    }
 
 
 def _member(run: Run, arrays: Arrays, precision: str) -> Member:
