@@ -27,6 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     load_tensorflow()
 
     from segmenter.training.calibrating import calibrate, describe, prior_bias, shares_of
+    from segmenter.training.ending import leave_report
 
     from .. import load_dataset
 
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with alone_in(run.path):
         prior_K = prior_bias(run.recipe.loss, *shares_of(run, dataset))
         print(describe(calibrate(run, dataset, prior_K)))
+        leave_report(run.path)
     return 0
 
 

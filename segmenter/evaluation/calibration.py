@@ -21,6 +21,8 @@ BINS = 15
 COVERAGES = tuple(i / 20 for i in range(1, 21))
 """Shares of the pixels, most confident first, at which the risk is recorded."""
 _HOTTEST = 50.0
+_LOWER = 0.999
+"""Part of the likelihood's loss that a bias must come below: less is noise of the sample."""
 _PRIOR_PIXELS = 30.0
 """Weight of the prior bias against the pixels: of a class with as many uncertain pixels it is half."""
 
@@ -166,7 +168,8 @@ def fit_held_out(
         both.append(measures(held_NK, label_N))
         nll_N = -held_NK[np.arange(len(label_N)), label_N]
         losses.append([float(nll_N[half_N == half].mean()) for half in (0, 1)])
-    pays = losses[1][0] < losses[0][0] and losses[1][1] < losses[0][1] and both[1].miou >= both[0].miou
+    lower = all(bias < _LOWER * alone for alone, bias in zip(*losses, strict=True))
+    pays = lower and both[1].miou >= both[0].miou
     before = measures(np.asarray(log_softmax(np.asarray(log_NK, np.float64), axis=1)), label_N)
     return Fitted(fit(log_NK, label_N, prior_K, with_bias=pays), before, *both)
 

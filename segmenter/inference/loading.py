@@ -8,20 +8,18 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from segmenter.base.errors import CheckpointError
 from segmenter.base.files import file_state
 from segmenter.devices.setup import computing_on, overlooked_gpus, smallest_card
 from segmenter.inference.prediction import ExtraOutputs, Predictor
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.model.size import check_weights, weight_shapes
+from segmenter.runs.calibration_file import calibrated_head
 from segmenter.runs.checkpoints import assign_weights, learned_weights
 from segmenter.runs.ensemble import AnyRun, members
 from segmenter.runs.run import RUN_FILE, Run
 
 if TYPE_CHECKING:
-    from segmenter.evaluation.calibration import Calibration
     from segmenter.inference.function import Member, PredictFunction
     from segmenter.runs.checkpoints import Arrays
 
@@ -111,22 +109,6 @@ def _weights(run: Run) -> Arrays:
         shapes = weight_shapes(model, run.band_count, len(run.classes))
         check_weights(arrays, shapes, run.weights_file())
     return arrays
-
-
-def calibrated_head(arrays: Arrays, calibration: Calibration) -> Arrays:
-    """Return the weights of the layer `logits` with temperature and bias: its logits are calibrated.
-
-    A later bilinear enlargement keeps this, since its weights sum to 1. Returns none of a model without
-    such a layer, whose misfit is reported where its weights are checked.
-    """
-    names = ("model/logits/kernel", "model/logits/bias")
-    if not all(name in arrays for name in names):
-        return {}
-    kernel, bias_K = (arrays[name].astype(np.float64) / calibration.temperature for name in names)
-    return {
-        names[0]: kernel.astype(arrays[names[0]].dtype),
-        names[1]: (bias_K + np.array(calibration.bias)).astype(arrays[names[1]].dtype),
-    }
 
 
 def _member(run: Run, arrays: Arrays, precision: str) -> Member:

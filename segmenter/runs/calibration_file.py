@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from segmenter.base.errors import CheckpointError
@@ -15,7 +16,7 @@ from segmenter.base.invocation import invocation
 from segmenter.base.sealed import json_object, other_format, sealed, unsealed_text
 from segmenter.evaluation.calibration import BINS, COVERAGES, Calibration, Fitted, Measures
 from segmenter.grid.labels import MAX_CLASSES
-from segmenter.runs.checkpoints import load_some
+from segmenter.runs.checkpoints import Arrays, load_some
 
 CALIBRATION = "calibration.json"
 FORMAT = 1
@@ -121,3 +122,19 @@ def step_of(weights: Path) -> int:
     with suppress(CheckpointError, IndexError, ValueError, OverflowError):
         return int(load_some(weights, ["position"])["position"].ravel()[0])
     return -1
+
+
+def calibrated_head(arrays: Arrays, calibration: Calibration) -> Arrays:
+    """Return the weights of the layer `logits` with temperature and bias: its logits are calibrated.
+
+    A later bilinear enlargement keeps this, since its weights sum to 1. Returns none of a model without
+    such a layer, whose misfit is reported where its weights are checked.
+    """
+    names = ("model/logits/kernel", "model/logits/bias")
+    if not all(name in arrays for name in names):
+        return {}
+    kernel, bias_K = (arrays[name].astype(np.float64) / calibration.temperature for name in names)
+    return {
+        names[0]: kernel.astype(arrays[names[0]].dtype),
+        names[1]: (bias_K + np.array(calibration.bias)).astype(arrays[names[1]].dtype),
+    }

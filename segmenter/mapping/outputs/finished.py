@@ -294,7 +294,8 @@ class MapFiles:
             return np.where(prediction.ids == IGNORE, np.uint8(0), prediction.confidence)
 
         path = self._style.folder / f"{self._job.name}.confidence.tif"
-        described = f"largest probability{', calibrated' if self._style.calibration else ''}"
+        calibration = self._style.calibration
+        described = f"largest probability{calibration and f', calibrated: {calibration}'}"
         return self._geotiff(path, "nearest", nodata=0, descriptions=(described,), scale=1 / 255), values
 
     def _probabilities(self, kind: Literal["uint8", "float16", "float32"]) -> tuple[RasterWriter, Values]:
