@@ -12,11 +12,13 @@ import numpy as np
 from fuzz.target import Facts, digest
 from segmenter.config.reading import dump_recipe, load_recipe, recipe_from
 from segmenter.config.recipe import Recipe, SamplingConfig
+from segmenter.evaluation.calibration import fit_held_out
 from segmenter.evaluation.learning_curves import learning_curves
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
+from segmenter.runs.calibration_file import load_calibration, save_calibration
 from segmenter.runs.checkpoints import META, Arrays, save_arrays, save_checkpoint
 from segmenter.runs.coverage import run_coverage
 from segmenter.runs.log import RunLog, log_line
@@ -140,6 +142,9 @@ def make_run(folder: Path) -> None:
         picture_height=40, picture_width=30, image=picture, label=picture, map=picture,
     )  # fmt: skip
     save_windows(folder, [window], step=8, epoch=2, windows=3, scenes=1, of_scenes=1)
+    rng = np.random.default_rng(2)
+    fitted = fit_held_out(rng.normal(size=(90, 3)), rng.integers(0, 3, 90), np.arange(90) % 3)
+    save_calibration(folder, fitted, step=-1, pixels=90, scenes=3)
 
 
 def _log() -> list[dict[str, Any]]:
@@ -197,3 +202,8 @@ def read_report(file: Path) -> Facts:
 def read_windows(file: Path) -> Facts:
     """Pictures that the report shows."""
     return [digest(repr(load_windows(file.parent)))]
+
+
+def read_calibration(file: Path) -> Facts:
+    """Temperature and bias that predict.py takes, and the measures that the report shows."""
+    return [digest(repr(load_calibration(file.parent)))]

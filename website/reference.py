@@ -23,8 +23,8 @@ import segmenter.extras.accuracy.__main__ as of_accuracy
 import segmenter.extras.export.request as of_export
 import segmenter.runs.__main__ as of_runs
 from datasets import commands
+from datasets.commands import calibrate, recipes, start, train
 from datasets.commands import input as of_input
-from datasets.commands import recipes, start, train
 from datasets.commands.gpu import command as of_gpu
 from segmenter.api import asked as of_predict
 from segmenter.base.invocation import TOOLS, ToolParser
@@ -43,6 +43,7 @@ _PARSERS = {
     "start": start,
     "train": train,
     "predict": of_predict,
+    "calibrate": calibrate,
     "datasets": of_datasets,
     "devices": of_devices,
     "input": of_input,

@@ -83,6 +83,7 @@ TOOLS = {
     "start": Tool(".start", "plan a recipe from a folder of images and labels", run_tool),
     "train": Tool(".train", "train a model as a recipe says", None),
     "predict": Tool(".predict", "class maps from images, with a trained model", None),
+    "calibrate": Tool(".calibrate", "calibrated probabilities for a trained run", run_tool),
     "datasets": Tool("..__main__", "check, coverage, pack: the data of a recipe; make, stitch: imagery"),
     "devices": Tool("segmenter.devices.__main__", "the GPUs of this machine, and what a training would use"),
     "input": Tool(".input", "what the input of a recipe costs, and how many GPUs it feeds", run_tool),

@@ -154,7 +154,7 @@ class OpenRun:
             out: array for the result, such as a `numpy.memmap` for results larger than memory.
             progress: show a bar on stderr.
             options: computing options of `predict.py`: `mode`, `overlap`, `blend_weights`,
-                `tta`, `precision`, `memory`, `window_size`, `batch`, `gsd`, `raster_gsd`.
+                `tta`, `precision`, `memory`, `window_size`, `batch`, `gsd`, `raster_gsd`, `calibration`.
 
         Returns:
             (H, W) uint8 class ids.

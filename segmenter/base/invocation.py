@@ -19,6 +19,7 @@ TOOLS = {
     "start": "python -m datasets.commands.start",
     "train": "python train.py",
     "predict": "python predict.py",
+    "calibrate": "python -m datasets.commands.calibrate",
     "datasets": "python -m datasets",
     "devices": "python -m segmenter.devices",
     "input": "python -m datasets.commands.input",

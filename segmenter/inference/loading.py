@@ -14,6 +14,7 @@ from segmenter.devices.setup import computing_on, overlooked_gpus, smallest_card
 from segmenter.inference.prediction import ExtraOutputs, Predictor
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.model.size import check_weights, weight_shapes
+from segmenter.runs.calibration_file import calibrated_head
 from segmenter.runs.checkpoints import assign_weights, learned_weights
 from segmenter.runs.ensemble import AnyRun, members
 from segmenter.runs.run import RUN_FILE, Run
@@ -76,7 +77,9 @@ def load_predictor(
     if models is None:
         return _load(run, wanted, tta, policies)
     files = [member.weights_file().resolve() for member in members(run)]
-    stamps = [(file, file_state(file)) for file in files]
+    stamps = [
+        (file, file_state(file), each.calibration()) for file, each in zip(files, members(run), strict=True)
+    ]
     return models.get((wanted, tta, policies), stamps, lambda: _load(run, wanted, tta, policies))
 
 
@@ -98,8 +101,10 @@ def _load(run: AnyRun, wanted: ExtraOutputs, tta: str, policies: Sequence[str]) 
 
 
 def _weights(run: Run) -> Arrays:
-    """Return the weights for prediction; refuse misfits before TensorFlow is imported, if possible."""
+    """Return calibrated weights; refuse misfits before TensorFlow is imported, if possible."""
     arrays = learned_weights(run.weights())
+    if (calibration := run.calibration()) is not None:
+        arrays |= calibrated_head(arrays, calibration)
     if (model := run.recipe.model).kind == "unet":
         shapes = weight_shapes(model, run.band_count, len(run.classes))
         check_weights(arrays, shapes, run.weights_file())

@@ -25,11 +25,11 @@ class ExtraOutputs:
     """
 
     confidence: bool = False
-    probabilities: Literal["uint8", "float16"] | None = None
+    probabilities: Literal["uint8", "float16", "float32"] | None = None
 
     def pixel_bytes(self, classes: int) -> int:
         """Return the bytes of a pixel's prediction, including its class id."""
-        each = {None: 0, "uint8": 1, "float16": 2}[self.probabilities]
+        each = {None: 0, "uint8": 1, "float16": 2, "float32": 4}[self.probabilities]
         return 1 + self.confidence + each * classes
 
 
@@ -83,11 +83,11 @@ class Prediction:
         confidence_HW = as_bytes(largest_HW) if wanted.confidence else None
         if wanted.probabilities is None:
             return cls(ids_HW, confidence_HW)
-        exact = wanted.probabilities == "float16"
+        whole = wanted.probabilities == "uint8"
         return cls(
             ids_HW,
             confidence_HW,
-            probabilities_HWK.astype(np.float16) if exact else as_bytes(probabilities_HWK),
+            as_bytes(probabilities_HWK) if whole else probabilities_HWK.astype(wanted.probabilities),
         )
 
 

@@ -14,6 +14,7 @@ from segmenter.mapping.finisher import Finisher, Store
 from segmenter.mapping.folder.journal import Journal
 from segmenter.mapping.outputs.finished import MapStyle
 from segmenter.mapping.request.truth import Images, ScaleOf, by_georeference
+from segmenter.runs.ensemble import members, uncalibrated
 
 if TYPE_CHECKING:
     from segmenter.inference.prediction import ExtraOutputs
@@ -59,10 +60,12 @@ class Call:
         Raises:
             DatasetError, RasterError: codes or a nodata value do not fit the classes, or the run's scale is
                 unknown.
+            CheckpointError: a calibration is damaged.
         """
+        run = run if request.calibration else uncalibrated(run)
         gsd = _wanted_gsd(request, run)
         by_default, shown = run.recipe.dataset.maps_hold_codes, "" if gsd is None else f"{gsd:.4g} m"
-        style = MapStyle(request, run.classes, run.recipe.name, by_default, shown)
+        style = MapStyle(request, run.classes, run.recipe.name, by_default, shown, describe_calibration(run))
         return cls(request, run, images, gsd, style, tuple(finishers), windows or ThisProcess(), store)
 
     @cached_property
@@ -84,6 +87,13 @@ class Call:
     def wanted(self, jobs: Sequence[MapJob]) -> ExtraOutputs:
         """Return the model outputs needed: on a grid, those from which raster pixels are interpolated."""
         return ON_THE_GRID if any(job.grid is not None for job in jobs) else self.style.wanted
+
+
+def describe_calibration(run: AnyRun) -> str:
+    """Return the temperatures of a run's or ensemble's calibrations as text; empty without any."""
+    each = [member.calibration() for member in members(run)]
+    texts = ("none" if one is None else f"{one.temperature:.4g}{' with bias' * one.shifts}" for one in each)
+    return f"temperature {', '.join(texts)}" if any(each) else ""
 
 
 def _wanted_gsd(request: MapRequest, run: AnyRun) -> float | None:

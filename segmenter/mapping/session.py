@@ -28,6 +28,7 @@ from segmenter.base.terminal import no_bar, say, warn
 from segmenter.evaluation.tallies import Tallies
 from segmenter.grid.geometry import Window
 from segmenter.inference.fit import check_fit, sampled_of
+from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.reading import Tiling
 from segmenter.mapping.call import Call
 from segmenter.mapping.computing import Windows, computing_options, settled_tiling
@@ -242,6 +243,8 @@ def _make_maps(call: Call, jobs: Sequence[MapJob], failures: list[SegmenterError
     """Make the unfinished maps; add errors to `failures`."""
     outcome = Outcome(Tallies(call.run.classes))
     _ = call.precision  # which is said first
+    if call.style.calibration and call.style.wanted != ExtraOutputs():
+        say(f"probabilities are calibrated on validation scenes: {call.style.calibration}")
     for together in groups(jobs):
         outcome.merge(_make_group(call, together, failures))
         if outcome.stopped or (failures and call.request.fail_fast):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -164,6 +164,11 @@ def joined(runs: Sequence[Run]) -> AnyRun:
 def members(run: AnyRun) -> tuple[Run, ...]:
     """Return the member runs: the run itself or the ensemble's members."""
     return run.members if isinstance(run, Ensemble) else (run,)
+
+
+def uncalibrated(run: AnyRun) -> AnyRun:
+    """Return a run or ensemble that predicts without calibrations."""
+    return joined([replace(member, calibrated=False) for member in members(run)])
 
 
 def _far(run: Run) -> bool:

@@ -26,6 +26,7 @@ from segmenter.base.files import make_folder, remove_leftovers, write_whole
 from segmenter.base.terminal import say
 from segmenter.base.version import __version__
 from segmenter.config.recipe import Recipe, TrainingConfig
+from segmenter.runs.calibration_file import CALIBRATION
 from segmenter.runs.checkpoints import (
     BEST,
     META,
@@ -336,6 +337,10 @@ def _is_whole(path: Path) -> bool:
     return True
 
 
+_WITH_BEST = (*BEST_FILES, SUMMARY, WINDOWS, CALIBRATION, BEST)
+"""Files of the best model."""
+
+
 def set_aside_after(run: Path, step: int) -> list[Path]:
     """Move files from after a step into a subfolder, and copy the log there; return their new paths.
 
@@ -345,7 +350,7 @@ def set_aside_after(run: Path, step: int) -> list[Path]:
     """
     later = [path for number, path in checkpoints(run).items() if number > step]
     if _step_of(run / BEST) > step:
-        later += [path for name in (*BEST_FILES, SUMMARY, WINDOWS, BEST) if (path := run / name).is_file()]
+        later += [path for name in _WITH_BEST if (path := run / name).is_file()]
     later += later_scores(run, step)
     if not later:
         return []

@@ -9,6 +9,7 @@
     best.npz                the checkpoint with the best mIoU on the validation scenes
     log.jsonl, tensorboard/ logs
     scores.json, *.png      the best validation (last_*: the last), and the learning curves
+    calibration.json        temperature and bias of the probabilities (`calibration_file`)
 
 Arrays are stored as .npz with a SHA-256 (`checkpoints`); run.json has checksums of itself (`sealed`) and of
 recipe.yaml, so damage to either is detected. Each checkpoint contains a copy of both texts.
@@ -39,9 +40,11 @@ from segmenter.base.sealed import json_object, other_format, sealed, unsealed_te
 from segmenter.base.terminal import say
 from segmenter.config.reading import dump_recipe, load_recipe
 from segmenter.config.recipe import Recipe
+from segmenter.evaluation.calibration import Calibration
 from segmenter.grid.labels import MAX_CLASSES, ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
+from segmenter.runs.calibration_file import CALIBRATION, load_calibration, step_of
 from segmenter.runs.checkpoints import (
     BEST,
     Arrays,
@@ -136,6 +139,7 @@ class Run:
         tiles: fingerprint of the training tiles, on which the plans depend; empty: unknown.
         planned_replicas: number of replicas that each get every promised class; 1: only the step does.
         extensions: extensions of the run; the recipe has the last number of epochs.
+        calibrated: False to predict without its calibration.
     """
 
     path: Path
@@ -154,6 +158,7 @@ class Run:
     shares: MeasuredShares | None = None
     extensions: tuple[Extension, ...] = ()
     band_names: tuple[str | None, ...] = ()
+    calibrated: bool = True
 
     @property
     def dataset(self) -> str:
@@ -227,8 +232,23 @@ class Run:
             return best
         return newest_checkpoint(self.path)
 
+    def calibration(self) -> Calibration | None:
+        """Return the calibration of the weights that predict; None if missing, outdated or switched off.
+
+        Raises:
+            CheckpointError: the file is damaged, or of other classes.
+        """
+        if not self.calibrated or (found := load_calibration(self.path)) is None:
+            return None
+        if len(found.bias) != len(self.classes):
+            raise CheckpointError(
+                f"{self.path / CALIBRATION}: expected {len(self.classes)} classes, got {len(found.bias)}; "
+                f"make it anew: {invocation('calibrate')} {self.path}"
+            )
+        return found.fitted.calibration if found.step == step_of(self.weights_file()) else None
+
     def checksum(self) -> str:
-        """Return the SHA-256 of all that predictions depend on: weights, bands, normalisation, classes.
+        """Return the SHA-256 of all that predictions depend on: weights, calibration, bands, classes …
 
         Raises:
             CheckpointError: the weights are missing or unreadable.
@@ -240,6 +260,8 @@ class Run:
                     total.update(hashlib.file_digest(file, "sha256").digest())
             except OSError as error:
                 raise CheckpointError(f"{path}: cannot read it: {error.strerror}") from None
+        if (calibration := self.calibration()) is not None:
+            total.update(repr(calibration).encode())
         return total.hexdigest()
 
     def weights(self) -> Arrays:

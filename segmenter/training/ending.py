@@ -16,6 +16,7 @@ from segmenter.base.terminal import aligned, say, warn
 from segmenter.evaluation.scores import Scores, percent, title_of
 from segmenter.runs.report.sections import write_report
 from segmenter.runs.score_files import BEST_FILES, SUMMARY, Scored, describe_scores, scored
+from segmenter.training.calibrating import calibrate, describe, is_current, prior_bias
 from segmenter.training.signals import StoppedError
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ def _describe_end(trainer: Trainer) -> None:
         say(f"{path}: {_describe_early_end(trainer)}")
     for line in describe_result(path, trainer.run.recipe.training.best_by):
         say(line)
+    leave_calibration(trainer)
     leave_report(path)
     predict = invocation("predict")
     say(f"done: {path} holds the run; map rasters with: {predict} {path} INPUT --output DIR")
@@ -121,6 +123,26 @@ def _describe_early_end(trainer: Trainer) -> str:
         f"{count} validation{'s' * (count > 1)} in a row without a gain in {title_of(training.best_by)} "
         f"(training.stop_after: {training.stop_after}); to go on, --resume with a larger one"
     )
+
+
+def leave_calibration(trainer: Trainer) -> None:
+    """Calibrate the best model of a finished training, unless that is done; print the result."""
+    run, dataset, devices = trainer.run, trainer.dataset, trainer.devices
+    if not dataset.of("validation"):
+        return
+    if devices.workers.count > 1 or devices.kind.elsewhere:
+        say(
+            "no calibration in a training of several processes; to calibrate: "
+            f"{invocation('calibrate')} {run.path}"
+        )
+        return
+    try:
+        if not is_current(run):
+            shown_K = trainer.first_plan.shares(trainer.index.counts_NK)
+            prior_K = prior_bias(run.recipe.loss, trainer.index.shares(), shown_K)
+            say(describe(calibrate(run, dataset, prior_K)))
+    except SegmenterError as error:
+        say(f"not calibrated: {error}")
 
 
 def leave_report(run: Path) -> None:

@@ -28,7 +28,7 @@ from segmenter.training.workers_agree import packed, share_of, unpacked
 
 
 @dataclass(eq=False)
-class _SceneJob:
+class SceneJob:
     """A labelled scene to be mapped; its label is opened at the first window."""
 
     scene: Scene
@@ -154,7 +154,7 @@ def validate(
     """
     tallies = Tallies(run.classes)
     chosen = dataset.of("validation") if scenes is None else scenes
-    jobs: Iterator[_SceneJob] = (_SceneJob(scene, dataset, run.mean_C) for scene in chosen)
+    jobs: Iterator[SceneJob] = (SceneJob(scene, dataset, run.mean_C) for scene in chosen)
     for event in classify_all(jobs, tiling_of(run, len(predict.workers)), predict):
         going()
         if isinstance(event, Failed):

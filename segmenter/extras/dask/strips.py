@@ -192,7 +192,7 @@ class StripWork:
         from segmenter.inference.loading import load_predictor
         from segmenter.mapping.session import quiet_libraries
         from segmenter.raster import quiet_libtiff
-        from segmenter.runs.ensemble import joined
+        from segmenter.runs.ensemble import joined, uncalibrated
         from segmenter.runs.run import load_run
 
         take_share(_threads())
@@ -200,6 +200,7 @@ class StripWork:
         quiet_libtiff()
         try:
             run = joined([load_run(path) for path in self.runs])
+            run = run if run.checksum() == self.model else uncalibrated(run)  # --no-calibration
             if run.checksum() != self.model:
                 raise ClusterError(f"{self.runs[0]}: holds another model here than where the call was made")
             return load_predictor(run, self.wanted, self.tta, self.precision)

@@ -65,6 +65,7 @@ class MapStyle:
         run: name of the run, for the metadata of GeoTIFFs.
         codes_by_default: write PNGs for rasters without georeference.
         gsd: scale, in the metadata of maps whose raster is resampled for the model.
+        calibration: temperature of calibrated probabilities, in the metadata; empty: not calibrated.
 
     Raises:
         DatasetError, RasterError: codes or a nodata value do not fit the classes.
@@ -75,6 +76,7 @@ class MapStyle:
     run: str = ""
     codes_by_default: bool = False
     gsd: str = ""
+    calibration: str = ""
 
     def __post_init__(self) -> None:
         nodata, count = self.request.nodata, len(self.classes)
@@ -195,7 +197,8 @@ class MapFiles:
         meaning = {} if style.codes is None else {VALUES: CODES}
         facts = {"SOURCE": job.info.path.name, "RUN": style.run}
         scale = {"GSD": style.gsd} if job.grid is not None else {}
-        self._tags = {**names, **codes, **meaning, **facts, **scale}
+        calibrated = {"CALIBRATION": style.calibration} if style.calibration else {}
+        self._tags = {**names, **codes, **meaning, **facts, **scale, **calibrated}
         self._layers: list[tuple[RasterWriter, Values]] = [self._map()]
         if style.wanted.confidence:
             self._layers.append(self._confidence())
@@ -291,11 +294,11 @@ class MapFiles:
             return np.where(prediction.ids == IGNORE, np.uint8(0), prediction.confidence)
 
         path = self._style.folder / f"{self._job.name}.confidence.tif"
-        return self._geotiff(
-            path, "nearest", nodata=0, descriptions=("largest probability",), scale=1 / 255
-        ), values
+        calibration = self._style.calibration
+        described = f"largest probability{calibration and f', calibrated: {calibration}'}"
+        return self._geotiff(path, "nearest", nodata=0, descriptions=(described,), scale=1 / 255), values
 
-    def _probabilities(self, kind: Literal["uint8", "float16"]) -> tuple[RasterWriter, Values]:
+    def _probabilities(self, kind: Literal["uint8", "float16", "float32"]) -> tuple[RasterWriter, Values]:
         whole = kind == "uint8"
         classes = self._style.classes
         path = self._style.folder / f"{self._job.name}.probabilities.tif"

@@ -124,6 +124,10 @@ class Computing:
         "METRES",
         read=_gsd,
     )
+    calibration: bool = _computing(
+        True,
+        "probabilities as the model gives them, without the run's calibration.json",
+    )
     raster_gsd: float | None = _computing(None, "that of inputs that do not say it, with --gsd", "METRES")
     memory: int | None = _computing(
         None,

@@ -11,6 +11,7 @@ from typing import Any
 
 from segmenter.base.errors import CheckpointError, counted
 from segmenter.evaluation.protocol import of_one_rule
+from segmenter.runs.calibration_file import CalibrationFile, load_calibration
 from segmenter.runs.checkpoints import BEST
 from segmenter.runs.coverage import RunFacts, run_coverage
 from segmenter.runs.log import RunLog
@@ -80,6 +81,7 @@ class Story:
         coverage: coverage of the steps; None if the log has none.
         windows: windows of the best validation.
         missing: a sentence on each record that could not be read or is not shown.
+        calibration: calibration of the probabilities; None if there is none.
     """
 
     run: Run
@@ -92,6 +94,7 @@ class Story:
     coverage: RunFacts | None
     windows: ShownWindows | None
     missing: Sequence[str]
+    calibration: CalibrationFile | None = None
 
     @property
     def steps(self) -> int:
@@ -181,6 +184,7 @@ def read_story(path: Path) -> Story:
         last=scored(path / LAST_FILES[0]),
         coverage=read("Coverage", run_coverage, path, run.classes.names),
         windows=read("Windows", load_windows, path),
+        calibration=read("Calibration", load_calibration, path),
         missing=missing,
     )
 

@@ -23,6 +23,7 @@ from segmenter.pages.parts import (
     plain,
     side_by_side,
 )
+from segmenter.runs.report.calibration import calibration_blocks
 from segmenter.runs.report.charts import (
     class_scores,
     confusion_chart,
@@ -85,6 +86,9 @@ def report_sections(story: Story) -> list[Section]:
         Section("windows", "Where is it right, and where wrong?", picture_blocks(story)),
         _coverage(story),
     ]
+    if story.calibration is not None:
+        title = "How far can its confidence be trusted?"
+        sections.insert(2, Section("calibration", title, calibration_blocks(story.calibration)))
     if story.missing:
         notes: list[Block] = [Paragraph(plain(text), "notice") for text in story.missing]
         sections.append(Section("missing", "What is missing here", notes))

@@ -1,0 +1,50 @@
+"""Fit the calibration of a trained run's probabilities on its validation scenes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from segmenter.base.errors import run_tool
+from segmenter.base.invocation import ToolParser, invocation
+from segmenter.base.terminal import enduring_output
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write calibration.json and the report of a run; return the exit code."""
+    given = _parser().parse_args(arguments)
+
+    from segmenter.base.files import alone_in
+    from segmenter.devices.installed import require_tensorflow
+    from segmenter.devices.setup import load_tensorflow
+    from segmenter.raster import quiet_gdal
+    from segmenter.runs.run import load_run
+
+    run = load_run(given.run)
+    require_tensorflow()
+    quiet_gdal()
+    load_tensorflow()
+
+    from segmenter.training.calibrating import calibrate, describe, prior_bias, shares_of
+    from segmenter.training.ending import leave_report
+
+    from .. import load_dataset
+
+    dataset = load_dataset(run.recipe)
+    with alone_in(run.path):
+        prior_K = prior_bias(run.recipe.loss, *shares_of(run, dataset))
+        print(describe(calibrate(run, dataset, prior_K)))
+        leave_report(run.path)
+    return 0
+
+
+def _parser() -> ToolParser:
+    parser = ToolParser(prog=invocation("calibrate"), description=__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help="run directory; its recipe finds the scenes")
+    return parser
+
+
+if __name__ == "__main__":
+    with enduring_output():
+        sys.exit(run_tool(main))

@@ -1,0 +1,159 @@
+"""Calibration of a trained run on pixels of its validation scenes; written to its `calibration.json`."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.base.errors import CheckpointError, DatasetError
+from segmenter.config.recipe import LossConfig
+from segmenter.evaluation.calibration import Fitted, fit_held_out, prior_correction
+from segmenter.grid.labels import IGNORE
+from segmenter.grid.scenes import Dataset
+from segmenter.inference.loading import load_predictor
+from segmenter.inference.predictor import ExtraOutputs, Failed, Finished, Mapped, Predictor, classify_all
+from segmenter.runs.calibration_file import CALIBRATION, load_calibration, save_calibration, step_of
+from segmenter.runs.run import Run
+from segmenter.tiles.gsd import with_scales
+from segmenter.tiles.index import build_index
+from segmenter.training.prepare import class_weights, epoch_plan
+from segmenter.training.validation import SceneJob, tiling_of
+
+_MOST_PIXELS, _MOST_VALUES = 200_000, 1 << 22
+"""Pixels that the fit sees, and their probabilities of all classes."""
+_LEAST_SCENES = 2
+_SMALLEST = float(np.finfo(np.float32).tiny)
+
+
+def calibrate(run: Run, dataset: Dataset, prior_K: NDArray[np.float64]) -> Fitted:
+    """Fit the calibration of a run's model for prediction, and write it.
+
+    Args:
+        prior_K: bias of classes that the validation scenes hardly show.
+
+    Raises:
+        DatasetError: fewer than two validation scenes have labelled pixels.
+        SegmenterError: a scene or the weights cannot be read, or the file cannot be written.
+    """
+    scenes = len(dataset.of("validation"))
+    if scenes < _LEAST_SCENES:
+        raise DatasetError(_few(scenes))
+    plain, step = replace(run, calibrated=False), step_of(run.weights_file())
+    wanted = ExtraOutputs(probabilities="float32")
+    predict = load_predictor(plain, wanted, precision=[run.recipe.training.precision])
+    log_NK, label_N, scene_N = sampled_pixels(plain, predict, dataset)
+    if (scenes := len(np.unique(scene_N))) < _LEAST_SCENES:
+        raise DatasetError(_few(scenes))
+    fitted = fit_held_out(log_NK, label_N, scene_N, prior_K)
+    save_calibration(run.path, fitted, step=step, pixels=len(label_N), scenes=scenes)
+    return fitted
+
+
+def is_current(run: Run) -> bool:
+    """Return whether a run's calibration is that of its present weights."""
+    found = None
+    with suppress(CheckpointError):  # a damaged file is made anew
+        found = load_calibration(run.path)
+    return found is not None and found.step == step_of(run.weights_file())
+
+
+def describe(fitted: Fitted) -> str:
+    """Return a line on a calibration and the errors before and after."""
+    kind = " and bias" * fitted.calibration.shifts
+    before, after = fitted.before, fitted.after
+    return (
+        f"calibration: temperature {fitted.calibration.temperature:.3g}{kind}; expected calibration error on "
+        f"scenes left out of the fit {before.ece:.2%} → {after.ece:.2%}, mIoU {before.miou:.2%} → "
+        f"{after.miou:.2%}; {CALIBRATION}, which predict.py uses"
+    )
+
+
+def prior_bias(
+    loss: LossConfig, share_K: NDArray[np.float64], shown_K: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the bias (K,) from the class shares that a training learns to the true ones.
+
+    Sampling shows a class with its share in the batches; class weights multiply it; logit adjustment by τ
+    divides it by its power τ.
+
+    Args:
+        share_K, shown_K: as in `prepare.class_weights`.
+    """
+    weights = class_weights(loss, share_K, shown_K)
+    learnt_K = np.where(shown_K > 0, np.maximum(shown_K, 1e-12) ** (1 - loss.logit_adjustment), 0.0)
+    return prior_correction(share_K, learnt_K * (1.0 if weights is None else np.array(weights)))
+
+
+def shares_of(run: Run, dataset: Dataset) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the classes' shares (K,) of the training tiles' pixels, and of those in an epoch's batches."""
+    recipe = run.recipe
+    index = with_scales(build_index(dataset, "train", recipe.tiles), dataset, recipe)
+    plan = epoch_plan(recipe, index, run.classes.names, 0, run.planned_replicas)
+    return index.shares(), plan.shares(index.counts_NK)
+
+
+def sampled_pixels(
+    run: Run, predict: Predictor, dataset: Dataset
+) -> tuple[NDArray[np.float32], NDArray[np.uint8], NDArray[np.int64]]:
+    """Return log-probabilities (N, K), class ids and scene numbers of random labelled validation pixels.
+
+    Each labelled pixel with image data is as probable as any other. The choice follows from the recipe's
+    seed and the windows.
+
+    Raises:
+        RasterError, LabelError: a scene cannot be read.
+    """
+    scenes = dataset.of("validation")
+    numbers = {scene.name: number for number, scene in enumerate(scenes)}
+    chosen = _Chosen(min(_MOST_PIXELS, _MOST_VALUES // len(run.classes)), len(run.classes))
+    jobs = (SceneJob(scene, dataset, run.mean_C) for scene in scenes)
+    for event in classify_all(jobs, tiling_of(run, len(predict.workers)), predict):
+        if isinstance(event, Failed):
+            raise event.error
+        if isinstance(event, Finished):
+            event.job.finished()
+        elif isinstance(event, Mapped):
+            label_HW, found = event.job.truth(event.window), event.prediction
+            assert found.probabilities is not None
+            pixels = np.flatnonzero((label_HW != IGNORE) & (found.ids != IGNORE))
+            place = numbers[event.job.scene.name], event.window.row, event.window.col
+            keys = np.random.default_rng((run.recipe.seed, *place)).random(len(pixels))
+            chosen.add(keys, pixels, found.probabilities, label_HW, place[0])
+    return np.log(np.maximum(chosen.values, _SMALLEST)), chosen.labels, chosen.scenes
+
+
+class _Chosen:
+    """Pixels with the smallest random keys, at most `most`."""
+
+    def __init__(self, most: int, classes: int) -> None:
+        self._most, self._keys = most, np.empty(0)
+        self.values, self.labels = np.empty((0, classes), np.float32), np.empty(0, np.uint8)
+        self.scenes = np.empty(0, np.int64)
+
+    def add(
+        self,
+        keys: NDArray[np.float64],
+        pixels: NDArray[np.intp],
+        probabilities_HWK: NDArray[Any],
+        label_HW: NDArray[np.uint8],
+        scene: int,
+    ) -> None:
+        """Add pixels of a window by their position in it."""
+        if len(self._keys) == self._most:
+            few = keys < self._keys.max()
+            keys, pixels = keys[few], pixels[few]
+        probabilities = probabilities_HWK.reshape(-1, probabilities_HWK.shape[-1])[pixels]
+        self._keys = np.concatenate([self._keys, keys])
+        kept = np.argsort(self._keys, kind="stable")[: self._most]
+        self._keys = self._keys[kept]
+        self.values = np.concatenate([self.values, probabilities])[kept]
+        self.labels = np.concatenate([self.labels, label_HW.reshape(-1)[pixels]])[kept]
+        self.scenes = np.concatenate([self.scenes, np.full(len(pixels), scene)])[kept]
+
+
+def _few(scenes: int) -> str:
+    return f"expected {_LEAST_SCENES} validation scenes with labels or more to calibrate on, got {scenes}"
