@@ -16,7 +16,7 @@ from segmenter.grid.labels import IGNORE
 from segmenter.grid.scenes import Dataset
 from segmenter.inference.loading import load_predictor
 from segmenter.inference.predictor import ExtraOutputs, Failed, Finished, Mapped, Predictor, classify_all
-from segmenter.runs.calibration_file import CALIBRATION, load_calibration, save_calibration, step_of
+from segmenter.runs.calibration_file import CALIBRATION, save_calibration, step_of
 from segmenter.runs.run import Run
 from segmenter.tiles.gsd import with_scales
 from segmenter.tiles.index import build_index
@@ -55,10 +55,9 @@ def calibrate(run: Run, dataset: Dataset, prior_K: NDArray[np.float64]) -> Fitte
 
 def is_current(run: Run) -> bool:
     """Return whether a run's calibration is that of its present weights."""
-    found = None
     with suppress(CheckpointError):  # a damaged file is made anew
-        found = load_calibration(run.path)
-    return found is not None and found.step == step_of(run.weights_file())
+        return run.calibration() is not None
+    return False
 
 
 def describe(fitted: Fitted) -> str:

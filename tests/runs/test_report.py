@@ -10,13 +10,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 import pytest
 
 from segmenter.base.errors import CheckpointError, SegmenterError
 from segmenter.base.files import remove_leftovers
+from segmenter.evaluation.calibration import fit_held_out
 from segmenter.grid.labels import MAX_CLASSES
 from segmenter.runs.__main__ import main
+from segmenter.runs.calibration_file import CALIBRATION, load_calibration, save_calibration
 from segmenter.runs.compare import as_text, comparison, duration
 from segmenter.runs.log import RunLog
 from segmenter.runs.report.run_record import finite, read_story
@@ -48,6 +51,14 @@ CASES: dict[str, dict[str, Any]] = {
     "all classes": {"names": [f"class {i}" for i in range(MAX_CLASSES)], "epochs": 9},
     "hostile": {"names": HOSTILE, "scenes": HOSTILE},
 }
+
+
+def calibrated(run: Path, step: int) -> None:
+    """Write the calibration of a run of three classes, fitted on made pixels."""
+    rng = np.random.default_rng(4)
+    label = rng.integers(0, 3, 600)
+    fitted = fit_held_out(9 * (rng.normal(size=(600, 3)) + np.eye(3)[label]), label, np.arange(600) % 5)
+    save_calibration(run, fitted, step=step, pixels=600, scenes=5)
 
 
 def page_of(run: Path) -> Page:
@@ -385,3 +396,25 @@ def test_what_is_no_run_says_which_is_meant(runs: Path, tmp_path: Path, given: s
 def test_durations_as_people_write_them() -> None:
     seconds: Sequence[float] = (0.4, 89, 91, 3600, 5399, 11100)
     assert [duration(s) for s in seconds] == ["0 s", "89 s", "2 min", "60 min", "1 h 30 min", "3 h 5 min"]
+
+
+def test_a_calibration_is_drawn_as_its_file_says_and_a_damaged_one_named(tmp_path: Path) -> None:
+    trained_run(tmp_path / "run")
+    calibrated(tmp_path / "run", step=5 * STEPS)
+    assert read_story(tmp_path / "run").calibration is None  # of other weights
+    calibrated(tmp_path / "run", step=6 * STEPS)
+    found = load_calibration(tmp_path / "run")
+    assert found is not None
+    charts = page_of(tmp_path / "run").data()["charts"]
+    for name in ("reliability", "risk-coverage"):
+        go.Figure(charts[name]["figures"][0])
+    *_, before, after = charts["reliability"]["figures"][0]["data"]
+    for curve, each in ((before, found.before), (after, found.fitted.after)):
+        np.testing.assert_allclose(curve["y"], [100 * right for count, _, right in each.bins if count])
+    risks = charts["risk-coverage"]["figures"][0]["data"][1]["y"]
+    np.testing.assert_allclose(risks, 100 * np.array(found.fitted.after.risks))
+    file = tmp_path / "run" / CALIBRATION
+    file.write_bytes(file.read_bytes()[:-3])
+    story = read_story(tmp_path / "run")
+    assert story.calibration is None
+    assert str(file) in " ".join(story.missing)

@@ -81,7 +81,7 @@ class Story:
         coverage: coverage of the steps; None if the log has none.
         windows: windows of the best validation.
         missing: a sentence on each record that could not be read or is not shown.
-        calibration: calibration of the probabilities; None if there is none.
+        calibration: calibration of the weights that predict; None if there is none.
     """
 
     run: Run
@@ -184,9 +184,13 @@ def read_story(path: Path) -> Story:
         last=scored(path / LAST_FILES[0]),
         coverage=read("Coverage", run_coverage, path, run.classes.names),
         windows=read("Windows", load_windows, path),
-        calibration=read("Calibration", load_calibration, path),
+        calibration=read("Calibration", _calibration, run),
         missing=missing,
     )
+
+
+def _calibration(run: Run) -> CalibrationFile | None:
+    return None if run.calibration() is None else load_calibration(run.path)
 
 
 def _facts_of_best(path: Path) -> Facts | None:
