@@ -425,6 +425,7 @@ class _Class(_Strict):
     name: str = Field(min_length=1, max_length=1000)
     colour: Colour
     code: Code
+    also: tuple[Code, ...] = Field((), max_length=1 << 16)
 
 
 class _Classes(_Strict):

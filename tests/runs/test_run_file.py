@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -184,3 +184,13 @@ def test_a_pipe_in_a_runs_place_is_not_waited_for(run: Run, name: str) -> None:
     load: Any = load_arrays if name == "best.npz" else lambda file: load_run(file.parent)
     with pytest.raises(SegmenterError, match=rf"{name}: expected a file, got a pipe"):
         load(run.path / name)
+
+
+def test_every_field_of_a_class_comes_back(run: Run) -> None:
+    """Soft masks have further codes; a field that run.json does not know would end a training."""
+    first, *others = run.classes.classes
+    soft = replace(first, code=1000, also=(1001, 65535))
+    assert all(getattr(soft, field.name) != getattr(first, field.name) for field in fields(soft)[2:])
+    kept = replace(run, classes=replace(run.classes, classes=(soft, *others)))
+    kept.save()
+    assert load_run(run.path) == kept
