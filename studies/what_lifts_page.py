@@ -86,7 +86,8 @@ def _cell(arms: Mapping[Arm, Mapping[int, Result]], held: Mapping[str, Any], nam
         float(np.mean([100 * rarest_third(r, held[name]) for r in by_seed.values()])),
     )
     shown = f"**{mean:.1f}**" if mean >= 100 * best - 1e-9 else f"{mean:.1f}"
-    return f"{shown} ({', '.join(f'{value:.1f}' for value in each)}); {rarest:.1f}"
+    seeds = f" ({', '.join(f'{value:.1f}' for value in each)})" if len(each) > 1 else ""
+    return f"{shown}{seeds}; {rarest:.1f}"
 
 
 def rarest_third(result: Result, held_by: Mapping[str, int]) -> float:
