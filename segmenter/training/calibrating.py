@@ -122,16 +122,18 @@ def sampled_pixels(
             place = numbers[event.job.scene.name], event.window.row, event.window.col
             keys = np.random.default_rng((run.recipe.seed, *place)).random(len(pixels))
             chosen.add(keys, pixels, found.probabilities, label_HW, place[0])
-    return np.log(np.maximum(chosen.values, _SMALLEST)), chosen.labels, chosen.scenes
+    values, labels, numbers_N = chosen.settle()
+    return np.log(np.maximum(values, _SMALLEST)), labels, numbers_N
 
 
 class _Chosen:
-    """Pixels with the smallest random keys, at most `most`."""
+    """Pixels with the smallest random keys, at most `most` after `settle`."""
 
     def __init__(self, most: int, classes: int) -> None:
-        self._most, self._keys = most, np.empty(0)
-        self.values, self.labels = np.empty((0, classes), np.float32), np.empty(0, np.uint8)
-        self.scenes = np.empty(0, np.int64)
+        self._most, self._highest, self._waiting = most, np.inf, 0
+        self._parts = [
+            (np.empty(0), np.empty((0, classes), np.float32), np.empty(0, np.uint8), np.empty(0, int))
+        ]
 
     def add(
         self,
@@ -142,16 +144,23 @@ class _Chosen:
         scene: int,
     ) -> None:
         """Add pixels of a window by their position in it."""
-        if len(self._keys) == self._most:
-            few = keys < self._keys.max()
-            keys, pixels = keys[few], pixels[few]
-        probabilities = probabilities_HWK.reshape(-1, probabilities_HWK.shape[-1])[pixels]
-        self._keys = np.concatenate([self._keys, keys])
-        kept = np.argsort(self._keys, kind="stable")[: self._most]
-        self._keys = self._keys[kept]
-        self.values = np.concatenate([self.values, probabilities])[kept]
-        self.labels = np.concatenate([self.labels, label_HW.reshape(-1)[pixels]])[kept]
-        self.scenes = np.concatenate([self.scenes, np.full(len(pixels), scene)])[kept]
+        low = keys < self._highest
+        keys, pixels = keys[low], pixels[low]
+        values = probabilities_HWK.reshape(-1, probabilities_HWK.shape[-1])[pixels]
+        self._parts.append((keys, values, label_HW.reshape(-1)[pixels], np.full(len(pixels), scene)))
+        self._waiting += len(pixels)
+        if self._waiting > self._most:  # seldom: the cost of a window does not depend on `most`
+            self.settle()
+
+    def settle(self) -> tuple[NDArray[np.float32], NDArray[np.uint8], NDArray[np.int64]]:
+        """Keep the pixels with the smallest keys; return their probabilities, class ids and scenes."""
+        keys, *others = (np.concatenate(each) for each in zip(*self._parts, strict=True))
+        kept = np.argsort(keys, kind="stable")[: self._most]
+        values, labels, scenes = (each[kept] for each in others)
+        self._parts, self._waiting = [(keys[kept], values, labels, scenes)], 0
+        if len(kept) == self._most:
+            self._highest = float(keys[kept[-1]])
+        return values, labels, scenes
 
 
 def _few(scenes: int) -> str:
