@@ -2,7 +2,7 @@
 
     python -m studies.planned recipes --data dubai=DIR camvid=DIR … --work DIR     recipes, with epochs that fit
     python -m studies.planned train --data dubai=DIR camvid=DIR … --work DIR       all runs, one by one
-    python -m studies.planned page                                                 the table of docs/start.md
+    python -m studies.planned page                                                 the table of studies/planned.md
 
 `planned` is what `segmenter start` writes; `template` has the same dataset and split, and all else of
 `configs/folder.yaml`; `hand` and `hand_pretrained` likewise of a recipe that was made for these data. Each
@@ -40,7 +40,7 @@ MADE = {
 }
 """Look-alikes, and the options of `datasets make` that make them."""
 RESULTS = Path("studies/results/planned")
-PAGE, MARK = Path("docs/start.md"), "<!-- table: python -m studies.planned page -->"
+PAGE, MARK = Path("studies/planned.md"), "<!-- table: python -m studies.planned page -->"
 _TEMPLATE = "configs/folder.yaml"
 _OF_TIME = 0.9
 """Share of the minutes for steps; the rest is the input's and the validation's."""
