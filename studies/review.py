@@ -15,7 +15,7 @@ An area is a square of 64 pixels at a random place, in which at least a tenth of
 - missing: its things (all but the most common class of the scene) become that class;
 - coarse: blocks of 16 × 16 pixels get their most common class.
 
-An area is found if a cell that is shown holds a quarter of its wrong pixels, or more.
+An area is found if the cells that are shown hold a quarter of its wrong pixels, or more.
 """
 
 from __future__ import annotations
@@ -130,8 +130,9 @@ def found_at(out: Path, cells: Iterator[tuple[str, Window]]) -> dict[str, list[t
         shown[name][inside] = True
         for i, area in enumerate(scenes[name]["areas"]):
             own = Window(area["row"], area["col"], SIDE, SIDE)
-            if (name, i) in waiting and (both := _both(own, cell)) is not None:
-                if wrong[name][both.slices()].sum() * 4 >= wrong[name][own.slices()].sum():
+            if (name, i) in waiting and _overlap(own, cell):
+                wrong_HW, shown_HW = wrong[name][own.slices()], shown[name][own.slices()]
+                if 4 * (wrong_HW & shown_HW).sum() >= wrong_HW.sum():
                     waiting.discard((name, i))
                     found[name, i] = seen / total
     by_kind: dict[str, list[tuple[str, float]]] = {kind: [] for kind in KINDS}
@@ -141,10 +142,8 @@ def found_at(out: Path, cells: Iterator[tuple[str, Window]]) -> dict[str, list[t
     return by_kind
 
 
-def _both(a: Window, b: Window) -> Window | None:
-    row, col = max(a.row, b.row), max(a.col, b.col)
-    height, width = min(a.row_stop, b.row_stop) - row, min(a.col_stop, b.col_stop) - col
-    return Window(row, col, height, width) if height > 0 and width > 0 else None
+def _overlap(a: Window, b: Window) -> bool:
+    return a.intersection(b).size.pixels > 0
 
 
 def score(out: Path, folder: Path) -> None:

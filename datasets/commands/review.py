@@ -61,6 +61,7 @@ def _review(folder: Path, runs: Sequence[Run], request: ReviewRequest) -> None:
     columns = {
         "label": [names[each.label] for each in found],
         "likely": [names[each.likely] for each in found],
+        "sure_pixels": [round(each.sure, 1) for each in found],
         "wrong_pixels": [round(each.wrong, 1) for each in found],
         "share": [round(each.share, 4) for each in found],
     }
@@ -71,9 +72,9 @@ def _review(folder: Path, runs: Sequence[Run], request: ReviewRequest) -> None:
         write_page(found, folder, classes, files[".html"])
     for file in files.values():
         say(str(file))
-    wrong = sum(each.wrong for each in found)
+    sure = sum(each.sure for each in found)
     of = f"{counted(len(found), 'finding')} of {counted(len(all_judged), 'scene')}"
-    say(f"{of}: about {wrong:,.0f} wrong pixels")
+    say(f"{of}: {sure:,.0f} pixels are surely another class")
 
 
 def _next(runs: Sequence[Run], images: Sequence[str], request: ReviewRequest) -> None:

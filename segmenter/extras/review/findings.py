@@ -3,7 +3,7 @@
 Borders of classes are doubtful in every cell, and some pairs of classes are confused everywhere. The usual
 contradiction of a pair (labelled c, likely k) is that of a pixel labelled c in the mean of all scenes, as the
 thresholds of confident learning (Northcutt et al. 2021, arXiv:1911.00068) are means over all labels of a
-class. The cost of a cell is the excess over it, in expected wrong pixels.
+class. The cost of a cell is the excess over it: pixels that are surely another class.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.extras.review.cells import FULL
+from segmenter.extras.review.cells import FULL, SURE
 from segmenter.extras.review.held_out import Judged
 from segmenter.extras.review.places import Place
 from segmenter.grid.geometry import Window
@@ -27,6 +27,7 @@ class Finding:
     Attributes:
         window: its pixels.
         label, likely: the class whose label is contradicted most, and the one that the model sees there.
+        sure: number of pixels that are surely another class, beyond the usual one.
         wrong: expected number of wrong pixels, of all pairs of classes.
         share: of the cell's labelled pixels that are likely another class.
     """
@@ -35,6 +36,7 @@ class Finding:
     window: Window
     label: int
     likely: int
+    sure: float
     wrong: float
     share: float
 
@@ -45,13 +47,13 @@ class Finding:
 
 
 def usual_KK(all_judged: Sequence[Judged], classes: int) -> NDArray[np.float64]:
-    """Return the mean contradiction of a pixel by its label (row) and most likely class (column), × 255."""
-    against, pixels = np.zeros(classes**2), np.zeros(classes)
+    """Return the mean sure contradiction of a pixel by label (row) and likely class (column), × `SURE`."""
+    sure, pixels = np.zeros(classes**2), np.zeros(classes)
     for each in all_judged:
         sums = each.sums
-        against += np.bincount(sums.label_P * classes + sums.likely_P, sums.against_P, classes**2)
+        sure += np.bincount(sums.label_P * classes + sums.likely_P, sums.sure_P, classes**2)
         pixels += np.bincount(sums.label_P, sums.pixels_P, classes)
-    return against.reshape(classes, classes) / np.maximum(1, pixels)[:, None]
+    return sure.reshape(classes, classes) / np.maximum(1, pixels)[:, None]
 
 
 def findings(all_judged: Sequence[Judged], classes: int, most: int) -> list[Finding]:
@@ -69,15 +71,16 @@ def findings(all_judged: Sequence[Judged], classes: int, most: int) -> list[Find
 
 
 def _of_scene(each: Judged, usual: NDArray[np.float64], most: int) -> list[tuple[float, Finding]]:
-    """Return a scene's costliest cells with their costs in bytes of probability."""
+    """Return a scene's costliest cells with their costs, × `SURE`."""
     sums, K = each.sums, len(usual)
     if not len(sums.cell_P):
         return []
     cells, place_P = np.unique(sums.cell_P, return_inverse=True)
     labelled_BK = np.bincount(place_P * K + sums.label_P, sums.pixels_P, len(cells) * K).reshape(-1, K)
     expected_P = usual[sums.label_P, sums.likely_P] * labelled_BK[place_P, sums.label_P]
-    beyond_P = np.maximum(sums.against_P - expected_P, 0)
+    beyond_P = np.maximum(sums.sure_P - expected_P, 0)
     cost_B = np.bincount(place_P, beyond_P, len(cells))
+    wrong_B = np.bincount(place_P, sums.against_P, len(cells))
     other_B = np.bincount(place_P, sums.pixels_P * (sums.label_P != sums.likely_P), len(cells))
     found = []
     for place in np.argsort(-cost_B, kind="stable")[:most].tolist():
@@ -90,7 +93,8 @@ def _of_scene(each: Judged, usual: NDArray[np.float64], most: int) -> list[tuple
             window=each.cells.window(int(cells[place])),
             label=int(sums.label_P[main]),
             likely=int(sums.likely_P[main]),
-            wrong=float(cost_B[place]) / FULL,
+            sure=float(cost_B[place]) / SURE,
+            wrong=float(wrong_B[place]) / FULL,
             share=float(other_B[place] / labelled_BK[place].sum()),
         )
         found.append((float(cost_B[place]), finding))

@@ -42,7 +42,7 @@ _SHOWN = 40
 """Findings with pictures."""
 _SIDE = 320
 """Pixels of a picture's side; smaller ones are enlarged."""
-_AROUND = 0.5
+_AROUND = 1.0
 """Sides of a cell that are shown around it."""
 _FRAME = (255, 0, 255)
 Picture3 = NDArray[np.uint8]
@@ -73,7 +73,7 @@ def write_page(found: Sequence[Finding], run: Path, classes: ClassMap, path: Pat
     facts = {
         "Findings": number(len(found)),
         "Scenes with findings": number(scenes),
-        "Expected wrong pixels": number(sum(finding.wrong for finding in found)),
+        "Pixels surely of another class": number(sum(finding.sure for finding in found)),
     }
     lead = (
         "Labels that models contradict which did not learn from them, costliest first. A model errs too: "
@@ -119,8 +119,9 @@ def _rows(found: Sequence[Finding], classes: ClassMap) -> list[PictureRow]:
         )
         title = f"{rank}. {classes.names[finding.label]}, likely {classes.names[finding.likely]}"
         note = (
-            f"{scene.name}, row {finding.window.row:,}, column {finding.window.col:,}: {finding.wrong:,.0f} "
-            f"pixels expected wrong, {percent(finding.share)} of the square are another class on the map"
+            f"{scene.name}, row {finding.window.row:,}, column {finding.window.col:,}: {finding.sure:,.0f} "
+            f"pixels are surely another class, {finding.wrong:,.0f} expected wrong; "
+            f"{percent(finding.share)} of the square are another class on the map"
         )
         rows.append(PictureRow(title, note, pictures))
     return rows
