@@ -111,14 +111,16 @@ class Cells:
     def sums(self) -> PairSums:
         """Return the sums over all windows."""
         if not self._keys:
-            return PairSums(*[np.zeros(0, np.int32)] * 5, np.zeros(0, np.int64))
+            none = np.zeros(0, np.int32)
+            return PairSums(none, none, none, none, none, np.zeros(0, np.int64))
         keys, place = np.unique(np.concatenate(self._keys), return_inverse=True)
         pixels, against, sure = (
             np.rint(np.bincount(place, weights=each)).astype(np.int64) for each in np.hstack(self._sums)
         )
         cell, pair = np.divmod(keys, self.classes**2)
         label, likely = np.divmod(pair, self.classes)
-        return PairSums(*(each.astype(np.int32) for each in (cell, label, likely, pixels, against)), sure)
+        small = [each.astype(np.int32) for each in (cell, label, likely, pixels, against)]
+        return PairSums(small[0], small[1], small[2], small[3], small[4], sure_P=sure)
 
 
 def _cells_along(start: int, length: int, side: int) -> tuple[int, Numbers]:
