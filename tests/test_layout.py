@@ -39,6 +39,7 @@ ARROWS = {
 
 EXTRAS = {
     "accuracy": "evaluation pages raster",
+    "review": "config evaluation inference mapping pages raster runs",
     "dask": "devices mapping inference runs raster",
     "export": "raster model inference runs",
     "gis": "mapping raster",

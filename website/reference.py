@@ -23,7 +23,7 @@ import segmenter.extras.accuracy.__main__ as of_accuracy
 import segmenter.extras.export.request as of_export
 import segmenter.runs.__main__ as of_runs
 from datasets import commands
-from datasets.commands import calibrate, recipes, start, train
+from datasets.commands import calibrate, recipes, review, start, train
 from datasets.commands import input as of_input
 from datasets.commands.gpu import command as of_gpu
 from segmenter.api import asked as of_predict
@@ -50,6 +50,7 @@ _PARSERS = {
     "gpu": of_gpu,
     "vectorise": vectorise,
     "accuracy": of_accuracy,
+    "review": review,
     "export": of_export,
     "runs": of_runs,
     "convert-weights": convert,

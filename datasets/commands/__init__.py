@@ -94,6 +94,7 @@ TOOLS = {
         "sample, estimate: areas and accuracy of maps, with intervals",
         run_tool,
     ),
+    "review": Tool(".review", "labels to review, and what to label next", run_tool),
     "export": Tool(
         "segmenter.extras.export.__main__", "the model for other runtimes: ONNX, SavedModel", run_tool
     ),

@@ -26,6 +26,7 @@ TOOLS = {
     "gpu": "python -m benchmarks.gpu",
     "vectorise": "python -m segmenter.extras.vectors",
     "accuracy": "python -m segmenter.extras.accuracy",
+    "review": "python -m datasets.commands.review",
     "export": "python -m segmenter.extras.export",
     "runs": "python -m segmenter.runs",
     "convert-weights": "python -m segmenter.model.pretrained.convert",

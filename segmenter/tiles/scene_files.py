@@ -121,6 +121,23 @@ def changed_file(run: Path, now: Digests) -> str:
     return changes[0] + more if changes else ""
 
 
+def changes_since(run: Path, now: Digests) -> dict[str, list[str]] | None:
+    """Return the names of scenes by change: new, with another image, with another label, gone.
+
+    None if the run has no readable record.
+    """
+    before = _load(run / FILE)
+    if before is None:
+        return None
+    both = [name for name in now if name in before]
+    return {
+        "new": [name for name in now if name not in before],
+        "with another image": [name for name in both if now[name][0] != before[name][0]],
+        "with another label": [name for name in both if now[name][1] != before[name][1]],
+        "gone": [name for name in before if name not in now],
+    }
+
+
 def _load(path: Path) -> Mapping[str, tuple[str, str]] | None:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))

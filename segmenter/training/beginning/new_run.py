@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from segmenter.base.errors import plain
 from segmenter.base.terminal import say, warn
 from segmenter.config.recipe import Recipe
 from segmenter.devices.strategy import Devices
@@ -20,6 +21,7 @@ from segmenter.training.beginning.demands import check_buffer
 from segmenter.training.beginning.fine_tuning import Source, check_fit, describe_kept
 from segmenter.training.beginning.normalising import normalisation_of
 from segmenter.training.beginning.pretraining import frozen_at_random, load_encoder
+from segmenter.training.beginning.taken_up import lines_of_change
 from segmenter.training.checks import check_memory
 from segmenter.training.learner import Learner
 from segmenter.training.prepare import Tiles
@@ -43,6 +45,9 @@ def new_run(
     shapes, names = shapes_of(model), dataset.classes.names
     if source is not None:
         check_fit(source, shapes, recipe, names)
+        pixels = dict(zip(names, tiles.index.counts_NK.sum(axis=0).tolist(), strict=True))
+        for line in lines_of_change(source.run, tiles.digests, pixels):
+            say(plain(line))
     pace = pace_of(stages_of(model, recipe.model), recipe.training)  # refuses stages that the model has not
     network = network_geometry(model)
     check_buffer(recipe, network)

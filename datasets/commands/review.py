@@ -1,0 +1,146 @@
+"""Which labels are wrong, and what to label next: `segmenter review RUN`.
+
+Labelled scenes are mapped by runs that did not learn from them: a folder of folds (`train --folds`), or one
+run's validation and test scenes. Squares whose labels these maps contradict most come first: `review.csv`,
+`review.gpkg`, and `review.html` with pictures. With `--unlabelled IMAGES` it writes where in these images the
+next label teaches most: `next.csv`, `next.gpkg`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from segmenter.base.errors import SegmenterError, counted, run_tool
+from segmenter.base.files import check_writable, make_folder
+from segmenter.base.invocation import ToolParser, as_started, installation, invocation
+from segmenter.base.options import add_options, taken
+from segmenter.base.terminal import enduring_output, say, warn
+from segmenter.extras.review.request import ReviewRequest
+
+if TYPE_CHECKING:
+    from segmenter.runs.run import Run
+
+_NEEDED = {".gpkg": ("vectors", ("shapely", "pyogrio")), ".html": ("report", ("jinja2", "plotly"))}
+"""Files that an extra writes, with the extra and its packages."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the findings, or the places of the next labels; return the exit code."""
+    given = _parser().parse_args(arguments)
+    request = taken(ReviewRequest, vars(given))
+
+    from segmenter.extras.review.held_out import runs_of
+    from segmenter.raster import quiet_gdal
+
+    quiet_gdal()
+    runs = runs_of(given.run)
+    if given.unlabelled:
+        _next(runs, given.unlabelled, request)
+    else:
+        _review(given.run, runs, request)
+    return 0
+
+
+def _review(folder: Path, runs: Sequence[Run], request: ReviewRequest) -> None:
+    from segmenter.extras.review.findings import findings
+    from segmenter.extras.review.held_out import judged, judges_of
+
+    from .. import load_dataset
+
+    judges = judges_of(runs, load_dataset)
+    files = _files(request, "review", (".csv", ".gpkg", ".html"))
+    classes = runs[0].classes
+    all_judged = list(judged(judges, request.cell))
+    found = findings(all_judged, len(classes), request.most)
+    names = classes.names
+    columns = {
+        "label": [names[each.label] for each in found],
+        "likely": [names[each.likely] for each in found],
+        "sure_pixels": [round(each.sure, 1) for each in found],
+        "wrong_pixels": [round(each.wrong, 1) for each in found],
+        "share": [round(each.share, 4) for each in found],
+    }
+    _write([each.place for each in found], columns, files)
+    if ".html" in files:
+        from segmenter.extras.review.page import write_page
+
+        write_page(found, folder, classes, files[".html"])
+    for file in files.values():
+        say(str(file))
+    sure = sum(each.sure for each in found)
+    of = f"{counted(len(found), 'finding')} of {counted(len(all_judged), 'scene')}"
+    say(f"{of}: {sure:,.0f} pixels are surely another class")
+
+
+def _next(runs: Sequence[Run], images: Sequence[str], request: ReviewRequest) -> None:
+    from segmenter.extras.review.teaching import spots
+
+    files = _files(request, "next", (".csv", ".gpkg"))
+    how = (request.cell, request.points, request.apart)
+    found = spots(runs, images, *how, insist=request.insist)
+    names = runs[0].classes.names
+    columns = {
+        "score": [round(each.score, 6) for each in found],
+        "doubt": [round(each.doubt, 4) for each in found],
+        "disagreement": [round(each.disagreement, 4) for each in found],
+        "likely": [", ".join(names[k] for k in each.likely) for each in found],
+    }
+    _write([each.place for each in found], columns, files)
+    for file in files.values():
+        say(str(file))
+    say(f"{counted(len(found), 'place')} to label next")
+
+
+def _files(request: ReviewRequest, stem: str, endings: Sequence[str]) -> dict[str, Path]:
+    """Return the files to write by ending; say which are left out for lack of an extra.
+
+    Raises:
+        SegmenterError: a file exists, or cannot be written.
+    """
+    make_folder(request.output)
+    files = {}
+    for ending in endings:
+        path = request.output / f"{stem}{ending}"
+        extra, packages = _NEEDED.get(ending, ("", ()))
+        if missing := [name for name in packages if find_spec(name) is None]:
+            warn(f"{path.name} is left out: it needs the package {missing[0]}: {installation(extra)}")
+            continue
+        if path.exists() and not request.overwrite:
+            raise SegmenterError(f"{path}: exists already; name another --output, or add --overwrite")
+        check_writable(path)
+        files[ending] = path
+    return files
+
+
+def _write(places: Sequence[Any], columns: dict[str, Any], files: dict[str, Path]) -> None:
+    from segmenter.extras.review import places as of_places
+
+    writers: dict[str, Callable[..., None]] = {
+        ".csv": of_places.write_table,
+        ".gpkg": of_places.write_squares,
+    }
+    for ending, write in writers.items():
+        if ending in files:
+            write(places, columns, files[ending])
+
+
+def _parser() -> ToolParser:
+    parser = ToolParser(
+        prog=invocation("review"),
+        description=as_started(__doc__),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", type=Path, metavar="RUN", help="run directory, or folder of folds")
+    parser.add_argument("--unlabelled", nargs="+", metavar="IMAGES", help="write what to label next in these")
+    add_options(parser, ReviewRequest)
+    return parser
+
+
+if __name__ == "__main__":
+    with enduring_output():
+        sys.exit(run_tool(main))

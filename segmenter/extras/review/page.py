@@ -1,0 +1,171 @@
+"""Page of a review: the costliest findings as pictures, and the pairs of classes that are contradicted."""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.base.files import write_whole
+from segmenter.base.invocation import invocation
+from segmenter.evaluation.drawing import encoded, hex_colour
+from segmenter.evaluation.figures import coloured, stretched
+from segmenter.extras.review.findings import Finding
+from segmenter.extras.review.held_out import Judge, LabelledJob, tiling_of
+from segmenter.grid.geometry import Window
+from segmenter.grid.labels import IGNORE, ClassMap
+from segmenter.inference.loading import load_predictor
+from segmenter.inference.predictor import Failed, Mapped, classify_all
+from segmenter.pages.page import html_page
+from segmenter.pages.parts import (
+    Block,
+    Head,
+    Named,
+    Paragraph,
+    Picture,
+    PictureRow,
+    Pictures,
+    Section,
+    Table,
+    number,
+    percent,
+)
+from segmenter.raster import LabelRaster, open_raster
+
+_SHOWN = 40
+"""Findings with pictures."""
+_SIDE = 320
+"""Pixels of a picture's side; smaller ones are enlarged."""
+_AROUND = 1.0
+"""Sides of a cell that are shown around it."""
+_FRAME = (255, 0, 255)
+Picture3 = NDArray[np.uint8]
+
+
+@dataclass(eq=False)
+class _Shown(LabelledJob):
+    """The surroundings of a finding, to be mapped."""
+
+    ids: NDArray[np.uint8] | None = None
+
+
+def write_page(found: Sequence[Finding], run: Path, classes: ClassMap, path: Path) -> None:
+    """Write the page, completely or not at all.
+
+    Args:
+        found: findings, costliest first; the first 40 get pictures.
+
+    Raises:
+        SegmenterError: the file cannot be written, an image cannot be read, or a package of the extra
+            `report` is not installed.
+    """
+    legend = [Named(each.name, hex_colour(each.colour)) for each in classes.classes]
+    blocks: list[Block] = [Paragraph("No label is contradicted more than usual.")]
+    if found:
+        blocks = [Pictures(_rows(found[:_SHOWN], classes), legend)]
+    scenes = len({finding.of.scene.name for finding in found})
+    facts = {
+        "Findings": number(len(found)),
+        "Scenes with findings": number(scenes),
+        "Pixels surely of another class": number(sum(finding.sure for finding in found)),
+    }
+    lead = (
+        "Labels that models contradict which did not learn from them, costliest first. A model errs too: "
+        "look at the image."
+    )
+    sections = [
+        Section("findings", "Which labels look wrong?", blocks),
+        Section("pairs", "Which classes are taken for each other?", [_pairs(found, classes)] * bool(found)),
+    ]
+    head = Head(f"Labels to review, by {run.name}", lead, facts, f"{invocation('review')} RUN")
+    write_whole(path, html_page(head, sections).encode())
+
+
+def _pairs(found: Sequence[Finding], classes: ClassMap) -> Table:
+    names, counts, wrong = classes.names, Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+    for finding in found:
+        counts[finding.label, finding.likely] += 1
+        wrong[finding.label, finding.likely] += round(finding.wrong)
+    rows = [
+        [f"{names[c]}, likely {names[k]}", number(counts[c, k]), number(pixels)]
+        for (c, k), pixels in wrong.most_common()
+    ]
+    return Table("Findings by classes", ["Label", "Findings", "Expected wrong pixels"], rows)
+
+
+def _rows(found: Sequence[Finding], classes: ClassMap) -> list[PictureRow]:
+    """Return image, label and map of each finding, with the finding in a frame."""
+    maps = _maps(found)
+    rows = []
+    for rank, (finding, map_HW) in enumerate(zip(found, maps, strict=True), 1):
+        around = _surroundings(finding)
+        scene, dataset = finding.of.scene, finding.of.judge.dataset
+        with open_raster(scene.image, dataset.bands) as raster:
+            image = stretched(*raster.read(around))
+        assert scene.label is not None, "it has findings"
+        with LabelRaster(scene.label, dataset.classes) as label:
+            label_HW = label.ids(around)
+        frame = finding.window.relative_to(around)
+        pictures = (
+            _picture("image", _framed(image, frame), "jpeg"),
+            _picture("label", _framed(coloured(label_HW, classes), frame), "png"),
+            _picture("map", _framed(coloured(map_HW, classes), frame), "png"),
+        )
+        title = f"{rank}. {classes.names[finding.label]}, likely {classes.names[finding.likely]}"
+        note = (
+            f"{scene.name}, row {finding.window.row:,}, column {finding.window.col:,}: {finding.sure:,.0f} "
+            f"pixels are surely another class, {finding.wrong:,.0f} expected wrong; "
+            f"{percent(finding.share)} of the square are another class on the map"
+        )
+        rows.append(PictureRow(title, note, pictures))
+    return rows
+
+
+def _maps(found: Sequence[Finding]) -> list[NDArray[np.uint8]]:
+    """Return the class ids of each finding's surroundings, by the run that did not learn from it."""
+    by_judge: dict[Judge, list[_Shown]] = {}
+    jobs = [_Shown(each.of.judge, each.of.scene, _surroundings(each)) for each in found]
+    for job in jobs:
+        by_judge.setdefault(job.judge, []).append(job)
+    for judge, own in by_judge.items():
+        predict = load_predictor(judge.run)
+        for event in classify_all(own, tiling_of(judge.run, predict), predict):
+            if isinstance(event, Failed):
+                raise event.error
+            if isinstance(event, Mapped):
+                part = event.job.part
+                assert part is not None
+                if event.job.ids is None:
+                    event.job.ids = np.full((part.height, part.width), IGNORE, np.uint8)
+                event.job.ids[event.window.relative_to(part).slices()] = event.ids
+    maps = [job.ids for job in jobs]
+    return [each for each in maps if each is not None]
+
+
+def _surroundings(finding: Finding) -> Window:
+    own = finding.window
+    more = int(_AROUND * max(own.height, own.width))
+    window = Window(own.row - more, own.col - more, own.height + 2 * more, own.width + 2 * more)
+    return window.intersection(Window.of(finding.of.info.size))
+
+
+def _framed(picture_HWC: Picture3, frame: Window) -> Picture3:
+    """Return a picture with a line around a part of it."""
+    framed = picture_HWC.copy()
+    framed[[frame.row, frame.row_stop - 1], frame.col : frame.col_stop] = _FRAME
+    framed[frame.row : frame.row_stop, [frame.col, frame.col_stop - 1]] = _FRAME
+    return framed
+
+
+def _picture(name: str, picture_HWC: Picture3, kind: Literal["png", "jpeg"]) -> Picture:
+    step = max(1, max(picture_HWC.shape) // (2 * _SIDE))
+    small = picture_HWC[::step, ::step]
+    times = max(1, _SIDE // max(small.shape))
+    data = base64.b64encode(encoded(small, kind)).decode()
+    return Picture(name, f"image/{kind}", data, times * small.shape[1], times * small.shape[0])

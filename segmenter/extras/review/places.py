@@ -1,0 +1,126 @@
+"""Files of places in images: a table as CSV, and squares as GeoPackage.
+
+Squares are in the images' CRS, or in EPSG:4326 if they have several. Without georeference they have the
+coordinates that QGIS gives such an image: the column, and the row, negative.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.base.errors import DatasetError
+from segmenter.base.files import write_whole
+from segmenter.grid.geometry import Window
+from segmenter.raster import RasterInfo
+from segmenter.raster.crs_units import same_ground
+from segmenter.raster.polygons import between, crs_of
+
+_DEGREES = "EPSG:4326"
+Columns = Mapping[str, Sequence[Any]]
+"""Attributes of places: name → one value each, numbers or texts."""
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A square of pixels in an image."""
+
+    name: str
+    info: RasterInfo
+    window: Window
+
+
+def write_table(places: Sequence[Place], columns: Columns, path: Path) -> None:
+    """Write a CSV with a row a place: its number, scene and pixels, and the columns.
+
+    Raises:
+        SegmenterError: the file cannot be written.
+    """
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["rank", "scene", "row", "col", "height", "width", *columns])
+    for number, (place, *values) in enumerate(zip(places, *columns.values(), strict=True), 1):
+        own = place.window
+        rows.writerow([number, place.name, own.row, own.col, own.height, own.width, *values])
+    write_whole(path, text.getvalue().encode())
+
+
+def write_squares(places: Sequence[Place], columns: Columns, path: Path) -> None:
+    """Write a GeoPackage with a layer of the file's name, a square a place.
+
+    Raises:
+        ModuleNotFoundError: a package of the extra `vectors` is not installed.
+        DatasetError: a place has no coordinates in EPSG:4326.
+        SegmenterError: the file cannot be written.
+    """
+    import shapely
+
+    from segmenter.extras.vectors.library import pyogrio
+    from segmenter.extras.vectors.writing import FAULTS, file_aside
+
+    crs = _common_crs(places)
+    squares = shapely.polygons([_corners(place, crs) for place in places]) if places else []
+    fields = {
+        "rank": np.arange(1, len(places) + 1),
+        "scene": _texts([place.name for place in places]),
+        **{name: _values(values) for name, values in columns.items()},
+    }
+    if crs is None:  # which is how the images are
+        warnings.filterwarnings("ignore", message="'crs' was not provided")
+    with file_aside(path) as aside:
+        try:
+            pyogrio.raw.write(
+                str(aside),
+                np.array(shapely.to_wkb(squares), object),
+                list(fields.values()),
+                list(fields),
+                layer=path.stem,
+                driver="GPKG",
+                geometry_type="Polygon",
+                crs=None if crs is None else crs.to_wkt(),
+            )
+        except FAULTS as error:
+            raise OSError(str(error)) from None
+
+
+def _values(values: Sequence[Any]) -> NDArray[Any]:
+    return _texts(values) if any(isinstance(value, str) for value in values) else np.asarray(values)
+
+
+def _texts(values: Sequence[str]) -> NDArray[Any]:
+    return np.array([*values, None], object)[:-1]
+
+
+def _common_crs(places: Sequence[Place]) -> Any:
+    """Return the CRS of all images; EPSG:4326 if they have several; None if they have none."""
+    systems = [place.info.crs for place in places]
+    if all(same_ground(crs, systems[0]) for crs in systems):
+        return systems[0] if systems else None
+    return crs_of(_DEGREES)
+
+
+def _corners(place: Place, crs: Any) -> NDArray[np.float64]:
+    """Return the (4, 2) corners of a place.
+
+    Raises:
+        DatasetError: they have no coordinates in EPSG:4326.
+    """
+    own, move = place.window, place.info.transform
+    rows, cols = (own.row, own.row_stop), (own.col, own.col_stop)
+    pixels = np.array([(cols[i], rows[j]) for i, j in ((0, 0), (1, 0), (1, 1), (0, 1))], np.float64)
+    if move is None:
+        return pixels * (1, -1)
+    placed = pixels @ np.array([[move.a, move.d], [move.b, move.e]]) + (move.c, move.f)
+    to = None if same_ground(place.info.crs, crs) else between(place.info.crs, crs)
+    placed = placed if to is None else to(placed)
+    if not np.isfinite(placed).all():
+        raise DatasetError(f"{place.info.path}: has pixels without longitude and latitude; cut them off")
+    return placed

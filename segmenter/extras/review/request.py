@@ -1,0 +1,29 @@
+"""Options of `segmenter review`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from segmenter.base.errors import ConfigError
+from segmenter.base.options import option, positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReviewRequest:
+    """Options of a review."""
+
+    output: Path = option(Path("review"), "folder to write (default: review)", "FOLDER")
+    cell: int = option(32, "side of squares (default: 32)", "PX", read=positive(int))
+    most: int = option(200, "findings (default: 200)", "N", read=positive(int))
+    points: int = option(50, "places to label (default: 50)", "N", read=positive(int))
+    apart: int = option(256, "between places (default: 256)", "PX", read=positive(int))
+    insist: bool = option(False, "take other pixel types or units")
+    overwrite: bool = option(False, "replace results")
+
+    def __post_init__(self) -> None:
+        if self.cell < _LEAST_CELL:
+            raise ConfigError(f"--cell: expected at least {_LEAST_CELL} pixels, got {self.cell}")
+
+
+_LEAST_CELL = 8

@@ -1,0 +1,201 @@
+"""Places in images without labels where the next label teaches most.
+
+The score of a cell is its doubt (entropy of the mean probabilities) plus the disagreement of the folds, times
+the weight of the classes that the models see there: 1 / √ of a class's share of the training tiles, 1 in the
+mean of these tiles. Places are taken greedily by score, at least a distance apart in one image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from segmenter.base.terminal import no_bar, warn
+from segmenter.extras.review.committee import Committee, entropy
+from segmenter.extras.review.held_out import tiling_of
+from segmenter.extras.review.places import Place
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.labels import IGNORE
+from segmenter.inference.events import Failed, Finished, Mapped
+from segmenter.inference.fit import check_fit
+from segmenter.inference.predictor import classify_all
+from segmenter.mapping.request.inputs import find_inputs
+from segmenter.raster import Raster, RasterInfo, open_raster
+from segmenter.runs.ensemble import AnyRun, joined
+from segmenter.runs.origin import load_origin
+from segmenter.runs.run import Run
+
+_LEAST_SHARE = 1e-4
+"""Share of a class that no training tile holds."""
+_NAMED, _MUCH = 3, 0.1
+"""Classes that are named of a place: at most, and the least share of it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Spot:
+    """A place to label.
+
+    Attributes:
+        score, doubt, disagreement: as in this module's docstring, means over the cell.
+        likely: the classes that the models see there, the most frequent first.
+    """
+
+    place: Place
+    score: float
+    doubt: float
+    disagreement: float
+    likely: tuple[int, ...]
+
+
+@dataclass(eq=False)
+class _ImageJob:
+    """An image to be mapped; see `inference.events.Job`."""
+
+    run: AnyRun
+    path: Path
+    side: int
+    insist: bool
+    part: None = None
+    columns: None = None
+    done_rows: int = 0
+    abandoned: bool = False
+    info: RasterInfo | None = None
+    sums_BV: NDArray[np.float64] | None = None
+
+    def open(self) -> AbstractContextManager[Raster]:
+        raster = open_raster(self.path, self.run.bands)
+        raster.mean_C = self.run.mean_C
+        for line in check_fit(self.run, raster, raster.extent, insist=self.insist):
+            warn(f"{self.path}: {line}")
+        self.info = raster.info
+        return raster
+
+    def cells(self) -> tuple[int, int]:
+        """Return the numbers of rows and columns of cells."""
+        assert self.info is not None, "opened"
+        size = self.info.size
+        return -(-size.height // self.side), -(-size.width // self.side)
+
+    def add(self, event: Mapped[_ImageJob]) -> None:
+        """Add a window's pixels to the sums of the cells: pixels, doubt, disagreement, probabilities."""
+        probabilities = event.prediction.probabilities
+        assert probabilities is not None, "as wanted"
+        down, across = self.cells()
+        if self.sums_BV is None:
+            self.sums_BV = np.zeros((down * across, probabilities.shape[-1] + 2))
+        seen = event.ids != IGNORE
+        rows, cols = (
+            np.arange(start, start + length) // self.side
+            for start, length in (
+                (event.window.row, event.window.height),
+                (event.window.col, event.window.width),
+            )
+        )
+        cell = (rows[:, None] * across + cols)[seen]
+        values = probabilities[seen]
+        # float16 holds multiples of 2⁻²⁴: their sums are exact, in any order of the windows.
+        doubt = entropy(values[:, :-1].astype(np.float32)).astype(np.float16)
+        first, last = (int(cell.min()), int(cell.max()) + 1) if len(cell) else (0, 0)
+        sums = partial(np.bincount, cell - first, minlength=last - first)
+        each = [np.ones(len(cell)), doubt, values[:, -1], *values[:, :-1].T]
+        self.sums_BV[first:last] += np.stack([sums(weights=value) for value in each], axis=1)
+
+
+def class_weights(runs: Sequence[Run]) -> NDArray[np.float64]:
+    """Return the weight of each class: 1 / √ of its share of the training tiles, 1 in their mean."""
+    names = runs[0].classes.names
+    origins = [load_origin(run.path) for run in runs]
+    pixels = np.array([sum(o.pixels.get(name, 0) for o in origins if o) for name in names], np.float64)
+    if not pixels.sum():
+        warn(f"{runs[0].path}: does not say how many pixels each class has; all classes weigh the same")
+        return np.ones(len(names))
+    shares = pixels / pixels.sum()
+    weights = 1 / np.sqrt(np.maximum(shares, _LEAST_SHARE))
+    found: NDArray[np.float64] = weights / (shares * weights).sum()
+    return found
+
+
+def spots(
+    runs: Sequence[Run], images: Sequence[str], side: int, points: int, apart: int, *, insist: bool = False
+) -> list[Spot]:
+    """Return the places where a label teaches most, the first teaches most.
+
+    Args:
+        images: files, folders or globs.
+        side: of a cell in pixels.
+        points: number of places at most.
+        apart: least distance of two places of one image in pixels.
+        insist: take images of another type or unit than in training.
+
+    Raises:
+        DatasetError: an input matches no image.
+        RasterError: an image cannot be read, or does not fit the runs.
+    """
+    run, weights_K = joined(runs), class_weights(runs)
+    paths = find_inputs(images).files
+    predict = Committee.of(runs)
+    found: list[Spot] = []
+    with tqdm(total=len(paths), unit="image", desc="images", disable=no_bar()) as bar:
+        jobs = (_ImageJob(run, path, side, insist) for path in paths)
+        for event in classify_all(jobs, tiling_of(run, predict), predict):
+            if isinstance(event, Failed):
+                raise event.error
+            if isinstance(event, Mapped):
+                event.job.add(event)
+            elif isinstance(event, Finished):
+                bar.update()
+                found = _best([*found, *_of_image(event.job, weights_K, points, apart)], points)
+    return found
+
+
+def _best(found: Iterable[Spot], points: int) -> list[Spot]:
+    def order(spot: Spot) -> tuple[float, str, int, int]:
+        return -spot.score, spot.place.name, spot.place.window.row, spot.place.window.col
+
+    return sorted(found, key=order)[:points]
+
+
+def _of_image(job: _ImageJob, weights_K: NDArray[np.float64], points: int, apart: int) -> Iterator[Spot]:
+    """Yield an image's best places, at least `apart` pixels from each other."""
+    if job.sums_BV is None or job.info is None:
+        return
+    sums = job.sums_BV / job.side**2  # a smaller cell, or one with less data, teaches less
+    teaching_B = (sums[:, 1] + sums[:, 2]) * (sums[:, 3:] @ weights_K) / np.maximum(sums[:, 0], 1e-9)
+    for cell in spread(teaching_B, job.cells()[1], points, apart / job.side):
+        doubt, disagreement, *shares = (sums[cell, 1:] / max(sums[cell, 0], 1e-9)).tolist()
+        likely = [
+            k for k in np.argsort(-np.array(shares), kind="stable")[:_NAMED].tolist() if shares[k] > _MUCH
+        ]
+        place = Place(job.path.name, job.info, _window(cell, job.info.size, job.side))
+        yield Spot(place, float(teaching_B[cell]), doubt, disagreement, tuple(likely))
+
+
+def spread(score_B: NDArray[np.float64], across: int, count: int, apart: float) -> list[int]:
+    """Return cells by score, each at least a distance from those before it; cells of score 0 are none.
+
+    Args:
+        score_B: score of each cell, row by row.
+        across: cells in a row.
+        count: number of cells at most.
+        apart: least distance of two cells, in cells.
+    """
+    taken: list[int] = []
+    for cell in np.argsort(-score_B, kind="stable").tolist():
+        if len(taken) == count or score_B[cell] <= 0:
+            break
+        here = np.array(divmod(cell, across))
+        if all(np.hypot(*(here - divmod(other, across))) >= apart for other in taken):
+            taken.append(cell)
+    return taken
+
+
+def _window(cell: int, size: Size, side: int) -> Window:
+    row, col = (number * side for number in divmod(cell, -(-size.width // side)))
+    return Window(row, col, side, side).intersection(Window.of(size))

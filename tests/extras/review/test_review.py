@@ -1,0 +1,300 @@
+"""Review: spoiled labels come first, whatever the windows and the order of scenes; places to label next."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from datasets.commands.review import main
+from segmenter.base.errors import ConfigError, DatasetError, OutputError, SegmenterError
+from segmenter.extras.review import committee, held_out, page, teaching
+from segmenter.extras.review.findings import Finding, findings
+from segmenter.extras.review.request import ReviewRequest
+from segmenter.grid.labels import IGNORE, ClassMap
+from segmenter.grid.scenes import Dataset, Scene, Split
+from segmenter.inference.prediction import ExtraOutputs, Prediction
+from segmenter.model.receptive_field import NetworkGeometry
+from tests.helpers.exact_network import fake_load_predictor, fake_run
+from tests.helpers.forbidden import small_files
+from tests.helpers.function_predictor import FunctionPredictor
+from tests.helpers.made_training import made, train
+
+K, RADIUS, SIDE = 4, 2, 16
+STEP = 1000
+"""Pixel value of a class, more for each."""
+Ids = NDArray[np.uint8]
+Make = Callable[..., Path]
+
+
+def model(
+    wanted: ExtraOutputs | None = None, doubtful: int = -1, other: int = 0, **_: Any
+) -> FunctionPredictor:
+    """A model that sees each pixel's class in 5 × 5 pixels, so that borders are doubtful.
+
+    Args:
+        doubtful: a class that it takes for `other` by half.
+    """
+    wanted = wanted or ExtraOutputs()
+
+    def predict(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
+        ids = np.where(valid, image[..., 0] // STEP, K)
+        hot = (ids[..., None] == np.arange(K)).astype(np.float64)
+        if doubtful >= 0:
+            hot[..., other] += hot[..., doubtful] / 2
+            hot[..., doubtful] /= 2
+        padded = np.pad(hot, ((0, 0), (RADIUS, RADIUS), (RADIUS, RADIUS), (0, 0)))
+        views = np.lib.stride_tricks.sliding_window_view(padded, (2 * RADIUS + 1,) * 2, axis=(1, 2))
+        sums = views.sum(axis=(-1, -2)) + 1e-9
+        return Prediction.of_probabilities(
+            (sums / sums.sum(axis=-1, keepdims=True)).astype(np.float32), wanted
+        )
+
+    return FunctionPredictor(predict, wanted, K)
+
+
+@pytest.fixture(autouse=True)
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (held_out, page, committee):
+        monkeypatch.setattr(module, "load_predictor", fake_load_predictor)
+
+
+@pytest.fixture
+def truth(rng: np.random.Generator) -> Ids:
+    """Fields of 24 pixels, of odd size."""
+    return rng.integers(0, K, (9, 11), np.uint8).repeat(24, axis=0).repeat(24, axis=1)[:203, :251]
+
+
+def run_of(classes: ClassMap, window: int = 64, path: str = "fold_1", **of_model: Any) -> Any:
+    run = fake_run(
+        classes,
+        dtype="uint16",
+        band_count=1,
+        path=Path(path),
+        network=NetworkGeometry(1, RADIUS, 100.0),
+        predictor=lambda wanted=None, **_: model(wanted, **of_model),
+    )
+    run.recipe.prediction = SimpleNamespace(window=window, batch=3)
+    return run
+
+
+def scene_of(
+    make: Make, name: str, truth: Ids, label: Ids, split: Split = "validation", **options: Any
+) -> Scene:
+    image = make(f"images/{name}.tif", (truth.astype(np.uint16) * STEP)[..., None], **options)
+    return Scene(name, image, make(f"labels/{name}.tif", label), name, split)
+
+
+def spoiled(truth: Ids, rng: np.random.Generator) -> tuple[Ids, set[tuple[int, int]]]:
+    """A label with four spoiled cells, and their places: swapped, shifted, missing, too coarse."""
+    label = truth.copy()
+    places = [(3, 4), (9, 2), (5, 10), (11, 13)]
+    windows = [(slice(r * SIDE, (r + 1) * SIDE), slice(c * SIDE, (c + 1) * SIDE)) for r, c in places]
+    label[windows[0]] = (truth[windows[0]] + 1) % K
+    for rows, cols in windows[1:]:  # a border through the cell, so that there is something to draw wrongly
+        truth[rows, cols.start : cols.start + SIDE // 2] = 1
+        truth[rows, cols.start + SIDE // 2 : cols.stop] = 2
+        label[rows, cols] = truth[rows, cols]
+    rows, cols = windows[1]
+    label[rows, cols] = np.roll(truth[rows, cols], SIDE // 3, axis=1)
+    rows, cols = windows[2]
+    label[rows, cols][truth[rows, cols] == 2] = 0
+    rows, cols = windows[3]
+    label[rows, cols] = 1
+    return label, set(places)
+
+
+def reviewed(judges: Any, classes: int = K, most: int = 200) -> list[Finding]:
+    return findings(list(held_out.judged(judges, SIDE)), classes, most)
+
+
+def told(found: list[Finding]) -> list[Any]:
+    return [(f.of.scene.name, f.window, f.label, f.likely, f.sure, f.wrong, f.share) for f in found]
+
+
+def test_spoiled_labels_come_first_in_any_windows_and_order(
+    make_geotiff: Make, make_classes: Callable[..., ClassMap], truth: Ids, rng: np.random.Generator
+) -> None:
+    classes = make_classes(K)
+    label, places = spoiled(truth, rng)
+    right = truth[::-1].copy()
+    scenes = (
+        scene_of(make_geotiff, "wrong", truth, label),
+        scene_of(make_geotiff, "right", right, right),
+    )
+    told_of = []
+    for window, order in ((64, 1), (33, 1), (512, -1)):
+        run = run_of(classes, window)
+        dataset = Dataset("made", Path(), scenes[::order], classes)
+        found = reviewed(held_out.judges_of([run], lambda _, dataset=dataset: dataset))
+        told_of.append(told(found))
+    assert told_of[0] == told_of[1] == told_of[2]
+    first = {(f.of.scene.name, f.window.row // SIDE, f.window.col // SIDE) for f in found[: len(places)]}
+    assert first == {("wrong", *place) for place in places}
+    swapped = next(f for f in found if (f.window.row, f.window.col) == (3 * SIDE, 4 * SIDE))
+    assert (swapped.likely + 1) % K == swapped.label
+    assert all(found[len(places) - 1].sure > 2 * each.sure for each in found[len(places) :])
+
+
+def test_ignored_pixels_and_nodata_count_nowhere(
+    make_geotiff: Make, make_classes: Callable[..., ClassMap], truth: Ids
+) -> None:
+    classes = make_classes(K, ignored=(9,))
+    label, image = (truth + 1) % K, truth.copy()
+    label[:50] = 9
+    masks = np.full(truth.shape, 255, np.uint8)
+    masks[100:, :40] = 0
+    scene = scene_of(make_geotiff, "one", image, label, masks=masks)
+    dataset = Dataset("made", Path(), (scene,), classes)
+    (one,) = held_out.judged(held_out.judges_of([run_of(classes)], lambda _: dataset), SIDE)
+    counted = (label != 9) & (masks > 0)
+    assert one.sums.pixels_P.sum() == counted.sum()
+    by_cell = np.bincount(one.sums.cell_P, one.sums.pixels_P, one.cells.across * 13)
+    assert [int(n) for n in by_cell] == [
+        int(counted[one.cells.window(cell).slices()].sum()) for cell in range(len(by_cell))
+    ]
+
+
+def test_each_scene_is_judged_by_the_fold_that_did_not_learn_from_it(
+    make_geotiff: Make, make_classes: Callable[..., ClassMap], truth: Ids
+) -> None:
+    classes = make_classes(K)
+    a, b, test = (
+        scene_of(make_geotiff, name, truth, truth, split)
+        for name, split in (("a", "validation"), ("b", "validation"), ("test", "test"))
+    )
+    runs = [run_of(classes, path="fold_1"), run_of(classes, path="fold_2")]
+    of_fold: dict[int, Any] = {id(run.recipe): scene for run, scene in zip(runs, (a, b), strict=True)}
+
+    def load(recipe: Any) -> Dataset:
+        rest = tuple(replace(scene, split="train") for scene in (a, b) if scene != of_fold[id(recipe)])
+        return Dataset("made", Path(), (of_fold[id(recipe)], *rest, test), classes)
+
+    judges = held_out.judges_of(runs, load)  # type: ignore[arg-type]
+    names = [(judge.run.path.name, [scene.name for scene in judge.scenes]) for judge in judges]
+    assert names == [("fold_1", ["a", "test"]), ("fold_2", ["b"])]
+    unlabelled = Dataset("made", Path(), (replace(a, label=None), replace(b, split="train")), classes)
+    with pytest.raises(DatasetError):
+        held_out.judges_of(runs, lambda _: unlabelled)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("crs", ["EPSG:25833", None])
+def test_files_hold_the_findings_and_nothing_is_half_written(
+    make_geotiff: Make,
+    make_classes: Callable[..., ClassMap],
+    truth: Ids,
+    rng: np.random.Generator,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    crs: str | None,
+) -> None:
+    pyogrio = pytest.importorskip("pyogrio")
+    label, _ = spoiled(truth, rng)
+    classes = make_classes(K)
+    dataset = Dataset("made", Path(), (scene_of(make_geotiff, "one", truth, label, crs=crs),), classes)
+    monkeypatch.setattr(held_out, "runs_of", lambda _: [run_of(classes)])
+    monkeypatch.setattr("datasets.load_dataset", lambda _: dataset)
+    output = tmp_path / "out"
+    arguments = ["run", "--output", str(output), "--cell", str(SIDE), "--most", "3"]
+    with small_files(1000), pytest.raises(OutputError):
+        main(arguments)
+    assert [path.name for path in output.iterdir()] in ([], ["review.csv"])
+    assert main([*arguments, "--overwrite"]) == 0
+    assert sorted(path.name for path in output.iterdir()) == ["review.csv", "review.gpkg", "review.html"]
+    rows = list(csv.DictReader((output / "review.csv").read_text().splitlines()))
+    meta, _, wkb, values = pyogrio.raw.read(output / "review.gpkg")
+    assert [int(row["rank"]) for row in rows] == [1, 2, 3] == list(values[0])
+    assert [row["label"] for row in rows] == list(values[list(meta["fields"]).index("label")])
+    import shapely
+
+    row, col = int(rows[0]["row"]), int(rows[0]["col"])
+    box = shapely.from_wkb(wkb[0]).bounds
+    if crs is None:
+        assert box == (col, -row - SIDE, col + SIDE, -row)
+    else:
+        assert box == pytest.approx(
+            (368000 + col / 2, 5808000 - row / 2 - 8, 368008 + col / 2, 5808000 - row / 2)
+        )
+    assert (output / "review.html").read_text().count("<img ") == 9
+    with pytest.raises(SegmenterError):
+        main(arguments)
+
+
+def test_the_next_label_is_where_folds_doubt_rare_classes_and_places_keep_their_distance(
+    make_geotiff: Make, make_classes: Callable[..., ClassMap], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    classes = make_classes(K)
+    ids = np.zeros((130, 175), np.uint8)
+    ids[16:64, 16:112] = 3
+    masks = np.full(ids.shape, 255, np.uint8)
+    masks[64:, 100:] = 0
+    images = [make_geotiff("many/one.tif", (ids.astype(np.uint16) * STEP)[..., None], masks=masks)]
+    plain = make_geotiff("many/plain.tif", np.zeros((65, 33, 1), np.uint16))
+    pixels = dict(zip(classes.names, (1000, 1000, 1000, 10), strict=True))
+    monkeypatch.setattr(teaching, "load_origin", lambda _: SimpleNamespace(pixels=pixels))
+    doubting = [run_of(classes, w, doubtful=3, other=k) for w, k in ((40, 0), (40, 1))]
+    monkeypatch.setattr(teaching, "joined", lambda runs: runs[0])
+    where = [str(images[0].parent)]
+    found = teaching.spots(doubting, where, SIDE, 4, 2 * SIDE, insist=True)
+    assert [spot.place.name for spot in found[:2]] == ["one.tif"] * 2
+    for spot in found[:2]:
+        assert (ids[spot.place.window.slices()] == 3).all(), "the only thing that they doubt"
+        assert 3 in spot.likely
+        assert spot.disagreement > 0
+    corners = [
+        (spot.place.window.row, spot.place.window.col) for spot in found if spot.place.name == "one.tif"
+    ]
+    gaps = [np.hypot(a[0] - b[0], a[1] - b[1]) for i, a in enumerate(corners) for b in corners[:i]]
+    assert min(gaps) >= 2 * SIDE
+    other = [run_of(classes, 96, doubtful=3, other=k) for k in (0, 1)]
+    again = teaching.spots(other, where, SIDE, 4, 2 * SIDE, insist=True)
+    told = [[(spot.place.name, spot.place.window, spot.score) for spot in each] for each in (found, again)]
+    assert told[0] == told[1], "whatever the windows"
+    assert teaching.class_weights(doubting)[3] > 5 * teaching.class_weights(doubting)[0]
+    assert plain.exists()
+
+
+def test_spread_takes_the_best_first_and_leaves_out_what_is_near() -> None:
+    score = np.array([5.0, 4, 3, 2, 0, 1, 0, 0, 6], np.float64)
+    assert teaching.spread(score, 3, 9, 1) == [8, 0, 1, 2, 3, 5]
+    assert teaching.spread(score, 3, 9, 1.5) == [8, 0, 2]
+    assert teaching.spread(score, 3, 2, 1.5) == [8, 0]
+
+
+def test_disagreement_is_what_the_mean_hides() -> None:
+    sure = np.array([[1.0, 0], [0, 1]], np.float32)
+    assert committee.with_disagreement([sure, sure])[:, 2] == pytest.approx(0, abs=1e-6)
+    assert committee.with_disagreement([sure, sure[::-1]])[:, 2] == pytest.approx(1, abs=1e-6)
+    half = np.full((1, 2), 0.5, np.float32)
+    assert committee.with_disagreement([half, half])[0].tolist() == pytest.approx([0.5, 0.5, 0])
+
+
+def test_a_cell_has_some_pixels() -> None:
+    with pytest.raises(ConfigError):
+        ReviewRequest(cell=7)
+    assert IGNORE == 255
+
+
+@pytest.mark.slow
+def test_folds_of_a_training_review_their_labels_and_choose_places(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    recipe, run = made(tmp_path / "data"), tmp_path / "run"
+    train(recipe, "--folds", "2", "--run", str(run), "--set", "training.epochs=2")
+    output, images = tmp_path / "out", str(tmp_path / "data" / "images")
+    assert main([str(run), "--output", str(output), "--cell", "16"]) == 0
+    assert (
+        main([str(run), "--output", str(output), "--cell", "16", "--unlabelled", images, "--points", "3"])
+        == 0
+    )
+    rows = list(csv.DictReader((output / "next.csv").read_text().splitlines()))
+    assert len(rows) == 3
+    assert all(float(row["score"]) > 0 for row in rows)
