@@ -102,7 +102,10 @@ def _files(request: ReviewRequest, stem: str, endings: Sequence[str]) -> dict[st
     Raises:
         SegmenterError: a file exists, or cannot be written.
     """
-    make_folder(request.output)
+    try:
+        make_folder(request.output)
+    except OSError as error:
+        raise SegmenterError(f"{request.output}: cannot make this folder: {error.strerror}") from None
     files = {}
     for ending in endings:
         path = request.output / f"{stem}{ending}"
