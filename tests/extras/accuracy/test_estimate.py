@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from segmenter.extras.accuracy.__main__ import main
 from segmenter.extras.accuracy.estimators import Figure
 from segmenter.extras.accuracy.units import unit_for, with_interval
 from segmenter.raster import RasterSpec, write_raster
+from tests.helpers.geopackage import changed
 
 ROOT = Path(__file__).parents[3]
 POINTS = (
@@ -183,32 +183,22 @@ def drawn(tmp_path: Path) -> Path:
     )
     path = tmp_path / "p.gpkg"
     assert main(["sample", str(tmp_path / "a.tif"), "--points", "60", "--output", str(path)]) == 0
-    edited(path, "update points set reference = mapped")
+    changed(path, "update points set reference = mapped")
     return path
 
 
-def edited(path: Path, *statements: str) -> None:
-    """Change a GeoPackage without GDAL; its triggers name functions that SQLite does not have."""
-    with sqlite3.connect(path) as file:
-        for name in ("ST_IsEmpty", "ST_MinX", "ST_MaxX", "ST_MinY", "ST_MaxY"):
-            file.create_function(name, 1, lambda _: 0)
-        for statement in statements:
-            file.execute(statement)
-    file.close()
-
-
 def test_unlabelled_and_removed_points_are_left_out_and_counted(drawn: Path, capsys: Any) -> None:
-    edited(
+    changed(
         drawn, "update points set reference = null where fid < 5", "delete from points where fid in (9, 11)"
     )
-    edited(drawn, "update points set reference = '  ' where fid = 20")
+    changed(drawn, "update points set reference = '  ' where fid = 20")
     found = estimated(capsys, drawn)
     assert (found["points"], found["unlabelled"]) == (53, 7)
     assert found["overall"]["value"] == pytest.approx(1)
 
 
 def test_a_class_that_no_point_shows_is_said(drawn: Path, capsys: Any) -> None:
-    edited(drawn, "update points set reference = 'water' where reference = 'road'")
+    changed(drawn, "update points set reference = 'water' where reference = 'road'")
     found = estimated(capsys, drawn)
     road = found["classes"][2]
     assert road["producers"] is None
@@ -242,7 +232,7 @@ def test_strata_of_another_table_replace_those_of_the_file(drawn: Path, table: A
     ],
 )
 def test_mistakes_in_a_geopackage_end_in_one_line(drawn: Path, statement: str) -> None:
-    edited(drawn, statement)
+    changed(drawn, statement)
     with pytest.raises(DatasetError) as raised:
         main(["estimate", str(drawn)])
     assert raised.value.exit_code == 2

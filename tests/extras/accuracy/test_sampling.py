@@ -21,6 +21,7 @@ from segmenter.evaluation.figures import stretched
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE
 from segmenter.raster import RasterSpec, raster_info, write_raster
+from tests.helpers.geopackage import changed
 
 pytest.importorskip("pyogrio", reason="the package pyogrio is not here: pip install -e '.[vectors]'")
 import pyogrio
@@ -81,11 +82,10 @@ def sampled(*words: Any) -> dict[str, dict[str, NDArray[Any]]]:
 def labelled(path: Path, truth: Callable[[str, int, int], str | None]) -> None:
     """Fill the field `reference` of all points."""
     with sqlite3.connect(path) as file:
-        for name in ("ST_IsEmpty", "ST_MinX", "ST_MaxX", "ST_MinY", "ST_MaxY"):
-            file.create_function(name, 1, lambda _: 0)
-        for fid, name, row, col in file.execute("select fid, map, row, col from points").fetchall():
-            file.execute("update points set reference = ? where fid = ?", (truth(name, row, col), fid))
+        points = file.execute("select fid, map, row, col from points").fetchall()
     file.close()
+    values = [(truth(name, row, col), fid) for fid, name, row, col in points]
+    changed(path, *(("update points set reference = ? where fid = ?", pair) for pair in values))
 
 
 def estimated(capsys: Any, *words: Any) -> Any:
