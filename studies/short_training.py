@@ -64,7 +64,7 @@ def device() -> str:
 
 
 def device_model() -> str:
-    """What the device is: the card's model, or CPU."""
+    """Return the model of the card that trains, or CPU."""
     import tensorflow as tf
 
     for gpu in tf.config.list_physical_devices("GPU"):

@@ -145,6 +145,8 @@ def sampling(draft: Draft) -> Iterator[Choice]:
 def batch(draft: Draft) -> Iterator[Choice]:
     """Take the smallest batch at which classes force hardly any repeats, with steps enough, if parts fit.
 
+    If none of these holds all classes, take the next larger one that does.
+
     From docs/settings.md: 8 below 2,000 tiles, 16 to 64 above; at least 8 steps an epoch.
     """
     count, cards, names = len(draft.index), max(1, len(draft.cards)), draft.dataset.classes.names
@@ -155,6 +157,8 @@ def batch(draft: Draft) -> Iterator[Choice]:
     held = {b: _repeats(draft, b) for b in _BATCHES if least <= b <= most}
     free = [b for b, repeats in held.items() if repeats <= _FEW_REPEATS * count]
     chosen = (free or [min(held, key=lambda b: (held[b], b))] if held else [min(least, most)])[0]
+    if math.isinf(_repeats(draft, chosen)):  # too small for all classes
+        chosen = next((b for b in _BATCHES if b > chosen and math.isfinite(_repeats(draft, b))), chosen)
     chosen = -(-chosen // cards) * cards
     holds_N = draft.index.counts_NK[:, draft.rarest] >= draft.recipe.sampling.min_pixels
     rare = f"{names[draft.rarest]} is in {holds_N.sum()} of {counted(count, 'tile')}"

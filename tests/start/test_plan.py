@@ -167,6 +167,19 @@ def test_turns_and_hue_only_where_they_make_sense(
     assert "augmentation.hue" not in above
 
 
+def test_a_step_has_places_for_all_classes(
+    tensorflow: ModuleType, tmp_path: Path, make_geotiff: Callable[..., Path]
+) -> None:
+    """Few tiles of one class each: eight steps an epoch would leave four tiles a step."""
+    for i in range(24):
+        label = np.full((67, 71), i % 12, np.uint8)
+        image = np.stack([label * 18 + 20, 250 - label], axis=-1).astype(np.uint16)
+        make_geotiff(f"images/s{i}x.tif", image, crs=None)
+        make_geotiff(f"labels/s{i}x.tif", label, crs=None)
+    dataset = given(tmp_path, "abcdefghijkl")
+    assert values(plan(dataset, HERE))["training.global_batch"] == 16
+
+
 def test_cards_that_are_not_here_are_planned_for(tensorflow: ModuleType, scenes: Callable[..., Path]) -> None:
     dataset = given(scenes([f"s{i}x" for i in range(9)], (97, 131), dtype="uint16"), "abc")
     four = values(plan(dataset, Request(None, (11, 11, 11, 11), "planned")))
