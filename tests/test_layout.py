@@ -49,7 +49,7 @@ EXTRAS = {
     "parameter_servers": "config devices model runs training",
     "unequal_cards": "config devices model runs training",
     "tpu": "config devices",
-    "strategies": "config devices",
+    "strategies": "config devices runs",
 }
 """Extra → the rooms of the core that it may import. The core imports none of them."""
 
@@ -253,6 +253,11 @@ def test_modules_have_no_circle() -> None:
 def test_the_package_is_listed_on_one_screen() -> None:
     names = {path.name for path in (ROOT / "segmenter").iterdir() if not path.name.startswith("__pycache__")}
     assert len(names) <= 20
+
+
+def test_no_module_imports_more_than_25_of_ours() -> None:
+    many = {name: len(imports) for name, imports in WITH_TYPES.items() if len(imports & set(OURS)) > 25}
+    assert many == {}
 
 
 def test_the_library_never_imports_the_datasets_nor_the_scripts() -> None:

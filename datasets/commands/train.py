@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 from segmenter.base.errors import run_tool
 from segmenter.base.invocation import ToolParser, invocation, recipes_hint
 from segmenter.base.machine import keep_freed_memory
-from segmenter.base.terminal import enduring_output, say, words_aside
+from segmenter.base.terminal import enduring_output, words_aside
 
 if TYPE_CHECKING:
     from segmenter.config.recipe import Recipe
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from segmenter.runs.resume import Checkpoint
     from segmenter.training.beginning.fine_tuning import Source
     from segmenter.training.ending import Outcome
-    from segmenter.training.prepare import Tiles
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -200,7 +199,7 @@ def _train(
         tiles = prepare_tiles(recipe, dataset)
 
     # ------------------------------------------------- worker processes, before TensorFlow is imported
-    from segmenter.extras.strategies import cards_expected
+    from segmenter.extras.strategies import cards_expected, shared_out
     from segmenter.tiles.feeding.processes import worker_processes
 
     cards = cards_expected(recipe.distribution, given.logical_devices, watch)
@@ -208,7 +207,8 @@ def _train(
     with worker_processes(recipe, *tiles.image_form, cards, count) as workers:
         # ----------------------------------------------------------------- devices, then training
         devices = _devices(given, recipe, cluster, watch)
-        devices = _shared_out(devices, recipe, tiles, len(dataset.classes), path if checkpoint else None)
+        resumed = path if checkpoint else None
+        devices = shared_out(devices, recipe, tiles.image_form, len(dataset.classes), resumed)
         from segmenter.training.start import start_training
 
         return start_training(
@@ -255,24 +255,4 @@ def _devices(
     devices = make_devices(config, logical, cluster, watch)
     if devices.names[0].startswith("CPU"):
         keep_freed_memory()
-    return devices
-
-
-def _shared_out(
-    devices: Devices, recipe: Recipe, tiles: Tiles, classes: int, resumed: Path | None
-) -> Devices:
-    """Return the devices with their number of tiles in a step; print a table.
-
-    Args:
-        resumed: run to resume, whose measured shares are kept.
-    """
-    from segmenter.devices.strategy import describe
-    from segmenter.runs.run import load_run
-
-    if recipe.distribution.shares is not None:
-        from segmenter.extras.unequal_cards.measured import share_out
-
-        known = None if resumed is None else load_run(resumed).shares
-        devices = share_out(devices, recipe, tiles.image_form, classes, known)
-    say(describe(devices, recipe.training.global_batch, recipe.training.precision))
     return devices

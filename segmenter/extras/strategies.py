@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from segmenter.base.terminal import say
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.setup import gpus_expected
 
 if TYPE_CHECKING:
+    from segmenter.config.recipe import Recipe
     from segmenter.devices.machines.cluster import Cluster
     from segmenter.devices.strategy import Devices
     from segmenter.extras.parameter_servers.control import Watch
@@ -43,6 +46,27 @@ def make_devices(
         from segmenter.extras.unequal_cards.shares import with_given
 
         return with_given(devices, config.shares)
+    return devices
+
+
+def shared_out(
+    devices: Devices, recipe: Recipe, form: tuple[int, str], classes: int, resumed: Path | None
+) -> Devices:
+    """Return the devices with their number of tiles in a step; print a table.
+
+    Args:
+        form: number of bands and pixel type of the images.
+        resumed: run to resume, whose measured shares are kept.
+    """
+    from segmenter.devices.strategy import describe
+
+    if recipe.distribution.shares is not None:
+        from segmenter.extras.unequal_cards.measured import share_out
+        from segmenter.runs.run import load_run
+
+        known = None if resumed is None else load_run(resumed).shares
+        devices = share_out(devices, recipe, form, classes, known)
+    say(describe(devices, recipe.training.global_batch, recipe.training.precision))
     return devices
 
 
