@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -21,12 +20,12 @@ from segmenter.base.errors import (
     DatasetError,
     SegmenterError,
     plain,
-    run_script,
+    run_tool,
 )
 from segmenter.base.files import check_writable
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.options import add_options, positive
-from segmenter.base.terminal import enduring_output, words_aside
+from segmenter.base.terminal import enduring_output, say, words_aside
 from segmenter.extras.dask.options import ClusterOptions, taken_from
 from segmenter.grid.scenes import SPLITS
 
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 
 _ABOUT = "Check, pack or make a dataset, tell its class coverage, or stitch a scene."
 _LARGEST_BATCH = 65_536
+_STDOUT = Path("-")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,7 +82,14 @@ def _parser() -> ToolParser:
         "--run", type=Path, metavar="DIR", dest="run_dir", help="a run whose steps to set beside the plan"
     )
     coverage.add_argument("--report", type=Path, metavar="FILE.html", help="write all of it as one HTML page")
-    coverage.add_argument("--json", type=Path, metavar="FILE.json", help="write all of it as JSON")
+    coverage.add_argument(
+        "--json",
+        type=Path,
+        nargs="?",
+        const=_STDOUT,
+        metavar="FILE.json",
+        help="write all of it as one JSON object; without FILE on stdout, and the usual lines on stderr",
+    )
     add_options(coverage, ClusterOptions)
     coverage.set_defaults(run=_coverage)
 
@@ -174,25 +181,30 @@ def _checked(args: argparse.Namespace, answer: TextIO) -> int:
     try:
         dataset = load_dataset(recipe)
     except MadeFilesError as error:
-        print(error.text(everything=args.all))
+        say(error.text(everything=args.all))
         return EXIT_SOME_FAILED
     with spread_over(cluster, dataset.root) as spread:
         report = check_dataset(dataset, spread=spread)
     readable = not any(finding.kind in ("unreadable", "bands") for finding in report.findings)
     validation_K = report.pixels_PK[SPLITS.index("validation")]
     unmet = list(unmet_demands(recipe, dataset, validation_K, images=readable))
-    print(report.text(everything=args.all, fits=not unmet))
+    say(report.text(everything=args.all, fits=not unmet))
     if args.json:
         reached = {**report.to_dict(), "unmet": [str(error) for error in unmet]}
         print(json.dumps(reached), file=answer, flush=True)
     if unmet:
         for each in unmet[:-1]:
-            print(f"error: {each}", file=sys.stderr)
+            say(f"error: {each}", aside=True)
         raise unmet[-1]
     return 0 if report.clean else EXIT_SOME_FAILED
 
 
 def _coverage(args: argparse.Namespace) -> int:
+    with words_aside(args.json == _STDOUT) as answer:
+        return _diagnosed(args, answer)
+
+
+def _diagnosed(args: argparse.Namespace, answer: TextIO) -> int:
     from segmenter.base.files import write_whole
     from segmenter.diagnosis import diagnose, table
     from segmenter.extras.dask.spread import spread_over
@@ -203,7 +215,8 @@ def _coverage(args: argparse.Namespace) -> int:
 
     recipe, cluster = _recipe(args)
     batches = _batches(args.batch, recipe.training.global_batch)
-    for path in filter(None, (args.json, args.report)):  # before any work is done
+    files = [path for path in (args.json, args.report) if path not in (None, _STDOUT)]
+    for path in files:  # before any work is done
         check_writable(path)
     if args.json and args.report and args.json.resolve() == args.report.resolve():
         raise SegmenterError(
@@ -213,24 +226,27 @@ def _coverage(args: argparse.Namespace) -> int:
     if not dataset.of(args.split):
         raise DatasetError(f"{dataset.root}: expected scenes of the split {args.split}, there are none")
     for file, reason in dataset.unused:
-        print(plain(f"left out: {file}: {reason}"))
+        say(plain(f"left out: {file}: {reason}"))
     for note in dataset.notes:
-        print(plain(note))
+        say(plain(note))
     with spread_over(cluster, dataset.root) as spread:
         built = build_index(dataset, args.split, recipe.tiles, spread=spread)
     index = with_scales(built, dataset, recipe)
     diagnosis = diagnose(recipe, dataset, index, batches, args.run_dir)
-    print(table(diagnosis, everything=args.all))
+    say(table(diagnosis, everything=args.all))
     if not args.all:
-        print("--all shows classes, other ways of sampling and what would help; --report draws it all")
-    if args.json:
-        write_whole(args.json, (json.dumps(diagnosis.to_dict(), allow_nan=False) + "\n").encode())
+        say("--all shows classes, other ways of sampling and what would help; --report draws it all")
+    facts = json.dumps(diagnosis.to_dict(), allow_nan=False)
+    if args.json == _STDOUT:
+        print(facts, file=answer, flush=True)
+    elif args.json:
+        write_whole(args.json, f"{facts}\n".encode())
     if args.report:
         from segmenter.diagnosis.report import html_report
 
         write_whole(args.report, html_report(diagnosis).encode())
-    for path in filter(None, (args.json, args.report)):
-        print(plain(f"written: {path}"))
+    for path in files:
+        say(plain(f"written: {path}"))
     return 0
 
 
@@ -244,7 +260,7 @@ def _augmented(args: argparse.Namespace) -> int:
     check_writable(args.output)
     dataset = load_dataset(recipe)
     draw_augmented(recipe, dataset, args.output, tiles=args.tiles, draws=args.draws)
-    print(plain(f"written: {args.output}"))
+    say(plain(f"written: {args.output}"))
     return 0
 
 
@@ -258,7 +274,7 @@ def _pack(args: argparse.Namespace) -> int:
     dataset = load_dataset(recipe)
     with spread_over(cluster, dataset.root) as spread:
         for line in pack_dataset(dataset, spread=spread):
-            print(plain(line))
+            say(plain(line))
     return 0
 
 
@@ -292,7 +308,7 @@ def _make(args: argparse.Namespace) -> int:
         if args.padded_names:
             args.parser.error("--padded-names is for potsdam")
         files = make_naic2020(args.folder, scenes=args.scenes, seed=args.seed, round=args.round or 1, **sized)
-    print(f"{len(files)} scenes in {args.folder}")
+    say(f"{len(files)} scenes in {args.folder}")
     return 0
 
 
@@ -301,10 +317,10 @@ def _stitch(args: argparse.Namespace) -> int:
 
     parts = find_parts(args.pattern)
     size = stitch(parts, args.columns, args.output)
-    print(f"{plain(str(args.output))}: {size} pixels from {len(parts)} parts")
+    say(f"{plain(str(args.output))}: {size} pixels from {len(parts)} parts")
     return 0
 
 
 if __name__ == "__main__":
     with enduring_output():
-        raise SystemExit(run_script(main))
+        raise SystemExit(run_tool(main))

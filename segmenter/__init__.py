@@ -18,8 +18,8 @@ from segmenter.base.version import __version__ as __version__
 if TYPE_CHECKING:
     from segmenter.api.diagnosing import Coverage as Coverage
     from segmenter.api.diagnosing import diagnose as diagnose
-    from segmenter.api.opened import OpenRun as OpenRun
-    from segmenter.api.opened import open_run as open_run
+    from segmenter.api.open_run import OpenRun as OpenRun
+    from segmenter.api.open_run import open_run as open_run
     from segmenter.api.planning import EpochPlan as EpochPlan
     from segmenter.api.planning import RandomBatches as RandomBatches
     from segmenter.api.planning import forecast as forecast
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from segmenter.grid.scenes import Scene as Scene
 
 _HOMES = {
-    "open_run": "api.opened",
-    "OpenRun": "api.opened",
+    "open_run": "api.open_run",
+    "OpenRun": "api.open_run",
     "Maps": "api.results",
     "MapScores": "api.results",
     "MapsError": "api.results",

@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from datasets.commands import TOOLS, main
+from datasets.commands import main
 from datasets.commands import recipes as ready
+from datasets.commands.predict import parse as parse_predict
 from datasets.commands.train import main as train
 from datasets.commands.train import parse_arguments
-from segmenter.api.asked import parse as parse_predict
 from segmenter.base import invocation
 from segmenter.base.errors import ConfigError, DeviceError
+from segmenter.base.invocation import TOOLS
 from segmenter.config.reading import load_recipe
 
 ROOT = Path(__file__).parents[1]
@@ -90,7 +91,7 @@ def test_a_copied_recipe_says_the_same_and_names_what_is_typed(name: str, tmp_pa
     original = ready.ready_made()[name]
     assert load_recipe(copy, []) == load_recipe(original, [])
     text = copy.read_text(encoding="utf-8")
-    assert not [typed for typed in invocation.TOOLS.values() if typed in text]
+    assert not [tool for tool in TOOLS.values() if tool.typed and tool.typed in text]
     if "python train.py" in original.read_text(encoding="utf-8"):
         assert f"segmenter train {copy}" in text
 

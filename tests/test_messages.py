@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as benchmarks
-from segmenter.api.asked import parse
+from datasets.commands.predict import parse
 from segmenter.base import errors
 from segmenter.base.errors import ConfigError, OutputError, SegmenterError, run_script
 

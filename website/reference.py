@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import types
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -17,16 +18,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-import datasets.__main__ as of_datasets
-import segmenter.devices.__main__ as of_devices
-import segmenter.extras.accuracy.__main__ as of_accuracy
-import segmenter.extras.export.request as of_export
-import segmenter.runs.__main__ as of_runs
 from datasets import commands
-from datasets.commands import calibrate, recipes, review, start, train
-from datasets.commands import input as of_input
-from datasets.commands.gpu import command as of_gpu
-from segmenter.api import asked as of_predict
 from segmenter.base.invocation import TOOLS, ToolParser
 from segmenter.base.options import add_options
 from segmenter.config.datasets import DATASET_KINDS
@@ -34,29 +26,9 @@ from segmenter.config.models import MODEL_KINDS
 from segmenter.config.recipe import Recipe
 from segmenter.config.sections import unit_of
 from segmenter.extras.dask.options import ClusterOptions
-from segmenter.extras.vectors import __main__ as vectorise
-from segmenter.model.pretrained import convert
 
 DOCS = Path(__file__).parents[1] / "docs"
 _KINDS = {"dataset": DATASET_KINDS, "model": MODEL_KINDS}
-_PARSERS = {
-    "start": start,
-    "train": train,
-    "predict": of_predict,
-    "calibrate": calibrate,
-    "datasets": of_datasets,
-    "devices": of_devices,
-    "input": of_input,
-    "gpu": of_gpu,
-    "vectorise": vectorise,
-    "accuracy": of_accuracy,
-    "review": review,
-    "export": of_export,
-    "runs": of_runs,
-    "convert-weights": convert,
-    "recipes": recipes,
-}
-"""Tool → module whose `_parser()` reads its words, in the order of `segmenter --help`."""
 _RECIPE = """\
 # Every key of a recipe
 
@@ -182,10 +154,10 @@ def options_page() -> str:
     add_options(shared, ClusterOptions)
     cluster = {action.dest for action in shared._actions}
     parts = [_OPTIONS]
-    for tool, each in commands.TOOLS.items():
-        started = f" (in a clone `{TOOLS[tool]}`)" if tool in TOOLS else ""
-        parts.append(f"## segmenter {tool}\n\n{_sentence(each.about)}{started}\n")
-        parts += _commands(_PARSERS[tool]._parser(), cluster)
+    for name, tool in TOOLS.items():
+        started = f" (in a clone `{tool.typed}`)" if tool.typed else ""
+        parts.append(f"## segmenter {name}\n\n{_sentence(tool.about)}{started}\n")
+        parts += _commands(import_module(tool.module, commands.__name__)._parser(), cluster)
     parts += ["## Options of a cluster\n", *_table(("option", "meaning"), map(_option, shared._actions)), ""]
     return "\n".join(parts).rstrip("\n") + "\n"
 

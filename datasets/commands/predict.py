@@ -2,20 +2,48 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from segmenter.api.asked import Asked, parse
+from segmenter.api.mapping_call import OPTIONS, MappingCall, mapping_call
 from segmenter.base.errors import grouped, run_tool
+from segmenter.base.invocation import ToolParser, invocation
+from segmenter.base.options import add_options
 from segmenter.base.terminal import enduring_output, words_aside
+from segmenter.mapping.request.map_request import GROUPS, MapRequest, parse_runs
 
 if TYPE_CHECKING:
-    from segmenter.mapping.request.map_request import MapRequest
     from segmenter.mapping.request.truth import Images
     from segmenter.mapping.session import Mapped
     from segmenter.runs.ensemble import AnyRun
+
+
+_EPILOG = """\
+outputs
+  One map per input, DIR/STEM.tif: a tiled, compressed GeoTIFF with the CRS, transform and size of the input
+  (of the part, with --bbox or --part), class ids, colours and names of the classes. With a NAIC2020 run,
+  images without georeference give PNGs with the original codes. Inputs of the same stem get longer names.
+  Beside it DIR/STEM.qml and DIR/STEM.tif.aux.xml show its classes by name and colour in QGIS and GDAL.
+  A map appears when it is complete and checked; one that was there before is replaced in that moment.
+
+stopped and gone on
+  The same command again, after whatever end, goes on: maps that are finished are checked and kept, large
+  rasters go on within the file. Maps of a changed input, with another run or other options are made anew.
+  docs/prediction.md has the guarantees.
+
+scores
+  --labels 'truth/{stem}.png' finds each image's label by the image's name without extension; {scene} is that
+  name without a trailing _RGB, _IRRG or _RGBIR, as in 'labels/{scene}_label_noBoundary.tif'. A pattern may
+  hold * and **, and must match one file per image; the {names} of the run's recipe can be used too. A label
+  must lie on its image. --split test takes images and labels from the run's recipe instead. Both write
+  DIR/scores.json (the total, and each scene) and DIR/confusion.png.
+
+exit code
+  0 all done; 1 some inputs failed, the others are done; 2 wrong call; 130 or 143 interrupted.
+"""
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -27,29 +55,29 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Map the requested images, each stage by one call; return the exit code."""
-    asked, as_json = parse(arguments)
+    call, as_json = parse(arguments)
 
     # rasterio and TensorFlow are imported once they are needed: --help answers at once.
     from segmenter.mapping.session import output_folder, quiet_libraries
 
     quiet_libraries()
-    with output_folder(asked.request.output), words_aside(as_json) as answer:
-        mapped = _predict(asked)
+    with output_folder(call.request.output), words_aside(as_json) as answer:
+        mapped = _predict(call)
         if as_json:
-            print(json.dumps(_facts(asked, mapped), ensure_ascii=False, indent=1), file=answer)
+            print(json.dumps(_facts(call, mapped), ensure_ascii=False, indent=1), file=answer)
     return mapped.exit_code
 
 
-def _predict(asked: Asked) -> Mapped:
+def _predict(call: MappingCall) -> Mapped:
     # ------------------------------------------------------------------ the model and the images
     from segmenter.runs.ensemble import joined
     from segmenter.runs.run import load_run
 
-    run = joined([load_run(path) for path in asked.request.runs])
-    images = _find_images(asked.request, run)
+    run = joined([load_run(path) for path in call.request.runs])
+    images = _find_images(call.request, run)
 
     # ------------------------------------------------------------------ maps, scores, pictures
-    mapped = asked.map(run, images)
+    mapped = call.map(run, images)
 
     # ------------------------------------------------------------------ what went wrong
     for line in grouped(str(error) for error in mapped.failures):
@@ -81,7 +109,7 @@ def _find_images(request: MapRequest, run: AnyRun) -> Images:
     return images_of_split(dataset, layout_of(recipe), request.split, run, where)
 
 
-def _facts(asked: Asked, mapped: Mapped) -> dict[str, Any]:
+def _facts(call: MappingCall, mapped: Mapped) -> dict[str, Any]:
     """Return the result as plain JSON: maps sorted by name, other files, scores, failures."""
     outcome = mapped.outcome
     made = {job.output.name: job for job in (*outcome.written, *outcome.kept)}
@@ -95,7 +123,7 @@ def _facts(asked: Asked, mapped: Mapped) -> dict[str, Any]:
         for name, job in sorted(made.items())
     ]
     return {
-        "output": str(asked.request.output if asked.uploads is None else asked.uploads.place),
+        "output": str(call.request.output if call.uploads is None else call.uploads.place),
         "counts": {
             "written": len(outcome.written),
             "kept": len(outcome.kept),
@@ -124,3 +152,51 @@ def without_rasterio(unraisable: Hook, uncaught: Hook) -> tuple[Hook, Hook]:
             uncaught(kind, error, trace)
 
     return print_unraisable, print_uncaught
+
+
+def parse(arguments: Sequence[str] | None = None) -> tuple[MappingCall, bool]:
+    """Parse a command line; end the process with code 2 on an error.
+
+    Returns:
+        The call, and True if its result is wanted as JSON.
+
+    Raises:
+        DatasetError: arguments exclude each other.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if "--" in words:  # it gets lost where options and inputs may be mixed
+        end = words.index("--")
+        words[end:] = [f"./{path}" if path.startswith("-") else path for path in words[end + 1 :]]
+    # Plain parse_args would take `RUN --output DIR INPUT` for a call without INPUT, since there may be none.
+    given = vars(_parser().parse_intermixed_args(words))
+    json = given.pop("json")
+    return mapping_call(given.pop("run"), given.pop("inputs"), given.pop("output"), given), json
+
+
+def _parser() -> ToolParser:
+    parser = ToolParser(
+        prog=invocation("predict").removeprefix("python "),
+        description="Class maps from images, with the model of a run directory.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,  # `--window` is not to be read as `--window-size`
+    )
+    parser.add_argument(
+        "run",
+        metavar="RUN",
+        type=parse_runs,
+        help="run directory that train.py made; several, as RUN1,RUN2, are averaged in one pass",
+    )
+    parser.add_argument(
+        "inputs", metavar="INPUT", nargs="*", help="image, folder of images (not its subfolders) or glob"
+    )
+    parser.add_argument(
+        "--output", metavar="DIR", required=True, help="folder for the maps, or s3://BUCKET/PREFIX"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object of what was made, and words on stderr"
+    )
+    for title in GROUPS:
+        parser.add_argument_group(title)
+    add_options(parser, *OPTIONS)
+    return parser

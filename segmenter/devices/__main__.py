@@ -14,7 +14,7 @@ from segmenter.base.errors import end_at_once_on_ctrl_c
 if __name__ == "__main__":
     end_at_once_on_ctrl_c()  # before the imports that take time
 
-from segmenter.base.errors import DeviceError, run_script
+from segmenter.base.errors import DeviceError, run_tool
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.terminal import enduring_output, say
 
@@ -82,4 +82,4 @@ def _parser() -> ToolParser:
 
 if __name__ == "__main__":
     with enduring_output():
-        sys.exit(run_script(main))
+        sys.exit(run_tool(main))

@@ -6,7 +6,7 @@
     mapped = map_rasters(MapRequest(run=Path("runs/mine"), inputs=("scenes/",), output=Path("maps")))
 
 It prints its progress on standard output, as `predict.py` does. TensorFlow is loaded only if there is a map
-to make. Style files, pictures, polygons and uploads are finishers, which `api.asked` adds on request.
+to make. Style files, pictures, polygons and uploads are finishers, which `api.mapping_call` adds on request.
 """
 
 from __future__ import annotations

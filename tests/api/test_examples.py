@@ -30,7 +30,7 @@ def here(run: OpenRun, run_folder: Path, pair: tuple[Path, Path], monkeypatch: A
         shutil.copy(path, run_folder)
     shutil.rmtree(run_folder / "maps", ignore_errors=True)
     monkeypatch.chdir(run_folder)
-    monkeypatch.setattr("segmenter.api.opened.KeptModels", lambda: run._models)
+    monkeypatch.setattr("segmenter.api.open_run.KeptModels", lambda: run._models)
     return run_folder
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import predict
+from datasets.commands.predict import parse
 from segmenter import MapsError, OpenRun, open_run
-from segmenter.api.asked import asked_by_python, parse
+from segmenter.api.mapping_call import keyword_call
 from segmenter.base.errors import DatasetError, RasterError
 from tests.helpers.maps import Make
 
@@ -108,7 +109,7 @@ def test_keywords_are_the_options_of_the_command() -> None:
 
 
 def _asked(**options: Any) -> Any:
-    return asked_by_python((Path("runs/a"),), ["x.tif"], "maps", options)
+    return keyword_call((Path("runs/a"),), ["x.tif"], "maps", options)
 
 
 @pytest.mark.parametrize(

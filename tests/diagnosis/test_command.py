@@ -77,6 +77,10 @@ def test_batches_and_split_are_as_asked_for(
     assert [p["batch"] for p in found["plans"]] == [8, 40]
     assert found["split"] == "validation"
     assert ", validation: " in capsys.readouterr().out
+    assert coverage(config, "--batch", "40", "--json") == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["plans"][0]["batch"] == 40
+    assert "an epoch of the plan" in err
 
 
 def test_a_run_stands_beside_the_plan(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from segmenter.api.asked import parse
+from datasets.commands.predict import parse
 from segmenter.base.errors import DatasetError, SegmenterError
 from segmenter.mapping.finisher import Finisher
 from segmenter.mapping.request.map_request import MapRequest

@@ -192,7 +192,7 @@ def test_a_recipe_without_that_split_is_refused_in_one_line(tiles: Tiles, call: 
 
 
 def test_options_may_stand_before_between_and_behind_the_inputs() -> None:
-    from segmenter.api.asked import parse
+    from datasets.commands.predict import parse
 
     for order in ("--output o r a b", "r --output o a b", "r a --output o b", "r a --cog b --output o"):
         args = parse(order.split())[0].request

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from segmenter.base.errors import end_at_once_on_ctrl_c
@@ -12,16 +14,30 @@ if __name__ == "__main__":
     end_at_once_on_ctrl_c()  # before the imports that take time
 
 from segmenter.base.errors import run_tool
+from segmenter.base.invocation import ToolParser, invocation
+from segmenter.base.options import add_options, taken
 from segmenter.base.terminal import enduring_output
-from segmenter.extras.export.request import parse
+from segmenter.extras.export.request import ExportRequest
 
 if TYPE_CHECKING:
     from segmenter.extras.export.exporting import Written
 
 
+_EPILOG = """\
+The model is that of predict.py: the best checkpoint, with averaged weights where the run has them. It is
+checked with the runtime itself on windows of the run's validation images, and only then appears in DIR, with
+a .json of what it takes and gives. docs/export.md says how other programs get the map of predict.py.
+
+exit code
+  0 written and checked; 1 it gives other classes than predict.py, or the disk is full: nothing is left
+  behind; 2 wrong call; 130 or 143 interrupted.
+"""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Export the model and print the result; return the exit code."""
-    request = parse(arguments)
+    given = vars(_parser().parse_args(arguments))
+    request = taken(ExportRequest, given, run=given.pop("run"))
     from segmenter.extras.export.exporting import export
     from segmenter.raster import quiet_gdal
 
@@ -48,6 +64,18 @@ def _said(written: Written) -> list[str]:
         if "resolution" not in facts:
             lines.append("  resolution: not known, as the run's images have no georeference: set it in QGIS")
     return [*lines, f"  {facts['tiling']}"]
+
+
+def _parser() -> ToolParser:
+    parser = ToolParser(
+        prog=invocation("export"),
+        description="A run's model for other runtimes, checked with the runtime itself.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", type=Path, metavar="RUN", help="run directory that train.py wrote")
+    add_options(parser, ExportRequest)
+    return parser
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from segmenter.base.errors import end_at_once_on_ctrl_c
 if __name__ == "__main__":
     end_at_once_on_ctrl_c()  # before the imports that take time
 
-from segmenter.base.errors import WeightsError, plain, run_script
+from segmenter.base.errors import WeightsError, plain, run_tool
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.model.pretrained.safe_tensors import write_safetensors
 from segmenter.model.pretrained.torch_files import read_torch
@@ -64,4 +64,4 @@ def _parser() -> ToolParser:
 
 
 if __name__ == "__main__":
-    sys.exit(run_script(main))
+    sys.exit(run_tool(main))

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from segmenter.api.asked import asked_by_python
 from segmenter.api.images import Nodata, rasters_of
+from segmenter.api.mapping_call import keyword_call
 from segmenter.api.predicting import Probabilities, predict_arrays, result_array
 from segmenter.api.results import Maps, MapScores, MapsError
 from segmenter.base.errors import CheckpointError, DatasetError
@@ -163,7 +163,7 @@ class OpenRun:
             RasterError: an array has another shape, type or unit than the model takes.
             SegmenterError: an option is invalid, the run is incomplete, or a device lacks memory.
         """
-        asked = asked_by_python(self.paths, ["image"], "maps", _checked(options, probabilities))
+        asked = keyword_call(self.paths, ["image"], "maps", _checked(options, probabilities))
         rasters, shape = rasters_of(self._run, image, valid, nodata, insist=insist)
         result = result_array(shape, len(self.classes), probabilities, out)
         batches = result if len(shape) == 3 else result[np.newaxis]
@@ -201,7 +201,7 @@ class OpenRun:
                     f"{name}: a recipe's scenes are found by a dataset's loader; give the images and labels= "
                     f"instead, or call predict.py with --{name}"
                 )
-        asked = asked_by_python(self.paths, [os.fspath(path) for path in given], os.fspath(output), options)
+        asked = keyword_call(self.paths, [os.fspath(path) for path in given], os.fspath(output), options)
         request = asked.request
         with self._ready(bars=progress) as said, output_folder(request.output):
             layout = Layout(Path(), _NOWHERE, _NOWHERE, "any")
