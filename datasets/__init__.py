@@ -41,10 +41,10 @@ def load_dataset(recipe: Recipe) -> Dataset:
     from dataclasses import replace
 
     from .files import path_of
-    from .gsd import with_scale
+    from .gsd import with_gsd
 
     load, _ = kinds()[recipe.dataset.kind]
-    dataset = with_scale(load(recipe.dataset), recipe.dataset.metres_per_pixel)
+    dataset = with_gsd(load(recipe.dataset), recipe.dataset.metres_per_pixel)
     section = recipe.dataset
     limit = None if section.cache_limit is None else int(section.cache_limit * 2**30)
     classes = replace(dataset.classes, nodata=section.label_nodata)

@@ -88,7 +88,7 @@ def _parser() -> ToolParser:
         nargs="?",
         const=_STDOUT,
         metavar="FILE.json",
-        help="write all of it as one JSON object; without FILE on stdout, and the usual lines on stderr",
+        help="write all of it as one JSON object; without FILE on stdout",
     )
     add_options(coverage, ClusterOptions)
     coverage.set_defaults(run=_coverage)
@@ -208,7 +208,7 @@ def _diagnosed(args: argparse.Namespace, answer: TextIO) -> int:
     from segmenter.base.files import write_whole
     from segmenter.diagnosis import diagnose, table
     from segmenter.extras.dask.spread import spread_over
-    from segmenter.tiles.gsd import with_scales
+    from segmenter.tiles.gsd import with_gsds
     from segmenter.tiles.index import build_index
 
     from . import load_dataset
@@ -231,7 +231,7 @@ def _diagnosed(args: argparse.Namespace, answer: TextIO) -> int:
         say(plain(note))
     with spread_over(cluster, dataset.root) as spread:
         built = build_index(dataset, args.split, recipe.tiles, spread=spread)
-    index = with_scales(built, dataset, recipe)
+    index = with_gsds(built, dataset, recipe)
     diagnosis = diagnose(recipe, dataset, index, batches, args.run_dir)
     say(table(diagnosis, everything=args.all))
     if not args.all:

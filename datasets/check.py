@@ -25,7 +25,7 @@ from segmenter.raster.ground import alignment_errors
 from segmenter.raster.header import names_of, order_of, used_names
 
 from .files import few
-from .gsd import contradictions, scale_line
+from .gsd import contradictions, gsd_line
 from .leaks import Seen, equal_scenes, find_leaks
 from .pixels import coarse_mask, digest_of, in_turn, pieces
 
@@ -256,7 +256,7 @@ def check_dataset(dataset: Dataset, *, progress: bool = True, spread: Spread = i
             *contradictions(images),
             *_one_class(dataset),
         ),
-        scale=scale_line(dataset, images) if images else "",
+        scale=gsd_line(dataset, images) if images else "",
         images=tuple(image_lines([(audit.info, audit.bands) for audit in audits if audit.info is not None])),
         equal=tuple(_equal_within_a_split(seen)),
     )

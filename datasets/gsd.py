@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from segmenter.base.errors import DatasetError, shortened
-from segmenter.config.datasets import PathScale
+from segmenter.config.datasets import PathGsd
 from segmenter.grid.gsd import UNKNOWN, range_text, scene_strata
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import RasterInfo
@@ -21,7 +21,7 @@ _MOST = 100_000.0
 """Metres: no pixel is larger; the recipe's own limit for a number."""
 
 
-def with_scale(dataset: Dataset, said: Literal["georeference"] | float | PathScale) -> Dataset:
+def with_gsd(dataset: Dataset, said: Literal["georeference"] | float | PathGsd) -> Dataset:
     """Return the dataset with the scales of `dataset.metres_per_pixel`; no file is opened.
 
     Raises:
@@ -29,7 +29,7 @@ def with_scale(dataset: Dataset, said: Literal["georeference"] | float | PathSca
     """
     if said == "georeference":
         return dataset
-    if isinstance(said, PathScale):
+    if isinstance(said, PathGsd):
         paths = [Path(os.path.relpath(s.image, dataset.root)).as_posix() for s in dataset.scenes]
         texts = found_in_paths(said.pattern, paths)
         metres = [_metres(text, path, said) for text, path in zip(texts, paths, strict=True)]
@@ -39,7 +39,7 @@ def with_scale(dataset: Dataset, said: Literal["georeference"] | float | PathSca
     return replace(dataset, scenes=tuple(scenes))
 
 
-def _metres(found: str | None, path: str, said: PathScale) -> float:
+def _metres(found: str | None, path: str, said: PathGsd) -> float:
     text = "nothing" if found is None else found
     try:
         metres = float(text.replace(",", ".")) * _METRES[said.unit]
@@ -59,7 +59,7 @@ _APART = 1.1
 Images = Sequence[tuple[Scene, RasterInfo]]
 
 
-def scale_line(dataset: Dataset, images: Images) -> str:
+def gsd_line(dataset: Dataset, images: Images) -> str:
     """Return a line on the scenes' scale, or on the number of scenes by octave of scale; empty if unknown."""
     metres = [dataset.scale_of(scene, info.metres_per_pixel) for scene, info in images]
     known_metres = [m for m in metres if m is not None]

@@ -19,9 +19,9 @@ from segmenter.base.invocation import installation, invocation
 from segmenter.base.threads import in_threads
 from segmenter.config.datasets import FolderConfig
 from segmenter.grid.scenes import Dataset, Scene
+from segmenter.raster.band_stack import StackedImages
 from segmenter.raster.opening import check_drivers, opens_by_itself
-from segmenter.raster.placed import PlacedLabels
-from segmenter.raster.stacked import StackedImages
+from segmenter.raster.placement import PlacedLabels
 from segmenter.tiles.index_cache import cache_folder
 
 from .files import few

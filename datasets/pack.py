@@ -15,8 +15,8 @@ from segmenter.base.threads import Spread, in_threads
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import raster_info
 from segmenter.raster.ground import check_label
-from segmenter.tiles.cache.file import KINDS, Kind, PackedArray
-from segmenter.tiles.cache.folder import PackFolder
+from segmenter.tiles.cache.file import KINDS, CachedArray, Kind
+from segmenter.tiles.cache.folder import CacheFolder
 from segmenter.tiles.cache.keys import Job, bytes_read, key_of, pack
 from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.store import make_room, tell_damaged, tell_leftovers, tell_replaced
@@ -70,7 +70,7 @@ def pack_dataset(dataset: Dataset, *, progress: bool = True, spread: Spread = in
 
 def _pack_elsewhere(
     dataset: Dataset,
-    folder: PackFolder,
+    folder: CacheFolder,
     jobs: Sequence[Job],
     spread: Spread,
     told: Callable[[Job, int], None],
@@ -93,9 +93,9 @@ def _pack_elsewhere(
     folder.look()
 
 
-def _folder(dataset: Dataset, scenes: Sequence[Scene]) -> PackFolder:
+def _folder(dataset: Dataset, scenes: Sequence[Scene]) -> CacheFolder:
     """Return the existing packs; those to keep are locked, so that only others are evicted."""
-    folder = PackFolder(cache_folder(dataset), shared=dataset.cache is not None)
+    folder = CacheFolder(cache_folder(dataset), shared=dataset.cache is not None)
     tell_leftovers(folder)
     folder.look()
     tell_damaged(folder)
@@ -114,7 +114,7 @@ def _ratios(written: int, files: int, jobs: Sequence[Job]) -> str:
     )
 
 
-def _jobs(dataset: Dataset, folder: PackFolder, scenes: Sequence[Scene], progress: bool) -> list[Job]:
+def _jobs(dataset: Dataset, folder: CacheFolder, scenes: Sequence[Scene], progress: bool) -> list[Job]:
     """Return jobs for scenes that are not packed, or by another codec; check labels against images."""
 
     def missing(scene: Scene, kind: Kind) -> bool:
@@ -137,7 +137,7 @@ def _jobs(dataset: Dataset, folder: PackFolder, scenes: Sequence[Scene], progres
     return [job for jobs in per_scene for job in jobs]
 
 
-def _as_asked(dataset: Dataset) -> Callable[[PackedArray], bool]:
+def _as_asked(dataset: Dataset) -> Callable[[CachedArray], bool]:
     """Return a function that tests whether an array is packed with the recipe's codec."""
     return lambda array: array.content.codec == dataset.cache_codec
 

@@ -272,7 +272,7 @@ def test_only_raster_opens_rasters() -> None:
 
 def test_reading_rasters_imports_nothing_that_writes_them() -> None:
     writes = {"segmenter.raster", "segmenter.raster.mosaic", "segmenter.raster.write"}  # the package: both
-    writes |= {f"segmenter.raster.{name}" for name in ("made", "placed", "stacked")}
+    writes |= {f"segmenter.raster.{name}" for name in ("made", "placement", "band_stack")}
     readers = [name for name in LIBRARY if room_of(name) == "raster" and name not in writes]
     assert "segmenter.raster.reading" in readers
     assert [name for name in readers if "segmenter.raster.write" in _reached(name)] == []

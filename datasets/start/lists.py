@@ -13,7 +13,7 @@ from segmenter.grid.scenes import Scene
 
 from ..files import few
 from .choice import Choice
-from .found import Place
+from .folder_facts import Place
 from .names import SPLITS
 
 _TEXTS, _YAMLS = (".txt", ".lst", ".csv"), (".yaml", ".yml")

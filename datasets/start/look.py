@@ -24,11 +24,11 @@ from ..folder import load_folder
 from ..made import MadeFilesError
 from .choice import Choice, nested
 from .classes import class_choices
-from .found import Found, Place, find_pairs, place_of
-from .known import known_legend
+from .folder_facts import FolderFacts, Place, find_pairs, place_of
 from .legends import find_legend
 from .lists import listed_splits
 from .published import published
+from .published_classes import published_legend
 from .sight import drivers_of
 from .values import count_values, empty_share
 
@@ -49,11 +49,11 @@ def look(data: Path, labels: Path | None = None) -> tuple[Choice, ...]:
     place = place_of(data, labels)
     if (known := published(place)) is not None:
         return tuple(known)
-    found, files = find_pairs(place)
+    facts, files = find_pairs(place)
     remark = f"; {counted(len(files.unreadable), 'file')} cannot be read" if files.unreadable else ""
     kind = Choice("dataset.kind", "folder", "no published layout: any folder of images and labels")
     root = Choice("dataset.root", place.text, f"{counted(len(place.paths), 'file')} below it{remark}")
-    return _loadable((kind, root, *_choices(place, found)))
+    return _loadable((kind, root, *_choices(place, facts)))
 
 
 def _loadable(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
@@ -93,49 +93,49 @@ class _Headers:
     elsewhere: dict[str, str]
 
 
-def _choices(place: Place, found: Found) -> Iterator[Choice]:
-    root, vector = place.root, is_vector(found.labels)
-    drivers = list(dict.fromkeys(d for path in (*found.images, found.labels) for d in drivers_of(path)))
-    dataset = _scenes(place, found, drivers)
+def _choices(place: Place, facts: FolderFacts) -> Iterator[Choice]:
+    root, vector = place.root, is_vector(facts.labels)
+    drivers = list(dict.fromkeys(d for path in (*facts.images, facts.labels) for d in drivers_of(path)))
+    dataset = _scenes(place, facts, drivers)
     headers = _headers(dataset, vector=vector)
-    placed = not vector and (found.shared or 2 * len(headers.elsewhere) > len(dataset.scenes))
+    placed = not vector and (facts.shared or 2 * len(headers.elsewhere) > len(dataset.scenes))
     left = headers.faults | ({} if placed else headers.elsewhere)
     if len(left) == len(dataset.scenes):
         raise DatasetError(
             f"{root}: none of {counted(len(left), 'image')} can be used: {next(iter(left.values()))}"
         )
     pairs = [_relative(root, scene) for scene in dataset.scenes if scene.name not in left]
-    yield from _file_choices(found, headers, drivers, dataset)
-    if placed and not found.shared:
+    yield from _file_choices(facts, headers, drivers, dataset)
+    if placed and not facts.shared:
         yield Choice("dataset.labels_by", "georeference", "labels lie on another grid than their images")
     if vector:
         from .polygons import polygon_choices  # the extra `vectors`
 
         yield from polygon_choices(root, sorted({label for _, label in pairs}))
     else:
-        yield from _value_choices(place, found, pairs, headers)
+        yield from _value_choices(place, facts, pairs, headers)
     yield from _image_choices(headers)
     if left:
         why = f"{counted(len(left), 'scene')}: {next(iter(left.values()))}"
         yield Choice("dataset.split.leave_out", sorted(left), why)
-    for split, globs in found.splits.items():
+    for split, globs in facts.splits.items():
         yield Choice(f"dataset.split.{split}", list(globs), "the folders hold this split")
-    if not found.splits:
+    if not facts.splits:
         yield from listed_splits(place, [scene for scene in dataset.scenes if scene.name not in left])
 
 
-def _scenes(place: Place, found: Found, drivers: list[str]) -> Dataset:
+def _scenes(place: Place, facts: FolderFacts, drivers: list[str]) -> Dataset:
     """Return the scenes that the patterns give; their classes are not known yet.
 
     Raises:
         DatasetError: two files of one scene, or labels without an image; the line says how files were taken.
     """
-    files = {"images": list(found.images), "labels": found.labels, "drivers": drivers, "unlabelled": "skip"}
+    files = {"images": list(facts.images), "labels": facts.labels, "drivers": drivers, "unlabelled": "skip"}
     data = {"kind": "folder", "root": place.text, **files, "classes": [{"name": "unknown", "code": 0}]}
     try:
         return load_folder(FolderConfig.model_validate(data))
     except DatasetError as error:
-        taken = f"images are taken to be {found.images[0]}, labels {found.labels}"
+        taken = f"images are taken to be {facts.images[0]}, labels {facts.labels}"
         raise DatasetError(f"{error} ({taken})") from None
 
 
@@ -189,35 +189,37 @@ def _header(root: Path, path: str) -> tuple[RasterInfo | str, int]:
 # ------------------------------------------------------------------------------------------------- choices
 
 
-def _file_choices(found: Found, headers: _Headers, drivers: list[str], dataset: Dataset) -> Iterator[Choice]:
+def _file_choices(
+    facts: FolderFacts, headers: _Headers, drivers: list[str], dataset: Dataset
+) -> Iterator[Choice]:
     lines = list(image_lines([(info, tuple(range(1, info.count + 1))) for info in headers.images.values()]))
     more = f"; {len(lines) - _MOST_KINDS} more kinds" if len(lines) > _MOST_KINDS else ""
     others = {
-        kind: [text for text in found.others if ("images like" in text) == kind] for kind in (True, False)
+        kind: [text for text in facts.others if ("images like" in text) == kind] for kind in (True, False)
     }
     if spelt := [path.name for path, why in dataset.unused if "ending" in why]:
         others[True].append(f"also {counted(len(spelt), 'file')} of another ending: {few(spelt, 2)}")
-    images = list(found.images) if len(found.images) > 1 else found.images[0]
+    images = list(facts.images) if len(facts.images) > 1 else facts.images[0]
     yield Choice("dataset.images", images, "; ".join(lines[:_MOST_KINDS]) + more, "; ".join(others[True]))
     if drivers:
         yield Choice("dataset.drivers", drivers, "images are JPEG 2000")
     why = f"{counted(len(dataset.scenes), 'label')} found by the names of the images"
-    if found.shared:
+    if facts.shared:
         why = f"one file for {counted(len(dataset.scenes), 'image')}, placed by georeference"
-    yield Choice("dataset.labels", found.labels, why, "; ".join(others[False]))
+    yield Choice("dataset.labels", facts.labels, why, "; ".join(others[False]))
     if skipped := [path.name for path, why in dataset.unused if "unlabelled" in why]:
         why = f"{counted(len(skipped), 'image')} without a label: {few(skipped, 2)}"
         yield Choice("dataset.unlabelled", "skip", why)
 
 
 def _value_choices(
-    place: Place, found: Found, pairs: Sequence[tuple[str, str]], headers: _Headers
+    place: Place, facts: FolderFacts, pairs: Sequence[tuple[str, str]], headers: _Headers
 ) -> Iterator[Choice]:
     values = count_values(place.root, {label: headers.labels[label] for _, label in pairs})
     colours = values.encoding == "colours"
     legend = find_legend(place.root, place.paths, list(values.pixels), colours=colours)
     if not legend.entries:
-        legend = known_legend(" ".join((*found.images, found.labels)), values.pixels, colours=colours)
+        legend = published_legend(" ".join((*facts.images, facts.labels)), values.pixels, colours=colours)
     yield from class_choices(values, legend, partial(empty_share, place.root, pairs, colours=colours))
     if values.void:
         why = f"{counted(values.void, 'pixel')} that label files mark as nodata or transparent"

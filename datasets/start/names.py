@@ -94,7 +94,11 @@ class Patterns:
 
 
 def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:
-    """Return the patterns that describe pairs of paths; folders that only one side has become stars."""
+    """Return one pattern for the images and one for the labels of these pairs of paths.
+
+    A component that all paths share stays as it is; one that varies alike on both sides becomes a name, as
+    `{folder}`; any other becomes `*`.
+    """
     if len(pairs) == 1:
         return Patterns(*pairs[0], splits={})
     sides = [[each[side] for each in pairs] for side in (0, 1)]
@@ -144,7 +148,7 @@ def _fit(values: Sequence[str], others: Sequence[str]) -> tuple[int, str, str, s
 
 
 def _ways(one: str, other: str) -> Iterator[tuple[str, str, str, str]]:
-    """Yield constant texts before and behind a common part of two texts."""
+    """Yield, for each common part of two texts, what is before and behind it: (one's two, other's two)."""
     for match in SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks():
         text = one[match.a : match.a + match.size]
         for middle in {text if one == other else "", text.strip(_SEPARATORS)} - {""}:
@@ -158,7 +162,7 @@ def _middle(text: str, before: str, behind: str) -> str | None:
 
 
 def _split_values(values: Iterable[str | None]) -> dict[str, tuple[str, ...]]:
-    """Return the values that name a split, by split; empty unless all do."""
+    """Return split → its values; empty if a value names no split, or none names training."""
     found: dict[str, tuple[str, ...]] = {}
     for value in sorted(value or "" for value in values):
         split = SPLITS.get(value.lower(), "")

@@ -14,7 +14,7 @@ from ..classes import NAIC2020_ROUND1, NAIC2020_ROUND2
 from ..naic2020 import load_naic2020
 from ..potsdam import load_potsdam
 from .choice import Choice
-from .found import Place
+from .folder_facts import Place
 from .sight import in_hash_order, look_at
 from .values import count_values
 

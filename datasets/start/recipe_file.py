@@ -18,10 +18,10 @@ _WIDE = 1 << 20
 
 
 def recipe_text(choices: Sequence[Choice], command: str) -> str:
-    """Return the settings as YAML; the comments are reasons, and other readings.
+    """Return the settings as YAML, each with its reason, and its other reading if any, as a comment.
 
     Args:
-        command: that made the recipe, for the head.
+        command: command line that planned the recipe, for the first comment.
     """
     by_key = {choice.key: choice for choice in choices}
     return "\n".join([f"# Planned by: {plain(command)}", _HEAD, *_lines(nested(choices), by_key, "")]) + "\n"

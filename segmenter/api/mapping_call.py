@@ -16,7 +16,7 @@ from segmenter.base.options import given_by_python, option, taken
 from segmenter.extras.dask.options import ClusterOptions, taken_from
 from segmenter.extras.gis.finisher import Styles
 from segmenter.extras.vectors.mapped import PolygonFile
-from segmenter.extras.vectors.wanted import Wanted
+from segmenter.extras.vectors.options import PolygonOptions
 from segmenter.mapping.finisher import Finisher
 from segmenter.mapping.outputs.pictures import Pictures
 from segmenter.mapping.request.map_request import MapRequest
@@ -35,7 +35,7 @@ class _Destination:
     work: Path | None = option(None, "folder for maps on the way to s3:// (default: in ~/.cache)", "DIR")
 
 
-OPTIONS = (_Destination, MapRequest, Styles, Pictures, PolygonFile, Wanted, ClusterOptions)
+OPTIONS = (_Destination, MapRequest, Styles, Pictures, PolygonFile, PolygonOptions, ClusterOptions)
 """Dataclasses that declare the options of a call."""
 
 
@@ -94,7 +94,7 @@ def mapping_call(
         DatasetError: values are invalid or exclude each other.
     """
     cluster, styles, pictures = taken_from(given), taken(Styles, given), taken(Pictures, given)
-    polygons = taken(PolygonFile, given, wanted=taken(Wanted, given))
+    polygons = taken(PolygonFile, given, polygons=taken(PolygonOptions, given))
     finishers: list[Finisher] = [styles]
     finishers += [pictures] if pictures.pictures else []
     finishers += [polygons] if polygons.vectors is not None else []

@@ -19,7 +19,7 @@ from segmenter.config.recipe import Recipe
 from segmenter.grid.labels import ClassMap, LandCoverClass, own_colour
 from segmenter.grid.scenes import SPLITS, Dataset, Scene, Split
 from segmenter.sampling.forecast import holds
-from segmenter.tiles.gsd import with_scales
+from segmenter.tiles.gsd import with_gsds
 from segmenter.tiles.index import TileIndex, build_index
 
 Paths = str | os.PathLike[str]
@@ -120,7 +120,7 @@ def index_tiles(
     dataset = _dataset(scenes, classes, split, bands, cache)
     with listening(bars=progress) as messages:
         index = build_index(dataset, split, settings.tiles, progress=progress)
-        index = with_scales(index, dataset, settings, progress=progress)
+        index = with_gsds(index, dataset, settings, progress=progress)
     where = (index.scenes, index.scene_N, index.row_N, index.col_N)
     source = (settings, dataset, index)
     names, warnings = tuple(dataset.classes.names), tuple(messages.warnings)

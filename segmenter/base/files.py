@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import glob
+import hashlib
 import os
 import re
 import shutil
@@ -27,6 +28,8 @@ _LETTERS = re.compile(r"[a-z0-9_]{8}")
 """Characters that `tempfile` appends to a name."""
 _SETTLED_NS = 2_000_000_000
 """Age of a change from which on another one shows: clocks of file systems tick in up to 2 s."""
+PIECES = 16
+"""Pieces of a long file that its digest samples."""
 
 
 class Closing:
@@ -61,14 +64,21 @@ def has_settled(changed_ns: int, looked_ns: int | None = None) -> bool:
     return (time.time_ns() if looked_ns is None else looked_ns) - changed_ns > _SETTLED_NS
 
 
-def pieces(file: BinaryIO, size: int, count: int, length: int) -> Iterator[bytes]:
-    """Yield a file's content; if it exceeds `count * length` bytes, evenly spaced pieces with both ends."""
-    if size <= count * length:
-        yield file.read(count * length)
-        return
-    for piece in range(count):
-        file.seek((size - length) * piece // (count - 1))
-        yield file.read(length)
+def sampled_digest(file: BinaryIO, size: int, length: int, head: bytes = b"") -> str:
+    """Return the SHA-256 of `head` and of a file's content, sampled where it is long.
+
+    Args:
+        length: bytes of each of `PIECES` evenly spaced pieces, with both ends; a file that is not longer than
+            all of them is read completely.
+    """
+    total = hashlib.sha256(head)
+    if size <= PIECES * length:
+        total.update(file.read(PIECES * length))
+        return total.hexdigest()
+    for piece in range(PIECES):
+        file.seek((size - length) * piece // (PIECES - 1))
+        total.update(file.read(length))
+    return total.hexdigest()
 
 
 def check_writable(path: Path) -> None:

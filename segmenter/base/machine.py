@@ -106,7 +106,7 @@ def _group_quotas() -> Iterator[float]:
         try:
             words = " ".join((group / name).read_text(encoding="ascii") for name in files).split()
             quota, period = (int(word) for word in words)
-        except (OSError, ValueError):  # there is none, or it is "max"
+        except (OSError, ValueError):  # no such file, or it says "max"
             continue
         if quota > 0 and period > 0:  # −1: none
             yield quota / period
@@ -134,6 +134,6 @@ def _limit(group: Path, limit: str, use: str, cached: str) -> Iterator[tuple[int
         most, taken = (int((group / name).read_text(encoding="ascii")) for name in (limit, use))
         rows = (line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
         files = dict(row for row in rows if len(row) == 2).get(cached, "0")
-    except (OSError, ValueError):  # there is none, or it is "max"
+    except (OSError, ValueError):  # no such file, or it says "max"
         return
     yield most, max(0, taken - int(files))

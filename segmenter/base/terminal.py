@@ -77,7 +77,7 @@ def no_bar(by_default: bool | None = None) -> bool | None:
 
 
 def unsafe(text: str) -> str | None:
-    """Return the first character that is forbidden in names, escaped; None if there is none."""
+    """Return the first character that is forbidden in names, escaped; None if all are allowed."""
     found = _UNSAFE.search(text)
     return None if found is None else _escape(found)
 

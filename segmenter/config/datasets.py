@@ -96,7 +96,7 @@ def _one_group(value: str) -> str:
     return value
 
 
-class PathScale(Section):
+class PathGsd(Section):
     """Ground sampling distance, taken from each image's path."""
 
     pattern: str = setting(
@@ -110,9 +110,9 @@ class PathScale(Section):
         return _one_group(value)
 
 
-def _form_of_scale(value: object) -> str:
-    if isinstance(value, (dict, PathScale)):
-        return "PathScale"
+def _form_of_gsd(value: object) -> str:
+    if isinstance(value, (dict, PathGsd)):
+        return "PathGsd"
     try:
         float(str(value))
     except ValueError:
@@ -134,8 +134,8 @@ Metres = Annotated[float, Field(gt=0, le=100_000)]
 Scale = Annotated[
     Annotated[Literal["georeference"], BeforeValidator(_georeference), Tag("georeference")]
     | Annotated[Metres, Tag("number")]
-    | Annotated[PathScale, Tag("PathScale")],
-    Discriminator(_form_of_scale),
+    | Annotated[PathGsd, Tag("PathGsd")],
+    Discriminator(_form_of_gsd),
     about("metres", "of a pixel on the ground: georeference, a number, or {pattern, unit} of images' paths"),
 ]
 """Ground sampling distance of scenes, in three forms; tagged, so that a mistake gives one message."""

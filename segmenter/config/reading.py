@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from segmenter.base.errors import ConfigError, shortened
-from segmenter.config.datasets import DATASET_KINDS, PathScale, SplitByNames
+from segmenter.config.datasets import DATASET_KINDS, PathGsd, SplitByNames
 from segmenter.config.models import MODEL_KINDS
 from segmenter.config.plain_yaml import parse, read_text
 from segmenter.config.recipe import MAX_NAME, Recipe
@@ -21,7 +21,7 @@ from segmenter.config.sections import unit_of
 
 _KINDS: dict[str, Any] = {**DATASET_KINDS, **MODEL_KINDS}
 """Tags of the unions among the sections."""
-_ONE_OF = {"SplitByNames": SplitByNames, "PathScale": PathScale}
+_ONE_OF = {"SplitByNames": SplitByNames, "PathGsd": PathGsd}
 """Sections that a setting may hold instead of a word or a number."""
 _WORDS = ("georeference", "number")
 """Other forms of `metres_per_pixel`."""

@@ -373,7 +373,7 @@ def overlooked_gpus(*, cpu_chosen: bool = False) -> str:
 
 
 def smallest_card() -> int | None:
-    """Return the bytes of the smallest GPU that TensorFlow may use; None if there is none.
+    """Return the bytes of the smallest GPU that TensorFlow may use; None if it may use no GPU.
 
     TensorFlow is not started: the driver reports it, and CUDA_VISIBLE_DEVICES may hide all GPUs; within
     `computing_on`, its `card` is returned.

@@ -137,7 +137,7 @@ class SamplingFacts:
         method: name of the method in the recipe's `sampling.method`.
         refused: reason why there is no such epoch; then the numbers are 0.
         complete_steps: share of the steps that hold all classes that occur.
-        limiting_steps: share of the steps that hold the limiting class; None if there is none.
+        limiting_steps: share of the steps that hold the limiting class; None if no class limits.
         tiles_seen: share of the tiles drawn at least once.
         most_uses: uses of the tile drawn most often.
     """
@@ -188,7 +188,7 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class ScaleFacts:
+class GsdFacts:
     """Classes in strata of the scenes' scale, finest first.
 
     Attributes:
@@ -249,7 +249,7 @@ class Diagnosis:
     plans: list[PlanFacts]
     limit: Limit
     run: RunFacts | None
-    scales: ScaleFacts | None = None
+    scales: GsdFacts | None = None
     samplings: list[SamplingFacts] = field(default_factory=list)
     quotas: list[QuotaFacts] = field(default_factory=list)
 

@@ -23,10 +23,10 @@ from segmenter.diagnosis.data import (
     ClassFacts,
     Diagnosis,
     ForecastFacts,
+    GsdFacts,
     PlanFacts,
     QuotaFacts,
     SamplingFacts,
-    ScaleFacts,
     Side,
 )
 from segmenter.diagnosis.limits import REPLICAS, limit, planned
@@ -37,7 +37,7 @@ from segmenter.runs.coverage import run_coverage
 from segmenter.sampling import TileStrata, held_by_rows, order_for_replicas, part_title, plan
 from segmenter.sampling.forecast import ClassStatistics, Forecast, Outlook, class_statistics, forecast, holds
 from segmenter.sampling.strata import part_table
-from segmenter.tiles.gsd import scene_scales
+from segmenter.tiles.gsd import scene_gsds
 from segmenter.tiles.index import TileIndex
 
 USUAL_BATCHES = (16, 32, 64, 128)
@@ -107,7 +107,7 @@ def diagnose(
         ],
         limit=limits,
         run=ran,
-        scales=class_scales(recipe, dataset, index, batches, progress=progress),
+        scales=class_gsds(recipe, dataset, index, batches, progress=progress),
         samplings=samplings(recipe, dataset, index, batches, limits.class_id),
         quotas=_quotas(recipe, dataset, index, holds_NK),
     )
@@ -225,9 +225,9 @@ _PROBED = 32
 """Scenes whose headers are read to find out if any scale is known: a header takes a millisecond."""
 
 
-def class_scales(
+def class_gsds(
     recipe: Recipe, dataset: Dataset, index: TileIndex, batches: Sequence[int], *, progress: bool = True
-) -> ScaleFacts | None:
+) -> GsdFacts | None:
     """Count tiles and pixels of each class by stratum; None if there is one stratum or none is known.
 
     The strata are the recipe's, else octaves.
@@ -236,10 +236,10 @@ def class_scales(
         RasterError: an image's header cannot be read.
     """
     step = -(-len(index.scenes) // _PROBED)
-    if not any(scene_scales(dataset, index.scenes[::step], progress=False)):
+    if not any(scene_gsds(dataset, index.scenes[::step], progress=False)):
         return None
     boundaries = recipe.sampling.scale_strata
-    strata = scene_strata(scene_scales(dataset, index.scenes, progress=progress), boundaries or OCTAVES)
+    strata = scene_strata(scene_gsds(dataset, index.scenes, progress=progress), boundaries or OCTAVES)
     if not strata.differ:
         return None
     holds_NK = holds(index.counts_NK, recipe.sampling.min_pixels)
@@ -247,7 +247,7 @@ def class_scales(
     parts = part_table(index.counts_NK, TileStrata(number_N, strata.titles), None)
     outlook = forecast(holds(parts.counts_NP, recipe.sampling.min_pixels), seed=recipe.seed)
     members = [number_N == t for t in range(len(strata.titles))]
-    return ScaleFacts(
+    return GsdFacts(
         planned=bool(boundaries),
         strata=list(strata.titles),
         scenes=np.bincount(strata.number_S, minlength=len(strata.titles)).tolist(),

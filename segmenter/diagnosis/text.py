@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from segmenter.base.terminal import aligned
-from segmenter.diagnosis.data import Diagnosis, Limit, PlanFacts, ScaleFacts
+from segmenter.diagnosis.data import Diagnosis, GsdFacts, Limit, PlanFacts
 from segmenter.runs.coverage import RunFacts
 
 __all__ = ["quota_header", "quota_rows", "table"]
@@ -65,7 +65,7 @@ def _classes(diagnosis: Diagnosis) -> str:
     return _grid(head, rows) + "\n" + _wrapped(f"classes in a tile: {spread}")
 
 
-def _scales(diagnosis: Diagnosis, scales: ScaleFacts) -> str:
+def _scales(diagnosis: Diagnosis, scales: GsdFacts) -> str:
     """Return text on the tiles that hold each class in each stratum, with their share."""
     totals = [["scenes", *map(str, scales.scenes)], ["tiles", *map(str, scales.tiles)]]
     rows = [

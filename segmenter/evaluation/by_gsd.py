@@ -14,7 +14,7 @@ KEY = "per_scale"
 """Key of the block in a file of scores."""
 
 
-class ScaleConfusions:
+class GsdConfusions:
     """Confusion matrices of scenes, grouped by metres a pixel.
 
     Attributes:
@@ -57,7 +57,7 @@ class ScaleConfusions:
         }
 
 
-def scale_facts(scores: Mapping[str, Scores]) -> dict[str, Any]:
+def gsd_facts(scores: Mapping[str, Scores]) -> dict[str, Any]:
     """Return the score file's block by stratum; empty if there is one stratum."""
     if not scores:
         return {}
@@ -72,7 +72,7 @@ def _facts(scores: Scores) -> dict[str, Any]:
     }
 
 
-def scale_table(scores: Mapping[str, Scores]) -> str:
+def gsd_table(scores: Mapping[str, Scores]) -> str:
     """Return a terminal table with a line per stratum, in percent."""
     rows = [
         (

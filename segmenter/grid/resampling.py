@@ -48,7 +48,7 @@ class Taps:
         return int(used.min()), int(used.max()) + 1
 
     def shifted(self, by: int, length: int) -> Taps:
-        """Return the same taps relative to `length` source pixels that include all of `span`."""
+        """Return the taps with `by` added to each index, for a part of `length` pixels that holds `span`."""
         return Taps(np.clip(self.index + by, 0, length - 1), self.weight)
 
 

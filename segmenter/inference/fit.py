@@ -171,7 +171,7 @@ def _common_factor(sample: Sample, mean_C: NDArray[np.float64], std_C: NDArray[n
 
 
 def _offset(sample: Sample, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]) -> str:
-    """Return text on a well-known number that was added to all bands; empty if there is none."""
+    """Return text on a well-known number that was added to all bands; empty if no number fits."""
     more = sample.mean_C - mean_C
     spread = sample.std_C / std_C
     common = float(more.mean())

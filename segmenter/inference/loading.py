@@ -45,7 +45,7 @@ class KeptModels:
             _KEPT.reset(token)
 
     def get(self, key: Any, weights: Any, load: Callable[[], Predictor]) -> Predictor:
-        """Return the cached model of a key; load it if there is none with these weights."""
+        """Return the cached model of a key; load it if none with these weights is cached."""
         with self._lock:
             if key not in self._found or self._found[key][0] != weights:
                 self._found.pop(key, None)  # before the next takes memory

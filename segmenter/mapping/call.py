@@ -13,7 +13,7 @@ from segmenter.mapping.computing import ThisProcess, Windows, settled_precision
 from segmenter.mapping.finisher import Finisher, Store
 from segmenter.mapping.folder.journal import Journal
 from segmenter.mapping.outputs.finished import MapStyle
-from segmenter.mapping.request.truth import Images, ScaleOf, by_georeference
+from segmenter.mapping.request.truth import GsdOf, Images, by_georeference
 from segmenter.runs.ensemble import members, uncalibrated
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Call:
         return settled_precision(self)
 
     @property
-    def scale_of(self) -> ScaleOf:
+    def scale_of(self) -> GsdOf:
         """Function from an image and its metres a pixel by georeference to the scale (`Truth.scale_of`)."""
         truth = None if self.images is None else self.images.truth
         return by_georeference if truth is None else truth.scale_of

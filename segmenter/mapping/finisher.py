@@ -40,7 +40,7 @@ class Companion(Completed, Protocol):
 
     @property
     def remark(self) -> str | None:
-        """Return a warning once the files are published; None if there is none."""
+        """Return a warning once the files are published, if any."""
 
 
 class Finisher:

@@ -10,7 +10,7 @@ from segmenter.base.errors import DatasetError, RasterError, SegmenterError
 from segmenter.grid.geometry import Window
 from segmenter.grid.resampling import step_of
 from segmenter.mapping.jobs import MapJob
-from segmenter.mapping.request.truth import ScaleOf
+from segmenter.mapping.request.truth import GsdOf
 from segmenter.raster import RasterInfo, pixel_sides
 from segmenter.raster.resampled import ModelGrid
 
@@ -90,7 +90,7 @@ def _grid(job: MapJob, sides: tuple[float, float], metres: float, *, as_trained:
     return ModelGrid(extent, step_of(metres / high), step_of(metres / wide))
 
 
-def _sides(info: RasterInfo, scale_of: ScaleOf, stated: float | None) -> tuple[float, float]:
+def _sides(info: RasterInfo, scale_of: GsdOf, stated: float | None) -> tuple[float, float]:
     """Return metres from row to row and column to column, by dataset, else raster, else call."""
     own, square = pixel_sides(info), info.metres_per_pixel
     counts = scale_of(info.path, square)

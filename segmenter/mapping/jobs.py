@@ -182,7 +182,7 @@ class MapJob:
         self.column = width
 
     def truth(self, classes: ClassMap) -> LabelIds | None:
-        """Open the label, read by windows of the raster; None if there is none."""
+        """Open the label, read by windows of the raster; None if the job has no label."""
         return None if self.label is None else LabelIds(self.label, self.label_classes or classes)
 
     @contextlib.contextmanager

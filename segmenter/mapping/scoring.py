@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from segmenter.base.errors import SegmenterError, plain
 from segmenter.base.terminal import aligned
 from segmenter.evaluation.bootstrap import interval_line, miou_interval
-from segmenter.evaluation.by_gsd import ScaleConfusions, scale_facts, scale_table
+from segmenter.evaluation.by_gsd import GsdConfusions, gsd_facts, gsd_table
 from segmenter.evaluation.scores import FIGURES, ConfusionMatrix, Protocol, Scores, percent
 from segmenter.evaluation.tallies import Tallies
 from segmenter.grid.geometry import Window
@@ -159,13 +159,13 @@ def write_scores(outcome: Outcome, scoring: Scoring) -> str:
     outcome.further += [score_file, figure]
     interval = miou_interval(list(alone.values()))
     more = {} if interval is None else {"miou_interval": list(interval)}
-    scores.write(score_file, {**more, "per_scene": per_scene, **scale_facts(by_scale)})
+    scores.write(score_file, {**more, "per_scene": per_scene, **gsd_facts(by_scale)})
     save_figure(confusion_panel(scores, f"{scoring.call.run.recipe.name}: {protocol}"), figure)
     tables = [scene_table(alone)] if len(alone) > 1 else []
     return "\n\n".join(
         [
             *tables,
-            *([scale_table(by_scale)] if by_scale else []),
+            *([gsd_table(by_scale)] if by_scale else []),
             scores.table() + interval_line(interval, len(alone)),
         ]
     )
@@ -174,7 +174,7 @@ def write_scores(outcome: Outcome, scoring: Scoring) -> str:
 def _by_scale(scenes: Mapping[str, tuple[MapJob, Tallies]], scoring: Scoring) -> dict[str, Scores]:
     """Return the scores of each stratum of scene scale; empty if there is only one."""
     run = scoring.call.run
-    scales = ScaleConfusions(run.classes)
+    scales = GsdConfusions(run.classes)
     for name, (job, tallies) in scenes.items():
         metres = scoring.truth.scale_of(job.info.path, job.info.metres_per_pixel)
         scales.add(name, metres, tallies.confusion)

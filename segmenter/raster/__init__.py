@@ -11,13 +11,13 @@ from segmenter.raster.ground import crs_title, extent_text, length, metres_apart
 from segmenter.raster.header import RasterInfo, keeps_crs
 from segmenter.raster.label import LabelIds, LabelRaster, read_label
 from segmenter.raster.opening import check_drivers
+from segmenter.raster.opening_cache import KnownRasters
 from segmenter.raster.reading import (
     MAX_EMPTY_PIXELS,
     Raster,
     open_raster,
     raster_info,
 )
-from segmenter.raster.reopened import KnownRasters
 from segmenter.raster.write import (
     RasterSpec,
     RasterWriter,

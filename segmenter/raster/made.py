@@ -82,7 +82,7 @@ class MadeRasters:
         return path if is_made else None
 
     def has(self, name: str, sources: Sequence[Path]) -> bool:
-        """Return whether the result is cached: a raster, or the fact that there is none."""
+        """Return whether the result is cached: a raster, or the record that the sources give none."""
         _, path = self._place(name, sources, _states(sources))
         return path.exists() or path.with_suffix(_NONE).exists()
 
@@ -171,7 +171,7 @@ class MadeLabels(MadeRasters):
         return self.get(name, sources, lambda path: self.make(path, image, source, shared))
 
     def has_label(self, name: str, image: Path, source: Path) -> bool:
-        """Return whether the result is cached: a label, or the fact that there is none."""
+        """Return whether the result is cached: a label, or the record that the source gives none."""
         return self.has(name, self.sources(image, source))
 
     def sources(self, image: Path, source: Path) -> list[Path]:

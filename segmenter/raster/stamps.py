@@ -3,6 +3,9 @@
 All code detects changes by stamps: index, statistics, packs, maps and reopened files compare them, or use a
 stamp's key as a cache key. A stamp has each file's name, size and time of change; for an .aux.xml its text,
 without the statistics that viewers write into it.
+
+Two records have content as well: the journal of maps, in its own format (`mapping.folder.journal`), and a
+run's of its training files, which may be moved (`tiles.scene_files`).
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def newest_checkpoint(run: Path) -> Path:
 
 
 def newest_whole(run: Path, *, but: Path | None = None) -> Path | None:
-    """Return the newest checkpoint that is not damaged and not `but`; None if there is none."""
+    """Return the newest checkpoint that is not damaged and not `but`; None if no other is whole."""
     for path in reversed(checkpoints(run).values()):
         with suppress(CheckpointError):
             if path != but:

@@ -11,7 +11,6 @@ finished steps are the same in both.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from segmenter.base.errors import CheckpointError, ConfigError, DamagedCheckpointError, shortened
-from segmenter.base.files import make_folder, remove_leftovers, write_whole
+from segmenter.base.files import FileState, file_state, make_folder, remove_leftovers, write_whole
 from segmenter.base.terminal import say
 from segmenter.base.version import __version__
 from segmenter.config.recipe import Recipe, TrainingConfig
@@ -86,8 +85,8 @@ class Position(NamedTuple):
         return self.epoch if self.step else max(self.epoch - 1, 0)
 
 
-Seen = tuple[tuple[str, int], ...]
-"""Name and time of change (ns) of each checkpoint of a run, and of the best."""
+Seen = tuple[FileState, ...]
+"""States of the checkpoints of a run, and of the best."""
 
 
 class Facts(BaseModel):
@@ -278,11 +277,8 @@ def record_of(path: Path) -> Checkpoint:
 
 
 def _seen(run: Path) -> Seen:
-    states = []
-    for path in (*checkpoints(run).values(), run / BEST):
-        with suppress(FileNotFoundError):  # also of one that another process removes while we look
-            states.append((path.name, path.stat().st_mtime_ns))
-    return tuple(states)
+    states = (file_state(path) for path in (*checkpoints(run).values(), run / BEST))
+    return tuple(state for state in states if state[1] >= 0)  # of files that exist
 
 
 def check_as_seen(run: Path, start: Checkpoint | None) -> None:

@@ -21,7 +21,7 @@ from segmenter.grid.geometry import Window
 from segmenter.sampling import Plan, order_for_replicas
 from segmenter.sampling.strata import tiles_of_parts
 from segmenter.tiles.augment import Augmenter
-from segmenter.tiles.gsd import GroundScale, resampled
+from segmenter.tiles.gsd import GroundGsd, resampled
 from segmenter.tiles.index import TileIndex
 from segmenter.tiles.kernels import counted
 from segmenter.tiles.pasting import Paster
@@ -147,7 +147,7 @@ class BatchLoader:
         self._augmenter = Augmenter(recipe.augmentation, statistics)
         least = recipe.sampling.min_pixels
         self._paster = Paster(recipe.augmentation, index, self._donor, store.class_names, least)
-        self._ground = GroundScale.of(recipe, index, store)
+        self._ground = GroundGsd.of(recipe, index, store)
         self._shares = tuple(shares) if recipe.sampling.per_replica == "best_effort" else ()
         self.tile_shape = (recipe.tiles.size, recipe.tiles.size, len(statistics.mean_C))
         self.dtype, self._share = statistics.dtype, own

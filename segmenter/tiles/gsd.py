@@ -55,7 +55,7 @@ def some_of(scenes: Sequence[Scene]) -> Sequence[Scene]:
     return [scenes[i] for i in np.linspace(0, len(scenes) - 1, most).round().astype(int)]
 
 
-def scene_scales(
+def scene_gsds(
     dataset: Dataset, scenes: Sequence[Scene], *, progress: bool = True
 ) -> tuple[float | None, ...]:
     """Return `Dataset.scale_of` for each scene; headers are read only if the recipe gives no gsd.
@@ -72,14 +72,14 @@ def scene_scales(
     return tuple(in_threads(find, scenes, description="scales", unit="scene", progress=progress))
 
 
-def with_scales(index: TileIndex, dataset: Dataset, recipe: Recipe, *, progress: bool = True) -> TileIndex:
+def with_gsds(index: TileIndex, dataset: Dataset, recipe: Recipe, *, progress: bool = True) -> TileIndex:
     """Return the index with its scenes' gsd and strata, if the recipe needs them.
 
     Raises:
         DatasetError: the scale of a scene is unknown.
     """
     boundaries = recipe.sampling.scale_strata
-    metres = _asked_scales(dataset, index.scenes, recipe, progress=progress)
+    metres = _asked_gsds(dataset, index.scenes, recipe, progress=progress)
     if metres is None:
         return index
     strata = None
@@ -89,23 +89,23 @@ def with_scales(index: TileIndex, dataset: Dataset, recipe: Recipe, *, progress:
     return replace(index, metres_S=np.array(metres, np.float64), strata=strata)
 
 
-def check_scales(recipe: Recipe, dataset: Dataset) -> None:
+def check_gsds(recipe: Recipe, dataset: Dataset) -> None:
     """Refuse settings that need the scale of training scenes if it is unknown; reads headers.
 
     Raises:
         DatasetError: a scale is unknown; the message names the first such scene.
     """
-    _asked_scales(dataset, dataset.of("train"), recipe, progress=False)
+    _asked_gsds(dataset, dataset.of("train"), recipe, progress=False)
 
 
-def _asked_scales(
+def _asked_gsds(
     dataset: Dataset, scenes: Sequence[Scene], recipe: Recipe, *, progress: bool
 ) -> tuple[float | None, ...] | None:
     """Return the gsd of scenes, all of them known; None if the recipe needs no gsd."""
     if not recipe.sampling.scale_strata and recipe.augmentation.scale_to is None:
         return None
     asking = "augmentation.scale_to" if recipe.augmentation.scale_to else "sampling.scale_strata"
-    metres = scene_scales(dataset, scenes, progress=progress)
+    metres = scene_gsds(dataset, scenes, progress=progress)
     unknown = [scene for scene, m in zip(scenes, metres, strict=True) if m is None]
     if unknown:
         more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
@@ -119,7 +119,7 @@ def _asked_scales(
 # --------------------------------------------------------------------------------------- tiles at another gsd
 
 
-class GroundScale:
+class GroundGsd:
     """Windows of a training set, chosen by ground size."""
 
     def __init__(self, recipe: Recipe, index: TileIndex, store: SceneStore) -> None:
@@ -129,7 +129,7 @@ class GroundScale:
             ConfigError: no scene can be shown at any requested scale.
         """
         assert recipe.augmentation.scale_to is not None, "asked for before"
-        assert index.metres_S is not None, "with_scales comes first"
+        assert index.metres_S is not None, "with_gsds comes first"
         self._wanted, self._seed = recipe.augmentation.scale_to, recipe.seed
         self._index, self._store, self._tile = index, store, recipe.tiles.size
         self._metres_S = index.metres_S
@@ -140,7 +140,7 @@ class GroundScale:
             raise _never_shown(self._wanted, self._tile, reaches)
 
     @classmethod
-    def of(cls, recipe: Recipe, index: TileIndex, store: SceneStore) -> GroundScale | None:
+    def of(cls, recipe: Recipe, index: TileIndex, store: SceneStore) -> GroundGsd | None:
         """Return the windows by ground size of a recipe; None if it shows tiles at their own gsd."""
         return None if recipe.augmentation.scale_to is None else cls(recipe, index, store)
 
@@ -236,9 +236,9 @@ class GroundScale:
 
 
 def check_shown(recipe: Recipe, dataset: Dataset) -> None:
-    """Refuse an `augmentation.scale_to` that no training scene can show, as `GroundScale` does.
+    """Refuse an `augmentation.scale_to` that no training scene can show, as `GroundGsd` does.
 
-    Reads headers until a scene can. `check_scales` refuses unknown scales.
+    Reads headers until a scene can. `check_gsds` refuses unknown scales.
 
     Raises:
         ConfigError: no scene can; the message has the possible range.

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from segmenter.base.errors import DatasetError, SegmenterError
-from segmenter.base.files import pieces, read_regular, write_whole
+from segmenter.base.files import read_regular, sampled_digest, write_whole
 from segmenter.base.sealed import sealed, unsealed
 from segmenter.base.threads import in_threads
 from segmenter.grid.scenes import Scene
@@ -24,8 +24,8 @@ from segmenter.raster.stamps import stamp_of
 FILE = "scenes.json"
 _FORMAT = 1
 _REMOTE, _MOST_KEPT = "remote-files.json", 1 << 28
-PIECES, PIECE_BYTES = 16, 1 << 14
-"""Number and size of evenly spaced pieces of a file, with both ends; up to 256 KiB it is read completely."""
+PIECE_BYTES = 1 << 14
+"""Size of the sampled pieces; a file of up to 256 KiB is read completely."""
 
 Digests = dict[str, tuple[str, str]]
 """Name of a scene → digests of its image and of its label, empty where it has none."""
@@ -41,12 +41,9 @@ def file_digest(path: Path) -> str:
         with open_bytes(path) as file:
             remote = isinstance(path, RemotePath)
             size = (path.stat() if remote else os.fstat(file.fileno())).st_size
-            content = hashlib.sha256(str(size).encode())
-            for piece in pieces(file, size, PIECES, PIECE_BYTES):
-                content.update(piece)
+            return sampled_digest(file, size, PIECE_BYTES, str(size).encode())[:16]
     except OSError as error:
         raise DatasetError(f"{path}: cannot read it: {error.strerror}") from None
-    return content.hexdigest()[:16]
 
 
 def scene_digests(scenes: Sequence[Scene], cache: Path, *, progress: bool = True) -> Digests:
@@ -71,7 +68,7 @@ class _Kept:
     def __init__(self, path: Path) -> None:
         self._path, self._new = path, False
         self._known: dict[str, str] = {}
-        with contextlib.suppress(SegmenterError):  # there is none yet
+        with contextlib.suppress(SegmenterError):  # not written yet
             cached = unsealed(read_regular(path, _MOST_KEPT)) or {}
             self._known = {name: str(value) for name, value in cached.items()}
 
@@ -103,7 +100,7 @@ def save_digests(run: Path, digests: Digests) -> None:
 def changed_file(run: Path, now: Digests) -> str:
     """Return a message on the first difference between the recorded scenes of a run and the current ones.
 
-    Empty if there is none; a line that says so if the run has no record.
+    Empty if nothing differs; a line that says so if the run has no record.
     """
     before = _load(run / FILE)
     if before is None:

@@ -34,8 +34,8 @@ from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import KnownRasters, RasterInfo, raster_info
 from segmenter.raster.remote.settings import RemotePath
 from segmenter.raster.validity import fill_void, void_in_bands
-from segmenter.tiles.cache.file import DamagedError, Kind, PackedArray
-from segmenter.tiles.cache.folder import PackFolder
+from segmenter.tiles.cache.file import CachedArray, DamagedError, Kind
+from segmenter.tiles.cache.folder import CacheFolder
 from segmenter.tiles.cache.keys import Job, bytes_read, key_of, pack
 
 _MOST_OPEN = 64
@@ -71,14 +71,14 @@ class SceneStore:
             OutputError: the packs do not fit on the disk.
         """
         self._dataset, self._scenes = dataset, tuple(scenes)
-        self._files, self._folder = KnownRasters(), PackFolder(cache, shared=dataset.cache is not None)
+        self._files, self._folder = KnownRasters(), CacheFolder(cache, shared=dataset.cache is not None)
         self._local, self._lock = threading.local(), threading.Lock()
         self._small, self._progress = _CHEAP_PIXELS * tile * tile, progress
         self._mean_C = tuple(mean_C)
         tell_leftovers(self._folder)
         self._folder.look()
         tell_damaged(self._folder)
-        self._packed: dict[tuple[int, Kind], PackedArray] = {}
+        self._packed: dict[tuple[int, Kind], CachedArray] = {}
         self._full: dict[int, bool] = {}
         self._find()
         tell_replaced(self._folder)
@@ -245,7 +245,7 @@ class SceneStore:
             else:
                 break
 
-    def _renew(self, scene: int, kind: Kind, damaged: PackedArray, why: str) -> None:
+    def _renew(self, scene: int, kind: Kind, damaged: CachedArray, why: str) -> None:
         """Decode the scene again into a separate pack, unless another thread or process has done so."""
         with self._lock:
             if self._packed[scene, kind] is not damaged:
@@ -348,7 +348,7 @@ def _most_open() -> int:
     return max(4, min(_MOST_OPEN, allowed // 2 // (os.cpu_count() or 1)))
 
 
-def tell_leftovers(folder: PackFolder) -> None:
+def tell_leftovers(folder: CacheFolder) -> None:
     """Remove leftovers of killed processes, and report copies of older versions."""
     if left := folder.sweep():
         say(f"{folder.path}: half-written packs that killed processes left, removed: {left}", aside=True)
@@ -357,7 +357,7 @@ def tell_leftovers(folder: PackFolder) -> None:
         say(f"{old}: decoded copies of an older version, which nothing reads; remove them", aside=True)
 
 
-def tell_damaged(folder: PackFolder) -> None:
+def tell_damaged(folder: CacheFolder) -> None:
     """Remove packs that are damaged as a whole, and report them."""
     if folder.damaged:
         what = "packs damaged, or of another format: their scenes are decoded anew"
@@ -365,13 +365,13 @@ def tell_damaged(folder: PackFolder) -> None:
         folder.remove_damaged()
 
 
-def tell_replaced(folder: PackFolder) -> None:
+def tell_replaced(folder: CacheFolder) -> None:
     """Remove packs whose scenes are all in newer ones, and report them."""
     if replaced := folder.remove_replaced():
         say(f"{folder.path}: removed packs whose scenes are all in newer ones: {gibibytes(replaced)}")
 
 
-def make_room(folder: PackFolder, jobs: Sequence[Job], limit: int | None) -> None:
+def make_room(folder: CacheFolder, jobs: Sequence[Job], limit: int | None) -> None:
     """Make room for jobs, and report removed packs.
 
     Raises:
@@ -382,7 +382,7 @@ def make_room(folder: PackFolder, jobs: Sequence[Job], limit: int | None) -> Non
         say(f"{folder.path}: {what}: {gibibytes(removed)}")
 
 
-def _announce(folder: PackFolder, jobs: Sequence[Job], codec: CacheCodec) -> None:
+def _announce(folder: CacheFolder, jobs: Sequence[Job], codec: CacheCodec) -> None:
     """Print the files to be written beside the data, their folder, and how to choose another one."""
     needed = sum(job.bytes for job in jobs)
     times = needed / max(1, bytes_read(jobs))

@@ -18,7 +18,7 @@ from segmenter.inference.loading import load_predictor
 from segmenter.inference.predictor import ExtraOutputs, Failed, Finished, Mapped, Predictor, classify_all
 from segmenter.runs.calibration_file import CALIBRATION, save_calibration, step_of
 from segmenter.runs.run import Run
-from segmenter.tiles.gsd import with_scales
+from segmenter.tiles.gsd import with_gsds
 from segmenter.tiles.index import build_index
 from segmenter.training.prepare import class_weights, epoch_plan
 from segmenter.training.validation import SceneJob, tiling_of
@@ -90,7 +90,7 @@ def prior_bias(
 def shares_of(run: Run, dataset: Dataset) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the classes' shares (K,) of the training tiles' pixels, and of those in an epoch's batches."""
     recipe = run.recipe
-    index = with_scales(build_index(dataset, "train", recipe.tiles), dataset, recipe)
+    index = with_gsds(build_index(dataset, "train", recipe.tiles), dataset, recipe)
     plan = epoch_plan(recipe, index, run.classes.names, 0, run.planned_replicas)
     return index.shares(), plan.shares(index.counts_NK)
 

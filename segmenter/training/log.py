@@ -10,7 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from segmenter.base.errors import OutputError
-from segmenter.evaluation.by_gsd import scale_facts
+from segmenter.evaluation.by_gsd import gsd_facts
 from segmenter.evaluation.drawing import save_figure
 from segmenter.evaluation.figures import confusion_panel
 from segmenter.evaluation.learning_curves import learning_curves
@@ -57,7 +57,7 @@ class TrainLog:
         spread = {} if interval is None else {"miou_interval": list(interval)}
         self._log.append({"step": step, "epoch": epoch, **figures, **spread})
         table, picture = (self._run / name for name in LAST_FILES)
-        scores.write(table, {**spread, **scale_facts(by_scale or {})}, facts={"epoch": epoch, "step": step})
+        scores.write(table, {**spread, **gsd_facts(by_scale or {})}, facts={"epoch": epoch, "step": step})
         save_figure(confusion_panel(confusion, f"validation after epoch {epoch}, step {step}"), picture)
         with self._shown(step):
             for key in ("miou", "mf1", "oa"):

@@ -26,7 +26,7 @@ from segmenter.runs.run import Run, load_run
 from segmenter.sampling import Plan, held_by_rows, part_title, plan
 from segmenter.sampling.quotas import Quota
 from segmenter.sampling.strata import Part, tiles_of_parts
-from segmenter.tiles.gsd import GroundScale, scene_scales, some_of, with_scales
+from segmenter.tiles.gsd import GroundGsd, scene_gsds, some_of, with_gsds
 from segmenter.tiles.index import TileIndex, build_index
 from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.pasting import donors
@@ -142,7 +142,7 @@ def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
         say(plain(note))
     check_demands(recipe, dataset)  # before hours of reading
     scenes = dataset.of("train")
-    index = with_scales(build_index(dataset, "train", recipe.tiles), dataset, recipe)
+    index = with_gsds(build_index(dataset, "train", recipe.tiles), dataset, recipe)
     if recipe.augmentation.copy_paste is not None:
         donors(recipe.augmentation.copy_paste, index, dataset.classes.names, recipe.sampling.min_pixels)
     if dataset.of("validation"):  # the same check of every file as for training, before hours are spent
@@ -157,15 +157,15 @@ def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
     mean_C = statistics.mean_C.tolist()
     store = SceneStore(dataset, index.scenes, recipe.tiles.size, cache_folder(dataset), mean_C=mean_C)
     say(_summary(recipe, dataset, index))
-    for line in describe_scales(recipe, dataset, index, store):
+    for line in describe_gsds(recipe, dataset, index, store):
         say(plain(line))
-    return Tiles(index, statistics, store, _trained_scale(recipe, dataset, index, store), digests)
+    return Tiles(index, statistics, store, _trained_gsd(recipe, dataset, index, store), digests)
 
 
-def _trained_scale(recipe: Recipe, dataset: Dataset, index: TileIndex, store: SceneStore) -> float | None:
+def _trained_gsd(recipe: Recipe, dataset: Dataset, index: TileIndex, store: SceneStore) -> float | None:
     if index.metres_S is not None:
-        return trained_scale(index.metres_S.tolist(), GroundScale.of(recipe, index, store))
-    return trained_scale(scene_scales(dataset, some_of(index.scenes), progress=False), None)
+        return trained_gsd(index.metres_S.tolist(), GroundGsd.of(recipe, index, store))
+    return trained_gsd(scene_gsds(dataset, some_of(index.scenes), progress=False), None)
 
 
 def changed_data(run: Run, tiles: Tiles) -> str:
@@ -315,7 +315,7 @@ def describe_drawn(first: Plan, sampling: SamplingConfig, index: TileIndex) -> s
 # ------------------------------------------------------------------------------- metres a pixel
 
 
-def trained_scale(metres_S: Sequence[float | None], ground: GroundScale | None) -> float | None:
+def trained_gsd(metres_S: Sequence[float | None], ground: GroundGsd | None) -> float | None:
     """Return the metres a pixel for which a model is trained; None if unknown.
 
     The geometric mean scale shown under `augmentation.scale_to`, else the median of the scenes.
@@ -326,17 +326,17 @@ def trained_scale(metres_S: Sequence[float | None], ground: GroundScale | None) 
     return float(np.median(scales)) if scales else None
 
 
-def describe_scales(recipe: Recipe, dataset: Dataset, index: TileIndex, store: SceneStore) -> list[str]:
+def describe_gsds(recipe: Recipe, dataset: Dataset, index: TileIndex, store: SceneStore) -> list[str]:
     """Return lines on the scales of tiles shown, and on validation scenes of other scales.
 
     Raises:
         ConfigError: no scene can be shown at any requested scale.
     """
-    ground = GroundScale.of(recipe, index, store)
+    ground = GroundGsd.of(recipe, index, store)
     if ground is None:
         return []
     low, high = ground.ends()
-    validation = scene_scales(dataset, dataset.of("validation"), progress=False)
+    validation = scene_gsds(dataset, dataset.of("validation"), progress=False)
     outside = [metres for metres in validation if metres and not 0.99 * low <= metres <= 1.01 * high]
     lines = ground.describe()
     if outside:

@@ -54,7 +54,7 @@ class StepResult(NamedTuple):
             class, and number of replicas with such a tile.
         applied: false if the loss scale skipped the step because a gradient was not finite; weights are then
             unchanged.
-        scale: float32, the loss scale after the step; 1 if there is none.
+        scale: float32, the loss scale after the step; 1 without loss scaling.
     """
 
     loss: Any

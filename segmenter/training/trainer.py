@@ -17,7 +17,7 @@ from segmenter.base.threads import Prefetch
 from segmenter.devices.machines.workers import BATCHES, SHARE, STEP, Workers
 from segmenter.devices.strategy import Devices
 from segmenter.evaluation.bootstrap import interval_line, miou_interval
-from segmenter.evaluation.by_gsd import ScaleConfusions, scale_table
+from segmenter.evaluation.by_gsd import GsdConfusions, gsd_table
 from segmenter.evaluation.scores import percent, score_of, title_of
 from segmenter.grid.scenes import Dataset
 from segmenter.runs.checkpoints import BEST, META, save_arrays, save_checkpoint
@@ -270,7 +270,7 @@ class Trainer:
 
     def _validate(self, bar: Any, stop: Stop) -> None:
         bar.set_description("validating")
-        scales, examples = ScaleConfusions(self.run.classes), Examples()
+        scales, examples = GsdConfusions(self.run.classes), Examples()
         parts = (self.run, self.learner.predictor(), self.dataset, examples, scales)
         if self._workers.count == 1:
             tallies = validate(*parts, going=self.feed.check)
@@ -286,7 +286,7 @@ class Trainer:
             self._log.validated(*place, scores, confusion, by_scale, interval)
         tables = [
             scores.table() + interval_line(interval, len(scales.each)),
-            *([scale_table(by_scale)] if by_scale else []),
+            *([gsd_table(by_scale)] if by_scale else []),
         ]
         tqdm.write(f"after epoch {self.position.epoch}:\n" + "\n\n".join(tables))
         name = self.run.recipe.training.best_by

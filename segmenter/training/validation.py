@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from segmenter.base.errors import DatasetError
 from segmenter.devices.machines.workers import SHARE
 from segmenter.devices.strategy import Devices
-from segmenter.evaluation.by_gsd import ScaleConfusions
+from segmenter.evaluation.by_gsd import GsdConfusions
 from segmenter.evaluation.scores import Protocol
 from segmenter.evaluation.tallies import TALLIES, Tallies
 from segmenter.grid.geometry import Window
@@ -73,7 +73,7 @@ def validate_together(
     predict: Predictor,
     dataset: Dataset,
     examples: Examples,
-    scales: ScaleConfusions,
+    scales: GsdConfusions,
     heard: int = 0,
     going: Callable[[], None] = lambda: None,
 ) -> tuple[Tallies, list[int]]:
@@ -133,7 +133,7 @@ def validate(
     predict: Predictor,
     dataset: Dataset,
     examples: Examples,
-    scales: ScaleConfusions | None = None,
+    scales: GsdConfusions | None = None,
     *,
     scenes: Sequence[Scene] | None = None,
     finished: Callable[[str, float | None, Tallies], None] | None = None,

@@ -6,12 +6,10 @@ A single process sends nothing and waits for nothing.
 from __future__ import annotations
 
 import base64
-import hashlib
 import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from segmenter.base.errors import WorkerError, shortened
-from segmenter.base.version import __version__
+from segmenter.base.version import __version__, source_digest
 from segmenter.config.reading import flat_settings
 from segmenter.config.recipe import Recipe
 from segmenter.devices.machines.workers import Workers
@@ -78,20 +76,11 @@ def facts_of(recipe: Recipe, classes: ClassMap, tiles: str, devices: Devices) ->
     return {
         **settings,
         **{f"version of {name}": number for name, number in installed_versions().items()},
-        "program": f"{__version__} {_program()}",
+        "program": f"{__version__} {source_digest()}",
         "classes": json.dumps(classes.to_dict()),
         "training data (fingerprint)": tiles,
         "devices": f"{len(devices.names)} {kinds}",
     }
-
-
-def _program() -> str:
-    """Return a digest of this program's sources: during development, the version number does not change."""
-    digest, root = hashlib.sha256(), Path(__file__).resolve().parents[1]
-    for path in sorted(root.rglob("*.py")):
-        digest.update(path.relative_to(root).as_posix().encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]
 
 
 # --------------------------------------------------------------------------------- from the chief

@@ -22,7 +22,7 @@ from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.grid.gsd import OCTAVES, scene_strata
 from segmenter.grid.labels import ClassMap
-from segmenter.tiles.gsd import scene_scales
+from segmenter.tiles.gsd import scene_gsds
 from tests.helpers.scaled_scenes import scaled_dataset
 
 
@@ -60,7 +60,7 @@ def test_the_recipe_says_the_scale_or_the_file_does(
 ) -> None:
     dataset = load_dataset(folder(files, scale))
     by_name = sorted(dataset.scenes, key=lambda scene: scene.name)
-    found = scene_scales(dataset, by_name, progress=False)
+    found = scene_gsds(dataset, by_name, progress=False)
     assert found == pytest.approx(metres) if None not in metres else found == metres
 
 
@@ -92,11 +92,11 @@ def test_potsdam_is_as_published_unless_its_files_say_otherwise(
     make_potsdam(tmp_path, scenes=1, seed=1, size=96)
     config = {"kind": "potsdam", "root": str(tmp_path), "split": {"validation": []}}
     dataset = load_dataset(recipe_from({"name": "t", "dataset": config}, "r.yaml"))
-    assert scene_scales(dataset, dataset.scenes, progress=False) == pytest.approx((0.05,))
+    assert scene_gsds(dataset, dataset.scenes, progress=False) == pytest.approx((0.05,))
     plain = make_geotiff("plain.tif", np.zeros((33, 31, 3), np.uint8), crs=None)
     coarse = make_geotiff("coarse.tif", np.zeros((33, 31, 3), np.uint8))
     scenes = [replace(dataset.scenes[0], image=path) for path in (plain, coarse)]
-    assert scene_scales(dataset, scenes, progress=False) == pytest.approx((0.05, 0.5))
+    assert scene_gsds(dataset, scenes, progress=False) == pytest.approx((0.05, 0.5))
 
 
 def test_rotated_and_geographic_scenes_have_their_scale_on_the_ground(
@@ -104,7 +104,7 @@ def test_rotated_and_geographic_scenes_have_their_scale_on_the_ground(
 ) -> None:
     metres = (0.1, 0.25, 0.6, 2.0, 0.37)
     dataset = scaled_dataset(tmp_path, make_geotiff, make_classes(3), metres)
-    assert scene_scales(dataset, dataset.scenes, progress=False) == pytest.approx(metres, rel=1e-3)
+    assert scene_gsds(dataset, dataset.scenes, progress=False) == pytest.approx(metres, rel=1e-3)
     report = check_dataset(dataset, progress=False)
     assert report.scale == (
         "0.1–2 m a pixel: scenes 1 of 0.088–0.18 m, 1 of 0.18–0.35 m, 2 of 0.35–0.71 m, 1 of 1.4–2.8 m"

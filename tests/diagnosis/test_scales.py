@@ -14,7 +14,7 @@ from segmenter.diagnosis import Diagnosis, diagnose, table
 from segmenter.diagnosis.report import html_report
 from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Dataset
-from segmenter.tiles.gsd import with_scales
+from segmenter.tiles.gsd import with_gsds
 from segmenter.tiles.index import build_index
 from tests.helpers.report_page import Page
 from tests.helpers.scaled_scenes import scaled_dataset, scaled_recipe
@@ -32,7 +32,7 @@ def make(tmp_path: Path, make_geotiff: Callable[..., Path], make_classes: Callab
 def diagnosed(dataset: Dataset, **sampling: object) -> Diagnosis:
     recipe = scaled_recipe(augmentation={}, sampling=sampling)
     index = build_index(dataset, "train", recipe.tiles, progress=False)
-    index = with_scales(index, dataset, recipe, progress=False)
+    index = with_gsds(index, dataset, recipe, progress=False)
     return diagnose(recipe, dataset, index, [12], progress=False)
 
 

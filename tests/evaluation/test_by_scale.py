@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from segmenter.evaluation.by_gsd import ScaleConfusions, scale_facts, scale_table
+from segmenter.evaluation.by_gsd import GsdConfusions, gsd_facts, gsd_table
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.labels import ClassMap
 
@@ -24,8 +24,8 @@ def confusions(make_classes: Callable[..., ClassMap], rng: np.random.Generator) 
     return found
 
 
-def collected(confusions: Sequence[ConfusionMatrix], metres: Sequence[float | None]) -> ScaleConfusions:
-    scales = ScaleConfusions(confusions[0].classes)
+def collected(confusions: Sequence[ConfusionMatrix], metres: Sequence[float | None]) -> GsdConfusions:
+    scales = GsdConfusions(confusions[0].classes)
     for number, (m, confusion) in enumerate(zip(metres, confusions, strict=True)):
         scales.add(f"s{number}", m, confusion)
     return scales
@@ -44,10 +44,10 @@ def test_each_stratum_has_the_scores_of_its_scenes(confusions: list[ConfusionMat
         hits, union = np.diag(total), total.sum(axis=0) + total.sum(axis=1) - np.diag(total)
         assert scores.miou == pytest.approx((hits / union).mean(), rel=1e-12)
         assert scores.protocol.scenes == tuple(f"s{i}" for i in members)
-    facts = scale_facts(found)["per_scale"]
+    facts = gsd_facts(found)["per_scale"]
     assert [entry["scenes"] for entry in facts.values()] == [2, 1, 1, 1]
     assert facts["1.4–2.8 m"]["miou"] == found["1.4–2.8 m"].miou
-    assert [line.split("   ")[0].strip() for line in scale_table(found).splitlines()[1:]] == list(found)
+    assert [line.split("   ")[0].strip() for line in gsd_table(found).splitlines()[1:]] == list(found)
 
 
 def test_the_recipe_s_strata_go_before_octaves(confusions: list[ConfusionMatrix]) -> None:
@@ -60,4 +60,4 @@ def test_scenes_of_one_scale_have_no_such_scores(
     confusions: list[ConfusionMatrix], metres: tuple[float | None, ...]
 ) -> None:
     assert collected(confusions, metres).scores(protocol) == {}
-    assert scale_facts({}) == {}
+    assert gsd_facts({}) == {}

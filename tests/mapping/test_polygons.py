@@ -119,7 +119,7 @@ def test_what_cannot_be_is_refused_before_maps_are_made(
         assert line in capfd.readouterr().err
         assert not Path("maps").exists()
         assert not Path("x.gpkg").exists()
-    options = {"segmenter.extras.vectors.mapped", "segmenter.extras.vectors.wanted"}  # hold no shapely
+    options = {"segmenter.extras.vectors.mapped", "segmenter.extras.vectors.options"}  # hold no shapely
     for name in [name for name in sys.modules if name.startswith("segmenter.extras.vectors.")]:
         if name not in options:
             monkeypatch.delitem(sys.modules, name)

@@ -22,7 +22,7 @@ from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.raster import LabelRaster, placed
 from segmenter.raster.label import _palette
-from segmenter.raster.placed import PlacedLabels
+from segmenter.raster.placement import PlacedLabels
 
 Make = Callable[..., Path]
 SIZE = (23, 31)

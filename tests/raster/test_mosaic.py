@@ -25,9 +25,9 @@ from segmenter.inference.blending import Blend
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.predictor import Mapped, Tiling, classify_all
 from segmenter.raster import RasterSpec, open_raster, raster_info, stacked, write_raster
+from segmenter.raster.band_stack import StackedImages
 from segmenter.raster.mosaic import Mosaic
 from segmenter.raster.resampled import GridColumns, ModelGrid, ResampledRaster
-from segmenter.raster.stacked import StackedImages
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_map, exact_network, fake_run, run_predict
 
 GRIDS = {

@@ -17,7 +17,7 @@ from segmenter.base.errors import RasterError
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import ClassMap, Encoding, LandCoverClass
 from segmenter.raster import KnownRasters, LabelRaster, open_raster, raster_info
-from segmenter.raster import reopened as known
+from segmenter.raster import opening_cache as known
 from segmenter.raster.stamps import stamp_of
 
 Make = Callable[..., Path]

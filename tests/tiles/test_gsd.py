@@ -19,7 +19,7 @@ from segmenter.grid.scenes import Dataset
 from segmenter.raster import RasterSpec, write_raster
 from segmenter.sampling import plan
 from segmenter.tiles.batches import BatchLoader, _Draw, _Key
-from segmenter.tiles.gsd import GroundScale, resampled, with_scales
+from segmenter.tiles.gsd import GroundGsd, resampled, with_gsds
 from segmenter.tiles.index import TileIndex, build_index
 from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.pasting import Paster
@@ -46,7 +46,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory, make_classes: Callable[...
 def parts(dataset: Dataset, recipe: Recipe) -> Parts:
     index = build_index(dataset, "train", recipe.tiles, progress=False)
     store = SceneStore(dataset, index.scenes, SIDE, cache_folder(dataset), progress=False)
-    return store, with_scales(index, dataset, recipe, progress=False)
+    return store, with_gsds(index, dataset, recipe, progress=False)
 
 
 def overlaps(old: int, new: int) -> np.ndarray:
@@ -103,7 +103,7 @@ def test_enlarging_keeps_labels_whole_and_does_not_bleed_what_has_no_data() -> N
 def test_windows_have_the_drawn_ground_size_and_stay_in_their_scene(dataset: Dataset) -> None:
     recipe = scaled_recipe()
     store, index = parts(dataset, recipe)
-    ground = GroundScale(recipe, index, store)
+    ground = GroundGsd(recipe, index, store)
     shown: dict[int, list[float]] = {}
     for tile in range(len(index)):
         scene = int(index.scene_N[tile])
@@ -241,7 +241,7 @@ def test_which_tiles_are_mosaics_does_not_follow_from_their_scale(dataset: Datas
     """Each is drawn from numbers of its own: else mosaics would be all there is of the finest scales."""
     recipe = scaled_recipe(augmentation={"scale_to": [0.2, 1.0], "mosaic": 0.5})
     store, index = parts(dataset, recipe)
-    ground = GroundScale(recipe, index, store)
+    ground = GroundGsd(recipe, index, store)
     read: list[int] = []
 
     def reader(number: int, *_: object) -> Tile:
@@ -262,17 +262,17 @@ def test_which_tiles_are_mosaics_does_not_follow_from_their_scale(dataset: Datas
 
 def test_what_it_costs_and_what_scenes_cannot_give_is_said(dataset: Dataset) -> None:
     store, index = parts(dataset, scaled_recipe())
-    lines = GroundScale(scaled_recipe(), index, store).describe()
+    lines = GroundGsd(scaled_recipe(), index, store).describe()
     assert lines[0].startswith("scale_to: tiles of 0.2–1 m a pixel, out of scenes of 0.1–2 m; a tile reads ")
     assert "  3 of 5 scenes are shown at a part of it, as s0 at 0.2–0.534 m" in lines[1]
     # 0.1 m in 203×171 pixels is at most 0.53 m a tile, 2 m at least 0.5 m.
     recipe = scaled_recipe(augmentation={"scale_to": [0.6, 0.9]})
-    ground = GroundScale(recipe, index, store)
+    ground = GroundGsd(recipe, index, store)
     assert "shown at a part of it (2 beside it, as near as can be), as s0 at 0.534 m" in ground.describe()[1]
     windows = [ground.window(i, (0, 0, i, 0)) for i in range(len(index)) if index.scene_N[i] == 0]
     assert {window.height for window in windows} == {171}
     with pytest.raises(ConfigError, match=r"0.025–5.56 m, got \[20.0, 30.0\]"):
-        GroundScale(scaled_recipe(augmentation={"scale_to": [20.0, 30.0]}), index, store)
+        GroundGsd(scaled_recipe(augmentation={"scale_to": [20.0, 30.0]}), index, store)
 
 
 def test_a_scene_of_unknown_scale_is_refused_where_it_is_needed(
@@ -288,15 +288,15 @@ def test_a_scene_of_unknown_scale_is_refused_where_it_is_needed(
     strata = scaled_recipe(augmentation={}, sampling={"scale_strata": [1]})
     for asking, setting in ((recipe, "augmentation.scale_to"), (strata, "sampling.scale_strata")):
         with pytest.raises(DatasetError, match=rf"{setting}: .* unknown for s1: .*plain.tif has no geo"):
-            with_scales(index, dataset, asking, progress=False)
+            with_gsds(index, dataset, asking, progress=False)
     said = replace(dataset, usual_metres=0.3)
-    assert with_scales(index, said, recipe, progress=False).metres_S == pytest.approx([0.1, 0.3], rel=0.01)
+    assert with_gsds(index, said, recipe, progress=False).metres_S == pytest.approx([0.1, 0.3], rel=0.01)
 
 
 def test_the_middle_and_the_ends_are_those_of_what_is_shown(dataset: Dataset) -> None:
     recipe = scaled_recipe(augmentation={"scale_to": [0.2, 4.0]})
     store, index = parts(dataset, recipe)
-    ground = GroundScale(recipe, index, store)
+    ground = GroundGsd(recipe, index, store)
     assert index.metres_S is not None
     shown = []
     for tile in np.unique(index.scene_N, return_index=True)[1]:  # one of each scene

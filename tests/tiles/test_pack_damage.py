@@ -30,7 +30,7 @@ from segmenter.raster import RasterSpec, write_raster
 from segmenter.tiles.cache import file as pack_file
 from segmenter.tiles.cache import folder as pack_folder
 from segmenter.tiles.cache import keys as packing
-from segmenter.tiles.cache.folder import PackFolder
+from segmenter.tiles.cache.folder import CacheFolder
 from segmenter.tiles.index_cache import cache_folder
 from tests.helpers.made_runs import flipped
 from tests.helpers.packed_scenes import SIZES, contents, equal, made_dataset, pack_all, packs, store_of
@@ -157,7 +157,7 @@ def test_what_killed_processes_left_is_swept_but_nothing_of_a_living_one(
     dataset: Dataset, capsys: Any
 ) -> None:
     store_of(dataset)
-    folder = PackFolder(cache_folder(dataset))
+    folder = CacheFolder(cache_folder(dataset))
     left = folder.path / f".{packs(dataset)[0].name}.part"
     left.write_bytes(bytes(100))
     (folder.path / ".mine").mkdir()
@@ -339,14 +339,14 @@ def test_packs_go_by_last_use_and_never_one_in_use(dataset: Dataset, tmp_path: P
 def test_a_pack_that_is_removed_while_it_is_looked_for_is_made_anew(
     dataset: Dataset, monkeypatch: Any
 ) -> None:
-    before, hold, calls = contents(dataset), PackFolder.hold, []
+    before, hold, calls = contents(dataset), CacheFolder.hold, []
 
-    def removing(folder: PackFolder, found: Any) -> bool:
+    def removing(folder: CacheFolder, found: Any) -> bool:
         if not calls:
             calls.append([path.unlink() for path in packs(dataset, "label")])
         return hold(folder, found)
 
-    monkeypatch.setattr(PackFolder, "hold", removing)
+    monkeypatch.setattr(CacheFolder, "hold", removing)
     assert equal(before, contents(dataset))
 
 
@@ -374,10 +374,10 @@ def test_the_recipe_says_where_how_much_and_how(dataset: Dataset, tmp_path: Path
 
 def test_packs_that_are_gone_or_others_by_now_are_not_held(tmp_path: Path, monkeypatch: Any) -> None:
     gone: Any = SimpleNamespace(path=tmp_path / "gone.pack")
-    assert not PackFolder(tmp_path).hold([gone])
-    assert PackFolder(tmp_path).hold([])
+    assert not CacheFolder(tmp_path).hold([gone])
+    assert CacheFolder(tmp_path).hold([])
     (tmp_path / "a.pack").touch()
     there: Any = SimpleNamespace(path=tmp_path / "a.pack")
-    assert PackFolder(tmp_path).hold([there])
+    assert CacheFolder(tmp_path).hold([there])
     monkeypatch.setattr("segmenter.tiles.cache.folder._same", lambda handle, path: False)
-    assert not PackFolder(tmp_path).hold([there])
+    assert not CacheFolder(tmp_path).hold([there])

@@ -16,10 +16,11 @@ import rasterio
 
 from datasets import load_dataset
 from segmenter.base.errors import CheckpointError, DatasetError
+from segmenter.base.files import PIECES
 from segmenter.config.reading import load_recipe
 from segmenter.model.normalisation import Normalisation
 from segmenter.runs.run import Run
-from segmenter.tiles.scene_files import FILE, PIECE_BYTES, PIECES, file_digest, save_digests
+from segmenter.tiles.scene_files import FILE, PIECE_BYTES, file_digest, save_digests
 from segmenter.training.prepare import Tiles, changed_data, prepare_tiles
 from tests.helpers.made_training import made
 from tests.helpers.trained_run import bare_run

@@ -17,7 +17,7 @@ from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Dataset
 from segmenter.runs.score_files import scored
 from segmenter.tiles.index import build_index
-from segmenter.training.prepare import trained_scale
+from segmenter.training.prepare import trained_gsd
 from tests.helpers.scaled_scenes import SIDE, scaled_dataset, scaled_recipe
 
 METRES = (0.1, 0.25, 2.0, 0.12, 2.1)
@@ -49,8 +49,8 @@ def middle_of_what_is_shown(dataset: Dataset, settings: Recipe) -> float:
 
 
 def test_the_scale_that_a_model_is_trained_for() -> None:
-    assert trained_scale((0.1, 0.3, 0.2, None), None) == 0.2
-    assert trained_scale((None, None), None) is None
+    assert trained_gsd((0.1, 0.3, 0.2, None), None) == 0.2
+    assert trained_gsd((None, None), None) is None
 
 
 def test_of_many_scenes_those_along_the_list_say_the_scale_of_the_training(

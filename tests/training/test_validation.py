@@ -16,7 +16,7 @@ from segmenter.base.errors import TrainingError
 from segmenter.config.recipe import PredictionConfig, UNetConfig
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices
-from segmenter.evaluation.by_gsd import ScaleConfusions
+from segmenter.evaluation.by_gsd import GsdConfusions
 from segmenter.evaluation.scores import Protocol
 from segmenter.evaluation.tallies import Tallies
 from segmenter.grid.geometry import Size
@@ -73,7 +73,7 @@ def validated(
         run: Any = SimpleNamespace(network=network_geometry(model), recipe=recipe, classes=classes, mean_C=())
         predict = on_replicas(model, NORMALISATION, devices)
         batches = [_counted(worker) for worker in predict.workers]
-        scales, examples = ScaleConfusions(classes), Examples()
+        scales, examples = GsdConfusions(classes), Examples()
         total = validate(run, predict, dataset, examples, scales, going=check)
         by_scale = {scale: confusion.matrix.tolist() for scale, (confusion, _) in scales._found.items()}
         pictures = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from segmenter.base.errors import counted
-from segmenter.diagnosis.data import Diagnosis, ScaleFacts
+from segmenter.diagnosis.data import Diagnosis, GsdFacts
 from segmenter.pages.layout import ROW, heat, layout, names_axis
 from segmenter.pages.parts import (
     Block,
@@ -22,7 +22,7 @@ from segmenter.pages.parts import (
 )
 
 
-def scale_section(diagnosis: Diagnosis) -> Section:
+def gsd_section(diagnosis: Diagnosis) -> Section:
     """Return the section on scales; empty if the scenes have one scale or none is known."""
     title = "Which classes are there at which scale?"
     ids, facts = diagnosis.rarest_first, diagnosis.scales
@@ -38,7 +38,7 @@ def scale_section(diagnosis: Diagnosis) -> Section:
     return Section("scales", title, blocks)
 
 
-def _chart(diagnosis: Diagnosis, facts: ScaleFacts, ids: Sequence[int]) -> Chart:
+def _chart(diagnosis: Diagnosis, facts: GsdFacts, ids: Sequence[int]) -> Chart:
     name, strata = diagnosis.names, range(len(facts.strata))
     share = [[facts.held[t][c] / facts.tiles[t] if facts.tiles[t] else None for t in strata] for c in ids]
     hovers = [
@@ -63,20 +63,20 @@ def _chart(diagnosis: Diagnosis, facts: ScaleFacts, ids: Sequence[int]) -> Chart
     return Chart("class-scales", _title(facts, ids, name), note, {"": figure}, _table(diagnosis, facts, ids))
 
 
-def _random(facts: ScaleFacts) -> Table:
+def _random(facts: GsdFacts) -> Table:
     rows = [[number(one.batch), percent(one.probability)] for one in facts.random]
     header = ["Tiles in the batch", f"Random batches with all {facts.columns} classes at a scale"]
     return Table("Does a random batch hold each class at each scale?", header, rows)
 
 
-def _title(facts: ScaleFacts, ids: Sequence[int], name: Sequence[str]) -> str:
+def _title(facts: GsdFacts, ids: Sequence[int], name: Sequence[str]) -> str:
     """Return a title on the class held by the smallest share of tiles at any scale."""
     there = [t for t in range(len(facts.strata)) if facts.tiles[t]]
     held, c, t = min((facts.held[t][c] / facts.tiles[t], c, t) for c in ids for t in there)
     return f"{percent(held)} of the tiles at {facts.strata[t]} hold {plain(name[c])}"
 
 
-def _table(diagnosis: Diagnosis, facts: ScaleFacts, ids: Sequence[int]) -> Table:
+def _table(diagnosis: Diagnosis, facts: GsdFacts, ids: Sequence[int]) -> Table:
     classes = diagnosis.classes
     heads = [
         f"{title} ({counted(scenes, 'scene')}, {counted(tiles, 'tile')})"

@@ -11,7 +11,7 @@ import segmenter.diagnosis.report.plans as report_plans
 from segmenter.base.errors import counted
 from segmenter.base.invocation import invocation
 from segmenter.diagnosis.data import Diagnosis
-from segmenter.diagnosis.report.gsd import scale_section
+from segmenter.diagnosis.report.gsd import gsd_section
 from segmenter.diagnosis.report.maps import map_data, map_section
 from segmenter.diagnosis.text import quota_header, quota_rows
 from segmenter.pages.page import html_page
@@ -51,7 +51,7 @@ def html_report(diagnosis: Diagnosis) -> str:
     sections = [
         _classes(diagnosis),
         _together(diagnosis),
-        scale_section(diagnosis),
+        gsd_section(diagnosis),
         _forecast(diagnosis),
         _plans(diagnosis),
         _quotas(diagnosis),
@@ -207,16 +207,16 @@ def _best_effort(diagnosis: Diagnosis) -> list[Block]:
     ]
     if not rows:
         text = "The plan promises every class that occurs, at every batch size that has a plan."
-        return [Paragraph(text), *_rare_at_scale(diagnosis)]
+        return [Paragraph(text), *_rare_at_gsd(diagnosis)]
     header = ["Class", "Tiles in the batch", "Shuffle: steps that hold it", "Plan: steps that hold it"]
     text = (
         "These classes are in so few tiles that a promise would show the same tiles again and again. The "
         "plan spreads them as far as the limit of repeats allows, and promises nothing:"
     )
-    return [Paragraph(text), Table("Classes at best effort", header, rows), *_rare_at_scale(diagnosis)]
+    return [Paragraph(text), Table("Classes at best effort", header, rows), *_rare_at_gsd(diagnosis)]
 
 
-def _rare_at_scale(diagnosis: Diagnosis) -> list[Block]:
+def _rare_at_gsd(diagnosis: Diagnosis) -> list[Block]:
     """Return a table of classes too rare for a promise at one scale, if the recipe plans by scale."""
     rows = [[name, number(p.batch)] for p in report_plans.made(diagnosis) for name in p.rare_at_scale]
     return [Table("Best effort at their scale", ["Class", "Tiles in the batch"], rows)] if rows else []

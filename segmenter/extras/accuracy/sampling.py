@@ -22,7 +22,7 @@ from segmenter.extras.accuracy.points import Sampled, write_points
 from segmenter.extras.accuracy.request import SampleRequest
 from segmenter.extras.accuracy.reservoirs import Reservoirs
 from segmenter.extras.accuracy.units import unit_for, whole_area
-from segmenter.extras.vectors.given import maps_in
+from segmenter.extras.vectors.map_files import maps_in
 from segmenter.extras.vectors.vectorise import pixel_square_metres
 from segmenter.pages.parts import percent
 from segmenter.raster import RasterInfo, outlines, quiet_gdal

@@ -6,7 +6,6 @@ or one without the work, gets no item, and a worker with several threads does no
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import sys
@@ -26,6 +25,7 @@ from distributed.protocol.pickle import loads
 from segmenter.base.errors import ClusterError, DeviceError, SegmenterError
 from segmenter.base.locks import FileLock
 from segmenter.base.machine import machine_memory
+from segmenter.base.version import source_digest
 from segmenter.devices.setup import cards_listed, smallest_card
 
 Work = Callable[[Any], Any]
@@ -148,7 +148,7 @@ _PACKAGES = ("numpy", "rasterio", "tensorflow", "tensorflow-cpu", "keras", "dist
 @cache
 def versions() -> dict[str, str]:
     """Return the versions in this environment by name; TensorFlow for GPUs and CPUs counts as one."""
-    names = {"this program": _digest(), "Python": ".".join(platform.python_version_tuple()[:2])}
+    names = {"this program": source_digest(), "Python": ".".join(platform.python_version_tuple()[:2])}
     for package in _PACKAGES:
         try:
             names[package.removesuffix("-cpu")] = version(package)
@@ -158,18 +158,9 @@ def versions() -> dict[str, str]:
 
 
 def difference(here: dict[str, str], there: dict[str, str]) -> str | None:
-    """Return text on the first difference of versions; None if there is none."""
+    """Return text on the first difference of versions; None if they are equal."""
     for name in {**here, **there}:
         mine, theirs = (found.get(name, "none") for found in (here, there))
         if mine != theirs:
             return f"expected {name} {mine} as here, got {theirs}"
     return None
-
-
-def _digest() -> str:
-    """Return a digest of the library's source files: other sources would compute other results."""
-    root, total = Path(__file__).parents[2], hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
-        total.update(f"{path.relative_to(root)}\n".encode())
-        total.update(path.read_bytes())
-    return total.hexdigest()[:12]

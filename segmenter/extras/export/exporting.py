@@ -167,7 +167,7 @@ def _facts(request: ExportRequest, run: Run, plan: _Plan, shape: Shape) -> dict[
 def _checked(
     request: ExportRequest, run: Run, member: Member, shape: Shape, source: Source, file: Path
 ) -> Agreement:
-    """Compare both models on the same windows; the exported one gets its input as from its program."""
+    """Compare the run's model with the exported one on the same windows, normalised as its user does it."""
     from segmenter.inference.function import predict_function
 
     runtime = read_model(request.format, file, shape)

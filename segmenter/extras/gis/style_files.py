@@ -70,7 +70,7 @@ class StyleFiles:
 
     @property
     def remark(self) -> str | None:
-        """Warning about a style saved by QGIS, which is kept; None if there is none."""
+        """Warning about a style saved by QGIS, which is kept; None if no such style exists."""
         if not self._left:
             return None
         return (

@@ -275,11 +275,11 @@ def _scores(known: Known) -> list[str]:
         "",
         f"Protocol: {scores.protocol}, {scores.pixels:,} pixels. Scores of other protocols cannot be put",
         "beside these.",
-        *_per_scale(known),
+        *_per_gsd(known),
     ]
 
 
-def _per_scale(known: Known) -> list[str]:
+def _per_gsd(known: Known) -> list[str]:
     if not known.per_scale:
         return []
     rows = [

@@ -21,8 +21,8 @@ from segmenter.base.errors import SegmenterError, run_tool
 from segmenter.base.invocation import ToolParser, as_started, installation, invocation
 from segmenter.base.options import add_options, taken
 from segmenter.base.terminal import enduring_output
-from segmenter.extras.vectors.given import maps_in
-from segmenter.extras.vectors.wanted import Wanted
+from segmenter.extras.vectors.map_files import maps_in
+from segmenter.extras.vectors.options import PolygonOptions
 from segmenter.raster import quiet_gdal
 
 
@@ -33,12 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     maps = maps_in(args.maps)
     if args.output.exists() and not args.overwrite:
         raise SegmenterError(f"{args.output}: exists already; name another file, or add --overwrite")
-    wanted = taken(Wanted, vars(args))
+    options = taken(PolygonOptions, vars(args))
     try:
         from segmenter.extras.vectors.vectorise import vectorise
     except ModuleNotFoundError as error:
         raise SegmenterError(f"polygons need the package {error.name}: {installation('vectors')}") from None
-    count = vectorise(maps, args.output, wanted)
+    count = vectorise(maps, args.output, options)
     print(f"{args.output}: {count:,} polygons of {len(maps)} map{'s' * (len(maps) > 1)}")
     return 0
 
@@ -53,7 +53,7 @@ def _parser() -> ToolParser:
     parser.add_argument(
         "--output", type=Path, required=True, metavar="FILE", help="NAME.gpkg or NAME.parquet (GeoParquet)"
     )
-    add_options(parser, Wanted)
+    add_options(parser, PolygonOptions)
     parser.add_argument("--overwrite", action="store_true", help="replace FILE")
     return parser
 

@@ -16,7 +16,7 @@ from segmenter.base.invocation import installation
 from segmenter.base.options import option
 from segmenter.base.sealed import digest
 from segmenter.base.terminal import no_bar, say
-from segmenter.extras.vectors.wanted import OUTPUTS, Wanted
+from segmenter.extras.vectors.options import OUTPUTS, PolygonOptions
 from segmenter.mapping.finisher import Finisher
 
 if TYPE_CHECKING:
@@ -51,11 +51,11 @@ class PolygonFile(Finisher):
         group=OUTPUTS,
         read=_local,
     )
-    wanted: Wanted = field(default_factory=Wanted)
+    polygons: PolygonOptions = field(default_factory=PolygonOptions)
     reads_maps = True
 
     def __post_init__(self) -> None:
-        if self.vectors is None and (alone := [name for name, value in vars(self.wanted).items() if value]):
+        if self.vectors is None and (alone := [name for name, value in vars(self.polygons).items() if value]):
             option_name = alone[0].replace("_", "-")
             raise DatasetError(f"--{option_name}: says what polygons are written; it needs --vectors")
 
@@ -66,7 +66,7 @@ class PolygonFile(Finisher):
 
     @cached_property
     def _settings(self) -> dict[str, Any]:
-        return {**asdict(self.wanted), "only": list(self.wanted.only)}
+        return {**asdict(self.polygons), "only": list(self.polygons.only)}
 
     @cached_property
     def _what(self) -> dict[str, str]:
@@ -83,7 +83,7 @@ class PolygonFile(Finisher):
         from segmenter.extras.vectors.vectorise import check_together
 
         names = call.run.classes.names
-        if unknown := [name for name in self.wanted.only if name not in names]:
+        if unknown := [name for name in self.polygons.only if name not in names]:
             raise DatasetError(f"--only: no class {unknown[0]}; there are {', '.join(names)}")
         for job in jobs:
             if job.output.suffix != ".tif":
@@ -139,7 +139,7 @@ class PolygonFile(Finisher):
             count = _vectorise()(
                 [job.output for job in jobs],
                 self._path,
-                self.wanted,
+                self.polygons,
                 progress=sys.stderr.isatty() and not no_bar(),
             )
             self._note(journal, made_of, file_facts(self._path))

@@ -13,9 +13,9 @@ from tqdm import tqdm
 
 from segmenter.base.errors import DatasetError, SegmenterError
 from segmenter.extras.vectors.components import STRIP_PIXELS, Strip, components
+from segmenter.extras.vectors.options import PolygonOptions
 from segmenter.extras.vectors.polygons import Joiner, Polygons
 from segmenter.extras.vectors.slivers import Slivers
-from segmenter.extras.vectors.wanted import Wanted
 from segmenter.extras.vectors.writing import Batch, polygon_file
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.windows import row_strips
@@ -28,7 +28,7 @@ _AT_ONCE = 20_000
 """Least number of polygons written at once: a GeoPackage is reopened for each batch."""
 
 
-def vectorise(maps: Sequence[Path], output: Path, wanted: Wanted, *, progress: bool = True) -> int:
+def vectorise(maps: Sequence[Path], output: Path, options: PolygonOptions, *, progress: bool = True) -> int:
     """Write the polygons of all maps to one GeoPackage or GeoParquet file; return their number.
 
     Without `min_area` and `simplify`, rasterising the polygons gives the same maps again.
@@ -37,15 +37,15 @@ def vectorise(maps: Sequence[Path], output: Path, wanted: Wanted, *, progress: b
         SegmenterError: a map cannot be read, maps have several CRSs, a class of `only` is in no map, or the
             file cannot be written. No file is left then.
     """
-    crs = _check(maps, wanted)
+    crs = _check(maps, options)
     count = 0
     with polygon_file(output, crs) as write:
         for path in maps:
-            count += _one(path, wanted, write, progress)
+            count += _one(path, options, write, progress)
     return count
 
 
-def _check(maps: Sequence[Path], wanted: Wanted) -> Any:
+def _check(maps: Sequence[Path], options: PolygonOptions) -> Any:
     """Check that the maps fit into one file; return their CRS."""
     named: set[str] = set()
     infos = []
@@ -54,7 +54,7 @@ def _check(maps: Sequence[Path], wanted: Wanted) -> Any:
             named |= {each.name for each in one.classes}
             infos.append(one.info)
     check_together(infos)
-    if unknown := [name for name in wanted.only if name not in named]:
+    if unknown := [name for name in options.only if name not in named]:
         raise SegmenterError(f"--only: no class {unknown[0]}; there are {', '.join(sorted(named))}")
     return infos[0].crs if infos else None
 
@@ -87,16 +87,16 @@ def check_placed(info: RasterInfo) -> None:
         )
 
 
-def _one(path: Path, wanted: Wanted, write: Callable[[Batch], None], progress: bool) -> int:
+def _one(path: Path, options: PolygonOptions, write: Callable[[Batch], None], progress: bool) -> int:
     with WrittenMap(path) as one:
-        passes = 2 if wanted.min_area else 1
+        passes = 2 if options.min_area else 1
         total = one.info.size.pixels * passes
         with tqdm(total=total, desc=path.name, unit="px", unit_scale=True, disable=not progress) as bar:
-            classes = _classes(one, wanted, bar)
+            classes = _classes(one, options, bar)
             waiting: list[Polygons] = []
             count = held = 0
-            for polygons in _polygons(one, wanted, classes, bar):
-                waiting.append(_chosen(polygons, one, wanted))
+            for polygons in _polygons(one, options, classes, bar):
+                waiting.append(_chosen(polygons, one, options))
                 held += len(waiting[-1])
                 if held >= _AT_ONCE:
                     count += _write(waiting, one, write)
@@ -104,15 +104,15 @@ def _one(path: Path, wanted: Wanted, write: Callable[[Batch], None], progress: b
             return count + _write(waiting, one, write)
 
 
-def _classes(one: WrittenMap, wanted: Wanted, bar: Any) -> Iterator[NDArray[np.uint8]] | None:
+def _classes(one: WrittenMap, options: PolygonOptions, bar: Any) -> Iterator[NDArray[np.uint8]] | None:
     """Return for each strip its components' classes after merging slivers; None if nothing changes."""
-    if not wanted.min_area:
+    if not options.min_area:
         return None
     info = one.info
     area_H = pixel_square_metres(info)
     if area_H is None:
         area_H = np.ones(info.size.height)
-    slivers = Slivers(wanted.min_area)
+    slivers = Slivers(options.min_area)
     for window in row_strips(info.size, STRIP_PIXELS):
         rows, _ = window.slices()
         slivers.add(components(window, one.read(window)[0]), area_H[rows], pixel_sides(info) or (1.0, 1.0))
@@ -121,9 +121,9 @@ def _classes(one: WrittenMap, wanted: Wanted, bar: Any) -> Iterator[NDArray[np.u
 
 
 def _polygons(
-    one: WrittenMap, wanted: Wanted, classes: Iterator[NDArray[np.uint8]] | None, bar: Any
+    one: WrittenMap, options: PolygonOptions, classes: Iterator[NDArray[np.uint8]] | None, bar: Any
 ) -> Iterator[Polygons]:
-    simplify = wanted.simplify / (one.info.metres_per_pixel or 1.0)
+    simplify = options.simplify / (one.info.metres_per_pixel or 1.0)
     joiner = Joiner(simplify)
     for window in row_strips(one.info.size, STRIP_PIXELS):
         ids, confidence = one.read(window)
@@ -135,9 +135,9 @@ def _polygons(
     yield joiner.end(confidence=one.has_confidence)
 
 
-def _chosen(polygons: Polygons, one: WrittenMap, wanted: Wanted) -> Polygons:
+def _chosen(polygons: Polygons, one: WrittenMap, options: PolygonOptions) -> Polygons:
     """Return the polygons with data that were requested."""
-    ids = [i for i, each in enumerate(one.classes) if not wanted.only or each.name in wanted.only]
+    ids = [i for i, each in enumerate(one.classes) if not options.only or each.name in options.only]
     return polygons.of(np.isin(polygons.class_P, ids) & (polygons.class_P != IGNORE))
 
 

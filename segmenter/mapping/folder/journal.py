@@ -21,10 +21,10 @@ import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from segmenter.base.errors import SegmenterError
-from segmenter.base.files import opened, pieces, sync
+from segmenter.base.files import opened, sampled_digest, sync
 from segmenter.base.sealed import digest, sealed, unsealed
 from segmenter.raster.remote.settings import RemotePath
 from segmenter.raster.stamps import stamp_of
@@ -32,7 +32,7 @@ from segmenter.raster.stamps import stamp_of
 JOURNAL = ".journal.jsonl"
 _FORMAT = 4
 """Counted up when outputs of the same options come to hold something else."""
-_PIECES, _PIECE_BYTES = 16, 1 << 16
+_PIECE_BYTES = 1 << 16
 
 Facts = dict[str, Any]
 
@@ -149,7 +149,7 @@ class Journal:
             self.damaged += 1
 
     def find(self, name: str) -> Entry | None:
-        """Return the latest entry of that name; None if there is none."""
+        """Return the latest entry of that name; None if no entry has it."""
         line = self._lines.get(name)
         if line is None:
             return None
@@ -224,7 +224,7 @@ def input_facts(path: Path, header: Mapping[str, Any]) -> Facts:
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
-            sample = _sample(file, status.st_size)
+            sample = sampled_digest(file, status.st_size, _PIECE_BYTES)
     except OSError as error:
         raise SegmenterError(f"{path}: cannot read it: {error.strerror}") from None
     return {
@@ -247,13 +247,6 @@ def _remote_facts(path: RemotePath, header: Mapping[str, Any]) -> Facts:
     state = {"bytes": status.st_size, "mtime_ns": status.st_mtime_ns} if known else {}
     address = str(path) if known else path.address
     return {"file": path.name, "remote": digest({"address": address}), "header": digest(header), **state}
-
-
-def _sample(file: BinaryIO, size: int) -> str:
-    total = hashlib.sha256()
-    for piece in pieces(file, size, _PIECES, _PIECE_BYTES):
-        total.update(piece)
-    return total.hexdigest()
 
 
 def file_facts(path: Path) -> Facts:

@@ -223,7 +223,7 @@ class MapRequest(Computing):
         self._check_runs()
         self._check_source()
         self._check_part()
-        self._check_scale()
+        self._check_gsd()
         if self.codes is not None:
             parse_codes(self.codes)
         if self.cog and self.format == "png":
@@ -266,7 +266,7 @@ class MapRequest(Computing):
                     f"{name} {shown}"
                 )
 
-    def _check_scale(self) -> None:
+    def _check_gsd(self) -> None:
         for name in ("gsd", "raster_gsd"):
             value = getattr(self, name)
             if isinstance(value, str) or value is None:

@@ -28,10 +28,10 @@ from segmenter.mapping.request.inputs import (
 )
 from segmenter.mapping.request.map_request import MapRequest, check_split
 from segmenter.raster import raster_info
+from segmenter.raster.band_stack import StackedImages
 from segmenter.raster.ground import both_placed
 from segmenter.raster.made import MadeLabels
-from segmenter.raster.placed import PlacedLabels
-from segmenter.raster.stacked import StackedImages
+from segmenter.raster.placement import PlacedLabels
 from segmenter.runs.ensemble import members
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ _BANDS_IN_NAME = re.compile(r"_(RGB|IRRG|RGBIR)$")
 _PLACEHOLDER = re.compile(r"\{([^}]*)\}")
 Labels = Mapping[Path, Path | SegmenterError]
 """Image → its label, or why it has none."""
-ScaleOf = Callable[[Path, float | None], float | None]
+GsdOf = Callable[[Path, float | None], float | None]
 Shown = Mapping[Path, tuple[Path, Path]]
 """Image → the file that its outputs are named after, and that whose name has the recipe's form."""
 
@@ -78,7 +78,7 @@ class Truth:
     kind: Literal["full", "eroded"]
     split: str
     scenes: Mapping[Path, str] = field(default_factory=dict)
-    scale_of: ScaleOf = by_georeference
+    scale_of: GsdOf = by_georeference
 
     def label(self, image: Path) -> Path:
         """Return the label of an image.

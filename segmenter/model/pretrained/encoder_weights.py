@@ -110,7 +110,7 @@ def _tensors(config: EncoderDecoderConfig) -> tuple[Path, dict[str, Any]]:
 
 
 def package_of(encoder: str) -> str | None:
-    """Return the name of the Python package with an encoder's ImageNet weights; None if there is none."""
+    """Return the Python package with an encoder's ImageNet weights; None if no package has them."""
     return _FILES[encoder][0].replace("_", "-") if encoder in _FILES else None
 
 

@@ -150,7 +150,7 @@ def is_network(address: str) -> bool:
 
 
 def _error(otherwise: str) -> ServerError:
-    """Return GDAL's last message as an OSError; `otherwise` if there is none."""
+    """Return GDAL's last message as an OSError; `otherwise` if GDAL has none."""
     message = (_gdal().VSIGetLastErrorMsg() or b"").decode(errors="replace")
     why = masked_text(" ".join(message.split())) or otherwise
     return ServerError(errno.ENOENT if _GONE.search(why) else errno.EIO, why)

@@ -81,7 +81,7 @@ class Story:
         coverage: coverage of the steps; None if the log has none.
         windows: windows of the best validation.
         missing: a sentence on each record that could not be read or is not shown.
-        calibration: calibration of the weights that predict; None if there is none.
+        calibration: calibration of the weights that predict; None if not calibrated.
     """
 
     run: Run

@@ -125,7 +125,7 @@ class _Mapped:
     checked_N: NDArray[np.bool_]
 
 
-class Pack:
+class CacheFile:
     """A finished pack; safe to read from several threads, and opened by the process that first reads it.
 
     Attributes:
@@ -220,18 +220,18 @@ def _damage() -> Iterator[None]:
         raise DamagedError(f"cannot be read ({error})") from None
 
 
-class PackedArray:
+class CachedArray:
     """A scene's image or class map in a pack."""
 
     __slots__ = ("content", "pack")
 
-    def __init__(self, pack: Pack, content: Content) -> None:
+    def __init__(self, pack: CacheFile, content: Content) -> None:
         self.pack, self.content = pack, content
 
-    def __getstate__(self) -> tuple[Pack, Content]:
+    def __getstate__(self) -> tuple[CacheFile, Content]:
         return self.pack, self.content
 
-    def __setstate__(self, state: tuple[Pack, Content]) -> None:
+    def __setstate__(self, state: tuple[CacheFile, Content]) -> None:
         self.pack, self.content = state
 
     def read(self, window: Window, out: NDArray[Any] | None, valid: NDArray[np.bool_] | None = None) -> None:
@@ -297,7 +297,7 @@ def lz4() -> Any:
 # ---------------------------------------------------------------------------------------------------- writing
 
 
-class PackWriter:
+class CacheWriter:
     """Writer of a pack under a temporary name, for one thread; `finish` gives it its final name.
 
     Attributes:

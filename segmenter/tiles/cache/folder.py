@@ -19,14 +19,14 @@ from pathlib import Path
 from segmenter.base.errors import DatasetError, OutputError
 from segmenter.base.files import gibibytes
 from segmenter.config.datasets import CacheCodec
-from segmenter.tiles.cache.file import DamagedError, Kind, Pack, PackedArray, PackWriter
+from segmenter.tiles.cache.file import CachedArray, CacheFile, CacheWriter, DamagedError, Kind
 
 FOLDER = "packed"
 _NAME = re.compile(r"(image|label)-[0-9a-f]{16}-[0-9a-f]{8}\.pack")
 _ASIDE = re.compile(r"\.(image|label)-[0-9a-f]{16}-[0-9a-f]{8}\.pack\.part")
 
 
-class PackFolder:
+class CacheFolder:
     """Packs of one dataset, as of the last `look`; safe to use from several threads.
 
     Args:
@@ -36,8 +36,8 @@ class PackFolder:
 
     def __init__(self, cache: Path, *, shared: bool = False) -> None:
         self.path, self._shared = cache / FOLDER, shared
-        self._packs: dict[str, Pack] = {}
-        self._found: dict[str, PackedArray] = {}
+        self._packs: dict[str, CacheFile] = {}
+        self._found: dict[str, CachedArray] = {}
         self._held: dict[str, int] = {}
         self.damaged: list[Path] = []
 
@@ -50,7 +50,7 @@ class PackFolder:
         names = sorted(path.name for path in _packs_in(self.path))
         for name in [name for name in names if name not in self._packs]:
             try:
-                self._packs[name] = Pack(self.path / name)
+                self._packs[name] = CacheFile(self.path / name)
             except DamagedError:
                 if self.path / name not in self.damaged:
                     self.damaged.append(self.path / name)
@@ -58,14 +58,14 @@ class PackFolder:
                 continue
         self._packs = {name: self._packs[name] for name in names if name in self._packs}
         self._found = {
-            one.key: PackedArray(pack, one) for pack in self._packs.values() for one in pack.contents
+            one.key: CachedArray(pack, one) for pack in self._packs.values() for one in pack.contents
         }
 
-    def find(self, key: str) -> PackedArray | None:
+    def find(self, key: str) -> CachedArray | None:
         """Return a scene's image or class map by its key; None if no pack has it."""
         return self._found.get(key)
 
-    def hold(self, packs: Iterable[Pack]) -> bool:
+    def hold(self, packs: Iterable[CacheFile]) -> bool:
         """Lock packs against removal for the life of this process, and mark them as used.
 
         Returns:
@@ -98,14 +98,14 @@ class PackFolder:
 
     # --------------------------------------------------------------------------------- writing
 
-    def writer(self, kind: Kind, codec: CacheCodec) -> PackWriter:
+    def writer(self, kind: Kind, codec: CacheCodec) -> CacheWriter:
         """Return a writer of a new pack with a unique name.
 
         Raises:
             OSError: the file cannot be written there.
         """
         name = f"{kind}-{time.time_ns():016x}-{secrets.token_hex(4)}.pack"
-        return PackWriter(self.path / name, self.path / f".{name}.part", kind, codec)
+        return CacheWriter(self.path / name, self.path / f".{name}.part", kind, codec)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:

@@ -21,8 +21,8 @@ from segmenter.grid.windows import row_strips
 from segmenter.raster import LabelRaster, RasterInfo, open_raster
 from segmenter.raster.stamps import stamp_of
 from segmenter.raster.validity import void_values
-from segmenter.tiles.cache.file import STRIP_ROWS, Kind, PackedArray, PackWriter, Rows
-from segmenter.tiles.cache.folder import PackFolder
+from segmenter.tiles.cache.file import STRIP_ROWS, CachedArray, CacheWriter, Kind, Rows
+from segmenter.tiles.cache.folder import CacheFolder
 
 _VALIDITY = 3
 """Version of the validity rule: scenes packed under another one are packed again."""
@@ -105,13 +105,13 @@ def rows_of(dataset: Dataset, scene: Scene, kind: Kind) -> Iterator[Rows]:
 
 def pack(
     dataset: Dataset,
-    folder: PackFolder,
+    folder: CacheFolder,
     jobs: Sequence[Job],
     *,
     description: str = "decoding scenes once",
     progress: bool = True,
     told: Callable[[Job, int], None] = lambda job, pixels: None,
-    kept: Callable[[PackedArray], bool] = lambda array: True,
+    kept: Callable[[CachedArray], bool] = lambda array: True,
     workers: int | None = None,
 ) -> None:
     """Decode scenes into packs; the caller has made room for them.
@@ -147,16 +147,16 @@ class _Writers:
     def __init__(
         self,
         dataset: Dataset,
-        folder: PackFolder,
+        folder: CacheFolder,
         full: int,
         told: Callable[[Job, int], None],
-        kept: Callable[[PackedArray], bool],
+        kept: Callable[[CachedArray], bool],
     ) -> None:
         """Store the settings; a pack is finished once it has `full` bytes."""
         self._dataset, self._folder, self._full = dataset, folder, full
         self._told, self._kept = told, kept
         self._lock, self._stopped = threading.Lock(), False
-        self._waiting: dict[Kind, list[PackWriter]] = {"image": [], "label": []}
+        self._waiting: dict[Kind, list[CacheWriter]] = {"image": [], "label": []}
         self._seen = file_state(folder.path)
 
     def __enter__(self) -> _Writers:
@@ -203,14 +203,14 @@ class _Writers:
             array = self._folder.find(job.key)
         return array is not None and self._kept(array)
 
-    def _take(self, kind: Kind) -> PackWriter:
+    def _take(self, kind: Kind) -> CacheWriter:
         with self._lock:
             if self._waiting[kind]:
                 return self._waiting[kind].pop()
         with _writing(self._folder.path, None):
             return self._folder.writer(kind, self._dataset.cache_codec)
 
-    def _give(self, kind: Kind, writer: PackWriter) -> None:
+    def _give(self, kind: Kind, writer: CacheWriter) -> None:
         with self._lock:
             self._waiting[kind].append(writer)
 
@@ -223,7 +223,7 @@ class _Writers:
 
 
 @contextlib.contextmanager
-def _writing(folder: Path, writer: PackWriter | None) -> Iterator[None]:
+def _writing(folder: Path, writer: CacheWriter | None) -> Iterator[None]:
     """Convert system errors in the block to a one-line OutputError; discard the affected pack."""
     try:
         yield

@@ -44,7 +44,7 @@ class Order:
         return cls(next(_TICKETS), epoch, step, row_B, wanted_B, *promises)
 
     def plan(self) -> Plan:
-        """Return a plan whose steps up to this one have this step's row, as `BatchLoader.load` needs it."""
+        """Return a plan for `BatchLoader.load` in which each step, up to this one, has this step's row."""
         rows_SB = np.broadcast_to(self.row_B, (self.step + 1, len(self.row_B)))
         wanted_SB = None if self.wanted_B is None else np.broadcast_to(self.wanted_B, rows_SB.shape)
         return Plan(

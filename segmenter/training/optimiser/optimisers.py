@@ -158,7 +158,7 @@ class Optimiser:
 
     @property
     def dynamic_scale(self) -> Any:
-        """Variable of the loss scale; None if there is none, so that no step is skipped."""
+        """Variable of the loss scale; None without loss scaling, where no step is skipped."""
         return None if self.loss_scale is None else self.loss_scale.scale
 
     @property

@@ -19,7 +19,7 @@ import pytest
 
 from segmenter.base.errors import RasterError, TrainingError
 from segmenter.raster import LabelRaster
-from segmenter.raster import reopened as known
+from segmenter.raster import opening_cache as known
 from segmenter.sampling import Plan
 from segmenter.sampling.quotas import Quota
 from segmenter.sampling.strata import Part

@@ -42,7 +42,7 @@ _MOST_OTHERS = 2
 """Values of labels that a list of colours may lack, and colours of it that labels may."""
 
 
-def known_legend(patterns: str, values: Iterable[int], *, colours: bool) -> Legend:
+def published_legend(patterns: str, values: Iterable[int], *, colours: bool) -> Legend:
     """Return the list of a published dataset; an empty one if the files are of none that is known.
 
     Colours tell a dataset by themselves, codes only together with its names.

@@ -12,7 +12,7 @@ OUTPUTS = "outputs"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class PolygonOptions:
     """Options of the polygons of a map."""
 
     min_area: float = option(

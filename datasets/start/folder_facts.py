@@ -46,7 +46,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Found:
+class FolderFacts:
     """Images and labels of a folder dataset.
 
     Attributes:
@@ -90,7 +90,7 @@ def place_of(data: Path, labels: Path | None) -> Place:
     return Place(root.as_posix(), tuple(sorted(paths)), is_label)
 
 
-def find_pairs(place: Place) -> tuple[Found, Sorted]:
+def find_pairs(place: Place) -> tuple[FolderFacts, Sorted]:
     """Return the images and labels among the files, and what the files look like.
 
     Raises:
@@ -123,7 +123,7 @@ def find_pairs(place: Place) -> tuple[Found, Sorted]:
         others.insert(0, f"polygons of {few(files.vectors, 2)}")
     images = (patterns.images,) if bands is None else bands.patterns(patterns.images)
     shared = patterns.labels == labels[0] and len(scenes) > 1
-    return Found(images, patterns.labels, _globs(patterns), shared, tuple(others)), files
+    return FolderFacts(images, patterns.labels, _globs(patterns), shared, tuple(others)), files
 
 
 def _nothing(place: Place, files: Sorted) -> str:
