@@ -67,19 +67,19 @@ class BlockGrid:
         """Row and column of each block."""
         return [(r, c) for r in range(len(self.rows_R) - 1) for c in range(len(self.cols_C) - 1)]
 
-    def kept(
+    def mask(
         self, parts: Mapping[Block, Split], part: Split, rows_H: NDArray[np.int64], cols_W: NDArray[np.int64]
     ) -> NDArray[np.bool_]:
         """Return (H, W) True where pixels at these rising rows and columns belong to a part."""
-        kept = np.zeros((len(rows_H), len(cols_W)), np.bool_)
+        inside = np.zeros((len(rows_H), len(cols_W)), np.bool_)
         later = SPLITS[SPLITS.index(part) + 1 :]
         for block, own in parts.items():
             if own == part:
-                kept[self._slices(block, 0, rows_H, cols_W)] = True
+                inside[self._slices(block, 0, rows_H, cols_W)] = True
         for block, own in parts.items():
             if own in later:
-                kept[self._slices(block, self.buffer, rows_H, cols_W)] = False
-        return kept
+                inside[self._slices(block, self.buffer, rows_H, cols_W)] = False
+        return inside
 
     def _slices(
         self, block: Block, margin: int, rows_H: NDArray[np.int64], cols_W: NDArray[np.int64]
@@ -218,7 +218,7 @@ class _BlockLabels(MadeRasters):
             cols_W = np.arange(info.size.width)
             for strip in row_strips(info.size, _STRIP_PIXELS):
                 ids = label.ids(strip)
-                ids[~grid.kept(parts, part, np.arange(strip.row, strip.row_stop), cols_W)] = IGNORE
+                ids[~grid.mask(parts, part, np.arange(strip.row, strip.row_stop), cols_W)] = IGNORE
                 labelled |= bool((ids != IGNORE).any())
                 yield strip, stored[ids].astype(spec.dtype)
 
@@ -230,7 +230,7 @@ def _note(
     grids: Mapping[str, BlockGrid], parts: Mapping[str, Mapping[Block, Split]], blocks: BlocksConfig
 ) -> str:
     """Return a line on the blocks of each part, and the area that the buffer takes."""
-    kept, area = dict.fromkeys(SPLITS, 0.0), 0.0
+    areas, area = dict.fromkeys(SPLITS, 0.0), 0.0
     for name, grid in grids.items():
         rows_H, cols_W = (
             np.arange(0, edges[-1], max(1, edges[-1] // _POINTS)) for edges in (grid.rows_R, grid.cols_C)
@@ -238,11 +238,11 @@ def _note(
         pixels = float(grid.rows_R[-1] * grid.cols_C[-1])
         area += pixels
         for part in SPLITS:
-            kept[part] += pixels * float(grid.kept(parts[name], part, rows_H, cols_W).mean())
+            areas[part] += pixels * float(grid.mask(parts[name], part, rows_H, cols_W).mean())
     counts = [part for each in parts.values() for part in each.values()]
-    said = ", ".join(f"{counts.count(part)} {part} ({kept[part] / area:.0%} of the area)" for part in SPLITS)
+    text = ", ".join(f"{counts.count(part)} {part} ({areas[part] / area:.0%} of the area)" for part in SPLITS)
     return (
-        f"blocks of {blocks.size:g} {blocks.unit} in {len(grids)} scenes: {said}; "
-        f"{1 - sum(kept.values()) / area:.0%} lies within {blocks.buffer} pixels of another part and counts "
+        f"blocks of {blocks.size:g} {blocks.unit} in {len(grids)} scenes: {text}; "
+        f"{1 - sum(areas.values()) / area:.0%} lies within {blocks.buffer} pixels of another part and counts "
         "nowhere"
     )

@@ -21,34 +21,34 @@ _MOST = 100_000.0
 """Metres: no pixel is larger; the recipe's own limit for a number."""
 
 
-def with_gsd(dataset: Dataset, said: Literal["georeference"] | float | PathGsd) -> Dataset:
+def with_gsd(dataset: Dataset, setting: Literal["georeference"] | float | PathGsd) -> Dataset:
     """Return the dataset with the scales of `dataset.metres_per_pixel`; no file is opened.
 
     Raises:
         DatasetError: a pattern finds no number of metres in an image's path.
     """
-    if said == "georeference":
+    if setting == "georeference":
         return dataset
-    if isinstance(said, PathGsd):
+    if isinstance(setting, PathGsd):
         paths = [Path(os.path.relpath(s.image, dataset.root)).as_posix() for s in dataset.scenes]
-        texts = found_in_paths(said.pattern, paths)
-        metres = [_metres(text, path, said) for text, path in zip(texts, paths, strict=True)]
+        texts = found_in_paths(setting.pattern, paths)
+        metres = [_metres(text, path, setting) for text, path in zip(texts, paths, strict=True)]
         scenes = [replace(s, metres_per_pixel=m) for s, m in zip(dataset.scenes, metres, strict=True)]
     else:
-        scenes = [replace(s, metres_per_pixel=float(said)) for s in dataset.scenes]
+        scenes = [replace(s, metres_per_pixel=float(setting)) for s in dataset.scenes]
     return replace(dataset, scenes=tuple(scenes))
 
 
-def _metres(found: str | None, path: str, said: PathGsd) -> float:
-    text = "nothing" if found is None else found
+def _metres(match: str | None, path: str, setting: PathGsd) -> float:
+    text = "nothing" if match is None else match
     try:
-        metres = float(text.replace(",", ".")) * _METRES[said.unit]
+        metres = float(text.replace(",", ".")) * _METRES[setting.unit]
     except ValueError:
         metres = 0.0
     if not 0 < metres <= _MOST:
         raise DatasetError(
-            f"dataset.metres_per_pixel.pattern: {shortened(said.pattern)}: expected a number of {said.unit} "
-            f"above 0 in the path of every image, got {shortened(text)} in {path}"
+            f"dataset.metres_per_pixel.pattern: {shortened(setting.pattern)}: expected a number of "
+            f"{setting.unit} above 0 in the path of every image, got {shortened(text)} in {path}"
         )
     return metres
 

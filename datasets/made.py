@@ -164,10 +164,10 @@ def _label_files(dataset: Dataset, section: FolderConfig) -> LabelFiles | Placed
     return LabelFiles(folder, BurnRule.of(section.vector, dataset.classes, section.ignore))
 
 
-def _without_empty(dataset: Dataset, section: FolderConfig, found: Made) -> Dataset:
+def _without_empty(dataset: Dataset, section: FolderConfig, labels: Made) -> Dataset:
     """Return the dataset with the labels made, without scenes that have none."""
     total = len(dataset.scenes)
-    empty = [scene for scene in dataset.scenes if found[scene.name] is None]
+    empty = [scene for scene in dataset.scenes if labels[scene.name] is None]
     if empty and section.unlabelled != "skip":
         what, outside = "label", ""
         if is_vector(section.labels):
@@ -180,7 +180,7 @@ def _without_empty(dataset: Dataset, section: FolderConfig, found: Made) -> Data
     scenes = tuple(
         replace(scene, label=label)
         for scene in dataset.scenes
-        if isinstance(label := found[scene.name], Path)
+        if isinstance(label := labels[scene.name], Path)
     )
     if not any(scene.split == "train" for scene in scenes):
         raise DatasetError(f"dataset.labels: none lies on any of the {total} images that are to train")
@@ -208,13 +208,13 @@ def made_of(
         except SegmenterError as error:
             return error
 
-    def there(scene: Scene) -> bool:
+    def is_made(scene: Scene) -> bool:
         try:
             return has(scene)
         except SegmenterError:
             return False
 
-    waiting = [scene for scene in scenes if not there(scene)]
+    waiting = [scene for scene in scenes if not is_made(scene)]
     # Processes that start together each begin elsewhere, and find what the others have made.
     first = os.getpid() % max(1, len(waiting))
     waiting = [*waiting[first:], *waiting[:first]]
@@ -224,6 +224,6 @@ def made_of(
     return results | {scene.name: tried(scene) for scene in scenes if scene.name not in results}
 
 
-def refuse(found: Made, scenes: int, what: str) -> None:
-    if faults := [str(each) for each in found.values() if isinstance(each, SegmenterError)]:
+def refuse(results: Made, scenes: int, what: str) -> None:
+    if faults := [str(each) for each in results.values() if isinstance(each, SegmenterError)]:
         raise MadeFilesError(faults, scenes, what)

@@ -59,7 +59,7 @@ def pack_dataset(dataset: Dataset, *, progress: bool = True, spread: Spread = in
     with tqdm(total=pixels, desc="packing", unit="px", unit_scale=True, disable=not progress) as bar:
         told = _counting(bar, counted[0].kind)
         if spread is in_threads:
-            pack(dataset, folder, jobs, progress=False, told=told, kept=_as_asked(dataset))
+            pack(dataset, folder, jobs, progress=False, told=told, usable=_as_asked(dataset))
         else:
             _pack_elsewhere(dataset, folder, jobs, spread, told)
     seconds = max(time.monotonic() - started, 1e-3)
@@ -78,7 +78,7 @@ def _pack_elsewhere(
     """Pack each lot of files by one worker into separate packs; few lots, since each pack is an open file."""
 
     def work(lot: Sequence[Job]) -> None:
-        pack(dataset, folder, lot, progress=False, kept=_as_asked(dataset), workers=1)
+        pack(dataset, folder, lot, progress=False, usable=_as_asked(dataset), workers=1)
 
     least, lots = sum(job.bytes for job in jobs) // _LOTS, [list[Job]()]
     for job in jobs:

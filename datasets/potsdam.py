@@ -114,7 +114,7 @@ def _by_names(split: SplitByNames, present: set[str]) -> tuple[Named, tuple[str,
     """Return the scenes that a recipe lists; published ones may be missing if some can validate."""
     lacking: list[str] = []
 
-    def there(part: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    def existing(part: str, names: tuple[str, ...]) -> tuple[str, ...]:
         gone = [name for name in names if name in {*POTSDAM_TRAIN, *POTSDAM_TEST} - present]
         lacking.extend(f"{name} ({part})" for name in gone)
         present_names = tuple(name for name in names if name not in gone)
@@ -124,8 +124,8 @@ def _by_names(split: SplitByNames, present: set[str]) -> tuple[Named, tuple[str,
             )
         return present_names
 
-    validation, test = there("validation", _plain(split.validation)), there("test", _plain(split.test))
-    train = None if split.train is None else there("train", _plain(split.train))
+    validation, test = existing("validation", _plain(split.validation)), existing("test", _plain(split.test))
+    train = None if split.train is None else existing("train", _plain(split.train))
     note = f"{len(lacking)} scenes that dataset.split names are not there: {', '.join(lacking)}"
     return Named(validation, test, train), (note,) if lacking else ()
 

@@ -46,14 +46,14 @@ def class_choices(values: LabelValues, legend: Legend, places: Places) -> list[C
     entries = {value: legend.entry(value, colours=values.encoding == "colours") for value in values.pixels}
     whys = {value: _why_ignored(value, values, entries[value], places) for value in values.pixels}
     ignored = {value: why for value, why in whys.items() if why}
-    kept = [value for value in values.pixels if value not in ignored]
-    noise = len(ignored) + sum(_is_noise(value, values) for value in kept)
-    if not kept or len(kept) > MAX_CLASSES or noise > _MOST_STRAYS:
+    codes = [value for value in values.pixels if value not in ignored]
+    noise = len(ignored) + sum(_is_noise(value, values) for value in codes)
+    if not codes or len(codes) > MAX_CLASSES or noise > _MOST_STRAYS:
         raise DatasetError(
             f"labels: expected a value for each class, got {len(values.pixels)} {values.encoding} in "
             f"{counted(values.read, 'file')}, as after resampling or in JPEGs; save labels without loss"
         )
-    classes = _classes(kept, values, entries, legend.file)
+    classes = _classes(codes, values, entries, legend.file)
     return [encoding, classes, *([_ignored(ignored, values)] if ignored else [])]
 
 
@@ -93,13 +93,15 @@ def _grey(value: int) -> bool:
 # ------------------------------------------------------------------------------------------------ choices
 
 
-def _classes(kept: Sequence[int], values: LabelValues, entries: dict[int, Entry | None], file: str) -> Choice:
+def _classes(
+    codes: Sequence[int], values: LabelValues, entries: dict[int, Entry | None], file: str
+) -> Choice:
     """Return the classes in the order of their values."""
     classes = list[dict[str, Any]]()
     names, colours = set[str](), set[Colour]()
-    for i, value in enumerate(kept):
-        entry = entries[value] or Entry(_made_name(value, kept, values))
-        tries = (entry.name, *(f"{entry.name} {n}" for n in range(2, len(kept) + 2)))
+    for i, value in enumerate(codes):
+        entry = entries[value] or Entry(_made_name(value, codes, values))
+        tries = (entry.name, *(f"{entry.name} {n}" for n in range(2, len(codes) + 2)))
         names.add(name := next(each for each in tries if each not in names))
         shown = (
             (as_colour(value),) if values.encoding == "colours" else (entry.colour, values.palette.get(value))
@@ -108,9 +110,9 @@ def _classes(kept: Sequence[int], values: LabelValues, entries: dict[int, Entry 
         colours.add(colour := next(each for each in every if each is not None and each not in colours))
         code = {"code": value} if values.encoding == "codes" else {}
         classes.append({"name": name, **code, "colour": hex_colour(colour)})
-    shares = ", ".join(f"{c['name']} {percent(values.share(v))}" for c, v in zip(classes, kept, strict=True))
-    unnamed = sum(entries[value] is None for value in kept)
-    source = f"; names of {file}" if unnamed < len(kept) else ""
+    shares = ", ".join(f"{c['name']} {percent(values.share(v))}" for c, v in zip(classes, codes, strict=True))
+    unnamed = sum(entries[value] is None for value in codes)
+    source = f"; names of {file}" if unnamed < len(codes) else ""
     other = (
         f"{counted(unnamed, 'name is', 'names are')} made up: no list of classes lies there"
         if unnamed
@@ -119,10 +121,10 @@ def _classes(kept: Sequence[int], values: LabelValues, entries: dict[int, Entry 
     return Choice("dataset.classes", classes, f"{shares} of {counted(values.total, 'pixel')}{source}", other)
 
 
-def _made_name(value: int, kept: Sequence[int], values: LabelValues) -> str:
+def _made_name(value: int, codes: Sequence[int], values: LabelValues) -> str:
     """Return a name for a value that nobody named."""
     if values.encoding == "codes":
-        two = len(kept) == 2 and kept[0] == 0
+        two = len(codes) == 2 and codes[0] == 0
         return ("foreground" if value else "background") if two else f"class {value}"
     hue, saturation, light = colorsys.rgb_to_hsv(*(part / 255 for part in as_colour(value)))
     if light < 0.1 or saturation < 0.12:

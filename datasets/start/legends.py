@@ -71,11 +71,11 @@ def _entries(text: str, values: int) -> Iterator[Entry]:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if len(lines) > _MOST_LINES:
         return
-    found = [entry for line in lines if (entry := _of_line(line)) is not None]
+    entries = [entry for line in lines if (entry := _of_line(line)) is not None]
     names_alone = 0 < values <= len(lines) and all(
         re.fullmatch(r"[^\W\d][^/\\.,;:]*", line) for line in lines
     )
-    yield from found or (Entry(_name(line), code) for code, line in enumerate(lines) if names_alone)
+    yield from entries or (Entry(_name(line), code) for code, line in enumerate(lines) if names_alone)
 
 
 def _of_line(line: str) -> Entry | None:

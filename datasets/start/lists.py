@@ -23,15 +23,15 @@ def listed_splits(place: Place, scenes: Sequence[Scene]) -> Iterator[Choice]:
     """Yield validation and test of lists that name scenes or their images; what also trains is said."""
     names = {key: scene.name for scene in scenes for key in (scene.name, scene.image.stem, scene.image.name)}
     names |= {str(int(name)): name for name in list(names) if name.isdecimal()}
-    found: dict[str, set[str]] = {}
+    named: dict[str, set[str]] = {}
     files: dict[str, str] = {}
     for path in place.paths:
         with suppress(SegmenterError, UnicodeError, KeyError):
             for split, keys in _lists(place, path):
-                found[split], files[split] = {names[key] for key in keys}, path
+                named[split], files[split] = {names[key] for key in keys}, path
     for split in ("validation", "test"):
-        if "train" in found and (members := found.get(split)):
-            both = sorted(members & found["train"])
+        if "train" in named and (members := named.get(split)):
+            both = sorted(members & named["train"])
             leak = f"; {few(both)} of them in train, too: held out" if both else ""
             why = f"{counted(len(members), 'scene')} named in {files[split]}{leak}"
             yield Choice(f"dataset.split.{split}", sorted(members), why)

@@ -115,9 +115,9 @@ def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:
         _, fit, j = min(fits, key=lambda each: (each[0] != (i == last), each[1]))
         free.remove(j)
         middles = {_middle(value, *fit[1:3]) for value in images[i]}
-        found = {} if splits else _split_values(middles)
-        splits = splits or found
-        name = "name" if i == last else "split" if found else f"folder_{i}" if i else "folder"
+        grouped = {} if splits else _split_values(middles)
+        splits = splits or grouped
+        name = "name" if i == last else "split" if grouped else f"folder_{i}" if i else "folder"
         texts[0][i], texts[1][j] = f"{fit[1]}{{{name}}}{fit[2]}", f"{fit[3]}{{{name}}}{fit[4]}"
     endings = (Counter(PurePosixPath(path).suffix for path in side).most_common(1)[0][0] for side in sides)
     made = ["/".join(side) + ending for side, ending in zip(texts, endings, strict=True)]
@@ -163,11 +163,11 @@ def _middle(text: str, before: str, behind: str) -> str | None:
 
 def _split_values(values: Iterable[str | None]) -> dict[str, tuple[str, ...]]:
     """Return split → its values; empty if a value names no split, or none names training."""
-    found: dict[str, tuple[str, ...]] = {}
+    by_split: dict[str, tuple[str, ...]] = {}
     for value in sorted(value or "" for value in values):
         split = SPLITS.get(value.lower(), "")
-        found[split] = (*found.get(split, ()), value)
-    return found if "train" in found and "" not in found else {}
+        by_split[split] = (*by_split.get(split, ()), value)
+    return by_split if "train" in by_split and "" not in by_split else {}
 
 
 # --------------------------------------------------------------------------------------------------- bands
@@ -230,9 +230,11 @@ def band_files(images: Sequence[str]) -> BandFiles | None:
     )
     if len(bands) < 2 or count * len(bands) < 0.5 * len(images):
         return None
-    kept = sorted([band for band in bands if re.fullmatch(r"[Bb]\d+[Aa]?", band)] or bands, key=_band_order)
-    whole = {key: own for key, own in sorted(scenes.items()) if set(kept) <= set(own)}
-    return BandFiles(tuple(kept), {key: {band: own[band][1] for band in kept} for key, own in whole.items()})
+    order = sorted([band for band in bands if re.fullmatch(r"[Bb]\d+[Aa]?", band)] or bands, key=_band_order)
+    whole = {key: own for key, own in sorted(scenes.items()) if set(order) <= set(own)}
+    return BandFiles(
+        tuple(order), {key: {band: own[band][1] for band in order} for key, own in whole.items()}
+    )
 
 
 def _band_order(band: str) -> tuple[int, int, str]:

@@ -205,8 +205,8 @@ def _parts(draft: Draft, tiles_a_card: int) -> tuple[int, float]:
 def loss(draft: Draft) -> Iterator[Choice]:
     """Weight classes by the root of their rarity and add Dice over the batch (studies/what_lifts.md)."""
     shares, names = draft.index.shares(), draft.dataset.classes.names
-    there = np.flatnonzero(shares)
-    low, high = (int(there[np.argmin(sign * shares[there])]) for sign in (1, -1))
+    present = np.flatnonzero(shares)
+    low, high = (int(present[np.argmin(sign * shares[present])]) for sign in (1, -1))
     if shares[high] >= 2 * shares[low]:
         reason = f"{names[low]} has {shares[low]:.2%} of the pixels, {names[high]} {shares[high]:.0%}"
         yield Choice("loss.class_weights", "inverse_sqrt", reason)
@@ -331,8 +331,8 @@ def prediction(draft: Draft) -> Iterator[Choice]:
         return
     if network.bytes_per_pixel * window**2 > _ROOM * draft.budget:
         return
-    kept = (window / (window + 2 * network.radius)) ** 2
-    yield Choice("prediction.window", window, f"a margin of {network.radius} pixels: {kept:.0%} are kept")
+    share = (window / (window + 2 * network.radius)) ** 2
+    yield Choice("prediction.window", window, f"a margin of {network.radius} pixels: {share:.0%} are kept")
     yield Choice("prediction.batch", 1, f"one takes {gibibytes(int(network.bytes_per_pixel * window**2))}")
 
 

@@ -223,8 +223,8 @@ def _tried(space: Space, blocks: BlocksConfig, test: float, seed: int) -> tuple[
         rows_H, cols_W = ((np.arange(n) * sample.step).astype(np.int64) for n in ids.shape)
         total += weight * float((ids < classes).sum())
         for p in range(wish.parts):
-            kept = grids[scene.name].kept(parts[scene.name], SPLITS[p], rows_H, cols_W)
-            sums_PK[p] += weight * np.bincount(ids[kept], minlength=256)[:classes]
+            inside = grids[scene.name].mask(parts[scene.name], SPLITS[p], rows_H, cols_W)
+            sums_PK[p] += weight * np.bincount(ids[inside], minlength=256)[:classes]
         blocks_K += np.bincount(np.unique(ids), minlength=256)[:classes] * len(parts[scene.name])
     cost = float(wish.cost(sums_PK[None], blocks_K)[0]) if sums_PK.any() else np.inf
     kept_P = sums_PK.sum(axis=1) / max(1.0, total)

@@ -125,8 +125,8 @@ def _count(root: Path, infos: dict[str, RasterInfo], colours: bool, path: str) -
             values = packed(raw) if blank is None else packed(raw)[~blank]
             if values.dtype.kind == "f" and (values != np.rint(values)).any():
                 raise LabelError(f"{root / path}: expected whole numbers as codes, got fractions")
-            found, pixels = np.unique(values, return_counts=True)
-            counts.update(dict(zip(map(int, found.tolist()), pixels.tolist(), strict=True)))
+            distinct, pixels = np.unique(values, return_counts=True)
+            counts.update(dict(zip(map(int, distinct.tolist()), pixels.tolist(), strict=True)))
             void += 0 if blank is None else int(blank.sum())
     return counts, void
 

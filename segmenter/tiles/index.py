@@ -174,14 +174,14 @@ def _measure(
 
 
 def _joined(
-    scenes: tuple[Scene, ...], found: list[SceneTiles], tile: Size, min_labelled: float, classes: int
+    scenes: tuple[Scene, ...], tiles_S: list[SceneTiles], tile: Size, min_labelled: float, classes: int
 ) -> TileIndex:
     """Join all scenes' tiles to one index, leaving out tiles with too few labelled pixels."""
     empty = np.zeros(0, np.int32)
-    scene_N = np.repeat(np.arange(len(found), dtype=np.int32), [len(f.row_N) for f in found])
-    row_N = np.concatenate([empty, *(f.row_N for f in found)])
-    col_N = np.concatenate([empty, *(f.col_N for f in found)])
-    counts_NK = np.concatenate([np.zeros((0, classes), np.int64), *(f.counts_NK for f in found)])
+    scene_N = np.repeat(np.arange(len(tiles_S), dtype=np.int32), [len(f.row_N) for f in tiles_S])
+    row_N = np.concatenate([empty, *(f.row_N for f in tiles_S)])
+    col_N = np.concatenate([empty, *(f.col_N for f in tiles_S)])
+    counts_NK = np.concatenate([np.zeros((0, classes), np.int64), *(f.counts_NK for f in tiles_S)])
     labelled_N = counts_NK.sum(axis=1)
     enough = labelled_N >= min_labelled * tile.pixels
     if len(enough) and not enough.any():

@@ -118,8 +118,8 @@ def _try(stage: Stage, probe: _Probe) -> None:
             raise _refused(stage, fault)
 
 
-def _refused(stage: Stage, found: str) -> ConfigError:
-    return ConfigError(f"{stage.asked_as}: {found.rstrip('.')}; change its parameters, or take it out")
+def _refused(stage: Stage, fault: str) -> ConfigError:
+    return ConfigError(f"{stage.asked_as}: {fault.rstrip('.')}; change its parameters, or take it out")
 
 
 def _probe(side: int, dtype: str, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]) -> _Probe:

@@ -337,11 +337,16 @@ def _load(path: Path) -> BandStatistics | None:
         return None
 
 
-def _save(path: Path, found: BandStatistics) -> None:
-    arrays = {"mean": found.mean_C, "std": found.std_C, "min": found.min_C, "max": found.max_C}
-    arrays["spread"] = found.spread_C
+def _save(path: Path, statistics: BandStatistics) -> None:
+    arrays = {
+        "mean": statistics.mean_C,
+        "std": statistics.std_C,
+        "min": statistics.min_C,
+        "max": statistics.max_C,
+    }
+    arrays["spread"] = statistics.spread_C
     data = {"format": _FORMAT, **{name: array.tolist() for name, array in arrays.items()}}
-    text = sealed(json.dumps(data | {"pixels": found.pixels, "dtype": found.dtype}))
+    text = sealed(json.dumps(data | {"pixels": statistics.pixels, "dtype": statistics.dtype}))
     try:
         write_whole(path, text.encode())
     except SegmenterError as error:

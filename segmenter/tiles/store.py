@@ -259,7 +259,7 @@ class SceneStore:
             if renewed is None or renewed.pack.path <= damaged.pack.path:
                 if key_of(self._dataset, job.scene, kind) != job.key:
                     raise DatasetError(f"{where}, and its file has changed; start again")
-                pack(self._dataset, self._folder, [job], progress=False, kept=lambda _: False)
+                pack(self._dataset, self._folder, [job], progress=False, usable=lambda _: False)
                 renewed = self._folder.find(job.key)
             if renewed is None or not self._folder.hold([renewed.pack]):
                 raise DatasetError(f"{where}, and removed by another process; start again")

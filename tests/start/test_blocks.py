@@ -41,7 +41,7 @@ def test_parts_lie_a_buffer_apart_and_no_pixel_is_in_two(
     grid = BlockGrid.of(Size(height, width), side, buffer)
     split = FolderSplit.model_validate({"validation_share": 0.3, "test_share": test_share, "seed": seed})
     parts = block_parts({"a": grid}, split)["a"]
-    kept = {part: grid.kept(parts, part, np.arange(height), np.arange(width)) for part in SPLITS}
+    kept = {part: grid.mask(parts, part, np.arange(height), np.arange(width)) for part in SPLITS}
     covered = np.zeros((height, width), int)
     for r, c in grid.blocks:
         covered[grid.rows_R[r] : grid.rows_R[r + 1], grid.cols_C[c] : grid.cols_C[c + 1]] += 1

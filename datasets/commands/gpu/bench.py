@@ -116,7 +116,7 @@ class Bench:
         load_tensorflow(_logical(self.place, self.cards))
 
     @property
-    def said(self) -> str:
+    def device_noun(self) -> str:
         """Text on the place."""
         names = {"cards": "GPUs", "parts": "parts of one GPU", "logical": "logical CPU devices"}
         return names[self.place]

@@ -60,12 +60,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(
         f"{given.output / page.PAGE}: all figures, beside those of studies/four_gpus.md; in {page.JSON} too"
     )
-    for code, said, which in (
+    for code, text, which in (
         (1, "a law does not hold, or a section could not be run", [s for s in done if s.fails]),
         (3, "a law was not shown", [s for s in done if s.not_shown]),
     ):
         if which:
-            print(f"{said}: {', '.join(section.name for section in which)}", file=sys.stderr)
+            print(f"{text}: {', '.join(section.name for section in which)}", file=sys.stderr)
             return code
     return 0
 

@@ -55,7 +55,7 @@ def _in(bench: Bench, rows: dict[str, Row], dtype: str) -> Iterator[Figure]:
     for replicas in bench.numbers[1:]:
         draws = (0,) if exact else DRAWS
         differences = {name: _median(laboratory, name, replicas, draws) for name in rows}
-        yield _difference(differences, limits, f"{replicas} {bench.said} against one, {dtype}")
+        yield _difference(differences, limits, f"{replicas} {bench.device_noun} against one, {dtype}")
     unequal = laboratory.unequal_copies()
     name = f"variables that differ between replicas, {dtype}"
     yield Figure(name, float(unequal), "", "0", unequal == 0, law=True)
@@ -70,8 +70,8 @@ def _allowed(roundings: Kinds) -> Kinds:
     return {kind: min(max(_LEAST, _ROUNDINGS * change), _MOST) for kind, change in roundings.items()}
 
 
-def _difference(found: Mapping[str, Kinds], limits: Mapping[str, Kinds], name: str) -> Figure:
-    values = [(found[row][kind], limits[row][kind], f"{kind} of {row}") for row in found for kind in KINDS]
+def _difference(change: Mapping[str, Kinds], limits: Mapping[str, Kinds], name: str) -> Figure:
+    values = [(change[row][kind], limits[row][kind], f"{kind} of {row}") for row in change for kind in KINDS]
     holds = all(value <= limit for value, limit, _ in values)  # not a number is no
     worst, limit, where = max(values, key=lambda entry: (entry[0] != entry[0], entry[0] / entry[1]))
     return Figure(name, worst, "", f"≤ {limit:.0e}", holds, law=True, note=where)

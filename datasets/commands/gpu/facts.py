@@ -35,7 +35,7 @@ def figures(bench: Bench) -> Iterator[Figure]:
         "TensorFlow",
         tf.__version__ + cuda * bool(build.get("is_cuda_build")) + f", Keras {keras.__version__}",
     )
-    yield Figure("computed on", f"{len(devices.used)} {bench.said}: {devices.used[0].model}")
+    yield Figure("computed on", f"{len(devices.used)} {bench.device_noun}: {devices.used[0].model}")
     for number, gpu in enumerate(tf.config.list_physical_devices("GPU")):
         yield from _card(number, tf.config.experimental.get_device_details(gpu), build)
     for number, line in enumerate(

@@ -68,7 +68,7 @@ class Task:
     limit: float
 
 
-def found(name: str, bench: Bench) -> Iterator[Figure]:
+def figures_of(name: str, bench: Bench) -> Iterator[Figure]:
     """Yield the figures of a section."""
     figures: Callable[[Bench], Iterator[Figure]] = import_module(
         f".{SECTIONS[name].module}", __package__
@@ -113,7 +113,7 @@ def run_here(task: Task, known: Mapping[str, Value]) -> Section:
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="segmenter-gpu-", ignore_cleanup_errors=True) as folder:
         try:
-            section.figures += found(task.name, Bench(task.place, task.cards, TINY, Path(folder), known))
+            section.figures += figures_of(task.name, Bench(task.place, task.cards, TINY, Path(folder), known))
         except SegmenterError as error:
             section.fault = str(error)
     section.seconds = time.monotonic() - started
@@ -137,7 +137,9 @@ def main() -> str | None:
     parser.add_argument("--known", type=json.loads)
     given = parser.parse_args()
     try:
-        for figure in found(given.name, Bench(given.place, given.cards, Sizes(), given.folder, given.known)):
+        for figure in figures_of(
+            given.name, Bench(given.place, given.cards, Sizes(), given.folder, given.known)
+        ):
             print(line_of(figure), flush=True)
     except SegmenterError as error:
         return str(error)

@@ -102,14 +102,14 @@ def rate(bench: Bench, case: Case) -> float:
         gc.collect()  # the weights of this case, before the next one needs the memory
 
 
-def speedup(bench: Bench, case: Case, found: float) -> Figure:
+def speedup(bench: Bench, case: Case, measured: float) -> Figure:
     """Return the speed-up over one device; for four cards with a limit."""
     limited = bench.place == "cards" and case.replicas == 4 and not case.xla
     expectation = _expected(case, "speedup")
     if limited:
         expectation = f"≥ {SPEEDUP_OF_FOUR}; {expectation}"
-    holds = found >= SPEEDUP_OF_FOUR if limited else None
-    return Figure(SPEEDUP.format(case.name), found, "×", expectation, holds)
+    holds = measured >= SPEEDUP_OF_FOUR if limited else None
+    return Figure(SPEEDUP.format(case.name), measured, "×", expectation, holds)
 
 
 def _expected(case: Case, what: Literal["rate", "speedup"]) -> str:

@@ -111,14 +111,14 @@ def pack(
     description: str = "decoding scenes once",
     progress: bool = True,
     told: Callable[[Job, int], None] = lambda job, pixels: None,
-    kept: Callable[[CachedArray], bool] = lambda array: True,
+    usable: Callable[[CachedArray], bool] = lambda array: True,
     workers: int | None = None,
 ) -> None:
     """Decode scenes into packs; the caller has made room for them.
 
     Args:
         told: called with the number of pixels of every strip written, from any thread.
-        kept: returns True if the result of another process, packed in the meantime, can be used.
+        usable: returns True if the result of another process, packed in the meantime, can be used.
         workers: number of threads; None: number of cores.
 
     Raises:
@@ -127,7 +127,7 @@ def pack(
     if not jobs:
         return
     full = max(_PACK_BYTES, sum(job.bytes for job in jobs) // _MOST_PACKS)
-    with folder.writing(), _Writers(dataset, folder, full, told, kept) as writers:
+    with folder.writing(), _Writers(dataset, folder, full, told, usable) as writers:
         for _ in in_threads(
             writers.add,
             jobs,
@@ -150,11 +150,11 @@ class _Writers:
         folder: CacheFolder,
         full: int,
         told: Callable[[Job, int], None],
-        kept: Callable[[CachedArray], bool],
+        usable: Callable[[CachedArray], bool],
     ) -> None:
         """Store the settings; a pack is finished once it has `full` bytes."""
         self._dataset, self._folder, self._full = dataset, folder, full
-        self._told, self._kept = told, kept
+        self._told, self._usable = told, usable
         self._lock, self._stopped = threading.Lock(), False
         self._waiting: dict[Kind, list[CacheWriter]] = {"image": [], "label": []}
         self._seen = file_state(folder.path)
@@ -201,7 +201,7 @@ class _Writers:
                 self._folder.look()
                 self._seen = now
             array = self._folder.find(job.key)
-        return array is not None and self._kept(array)
+        return array is not None and self._usable(array)
 
     def _take(self, kind: Kind) -> CacheWriter:
         with self._lock:
