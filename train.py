@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from segmenter.base.errors import end_at_once_on_ctrl_c
+from segmenter.base.errors import end_at_once_on_ctrl_c, run_tool
 
 if __name__ == "__main__":
     end_at_once_on_ctrl_c()  # before the imports that take time
 
-from datasets.commands.train import main, parse_arguments, run
+from datasets.commands.train import main, parse_arguments
 
-__all__ = ["main", "parse_arguments", "run"]
+__all__ = ["main", "parse_arguments"]
 
 if __name__ == "__main__":
-    sys.exit(run())
+    sys.exit(run_tool(main))

@@ -25,7 +25,7 @@ from segmenter.base.errors import (
 from segmenter.base.files import check_writable
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.options import add_options, positive
-from segmenter.base.terminal import enduring_output, say, words_aside
+from segmenter.base.terminal import say, words_aside
 from segmenter.extras.dask.options import ClusterOptions, taken_from
 from segmenter.grid.scenes import SPLITS
 
@@ -322,5 +322,4 @@ def _stitch(args: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    with enduring_output():
-        raise SystemExit(run_tool(main))
+    raise SystemExit(run_tool(main))

@@ -18,7 +18,6 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from datasets import commands
 from segmenter.base.invocation import TOOLS, ToolParser
 from segmenter.base.options import add_options
 from segmenter.config.datasets import DATASET_KINDS
@@ -157,7 +156,7 @@ def options_page() -> str:
     for name, tool in TOOLS.items():
         started = f" (in a clone `{tool.typed}`)" if tool.typed else ""
         parts.append(f"## segmenter {name}\n\n{_sentence(tool.about)}{started}\n")
-        parts += _commands(import_module(tool.module, commands.__name__)._parser(), cluster)
+        parts += _commands(import_module(tool.module)._parser(), cluster)
     parts += ["## Options of a cluster\n", *_table(("option", "meaning"), map(_option, shared._actions)), ""]
     return "\n".join(parts).rstrip("\n") + "\n"
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from segmenter.base.errors import EXIT_WRONG_CALL, run_script, run_tool
+from segmenter.base.errors import EXIT_WRONG_CALL, run_tool
 
 if TYPE_CHECKING:
     from segmenter.base.invocation import ToolParser
@@ -16,24 +16,19 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the tool named by the first argument; return the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    return run_script(lambda: _run(words))  # so that an import that is interrupted ends in one line, too
+    return run_tool(lambda: _run(words))
 
 
 def _run(words: Sequence[str]) -> int:
     from segmenter.base.invocation import TOOLS
-    from segmenter.base.terminal import enduring_output
 
     if words and words[0] in TOOLS:
-        program = import_module(TOOLS[words[0]].module, __package__)
-        if hasattr(program, "run"):  # with handling of signals and errors of its own
-            return int(program.run(words[1:]))
-        with enduring_output():
-            return run_tool(lambda: program.main(words[1:]))
-    with enduring_output():
-        if not words:
-            _parser().print_help(sys.stderr)
-            return EXIT_WRONG_CALL
-        _parser().parse_args(words)  # --help, --version, or what is wrong
+        program = import_module(TOOLS[words[0]].module.replace("datasets", __package__.split(".")[0], 1))
+        return int(getattr(program, "run", program.main)(words[1:]))
+    if not words:
+        _parser().print_help(sys.stderr)
+        return EXIT_WRONG_CALL
+    _parser().parse_args(words)  # --help, --version, or what is wrong
     return 0
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from segmenter.base.errors import run_tool
 from segmenter.base.invocation import ToolParser, invocation
-from segmenter.base.terminal import enduring_output
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,5 +45,4 @@ def _parser() -> ToolParser:
 
 
 if __name__ == "__main__":
-    with enduring_output():
-        sys.exit(run_tool(main))
+    sys.exit(run_tool(main))

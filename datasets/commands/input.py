@@ -9,7 +9,6 @@ from pathlib import Path
 from segmenter.base.errors import run_tool
 from segmenter.base.invocation import ToolParser, invocation, recipes_hint
 from segmenter.base.options import positive
-from segmenter.base.terminal import enduring_output
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,5 +56,4 @@ def _parser() -> ToolParser:
 
 
 if __name__ == "__main__":
-    with enduring_output():
-        sys.exit(run_tool(main))
+    sys.exit(run_tool(main))

@@ -12,7 +12,7 @@ from segmenter.api.mapping_call import OPTIONS, MappingCall, mapping_call
 from segmenter.base.errors import grouped, run_tool
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.options import add_options
-from segmenter.base.terminal import enduring_output, words_aside
+from segmenter.base.terminal import words_aside
 from segmenter.mapping.request.map_request import GROUPS, MapRequest, parse_runs
 
 if TYPE_CHECKING:
@@ -47,10 +47,9 @@ exit code
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the whole program with signal and error handling; return the exit code."""
+    """Run the whole program without rasterio's own messages; return the exit code."""
     sys.unraisablehook, sys.excepthook = without_rasterio(sys.unraisablehook, sys.excepthook)
-    with enduring_output():
-        return run_tool(lambda: main(arguments))
+    return run_tool(lambda: main(arguments))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

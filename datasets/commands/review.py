@@ -19,7 +19,7 @@ from segmenter.base.errors import SegmenterError, counted, run_tool
 from segmenter.base.files import check_writable, make_folder
 from segmenter.base.invocation import ToolParser, as_started, installation, invocation
 from segmenter.base.options import add_options, taken
-from segmenter.base.terminal import enduring_output, say, warn
+from segmenter.base.terminal import say, warn
 from segmenter.extras.review.request import ReviewRequest
 
 if TYPE_CHECKING:
@@ -145,5 +145,4 @@ def _parser() -> ToolParser:
 
 
 if __name__ == "__main__":
-    with enduring_output():
-        sys.exit(run_tool(main))
+    sys.exit(run_tool(main))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from segmenter.base.errors import ConfigError, SegmenterError, counted, plain, run_tool, shortened
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.options import positive
-from segmenter.base.terminal import aligned, enduring_output, warn, words_aside
+from segmenter.base.terminal import aligned, warn, words_aside
 
 if TYPE_CHECKING:
     from ..start.choice import Choice
@@ -28,10 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Write a recipe and its page, or explain a setting; return the exit code."""
     given = _parser().parse_args(arguments)
     with words_aside(given.json) as answer:
+        from ..start.choice import Request
         from ..start.look import look
         from ..start.plan import plan
         from ..start.recipe_file import check_free
-        from ..start.request import Request
 
         recipe = given.output or Path(f"{_name(given.data)}.yaml")
         page = given.page or recipe.with_suffix(".html")
@@ -167,5 +167,4 @@ def _parser() -> ToolParser:
 
 
 if __name__ == "__main__":
-    with enduring_output():
-        sys.exit(run_tool(main))
+    sys.exit(run_tool(main))

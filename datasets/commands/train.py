@@ -9,10 +9,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from segmenter.base.errors import run_tool
 from segmenter.base.invocation import ToolParser, invocation, recipes_hint
 from segmenter.base.machine import keep_freed_memory
-from segmenter.base.terminal import enduring_output, words_aside
+from segmenter.base.terminal import words_aside
 
 if TYPE_CHECKING:
     from segmenter.config.recipe import Recipe
@@ -113,12 +112,6 @@ def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
     cluster.add_argument(
         "--role", choices=("chief", "worker", "ps"), help="with parameter servers (default: chief)"
     )
-
-
-def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the whole program with signal and error handling; return the exit code."""
-    with enduring_output():
-        return run_tool(lambda: main(arguments))  # `kill` before the trainer listens keeps what is indexed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

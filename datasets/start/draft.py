@@ -20,9 +20,8 @@ from segmenter.raster import RasterInfo, raster_info
 from segmenter.tiles.index import TileIndex, build_index
 
 from .. import load_dataset
-from .choice import Choice, nested
+from .choice import Choice, Request, nested
 from .groups import Groups, groups_of
-from .request import Request
 from .samples import Sample, area_of, has_an_up, label_range, samples_of
 
 GIB = 2**30

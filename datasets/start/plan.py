@@ -8,10 +8,9 @@ from dataclasses import replace
 from segmenter.base.errors import DatasetError, counted
 from segmenter.training.beginning.demands import check_demands
 
-from .choice import Choice
+from .choice import Choice, Request
 from .draft import Draft
 from .groups import groups_of
-from .request import Request
 from .rules import AFTER_SPLIT, BEFORE_SPLIT
 from .split import Space, split_of
 

@@ -176,10 +176,16 @@ def run_script(main: Callable[[], int]) -> int:
 
 
 def run_tool(main: Callable[[], int]) -> int:
-    """Run a tool as `run_script` does; SIGTERM (`kill`) ends it like Ctrl-C, removing unfinished files."""
+    """Run a tool as `run_script` does, whatever becomes of its output streams (`enduring_output`).
+
+    SIGTERM (`kill`) ends it like Ctrl-C, removing unfinished files.
+    """
+    from segmenter.base.terminal import enduring_output
+
     before = signal.signal(signal.SIGTERM, _end_like_ctrl_c)
     try:
-        return run_script(main)
+        with enduring_output():
+            return run_script(main)
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -20,72 +20,50 @@ class Tool(NamedTuple):
     """Tool of the installed command.
 
     Attributes:
-        module: module with its `main` and `_parser`; with a dot: below the package of commands.
+        module: its module in a clone, with `main` and `_parser`.
         about: purpose, for the list of tools.
-        typed: its command line from the root of a clone; "" if it is only in the installed command.
+        script: its command line from the root of a clone, other than `python -m` and the module; empty: it
+            has none there.
     """
 
     module: str
     about: str
-    typed: str = ""
+    script: str | None = None
+
+    @property
+    def typed(self) -> str:
+        """Command line from the root of a clone, if it has one."""
+        module = self.module.removesuffix(".__main__")
+        return f"python -m {module}" if self.script is None else self.script
 
 
+_COMMANDS, _EXTRAS = "datasets.commands", "segmenter.extras"
 TOOLS = {
-    "start": Tool(
-        ".start", "plan a recipe from a folder of images and labels", "python -m datasets.commands.start"
+    "start": Tool(f"{_COMMANDS}.start", "plan a recipe from a folder of images and labels"),
+    "train": Tool(f"{_COMMANDS}.train", "train a model as a recipe says", "python train.py"),
+    "predict": Tool(
+        f"{_COMMANDS}.predict", "class maps from images, with a trained model", "python predict.py"
     ),
-    "train": Tool(".train", "train a model as a recipe says", "python train.py"),
-    "predict": Tool(".predict", "class maps from images, with a trained model", "python predict.py"),
-    "calibrate": Tool(
-        ".calibrate", "calibrated probabilities for a trained run", "python -m datasets.commands.calibrate"
-    ),
+    "calibrate": Tool(f"{_COMMANDS}.calibrate", "calibrated probabilities for a trained run"),
     "datasets": Tool(
-        "..__main__",
-        "check, coverage, pack: the data of a recipe; make, stitch: imagery",
-        "python -m datasets",
+        "datasets.__main__", "check, coverage, pack: the data of a recipe; make, stitch: imagery"
     ),
-    "devices": Tool(
-        "segmenter.devices.__main__",
-        "the GPUs of this machine, and what a training would use",
-        "python -m segmenter.devices",
-    ),
-    "input": Tool(
-        ".input",
-        "what the input of a recipe costs, and how many GPUs it feeds",
-        "python -m datasets.commands.input",
-    ),
+    "devices": Tool("segmenter.devices.__main__", "the GPUs of this machine, and what a training would use"),
+    "input": Tool(f"{_COMMANDS}.input", "what the input of a recipe costs, and how many GPUs it feeds"),
     "gpu": Tool(
-        ".gpu.command",
+        f"{_COMMANDS}.gpu.command",
         "laws and speed of this GPU server, in ten minutes: a page",
         "python -m benchmarks.gpu",
     ),
-    "vectorise": Tool(
-        "segmenter.extras.vectors.__main__", "class maps as polygons", "python -m segmenter.extras.vectors"
-    ),
+    "vectorise": Tool(f"{_EXTRAS}.vectors.__main__", "class maps as polygons"),
     "accuracy": Tool(
-        "segmenter.extras.accuracy.__main__",
-        "sample, estimate: areas and accuracy of maps, with intervals",
-        "python -m segmenter.extras.accuracy",
+        f"{_EXTRAS}.accuracy.__main__", "sample, estimate: areas and accuracy of maps, with intervals"
     ),
-    "review": Tool(
-        ".review", "labels to review, and what to label next", "python -m datasets.commands.review"
-    ),
-    "export": Tool(
-        "segmenter.extras.export.__main__",
-        "the model for other runtimes: ONNX, SavedModel",
-        "python -m segmenter.extras.export",
-    ),
-    "runs": Tool(
-        "segmenter.runs.__main__",
-        "report, compare, card, stac, pack, unpack: of run directories",
-        "python -m segmenter.runs",
-    ),
-    "convert-weights": Tool(
-        "segmenter.model.pretrained.convert",
-        "weights of PyTorch as .safetensors",
-        "python -m segmenter.model.pretrained.convert",
-    ),
-    "recipes": Tool(".recipes", "ready-made recipes: list them, copy one"),
+    "review": Tool(f"{_COMMANDS}.review", "labels to review, and what to label next"),
+    "export": Tool(f"{_EXTRAS}.export.__main__", "the model for other runtimes: ONNX, SavedModel"),
+    "runs": Tool("segmenter.runs.__main__", "report, compare, card, stac, pack, unpack: of run directories"),
+    "convert-weights": Tool("segmenter.model.pretrained.convert", "weights of PyTorch as .safetensors"),
+    "recipes": Tool(f"{_COMMANDS}.recipes", "ready-made recipes: list them, copy one", ""),
 }
 """All tools, in the order of `segmenter --help`."""
 

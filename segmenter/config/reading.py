@@ -123,8 +123,10 @@ def _explain(error: ErrorDetails, where: str) -> str:
     if error["type"] == "extra_forbidden":
         keys = list(getattr(section, "model_fields", ()))
         near = get_close_matches(location[-1], keys, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        return f"{where}: {dotted}: unknown key; known here: {', '.join(keys) or 'see --print-config'}{hint}"
+        known = (
+            f"did you mean {near[0]}?" if near else f"known here: {', '.join(keys) or 'see --print-config'}"
+        )
+        return f"{where}: {dotted}: unknown key; {known}"
     if error["type"] == "missing":
         return f"{where}: {dotted}: expected a value, got none"
     if error["type"].startswith("union_tag"):

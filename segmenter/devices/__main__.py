@@ -16,7 +16,7 @@ if __name__ == "__main__":
 
 from segmenter.base.errors import DeviceError, run_tool
 from segmenter.base.invocation import ToolParser, invocation
-from segmenter.base.terminal import enduring_output, say
+from segmenter.base.terminal import say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,5 +81,4 @@ def _parser() -> ToolParser:
 
 
 if __name__ == "__main__":
-    with enduring_output():
-        sys.exit(run_tool(main))
+    sys.exit(run_tool(main))

@@ -14,7 +14,6 @@ if __name__ == "__main__":
 
 from segmenter.base.errors import run_tool
 from segmenter.base.invocation import ToolParser, as_started, invocation
-from segmenter.base.terminal import enduring_output
 from segmenter.extras.sharing.commands import COMMANDS as OF_SHARING
 from segmenter.runs import compare
 from segmenter.runs.report.sections import REPORT, write_report
@@ -69,5 +68,4 @@ def _parser() -> ToolParser:
 
 
 if __name__ == "__main__":
-    with enduring_output():
-        sys.exit(run_tool(main))
+    sys.exit(run_tool(main))

@@ -57,7 +57,7 @@ def _recipe(**sections: Any) -> Recipe:
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"tiles": {"sise": 256}}, "r.yaml: tiles.sise: unknown key; known here: size, overlap, jitter"),
+        ({"tiles": {"sise": 256}}, "r.yaml: tiles.sise: unknown key; did you mean size?"),
         ({"bogus": 1}, "r.yaml: bogus: unknown key; known here: name, seed, dataset, tiles"),
         ({"dataset": {**FOLDER, "classes": [{"name": "x", "color": 1}]}}, "classes.0.color: unknown key"),
         ({"dataset": {"kind": "potsdam"}}, "dataset.root: expected a value, got none"),

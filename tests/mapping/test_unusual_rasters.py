@@ -212,7 +212,6 @@ PLACES: dict[str, dict[str, Any]] = {
     "three dimensions": {"crs": "EPSG:4979", "transform": rasterio.Affine(2, 0, 5, 0, -2, 9)},
     "heights": {"crs": "EPSG:7415", "transform": rasterio.Affine(2, 0, 5, 0, -2, 9)},
     "kilometres": {"crs": "+proj=laea +lat_0=10 +datum=WGS84 +units=km"},
-    "a moon": {"crs": "+proj=longlat +R=1737400"},
     "a building site": {"crs": CRS.from_wkt('LOCAL_CS["site",UNIT["metre",1]]')},
 }
 

@@ -14,9 +14,8 @@ import yaml
 from datasets import load_dataset
 from datasets.check import check_dataset
 from datasets.potsdam import POTSDAM_TEST
-from datasets.start.choice import Choice, nested
+from datasets.start.choice import Choice, Request, nested
 from datasets.start.plan import plan
-from datasets.start.request import Request
 from datasets.synthetic.make import make_naic2020, make_potsdam
 from segmenter.base.errors import DatasetError
 from segmenter.config.reading import load_recipe, recipe_from

@@ -82,7 +82,7 @@ def test_json_is_all_that_stdout_gets(finished: tuple[Path, Path]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [  # before the data are read, and with the devices known; others in the tests of what refuses them
-        (["--set", "tiles.sise=1"], "tiles.sise: unknown key; known here: size"),
+        (["--set", "tiles.sise=1"], "tiles.sise: unknown key; did you mean size?"),
         (["--set", "training.global_batch=7", "--logical-devices", "4"], "expected a multiple of 4"),
     ],
 )

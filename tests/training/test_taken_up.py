@@ -6,7 +6,7 @@ from pathlib import Path
 
 from segmenter.runs.origin import Origin, save_origin
 from segmenter.tiles.scene_files import save_digests
-from segmenter.training.beginning.taken_up import lines_of_change
+from segmenter.training.beginning.fine_tuning import lines_of_change
 from tests.helpers.trained_run import bare_run
 
 BEFORE = {"a": ("1", "2"), "b": ("3", "4"), "c": ("5", "6"), "d": ("7", "8")}

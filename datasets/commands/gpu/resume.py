@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from segmenter.base.errors import TrainingError
+from segmenter.base.errors import TrainingError, run_tool
 
 from ..recipes import ready_made
 from .bench import Bench, distribution
@@ -97,7 +97,7 @@ def train(bench: Bench, run: Path, *more: str) -> None:
 
 def _here(bench: Bench, arguments: list[str]) -> tuple[int, str]:
     """Train in this process, which already has its devices."""
-    from ..train import run
+    from ..train import main
 
     bench.devices(1)
     output = io.StringIO()
@@ -106,7 +106,7 @@ def _here(bench: Bench, arguments: list[str]) -> tuple[int, str]:
         redirect_stderr(output),
         collectives_apart(next(_CALLS)),
     ):
-        return run(arguments), output.getvalue()
+        return run_tool(lambda: main(arguments)), output.getvalue()
 
 
 def _settings(bench: Bench) -> list[str]:

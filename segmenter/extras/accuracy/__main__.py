@@ -22,7 +22,7 @@ if __name__ == "__main__":
 from segmenter.base.errors import SegmenterError, run_tool
 from segmenter.base.invocation import ToolParser, as_started, installation, invocation
 from segmenter.base.options import add_options, taken
-from segmenter.base.terminal import enduring_output, say, warn, words_aside
+from segmenter.base.terminal import say, warn, words_aside
 from segmenter.extras.accuracy.request import EstimateRequest, SampleRequest
 
 
@@ -114,5 +114,4 @@ def _parser() -> ToolParser:
 
 
 if __name__ == "__main__":
-    with enduring_output():
-        sys.exit(run_tool(main))
+    sys.exit(run_tool(main))

@@ -16,7 +16,6 @@ if __name__ == "__main__":
 from segmenter.base.errors import run_tool
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.options import add_options, taken
-from segmenter.base.terminal import enduring_output
 from segmenter.extras.export.request import ExportRequest
 
 if TYPE_CHECKING:
@@ -79,5 +78,4 @@ def _parser() -> ToolParser:
 
 
 if __name__ == "__main__":
-    with enduring_output():
-        sys.exit(run_tool(main))
+    sys.exit(run_tool(main))

@@ -20,7 +20,6 @@ if __name__ == "__main__":
 from segmenter.base.errors import SegmenterError, run_tool
 from segmenter.base.invocation import ToolParser, as_started, installation, invocation
 from segmenter.base.options import add_options, taken
-from segmenter.base.terminal import enduring_output
 from segmenter.extras.vectors.map_files import maps_in
 from segmenter.extras.vectors.options import PolygonOptions
 from segmenter.raster import quiet_gdal
@@ -59,5 +58,4 @@ def _parser() -> ToolParser:
 
 
 if __name__ == "__main__":
-    with enduring_output():
-        sys.exit(run_tool(main))
+    sys.exit(run_tool(main))

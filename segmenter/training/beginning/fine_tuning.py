@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from segmenter.base.errors import CheckpointError
+from segmenter.base.errors import CheckpointError, counted
 from segmenter.config.recipe import EncoderDecoderConfig, Recipe, UNetConfig
 from segmenter.grid.scenes import Dataset
 from segmenter.model.size import Shape, weight_shapes
 from segmenter.model.stages import joined_stages
 from segmenter.raster import open_raster
 from segmenter.runs.checkpoints import Arrays, learned_weights
+from segmenter.runs.origin import load_origin
 from segmenter.runs.run import Run, load_run
+from segmenter.tiles.scene_files import Digests, changes_since
 
 _PARTS = ("encoder", "bottleneck", "decoder", "head")
 LEAST_KEPT = 0.5
 """Share of the new model's parameters below which a start from another run is more likely a slip."""
+_MOST_NAMED = 5
+"""Scenes of a kind of change that are named."""
 
 
 @dataclass(frozen=True)
@@ -143,3 +147,33 @@ def _difference(source: Run, recipe: Recipe) -> str:
         f"model.{key}: {theirs[key]} there, {ours[key]} here" for key in ours if theirs[key] != ours[key]
     ]
     return ", ".join(changed) or "its weights are of another model"
+
+
+def lines_of_change(source: Run, digests: Digests, pixels: Mapping[str, int]) -> Iterator[str]:
+    """Yield lines on scenes and classes that differ from those of an earlier run; none if it has no record.
+
+    Args:
+        digests: digests of the training and validation scenes.
+        pixels: labelled pixels of the training tiles by class.
+    """
+    changes = changes_since(source.path, digests)
+    if changes is None:
+        return
+    told = [
+        f"{counted(len(names), 'scene')} {how} ({_few(names)})" for how, names in changes.items() if names
+    ]
+    yield f"since {source.path}: {'; '.join(told) or 'the same scenes and labels'}"
+    origin = load_origin(source.path)
+    before = {} if origin is None else origin.pixels
+    moved = [
+        f"{name} {before.get(name, 0):,} → {count:,}"
+        for name, count in pixels.items()
+        if before and count != before.get(name, 0)
+    ]
+    if moved:
+        yield f"labelled pixels of the training tiles since then: {', '.join(moved)}"
+
+
+def _few(names: list[str]) -> str:
+    more = f", … {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more

@@ -18,10 +18,9 @@ from segmenter.runs.checkpoints import transfer_weights
 from segmenter.runs.run import Run
 from segmenter.tiles.statistics import band_names
 from segmenter.training.beginning.demands import check_buffer
-from segmenter.training.beginning.fine_tuning import Source, check_fit, describe_kept
+from segmenter.training.beginning.fine_tuning import Source, check_fit, describe_kept, lines_of_change
 from segmenter.training.beginning.normalising import normalisation_of
 from segmenter.training.beginning.pretraining import frozen_at_random, load_encoder
-from segmenter.training.beginning.taken_up import lines_of_change
 from segmenter.training.checks import check_memory
 from segmenter.training.learner import Learner
 from segmenter.training.prepare import Tiles
