@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from segmenter.base.errors import end_at_once_on_ctrl_c
 
@@ -45,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from segmenter.raster import quiet_gdal  # not before: --help answers at once
 
     quiet_gdal()
-    return int(args.run(args))
+    with words_aside(getattr(args, "json", None) in (True, _STDOUT)) as args.answer:
+        return int(args.run(args))
 
 
 def _parser() -> ToolParser:
@@ -165,11 +166,6 @@ def _recipe(args: argparse.Namespace) -> tuple[Recipe, ClusterOptions | None]:
 
 
 def _check(args: argparse.Namespace) -> int:
-    with words_aside(args.json) as answer:
-        return _checked(args, answer)
-
-
-def _checked(args: argparse.Namespace, answer: TextIO) -> int:
     from segmenter.extras.dask.spread import spread_over
     from segmenter.training.beginning.demands import unmet_demands
 
@@ -191,7 +187,7 @@ def _checked(args: argparse.Namespace, answer: TextIO) -> int:
     say(report.text(everything=args.all, fits=not unmet))
     if args.json:
         reached = {**report.to_dict(), "unmet": [str(error) for error in unmet]}
-        print(json.dumps(reached), file=answer, flush=True)
+        print(json.dumps(reached), file=args.answer, flush=True)
     if unmet:
         for each in unmet[:-1]:
             say(f"error: {each}", aside=True)
@@ -200,11 +196,6 @@ def _checked(args: argparse.Namespace, answer: TextIO) -> int:
 
 
 def _coverage(args: argparse.Namespace) -> int:
-    with words_aside(args.json == _STDOUT) as answer:
-        return _diagnosed(args, answer)
-
-
-def _diagnosed(args: argparse.Namespace, answer: TextIO) -> int:
     from segmenter.base.files import write_whole
     from segmenter.diagnosis import diagnose, table
     from segmenter.extras.dask.spread import spread_over
@@ -238,7 +229,7 @@ def _diagnosed(args: argparse.Namespace, answer: TextIO) -> int:
         say("--all shows classes, other ways of sampling and what would help; --report draws it all")
     facts = json.dumps(diagnosis.to_dict(), allow_nan=False)
     if args.json == _STDOUT:
-        print(facts, file=answer, flush=True)
+        print(facts, file=args.answer, flush=True)
     elif args.json:
         write_whole(args.json, f"{facts}\n".encode())
     if args.report:

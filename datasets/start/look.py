@@ -26,10 +26,10 @@ from .choice import Choice, nested
 from .classes import class_choices
 from .folder_facts import FolderFacts, Place, find_pairs, place_of
 from .legends import find_legend
-from .lists import listed_splits
 from .published import published
 from .published_classes import published_legend
 from .sight import drivers_of
+from .split import listed_splits
 from .values import count_values, empty_share
 
 _MOST_KINDS = 3

@@ -17,7 +17,7 @@ _PART = re.compile(r"\d+|[^\W\d_]+")
 _SEPARATORS = "_-. "
 _POSTINGS, _FEW, _EXAMPLES = 3000, 50, 12
 """Images that a label is compared with: those of its rarest part, those of others that few have; examples."""
-SPLITS = {
+SPLIT_WORDS = {
     **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
     **dict.fromkeys(("test", "testing"), "test"),
     **dict.fromkeys(("train", "training"), "train"),
@@ -165,7 +165,7 @@ def _split_values(values: Iterable[str | None]) -> dict[str, tuple[str, ...]]:
     """Return split → its values; empty if a value names no split, or none names training."""
     by_split: dict[str, tuple[str, ...]] = {}
     for value in sorted(value or "" for value in values):
-        split = SPLITS.get(value.lower(), "")
+        split = SPLIT_WORDS.get(value.lower(), "")
         by_split[split] = (*by_split.get(split, ()), value)
     return by_split if "train" in by_split and "" not in by_split else {}
 

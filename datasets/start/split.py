@@ -1,26 +1,34 @@
-"""Split in space of a folder's scenes: groups, blocks inside scenes, or folds, with the reason in numbers."""
+"""Split of a folder's scenes: by its lists, or in space (groups, blocks, folds), with the reason in numbers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import DatasetError
+from segmenter.base.errors import DatasetError, SegmenterError, counted
+from segmenter.base.files import read_regular
 from segmenter.config.datasets import BlocksConfig, FolderSplit
-from segmenter.grid.scenes import SPLITS, Dataset
+from segmenter.config.plain_yaml import parse
+from segmenter.grid.scenes import SPLITS, Dataset, Scene
 from segmenter.raster import RasterInfo
 
 from ..blocks import BlockGrid, block_parts
-from ..files import dealt
+from ..files import dealt, few
 from .choice import Choice
 from .deal import Wish, best_seed, deal
+from .folder_facts import Place
 from .groups import ENOUGH, Groups
+from .names import SPLIT_WORDS
 from .samples import MOST_SCENES, Sample
 
+_TEXTS, _YAMLS = (".txt", ".lst", ".csv"), (".yaml", ".yml")
+"""Endings of lists of scenes: train.txt, val.txt, test.txt, or one file with these keys."""
 VALIDATION, TEST = 0.2, 0.1
 """Shares of the groups held out: a fifth, as five folds hold out, and a tenth."""
 TEST_FROM = 8
@@ -229,3 +237,38 @@ def _tried(space: Space, blocks: BlocksConfig, test: float, seed: int) -> tuple[
     cost = float(wish.cost(sums_PK[None], blocks_K)[0]) if sums_PK.any() else np.inf
     kept_P = sums_PK.sum(axis=1) / max(1.0, total)
     return cost - 2 * float(kept_P[0]), kept_P
+
+
+def listed_splits(place: Place, scenes: Sequence[Scene]) -> Iterator[Choice]:
+    """Yield validation and test of lists that name scenes or their images; what also trains is said."""
+    names = {key: scene.name for scene in scenes for key in (scene.name, scene.image.stem, scene.image.name)}
+    names |= {str(int(name)): name for name in list(names) if name.isdecimal()}
+    named: dict[str, set[str]] = {}
+    files: dict[str, str] = {}
+    for path in place.paths:
+        with suppress(SegmenterError, UnicodeError, KeyError):
+            for split, keys in _lists(place, path):
+                named[split], files[split] = {names[key] for key in keys}, path
+    for split in ("validation", "test"):
+        if "train" in named and (members := named.get(split)):
+            both = sorted(members & named["train"])
+            leak = f"; {few(both)} of them in train, too: held out" if both else ""
+            why = f"{counted(len(members), 'scene')} named in {files[split]}{leak}"
+            yield Choice(f"dataset.split.{split}", sorted(members), why)
+
+
+def _lists(place: Place, path: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield each split of a file, with the names of files that it lists."""
+    stem, ending = PurePosixPath(path).stem.lower(), PurePosixPath(path).suffix.lower()
+    lists: dict[str, list[str]] = {}
+    if (ending in _TEXTS and stem in SPLIT_WORDS) or (ending in _YAMLS and "split" in stem):
+        text = read_regular(place.root / path).decode("utf-8-sig")
+        if ending in _TEXTS:
+            lists[stem] = [line.split()[0] for line in text.splitlines() if line.strip()]
+        elif isinstance(data := parse(text, path), dict):
+            lists = {
+                str(key): list(map(str, value)) for key, value in data.items() if isinstance(value, list)
+            }
+    for key, values in lists.items():
+        if key.lower() in SPLIT_WORDS and values:
+            yield SPLIT_WORDS[key.lower()], [PurePosixPath(value).name for value in values]
