@@ -44,6 +44,9 @@ from segmenter.grid.labels import IGNORE, ClassMap
 
 FORMAT = 1
 """Format of a file of scores."""
+MODEL = "model"
+"""Key of the checksum of the run that made the maps, in scores of maps."""
+_SHAPES = ("boundary", "objects")
 MEANS = {"miou": "mIoU", "mf1": "mF1", "oa": "OA", "fwiou": "FWIoU", "kappa": "kappa"}
 """Keys of the scores over all classes, in the order of tables, with their titles there."""
 FIGURES = {**MEANS, "completeness": "completeness"}
@@ -238,7 +241,10 @@ class Scores:
         if (version := data.get("format", FORMAT)) != FORMAT:
             raise ScoreError(f"scores: {other_format(FORMAT, version)}")
         matrix, missed = (np.array(data[key], np.int64) for key in ("confusion", "missed"))
-        return cls(Protocol.from_dict(data["protocol"]), matrix, missed, int(data.get("without_data", 0)))
+        more = {key: data[key] for key in _SHAPES if key in data}
+        return cls(
+            Protocol.from_dict(data["protocol"]), matrix, missed, int(data.get("without_data", 0)), more
+        )
 
     def write(
         self, path: Path, more: Mapping[str, Any] | None = None, *, facts: Mapping[str, Any] | None = None

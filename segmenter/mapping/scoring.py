@@ -16,7 +16,7 @@ from segmenter.base.errors import SegmenterError, plain
 from segmenter.base.terminal import aligned, no_bar
 from segmenter.evaluation.bootstrap import interval_line, miou_interval
 from segmenter.evaluation.by_gsd import ScaleConfusions, scale_facts, scale_table
-from segmenter.evaluation.scores import FIGURES, ConfusionMatrix, Protocol, Scores, percent
+from segmenter.evaluation.scores import FIGURES, MODEL, ConfusionMatrix, Protocol, Scores, percent
 from segmenter.evaluation.shapes import Shapes, count_shapes, shape_table
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import ClassMap
@@ -210,7 +210,8 @@ def write_scores(outcome: Outcome, scoring: Scoring) -> str:
     score_file, figure = (scoring.call.request.output / name for name in SCORE_FILES)
     outcome.further += [score_file, figure]
     interval = miou_interval(list(alone.values()))
-    more = {} if interval is None else {"miou_interval": list(interval)}
+    more: dict[str, Any] = {} if interval is None else {"miou_interval": list(interval)}
+    more[MODEL] = scoring.call.run.checksum()
     scores.write(score_file, {**more, "per_scene": per_scene, **scale_facts(by_scale)})
     save_figure(confusion_panel(scores, f"{scoring.call.run.recipe.name}: {protocol}"), figure)
     tables = [scene_table(alone)] if len(alone) > 1 else []

@@ -20,6 +20,17 @@ class EstimateRequest:
     areas: Path | None = option(None, "areas of the strata, as a table with stratum,area[,pixels]", "CSV")
     unit: Unit | None = option(None, "of the areas in CSV")
     report: Path | None = option(None, "write a page with the results", "HTML")
+    keep: tuple[Path, ...] = option(
+        (),
+        "map, folder of maps, or run directory to note them in: the metadata, the model card and the report; "
+        "may be repeated",
+        "PATH",
+        read=Path,
+        again=True,
+    )
+    labels: Path | None = option(
+        None, "file with the points' labels by ID and Label, as AcATaMa saves it", "FILE"
+    )
     json: bool = option(False, "print all estimates as JSON")
 
 
