@@ -29,7 +29,7 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
         "--maps",
         type=Path,
         metavar="DIR",
-        help="show also scores.json of predict.py in this folder of its maps",
+        help="its maps, whose scores it shows",
     )
 
 

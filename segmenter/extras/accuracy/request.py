@@ -22,15 +22,12 @@ class EstimateRequest:
     report: Path | None = option(None, "write a page with the results", "HTML")
     keep: tuple[Path, ...] = option(
         (),
-        "map, folder of maps, or run directory to note them in: the metadata, the model card and the report; "
-        "may be repeated",
+        "map, folder of maps or run to note them in; again for others",
         "PATH",
         read=Path,
         again=True,
     )
-    labels: Path | None = option(
-        None, "file with the points' labels by ID and Label, as AcATaMa saves it", "FILE"
-    )
+    labels: Path | None = option(None, "labels that AcATaMa saved", "FILE")
     json: bool = option(False, "print all estimates as JSON")
 
 

@@ -171,7 +171,7 @@ class MapRequest(Computing):
     bands: tuple[int, ...] | None = option(
         None, "bands of the inputs, not the run's", "1,2,3", read=_bands, spelt=_between_commas
     )
-    redo: bool = option(False, "make all maps anew, also finished ones")
+    redo: bool = option(False, "make finished maps anew")
     fail_fast: bool = option(False, "stop at the first input that fails")
     confidence: bool = _output_file(False, "also STEM.confidence.tif: the largest probability × 255")
     probabilities: Probabilities | None = _output_file(
@@ -212,8 +212,7 @@ class MapRequest(Computing):
     protocol: str | None = _scoring(None, "a published protocol: potsdam-6 or potsdam-5", "NAME")
     shapes: int | None = _scoring(
         None,
-        "also Boundary IoU, of pixels at most PX from another class (as 3), and F1 of objects, matched at "
-        "IoU > 0.5; reads the maps once more",
+        "also Boundary IoU, within PX (as 3) of another class, and F1 of objects",
         "PX",
     )
     split_name: str | None = _scoring(
