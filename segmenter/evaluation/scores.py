@@ -294,9 +294,9 @@ def number_or_none(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
 
 
-def percent(value: float) -> str:
-    """Return a percentage for tables: two decimals, – for NaN."""
-    return "–" if math.isnan(value) else f"{100 * value:.2f}"
+def percent(value: float | None) -> str:
+    """Return a percentage for tables: two decimals, – for NaN or None."""
+    return "–" if value is None or math.isnan(value) else f"{100 * value:.2f}"
 
 
 # -------------------------------------------------------------------------------------------- scores by name

@@ -35,6 +35,8 @@ from segmenter.grid.windows import row_strips
 
 _STRIP_PIXELS = 1 << 21
 """Most pixels of a strip, unless a row has more; some 60 bytes of memory each."""
+_NUMBERS = ("label", "map", "matched")
+"""Keys of the numbers of objects."""
 Ids = NDArray[np.uint8]
 Counts = NDArray[np.int64]
 
@@ -63,29 +65,17 @@ class Shapes:
         """Return the scores of the protocol's classes as plain data for JSON; null where undefined."""
         counted = [self.names.index(name) for name in protocol.classes]
         boundary, objects = self.boundary_K3[counted].T, self.objects_K3[counted].T
-        iou, f1 = (
-            ratio(boundary[2], boundary[0] + boundary[1] - boundary[2]),
-            ratio(2 * objects[2], objects[0] + objects[1]),
-        )
+        iou = ratio(boundary[2], boundary[0] + boundary[1] - boundary[2])
+        f1 = ratio(2 * objects[2], objects[0] + objects[1])
 
         def by_class(values: NDArray[Any]) -> dict[str, Any]:
             return dict(zip(protocol.classes, map(number_or_none, values.tolist()), strict=True))
 
+        miou, mf1 = (number_or_none(mean_defined(each)) for each in (iou, f1))
+        numbers = {name: by_class(row) for name, row in zip(_NUMBERS, objects, strict=True)}
         return {
-            "boundary": {
-                "within_pixels": self.width,
-                "miou": number_or_none(mean_defined(iou)),
-                "iou": by_class(iou),
-            },
-            "objects": {
-                "iou_above": 0.5,
-                "mf1": number_or_none(mean_defined(f1)),
-                "f1": by_class(f1),
-                **{
-                    name: by_class(row)
-                    for name, row in zip(("label", "map", "matched"), objects, strict=True)
-                },
-            },
+            "boundary": {"within_pixels": self.width, "miou": miou, "iou": by_class(iou)},
+            "objects": {"mf1": mf1, "f1": by_class(f1), **numbers},
         }
 
 
@@ -105,13 +95,13 @@ def count_shapes(
         names: all classes; `counted`: those of the protocol.
         width: d in pixels.
     """
-    scored = np.array([*(id_ if name in counted else IGNORE for id_, name in enumerate(names))], np.uint8)
-    scored = np.append(scored, np.full(256 - len(names), IGNORE, np.uint8))
+    left_out = [id_ for id_, name in enumerate(names) if name not in counted]
     boundary_K3, objects = np.zeros((len(names), 3), np.int64), _Objects(size.width, len(names))
     for strip in row_strips(size, strip_pixels):
         top, stop = max(0, strip.row - width), min(size.height, strip.row_stop + width)
         truth, ids = read(Window(top, 0, stop - top, size.width))
-        both = np.where((scored[truth] == IGNORE) | (ids == IGNORE), np.uint8(IGNORE), np.stack([truth, ids]))
+        unscored = np.isin(truth, [*left_out, IGNORE]) | (ids == IGNORE)
+        both = np.where(unscored, np.uint8(IGNORE), np.stack([truth, ids]))
         inner = slice(strip.row - top, strip.row_stop - top)
         near = [_near_boundary(each, width)[inner] for each in both]
         truth, ids = both[:, inner]
@@ -133,30 +123,21 @@ def _near_boundary(ids_HW: Ids, width: int) -> NDArray[np.bool_]:
 
 def shape_table(facts: Mapping[str, Any]) -> str:
     """Return a terminal table of `Shapes.facts`, in percent."""
-
-    def cell(value: float | None) -> str:
-        return percent(np.nan if value is None else value)
-
     boundary, objects = facts["boundary"], facts["objects"]
+    numbers = {name: [f"{objects[what][name]:,}" for what in _NUMBERS] for name in boundary["iou"]}
     rows = [
-        (
-            name,
-            cell(iou),
-            cell(objects["f1"][name]),
-            *(f"{objects[what][name]:,}" for what in ("label", "map", "matched")),
-        )
+        (name, percent(iou), percent(objects["f1"][name]), *numbers[name])
         for name, iou in boundary["iou"].items()
     ]
     head = ("class", "boundary IoU", "object F1", "objects in label", "in map", "matched")
-    return "\n".join(
-        [
-            *aligned(head, rows, gap="   "),
-            "",
-            f"mean boundary IoU {cell(boundary['miou'])}   mean object F1 {cell(objects['mf1'])}   (in %)",
-            f"boundaries: within {boundary['within_pixels']} px of another class; objects: connected by "
-            "sides, matched at IoU > 0.5",
-        ]
-    )
+    lines = [
+        *aligned(head, rows, gap="   "),
+        "",
+        f"mean boundary IoU {percent(boundary['miou'])}   mean object F1 {percent(objects['mf1'])}   (in %)",
+        f"protocol  boundaries within {boundary['within_pixels']} px of another class, objects connected by "
+        "sides and matched at IoU > 0.5",
+    ]
+    return "\n".join(lines)
 
 
 # ------------------------------------------------------------------------------------------------ objects

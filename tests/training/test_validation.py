@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -217,3 +218,21 @@ def test_pixels_without_data_count_nowhere(
     assert scores.truth_pixels.tolist() == np.bincount(label[~void]).tolist()
     assert scores.oa == (label[~void] == 1).mean()
     assert scores.completeness == (~void).mean()
+
+
+def test_workers_tell_each_other_the_matrix_of_each_scene(
+    tensorflow: ModuleType, make_classes: Callable[..., ClassMap]
+) -> None:
+    from segmenter.training.validation import _scenes_of, _told
+
+    classes, rng = make_classes(3), np.random.default_rng(1)
+    scenes: list[tuple[str, float | None, ConfusionMatrix]] = []
+    for number in range(2):
+        confusion = ConfusionMatrix(classes)
+        confusion.add(*rng.integers(0, 3, (2, 9, 20), np.uint8))
+        scenes.append((f"s{number}", 0.5, confusion))
+    told = _scenes_of(json.loads(_told(scenes, 0)))
+    assert [(name, metres, counts.tolist()) for name, metres, counts in told] == [
+        (name, metres, confusion.counts.tolist()) for name, metres, confusion in scenes
+    ]
+    assert _scenes_of(json.loads(_told([], 7))) == []

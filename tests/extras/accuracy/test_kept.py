@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from segmenter.evaluation.scores import ConfusionMatrix
 from segmenter.evaluation.shapes import Shapes
 from segmenter.extras.accuracy import kept  # noqa: F401  (with its own load_run, before `call` puts one in)
 from segmenter.extras.accuracy.__main__ import main
+from segmenter.extras.sharing.archive import pack_run
 from segmenter.extras.sharing.card import card_text
 from segmenter.extras.sharing.known_facts import read_known
 from segmenter.grid.labels import IGNORE
@@ -92,7 +94,7 @@ def test_maps_carry_their_accuracy_and_are_unchanged_for_predict(
         assert "ACCURACY" not in one.tags()
 
 
-def test_card_and_report_show_the_accuracy_of_these_weights(points: Path, run: Run) -> None:
+def test_card_and_report_show_the_accuracy_of_these_weights(points: Path, run: Run, tmp_path: Path) -> None:
     pytest.importorskip("plotly", reason="the package plotly is not here: pip install -e '.[report]'")
     assert "Accuracy of its maps" not in card_text(read_known(run.path))
     assert estimate(points, run.path) == 0
@@ -102,6 +104,9 @@ def test_card_and_report_show_the_accuracy_of_these_weights(points: Path, run: R
     for text in (record["head"], *record["rows"][0][1:]):
         assert text in card
         assert text in page
+    pack_run(run.path, tmp_path / "run.zip")
+    with zipfile.ZipFile(tmp_path / "run.zip") as packed:
+        assert packed.read(ACCURACY) == (run.path / ACCURACY).read_bytes()
     checkpoint = run.path / "checkpoints" / "step-00000008.npz"
     (run.path / "best.npz").write_bytes(checkpoint.read_bytes())
     assert record["head"] not in card_text(read_known(run.path))
