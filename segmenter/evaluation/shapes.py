@@ -69,7 +69,8 @@ class Shapes:
         f1 = ratio(2 * objects[2], objects[0] + objects[1])
 
         def by_class(values: NDArray[Any]) -> dict[str, Any]:
-            return dict(zip(protocol.classes, map(number_or_none, values.tolist()), strict=True))
+            plain = (None if value != value else value for value in values.tolist())
+            return dict(zip(protocol.classes, plain, strict=True))
 
         miou, mf1 = (number_or_none(mean_defined(each)) for each in (iou, f1))
         numbers = {name: by_class(row) for name, row in zip(_NUMBERS, objects, strict=True)}

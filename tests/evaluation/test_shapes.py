@@ -100,6 +100,7 @@ def test_a_map_like_its_label_is_right_and_absent_classes_are_in_no_mean() -> No
     assert facts["boundary"]["iou"] == {"water": 1, "land": 1, "road": None, "other": None}
     assert (facts["boundary"]["miou"], facts["boundary"]["within_pixels"]) == (1, 2)
     assert facts["objects"]["f1"]["water"] == facts["objects"]["mf1"] == 1
+    assert str(facts["objects"]["matched"]["water"]) == "1"
 
 
 def test_predict_scores_shapes_of_new_and_of_finished_maps(
