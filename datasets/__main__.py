@@ -60,7 +60,7 @@ def _parser() -> ToolParser:
     check.add_argument(
         "--json",
         action="store_true",
-        help="print one JSON object of every finding on stdout, and the usual lines on stderr",
+        help="print findings as one JSON object on stdout",
     )
     add_options(check, ClusterOptions)
     check.set_defaults(run=_check)
