@@ -60,7 +60,8 @@ demo: $(VENV)/.stamp-$(EXTRA)
 # A file's tests stay in one process, which has one TensorFlow with one set of devices; WORKERS=0: all in one.
 # In the order of the folders: else files of few tests, of which some are the longest, come last.
 # A process that ends at a crash is not started again: pytest-xdist would wait for it for ever.
-WORKERS ?= 2
+# Three on two cores: some wait for a browser, for other processes or for a compiler of one thread.
+WORKERS ?= 3
 test: $(VENV)/.stamp-$(EXTRA)-test
 	@$(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 

@@ -61,7 +61,7 @@ def _parser() -> ToolParser:
     check.add_argument(
         "--json",
         action="store_true",
-        help="print one JSON object of every finding on stdout, and the usual lines on stderr",
+        help="print findings as one JSON object on stdout",
     )
     add_options(check, ClusterOptions)
     check.set_defaults(run=_check)
@@ -89,7 +89,7 @@ def _parser() -> ToolParser:
         nargs="?",
         const=_STDOUT,
         metavar="FILE.json",
-        help="write all of it as one JSON object; without FILE on stdout",
+        help="write all of it as JSON; without FILE on stdout",
     )
     add_options(coverage, ClusterOptions)
     coverage.set_defaults(run=_coverage)

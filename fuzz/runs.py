@@ -18,6 +18,7 @@ from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
+from segmenter.runs.accuracy_file import load_accuracy, save_accuracy
 from segmenter.runs.calibration_file import load_calibration, save_calibration
 from segmenter.runs.checkpoints import META, Arrays, save_arrays, save_checkpoint
 from segmenter.runs.coverage import run_coverage
@@ -145,6 +146,8 @@ def make_run(folder: Path) -> None:
     rng = np.random.default_rng(2)
     fitted = fit_held_out(rng.normal(size=(90, 3)), rng.integers(0, 3, 90), np.arange(90) % 3)
     save_calibration(folder, fitted, step=-1, pixels=90, scenes=3)
+    table: dict[str, Any] = {"titles": ["Class"], "rows": [["a"]], "remarks": []}
+    save_accuracy(load_run(folder), {"source": "points.gpkg", "head": "overall accuracy 90 ± 2 %", **table})
 
 
 def _log() -> list[dict[str, Any]]:
@@ -207,3 +210,8 @@ def read_windows(file: Path) -> Facts:
 def read_calibration(file: Path) -> Facts:
     """Temperature and bias that predict.py takes, and the measures that the report shows."""
     return [digest(repr(load_calibration(file.parent)))]
+
+
+def read_accuracy(file: Path) -> Facts:
+    """Estimates that the model card and the report show."""
+    return [digest(repr(load_accuracy(load_run(file.parent))))]

@@ -3,8 +3,9 @@
     python -m studies.gradient_noise --dubai DIR --camvid DIR --roads DIR    a JSON line a data set and sampling
 
 A model is trained with a shuffle and cross-entropy for a third of the steps of `what_lifts`. At its weights,
-gradients of batches of epochs that it never saw are compared: the trace of their covariance over the squared
-length of their mean, for all weights, and for those of each class's logit. Data, model and recipe are those of
+gradients of batches of epochs that it never saw are compared: the trace of their covariance and the squared
+length of their mean, for all weights, and for those of each class's logit. trace / length² is the number of
+steps after which the mean stands out of the scatter. Data, model and recipe are those of
 `what_lifts`; results lie in `studies/results/gradient_noise`, and one that is there is not computed again.
 """
 
@@ -79,17 +80,16 @@ def _compared(trials: dict[str, Trial], steps: int, batches: int) -> dict[str, A
             found.append([part.numpy() for part in gradients(*loader.load(rows, epoch, i % rows.steps)[:3])])
         everything_MP, logits_MKP = (np.stack(part) for part in zip(*found, strict=True))
         noises[sampling] = {
-            "all": _ratio(everything_MP),
-            "classes": [_ratio(logits_MKP[:, c]) for c in range(logits_MKP.shape[1])],
+            "all": _rounded(everything_MP),
+            "classes": [_rounded(logits_MKP[:, c]) for c in range(logits_MKP.shape[1])],
         }
     classes = list(first.material.dataset.classes.names)
     return {"steps": steps, "batches": batches, "classes": classes, "noise": noises}
 
 
-def _ratio(gradients_MP: NDArray[Any]) -> float | None:
-    """Trace over squared mean; None where the mean drowns in the noise."""
-    noise = gradient_noise(gradients_MP)
-    return round(noise["trace"] / noise["mean_squared"], 3) if noise["mean_squared"] > 0 else None
+def _rounded(gradients_MP: NDArray[Any]) -> dict[str, float]:
+    """Return the trace and the squared length of the mean, which may be below 0 where the noise is larger."""
+    return {name: float(f"{value:.4g}") for name, value in gradient_noise(gradients_MP).items()}
 
 
 def _gradient_function(model: Any, trial: Trial) -> Any:

@@ -38,7 +38,7 @@ from pathlib import Path
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.raster import read_label
 from segmenter.raster.written_map import WrittenMap
-from segmenter.extras.vectors.components import STRIP_PIXELS
+from segmenter.grid.components import STRIP_PIXELS
 from segmenter.grid.windows import row_strips
 from segmenter.extras.vectors.label_files import LabelFiles
 from segmenter.extras.vectors.rule import BurnRule

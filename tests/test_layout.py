@@ -38,7 +38,7 @@ ARROWS = {
 """Room of the core → the rooms that its modules may import; all may import `base` and `grid`."""
 
 EXTRAS = {
-    "accuracy": "evaluation pages raster",
+    "accuracy": "evaluation pages raster runs",
     "review": "config evaluation inference mapping pages raster runs",
     "dask": "devices mapping inference runs raster",
     "export": "raster model inference runs",

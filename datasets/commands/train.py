@@ -78,7 +78,7 @@ def _parser() -> ToolParser:
     parser.add_argument(
         "--json",
         action="store_true",
-        help="print one JSON object of what was reached on stdout, and the usual lines on stderr",
+        help="print the result as one JSON object, the usual lines on stderr",
     )
     _add_cluster_options(parser)
     return parser

@@ -1,4 +1,4 @@
-"""Split of a folder's scenes: by its lists, or in space (groups, blocks, folds), with the reason in numbers."""
+"""Split of a folder's scenes: by its lists, or in space (groups, blocks, folds), with reasons in numbers."""
 
 from __future__ import annotations
 

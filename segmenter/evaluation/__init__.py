@@ -1,1 +1,1 @@
-"""Scores from tallies of maps against labels, each with its protocol, and figures."""
+"""Scores of maps against labels, each with its protocol, and figures."""

@@ -40,11 +40,13 @@ from segmenter.base.sealed import other_format
 from segmenter.base.terminal import aligned
 from segmenter.evaluation.protocol import PROTOCOLS as PROTOCOLS
 from segmenter.evaluation.protocol import Protocol as Protocol
-from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap
 
 FORMAT = 1
 """Format of a file of scores."""
+MODEL = "model"
+"""Key of the checksum of the run that made the maps, in scores of maps."""
+_SHAPES = ("boundary", "objects")
 MEANS = {"miou": "mIoU", "mf1": "mF1", "oa": "OA", "fwiou": "FWIoU", "kappa": "kappa"}
 """Keys of the scores over all classes, in the order of tables, with their titles there."""
 FIGURES = {**MEANS, "completeness": "completeness"}
@@ -77,15 +79,12 @@ class ConfusionMatrix:
         """Labelled pixels with data counted so far."""
         return int(self.matrix.sum())
 
-    def add(
-        self, truth: NDArray[np.uint8], predicted: NDArray[np.uint8], window: Window | None = None
-    ) -> None:
+    def add(self, truth: NDArray[np.uint8], predicted: NDArray[np.uint8]) -> None:
         """Count two arrays of class ids of one shape.
 
         Args:
             truth: ids; `IGNORE` pixels are left out.
             predicted: ids; `IGNORE` exactly where the image has no data, as in maps.
-            window: ignored here; other tallies need the position.
 
         Raises:
             ValueError: ids are no class, or the arrays' shapes differ.
@@ -123,10 +122,6 @@ class ConfusionMatrix:
             )
         self.counts += other.counts
 
-    def facts(self, protocol: Protocol) -> dict[str, Any]:
-        """Return the scores as plain data."""
-        return self.scores(protocol).to_dict()
-
     def scores(self, protocol: Protocol) -> Scores:
         """Return the scores for `protocol.classes`.
 
@@ -155,7 +150,7 @@ class Scores:
         missed: (K,) pixels of each class predicted as an uncounted class, plus pixels without data if the
             protocol counts these as missed.
         without_data: number of labelled pixels left out for lack of data.
-        more: facts of further tallies by name (`evaluation.tallies`), written with the scores.
+        more: further facts by name (`evaluation.shapes`), written with the scores.
         iou, f1, precision, recall: (K,) per class, NaN where undefined.
         miou, mf1, oa, fwiou, kappa: over all classes, NaN where undefined (nothing labelled).
         completeness: share of the labelled pixels with data; NaN if unknown.
@@ -180,21 +175,21 @@ class Scores:
     def __post_init__(self) -> None:
         hits = np.diag(self.matrix)
         truth, predicted, total = self.truth_pixels, self.predicted_pixels, self.pixels
-        iou, f1 = _ratio(hits, truth + predicted - hits), _ratio(2 * hits, truth + predicted)
-        oa = float(_ratio(hits.sum(), total))
+        iou, f1 = ratio(hits, truth + predicted - hits), ratio(2 * hits, truth + predicted)
+        oa = float(ratio(hits.sum(), total))
         # In float64: the product of two pixel counts can exceed 64 bits. One class only: 0/0, NaN.
-        chance = float(_ratio((truth.astype(np.float64) * predicted).sum(), float(total) ** 2))
+        chance = float(ratio((truth.astype(np.float64) * predicted).sum(), float(total) ** 2))
         values = {
             "iou": iou,
             "f1": f1,
-            "precision": _ratio(hits, predicted),
-            "recall": _ratio(hits, truth),
-            "miou": _mean(iou),
-            "mf1": _mean(f1),
+            "precision": ratio(hits, predicted),
+            "recall": ratio(hits, truth),
+            "miou": mean_defined(iou),
+            "mf1": mean_defined(f1),
             "oa": oa,
-            "fwiou": float(_ratio((truth * np.nan_to_num(iou)).sum(), total)),
-            "kappa": float(_ratio(oa - chance, 1 - chance)),
-            "completeness": float(_ratio(total, total + self.without_data)) if self._knows_data else math.nan,
+            "fwiou": float(ratio((truth * np.nan_to_num(iou)).sum(), total)),
+            "kappa": float(ratio(oa - chance, 1 - chance)),
+            "completeness": float(ratio(total, total + self.without_data)) if self._knows_data else math.nan,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -222,11 +217,11 @@ class Scores:
         """Return plain data for JSON: fractions of 1, null where undefined; `from_dict` is the inverse."""
         names = self.protocol.classes
         per_class = {
-            key: dict(zip(names, map(_plain, getattr(self, key).tolist()), strict=True))
+            key: dict(zip(names, map(number_or_none, getattr(self, key).tolist()), strict=True))
             for key in ("iou", "f1", "precision", "recall")
         }
         return {
-            **{key: _plain(getattr(self, key)) for key in FIGURES},
+            **{key: number_or_none(getattr(self, key)) for key in FIGURES},
             **per_class,
             "pixels": self.pixels,
             "without_data": self.without_data,
@@ -246,7 +241,10 @@ class Scores:
         if (version := data.get("format", FORMAT)) != FORMAT:
             raise ScoreError(f"scores: {other_format(FORMAT, version)}")
         matrix, missed = (np.array(data[key], np.int64) for key in ("confusion", "missed"))
-        return cls(Protocol.from_dict(data["protocol"]), matrix, missed, int(data.get("without_data", 0)))
+        more = {key: data[key] for key in _SHAPES if key in data}
+        return cls(
+            Protocol.from_dict(data["protocol"]), matrix, missed, int(data.get("without_data", 0)), more
+        )
 
     def write(
         self, path: Path, more: Mapping[str, Any] | None = None, *, facts: Mapping[str, Any] | None = None
@@ -258,7 +256,7 @@ class Scores:
 
     def table(self) -> str:
         """Return a terminal table: a line per class in percent (– if undefined), and the means."""
-        shares = _ratio(self.truth_pixels, self.pixels)
+        shares = ratio(self.truth_pixels, self.pixels)
         columns = (self.iou, self.f1, self.precision, self.recall, shares)
         cells = (map(percent, column) for column in columns)
         head = ("class", "IoU", "F1", "prec.", "recall", "share of truth")
@@ -280,25 +278,25 @@ class Scores:
         return "\n".join(lines)
 
 
-def _ratio(part: Any, whole: Any) -> NDArray[np.float64]:
+def ratio(part: Any, whole: Any) -> NDArray[np.float64]:
     """Return part / whole; NaN if whole is 0."""
     part, whole = np.asarray(part, np.float64), np.asarray(whole, np.float64)
     return np.divide(part, whole, out=np.full(np.broadcast(part, whole).shape, np.nan), where=whole != 0)
 
 
-def _mean(values: NDArray[np.float64]) -> float:
+def mean_defined(values: NDArray[np.float64]) -> float:
     """Return the mean of the values that are not NaN; NaN if there are none."""
     defined = values[~np.isnan(values)]
     return float(defined.mean()) if defined.size else math.nan
 
 
-def _plain(value: float) -> float | None:
+def number_or_none(value: float) -> float | None:
     return None if math.isnan(value) else float(value)
 
 
-def percent(value: float) -> str:
-    """Return a percentage for tables: two decimals, – for NaN."""
-    return "–" if math.isnan(value) else f"{100 * value:.2f}"
+def percent(value: float | None) -> str:
+    """Return a percentage for tables: two decimals, – for NaN or None."""
+    return "–" if value is None or math.isnan(value) else f"{100 * value:.2f}"
 
 
 # -------------------------------------------------------------------------------------------- scores by name

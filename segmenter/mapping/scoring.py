@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tqdm import tqdm
 
 from segmenter.base.errors import SegmenterError, plain
-from segmenter.base.terminal import aligned
+from segmenter.base.terminal import aligned, no_bar
 from segmenter.evaluation.bootstrap import interval_line, miou_interval
 from segmenter.evaluation.by_gsd import GsdConfusions, gsd_facts, gsd_table
-from segmenter.evaluation.scores import FIGURES, ConfusionMatrix, Protocol, Scores, percent
-from segmenter.evaluation.tallies import Tallies
+from segmenter.evaluation.scores import FIGURES, MODEL, ConfusionMatrix, Protocol, Scores, percent
+from segmenter.evaluation.shapes import Shapes, count_shapes, shape_table
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import ClassMap
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.outputs.finished import MapStyle
+from segmenter.raster import read_label
 
 if TYPE_CHECKING:
     from segmenter.mapping.call import Call
@@ -30,12 +33,31 @@ _SCENES_SHOWN = 40
 """Lines of the table of scenes: of more, those that need a look."""
 
 
+@dataclass
+class Tallies:
+    """Counts of a map against its label, or of many maps by merging; `shapes` if they are asked for."""
+
+    confusion: ConfusionMatrix
+    shapes: Shapes | None = None
+
+    def merge(self, other: Tallies) -> None:
+        """Add the counts of `other`."""
+        self.confusion.merge(other.confusion)
+        if other.shapes is not None:
+            self.shapes = other.shapes if self.shapes is None else self.shapes + other.shapes
+
+    def scores(self, protocol: Protocol) -> Scores:
+        """Return the scores under a protocol, those of shapes as further facts."""
+        more = {} if self.shapes is None else self.shapes.facts(protocol)
+        return replace(self.confusion.scores(protocol), more=more)
+
+
 class Scorer:
     """Score of one map against its label."""
 
     def __init__(self, job: MapJob, classes: ClassMap) -> None:
         self._label = job.truth(classes)
-        self.tallies = Tallies(classes)
+        self.tallies = Tallies(ConfusionMatrix(classes))
         self.error: SegmenterError | None = None
 
     def add(self, window: Window, ids: NDArray[np.uint8]) -> None:
@@ -43,7 +65,7 @@ class Scorer:
         if self._label is None or self.error is not None:
             return
         try:
-            self.tallies.add(self._label.read(window), ids, window)
+            self.tallies.confusion.add(self._label.read(window), ids)
         except SegmenterError as error:
             self.error = error
 
@@ -58,7 +80,6 @@ class Outcome:
     """Outcome of the jobs.
 
     Attributes:
-        tallies: tallies of all maps with a label.
         each: scored maps, with the tallies of each.
         written: maps made by this call.
         kept: existing maps, finished by an earlier call or another process.
@@ -70,7 +91,6 @@ class Outcome:
         stopped: error that ended the call early; jobs in none of the lists were not finished.
     """
 
-    tallies: Tallies
     written: list[MapJob] = field(default_factory=list)
     kept: list[MapJob] = field(default_factory=list)
     failed: list[tuple[MapJob, SegmenterError]] = field(default_factory=list)
@@ -83,7 +103,6 @@ class Outcome:
 
     def merge(self, other: Outcome) -> None:
         """Add the outcome of further jobs."""
-        self.tallies.merge(other.tallies)
         for name in ("written", "kept", "failed", "each", "unscored", "warnings"):
             getattr(self, name).extend(getattr(other, name))
         self.stopped = self.stopped or other.stopped
@@ -95,7 +114,6 @@ class Outcome:
             self.unscored.append((job, scorer.error))
         elif job.label is not None:
             self.each.append((job, scorer.tallies))
-            self.tallies.merge(scorer.tallies)
 
 
 def score_kept(outcome: Outcome, style: MapStyle) -> None:
@@ -110,6 +128,37 @@ def score_kept(outcome: Outcome, style: MapStyle) -> None:
         except SegmenterError as error:
             scorer.error = error
         outcome.add_score(job, scorer)
+
+
+def score_shapes(outcome: Outcome, scoring: Scoring, width: int) -> None:
+    """Count boundaries and objects of all scored maps from their files (`evaluation.shapes`).
+
+    Args:
+        width: of boundaries, in pixels.
+    """
+    style, counted = scoring.call.style, scoring.of(()).classes
+    total, each = sum(job.part.size.pixels for job, _ in outcome.each), outcome.each
+    outcome.each = []
+    with tqdm(total=total, desc="shapes", unit="pixel", unit_scale=True, disable=no_bar()) as bar:
+        for job, tallies in each:
+            try:
+                tallies.shapes = _shapes(job, style, counted, width)
+                outcome.each.append((job, tallies))
+            except SegmenterError as error:
+                outcome.unscored.append((job, error))
+            bar.update(job.part.size.pixels)
+
+
+def _shapes(job: MapJob, style: MapStyle, counted: Sequence[str], width: int) -> Shapes:
+    label = job.truth(style.classes)
+    assert label is not None, "it was scored"
+
+    def read(window: Window) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        ids = style.ids(job, read_label(job.output, window))
+        return label.read(window.shifted(job.part.row, job.part.col)), ids
+
+    with contextlib.closing(label):
+        return count_shapes(read, job.part.size, style.classes.names, counted, width)
 
 
 @dataclass(frozen=True)
@@ -151,14 +200,18 @@ def write_scores(outcome: Outcome, scoring: Scoring) -> str:
     each = {_scene(job): (job, tallies) for job, tallies in outcome.each}
     scenes = {name: each[name] for name in sorted(each)}
     protocol = scoring.of(list(scenes))
-    outcome.scores = scores = outcome.tallies.scores(protocol)
+    total = Tallies(ConfusionMatrix(scoring.call.run.classes))
+    for _, tallies in scenes.values():
+        total.merge(tallies)
+    outcome.scores = scores = total.scores(protocol)
     alone = {name: tallies.scores(scoring.of([name])) for name, (_, tallies) in scenes.items()}
     per_scene = {name: _facts(scenes[name][0], own) for name, own in alone.items()}
     by_scale = _by_scale(scenes, scoring)
     score_file, figure = (scoring.call.request.output / name for name in SCORE_FILES)
     outcome.further += [score_file, figure]
     interval = miou_interval(list(alone.values()))
-    more = {} if interval is None else {"miou_interval": list(interval)}
+    more: dict[str, Any] = {} if interval is None else {"miou_interval": list(interval)}
+    more[MODEL] = scoring.call.run.checksum()
     scores.write(score_file, {**more, "per_scene": per_scene, **gsd_facts(by_scale)})
     save_figure(confusion_panel(scores, f"{scoring.call.run.recipe.name}: {protocol}"), figure)
     tables = [scene_table(alone)] if len(alone) > 1 else []
@@ -167,6 +220,7 @@ def write_scores(outcome: Outcome, scoring: Scoring) -> str:
             *tables,
             *([gsd_table(by_scale)] if by_scale else []),
             scores.table() + interval_line(interval, len(alone)),
+            *([shape_table(scores.more)] if scores.more else []),
         ]
     )
 

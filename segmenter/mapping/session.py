@@ -25,7 +25,6 @@ from tqdm import tqdm
 
 from segmenter.base.errors import EXIT_SOME_FAILED, DatasetError, SegmenterError, counted, plain
 from segmenter.base.terminal import no_bar, say, warn
-from segmenter.evaluation.tallies import Tallies
 from segmenter.grid.geometry import Window
 from segmenter.inference.fit import check_fit, sampled_of
 from segmenter.inference.prediction import ExtraOutputs
@@ -41,7 +40,7 @@ from segmenter.mapping.outputs.writing import write_maps
 from segmenter.mapping.plan import check_outputs, differences, join, plan_maps
 from segmenter.mapping.request.map_request import MapRequest
 from segmenter.mapping.request.truth import Images, check_shared, images_of_inputs
-from segmenter.mapping.scoring import Outcome, Scoring, score_kept, write_scores
+from segmenter.mapping.scoring import Outcome, Scoring, score_kept, score_shapes, write_scores
 from segmenter.raster import (
     check_drivers,
     extent_text,
@@ -104,7 +103,7 @@ def map_rasters(
         scoring = None if images.truth is None else Scoring(call, images.truth)
         jobs, failures = _plan(call, images)
         if not jobs or (failures and request.fail_fast):
-            return Mapped(Outcome(Tallies(run.classes)), tuple(failures))
+            return Mapped(Outcome(), tuple(failures))
         for finisher in call.finishers:
             stack.callback(finisher.close)
             finisher.check(call, jobs)
@@ -241,7 +240,7 @@ def _tell_left_out(images: Images, beside: int) -> None:
 
 def _make_maps(call: Call, jobs: Sequence[MapJob], failures: list[SegmenterError]) -> Outcome:
     """Make the unfinished maps; add errors to `failures`."""
-    outcome = Outcome(Tallies(call.run.classes))
+    outcome = Outcome()
     _ = call.precision  # which is said first
     if call.style.calibration and call.style.wanted != ExtraOutputs():
         say(f"probabilities are calibrated on validation scenes: {call.style.calibration}")
@@ -257,7 +256,7 @@ def _make_group(call: Call, jobs: Sequence[MapJob], failures: list[SegmenterErro
     tiling = call.windows.tiling(call, jobs, settled_tiling(call, jobs))
     folder_state = _folder_state(call, tiling)
     kept, waiting = _sort(folder_state, jobs, failures)
-    outcome = Outcome(Tallies(call.run.classes))
+    outcome = Outcome()
     if waiting:
         outcome = _write(call, tiling, folder_state, waiting, _pixels(kept))
     outcome.kept += kept
@@ -346,6 +345,8 @@ def _tell_written(outcome: Outcome, folder_state: FolderState, folder: Path, sec
 def _score(call: Call, outcome: Outcome, scoring: Scoring | None) -> list[SegmenterError]:
     """Write and print the scores of all labelled maps; return errors of labels."""
     score_kept(outcome, call.style)
+    if scoring is not None and call.request.shapes is not None:
+        score_shapes(outcome, scoring, call.request.shapes)
     failures: list[SegmenterError] = [
         DatasetError(f"{error} (the map is written, its scores are left out)")
         for _, error in outcome.unscored

@@ -24,10 +24,16 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", type=Path, metavar="FILE", help=f"to write (default: {REPORT} in the run)"
     )
+    parser.add_argument(
+        "--maps",
+        type=Path,
+        metavar="DIR",
+        help="its maps, whose scores it shows",
+    )
 
 
 def _report(args: argparse.Namespace) -> int:
-    print(write_report(args.run_dir, args.output))
+    print(write_report(args.run_dir, args.output, args.maps))
     return 0
 
 

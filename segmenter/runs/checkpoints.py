@@ -232,6 +232,12 @@ def learned_weights(arrays: Mapping[str, NDArray[Any]]) -> Arrays:
     return {f"model/{n.removeprefix(prefix)}": array for n, array in arrays.items() if n.startswith(prefix)}
 
 
+def fingerprint(arrays: Mapping[str, NDArray[Any]]) -> str:
+    """Return the SHA-256 of the weights that predict, by name: the same whatever file they are in."""
+    learned = {n: a for n, a in learned_weights(arrays).items() if not n.endswith("/masks")}
+    return arrays_digest(learned).tobytes().hex()
+
+
 def transfer_weights(
     model: Any, arrays: Mapping[str, NDArray[Any]], *, same_classes: bool = True
 ) -> tuple[list[str], list[str]]:

@@ -273,13 +273,13 @@ class Trainer:
         scales, examples = GsdConfusions(self.run.classes), Examples()
         parts = (self.run, self.learner.predictor(), self.dataset, examples, scales)
         if self._workers.count == 1:
-            tallies = validate(*parts, going=self.feed.check)
+            confusion = validate(*parts, going=self.feed.check)
         else:
-            tallies, heard = validate_together(self.devices, *parts, stop.said(), self.feed.check)
+            confusion, heard = validate_together(self.devices, *parts, stop.said(), self.feed.check)
             stop.take(heard)
         protocol, strata = validation_protocol(self.dataset), self.run.recipe.sampling.scale_strata
         by_scale = scales.scores(lambda names: replace(protocol, scenes=tuple(names)), strata)
-        scores, confusion = tallies.scores(protocol), tallies.confusion
+        scores = confusion.scores(protocol)
         interval = miou_interval([scene.scores(protocol) for scene in scales.each])
         if self._log is not None:
             place = (self.position.done, self.position.epoch)

@@ -15,8 +15,7 @@ from segmenter.base.errors import DatasetError
 from segmenter.devices.machines.workers import SHARE
 from segmenter.devices.strategy import Devices
 from segmenter.evaluation.by_gsd import GsdConfusions
-from segmenter.evaluation.scores import Protocol
-from segmenter.evaluation.tallies import TALLIES, Tallies
+from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.geometry import Window
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.inference.memory import usual_tiling
@@ -40,7 +39,7 @@ class SceneJob:
     abandoned: bool = False
     label: LabelIds | None = None
     metres: float | None = None
-    tallies: Tallies | None = None
+    confusion: ConfusionMatrix | None = None
 
     def open(self) -> AbstractContextManager[Raster]:
         raster = open_raster(self.scene.image, self.dataset.bands)
@@ -76,7 +75,7 @@ def validate_together(
     scales: GsdConfusions,
     heard: int = 0,
     going: Callable[[], None] = lambda: None,
-) -> tuple[Tallies, list[int]]:
+) -> tuple[ConfusionMatrix, list[int]]:
     """Validate with all workers, each on its share of the scenes; return the sum, equal on all.
 
     The examples come from this worker's scenes only.
@@ -86,10 +85,10 @@ def validate_together(
         going: as in `validate`.
 
     Returns:
-        The tallies over all scenes, and each worker's signal.
+        The confusion matrix of all scenes, and each worker's signal.
     """
     workers, scenes = devices.workers, dataset.of("validation")
-    scored: list[tuple[str, float | None, Tallies]] = []
+    scored: list[tuple[str, float | None, ConfusionMatrix]] = []
 
     def still() -> None:
         workers.mark(SHARE)
@@ -104,28 +103,26 @@ def validate_together(
     texts = workers.exchange(_told(scored, heard))
     answers = [json.loads(text) for text in texts]
     by_name = {name: (metres, counts) for one in answers for name, metres, counts in _scenes_of(one)}
-    tallies = Tallies(run.classes)
+    total = ConfusionMatrix(run.classes)
     for scene in scenes:
         if scene.name in by_name:
             metres, counts = by_name[scene.name]
-            own = Tallies(run.classes, counts)
-            tallies.merge(own)
-            scales.add(scene.name, metres, own.confusion)
-    return tallies, [one["heard"] for one in answers]
+            own = ConfusionMatrix(run.classes, counts)
+            total.merge(own)
+            scales.add(scene.name, metres, own)
+    return total, [one["heard"] for one in answers]
 
 
-def _told(scored: Sequence[tuple[str, float | None, Tallies]], heard: int) -> str:
+def _told(scored: Sequence[tuple[str, float | None, ConfusionMatrix]], heard: int) -> str:
     """Encode the results of a worker's scenes as text: names, metres a pixel, counts."""
-    each = [tallies.counts for _, _, tallies in scored]
-    counts = packed({key: np.stack([one[key] for one in each]) for key in TALLIES}) if each else ""
+    counts = packed({"counts": np.stack([confusion.counts for _, _, confusion in scored])}) if scored else ""
     scenes = [[name, metres] for name, metres, _ in scored]
     return json.dumps({"heard": heard, "scenes": scenes, "counts": counts})
 
 
 def _scenes_of(said: Any) -> list[tuple[str, float | None, Any]]:
-    counts = unpacked(said["counts"]) if said["scenes"] else {}
-    own = ({key: counts[key][number] for key in counts} for number in range(len(said["scenes"])))
-    return [(name, metres, each) for (name, metres), each in zip(said["scenes"], own, strict=True)]
+    counts = unpacked(said["counts"])["counts"] if said["scenes"] else ()
+    return [(name, metres, each) for (name, metres), each in zip(said["scenes"], counts, strict=True)]
 
 
 def validate(
@@ -136,23 +133,23 @@ def validate(
     scales: GsdConfusions | None = None,
     *,
     scenes: Sequence[Scene] | None = None,
-    finished: Callable[[str, float | None, Tallies], None] | None = None,
+    finished: Callable[[str, float | None, ConfusionMatrix], None] | None = None,
     going: Callable[[], None] = lambda: None,
-) -> Tallies:
-    """Return the tallies over all validation pixels, computed on all devices of the predictor.
+) -> ConfusionMatrix:
+    """Return the confusion matrix of all validation pixels, computed on all devices of the predictor.
 
     Windows are processed in reading order, so the result does not depend on the number of devices.
 
     Args:
-        scales: receives each scene's tallies with its scale.
+        scales: receives each scene's confusion matrix with its scale.
         scenes: validation scenes to use; None: all.
-        finished: called with name, metres a pixel and tallies of each scene.
+        finished: called with name, metres a pixel and confusion matrix of each scene.
         going: called at each window; its exception ends the validation.
 
     Raises:
         RasterError, LabelError: a scene cannot be read; no scene is skipped.
     """
-    tallies = Tallies(run.classes)
+    total = ConfusionMatrix(run.classes)
     chosen = dataset.of("validation") if scenes is None else scenes
     jobs: Iterator[SceneJob] = (SceneJob(scene, dataset, run.mean_C) for scene in chosen)
     for event in classify_all(jobs, tiling_of(run, len(predict.workers)), predict):
@@ -162,19 +159,19 @@ def validate(
         if isinstance(event, Finished):
             job = event.job
             job.finished()
-            if job.tallies is not None:
-                tallies.merge(job.tallies)
+            if job.confusion is not None:
+                total.merge(job.confusion)
                 if finished is not None:
-                    finished(job.scene.name, job.metres, job.tallies)
+                    finished(job.scene.name, job.metres, job.confusion)
                 if scales is not None:
-                    scales.add(job.scene.name, job.metres, job.tallies.confusion)
-                job.tallies = None
+                    scales.add(job.scene.name, job.metres, job.confusion)
+                job.confusion = None
         elif isinstance(event, Mapped):
             label_HW = event.job.truth(event.window)
-            event.job.tallies = event.job.tallies or Tallies(run.classes)
-            event.job.tallies.add(label_HW, event.ids, event.window)
+            event.job.confusion = event.job.confusion or ConfusionMatrix(run.classes)
+            event.job.confusion.add(label_HW, event.ids)
             examples.consider(event.job.scene, event.window, label_HW, event.ids)
-    return tallies
+    return total
 
 
 def validation_protocol(dataset: Dataset) -> Protocol:

@@ -27,7 +27,6 @@ from tests.helpers.random_run import random_run
 
 WANTED = ExtraOutputs(confidence=True, probabilities="float32")
 MEASURES = Measures(0.1, 0.5, 0.6, ((4, 0.5, 0.4),) * 15, (0.1,) * 20, 0.1)
-SHAPES = [(1, 8, 8), (3, 24, 40), (2, 104, 56)]
 HEAD: dict[str, Any] = {"kind": "encoder_decoder", "encoder": "efficientnet_lite0", "decoder": "fpn"}
 
 
@@ -46,8 +45,14 @@ def run(tensorflow: ModuleType, tmp_path: Path, make_classes: Callable[..., Clas
     return random_run(tmp_path / "run", make_classes(5))
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("bias", [(0.0,) * 5, (1.0, -0.5, 0.25, 0.25, -1.0)])
+@pytest.mark.parametrize(
+    ("shape", "bias"),
+    [
+        ((1, 8, 8), (1.0, -0.5, 0.25, 0.25, -1.0)),
+        ((3, 24, 40), (0.0,) * 5),
+        pytest.param((2, 104, 56), (1.0, -0.5, 0.25, 0.25, -1.0), marks=pytest.mark.slow),
+    ],
+)
 def test_a_calibrated_model_is_the_formula(
     run: Path, rng: np.random.Generator, shape: tuple[int, ...], bias: tuple[float, ...]
 ) -> None:
@@ -67,7 +72,7 @@ def test_a_calibrated_model_is_the_formula(
     np.testing.assert_array_equal(plain.probabilities, before.probabilities)
 
 
-@pytest.mark.parametrize("tta", ["none", "flips"])
+@pytest.mark.parametrize("tta", [pytest.param("none", marks=pytest.mark.slow), "flips"])
 def test_an_ensemble_averages_calibrated_probabilities(
     run: Path, tmp_path: Path, make_classes: Callable[..., ClassMap], rng: np.random.Generator, tta: str
 ) -> None:

@@ -1,8 +1,7 @@
 """Laws 2 and 3 for encoders of the literature with each decoder: equivalence, resume, one order of sums.
 
-Compiling a step of such a network takes minutes: the ordinary run has one of Keras' kind, with the
-decoder that pools most; the other families are slow, and each encoder
-at its real size, with one decoder after the other (`studies/equivalence.md` has every pair, measured once).
+Compiling a step of such a network takes minutes, so all are slow: the smallest of each family, and each
+encoder at its real size, with one decoder after the other (`studies/equivalence.md` has every pair).
 """
 
 from __future__ import annotations
@@ -43,16 +42,17 @@ def check(encoder: str, decoder: str, replicas: int) -> None:
     assert straight == resumed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("encoder", "decoder"),
     [
         (SMALL, "deeplabv3plus"),
-        pytest.param("resnet18", "upernet", marks=pytest.mark.slow),
-        pytest.param("resnet18", "unet", marks=pytest.mark.slow),
-        pytest.param("efficientnet_lite0", "fpn", marks=pytest.mark.slow),
-        pytest.param("efficientnet_v2_b0", "fpn", marks=pytest.mark.slow),  # the image's mean in each block
-        pytest.param("densenet121", "unet", marks=pytest.mark.slow),
-        pytest.param("convnext_tiny", "upernet", marks=pytest.mark.slow),
+        ("resnet18", "upernet"),
+        ("resnet18", "unet"),
+        ("efficientnet_lite0", "fpn"),
+        ("efficientnet_v2_b0", "fpn"),  # the image's mean in each block
+        ("densenet121", "unet"),
+        ("convnext_tiny", "upernet"),
     ],
 )
 def test_equivalence_and_resume_of_each_family_and_decoder(small: None, encoder: str, decoder: str) -> None:

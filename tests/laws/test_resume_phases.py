@@ -15,8 +15,7 @@ from datasets import load_dataset
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import Recipe
 from segmenter.devices import strategy
-from segmenter.evaluation.tallies import Tallies
-from segmenter.grid.geometry import Window
+from segmenter.evaluation.scores import ConfusionMatrix
 from segmenter.grid.scenes import Dataset
 from segmenter.runs.checkpoints import META, checkpoints, load_arrays, newest_checkpoint
 from segmenter.training.prepare import Tiles, check_run_directory, prepare_tiles
@@ -61,13 +60,13 @@ def made_validations(tensorflow: ModuleType) -> Iterator[None]:
         after["epoch"] = self.position.epoch
         real(self, *parts)
 
-    def validate(run: Any, *_: Any, **__: Any) -> Tallies:
-        tallies = Tallies(run.classes)
+    def validate(run: Any, *_: Any, **__: Any) -> ConfusionMatrix:
+        confusion = ConfusionMatrix(run.classes)
         truth = np.repeat(np.arange(3, dtype=np.uint8), 100)
         found = truth.copy()
         found[200 : 200 + WRONG[after["epoch"]]] = 0
-        tallies.add(truth, found, Window(0, 0, 1, 300))
-        return tallies
+        confusion.add(truth, found)
+        return confusion
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer.Trainer, "_validate", noted)

@@ -92,19 +92,3 @@ def test_the_command_makes_the_same_calibration_anew(
     again = json.loads((run / CALIBRATION).read_text())
     assert again["temperature"] == pytest.approx(whole["temperature"], rel=1e-3)
     np.testing.assert_allclose(again["bias"], whole["bias"], atol=1e-3)
-
-
-def test_fewer_than_two_scenes_are_refused_in_one_line(trained: Path, tmp_path: Path, capsys: Any) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    recipe = made(tmp_path / "data", scenes=3)
-    data = yaml.safe_load(recipe.read_text())
-    data["dataset"]["split"]["validation"] = ["s2"]
-    data["training"]["epochs"] = 1
-    recipe.write_text(yaml.safe_dump(data))
-    words = train(recipe, "--run", str(run)).stdout
-    assert "not calibrated: " in words
-    assert not (run / CALIBRATION).exists()
-    capsys.readouterr()
-    assert main(["calibrate", str(run)]) == 2
-    assert capsys.readouterr().err.count("\n") == 1

@@ -15,23 +15,21 @@ from matplotlib.image import imread
 from segmenter.base.errors import ConfigError
 from segmenter.config.recipe import TrainingConfig
 from segmenter.devices.machines.workers import Workers
-from segmenter.evaluation.scores import Protocol, check_name
-from segmenter.evaluation.tallies import Tallies
-from segmenter.grid.geometry import Window
+from segmenter.evaluation.scores import ConfusionMatrix, Protocol, check_name
 from segmenter.grid.labels import ClassMap
 from segmenter.runs.checkpoints import BEST
 from segmenter.runs.resume import Position
 from segmenter.runs.score_files import BEST_FILES, LAST_FILES, describe_scores
 
 
-def confusion_of(classes: ClassMap, wrong: int) -> Tallies:
+def confusion_of(classes: ClassMap, wrong: int) -> ConfusionMatrix:
     """100 pixels of each of two classes, of which so many of the first are taken for the second."""
-    tallies = Tallies(classes)
+    confusion = ConfusionMatrix(classes)
     truth = np.repeat(np.arange(2, dtype=np.uint8), 100)
     found = truth.copy()
     found[:wrong] = 1
-    tallies.add(truth, found, Window(0, 0, 1, 200))
-    return tallies
+    confusion.add(truth, found)
+    return confusion
 
 
 @pytest.fixture

@@ -6,9 +6,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from datasets.commands import main
+from segmenter.runs.calibration_file import CALIBRATION
 from segmenter.runs.origin import validation_images
 from tests.helpers.made_training import ROOT, made, records, train
 
@@ -39,6 +42,14 @@ def test_a_run_directory_is_whole_and_learned(finished: tuple[Path, Path]) -> No
     assert losses[-1] < losses[0]
     assert all(line.get("short_steps", 0) == 0 for line in lines)
     assert json.loads((run / "scores.json").read_text())["protocol"]["split"] == "validation"
+
+
+def test_a_single_validation_scene_is_not_calibrated_by(finished: tuple[Path, Path], capsys: Any) -> None:
+    _, run = finished
+    assert "not calibrated: " in (run.parent / "words.txt").read_text()
+    assert not (run / CALIBRATION).exists()
+    assert main(["calibrate", str(run)]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +18,7 @@ from segmenter.config.recipe import PredictionConfig, UNetConfig
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices
 from segmenter.evaluation.by_gsd import GsdConfusions
-from segmenter.evaluation.scores import Protocol
-from segmenter.evaluation.tallies import Tallies
+from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.geometry import Size
 from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Dataset, Scene
@@ -79,7 +79,7 @@ def validated(
         pictures = [
             (e.title, e.label_HW.tobytes(), e.prediction_HW.tobytes()) for e in examples.read(dataset)
         ]
-        return (total.confusion.matrix.tolist(), by_scale, pictures), [len(each) for each in batches], predict
+        return (total.matrix.tolist(), by_scale, pictures), [len(each) for each in batches], predict
 
     return validated
 
@@ -159,8 +159,8 @@ def test_windows_are_large_by_default_and_as_many_as_memory_holds(monkeypatch: p
     assert sides(exact, 3) == (1024, 1, 16)  # the card's memory counts, and no other's
 
 
-def _validate(dataset: Dataset, classes: ClassMap, guess: int = 1) -> Tallies:
-    """Tallies of a model that gives every pixel the same class, in small windows."""
+def _validate(dataset: Dataset, classes: ClassMap, guess: int = 1) -> ConfusionMatrix:
+    """ConfusionMatrix of a model that gives every pixel the same class, in small windows."""
     from segmenter.training.validation import validate
 
     def predict(image: Any, valid: Any) -> Prediction:
@@ -195,7 +195,7 @@ def test_memory_does_not_depend_on_the_height_of_a_label(
         scene = Scene(f"s{height}", *files, f"s{height}", "validation")
         dataset = Dataset("made", tmp_path, (scene,), classes)
         tracemalloc.start()
-        confusion = _validate(dataset, classes).confusion
+        confusion = _validate(dataset, classes)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
         assert confusion.matrix[:, 1].tolist() == np.bincount(ids.reshape(-1)).tolist()
@@ -218,3 +218,21 @@ def test_pixels_without_data_count_nowhere(
     assert scores.truth_pixels.tolist() == np.bincount(label[~void]).tolist()
     assert scores.oa == (label[~void] == 1).mean()
     assert scores.completeness == (~void).mean()
+
+
+def test_workers_tell_each_other_the_matrix_of_each_scene(
+    tensorflow: ModuleType, make_classes: Callable[..., ClassMap]
+) -> None:
+    from segmenter.training.validation import _scenes_of, _told
+
+    classes, rng = make_classes(3), np.random.default_rng(1)
+    scenes: list[tuple[str, float | None, ConfusionMatrix]] = []
+    for number in range(2):
+        confusion = ConfusionMatrix(classes)
+        confusion.add(*rng.integers(0, 3, (2, 9, 20), np.uint8))
+        scenes.append((f"s{number}", 0.5, confusion))
+    told = _scenes_of(json.loads(_told(scenes, 0)))
+    assert [(name, metres, counts.tolist()) for name, metres, counts in told] == [
+        (name, metres, confusion.counts.tolist()) for name, metres, confusion in scenes
+    ]
+    assert _scenes_of(json.loads(_told([], 7))) == []

@@ -60,6 +60,13 @@ def _estimate(args: argparse.Namespace) -> int:
 
             write_page(found, unit, args.points, request.report)
             say(str(request.report))
+        if request.keep:
+            from segmenter.extras.accuracy.kept import keep
+            from segmenter.extras.accuracy.labelled import maps_of
+
+            mapped = maps_of(args.points) if _is_geopackage(args.points) else None
+            kept = keep(found, unit, args.points, mapped, request.keep)
+            say(f"kept with {', '.join(map(str, kept))}")
         if request.json:
             print(json.dumps(account.as_json(found, unit), ensure_ascii=False, allow_nan=False), file=answer)
             return 0
@@ -68,19 +75,27 @@ def _estimate(args: argparse.Namespace) -> int:
     return 0
 
 
+def _is_geopackage(path: Path) -> bool:
+    return path.suffix.lower() == ".gpkg"
+
+
 def _labelled(path: Path, request: EstimateRequest) -> tuple[Any, str]:
     """Return the sample in a file of points, and the unit of its areas."""
     from segmenter.extras.accuracy.tables import read_areas, read_points, sample_of
 
     areas = None if request.areas is None else read_areas(request.areas)
-    if path.suffix.lower() == ".gpkg":
+    if _is_geopackage(path):
         try:
             from segmenter.extras.accuracy.labelled import read_labelled
         except ModuleNotFoundError as error:
             raise SegmenterError(
                 f"GeoPackages need the package {error.name}: {installation('vectors')}"
             ) from None
-        return read_labelled(path, areas, request.unit)
+        return read_labelled(path, areas, request.unit, request.labels)
+    if request.labels is not None:
+        raise SegmenterError(
+            f"--labels {request.labels}: is for points in a GeoPackage, got {path}; leave it out"
+        )
     if areas is None:
         raise SegmenterError(f"{path}: the areas of its strata are missing; name them by --areas areas.csv")
     return sample_of(read_points(path), areas), request.unit or ""

@@ -25,7 +25,7 @@ def label_form(classes: Sequence[str]) -> bytes:
     for name in _HIDDEN:
         _widget(fields, name, "Hidden")
     editable = child(root, "editable")
-    for name in (*_HIDDEN, "map", "row", "col"):
+    for name in (*_HIDDEN, "id", "map", "row", "col"):
         child(editable, "field", name=name, editable=0)
     return document(root, QGIS_HEAD)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,40 @@ _LAYERS = {
 """Layers, and the fields that are read; the first is a text, as are `mapped`, `reference` and `unit`."""
 
 
-def read_labelled(path: Path, areas: Areas | None, unit: str | None) -> tuple[Sample, str]:
+def maps_of(path: Path) -> set[str]:
+    """Return the file names of the maps that points were drawn from."""
+    return set(_texts(_layer(path, POINTS, ("map",))["map"]))
+
+
+def _labels(path: Path, ids: list[int]) -> list[str]:
+    """Return the label of each point in a file of AcATaMa, which has its `ID` and `Label`; "" without one.
+
+    Raises:
+        DatasetError: the file is damaged, lacks a field, or has points of another sample.
+    """
+    check_kind(path)
+    layer = str(pyogrio.list_layers(path)[0, 0])
+    found = _layer(path, layer, ("ID", "Label"))
+    labels = dict(zip(map(int, found["ID"]), _texts(found["Label"]), strict=True))
+    if strange := sorted(labels.keys() - set(ids)):
+        raise DatasetError(
+            f"{path}: expected points of the sample, got ID {strange[0]}; is it of another sample?"
+        )
+    return [labels.get(number, "") for number in ids]
+
+
+def read_labelled(
+    path: Path, areas: Areas | None, unit: str | None, labels: Path | None = None
+) -> tuple[Sample, str]:
     """Return the labelled points, and the unit of the areas.
 
     Args:
         areas: strata to take in place of the file's.
         unit: their unit.
+        labels: file of AcATaMa with the labels; None: they are in `reference`.
 
     Raises:
-        DatasetError: the file is damaged or lacks a layer or field, points were added, or a point does not
+        DatasetError: a file is damaged or lacks a layer or field, points were added, or a point does not
             fit the others.
     """
     check_kind(path)
@@ -43,13 +69,15 @@ def read_labelled(path: Path, areas: Areas | None, unit: str | None) -> tuple[Sa
             found, strata, classes = (_layer(path, *each) for each in _LAYERS.items())
         size = np.asarray(found["pixel_area"], np.float64)
         area_H, area_K = (np.asarray(layer["area"], np.float64) for layer in (strata, classes))
+        ids = [int(number) for number in found.get("id", found["fid"])]
+        labelled = found["reference"] if labels is None else _labels(labels, ids)
         pixels, drawn = ([int(count) for count in strata[name]] for name in ("pixels", "points"))
     except (RuntimeError, OSError, ValueError, TypeError, OverflowError) as error:
         why = shortened(" ".join(str(error).split()), 200)
         raise DatasetError(
             f"{path}: cannot be read: {why}; is it whole, as `accuracy sample` wrote it?"
         ) from None
-    stratum, mapped, reference = (_texts(found[name]) for name in ("stratum", "mapped", "reference"))
+    stratum, mapped, reference = map(_texts, (found["stratum"], found["mapped"], labelled))
     places = [f"{path}, point {fid}" for fid in found["fid"]]
     names, known = _texts(strata["stratum"]), _texts(classes["class"])
     missing = _missing(path, stratum, dict(zip(names, drawn, strict=True)))
@@ -88,7 +116,7 @@ def _layer(path: Path, layer: str, columns: tuple[str, ...]) -> dict[str, NDArra
     return {**fields, "fid": np.asarray(fids)}
 
 
-def _texts(values: NDArray[Any]) -> list[str]:
+def _texts(values: Iterable[Any]) -> list[str]:
     return ["" if value is None or value != value else str(value).strip() for value in values]
 
 

@@ -2,7 +2,7 @@
 
 | layer | columns |
 | --- | --- |
-| `points` | `stratum`, `mapped`, `reference` (empty), `probability`, `map`, `row`, `col`, `pixel_area` |
+| `points` | `id`, `stratum`, `mapped`, `reference`, `probability`, `map`, `row`, `col`, `pixel_area` |
 | `strata` | `stratum`, `area`, `unit`, `pixels`, `points` |
 | `classes` | `class`, `area` (on the map), `unit` |
 
@@ -76,6 +76,7 @@ def write_points(sampled: Sampled, path: Path) -> None:
     probability_H = sampled.points_H / sampled.pixels_H
     count = len(pixels)
     of_points = {
+        "id": np.arange(1, count + 1),
         "stratum": strata[sampled.stratum_N],
         "mapped": classes[pixels.mapped],
         "reference": np.full(count, None, object),

@@ -20,6 +20,14 @@ class EstimateRequest:
     areas: Path | None = option(None, "areas of the strata, as a table with stratum,area[,pixels]", "CSV")
     unit: Unit | None = option(None, "of the areas in CSV")
     report: Path | None = option(None, "write a page with the results", "HTML")
+    keep: tuple[Path, ...] = option(
+        (),
+        "map, folder of maps or run to note them in; again for others",
+        "PATH",
+        read=Path,
+        again=True,
+    )
+    labels: Path | None = option(None, "labels that AcATaMa saved", "FILE")
     json: bool = option(False, "print all estimates as JSON")
 
 

@@ -48,6 +48,7 @@ from segmenter.extras.sharing.card import card_text
 from segmenter.extras.sharing.known_facts import Known, read_known
 from segmenter.extras.sharing.stac import FILE as STAC
 from segmenter.extras.sharing.stac import item
+from segmenter.runs.accuracy_file import ACCURACY
 from segmenter.runs.calibration_file import CALIBRATION
 from segmenter.runs.checkpoints import BEST, checkpoints, load_arrays
 from segmenter.runs.log import LOG
@@ -61,7 +62,7 @@ FORMAT = 1
 SUMS, MANIFEST = "SHA256SUMS", "pack.json"
 RUN_FILES = (
     *(RUN_FILE, RECIPE_FILE, "scenes.json", ORIGIN, *BEST_FILES, SUMMARY, *LAST_FILES),
-    *("learning_curves.png", LOG, REPORT, WINDOWS, CALIBRATION),
+    *("learning_curves.png", LOG, REPORT, WINDOWS, CALIBRATION, ACCURACY),
 )
 """Files of a run that are packed where they exist, beside weights and checkpoints. Not `validation.json`:
 its paths lead nowhere elsewhere."""

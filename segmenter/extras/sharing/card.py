@@ -16,6 +16,7 @@ from segmenter.config.recipe import Recipe
 from segmenter.evaluation.scores import FIGURES, Scores, percent, title_of
 from segmenter.extras.sharing.known_facts import Known
 from segmenter.model.normalisation import Normalisation
+from segmenter.runs.accuracy_file import AccuracyFile
 from segmenter.runs.origin import Place
 
 FILE = "README.md"
@@ -45,6 +46,7 @@ def card_text(known: Known, licence: str | None = None) -> str:
         ["## Data", "", *_data(known)],
         ["## Training", "", *_training(known)],
         ["## Scores", "", *_scores(known)],
+        *([["## Accuracy of its maps", "", *_accuracy(known.accuracy)]] if known.accuracy else []),
         ["## Limits", "", *(f"- {plain_markdown(line)}" for line in _limits(known))],
         ["## Use", "", *_use()],
     ]
@@ -276,6 +278,17 @@ def _scores(known: Known) -> list[str]:
         f"Protocol: {scores.protocol}, {scores.pixels:,} pixels. Scores of other protocols cannot be put",
         "beside these.",
         *_per_gsd(known),
+    ]
+
+
+def _accuracy(found: AccuracyFile) -> list[str]:
+    lines = [f"- {plain_markdown(line)}" for line in found.remarks]
+    return [
+        f"Estimated from `{found.source}`: {plain_markdown(found.head)}.",
+        "",
+        *_table(found.titles, [[plain_markdown(cell) for cell in row] for row in found.rows]),
+        *([""] if lines else []),
+        *lines,
     ]
 
 

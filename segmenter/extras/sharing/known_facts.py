@@ -23,7 +23,8 @@ from segmenter.base.files import read_regular
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.evaluation.scores import Scores
 from segmenter.model.pretrained.encoder_weights import PACKAGE_LICENCE, package_of
-from segmenter.runs.checkpoints import BEST, META, Arrays, arrays_digest, learned_weights
+from segmenter.runs.accuracy_file import AccuracyFile, load_accuracy
+from segmenter.runs.checkpoints import BEST, META, Arrays, fingerprint, learned_weights
 from segmenter.runs.origin import Origin, load_origin
 from segmenter.runs.resume import Facts
 from segmenter.runs.run import Run, load_run
@@ -46,6 +47,7 @@ class Known:
         scores: scores of a validation of exactly these weights; None: there are none.
         no_scores: reason for missing scores; else empty.
         per_scale: scores by stratum of the validation scenes' scale.
+        accuracy: estimates of the maps of exactly these weights; None: there are none.
     """
 
     run: Run
@@ -60,6 +62,7 @@ class Known:
     scores: Scores | None
     no_scores: str
     per_scale: Mapping[str, Mapping[str, Any]]
+    accuracy: AccuracyFile | None
 
     @property
     def name(self) -> str:
@@ -122,7 +125,7 @@ def read_known(path: Path) -> Known:
         weights=weights,
         sha256=sha256,
         size=weights.stat().st_size,
-        fingerprint=arrays_digest(learned).tobytes().hex(),
+        fingerprint=fingerprint(arrays),
         parameters=sum(math.prod(array.shape) for array in learned.values()),
         steps=steps,
         facts=_facts(arrays),
@@ -130,7 +133,14 @@ def read_known(path: Path) -> Known:
         scores=scores,
         no_scores=why,
         per_scale=per_scale,
+        accuracy=_accuracy(run),
     )
+
+
+def _accuracy(run: Run) -> AccuracyFile | None:
+    with suppress(CheckpointError):  # of other weights, or damaged
+        return load_accuracy(run)
+    return None
 
 
 def _steps(arrays: Arrays) -> int | None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from segmenter.extras.vectors.components import Strip, touching
+from segmenter.grid.components import Strip, touching
 from segmenter.grid.labels import IGNORE
 
 _Pairs = NDArray[np.int64]

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from segmenter.base.errors import DatasetError, SegmenterError
-from segmenter.extras.vectors.components import STRIP_PIXELS, Strip, components
 from segmenter.extras.vectors.options import PolygonOptions
 from segmenter.extras.vectors.polygons import Joiner, Polygons
 from segmenter.extras.vectors.slivers import Slivers
 from segmenter.extras.vectors.writing import Batch, polygon_file
+from segmenter.grid.components import STRIP_PIXELS, Strip, components
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.windows import row_strips
 from segmenter.raster import RasterInfo, pixel_sides

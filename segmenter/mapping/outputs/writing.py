@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from segmenter.base.errors import ChangedInputError, ClusterError, DeviceError, SegmenterError
 from segmenter.base.files import may_be_full
-from segmenter.evaluation.tallies import Tallies
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE
 from segmenter.inference.events import Event, Failed, Mapped
@@ -185,7 +184,7 @@ class _Maps:
     """
 
     def __init__(self, call: Call, folder_state: FolderState, bar: Any) -> None:
-        self.outcome = Outcome(Tallies(call.run.classes))
+        self.outcome = Outcome()
         self._call, self._folder_state, self._bar = call, folder_state, bar
         self._open: dict[int, _Output] = {}
         self._pool = ThreadPoolExecutor(_COMPLETED_AT_ONCE)

@@ -27,7 +27,7 @@ Format = Literal["auto", "geotiff", "png"]
 LabelKind = Literal["full", "eroded"]
 Precision = Literal["run", "float32", "mixed_float16", "mixed_bfloat16"]
 
-_COUNTS = ("max_pixels", "memory", "window_size", "batch")
+_COUNTS = ("max_pixels", "memory", "window_size", "batch", "shapes")
 OUTPUTS, GIS, OPENED = "outputs", "maps in a GIS", "what is opened"
 COMPUTING, SCORES = "computing", "scores"
 GROUPS = (OUTPUTS, GIS, OPENED, COMPUTING, "cluster", SCORES)
@@ -171,7 +171,7 @@ class MapRequest(Computing):
     bands: tuple[int, ...] | None = option(
         None, "bands of the inputs, not the run's", "1,2,3", read=_bands, spelt=_between_commas
     )
-    redo: bool = option(False, "make all maps anew, also finished ones")
+    redo: bool = option(False, "make finished maps anew")
     fail_fast: bool = option(False, "stop at the first input that fails")
     confidence: bool = _output_file(False, "also STEM.confidence.tif: the largest probability × 255")
     probabilities: Probabilities | None = _output_file(
@@ -210,6 +210,11 @@ class MapRequest(Computing):
     labels: str | None = _scoring(None, "score the maps with these labels, as truth/{stem}.png", "PATTERN")
     label_kind: LabelKind | None = _scoring(None, "what these labels are (those it trained on)")
     protocol: str | None = _scoring(None, "a published protocol: potsdam-6 or potsdam-5", "NAME")
+    shapes: int | None = _scoring(
+        None,
+        "also Boundary IoU, within PX (as 3) of another class, and F1 of objects",
+        "PX",
+    )
     split_name: str | None = _scoring(
         None, "what --labels are of, for the record: test, … (default unstated)", "NAME"
     )
@@ -228,8 +233,11 @@ class MapRequest(Computing):
             parse_codes(self.codes)
         if self.cog and self.format == "png":
             raise DatasetError("--cog: is a kind of GeoTIFF, and --format png asks for none")
-        if (self.protocol or self.label_kind) and self.labels is None and self.split is None:
-            raise DatasetError("--protocol and --label-kind say how to score: they need --labels or --split")
+        how = self.protocol or self.label_kind or self.shapes
+        if how and self.labels is None and self.split is None:
+            raise DatasetError(
+                "--protocol, --label-kind and --shapes say how to score: they need --labels or --split"
+            )
 
     @property
     def runs(self) -> tuple[Path, ...]:

@@ -11,10 +11,13 @@ from typing import Any
 
 from segmenter.base.errors import CheckpointError, counted
 from segmenter.evaluation.protocol import of_one_rule
+from segmenter.evaluation.scores import Scores
+from segmenter.runs.accuracy_file import AccuracyFile, load_accuracy
 from segmenter.runs.calibration_file import CalibrationFile, load_calibration
 from segmenter.runs.checkpoints import BEST
 from segmenter.runs.coverage import RunFacts, run_coverage
 from segmenter.runs.log import RunLog
+from segmenter.runs.report.maps import scores_of_maps
 from segmenter.runs.resume import Checkpoint, Facts, newest_record, record_of
 from segmenter.runs.run import Run, load_run
 from segmenter.runs.score_files import BEST_FILES, LAST_FILES, Scored, scored
@@ -82,6 +85,8 @@ class Story:
         windows: windows of the best validation.
         missing: a sentence on each record that could not be read or is not shown.
         calibration: calibration of the weights that predict; None if not calibrated.
+        accuracy: estimates of the maps of these weights; None if there are none.
+        maps: scores of maps that were named for the report.
     """
 
     run: Run
@@ -95,6 +100,8 @@ class Story:
     windows: ShownWindows | None
     missing: Sequence[str]
     calibration: CalibrationFile | None = None
+    accuracy: AccuracyFile | None = None
+    maps: Scores | None = None
 
     @property
     def steps(self) -> int:
@@ -147,12 +154,12 @@ class Story:
         return f"stopped after step {at.done:,}, in epoch {at.epoch + 1} of {epochs}"
 
 
-def read_story(path: Path) -> Story:
+def read_story(path: Path, maps: Path | None = None) -> Story:
     """Read all records of a run directory; `missing` names damaged or missing ones.
 
     Raises:
         CheckpointError: the path is no run directory, its run.json or recipe.yaml is damaged, or its log is
-            of another format.
+            of another format; or `maps` has no scores of its maps.
         ConfigError: the recipe is not valid in this version.
     """
     run = load_run(path)
@@ -185,6 +192,8 @@ def read_story(path: Path) -> Story:
         coverage=read("Coverage", run_coverage, path, run.classes.names),
         windows=read("Windows", load_windows, path),
         calibration=read("Calibration", _calibration, run),
+        accuracy=read("Accuracy", load_accuracy, run),
+        maps=None if maps is None else scores_of_maps(run, maps),
         missing=missing,
     )
 

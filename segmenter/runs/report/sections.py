@@ -33,6 +33,7 @@ from segmenter.runs.report.charts import (
     scores_chart,
 )
 from segmenter.runs.report.coverage import run_held, run_history, run_text
+from segmenter.runs.report.maps import map_blocks
 from segmenter.runs.report.run_record import Story, finite, read_story
 from segmenter.runs.windows_file import ShownWindow, ShownWindows
 
@@ -45,11 +46,12 @@ _SMALLEST = 200
 _WORDS = {"worst": "Many mistakes", "best": "Many classes right"}
 
 
-def write_report(run: Path, output: Path | None = None) -> Path:
+def write_report(run: Path, output: Path | None = None, maps: Path | None = None) -> Path:
     """Write the report of a run directory, completely or not at all; return its path.
 
     Args:
         output: path instead of `report.html` in the run.
+        maps: folder of maps of the run, with the scores that predict.py wrote.
 
     Raises:
         CheckpointError: the path is no run directory, or its records are damaged.
@@ -59,7 +61,7 @@ def write_report(run: Path, output: Path | None = None) -> Path:
     path = run / REPORT if output is None else output
     if output is not None:
         check_writable(output)
-    write_whole(path, html_report(read_story(run)).encode())
+    write_whole(path, html_report(read_story(run, maps)).encode())
     return path
 
 
@@ -89,6 +91,8 @@ def report_sections(story: Story) -> list[Section]:
     if story.calibration is not None:
         title = "How far can its confidence be trusted?"
         sections.insert(2, Section("calibration", title, calibration_blocks(story.calibration)))
+    if known := map_blocks(story.maps, story.accuracy):
+        sections.append(Section("maps", "How accurate are its maps?", known))
     if story.missing:
         notes: list[Block] = [Paragraph(plain(text), "notice") for text in story.missing]
         sections.append(Section("missing", "What is missing here", notes))

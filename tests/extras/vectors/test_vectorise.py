@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from rasterio.features import rasterize
 
 from segmenter.base.errors import SegmenterError
-from segmenter.extras.vectors import components as strips
 from segmenter.extras.vectors.__main__ import main
-from segmenter.extras.vectors.components import components
 from segmenter.extras.vectors.polygons import Joiner, Polygons
 from segmenter.extras.vectors.slivers import Slivers
+from segmenter.grid import components as strips
+from segmenter.grid.components import components
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.windows import row_strips

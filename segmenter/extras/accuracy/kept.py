@@ -1,0 +1,81 @@
+"""Estimates kept with what they are of: in the metadata of maps, and in the run that made them.
+
+A map's file stays as it is, and so does its entry in the journal of `predict.py`: the texts `ACCURACY` and
+`AREAS` go into GDAL's metadata beside it, `NAME.tif.aux.xml`, which goes when the map is made anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from segmenter.base.errors import DatasetError
+from segmenter.base.files import read_regular, write_whole
+from segmenter.extras.accuracy import account
+from segmenter.extras.accuracy.estimators import Estimates
+from segmenter.extras.accuracy.units import unit_for
+from segmenter.extras.gis.documents import child, document
+from segmenter.extras.vectors.map_files import maps_in
+from segmenter.raster.written_map import WrittenMap
+from segmenter.runs.accuracy_file import save_accuracy
+from segmenter.runs.run import RUN_FILE, load_run
+
+
+def keep(
+    found: Estimates, unit: str, points: Path, mapped: Collection[str] | None, given: Sequence[Path]
+) -> list[Path]:
+    """Write the estimates into maps, folders of maps and run directories; return the maps and runs.
+
+    Args:
+        mapped: names of the sampled maps; None: unknown. Other maps of a folder are left out.
+
+    Raises:
+        DatasetError: a map or run has other classes, or no map is of the sample; nothing is written then.
+        SegmenterError: a file cannot be read or written.
+    """
+    runs = [load_run(path) for path in given if (path / RUN_FILE).is_file()]
+    maps = maps_in(path for path in given if not (path / RUN_FILE).is_file())
+    ours = [path for path in maps if mapped is None or path.name in mapped]
+    if maps and not ours:
+        raise DatasetError(
+            f"{maps[0]}: expected maps of the sample, {points} is of {', '.join(sorted(mapped or ())[:3])}"
+        )
+    for run in runs:
+        _check_classes(found, run.path, run.classes.names)
+    texts = {"ACCURACY": account.head(found), "AREAS": "; ".join(account.sentences(found, unit))}
+    sidecars = {path.with_name(f"{path.name}.aux.xml"): _described(found, path, texts) for path in ours}
+    for path, content in sidecars.items():
+        write_whole(path, content)
+    shown = unit_for(unit, found.sample.total)
+    table = {"titles": account.titles(shown), "rows": list(account.class_rows(found, shown))}
+    for run in runs:
+        save_accuracy(
+            run, {"source": points.name, "head": texts["ACCURACY"], **table, **account.as_json(found, unit)}
+        )
+    return [*ours, *(run.path for run in runs)]
+
+
+def _check_classes(found: Estimates, path: Path, names: Sequence[str]) -> None:
+    if unknown := [name for name in found.sample.classes if name not in names]:
+        raise DatasetError(
+            f"{path}: expected the classes of the sample, got {', '.join(names)}; it has no {unknown[0]}"
+        )
+
+
+def _described(found: Estimates, path: Path, texts: Mapping[str, str]) -> bytes:
+    """Return GDAL's metadata beside a map, with the texts in place of earlier ones."""
+    with WrittenMap(path, with_confidence=False) as one:
+        _check_classes(found, path, [each.name for each in one.classes])
+    sidecar = path.with_name(f"{path.name}.aux.xml")
+    root: Any = ET.Element("PAMDataset")
+    if sidecar.exists():
+        root = ET.fromstring(read_regular(sidecar))  # whole: it was looked at with the map
+    items = next((each for each in root.findall("Metadata") if not each.get("domain")), None)
+    items = ET.SubElement(root, "Metadata") if items is None else items
+    for item in [each for each in items if each.get("key") in texts]:
+        items.remove(item)
+    for name, text in texts.items():
+        child(items, "MDI", text, key=name)
+    return document(root)

@@ -1,0 +1,172 @@
+"""Estimates kept with maps, run, model card and report; labels that AcATaMa saved."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import rasterio
+import shapely
+from numpy.typing import NDArray
+
+from segmenter.base.errors import CheckpointError, DatasetError, SegmenterError
+from segmenter.evaluation.protocol import Protocol
+from segmenter.evaluation.scores import ConfusionMatrix
+from segmenter.evaluation.shapes import Shapes
+from segmenter.extras.accuracy import kept  # noqa: F401  (with its own load_run, before `call` puts one in)
+from segmenter.extras.accuracy.__main__ import main
+from segmenter.extras.sharing.archive import pack_run
+from segmenter.extras.sharing.card import card_text
+from segmenter.extras.sharing.known_facts import read_known
+from segmenter.grid.labels import IGNORE
+from segmenter.inference.predictor import Prediction
+from segmenter.runs.accuracy_file import ACCURACY
+from segmenter.runs.report.sections import write_report
+from segmenter.runs.run import Run, load_run
+from tests.helpers.function_predictor import FunctionPredictor
+from tests.helpers.geopackage import changed
+from tests.helpers.made_described import described_run
+
+pyogrio = pytest.importorskip(
+    "pyogrio", reason="the package pyogrio is not here: pip install -e '.[vectors]'"
+)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """A run whose classes the maps have."""
+    return load_run(described_run(tmp_path / "run"))
+
+
+def four_classes(*_: Any, **__: Any) -> FunctionPredictor:
+    """A model whose map has four classes."""
+
+    def predict(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
+        return Prediction(np.where(valid, image[..., 0] % 4, IGNORE).astype(np.uint8))
+
+    return FunctionPredictor(predict)
+
+
+@pytest.fixture
+def points(run: Run, tmp_path: Path, make_geotiff: Callable[..., Path], call: Callable[..., int]) -> Path:
+    """Labelled points of the map `maps/a.tif`; the map `maps/b.tif` is not sampled."""
+    rng = np.random.default_rng(2)
+    for name in "ab":
+        make_geotiff(f"in/{name}.tif", rng.integers(1, 255, (41, 53, 3), np.uint8))
+    assert call("in", classes=run.classes, predictor=four_classes) == 0
+    path = tmp_path / "points.gpkg"
+    words = [str(tmp_path / "maps" / "a.tif"), "--points", "60", "--floor", "2", "--output", str(path)]
+    assert main(["sample", *words]) == 0
+    changed(path, "update points set reference = mapped")
+    changed(path, "update points set reference = (select class from classes limit 1) where id % 9 = 0")
+    return path
+
+
+def estimate(points: Path, *paths: Path, more: Sequence[str] = ()) -> int:
+    return main(["estimate", str(points), *more, *(word for path in paths for word in ("--keep", str(path)))])
+
+
+def test_maps_carry_their_accuracy_and_are_unchanged_for_predict(
+    points: Path, run: Run, tmp_path: Path, call: Callable[..., int], capsys: Any
+) -> None:
+    maps = tmp_path / "maps"
+    before = {path.name: path.read_bytes() for path in maps.glob("*.tif")}
+    table = rasterio.open(maps / "a.tif").tags()
+    for _ in range(2):  # the second replaces the first
+        assert estimate(points, maps) == 0
+    said = capsys.readouterr().out
+    with rasterio.open(maps / "a.tif") as one, rasterio.open(maps / "b.tif") as other:
+        tags = one.tags()
+        assert "ACCURACY" not in other.tags()
+    assert tags["ACCURACY"] in said
+    assert all(text in said for text in tags["AREAS"].split("; "))
+    assert {name: tags[name] for name in table} == table
+    assert "GDALRasterAttributeTable" in (maps / "a.tif.aux.xml").read_text()
+    assert {path.name: path.read_bytes() for path in maps.glob("*.tif")} == before
+    assert call("in", classes=run.classes, predictor=None) == 0  # nothing to make
+    assert call("in", "--redo", classes=run.classes, predictor=four_classes) == 0
+    with rasterio.open(maps / "a.tif") as one:
+        assert "ACCURACY" not in one.tags()
+
+
+def test_card_and_report_show_the_accuracy_of_these_weights(points: Path, run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("plotly", reason="the package plotly is not here: pip install -e '.[report]'")
+    assert "Accuracy of its maps" not in card_text(read_known(run.path))
+    assert estimate(points, run.path) == 0
+    record = json.loads((run.path / ACCURACY).read_text())
+    assert record["classes"][0]["users"]["value"] > 0
+    card, page = card_text(read_known(run.path)), write_report(run.path).read_text()
+    for text in (record["head"], *record["rows"][0][1:]):
+        assert text in card
+        assert text in page
+    pack_run(run.path, tmp_path / "run.zip")
+    with zipfile.ZipFile(tmp_path / "run.zip") as packed:
+        assert packed.read(ACCURACY) == (run.path / ACCURACY).read_bytes()
+    checkpoint = run.path / "checkpoints" / "step-00000008.npz"
+    (run.path / "best.npz").write_bytes(checkpoint.read_bytes())
+    assert record["head"] not in card_text(read_known(run.path))
+    page = write_report(run.path).read_text()
+    assert record["head"] not in page
+    assert "of other weights" in page
+
+
+def test_the_report_shows_scores_of_maps_of_this_run_only(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("plotly", reason="the package plotly is not here: pip install -e '.[report]'")
+    names = tuple(run.classes.names)
+    confusion = ConfusionMatrix(run.classes)
+    confusion.add(np.zeros((9, 9), np.uint8), np.zeros((9, 9), np.uint8))
+    counts = np.tile([16, 16, 8], (len(names), 1))
+    protocol = Protocol(names, "full", "test", scenes=("a",))
+    facts = Shapes(names, 5, counts, counts).facts(protocol)
+    for model, is_shown in ((run.checksum(), True), ("0" * 64, False)):
+        confusion.scores(protocol).write(tmp_path / "scores.json", {"model": model, **facts})
+        if is_shown:
+            page = write_report(run.path, maps=tmp_path).read_text()
+            assert "Boundary IoU" in page
+            assert "33.33" in page
+        else:
+            with pytest.raises(CheckpointError):
+                write_report(run.path, maps=tmp_path)
+    for text in ("{}", "[", '{"format": 1, "confusion": 3}'):
+        (tmp_path / "scores.json").write_text(text)
+        with pytest.raises(CheckpointError):
+            write_report(run.path, maps=tmp_path)
+
+
+def test_labels_of_acatama_are_taken_by_their_number(points: Path, tmp_path: Path, capsys: Any) -> None:
+    assert main(["estimate", str(points), "--json"]) == 0
+    expected = json.loads(capsys.readouterr().out)
+    meta, _, wkb, values = pyogrio.raw.read(points, layer="points")
+    fields = dict(zip(meta["fields"], values, strict=True))
+    assert sorted(fields["id"]) == list(range(1, 61))
+    changed(points, "update points set reference = null")
+    saved, order = tmp_path / "labelled.gpkg", np.random.default_rng(0).permutation(60)
+    columns = [fields["id"][order], fields["reference"][order]]
+    write = {"driver": "GPKG", "geometry_type": "Point", "crs": "EPSG:25833"}
+    pyogrio.raw.write(saved, np.array(wkb)[order], columns, ["ID", "Label"], layer="labelled", **write)
+    assert main(["estimate", str(points), "--labels", str(saved), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == expected
+    more = [np.append(columns[0], 61), np.append(columns[1], None)]
+    pyogrio.raw.write(
+        saved, shapely.to_wkb(shapely.points(np.zeros((61, 2)))), more, ["ID", "Label"], **write
+    )
+    with pytest.raises(DatasetError):
+        main(["estimate", str(points), "--labels", str(saved)])
+
+
+def test_other_maps_and_other_classes_are_refused(points: Path, run: Run, tmp_path: Path) -> None:
+    changed(points, "update classes set class = 'sea' where rowid = 1")
+    changed(
+        points,
+        *(f"update points set {name} = 'sea' where {name} = 'roof'" for name in ("mapped", "reference")),
+    )
+    for path in (tmp_path / "maps" / "b.tif", tmp_path / "maps" / "a.tif", run.path, tmp_path / "none.tif"):
+        with pytest.raises(SegmenterError) as raised:
+            estimate(points, path)
+        assert raised.value.exit_code == 2
+    assert not (run.path / ACCURACY).exists()
