@@ -48,7 +48,7 @@ class _Together:
         rows_BH: NDArray[np.float32],
         cols_BW: NDArray[np.float32],
     ) -> NDArray[np.float32]:
-        """Return the same values of whole windows × the weights of rows and columns."""
+        """Return the values of `part` for whole windows, multiplied by the weights of rows and columns."""
         whole = Window.of(Size(*valid_BHW.shape[1:]))
         values = self.part(image_BHWC, valid_BHW, whole).probabilities
         assert values is not None, "as wanted"
