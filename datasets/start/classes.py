@@ -43,10 +43,11 @@ def class_choices(values: LabelValues, legend: Legend, places: Places) -> list[C
     encoding = Choice("dataset.encoding", values.encoding, values.why)
     if (soft := _soft(values)) is not None:
         return [encoding, soft]
-    entries = {value: legend.entry(value, colours=values.encoding == "colours") for value in values.pixels}
-    whys = {value: _why_ignored(value, values, entries[value], places) for value in values.pixels}
+    looked_at = list(values.pixels)[: MAX_CLASSES + _MOST_STRAYS + 1]  # more are refused, whatever they are
+    entries = {value: legend.entry(value, colours=values.encoding == "colours") for value in looked_at}
+    whys = {value: _why_ignored(value, values, entries[value], places) for value in looked_at}
     ignored = {value: why for value, why in whys.items() if why}
-    kept = [value for value in values.pixels if value not in ignored]
+    kept = [value for value in looked_at if value not in ignored]
     noise = len(ignored) + sum(_is_noise(value, values) for value in kept)
     if not kept or len(kept) > MAX_CLASSES or noise > _MOST_STRAYS:
         raise DatasetError(
