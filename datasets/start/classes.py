@@ -43,12 +43,13 @@ def class_choices(values: LabelValues, legend: Legend, places: Places) -> list[C
     encoding = Choice("dataset.encoding", values.encoding, values.why)
     if (soft := _soft(values)) is not None:
         return [encoding, soft]
-    entries = {value: legend.entry(value, colours=values.encoding == "colours") for value in values.pixels}
-    whys = {value: _why_ignored(value, values, entries[value], places) for value in values.pixels}
+    looked_at = list(values.pixels)[: MAX_CLASSES + _MOST_STRAYS + 1]  # more are refused, whatever they are
+    entries = {value: legend.entry(value, colours=values.encoding == "colours") for value in looked_at}
+    whys = {value: _why_ignored(value, values, entries[value], places) for value in looked_at}
     ignored = {value: why for value, why in whys.items() if why}
-    codes = [value for value in values.pixels if value not in ignored]
+    codes = [value for value in looked_at if value not in ignored]
     noise = len(ignored) + sum(_is_noise(value, values) for value in codes)
-    if not codes or len(codes) > MAX_CLASSES or noise > _MOST_STRAYS:
+    if not kept or len(kept) > MAX_CLASSES or noise > _MOST_STRAYS:
         raise DatasetError(
             f"labels: expected a value for each class, got {len(values.pixels)} {values.encoding} in "
             f"{counted(values.read, 'file')}, as after resampling or in JPEGs; save labels without loss"

@@ -113,11 +113,6 @@ class Draft:
         return min(info.count - len(info.alpha) for info in self.infos)
 
     @property
-    def is_photograph(self) -> bool:
-        """True for images of three 8-bit bands."""
-        return self.bands == 3 and self.infos[0].dtype == "uint8"
-
-    @property
     def sides(self) -> NDArray[np.int64]:
         """Shorter side of each scene in pixels."""
         return np.array([min(info.size.height, info.size.width) for info in self.infos])

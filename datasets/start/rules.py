@@ -150,7 +150,7 @@ def batch(draft: Draft) -> Iterator[Choice]:
     From docs/settings.md: 8 below 2,000 tiles, 16 to 64 above; at least 8 steps an epoch.
     """
     count, cards, names = len(draft.index), max(1, len(draft.cards)), draft.dataset.classes.names
-    least = 16 if draft.recipe.tiles.size <= 128 or count >= _FEW else 8
+    least = 16 if count >= _FEW else 8
     if draft.cards and count >= _ENOUGH_FOR_CARDS:
         least = min(64, 16 * cards)
     most = max(4, 1 << max(0, (count // _LEAST_STEPS).bit_length() - 1))
@@ -245,19 +245,16 @@ def geometry(draft: Draft) -> Iterator[Choice]:
 
 
 def colours(draft: Draft) -> Iterator[Choice]:
-    """Leave colours alone for pretrained encoders, change them from scratch; hue of 8-bit colour only.
+    """Leave colours alone for encoders that look straight down, change them little from scratch.
 
-    Left alone they gain 2 points with the encoder on Dubai, and lose from scratch
-    (studies/results_method.md).
+    Left alone they gain 2 points with the encoder on Dubai (studies/results_method.md). From scratch 0.25,
+    with hue, costs 15 points of Potsdam's look-alikes in 480 steps (studies/planned.md).
     """
     pretrained, up = draft.recipe.model.kind == "encoder_decoder", draft.up[0]
-    amount = 0.0 if pretrained and not up else 0.2 if pretrained else 0.25
+    amount = 0.2 if up else 0.0 if pretrained else 0.1
     reason = "how bright a thing is tells it apart" if not amount else "light differs from scene to scene"
     yield Choice("augmentation.brightness", amount, reason)
     yield Choice("augmentation.contrast", amount, reason)
-    if amount and not pretrained and draft.is_photograph:
-        yield Choice("augmentation.hue", 20, "degrees; three bands of 8 bits")
-        yield Choice("augmentation.saturation", 0.3, "likewise")
 
 
 def length(draft: Draft) -> Iterator[Choice]:

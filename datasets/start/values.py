@@ -22,6 +22,8 @@ from .sight import drivers_of, in_hash_order, packed
 
 _MOST_FILES, _LOOKED_AT = 20_000, 40
 """Labels that are read whole; those whose palettes are compared, or that show where a value lies."""
+_MOST_VALUES = 10_000
+"""Values after which no further label is read: no classes have so many."""
 _MOST_PIXELS, _SIDE, _THUMB = 1 << 27, 8192, 512
 """Pixels from which every n-th is read, this many along a side; and along that of a small picture."""
 _FRAME = 0.02
@@ -74,14 +76,16 @@ def count_values(root: Path, infos: dict[str, RasterInfo]) -> LabelValues:
     """
     labels = in_hash_order(list(infos))
     encoding, palette, why = _encoding(root, {label: infos[label] for label in labels})
-    pixels, void = Counter[int](), 0
+    pixels, void, read = Counter[int](), 0, 0
     count = partial(_count, root, infos, encoding == "colours")
     for counts, blank in in_threads(count, labels[:_MOST_FILES], description="values of labels", unit="file"):
         pixels.update(counts)
-        void += blank
+        void, read = void + blank, read + 1
+        if len(pixels) > _MOST_VALUES:
+            break
     if not pixels:
         raise LabelError(f"{root}: none of {len(labels)} label files has a labelled pixel")
-    return LabelValues(encoding, why, dict(sorted(pixels.items())), palette, void, len(labels[:_MOST_FILES]))
+    return LabelValues(encoding, why, dict(sorted(pixels.items())), palette, void, read)
 
 
 def _encoding(root: Path, infos: dict[str, RasterInfo]) -> tuple[Encoding, dict[int, Colour], str]:

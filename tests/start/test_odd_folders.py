@@ -108,6 +108,20 @@ def test_masks_of_more_colours_than_classes_can_be_are_refused(tmp_path: Path, r
             look(folder, folder / "gt")
 
 
+@pytest.mark.parametrize("colours", [True, False])
+def test_labels_of_endless_values_are_refused_before_all_are_read(
+    tmp_path: Path, rng: Rng, colours: bool
+) -> None:
+    for i in range(3):
+        rows, cols = made.label([0]).shape
+        endless = rng.integers(0, 255, (3 * rows, 3 * cols, 3), np.uint8)
+        elevations = rng.integers(0, 60_000, (3 * rows, 3 * cols), np.uint16)
+        made.save(tmp_path / f"im/{i}.tif", np.repeat(np.repeat(made.image(rng), 3, 0), 3, 1))
+        made.save(tmp_path / f"gt/{i}.tif", endless if colours else elevations)
+    with pytest.raises(DatasetError, match="in 1 file,"):
+        look(tmp_path, tmp_path / "gt")
+
+
 def test_labels_of_whole_numbers_as_floats_are_codes(tmp_path: Path, rng: Rng) -> None:
     for i in range(3):
         made.save(tmp_path / f"im/{i}.tif", made.image(rng, 5, dtype="float32"))
