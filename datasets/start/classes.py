@@ -49,7 +49,7 @@ def class_choices(values: LabelValues, legend: Legend, places: Places) -> list[C
     ignored = {value: why for value, why in whys.items() if why}
     codes = [value for value in looked_at if value not in ignored]
     noise = len(ignored) + sum(_is_noise(value, values) for value in codes)
-    if not kept or len(kept) > MAX_CLASSES or noise > _MOST_STRAYS:
+    if not codes or len(codes) > MAX_CLASSES or noise > _MOST_STRAYS:
         raise DatasetError(
             f"labels: expected a value for each class, got {len(values.pixels)} {values.encoding} in "
             f"{counted(values.read, 'file')}, as after resampling or in JPEGs; save labels without loss"
