@@ -20,7 +20,7 @@ from rasterio.warp import transform
 from segmenter.base.errors import DatasetError, LabelError, RasterError
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap
-from segmenter.raster import LabelRaster, placed
+from segmenter.raster import LabelRaster, placement
 from segmenter.raster.label import _palette
 from segmenter.raster.placement import PlacedLabels
 
@@ -199,7 +199,7 @@ def test_a_pixel_has_the_label_at_its_centre(
     tmp_path: Path, make_geotiff: Make, classes: ClassMap, rng: np.random.Generator,
     monkeypatch: pytest.MonkeyPatch, crs: str, label_at: Affine, side: int,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(placed, "_SIDE", side)
+    monkeypatch.setattr(placement, "_SIDE", side)
     image = make_geotiff("a.tif", np.ones((47, 61), np.uint8), crs=UTM, transform=HERE)
     codes = _blobs(rng, 101, 103, (10, 11, 12, 99))
     label = make_geotiff("label.tif", codes, crs=crs, transform=label_at)

@@ -24,7 +24,7 @@ from segmenter.grid.windows import Columns
 from segmenter.inference.blending import Blend
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.predictor import Mapped, Tiling, classify_all
-from segmenter.raster import RasterSpec, open_raster, raster_info, stacked, write_raster
+from segmenter.raster import RasterSpec, band_stack, open_raster, raster_info, write_raster
 from segmenter.raster.band_stack import StackedImages
 from segmenter.raster.mosaic import Mosaic
 from segmenter.raster.resampled import GridColumns, ModelGrid, ResampledRaster
@@ -321,7 +321,7 @@ def _free(*shape: int) -> Any:
 def test_each_band_is_its_file_on_the_finest_grid(
     tmp_path: Path, make_bands: Make, monkeypatch: pytest.MonkeyPatch, rows: int
 ) -> None:
-    monkeypatch.setattr(stacked, "BLOCK", rows)
+    monkeypatch.setattr(band_stack, "BLOCK", rows)
     files = [
         make_bands("T_B11_20m.tif", 21, 24, 2, void=_free(21, 24)),
         make_bands("T_B02_10m.tif", 42, 48, 1, bands=2, void=_free(42, 48)),
