@@ -48,7 +48,7 @@ SLOW = Figure("speed-up", 2.1, "×", "≥ 3.4", False)
 @pytest.mark.parametrize("name", ["facts", "collectives", "input", "prediction"])
 def test_a_section_finds_something(tensorflow: ModuleType, tmp_path: Path, name: str) -> None:
     known: dict[str, Any] = {step.RATE.format(step.Case("mixed_float16", 2).name): 100.0}
-    found = list(sections.found(name, Bench("logical", 4, TINY, tmp_path, known)))
+    found = list(sections.figures_of(name, Bench("logical", 4, TINY, tmp_path, known)))
     assert found
     assert [figure.name for figure in found if figure.value is None] == []
 
