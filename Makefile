@@ -52,9 +52,9 @@ $(VENV)/.stamp-$(EXTRA)-%: $(VENV)/.stamp-$(EXTRA)
 demo: $(VENV)/.stamp-$(EXTRA)
 	@rm -rf demo
 	@$(PY) -m datasets make potsdam demo/data --scenes 9 --seed 1 --size 1024
-	@$(PY) train.py configs/demo.yaml --run demo/run
-	@$(PY) predict.py demo/run demo/data/2_Ortho_RGB/top_potsdam_2_13_RGB.tif --output demo --pictures \
-	  --labels 'demo/data/5_Labels_all_noBoundary/{scene}_label_noBoundary.tif' --protocol potsdam-6 --split-name test
+	@$(VENV)/bin/segmenter start demo/data --hours 0.1 --output demo/potsdam.yaml
+	@$(VENV)/bin/segmenter train demo/potsdam.yaml --run demo/run
+	@$(VENV)/bin/segmenter predict demo/run --split test --output demo --pictures
 	@echo "map: demo/top_potsdam_2_13_RGB.tif   picture: demo/top_potsdam_2_13_RGB.view.png   scores: demo/scores.json"
 
 # A file's tests stay in one process, which has one TensorFlow with one set of devices; WORKERS=0: all in one.
