@@ -27,7 +27,7 @@ image; and the share there from which it is whatever its pixels are."""
 _STRAY, _FEW_PIXELS, _MOST_STRAYS = 2e-5, 2000, 32
 """Share and pixels below which a value is noise, and the values that may be."""
 _SOFT_VALUES, _SOFT_NEAR, _SOFT_APART, _SOFT_SHARE = 16, 16, 64, 0.9
-"""Grey masks: least values, distance to one of two that are this far apart, share of pixels so near."""
+"""Grey masks: least values (2 in JPEGs), distance to one of two so far apart, share of pixels so near."""
 _HUES = "red orange yellow green green cyan cyan blue blue purple pink red"
 
 Places = Callable[[int], tuple[float, float]]
@@ -153,7 +153,8 @@ def _ignored(ignored: dict[int, str], values: LabelValues) -> Choice:
 def _soft(values: LabelValues) -> Choice | None:
     """Return two classes of grey masks with soft edges, whose values lie near one of two; None for others."""
     pixels = values.pixels
-    if values.encoding != "codes" or len(pixels) <= _SOFT_VALUES or max(pixels) > 255 or min(pixels) < 0:
+    least = 2 if values.lossy else _SOFT_VALUES
+    if values.encoding != "codes" or len(pixels) <= least or max(pixels) > 255 or min(pixels) < 0:
         return None
     first = max(pixels, key=lambda value: pixels[value])
     far = [value for value in pixels if abs(value - first) > _SOFT_APART]

@@ -53,8 +53,9 @@ def look_at(root: Path, path: str) -> Sight:
     try:
         with open_raster(file, (1,), drivers=drivers) as raster:
             info = raster.info
-        if info.count > 4 or info.count - len(info.alpha) == 2 or np.dtype(info.dtype).kind not in "uibf":
-            return Sight(info)
+        bands, kind = info.count - len(info.alpha), np.dtype(info.dtype).kind
+        if info.count > 4 or bands == 2 or kind not in "uibf" or (bands > 2 and info.dtype != "uint8"):
+            return Sight(info)  # colours have 8 bits
         with LabelRaster(file, drivers=drivers) as label:
             height, width = (min(side, _WINDOW) for side in (info.size.height, info.size.width))
             top, left = (info.size.height - height) // 2, (info.size.width - width) // 2

@@ -41,6 +41,7 @@ class LabelValues:
         palette: colour of each code, where all files have the same palette.
         void: pixels that the files mark as unlabelled, by nodata value, mask or transparency.
         read: number of files read.
+        lossy: the files are JPEGs, whose values are nearly those that were meant.
     """
 
     encoding: Encoding
@@ -49,6 +50,7 @@ class LabelValues:
     palette: dict[int, Colour]
     void: int
     read: int
+    lossy: bool
 
     @property
     def total(self) -> int:
@@ -77,6 +79,7 @@ def count_values(root: Path, infos: dict[str, RasterInfo]) -> LabelValues:
     labels = in_hash_order(list(infos))
     encoding, palette, why = _encoding(root, {label: infos[label] for label in labels})
     pixels, void, read = Counter[int](), 0, 0
+    lossy = labels[0].lower().endswith((".jpg", ".jpeg"))
     count = partial(_count, root, infos, encoding == "colours")
     for counts, blank in in_threads(count, labels[:_MOST_FILES], description="values of labels", unit="file"):
         pixels.update(counts)
@@ -85,7 +88,7 @@ def count_values(root: Path, infos: dict[str, RasterInfo]) -> LabelValues:
             break
     if not pixels:
         raise LabelError(f"{root}: none of {len(labels)} label files has a labelled pixel")
-    return LabelValues(encoding, why, dict(sorted(pixels.items())), palette, void, read)
+    return LabelValues(encoding, why, dict(sorted(pixels.items())), palette, void, read, lossy)
 
 
 def _encoding(root: Path, infos: dict[str, RasterInfo]) -> tuple[Encoding, dict[int, Colour], str]:

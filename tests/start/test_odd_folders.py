@@ -140,6 +140,25 @@ def test_grey_masks_are_cut_in_the_middle(tmp_path: Path, rng: Rng) -> None:
     assert low.also == (*range(1, 121),)
 
 
+def test_grey_masks_of_few_values_in_jpegs_are_cut_too(tmp_path: Path, rng: Rng) -> None:
+    for i in range(3):
+        made.save(tmp_path / f"im/{i}.jpg", made.image(rng))
+        made.save(tmp_path / f"gt/{i}.jpg", (made.label([0, 1], shift=i) * 255).astype(np.uint8), quality=99)
+    assert [each.name for each in made.planned(tmp_path)[2].classes.classes] == ["background", "foreground"]
+
+
+@pytest.mark.parametrize("nodata", [None, np.nan])
+def test_reflectance_from_0_to_1_and_mostly_empty_images_are_no_labels(
+    tmp_path: Path, rng: Rng, nodata: float | None
+) -> None:
+    for i in range(3):
+        image = made.image(rng, 4, dtype="float32") / 1e6
+        image[: len(image) * 3 // 4] = np.nan if nodata is not None else 0
+        made.save(tmp_path / f"im/{i}.tif", image, nodata=nodata)
+        made.save(tmp_path / f"gt/{i}.tif", made.label([111, 211, 512], shift=i).astype(np.uint16))
+    assert len(made.planned(tmp_path)[2].scenes) == 3
+
+
 @pytest.mark.parametrize("role", ["nir", "im2"])
 def test_of_two_image_folders_one_is_taken_and_the_other_named(tmp_path: Path, rng: Rng, role: str) -> None:
     two_folders(tmp_path, rng)
