@@ -144,14 +144,24 @@ def _fit(values: Sequence[str], others: Sequence[str]) -> tuple[int, str, str, s
         return all(a is not None and a == b for a, b in middles)
 
     ways = {way for one, other in some for way in _ways(one, other)}
-    return min(((sum(map(len, way)), *way) for way in ways if fits(way)), default=None)
+    fitting = [way for way in ways if fits(way)]
+    cut = {way: any(_cuts_a_word(one, *way[:2]) for one, _ in some) for way in fitting}
+    best = min(fitting, key=lambda way: (cut[way], sum(map(len, way)), way), default=None)
+    return None if best is None else (sum(map(len, best)), *best)
+
+
+def _cuts_a_word(text: str, before: str, behind: str) -> bool:
+    """Return whether a constant text ends in the middle of a word, as `sa` of `sat_5`."""
+    middle = _middle(text, before, behind) or ""
+    return before[-1:].isalpha() and middle[:1].isalpha()
 
 
 def _ways(one: str, other: str) -> Iterator[tuple[str, str, str, str]]:
     """Yield, for each common part of two texts, what is before and behind it: (one's two, other's two)."""
     for match in SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks():
         text = one[match.a : match.a + match.size]
-        for middle in {text if one == other else "", text.strip(_SEPARATORS)} - {""}:
+        word = re.split(f"[{re.escape(_SEPARATORS)}]", text, maxsplit=1)[-1]
+        for middle in {text if one == other else "", text.strip(_SEPARATORS), word} - {""}:
             a, b = (start + text.index(middle) for start in (match.a, match.b))
             yield one[:a], one[a + len(middle) :], other[:b], other[b + len(middle) :]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from datasets.start.names import patterns_of
 from segmenter.grid.labels import IGNORE
 from segmenter.raster import LabelRaster
 from tests.helpers import made_folders as made
@@ -127,3 +128,10 @@ def test_pairs_are_those_made(name: str, tmp_path: Path, rng: np.random.Generato
         }
         assert {s.image.relative_to(dataset.root).as_posix(): s.split for s in dataset.scenes} == wanted
     assert recipe.dataset.kind == "folder"
+
+
+def test_a_pattern_does_not_cut_a_word() -> None:
+    made_of = patterns_of([(f"sat_{i}.tif", f"gt_{i}.tif") for i in range(4)])
+    assert (made_of.images, made_of.labels) == ("sat_{name}.tif", "gt_{name}.tif")
+    letters = patterns_of([(f"img{i}.tif", f"lbl{i}.tif") for i in "abcd"])
+    assert (letters.images, letters.labels) == ("img{name}.tif", "lbl{name}.tif")
