@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _NEEDED = {".gpkg": ("vectors", ("shapely", "pyogrio")), ".html": ("report", ("jinja2", "plotly"))}
 """Files that an extra writes, with the extra and its packages."""
+_CELL, _PLACE = 16, 128
+"""Sides of squares if none is asked: of findings, and of places to label."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,7 +57,7 @@ def _review(folder: Path, runs: Sequence[Run], request: ReviewRequest) -> None:
     judges = judges_of(runs, load_dataset)
     files = _files(request, "review", (".csv", ".gpkg", ".html"))
     classes = runs[0].classes
-    all_judged = list(judged(judges, request.cell))
+    all_judged = list(judged(judges, request.cell or _CELL))
     found = findings(all_judged, len(classes), request.most)
     names = classes.names
     columns = {
@@ -80,7 +82,7 @@ def _next(runs: Sequence[Run], images: Sequence[str], request: ReviewRequest) ->
     from segmenter.extras.review.teaching import spots
 
     files = _files(request, "next", (".csv", ".gpkg"))
-    how = (request.cell, request.points, request.apart)
+    how = (request.cell or _PLACE, request.points, request.apart)
     found = spots(runs, images, *how, insist=request.insist)
     names = runs[0].classes.names
     columns = {
