@@ -196,18 +196,18 @@ def chosen(pool: TileIndex, taken: Numbers, probabilities: NDArray[np.float32]) 
     return added
 
 
-def run(data: str, root: Path, work: Path, results: Path, seeds: list[int]) -> None:
+def run(data: str, root: Path, given: argparse.Namespace) -> None:
     """Train and score what is not there yet."""
     from segmenter.training.validation import validation_protocol
 
-    recipe = recipe_of(data, root, work)
+    recipe, results = recipe_of(data, root, given.work), given.results
     dataset = load_dataset(recipe)
     pool = Tiles.of(recipe, dataset, "train", POOL)
     held_out = Tiles.of(recipe, dataset, "validation", SCORED)
     trainer: Trainer | None = None
-    for seed in seeds:
+    for seed in given.seeds:
         order = np.random.default_rng([11, seed]).permutation(len(pool.index))
-        for arm, count in ARMS.items():
+        for arm, count in ((arm, ARMS[arm]) for arm in given.arms):
             path = results / f"{data}-{arm}-{seed}.json"
             if path.is_file():
                 continue
@@ -259,6 +259,7 @@ def main() -> None:
     for name in names:
         parser.add_argument(f"--{name}", type=Path, metavar="DIR")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--work", type=Path, default=Path("runs/learning_curve"), help="data that is made")
     parser.add_argument("--page", action="store_true")
@@ -277,7 +278,7 @@ def main() -> None:
     given.results.mkdir(parents=True, exist_ok=True)
     for name in names:
         if getattr(given, name):
-            run(name, getattr(given, name), given.work, given.results, given.seeds)
+            run(name, getattr(given, name), given)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from segmenter.extras.review.cells import LEVELS
 from segmenter.extras.review.held_out import Judged
@@ -86,11 +87,13 @@ def _of_scene(each: Judged, table: Floats, most: int) -> Iterator[Finding]:
     """Yield a scene's costliest findings."""
     counts, K = each.counts, len(table)
     wrong_P = counts.pixels_P * table[counts.label_P, counts.likely_P, counts.level_P]
+    if not len(wrong_P):
+        return
     cells_C, place_P = np.unique(counts.cell_P, return_inverse=True)
     wrong_C = np.bincount(place_P, wrong_P, len(cells_C)).astype(np.float64)
     pair_P = counts.label_P.astype(np.int64) * K + counts.likely_P
     pair_C = _largest(place_P * K**2 + pair_P, wrong_P, K**2)
-    group_C = _joined(each, cells_C, np.where(wrong_C > 0, pair_C, -1), wrong_C)
+    group_C = _joined(each, cells_C, pair_C, wrong_C)
     cost_G = np.bincount(group_C, wrong_C)
     other_G = np.bincount(group_C[place_P], counts.pixels_P)
     labelled_G = np.bincount(group_C, counts.labelled_B[cells_C])
@@ -118,14 +121,15 @@ def _joined(
     each: Judged, cells_C: NDArray[np.int32], pair_C: NDArray[np.int64], wrong_C: Floats
 ) -> NDArray[np.int64]:
     """Return the number of each cell's finding: neighbours of one pair have the same, by their sides."""
-    group_C = np.arange(len(cells_C))
     joins_C = wrong_C >= _JOINED * each.counts.labelled_B[cells_C]
-    shape = (each.cells.down, each.cells.across)
-    for pair in np.unique(pair_C[joins_C]).tolist():
-        of_pair = np.flatnonzero(joins_C & (pair_C == pair))
-        grid = np.zeros(shape, np.bool_)
-        grid.flat[cells_C[of_pair]] = True
-        parts = ndimage.label(grid)[0].ravel()[cells_C[of_pair]]
-        first = np.unique(parts, return_index=True)[1]
-        group_C[of_pair] = of_pair[first[parts - 1]]
-    return np.unique(group_C, return_inverse=True)[1]
+    edges = []
+    for step in (1, each.cells.across):
+        beside_C = np.searchsorted(cells_C, cells_C + step) % len(cells_C)
+        near_C = (cells_C[beside_C] == cells_C + step) & (pair_C[beside_C] == pair_C)
+        if step == 1:
+            near_C &= (cells_C + 1) % each.cells.across > 0
+        edges.append(np.stack([np.arange(len(cells_C)), beside_C])[:, near_C & joins_C & joins_C[beside_C]])
+    of, to = np.concatenate(edges, axis=1)
+    graph = coo_array((np.ones(len(of)), (of, to)), shape=(len(cells_C), len(cells_C)))
+    found: NDArray[np.int64] = connected_components(graph, directed=False)[1].astype(np.int64)
+    return found
