@@ -4,6 +4,7 @@
     python -m studies.review spoil DATA OUT       a copy with 2 % of its labelled area spoiled
     python train.py studies/review_made.yaml --set dataset.root=OUT --run RUN
     python -m studies.review measure RUN DATA --seeds 1 2 3 --results FILE.json
+    python -m studies.review table FILE.json
 
 Other imagery: `--recipe configs/dubai.yaml` for `spoil`, and another recipe for the training.
 
@@ -297,21 +298,22 @@ def _miou(scenes: list[Held], judge: Any) -> float:
 
 def table(found: dict[str, dict[str, list[float]]]) -> str:
     """Return a table: order, number of areas, share found among the first of what is shown, by kind at 3 %."""
-    lines = [f"{'order':28}areas" + "".join(f"{budget:>7.0%}" for budget in BUDGETS) + "   at 3 %"]
+    head = ["order, side of squares", "areas", *(f"{budget:.0%}" for budget in BUDGETS)]
+    lines = [head + [f"{kind}, 3 %" for kind in KINDS], ["---"] * (len(head) + len(KINDS))]
     for name, kinds in found.items():
         at = np.array([each for of in kinds.values() for each in of])
-        shares = "".join(f"{np.mean(at <= budget):7.0%}" for budget in BUDGETS)
-        by_kind = ", ".join(f"{k} {np.mean(np.array(of) <= 0.03):.0%}" for k, of in kinds.items() if of)
-        lines.append(f"{name:28}{len(at):5}{shares}   {by_kind}")
-    return "\n".join(lines)
+        shares = [f"{np.mean(at <= budget):.0%}" for budget in BUDGETS]
+        by_kind = [f"{np.mean(np.array(kinds[kind]) <= 0.03):.0%}" for kind in KINDS]
+        lines.append([name, str(len(at)), *shares, *by_kind])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def main() -> None:
-    """Spoil labels, or measure what a review shows."""
+    """Spoil labels, measure what a review shows, or print what was measured."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("what", choices=("spoil", "measure"))
+    parser.add_argument("what", choices=("spoil", "measure", "table"))
     parser.add_argument("first", type=Path)
-    parser.add_argument("second", type=Path)
+    parser.add_argument("second", type=Path, nargs="?")
     parser.add_argument("--recipe", type=Path, default=RECIPE, help="of the data to spoil")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--every", type=int, default=1, help="measure: one scene of so many")
@@ -320,6 +322,9 @@ def main() -> None:
     if given.what == "spoil":
         spoil(given.recipe, given.first, given.second, given.seeds[0])
         return
+    if given.what == "table":
+        print(table(json.loads(given.first.read_text())["found"]))
+        return
     quiet_gdal()
     result = measure(given.first, given.second, given.every, given.seeds)
     print({key: value for key, value in result.items() if key != "found"})
@@ -327,7 +332,7 @@ def main() -> None:
     if given.results:
         given.results.parent.mkdir(parents=True, exist_ok=True)
         found = {
-            name: {kind: [round(float(each), 4) for each in of] for kind, of in kinds.items()}
+            name: {kind: [round(float(each), 6) for each in of] for kind, of in kinds.items()}
             for name, kinds in result["found"].items()
         }
         given.results.write_text(json.dumps({**rounded(result), "found": found}))
