@@ -246,8 +246,10 @@ def page(results: Path) -> str:
     for data in dict.fromkeys(each["data"] for each in found.values()):
         by = {arm: {e["seed"]: e["mIoU"] for e in found.values() if (e["data"], e["arm"]) == (data, arm)} for arm in ARMS}
         both = sorted(by["review"].keys() & by["random"].keys())
-        means = [f"{100 * np.mean([of[s] for s in both if s in of]):.1f}" if of else "" for of in by.values()]
+        means = ["" if set(both) - of.keys() else f"{100 * np.mean([of[s] for s in both]):.1f}" for of in by.values()]
         gaps = ", ".join(f"{100 * (by['review'][s] - by['random'][s]):+.1f}" for s in both)
+        if not both:
+            continue
         lines.append(f"| {data} | {len(both)} | " + " | ".join(means) + f" | {gaps} |")
     return "\n".join(lines)
 
