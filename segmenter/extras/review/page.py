@@ -104,14 +104,16 @@ def _pairs(found: Sequence[Finding], classes: ClassMap) -> Table:
 def _rows(found: Sequence[Finding], classes: ClassMap) -> list[PictureRow]:
     """Return image, label and map of each finding, with a line around its cells."""
     maps = _maps(found)
-    rows = []
+    rows, thinned = [], {}
     for rank, (finding, map_HW) in enumerate(zip(found, maps, strict=True), 1):
         around = _surroundings(finding)
         scene, dataset = finding.of.scene, finding.of.judge.dataset
         with open_raster(scene.image, dataset.bands) as raster:
             whole = raster.info.size
             thin = Size(min(whole.height, _SCENE), min(whole.width, _SCENE))
-            image = stretched(*raster.read(around), raster.thinned(Window.of(whole), thin))
+            if scene.name not in thinned:
+                thinned[scene.name] = raster.thinned(Window.of(whole), thin)
+            image = stretched(*raster.read(around), thinned[scene.name])
         assert scene.label is not None, "it has findings"
         with LabelRaster(scene.label, dataset.classes) as label:
             label_HW = label.ids(around)
