@@ -1,7 +1,7 @@
 """Which labels are wrong, and what to label next: `segmenter review RUN`.
 
 Labelled scenes are mapped by runs that did not learn from them: a folder of folds (`train --folds`), or one
-run's validation and test scenes. Squares whose labels these maps contradict most come first: `review.csv`,
+run's validation and test scenes. Places whose labels these maps contradict most come first: `review.csv`,
 `review.gpkg`, and `review.html` with pictures. With `--unlabelled IMAGES` it writes where in these images the
 next label teaches most: `next.csv`, `next.gpkg`.
 """
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _NEEDED = {".gpkg": ("vectors", ("shapely", "pyogrio")), ".html": ("report", ("jinja2", "plotly"))}
 """Files that an extra writes, with the extra and its packages."""
+_CELL, _PLACE = 16, 128
+"""Sides of squares if none is asked: of findings, and of places to label."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,13 +57,12 @@ def _review(folder: Path, runs: Sequence[Run], request: ReviewRequest) -> None:
     judges = judges_of(runs, load_dataset)
     files = _files(request, "review", (".csv", ".gpkg", ".html"))
     classes = runs[0].classes
-    all_judged = list(judged(judges, request.cell))
+    all_judged = list(judged(judges, request.cell or _CELL))
     found = findings(all_judged, len(classes), request.most)
     names = classes.names
     columns = {
         "label": [names[each.label] for each in found],
         "likely": [names[each.likely] for each in found],
-        "sure_pixels": [round(each.sure, 1) for each in found],
         "wrong_pixels": [round(each.wrong, 1) for each in found],
         "share": [round(each.share, 4) for each in found],
     }
@@ -72,16 +73,16 @@ def _review(folder: Path, runs: Sequence[Run], request: ReviewRequest) -> None:
         write_page(found, folder, classes, files[".html"])
     for file in files.values():
         say(str(file))
-    sure = sum(each.sure for each in found)
+    wrong = sum(each.wrong for each in found)
     of = f"{counted(len(found), 'finding')} of {counted(len(all_judged), 'scene')}"
-    say(f"{of}: {sure:,.0f} pixels are surely another class")
+    say(f"{of}: {wrong:,.0f} pixels are expected to be wrong")
 
 
 def _next(runs: Sequence[Run], images: Sequence[str], request: ReviewRequest) -> None:
     from segmenter.extras.review.teaching import spots
 
     files = _files(request, "next", (".csv", ".gpkg"))
-    how = (request.cell, request.points, request.apart)
+    how = (request.cell or _PLACE, request.points, request.apart)
     found = spots(runs, images, *how, insist=request.insist)
     names = runs[0].classes.names
     columns = {
@@ -125,7 +126,7 @@ def _write(places: Sequence[Any], columns: dict[str, Any], files: dict[str, Path
 
     writers: dict[str, Callable[..., None]] = {
         ".csv": of_places.write_table,
-        ".gpkg": of_places.write_squares,
+        ".gpkg": of_places.write_polygons,
     }
     for ending, write in writers.items():
         if ending in files:

@@ -72,19 +72,33 @@ def scene_panels(
     return panels_figure(panels, classes, hatched, caption, side)
 
 
-def stretched(image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """Return an (H, W, 3) 8-bit picture, each band stretched from 2 % to 98 %; invalid pixels hatched."""
-    bands = image_HWC[..., :3] if image_HWC.shape[2] >= 3 else image_HWC[..., :1].repeat(3, axis=2)
-    bands = bands.astype(np.float32)
-    valid = valid_HW & np.isfinite(bands).all(axis=2)
+def stretched(
+    image_HWC: NDArray[Any],
+    valid_HW: NDArray[np.bool_],
+    like: tuple[NDArray[Any], NDArray[np.bool_]] | None = None,
+) -> NDArray[np.uint8]:
+    """Return an (H, W, 3) 8-bit picture, each band stretched from 2 % to 98 %; invalid pixels hatched.
+
+    Args:
+        like: image and valid pixels that give these quantiles, if not this image.
+    """
+    bands, valid = _three_bands(image_HWC, valid_HW)
     if not valid.any():
         return _hatching(valid.shape)
-    low, high = np.percentile(bands[valid], (2, 98), axis=0)
+    of, valid_of = (bands, valid) if like is None else _three_bands(*like)
+    low, high = np.percentile(of[valid_of] if valid_of.any() else bands[valid], (2, 98), axis=0)
     flat = high <= low  # one value everywhere: mid grey
     share = np.where(flat, 0.5, (bands - low) / np.where(flat, 1, high - low))
     with np.errstate(invalid="ignore"):  # NaN pixels are hatched below
         picture = (np.clip(share, 0, 1) * 255).astype(np.uint8)
     return np.where(valid[..., None], picture, _hatching(valid.shape))
+
+
+def _three_bands(
+    image_HWC: NDArray[Any], valid_HW: NDArray[np.bool_]
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    bands = image_HWC[..., :3] if image_HWC.shape[2] >= 3 else image_HWC[..., :1].repeat(3, axis=2)
+    return bands.astype(np.float32), valid_HW & np.isfinite(bands).all(axis=2)
 
 
 def confusion_panel(confusion: ConfusionMatrix | Scores, title: str = "") -> Figure:

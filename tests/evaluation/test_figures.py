@@ -87,6 +87,14 @@ def test_the_stretch_leaves_out_what_is_not_valid() -> None:
     assert all(red == green == blue for red, green, blue in hatch)
 
 
+def test_a_part_is_stretched_as_its_whole(rng: np.random.Generator) -> None:
+    whole = rng.integers(0, 4000, (31, 23, 4), np.uint16), rng.random((31, 23)) < 0.9
+    part = tuple(each[5:9, 7:10] for each in whole)
+    assert (stretched(*part, whole) == stretched(*whole)[5:9, 7:10])[part[1]].all()
+    nothing = whole[0], np.zeros((31, 23), bool)
+    assert (stretched(*part, nothing) == stretched(*part)).all(), "which has no pixels to go by"
+
+
 def test_an_image_without_data_or_without_contrast_is_drawn() -> None:
     empty = stretched(np.full((9, 11, 3), np.nan, np.float32), np.ones((9, 11), bool))
     assert len(np.unique(empty)) == 2  # hatched

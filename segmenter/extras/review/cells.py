@@ -1,16 +1,16 @@
-"""Cells of a labelled scene: squares of pixels, with the doubt of a model about each label in them.
+"""Cells of a labelled scene: squares of pixels, with what a model holds against the labels in them.
 
-A pixel labelled c that the model takes for k (its most likely class) contradicts its label by p_k − p_c. The
-contradictions of a cell are summed by the pair (c, k), and so are their 16th powers, in which sure ones count
-alone: doubt at borders is spread over many pixels, a wrong label is contradicted surely. In `studies.review`
-this found more of the spoiled labels than plain sums. All are sums of whole numbers, which do not depend on
-the windows in which a scene is computed. What is kept of a scene grows with its cells, not with its pixels.
+A pixel labelled c that the model takes for k (its most likely class) contradicts its label by p_k − p_c, in
+one of five levels. The pixels of a cell are counted by (c, k, level); those with k = c contradict nothing and
+are counted for the scene alone, where two tables tell what is usual: how often pixels of a label show each k
+and level, and how often pixels of other labels would if they were labelled c. All are counts, which do not
+depend on the windows in which a scene is computed. What is kept of a scene grows with its contradicted cells,
+and by 4 bytes a cell.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,36 +18,39 @@ from numpy.typing import NDArray
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE
 
-FULL = 255
-"""Probability 1 as a byte."""
-SURE, _POWER = 10_000, 16
-"""The contradiction of a pixel that is surely another class, in sums of powers; their exponent."""
-_SURE_OF_BYTE = np.rint(SURE * (np.arange(FULL + 1) / FULL) ** _POWER)
+LEVELS = 5
+_LEVEL_OF_BYTE = np.searchsorted([26, 128, 230, 250], np.arange(256), side="right").astype(np.uint8)
+"""Level of a contradiction × 255; its borders are 0.1, 0.5, 0.9, 0.98."""
+_SAMPLED = 5
+"""Of so many rows, and of so many columns, one is taken for the other labels that pixels might have."""
 Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class PairSums:
-    """Sums over the pixels of each cell, label and most likely class that occur together.
+class Counts:
+    """Pixels of a scene.
 
     Attributes:
-        cell_P, label_P, likely_P: number of the cell (row by row), labelled and most likely class.
-        pixels_P: number of pixels.
-        against_P: sum of their contradictions, × 255.
-        sure_P: sum of the 16th powers of their contradictions, × `SURE`.
+        cell_P, label_P, likely_P, level_P, pixels_P: number of the cell (row by row), label, most likely
+            class, another one, level of the contradiction, and how many pixels have them.
+        labelled_B: of each cell.
+        usual_KKL: by label, most likely class and level.
+        otherwise_KKL: the same of a sample of the pixels, each counted for all labels that it does not have.
     """
 
     cell_P: NDArray[np.int32]
-    label_P: NDArray[np.int32]
-    likely_P: NDArray[np.int32]
+    label_P: NDArray[np.uint8]
+    likely_P: NDArray[np.uint8]
+    level_P: NDArray[np.uint8]
     pixels_P: NDArray[np.int32]
-    against_P: NDArray[np.int32]
-    sure_P: Numbers
+    labelled_B: NDArray[np.int32]
+    usual_KKL: Numbers
+    otherwise_KKL: Numbers
 
 
 @dataclass(eq=False)
 class Cells:
-    """Sums of a scene while its windows come.
+    """Counts of a scene while its windows come.
 
     Attributes:
         size: of the scene in pixels.
@@ -59,12 +62,22 @@ class Cells:
     side: int
     classes: int
     _keys: list[Numbers] = field(default_factory=list)
-    _sums: list[Numbers] = field(default_factory=list)
+    _pixels: list[Numbers] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        table = (self.classes, self.classes, LEVELS)
+        self._labelled = np.zeros(self.down * self.across, np.int32)
+        self._usual, self._otherwise = np.zeros(table, np.int64), np.zeros(table, np.int64)
 
     @property
     def across(self) -> int:
         """Number of cells in a row."""
         return -(-self.size.width // self.side)
+
+    @property
+    def down(self) -> int:
+        """Number of rows of cells."""
+        return -(-self.size.height // self.side)
 
     def window(self, cell: int) -> Window:
         """Return the pixels of a cell."""
@@ -84,46 +97,46 @@ class Cells:
             likely_HW: the model's classes.
             probabilities_HWK: × 255, rounded.
         """
+        row_HW, col_HW = np.ogrid[window.row : window.row_stop, window.col : window.col_stop]
         counted = (label_HW != IGNORE) & (likely_HW != IGNORE)
-        if not counted.any():
+        cell = (row_HW // self.side * self.across + col_HW // self.side)[counted]
+        if not len(cell):
             return
-        K, label, likely = self.classes, label_HW[counted], likely_HW[counted]
-        probabilities = probabilities_HWK[counted].astype(np.int64)
-        pixel = np.arange(len(label))
-        # Ties of rounded probabilities may make another class look more likely by nothing.
-        against = np.maximum(probabilities[pixel, likely] - probabilities[pixel, label], 0)
-        first, rows = _cells_along(window.row, window.height, self.side)
-        left, cols = _cells_along(window.col, window.width, self.side)
-        across = int(cols[-1]) + 1
-        cell = (rows[:, None] * across + cols)[counted]
-        key = (cell * K + label) * K + likely
-        sums = partial(np.bincount, key, minlength=(int(rows[-1]) + 1) * across * K * K)
-        pixels_B = sums()
-        against_B, sure_B = (
-            np.rint(sums(weights=each)).astype(np.int64) for each in (against, _SURE_OF_BYTE[against])
-        )
-        found = np.flatnonzero(pixels_B)
-        cell, pair = np.divmod(found, K * K)
-        row, col = np.divmod(cell, across)
-        self._keys.append(((row + first) * self.across + col + left) * K * K + pair)
-        self._sums.append(np.stack([pixels_B[found], against_B[found], sure_B[found]]))
+        first, pixels = int(cell.min()), np.bincount(cell - cell.min())
+        self._labelled[first : first + len(pixels)] += pixels.astype(np.int32)
+        label, likely = label_HW[counted].astype(np.int64), likely_HW[counted].astype(np.int64)
+        level_NK = _levels(probabilities_HWK[counted], likely)
+        key = self._key(label, likely, np.take_along_axis(level_NK, label[:, None], axis=1)[:, 0])
+        self._usual += np.bincount(key, minlength=self._usual.size).reshape(self._usual.shape)
+        sampled = ((row_HW % _SAMPLED == 0) & (col_HW % _SAMPLED == 0))[counted]
+        label_S, likely_S, level_SK = label[sampled], likely[sampled], level_NK[sampled]
+        for c in range(self.classes):
+            other = label_S != c
+            keys = self._key(0, likely_S[other], level_SK[other, c])
+            self._otherwise[c] += np.bincount(keys, minlength=self._otherwise[c].size).reshape(-1, LEVELS)
+        against = likely != label
+        found, pixels = np.unique(cell[against] * self._usual.size + key[against], return_counts=True)
+        self._keys.append(found)
+        self._pixels.append(pixels)
 
-    def sums(self) -> PairSums:
-        """Return the sums over all windows."""
-        if not self._keys:
-            none = np.zeros(0, np.int32)
-            return PairSums(none, none, none, none, none, np.zeros(0, np.int64))
-        keys, place = np.unique(np.concatenate(self._keys), return_inverse=True)
-        pixels, against, sure = (
-            np.rint(np.bincount(place, weights=each)).astype(np.int64) for each in np.hstack(self._sums)
-        )
-        cell, pair = np.divmod(keys, self.classes**2)
-        label, likely = np.divmod(pair, self.classes)
-        small = [each.astype(np.int32) for each in (cell, label, likely, pixels, against)]
-        return PairSums(small[0], small[1], small[2], small[3], small[4], sure_P=sure)
+    def _key(self, label: Numbers | int, likely: Numbers, level: NDArray[np.uint8]) -> Numbers:
+        return (label * self.classes + likely) * LEVELS + level
+
+    def counts(self) -> Counts:
+        """Return the counts over all windows."""
+        none = np.zeros(0, np.int64)
+        keys, place = np.unique(np.concatenate([none, *self._keys]), return_inverse=True)
+        pixels = np.bincount(place, np.concatenate([none, *self._pixels]), len(keys)).astype(np.int32)
+        key, level = np.divmod(keys, LEVELS)
+        key, likely = np.divmod(key, self.classes)
+        cell, label = np.divmod(key, self.classes)
+        label, likely, level = (each.astype(np.uint8) for each in (label, likely, level))
+        contradicted = (cell.astype(np.int32), label, likely, level, pixels)
+        return Counts(*contradicted, self._labelled, self._usual, self._otherwise)
 
 
-def _cells_along(start: int, length: int, side: int) -> tuple[int, Numbers]:
-    """Return the first cell of a range of pixels, and each pixel's cell counted from it."""
-    first = start // side
-    return first, np.arange(start, start + length) // side - first
+def _levels(probabilities_NK: NDArray[np.uint8], likely_N: Numbers) -> NDArray[np.uint8]:
+    """Return the level at which the likely class contradicts each class."""
+    largest_N1 = np.take_along_axis(probabilities_NK, likely_N[:, None], axis=1)
+    # Ties of rounded probabilities may make another class look more likely by nothing.
+    return _LEVEL_OF_BYTE[np.maximum(largest_N1, probabilities_NK) - probabilities_NK]

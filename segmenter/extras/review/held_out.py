@@ -14,7 +14,7 @@ from tqdm import tqdm
 from segmenter.base.errors import DatasetError
 from segmenter.base.terminal import no_bar
 from segmenter.config.recipe import Recipe
-from segmenter.extras.review.cells import Cells, PairSums
+from segmenter.extras.review.cells import Cells, Counts
 from segmenter.grid.geometry import Window
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.inference.loading import load_predictor
@@ -40,13 +40,13 @@ class Judge:
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """A scene with the sums of its cells."""
+    """A scene with the counts of its cells."""
 
     judge: Judge
     scene: Scene
     info: RasterInfo
     cells: Cells
-    sums: PairSums
+    counts: Counts
 
 
 @dataclass(eq=False)
@@ -117,7 +117,7 @@ def judges_of(runs: Sequence[Run], load: Callable[[Recipe], Dataset]) -> list[Ju
 
 
 def judged(judges: Sequence[Judge], side: int) -> Iterator[Judged]:
-    """Map all scenes of all judges, and yield each with the sums of its cells.
+    """Map all scenes of all judges, and yield each with the counts of its cells.
 
     Args:
         side: of a cell in pixels.
@@ -133,7 +133,7 @@ def judged(judges: Sequence[Judge], side: int) -> Iterator[Judged]:
             for job in _mapped(jobs, tiling_of(judge.run, predict), predict, side):
                 bar.update()
                 if job.cells is not None and job.info is not None:
-                    yield Judged(judge, job.scene, job.info, job.cells, job.cells.sums())
+                    yield Judged(judge, job.scene, job.info, job.cells, job.cells.counts())
 
 
 def tiling_of(run: AnyRun, predict: Predictor) -> Tiling:

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,7 +19,7 @@ from segmenter.evaluation.drawing import encoded, hex_colour
 from segmenter.evaluation.figures import coloured, stretched
 from segmenter.extras.review.findings import Finding
 from segmenter.extras.review.held_out import Judge, LabelledJob, tiling_of
-from segmenter.grid.geometry import Window
+from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.inference.loading import load_predictor
 from segmenter.inference.predictor import Failed, Mapped, classify_all
@@ -42,10 +43,11 @@ _SHOWN = 40
 """Findings with pictures."""
 _SIDE = 320
 """Pixels of a picture's side; smaller ones are enlarged."""
-_AROUND = 1.0
-"""Sides of a cell that are shown around it."""
+_AROUND, _MOST = 40, 640
+"""Pixels that are shown around a finding; pixels of a finding with them that are shown, about its middle."""
+_SCENE = 400
+"""Side of the thinned-out scene that tells how to stretch its pictures."""
 _FRAME = (255, 0, 255)
-Picture3 = NDArray[np.uint8]
 
 
 @dataclass(eq=False)
@@ -73,7 +75,7 @@ def write_page(found: Sequence[Finding], run: Path, classes: ClassMap, path: Pat
     facts = {
         "Findings": number(len(found)),
         "Scenes with findings": number(scenes),
-        "Pixels surely of another class": number(sum(finding.sure for finding in found)),
+        "Pixels expected to be wrong": number(sum(finding.wrong for finding in found)),
     }
     lead = (
         "Labels that models contradict which did not learn from them, costliest first. A model errs too: "
@@ -100,28 +102,31 @@ def _pairs(found: Sequence[Finding], classes: ClassMap) -> Table:
 
 
 def _rows(found: Sequence[Finding], classes: ClassMap) -> list[PictureRow]:
-    """Return image, label and map of each finding, with the finding in a frame."""
+    """Return image, label and map of each finding, with a line around its cells."""
     maps = _maps(found)
-    rows = []
+    rows, thinned = [], {}
     for rank, (finding, map_HW) in enumerate(zip(found, maps, strict=True), 1):
         around = _surroundings(finding)
         scene, dataset = finding.of.scene, finding.of.judge.dataset
         with open_raster(scene.image, dataset.bands) as raster:
-            image = stretched(*raster.read(around))
+            whole = raster.info.size
+            thin = Size(min(whole.height, _SCENE), min(whole.width, _SCENE))
+            if scene.name not in thinned:
+                thinned[scene.name] = raster.thinned(Window.of(whole), thin)
+            image = stretched(*raster.read(around), thinned[scene.name])
         assert scene.label is not None, "it has findings"
         with LabelRaster(scene.label, dataset.classes) as label:
             label_HW = label.ids(around)
-        frame = finding.window.relative_to(around)
+        frame = _frame(finding, around)
         pictures = (
-            _picture("image", _framed(image, frame), "jpeg"),
-            _picture("label", _framed(coloured(label_HW, classes), frame), "png"),
-            _picture("map", _framed(coloured(map_HW, classes), frame), "png"),
+            _picture("image", np.where(frame, _FRAME, image), "jpeg"),
+            _picture("label", np.where(frame, _FRAME, coloured(label_HW, classes)), "png"),
+            _picture("map", np.where(frame, _FRAME, coloured(map_HW, classes)), "png"),
         )
         title = f"{rank}. {classes.names[finding.label]}, likely {classes.names[finding.likely]}"
         note = (
-            f"{scene.name}, row {finding.window.row:,}, column {finding.window.col:,}: {finding.sure:,.0f} "
-            f"pixels are surely another class, {finding.wrong:,.0f} expected wrong; "
-            f"{percent(finding.share)} of the square are another class on the map"
+            f"{scene.name}, row {finding.window.row:,}, column {finding.window.col:,}: {finding.wrong:,.0f} "
+            f"pixels are expected to be wrong; {percent(finding.share)} are another class on the map"
         )
         rows.append(PictureRow(title, note, pictures))
     return rows
@@ -149,23 +154,27 @@ def _maps(found: Sequence[Finding]) -> list[NDArray[np.uint8]]:
 
 
 def _surroundings(finding: Finding) -> Window:
+    def shown(start: int, length: int) -> tuple[int, int]:
+        wanted = min(length + 2 * _AROUND, _MOST)
+        return start + (length - wanted) // 2, wanted
+
     own = finding.window
-    more = int(_AROUND * max(own.height, own.width))
-    window = Window(own.row - more, own.col - more, own.height + 2 * more, own.width + 2 * more)
-    return window.intersection(Window.of(finding.of.info.size))
+    (row, height), (col, width) = shown(own.row, own.height), shown(own.col, own.width)
+    return Window(row, col, height, width).intersection(Window.of(finding.of.info.size))
 
 
-def _framed(picture_HWC: Picture3, frame: Window) -> Picture3:
-    """Return a picture with a line around a part of it."""
-    framed = picture_HWC.copy()
-    framed[[frame.row, frame.row_stop - 1], frame.col : frame.col_stop] = _FRAME
-    framed[frame.row : frame.row_stop, [frame.col, frame.col_stop - 1]] = _FRAME
-    return framed
+def _frame(finding: Finding, around: Window) -> NDArray[np.bool_]:
+    """Return (H, W, 1): the pixels of the surroundings that border on a finding's cells."""
+    inside = np.zeros((around.height, around.width), np.uint8)
+    for cell in finding.cells:
+        if (shown := cell.intersection(around)).size.pixels:
+            inside[shown.relative_to(around).slices()] = 1
+    return (cv2.dilate(inside, np.ones((3, 3), np.uint8)) > inside)[..., None]
 
 
-def _picture(name: str, picture_HWC: Picture3, kind: Literal["png", "jpeg"]) -> Picture:
+def _picture(name: str, picture_HWC: NDArray[Any], kind: Literal["png", "jpeg"]) -> Picture:
     step = max(1, max(picture_HWC.shape) // (2 * _SIDE))
     small = picture_HWC[::step, ::step]
     times = max(1, _SIDE // max(small.shape))
-    data = base64.b64encode(encoded(small, kind)).decode()
+    data = base64.b64encode(encoded(small.astype(np.uint8), kind)).decode()
     return Picture(name, f"image/{kind}", data, times * small.shape[1], times * small.shape[0])

@@ -1,6 +1,6 @@
-"""Files of places in images: a table as CSV, and squares as GeoPackage.
+"""Files of places in images: a table as CSV, and polygons as GeoPackage.
 
-Squares are in the images' CRS, or in EPSG:4326 if they have several. Without georeference they have the
+Polygons are in the images' CRS, or in EPSG:4326 if they have several. Without georeference they have the
 coordinates that QGIS gives such an image: the column, and the row, negative.
 """
 
@@ -31,15 +31,21 @@ Columns = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """A square of pixels in an image."""
+    """Pixels in an image.
+
+    Attributes:
+        window: the rectangle around them.
+        squares: of pixels, side by side; none: all of the rectangle.
+    """
 
     name: str
     info: RasterInfo
     window: Window
+    squares: tuple[Window, ...] = ()
 
 
 def write_table(places: Sequence[Place], columns: Columns, path: Path) -> None:
-    """Write a CSV with a row a place: its number, scene and pixels, and the columns.
+    """Write a CSV with a row a place: its number, scene and rectangle of pixels, and the columns.
 
     Raises:
         SegmenterError: the file cannot be written.
@@ -53,8 +59,8 @@ def write_table(places: Sequence[Place], columns: Columns, path: Path) -> None:
     write_whole(path, text.getvalue().encode())
 
 
-def write_squares(places: Sequence[Place], columns: Columns, path: Path) -> None:
-    """Write a GeoPackage with a layer of the file's name, a square a place.
+def write_polygons(places: Sequence[Place], columns: Columns, path: Path) -> None:
+    """Write a GeoPackage with a layer of the file's name, a polygon a place.
 
     Raises:
         ModuleNotFoundError: a package of the extra `vectors` is not installed.
@@ -67,7 +73,12 @@ def write_squares(places: Sequence[Place], columns: Columns, path: Path) -> None
     from segmenter.extras.vectors.writing import FAULTS, file_aside
 
     crs = _common_crs(places)
-    squares = shapely.polygons([_corners(place, crs) for place in places]) if places else []
+    polygons = [
+        shapely.union_all(
+            [shapely.polygons(_corners(place, part, crs)) for part in place.squares or [place.window]]
+        )
+        for place in places
+    ]
     fields = {
         "rank": np.arange(1, len(places) + 1),
         "scene": _texts([place.name for place in places]),
@@ -79,7 +90,7 @@ def write_squares(places: Sequence[Place], columns: Columns, path: Path) -> None
         try:
             pyogrio.raw.write(
                 str(aside),
-                np.array(shapely.to_wkb(squares), object),
+                np.array(shapely.to_wkb(polygons), object),
                 list(fields.values()),
                 list(fields),
                 layer=path.stem,
@@ -107,13 +118,13 @@ def _common_crs(places: Sequence[Place]) -> Any:
     return crs_of(_DEGREES)
 
 
-def _corners(place: Place, crs: Any) -> NDArray[np.float64]:
-    """Return the (4, 2) corners of a place.
+def _corners(place: Place, own: Window, crs: Any) -> NDArray[np.float64]:
+    """Return the (4, 2) corners of a window of a place.
 
     Raises:
         DatasetError: they have no coordinates in EPSG:4326.
     """
-    own, move = place.window, place.info.transform
+    move = place.info.transform
     rows, cols = (own.row, own.row_stop), (own.col, own.col_stop)
     pixels = np.array([(cols[i], rows[j]) for i, j in ((0, 0), (1, 0), (1, 1), (0, 1))], np.float64)
     if move is None:

@@ -14,7 +14,7 @@ class ReviewRequest:
     """Options of a review."""
 
     output: Path = option(Path("review"), "folder to write (default: review)", "FOLDER")
-    cell: int = option(32, "side of squares (default: 32)", "PX", read=positive(int))
+    cell: int | None = option(None, "side of squares (default: 16; to label: 128)", "PX", read=positive(int))
     most: int = option(200, "findings (default: 200)", "N", read=positive(int))
     points: int = option(50, "places to label (default: 50)", "N", read=positive(int))
     apart: int = option(256, "between places (default: 256)", "PX", read=positive(int))
@@ -22,7 +22,7 @@ class ReviewRequest:
     overwrite: bool = option(False, "replace results")
 
     def __post_init__(self) -> None:
-        if self.cell < _LEAST_CELL:
+        if self.cell is not None and self.cell < _LEAST_CELL:
             raise ConfigError(f"--cell: expected at least {_LEAST_CELL} pixels, got {self.cell}")
 
 

@@ -116,10 +116,26 @@ def class_weights(runs: Sequence[Run]) -> NDArray[np.float64]:
     if not pixels.sum():
         warn(f"{runs[0].path}: does not say how many pixels each class has; all classes weigh the same")
         return np.ones(len(names))
-    shares = pixels / pixels.sum()
+    return weights_of(pixels)
+
+
+def weights_of(pixels_K: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return 1 / √ of the classes' shares of these pixels, divided by their mean over the pixels."""
+    shares = pixels_K / pixels_K.sum()
     weights = 1 / np.sqrt(np.maximum(shares, _LEAST_SHARE))
     found: NDArray[np.float64] = weights / (shares * weights).sum()
     return found
+
+
+def scores(means_BV: NDArray[np.float64], weights_K: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how much a label of each cell teaches.
+
+    Args:
+        means_BV: of each cell: its share of pixels with data, then sums over these pixels of doubt,
+            disagreement and the K probabilities, all divided by the pixels of a whole cell.
+    """
+    found: NDArray[np.float64] = (means_BV[:, 1] + means_BV[:, 2]) * (means_BV[:, 3:] @ weights_K)
+    return found / np.maximum(means_BV[:, 0], 1e-9)
 
 
 def spots(
@@ -167,7 +183,7 @@ def _of_image(job: _ImageJob, weights_K: NDArray[np.float64], points: int, apart
     if job.sums_BV is None or job.info is None:
         return
     sums = job.sums_BV / job.side**2  # a smaller cell, or one with less data, teaches less
-    teaching_B = (sums[:, 1] + sums[:, 2]) * (sums[:, 3:] @ weights_K) / np.maximum(sums[:, 0], 1e-9)
+    teaching_B = scores(sums, weights_K)
     for cell in spread(teaching_B, job.cells()[1], points, apart / job.side):
         doubt, disagreement, *shares = (sums[cell, 1:] / max(sums[cell, 0], 1e-9)).tolist()
         likely = [

@@ -15,9 +15,12 @@ from numpy.typing import NDArray
 
 from datasets.commands.review import main
 from segmenter.base.errors import ConfigError, DatasetError, OutputError, SegmenterError
-from segmenter.extras.review import committee, held_out, page, teaching
-from segmenter.extras.review.findings import Finding, findings
+from segmenter.extras.review import committee, held_out, page, places, teaching
+from segmenter.extras.review.cells import LEVELS, Cells
+from segmenter.extras.review.findings import Finding, findings, wrong_KKL
+from segmenter.extras.review.held_out import Judged
 from segmenter.extras.review.request import ReviewRequest
+from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Dataset, Scene, Split
 from segmenter.inference.prediction import ExtraOutputs, Prediction
@@ -28,6 +31,7 @@ from tests.helpers.function_predictor import FunctionPredictor
 from tests.helpers.made_training import made, train
 
 K, RADIUS, SIDE = 4, 2, 16
+EDGES = (0.1, 0.5, 0.9, 0.98)
 STEP = 1000
 """Pixel value of a class, more for each."""
 Ids = NDArray[np.uint8]
@@ -116,14 +120,14 @@ def reviewed(judges: Any, classes: int = K, most: int = 200) -> list[Finding]:
 
 
 def told(found: list[Finding]) -> list[Any]:
-    return [(f.of.scene.name, f.window, f.label, f.likely, f.sure, f.wrong, f.share) for f in found]
+    return [(f.of.scene.name, f.cells, f.label, f.likely, f.wrong, f.share) for f in found]
 
 
 def test_spoiled_labels_come_first_in_any_windows_and_order(
     make_geotiff: Make, make_classes: Callable[..., ClassMap], truth: Ids, rng: np.random.Generator
 ) -> None:
     classes = make_classes(K)
-    label, places = spoiled(truth, rng)
+    label, wrong = spoiled(truth, rng)
     right = truth[::-1].copy()
     scenes = (
         scene_of(make_geotiff, "wrong", truth, label),
@@ -136,11 +140,11 @@ def test_spoiled_labels_come_first_in_any_windows_and_order(
         found = reviewed(held_out.judges_of([run], lambda _, dataset=dataset: dataset))
         told_of.append(told(found))
     assert told_of[0] == told_of[1] == told_of[2]
-    first = {(f.of.scene.name, f.window.row // SIDE, f.window.col // SIDE) for f in found[: len(places)]}
-    assert first == {("wrong", *place) for place in places}
+    first = {(f.of.scene.name, f.window.row // SIDE, f.window.col // SIDE) for f in found[: len(wrong)]}
+    assert first == {("wrong", *place) for place in wrong}
     swapped = next(f for f in found if (f.window.row, f.window.col) == (3 * SIDE, 4 * SIDE))
     assert (swapped.likely + 1) % K == swapped.label
-    assert all(found[len(places) - 1].sure > 2 * each.sure for each in found[len(places) :])
+    assert all(found[len(wrong) - 1].wrong > 2 * each.wrong for each in found[len(wrong) :])
 
 
 def test_ignored_pixels_and_nodata_count_nowhere(
@@ -155,11 +159,67 @@ def test_ignored_pixels_and_nodata_count_nowhere(
     dataset = Dataset("made", Path(), (scene,), classes)
     (one,) = held_out.judged(held_out.judges_of([run_of(classes)], lambda _: dataset), SIDE)
     counted = (label != 9) & (masks > 0)
-    assert one.sums.pixels_P.sum() == counted.sum()
-    by_cell = np.bincount(one.sums.cell_P, one.sums.pixels_P, one.cells.across * 13)
-    assert [int(n) for n in by_cell] == [
-        int(counted[one.cells.window(cell).slices()].sum()) for cell in range(len(by_cell))
+    assert one.counts.usual_KKL.sum() == counted.sum()
+    assert one.counts.labelled_B.tolist() == [
+        counted[one.cells.window(cell).slices()].sum() for cell in range(one.cells.down * one.cells.across)
     ]
+
+
+def test_the_probability_of_a_wrong_label_is_bayes_rule_over_all_pixels(rng: np.random.Generator) -> None:
+    size, side = Size(35, 50), 8
+    label = rng.integers(0, K, (35, 50), np.uint8)
+    label[rng.random(label.shape) < 0.1] = IGNORE
+    p = np.rint(rng.dirichlet(np.full(K, 0.3), label.shape) * 255).astype(np.uint8)
+    likely = p.argmax(axis=-1).astype(np.uint8)
+    cells = Cells(size, side, K)
+    for window in (Window(0, 0, 20, 33), Window(0, 33, 20, 17), Window(20, 0, 15, 50)):
+        here = window.slices()
+        cells.add(window, label[here], likely[here], p[here])
+    one: Any = SimpleNamespace(name="one")
+    judged = Judged(one, one, one, cells, cells.counts())
+    table = wrong_KKL([judged], K)
+    right, wrong = np.zeros((2, K, K, LEVELS))
+    expected = np.zeros(cells.down * cells.across)
+    against = [x.max() - x for x in p.reshape(-1, K) / 255]
+    levels = [[sum(value >= edge for edge in EDGES) for value in values] for values in against]
+    pixels = [(r, c) for r, c in np.ndindex(label.shape) if label[r, c] != IGNORE]
+    for r, c in pixels:
+        own, seen, level = label[r, c], likely[r, c], levels[r * 50 + c]
+        right[own, seen, level[own]] += 1
+        for other in range(K):
+            wrong[other, seen, level[other]] += r % 5 == c % 5 == 0 and other != own
+    right, wrong = (each / each.sum(axis=(1, 2), keepdims=True) for each in (right, wrong))
+    assert table == pytest.approx(0.01 * wrong / np.maximum(0.01 * wrong + 0.99 * right, 1e-12))
+    for r, c in pixels:
+        if (own := label[r, c]) != (seen := likely[r, c]):
+            expected[r // side * cells.across + c // side] += table[own, seen, levels[r * 50 + c][own]]
+    found = findings([judged], K, 1000)
+    assert sum(each.wrong for each in found) == pytest.approx(expected.sum())
+    costs = {each.cells[0]: each.wrong for each in found if len(each.cells) == 1}
+    assert costs
+    for window, cost in costs.items():
+        assert cost == pytest.approx(expected[window.row // side * cells.across + window.col // side])
+
+
+def test_a_wrong_field_is_one_finding_with_its_outline(
+    make_geotiff: Make, make_classes: Callable[..., ClassMap], truth: Ids
+) -> None:
+    shapely = pytest.importorskip("shapely")
+    label = truth.copy()
+    truth[48:80, 32:80] = label[48:80, 32:80] = 1
+    label[48:64, 32:80] = label[64:80, 48:64] = 2  # a T of cells
+    right = [scene_of(make_geotiff, f"right{n}", other := np.roll(truth, n), other) for n in range(3)]
+    scenes = (scene_of(make_geotiff, "wrong", truth, label), *right)
+    dataset = Dataset("made", Path(), scenes, make_classes(K))
+    first = reviewed(held_out.judges_of([run_of(dataset.classes)], lambda _: dataset))[0]
+    assert (first.label, first.likely, first.window) == (2, 1, Window(48, 32, 32, 48))
+    assert len(first.cells) == 4
+    crs = first.of.info.crs
+    shape = shapely.union_all([shapely.polygons(places._corners(first.place, c, crs)) for c in first.cells])
+    assert shape.geom_type == "Polygon"
+    assert shape.area == pytest.approx(len(first.cells) * SIDE**2 / 4)
+    line = page._frame(first, Window(40, 0, 80, 140))
+    assert line.sum() == 2 * (32 + 48) + 6 - 2, "its sides, outer and inner corners"
 
 
 def test_each_scene_is_judged_by_the_fold_that_did_not_learn_from_it(
