@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from segmenter.base.errors import DatasetError, counted
 from segmenter.evaluation.drawing import hex_colour
 from segmenter.grid.labels import MAX_CLASSES, Colour, own_colour
@@ -26,6 +28,8 @@ _RARE, _MOSTLY, _SURELY = 0.02, 0.5, 0.9
 image; and the share there from which it is whatever its pixels are."""
 _STRAY, _FEW_PIXELS, _MOST_STRAYS = 2e-5, 2000, 32
 """Share and pixels below which a value is noise, and the values that may be."""
+_LEAST_MIXED = 4
+"""Rare colours between two common ones from which labels are blurred, if no fewer than the common ones."""
 _SOFT_VALUES, _SOFT_NEAR, _SOFT_APART, _SOFT_SHARE = 16, 16, 64, 0.9
 """Grey masks: least values (2 in JPEGs), distance to one of two so far apart, share of pixels so near."""
 _HUES = "red orange yellow green green cyan cyan blue blue purple pink red"
@@ -49,7 +53,9 @@ def class_choices(values: LabelValues, legend: Legend, places: Places) -> list[C
     ignored = {value: why for value, why in whys.items() if why}
     codes = [value for value in looked_at if value not in ignored]
     noise = len(ignored) + sum(_is_noise(value, values) for value in codes)
-    if not codes or len(codes) > MAX_CLASSES or noise > _MOST_STRAYS:
+    mixed = _mixtures(values, codes)
+    blurred = mixed >= max(_LEAST_MIXED, len(values.common(_RARE)))
+    if not codes or len(codes) > MAX_CLASSES or noise > _MOST_STRAYS or blurred:
         raise DatasetError(
             f"labels: expected a value for each class, got {len(values.pixels)} {values.encoding} in "
             f"{counted(values.read, 'file')}, as after resampling or in JPEGs; save labels without loss"
@@ -85,6 +91,22 @@ def _is_noise(value: int, values: LabelValues) -> bool:
     far_more = [other for other, pixels in values.pixels.items() if pixels > 8 * values.pixels[value]]
     parts = [zip(as_colour(value), as_colour(other), strict=True) for other in far_more]
     return values.encoding == "colours" and any(max(abs(a - b) for a, b in each) <= 32 for each in parts)
+
+
+def _mixtures(values: LabelValues, codes: Sequence[int]) -> int:
+    """Return the number of rare colours that lie between two common ones, as edges do after resampling."""
+    common = np.array([as_colour(value) for value in values.common(_RARE)])
+    if values.encoding != "colours" or len(common) < 2:
+        return 0
+    one, other = (common[side] for side in np.triu_indices(len(common), 1))
+    along = other - one
+    mixed = 0
+    for value in codes:
+        apart = np.array(as_colour(value)) - one
+        part = (apart * along).sum(1) / (along**2).sum(1)
+        distance = np.abs(apart - part[:, None] * along).max(1)
+        mixed += values.share(value) < _RARE and bool(((distance <= 8) & (part > 0) & (part < 1)).any())
+    return mixed
 
 
 def _grey(value: int) -> bool:

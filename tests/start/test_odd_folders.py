@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 import shapely
@@ -120,6 +121,22 @@ def test_labels_of_endless_values_are_refused_before_all_are_read(
         made.save(tmp_path / f"gt/{i}.tif", endless if colours else elevations)
     with pytest.raises(DatasetError, match="in 1 file,"):
         look(tmp_path, tmp_path / "gt")
+
+
+def test_resampled_colours_are_refused_and_a_palette_with_a_rare_mixture_is_not(
+    tmp_path: Path, rng: Rng
+) -> None:
+    palette = {0: (255, 255, 255), 1: (0, 0, 255), 2: (255, 0, 0), 3: (0, 0, 0)}
+    for i in range(3):
+        sharp = made.painted(made.label([0, 1, 2, 3], shift=i), palette)
+        made.save(tmp_path / f"blurred/im/{i}.png", made.image(rng))
+        made.save(tmp_path / f"blurred/gt/{i}.png", cv2.GaussianBlur(sharp, (3, 3), 0))
+        sharp[:5, :5] = 128  # between black and white
+        made.save(tmp_path / f"sharp/im/{i}.png", made.image(rng))
+        made.save(tmp_path / f"sharp/gt/{i}.png", sharp)
+    with pytest.raises(DatasetError, match="without loss"):
+        look(tmp_path / "blurred")
+    assert len(made.planned(tmp_path / "sharp")[2].classes) in (4, 5)
 
 
 def test_labels_of_whole_numbers_as_floats_are_codes(tmp_path: Path, rng: Rng) -> None:

@@ -22,7 +22,7 @@ class EstimateRequest:
     report: Path | None = option(None, "write a page with the results", "HTML")
     keep: tuple[Path, ...] = option(
         (),
-        "map, folder of maps or run to note them in; again for others",
+        "map, folder of maps or run to note them in",
         "PATH",
         read=Path,
         again=True,

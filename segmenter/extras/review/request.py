@@ -14,7 +14,7 @@ class ReviewRequest:
     """Options of a review."""
 
     output: Path = option(Path("review"), "folder to write (default: review)", "FOLDER")
-    cell: int | None = option(None, "side of squares (default: 16; to label: 128)", "PX", read=positive(int))
+    cell: int | None = option(None, "side of squares (default: 16, to label 128)", "PX", read=positive(int))
     most: int = option(200, "findings (default: 200)", "N", read=positive(int))
     points: int = option(50, "places to label (default: 50)", "N", read=positive(int))
     apart: int = option(256, "between places (default: 256)", "PX", read=positive(int))
