@@ -103,6 +103,15 @@ def test_a_map_like_its_label_is_right_and_absent_classes_are_in_no_mean() -> No
     assert str(facts["objects"]["matched"]["water"]) == "1"
 
 
+def test_labels_without_a_boundary_say_nothing_of_the_maps() -> None:
+    truth = np.zeros((9, 15), np.uint8)
+    eroded = np.where(np.abs(np.arange(15) - 7) < 4, IGNORE, np.arange(15) > 7).astype(np.uint8)
+    truth[:] = eroded
+    ids = np.where(np.arange(15)[None] + np.zeros((9, 1)) > 12, 0, truth).astype(np.uint8)
+    facts = counted(truth, ids, NAMES, 2, 30).facts(Protocol(NAMES, "full", "test"))
+    assert set(facts["boundary"]["iou"].values()) == {facts["boundary"]["miou"]} == {None}
+
+
 def test_predict_scores_shapes_of_new_and_of_finished_maps(
     tmp_path: Path, make_geotiff: Callable[..., Path], call: Callable[..., int], capsys: Any
 ) -> None:
