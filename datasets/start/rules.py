@@ -131,7 +131,8 @@ def sampling(draft: Draft) -> Iterator[Choice]:
     """Plan every class into every step, rare ones in more tiles, counting small areas of the rarest as held.
 
     Quotas gain 3.3 points on Dubai and 1.2 on CamVid over one tile of each class, with the loss that is
-    chosen here (docs/benchmarks_public.md).
+    chosen here; beside rare-class sampling they win on CamVid, 4.1 points, and lose on Dubai, 1.9
+    (docs/benchmarks_public.md, studies/planned.md).
     """
     name, area = draft.dataset.classes.names[draft.rarest], draft.rare_area
     yield Choice("sampling.method", "plan", "every step holds every class; each tile is used")
