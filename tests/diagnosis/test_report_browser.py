@@ -180,7 +180,9 @@ def test_charts_follow_the_window(show: Callable[[str, int], dict[str, Any]], dr
         assert driver.execute_script("return document.documentElement.scrollWidth") <= width
 
 
-@pytest.mark.parametrize(("case", "width"), [("forty", WIDE), ("hostile", PHONE)])
+@pytest.mark.parametrize(
+    ("case", "width"), [pytest.param("forty", WIDE, marks=pytest.mark.slow), ("hostile", PHONE)]
+)
 def test_on_paper_no_chart_is_clipped(
     case: str, width: int, show: Callable[[str, int], dict[str, Any]], driver: Driver
 ) -> None:

@@ -154,6 +154,7 @@ def test_gradients_are_added_in_the_order_of_the_users(tensorflow: ModuleType) -
     assert np.array_equal(tape.gradient(y, x), expected)
 
 
+@pytest.mark.slow
 def test_the_demos_model_gives_the_same_bits_again(tensorflow: ModuleType) -> None:
     """At its size and with its loss; with Keras' BatchNorm, three of nine repetitions differed."""
     tf = tensorflow

@@ -122,6 +122,7 @@ def test_a_whole_model_moves_as_far_as_its_radius_and_with_its_stride(
     assert_geometry_is_what_moves(model, axis)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SQUEEZING)
 def test_squeeze_and_excitation_lets_a_pixel_move_every_output(name: str) -> None:
     """In the dark it has nothing to scale, so that there only what is near moves: the means do it."""

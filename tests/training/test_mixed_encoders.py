@@ -24,9 +24,8 @@ def trained(decoder: str, precision: str, replicas: int) -> tuple[Training, list
     return training, before, training.each(batches(2, SIDE))
 
 
-@pytest.mark.parametrize(
-    "decoder", [pytest.param(each, marks=[pytest.mark.slow] if each != "unet" else []) for each in DECODERS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("decoder", DECODERS)
 def test_a_mixed_step_is_that_of_32_bits_to_the_rounding(
     tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch, decoder: str
 ) -> None:

@@ -97,6 +97,7 @@ def recipe_with(**training: Any) -> Any:
     return SimpleNamespace(training=TrainingConfig(**training), distribution=DistributionConfig())
 
 
+@pytest.mark.slow
 def test_a_trial_compares_both_ways_and_changes_nothing(dropping: Training, stack: Any) -> None:
     from segmenter.training import xla_trial
 
