@@ -66,6 +66,31 @@ def _parser() -> ToolParser:
     add_options(check, ClusterOptions)
     check.set_defaults(run=_check)
 
+    _add_coverage(commands)
+
+    augmented = commands.add_parser(
+        "augmented", help="a picture of augmented training tiles and their labels"
+    )
+    _add_recipe(augmented)
+    augmented.add_argument("--output", type=Path, required=True, metavar="FILE.png", help="the PNG to write")
+    augmented.add_argument("--tiles", type=positive(int), default=4, metavar="N", help="rows (default: 4)")
+    augmented.add_argument(
+        "--draws", type=positive(int), default=3, metavar="N", help="of each tile (default: 3)"
+    )
+    augmented.set_defaults(run=_augmented)
+
+    pack = commands.add_parser(
+        "pack", help="decode all training scenes once, for the fastest reading; training then uses the packs"
+    )
+    _add_recipe(pack)
+    add_options(pack, ClusterOptions)
+    pack.set_defaults(run=_pack)
+
+    _add_files_commands(commands)
+    return parser
+
+
+def _add_coverage(commands: Any) -> None:
     coverage = commands.add_parser(
         "coverage", help="which classes batches hold, at random and as planned, and what limits it"
     )
@@ -93,27 +118,6 @@ def _parser() -> ToolParser:
     )
     add_options(coverage, ClusterOptions)
     coverage.set_defaults(run=_coverage)
-
-    augmented = commands.add_parser(
-        "augmented", help="a picture of augmented training tiles and their labels"
-    )
-    _add_recipe(augmented)
-    augmented.add_argument("--output", type=Path, required=True, metavar="FILE.png", help="the PNG to write")
-    augmented.add_argument("--tiles", type=positive(int), default=4, metavar="N", help="rows (default: 4)")
-    augmented.add_argument(
-        "--draws", type=positive(int), default=3, metavar="N", help="of each tile (default: 3)"
-    )
-    augmented.set_defaults(run=_augmented)
-
-    pack = commands.add_parser(
-        "pack", help="decode all training scenes once, for the fastest reading; training then uses the packs"
-    )
-    _add_recipe(pack)
-    add_options(pack, ClusterOptions)
-    pack.set_defaults(run=_pack)
-
-    _add_files_commands(commands)
-    return parser
 
 
 def _add_files_commands(commands: Any) -> None:
@@ -227,11 +231,12 @@ def _coverage(args: argparse.Namespace) -> int:
     say(table(diagnosis, everything=args.all))
     if not args.all:
         say("--all shows classes, other ways of sampling and what would help; --report draws it all")
-    facts = json.dumps(diagnosis.to_dict(), allow_nan=False)
-    if args.json == _STDOUT:
-        print(facts, file=args.answer, flush=True)
-    elif args.json:
-        write_whole(args.json, f"{facts}\n".encode())
+    if args.json:
+        facts = json.dumps(diagnosis.to_dict(), allow_nan=False)
+        if args.json == _STDOUT:
+            print(facts, file=args.answer, flush=True)
+        else:
+            write_whole(args.json, f"{facts}\n".encode())
     if args.report:
         from segmenter.diagnosis.report import html_report
 

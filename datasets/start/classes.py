@@ -53,7 +53,7 @@ def class_choices(values: LabelValues, legend: Legend, places: Places) -> list[C
     ignored = {value: why for value, why in whys.items() if why}
     codes = [value for value in looked_at if value not in ignored]
     noise = len(ignored) + sum(_is_noise(value, values) for value in codes)
-    mixed = _mixtures(values, codes)
+    mixed = _mixtures(values, [value for value in codes if entries[value] is None])
     blurred = mixed >= max(_LEAST_MIXED, len(values.common(_RARE)))
     if not codes or len(codes) > MAX_CLASSES or noise > _MOST_STRAYS or blurred:
         raise DatasetError(

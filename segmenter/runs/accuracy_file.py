@@ -19,7 +19,7 @@ _MOST_BYTES = 1 << 24
 
 
 class AccuracyFile(BaseModel):
-    """What is shown of accuracy.json, which has all figures.
+    """Shown part of accuracy.json, which has all figures.
 
     Attributes:
         weights: fingerprint of the weights that predicted (`checkpoints.fingerprint`).

@@ -139,6 +139,19 @@ def test_resampled_colours_are_refused_and_a_palette_with_a_rare_mixture_is_not(
     assert len(made.planned(tmp_path / "sharp")[2].classes) in (4, 5)
 
 
+def test_named_colours_are_classes_also_between_others(tmp_path: Path, rng: Rng) -> None:
+    for i in range(3):
+        sharp = made.painted(made.label([0, 1], shift=i), {0: (0, 0, 0), 1: (255, 0, 0)})
+        for k in range(4):
+            sharp[3 * k : 3 * k + 3, :3] = (51 * (k + 1), 0, 0)
+        made.save(tmp_path / f"im/{i}.png", made.image(rng))
+        made.save(tmp_path / f"gt/{i}.png", sharp)
+    names = ["land", "road", "roof", "field", "lake", "wood"]
+    lines = [f"#{51 * k:02x}0000 {name}" for k, name in enumerate(names)]
+    (tmp_path / "classes.txt").write_text("\n".join(lines))
+    assert [each.name for each in made.planned(tmp_path)[2].classes.classes] == names
+
+
 def test_labels_of_whole_numbers_as_floats_are_codes(tmp_path: Path, rng: Rng) -> None:
     for i in range(3):
         made.save(tmp_path / f"im/{i}.tif", made.image(rng, 5, dtype="float32"))

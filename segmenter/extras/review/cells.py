@@ -22,7 +22,7 @@ LEVELS = 5
 _LEVEL_OF_BYTE = np.searchsorted([26, 128, 230, 250], np.arange(256), side="right").astype(np.uint8)
 """Level of a contradiction × 255; its borders are 0.1, 0.5, 0.9, 0.98."""
 _SAMPLED = 5
-"""Of so many rows, and of so many columns, one is taken for the other labels that pixels might have."""
+"""Every fifth row and column is taken for the other labels that pixels might have."""
 Numbers = NDArray[np.int64]
 
 
