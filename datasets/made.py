@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from segmenter.base.addresses import is_address
 from segmenter.base.errors import DatasetError, SegmenterError, counted, grouped, plain
@@ -54,6 +54,11 @@ class MadeFilesError(DatasetError):
         first, *others = grouped(self.lines)
         more = f"; {len(others)} more such lines by `{invocation('datasets')} check`" if others else ""
         super().__init__(f"{first} ({len(faults)} of {scenes} scenes{more})")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the faults for JSON, as those of a `CheckReport`."""
+        lines = [{"kind": self._what, "scene": None, "text": line, "pixels": 0} for line in self.lines]
+        return {"clean": False, "findings": lines}
 
     def text(self, *, everything: bool = False) -> str:
         """Return a line for each fault, or only for the first ones."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from segmenter.base.errors import ConfigError
-from segmenter.base.options import option, positive
+from segmenter.base.options import OverwriteOptions, option, positive
 from segmenter.extras.accuracy.units import Unit
 
 Allocation = Literal["proportional", "equal", "neyman"]
@@ -15,26 +15,25 @@ Allocation = Literal["proportional", "equal", "neyman"]
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateRequest:
-    """Options of the estimates."""
+    """Labelled points, and options of the estimates."""
 
+    points: Path = option(
+        ..., "NAME.gpkg of `sample`, or a table with stratum,mapped,reference", "POINTS", positional=True
+    )
     areas: Path | None = option(None, "areas of the strata, as a table with stratum,area[,pixels]", "CSV")
     unit: Unit | None = option(None, "of the areas in CSV")
     report: Path | None = option(None, "write a page with the results", "HTML")
-    keep: tuple[Path, ...] = option(
-        (),
-        "map, folder of maps or run to note them in",
-        "PATH",
-        read=Path,
-        again=True,
-    )
+    keep: tuple[Path, ...] = option((), "map, folder of maps or run to note them in", "PATH", again=True)
     labels: Path | None = option(None, "labels that AcATaMa saved", "FILE")
     json: bool = option(False, "print all estimates as JSON")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleRequest:
-    """Options of the sample."""
+class SampleRequest(OverwriteOptions):
+    """Maps, and options of their sample."""
 
+    maps: tuple[Path, ...] = option(..., "GeoTIFFs, or folders of them", "MAP", positional=True, several=True)
+    output: Path = option(..., "NAME.gpkg", "FILE")
     points: int | None = option(None, "number of points (default: 600)", "N", read=positive(int))
     error: float | None = option(
         None, "as many points as give overall accuracy this standard error", "SHARE", read=positive(float)

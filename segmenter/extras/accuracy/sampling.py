@@ -35,18 +35,19 @@ _ORDER = 1 << 31
 """Key of the random order of points, other than those of maps."""
 
 
-def sample(given: Sequence[Path], output: Path, request: SampleRequest) -> list[str]:
+def sample(request: SampleRequest) -> list[str]:
     """Write the points of a sample of maps; return what to print.
 
     Raises:
         SegmenterError: a map cannot be read or lies over another, classes differ, or the request cannot be
             met. No file is left then.
     """
+    output = request.output
     if output.suffix != ".gpkg":
         raise SegmenterError(f"{output}: expected a name that ends in .gpkg, got {output.suffix!r}")
     check_writable(output)
     quiet_gdal()
-    frame = _frame(maps_in(given), request)
+    frame = _frame(maps_in(request.maps), request)
     tally, reservoirs = _pass(frame, request)
     present = np.flatnonzero(tally.pixels_H)
     if not len(present):

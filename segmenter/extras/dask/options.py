@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from segmenter.base.errors import ClusterError
 from segmenter.base.options import option
 
-_GROUP = "cluster"
+_option = partial(option, group="cluster")
 _SCHEMES = ("tcp", "tls", "inproc")
 """inproc: a cluster of threads in this process, for Python users."""
 
@@ -23,27 +22,13 @@ class ClusterOptions:
         ClusterError: options exclude each other, or one is missing.
     """
 
-    workers: int | None = option(
-        None,
-        "work in N processes of this machine (Dask; docs/machines.md)",
-        metavar="N",
-        group=_GROUP,
+    workers: int | None = _option(None, "work in N processes of this machine (Dask; docs/machines.md)", "N")
+    scheduler: str | None = _option(
+        None, "work by the workers of a running Dask scheduler, as tcp://host:8786", "ADDRESS"
     )
-    scheduler: str | None = option(
-        None,
-        "work by the workers of a running Dask scheduler, as tcp://host:8786",
-        metavar="ADDRESS",
-        group=_GROUP,
-    )
-    tls_ca: Path | None = option(
-        None, "certificate authority (PEM), for --scheduler tls://…", metavar="FILE", group=_GROUP
-    )
-    tls_cert: Path | None = option(
-        None, "certificate (PEM), for --scheduler tls://…", metavar="FILE", group=_GROUP
-    )
-    tls_key: Path | None = option(
-        None, "private key (PEM), for --scheduler tls://…", metavar="FILE", group=_GROUP
-    )
+    tls_ca: Path | None = _option(None, "certificate authority (PEM), for --scheduler tls://…", "FILE")
+    tls_cert: Path | None = _option(None, "certificate (PEM), for --scheduler tls://…", "FILE")
+    tls_key: Path | None = _option(None, "private key (PEM), for --scheduler tls://…", "FILE")
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.scheduler is not None:
@@ -91,14 +76,3 @@ def _check_address(address: str) -> None:
     if scheme in _SCHEMES and rest and (scheme == "inproc" or rest.rpartition(":")[2].isdigit()):
         return
     raise ClusterError(f"--scheduler: expected tcp://HOST:PORT or tls://HOST:PORT, got {address}")
-
-
-def taken_from(given: dict[str, Any] | argparse.Namespace) -> ClusterOptions | None:
-    """Remove the cluster options from the parsed arguments; return None if none is given.
-
-    Raises:
-        ClusterError: see `ClusterOptions`.
-    """
-    arguments = given if isinstance(given, dict) else vars(given)
-    values = {field.name: arguments.pop(field.name) for field in fields(ClusterOptions)}
-    return None if all(value is None for value in values.values()) else ClusterOptions(**values)

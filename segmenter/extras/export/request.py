@@ -21,7 +21,7 @@ class ExportRequest:
         ConfigError: values exclude each other or are invalid.
     """
 
-    run: Path
+    run: Path = option(..., "run directory that train.py wrote", "RUN", positional=True)
     format: Format = option(..., "the file's format")
     output: Path = option(..., "folder of the file", "DIR")
     profile: Profile = option(
@@ -35,7 +35,6 @@ class ExportRequest:
         (),
         "check on windows of these; without it, of the run's validation images",
         "FILE",
-        read=Path,
         several=True,
     )
     overwrite: bool = option(False, "replace what was exported before")

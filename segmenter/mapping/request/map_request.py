@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from segmenter.base.errors import ConfigError, DatasetError
-from segmenter.base.options import check_choices, option, whole_number
+from segmenter.base.options import check_choices, option
 from segmenter.inference.tta import parse_tta
 from segmenter.mapping.outputs.codes import parse_codes
 
@@ -163,10 +163,9 @@ class MapRequest(Computing):
         None,
         "map only this box, in the coordinates of the input's CRS; inputs beside it are left out",
         ("LEFT", "BOTTOM", "RIGHT", "TOP"),
-        read=float,
     )
     part: tuple[int, int, int, int] | None = option(
-        None, "map only these pixels", ("ROW", "COL", "HEIGHT", "WIDTH"), read=whole_number
+        None, "map only these pixels", ("ROW", "COL", "HEIGHT", "WIDTH")
     )
     bands: tuple[int, ...] | None = option(
         None, "bands of the inputs, not the run's", "1,2,3", read=_bands, spelt=_between_commas
@@ -207,7 +206,9 @@ class MapRequest(Computing):
         "GeoTIFFs; their maps are made in each call",
     )
     mosaic: bool = _computing(False, "inputs that adjoin are one raster: windows see over their edges")
-    labels: str | None = _scoring(None, "score the maps with these labels, as truth/{stem}.png", "PATTERN")
+    labels: str | None = _scoring(
+        None, "score the maps with these labels, as truth/{stem}.png", "PATTERN", path=True
+    )
     label_kind: LabelKind | None = _scoring(None, "what these labels are (those it trained on)")
     protocol: str | None = _scoring(None, "a published protocol: potsdam-6 or potsdam-5", "NAME")
     shapes: int | None = _scoring(
