@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from datasets.commands.train import main as train
 from segmenter.base import invocation
 from segmenter.base.errors import ConfigError, DeviceError
 from segmenter.base.invocation import TOOLS
-from segmenter.config.reading import load_recipe
+from segmenter.config.reading import load_recipe, recipe_from
 
 ROOT = Path(__file__).parents[1]
 NAMES = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
@@ -195,6 +196,13 @@ def test_a_beginning_of_an_option_and_what_follows_two_dashes_are_taken() -> Non
     parser.add_argument("--profile", action="store_true")
     assert parser.parse_args(["a.yaml", "--profil"]).profile
     assert parser.parse_args(["--", "--odd.tif"]).files == ["--odd.tif"]
+
+
+def test_a_resolved_recipe_can_be_had_as_json(capsys: Any) -> None:
+    recipe = ROOT / "configs" / "naic2020.yaml"
+    assert train([str(recipe), "--set", "training.epochs=3", "--print-config", "--json"]) == 0
+    told = recipe_from(json.loads(capsys.readouterr().out), "JSON")
+    assert told == load_recipe(recipe, ["training.epochs=3"])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -63,9 +64,9 @@ def root(tmp_path: Path, make_geotiff: Make, rng: np.random.Generator) -> Path:
     return tmp_path / "d"
 
 
-def _check(tmp_path: Path, asked: Recipe) -> int:
+def _check(tmp_path: Path, asked: Recipe, *more: str) -> int:
     (tmp_path / "r.yaml").write_text(describe_recipe(asked))
-    return main(["check", str(tmp_path / "r.yaml")])
+    return main(["check", str(tmp_path / "r.yaml"), *more])
 
 
 def test_check_index_and_tiles_see_the_bands_and_the_labels(
@@ -109,6 +110,10 @@ def test_a_label_for_each_image_is_placed_only_if_the_recipe_says_so(
     make_geotiff("d/labels/b.tif", np.full((20, 23), 10, np.uint8), crs=UTM, transform=far)
     with pytest.raises(MadeFilesError, match=r"b\.tif"):
         load_dataset(recipe(root, labels_by="georeference", **asked))
+    assert _check(tmp_path, recipe(root, labels_by="georeference", **asked), "--json") == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["clean"], told["unmet"], len(told["findings"])) == (False, [], 1)
+    assert "b.tif" in told["findings"][0]["text"]
 
 
 def test_unknown_values_and_images_without_a_label_are_named(
