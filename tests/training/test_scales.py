@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from segmenter.config.recipe import Recipe
+from segmenter.evaluation.bootstrap import Interval
 from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Dataset
 from segmenter.runs.score_files import scored
@@ -88,7 +89,7 @@ def test_a_training_scores_its_validation_by_scale(
     dataset: Dataset, tensorflow: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One epoch, strict: a step without a class would end it; both validation scenes' scores apart."""
-    monkeypatch.setattr("segmenter.evaluation.bootstrap.LEAST_SCENES", 2)
+    monkeypatch.setattr("segmenter.evaluation.bootstrap.LEAST", 2)
     from segmenter.devices.strategy import make_devices
     from segmenter.training.prepare import prepare_tiles
     from segmenter.training.start import start_training
@@ -112,7 +113,7 @@ def test_a_training_scores_its_validation_by_scale(
     assert (low, high) == pytest.approx(alone, abs=0.02), "two scenes: each end draws one of them twice"
     kept = scored(run / "scores.json")
     assert kept is not None
-    assert kept.interval == (low, high)
+    assert kept.scores.interval == Interval((low, high), 2)
     record = json.loads((run / "log.jsonl").read_text().splitlines()[0])
     assert record["promised"] == [0, 1, 2]
     assert record["short_steps"] == 0
