@@ -84,7 +84,7 @@ def line(count: int, side: int, reach: int, draws: int) -> str:
         holds = np.mean([low <= truth <= high for low, high in (one.bounds for one in found)])
         cells.append((holds, np.mean([high - low for low, high in (one.bounds for one in found)])))
     texts = [f"{100 * holds:.0f} % ({100 * width:.1f})" for holds, width in cells]
-    units = found[0].units if found[0].side else f"{count} scenes"
+    units = str(found[0]).partition("over ")[2].rstrip(")")
     return " | ".join(["", str(count), f"{side:,}", str(reach), *texts, units, ""]).strip()
 
 

@@ -18,9 +18,6 @@ _FINEST = 128
 _MOST, _MOST_BYTES = 256, 1 << 23
 """Bounds of a scene's blocks, and of their memory: of more than 63 classes, blocks are fewer."""
 
-Place = tuple[int, int]
-Piece = tuple[slice, slice]
-
 
 class Blocks:
     """Blocks of a part of a raster, from its top left corner; the last ones may be smaller.
@@ -37,7 +34,7 @@ class Blocks:
             self.side *= 2
         self.counts = np.zeros((*shape, classes, classes + 1), np.int64)
 
-    def pieces(self, window: Window) -> Iterator[tuple[Place, Piece]]:
+    def pieces(self, window: Window) -> Iterator[tuple[tuple[int, int], tuple[slice, slice]]]:
         """Yield the place of each block that a window of the raster meets, and its pixels in the window."""
         for row, rows in _cuts(window.row - self.part.row, window.height, self.side):
             for col, cols in _cuts(window.col - self.part.col, window.width, self.side):

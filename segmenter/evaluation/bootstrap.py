@@ -51,15 +51,15 @@ class Interval:
     side: int | None = None
 
     @property
-    def units(self) -> str:
-        """Number and kind of the units as text."""
-        return f"{self.count} scenes" if self.side is None else f"{self.count} blocks of {self.side:,} px"
+    def span(self) -> str:
+        """Bounds in percent; – if there are none."""
+        return "–" if self.bounds is None else " to ".join(f"{100 * bound:.2f}" for bound in self.bounds)
 
     def __str__(self) -> str:
+        units = f"{self.count} scenes" if self.side is None else f"{self.count} blocks of {self.side:,} px"
         if self.bounds is None:
-            return f"without an interval: {self.units} are labelled, {LEAST} needed"
-        low, high = self.bounds
-        return f"from {100 * low:.2f} to {100 * high:.2f} (95 %, bootstrap over {self.units})"
+            return f"without an interval: {units} are labelled, {LEAST} needed"
+        return f"from {self.span} (95 %, bootstrap over {units})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON; `from_dict` is the inverse."""
@@ -68,11 +68,7 @@ class Interval:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], scenes: int) -> Interval | None:
-        """Return the interval in a file of scores; None if it has none.
-
-        Args:
-            scenes: number of scenes, which an earlier version's interval was over.
-        """
+        """Return the interval in a file of scores, None if it has none; earlier ones are over `scenes`."""
         if INTERVAL[0] not in data:
             return None
         bounds, over = data[INTERVAL[0]], data.get(INTERVAL[1], {"scenes": scenes})
@@ -104,10 +100,7 @@ def miou_interval(scenes: Sequence[ConfusionMatrix], protocol: Protocol) -> Inte
     if len(blocks) < len(scenes):
         return None
     side, levels = max(each.side for each in blocks), list[Units]()
-    while True:
-        units = _units(np.concatenate([each.merged(side) for each in blocks]), counted)
-        if len(units) < LEAST:
-            break
+    while len(units := np.concatenate([_units(each.merged(side), counted) for each in blocks])) >= LEAST:
         levels.append(units)
         side *= 2
     if not levels:

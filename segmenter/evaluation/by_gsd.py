@@ -63,9 +63,8 @@ class GsdConfusions:
         forget_blocks(self.scenes)
         found = {}
         for title, (confusion, scenes) in zip(strata.titles, totals, strict=True):
-            rule = protocol(sorted(scenes))
-            interval = miou_interval([self.each[scene][1] for scene in scenes], rule)
-            found[title] = replace(confusion.scores(rule), interval=interval)
+            rule, each = protocol(sorted(scenes)), [self.each[scene][1] for scene in scenes]
+            found[title] = replace(confusion.scores(rule), interval=miou_interval(each, rule))
         return found
 
 
@@ -90,7 +89,9 @@ def gsd_table(scores: Mapping[str, Scores]) -> str:
             *(percent(getattr(each, key)) for key in FIGURES),
             str(len(each.protocol.scenes)),
             f"{each.pixels:,}",
+            "–" if each.interval is None else each.interval.span,
         )
         for title, each in scores.items()
     ]
-    return "\n".join(aligned(("metres a pixel", *FIGURES.values(), "scenes", "pixels"), rows, gap="   "))
+    head = ("metres a pixel", *FIGURES.values(), "scenes", "pixels", "mIoU, 95 %")
+    return "\n".join(aligned(head, rows, gap="   "))

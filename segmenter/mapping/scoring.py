@@ -207,9 +207,7 @@ def write_scores(outcome: Outcome, scoring: Scoring) -> str:
     confusions = [tallies.confusion for _, tallies in scenes.values()]
     forget_blocks(confusions)
     outcome.scores = scores = total.scores(protocol, confusions)
-    alone = {
-        name: tallies.scores(scoring.of([name]), [tallies.confusion]) for name, (_, tallies) in scenes.items()
-    }
+    alone = {name: each.scores(scoring.of([name]), [each.confusion]) for name, (_, each) in scenes.items()}
     per_scene = {name: _facts(scenes[name][0], own) for name, own in alone.items()}
     by_scale = _by_scale(scenes, scoring)
     score_file, figure = (scoring.call.request.output / name for name in SCORE_FILES)
@@ -259,6 +257,7 @@ def scene_table(scores: Mapping[str, Scores]) -> str:
     rows = []
     for name in names:
         cells = (percent(getattr(scores[name], key)) for key in FIGURES)
-        rows.append((plain(name), *cells, f"{scores[name].pixels:,}"))
-    lines = aligned(("scene", *FIGURES.values(), "pixels"), rows, gap="   ")
+        interval = scores[name].interval
+        rows.append((plain(name), *cells, f"{scores[name].pixels:,}", interval.span if interval else "–"))
+    lines = aligned(("scene", *FIGURES.values(), "pixels", "mIoU, 95 %"), rows, gap="   ")
     return "\n".join([*lines, *([more] if more else [])])
