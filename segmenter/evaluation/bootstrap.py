@@ -33,7 +33,7 @@ INTERVAL = ("miou_interval", "miou_interval_over")
 """Keys in files of scores: its bounds, and the units that it is over."""
 
 Units = NDArray[np.float64]
-"""(N, 3, K) right, true and predicted pixels of scenes or blocks."""
+"""(N, 2, K) pixels of scenes or blocks that are of a class in truth and map, and in either of them."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,8 @@ def _units(counts: NDArray[np.int64], counted: Sequence[int]) -> Units:
     """Return those with labelled pixels of (N, K, K + 1) counts, for the protocol's classes."""
     matrix = counts[:, counted][:, :, counted]
     truth = counts[:, counted, :-1].sum(axis=2)
-    units = np.stack([np.diagonal(matrix, axis1=1, axis2=2), truth, matrix.sum(axis=1)], axis=1)
+    both = np.diagonal(matrix, axis1=1, axis2=2)
+    units = np.stack([both, truth + matrix.sum(axis=1) - both], axis=1)
     return units[truth.any(axis=1)].astype(np.float64)  # sums of whole numbers are exact below 2^53
 
 
@@ -137,12 +138,9 @@ def _drawn(units: Units) -> NDArray[np.float64]:
     count, rng, found = len(units), np.random.default_rng(0), []
     for _ in range(_DRAWS // _AT_ONCE):
         draws = rng.multinomial(count, np.full(count, 1 / count), _AT_ONCE).astype(np.float64)
-        hits, truth, predicted = np.moveaxis(
-            (draws @ units.reshape(count, -1)).reshape(_AT_ONCE, 3, -1), 1, 0
-        )
-        union = truth + predicted - hits
-        iou = np.divide(hits, union, out=np.zeros(hits.shape), where=union > 0)
-        found.append(iou.sum(axis=1) / (union > 0).sum(axis=1))
+        both, either = np.moveaxis((draws @ units.reshape(count, -1)).reshape(_AT_ONCE, 2, -1), 1, 0)
+        iou = np.divide(both, either, out=np.zeros(both.shape), where=either > 0)
+        found.append(iou.sum(axis=1) / (either > 0).sum(axis=1))
     return np.concatenate(found)
 
 

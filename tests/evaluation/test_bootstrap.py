@@ -60,9 +60,9 @@ def test_it_holds_the_miou_and_narrows_with_the_scenes(scene: Callable[..., Conf
 
 def test_most_intervals_hold_the_miou_of_very_many_scenes(scene: Callable[..., ConfusionMatrix]) -> None:
     rng = np.random.default_rng(2)
-    truth = total([scene(sum(scenes(rng, 20_000)))]).miou
+    truth = total([scene(sum(scenes(rng, 10_000)))]).miou
     held = []
-    for _ in range(200):
+    for _ in range(100):
         low, high = bounds(miou_interval([scene(one) for one in scenes(rng, 40)], PROTOCOL))
         held.append(low <= truth <= high)
     assert np.mean(held) > 0.9
@@ -101,15 +101,16 @@ def counted(
     return confusion
 
 
-@pytest.mark.parametrize(("height", "width"), [(2401, 1777), (97, 203)])
+@pytest.mark.parametrize(("height", "width"), [(259, 11009), (97, 203)])
 def test_blocks_hold_the_pixels_of_their_square_whatever_the_windows(
     make_classes: Make, height: int, width: int
 ) -> None:
-    rng, part = np.random.default_rng(4), Window(37, 1001, 2401, 1777)
-    ids = rng.choice(np.array([0, 1, 2, 3, IGNORE], np.uint8), (2, part.height, part.width))
+    rng, part = np.random.default_rng(4), Window(37, 1001, 259, 11009)
+    ids = rng.integers(0, 5, (2, part.height, part.width), np.uint8)
+    ids[ids == 4] = IGNORE
     found = counted(make_classes(4), part, ids, height, width)
     assert found.blocks is not None
-    assert found.blocks.side == 256  # of 128 px, 19 × 14 would be more than 256
+    assert found.blocks.side == 256  # of 128 px, 3 × 87 would be more than 256
     np.testing.assert_array_equal(found.counts, found.blocks.counts.sum(axis=(0, 1)))
     for side in (found.blocks.side, 4 * found.blocks.side):
         expected = []
