@@ -114,7 +114,10 @@ def test_a_training_scores_its_validation_by_scale(
     kept = scored(run / "scores.json")
     assert kept is not None
     assert kept.scores.interval == Interval((low, high), 2)
-    record = json.loads((run / "log.jsonl").read_text().splitlines()[0])
+    log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    assert [line["miou_interval_over"] for line in log if "miou" in line] == [{"scenes": 2}]
+    assert "bootstrap over 2 scenes" in (run / "report.html").read_text()
+    record = log[0]
     assert record["promised"] == [0, 1, 2]
     assert record["short_steps"] == 0
     recorded = json.loads((run / "run.json").read_text())["metres_per_pixel"]
