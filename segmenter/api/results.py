@@ -60,7 +60,7 @@ class MapScores:
                 epoch=data.get("epoch"),
                 step=data.get("step"),
             )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise ScoreError(f"{path}: expected scores as the training writes them: {error!r}") from None
 
     def __repr__(self) -> str:
