@@ -15,6 +15,7 @@ import rasterio
 from numpy.typing import NDArray
 
 from datasets.check import check_dataset
+from segmenter.api.results import MapScores
 from segmenter.base.errors import RasterError
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.grid.scenes import Dataset, Scene
@@ -91,10 +92,41 @@ def test_many_scenes_give_miou_an_interval(make_geotiff: Make, call: Call, rng: 
             write_raster(Path(f"truth_{last}_{name}.png"), truth, RasterSpec(driver="PNG"))
         assert call(str(last), "--labels", f"truth_{last}_{{scene}}.png", output=f"maps{last}") == 0
         found.append(json.loads(Path(f"maps{last}/scores.json").read_text()))
-    assert "miou_interval" not in found[0]
+    said = capsys.readouterr().out
+    assert (found[0]["miou_interval"], found[0]["miou_interval_over"]) == (None, {"blocks": 9, "side": 128})
+    assert "mIoU without an interval: 9 blocks of 128 px" in said
+    assert found[1]["miou_interval_over"] == {"scenes": 10}
+    assert not any("miou_interval" in own for own in found[1]["per_scene"].values())
     low, high = found[1]["miou_interval"]
     assert low < found[1]["miou"] < high
-    assert f"mIoU from {100 * low:.2f} to {100 * high:.2f}" in capsys.readouterr().out
+    assert f"mIoU from {100 * low:.2f} to {100 * high:.2f} (95 %, bootstrap over 10 scenes)" in said
+
+
+def test_few_scenes_give_miou_an_interval_over_blocks(make_geotiff: Make, call: Call, rng: Any) -> None:
+    """The same from maps as they are made, in windows of two sizes, and from finished ones."""
+    for name, (height, width) in {"a": (515, 389), "b": (301, 203)}.items():
+        image = pixels(rng, height, width, 3)
+        wrong = np.kron(rng.random((height // 64 + 1, width // 64 + 1)) < 0.3, np.ones((64, 64), np.bool_))
+        make_geotiff(f"in/{name}.tif", image)
+        truth = np.where(wrong[:height, :width], 0, expected(image)).astype(np.uint8)
+        write_raster(Path(f"truth_{name}.png"), truth, RasterSpec(driver="PNG"))
+    found = []
+    for options in (("--window-size", 64), ("--window-size", 192, "--redo"), ()):
+        assert call("in", "--labels", "truth_{scene}.png", *options) == 0
+        found.append(json.loads(Path("maps/scores.json").read_text()))
+    assert found[0] == found[1] == found[2]
+    low, high = found[0]["miou_interval"]
+    assert low < found[0]["miou"] < high
+    assert found[0]["miou_interval_over"] == {"blocks": 20 + 6, "side": 128}
+    of_a, of_b = (found[0]["per_scene"][name] for name in "ab")
+    assert of_a["miou_interval_over"] == {"blocks": 20, "side": 128}
+    assert of_b["miou_interval"] is None
+    maps = MapScores.read(Path("maps/scores.json"))
+    assert maps.miou_interval == (low, high)
+    assert "over 26 blocks of 128 px" in repr(maps)
+    part = ("--part", 100, 50, 300, 300)
+    assert call("in/a.tif", "--labels", "truth_a.png", *part, output="part") == 0
+    assert json.loads(Path("part/scores.json").read_text())["miou_interval_over"]["blocks"] == 9
 
 
 def test_only_the_part_is_scored(make_geotiff: Make, call: Call, rng: Any) -> None:

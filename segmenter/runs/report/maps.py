@@ -39,6 +39,8 @@ def map_blocks(scores: Scores | None, accuracy: AccuracyFile | None) -> list[Blo
             Paragraph(plain(f"Against labels: {scores.protocol}, {number(scores.pixels)} pixels.")),
             _table(scores),
         ]
+    if scores is not None and scores.interval is not None:
+        blocks.append(Paragraph(f"mIoU {scores.interval}."))
     if scores is not None and scores.more:
         width = scores.more["boundary"]["within_pixels"]
         text = f"Boundary IoU is of pixels at most {width} px from another class; objects match at IoU > 0.5."
