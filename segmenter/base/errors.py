@@ -18,7 +18,10 @@ EXIT_INTERRUPTED = 130
 
 
 class SegmenterError(Exception):
-    """Root of all errors that the user can mend; its text is one clear line.
+    """Root of all errors that the user can mend; its text is one line, `where: expected E, got G; remedy`.
+
+    Its parts are attributes, None if left out: `where` (a file, setting or option), `expected` or `fault`
+    (what is wrong), `got`, `remedy`. A lone argument is the fault.
 
     >>> try:
     ...     run.predict(np.zeros((5, 5), np.uint16))
@@ -28,6 +31,24 @@ class SegmenterError(Exception):
     """
 
     exit_code = EXIT_WRONG_CALL
+
+    def __init__(
+        self,
+        where: object = ...,
+        fault: object = ...,
+        *,
+        expected: object = ...,
+        got: object = ...,
+        remedy: object = ...,
+    ) -> None:
+        if fault is ... is expected:
+            where, fault = fault, where
+        fields = (None if field is ... else f"{field}" for field in (where, fault, expected, got, remedy))
+        self.where, self.fault, self.expected, self.got, self.remedy = fields
+        wrong = self.fault if self.expected is None else f"expected {self.expected}"
+        text = ": ".join(part for part in (self.where, wrong) if part is not None)
+        text += "" if self.got is None else f", got {self.got}"
+        super().__init__(text if self.remedy is None else f"{text}; {self.remedy}")
 
     def __str__(self) -> str:
         return plain(super().__str__())

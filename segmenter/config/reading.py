@@ -39,7 +39,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """
     data = parse(read_text(path), str(path))
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}: expected a mapping of sections, got {type(data).__name__}")
+        raise ConfigError(path, expected="a mapping of sections", got=type(data).__name__)
     data.setdefault("name", _name_of(path))
     return _overridden(data, overrides, str(path))
 
@@ -97,7 +97,7 @@ def describe_recipe(recipe: Recipe) -> str:
 def _override(data: dict[str, Any], override: str) -> None:
     dotted, equals, value = override.partition("=")
     if not equals or not dotted:
-        raise ConfigError(f"--set {override}: expected section.key=value, as in training.global_batch=32")
+        raise ConfigError(f"--set {override}", expected="section.key=value, as in training.global_batch=32")
     *sections, key = dotted.split(".")
     node = data
     for section in sections:
@@ -105,7 +105,7 @@ def _override(data: dict[str, Any], override: str) -> None:
             node[section] = {}
         node = node[section]
         if not isinstance(node, dict):
-            raise ConfigError(f"--set {override}: {section} is a single setting, it has no {key}")
+            raise ConfigError(f"--set {override}", f"{section} is a single setting, it has no {key}")
     try:
         node[key] = parse(value, f"--set {override}")
     except ConfigError as error:

@@ -165,10 +165,10 @@ class Uploads(Finisher):
                     self._client.download_fileobj(self.place.bucket, key, file, ExtraArgs=payer())
                 uploaded = self._look(path.name)
                 if uploaded is None or file_facts(aside)["sha256"] != uploaded.sha256:
-                    raise RasterError(f"{self._where(path.name)}: is not what it was when it was uploaded")
+                    raise RasterError(self._where(path.name), "is not what it was when it was uploaded")
                 aside.replace(path)
             except OSError as error:
-                raise OutputError(f"{path}: cannot write it: {error.strerror}") from None
+                raise OutputError(path, f"cannot write it: {error.strerror}") from None
             finally:
                 aside.unlink(missing_ok=True)
 
@@ -244,7 +244,7 @@ class Uploads(Finisher):
         try:
             facts = (entry.outputs if entry is not None else {}).get(path.name) or file_facts(path)
         except OSError as error:
-            raise OutputError(f"{path}: cannot read it: {error.strerror}") from None
+            raise OutputError(path, f"cannot read it: {error.strerror}") from None
         marks = {"sha256": facts["sha256"], **({"made-of": made_of(entry)} if entry is not None else {})}
         before = self._look(path.name)
         if self._is_equal(before, facts, marks):
@@ -292,7 +292,7 @@ class Uploads(Finisher):
         try:
             for number, body in enumerate(parts, 1):
                 if self._stopped.is_set():
-                    raise OutputError(f"{what['Key']}: interrupted")  # nobody hears of it
+                    raise OutputError(what["Key"], "interrupted")  # nobody hears of it
                 answer = self._client.upload_part(**what, UploadId=upload, PartNumber=number, Body=body)
                 done.append({"PartNumber": number, **{k: answer[k] for k in _PART if k in answer}})
             self._client.complete_multipart_upload(
@@ -321,13 +321,13 @@ def _parts(path: Path, facts: Facts) -> Iterator[bytes]:
                 total.update(part)
                 after = file.read(size)
                 if not after and total.hexdigest() != facts["sha256"]:
-                    raise OutputError(f"{path}: has changed since it was finished; it is not uploaded")
+                    raise OutputError(path, "has changed since it was finished", remedy="it is not uploaded")
                 yield part
                 if not after:
                     return
                 part = after
     except OSError as error:
-        raise OutputError(f"{path}: cannot read it: {error.strerror}") from None
+        raise OutputError(path, f"cannot read it: {error.strerror}") from None
 
 
 def _most_bytes(style: MapStyle, job: MapJob) -> int:

@@ -72,7 +72,7 @@ class MadeRasters:
             path.unlink(missing_ok=True)
             changed = next(s for s, one, other in zip(sources, before, after, strict=True) if one != other)
             raise DatasetError(
-                f"{changed}: changed while it was read; wait until it is saved, and call again"
+                changed, "changed while it was read", remedy="wait until it is saved, and call again"
             )
         if not is_made:
             write_whole(none, b"")
@@ -111,8 +111,7 @@ class MadeRasters:
                 make_folder(self.folder)
             except OSError as error:
                 raise DatasetError(
-                    f"{self.folder}: cannot write there: {error.strerror}; name another folder in "
-                    "dataset.cache"
+                    self.folder, f"cannot write there: {error.strerror}; name another folder in dataset.cache"
                 ) from None
             remove_leftovers(self.folder)
             self._began = True

@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _sample(args: argparse.Namespace) -> int:
     if args.output.exists() and not args.overwrite:
-        raise SegmenterError(f"{args.output}: exists already; name another file, or add --overwrite")
+        raise SegmenterError(args.output, "exists already", remedy="name another file, or add --overwrite")
     request = taken(SampleRequest, vars(args))
     try:
         from segmenter.extras.accuracy.sampling import sample
@@ -94,10 +94,10 @@ def _labelled(path: Path, request: EstimateRequest) -> tuple[Any, str]:
         return read_labelled(path, areas, request.unit, request.labels)
     if request.labels is not None:
         raise SegmenterError(
-            f"--labels {request.labels}: is for points in a GeoPackage, got {path}; leave it out"
+            f"--labels {request.labels}", "is for points in a GeoPackage", got=path, remedy="leave it out"
         )
     if areas is None:
-        raise SegmenterError(f"{path}: the areas of its strata are missing; name them by --areas areas.csv")
+        raise SegmenterError(path, "the areas of its strata are missing; name them by --areas areas.csv")
     return sample_of(read_points(path), areas), request.unit or ""
 
 

@@ -140,7 +140,7 @@ class StyleFiles:
             yield
         except OSError as error:
             raise OutputError(
-                f"{self._job.output}: its style files cannot be written: {error.strerror}; is there space?"
+                self._job.output, f"its style files cannot be written: {error.strerror}; is there space?"
             ) from None
 
 

@@ -265,7 +265,7 @@ def _listener(address: str) -> socket.socket:
     try:
         return listen(address, 1024)
     except OSError as error:
-        raise DeviceError(f"chief ({address}): cannot listen there: {error.strerror or error}") from None
+        raise DeviceError(f"chief ({address})", f"cannot listen there: {error.strerror or error}") from None
 
 
 def check_port(title: str, address: str) -> None:
@@ -276,7 +276,7 @@ def check_port(title: str, address: str) -> None:
     try:
         socket.create_server(("", split(address)[1])).close()
     except OSError as error:
-        raise DeviceError(f"{title}: cannot listen there: {error.strerror or error}") from None
+        raise DeviceError(title, f"cannot listen there: {error.strerror or error}") from None
 
 
 def _keep_alive(connection: socket.socket) -> None:

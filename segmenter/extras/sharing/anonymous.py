@@ -76,7 +76,7 @@ def copy_without_paths(known: Known, names: Iterable[str], folder: Path) -> list
             times = source.stat()
             os.utime(target, ns=(times.st_atime_ns, times.st_mtime_ns))
         except OSError as error:
-            raise SegmenterError(f"{source}: cannot copy it: {error.strerror}; is the disk full?") from None
+            raise SegmenterError(source, f"cannot copy it: {error.strerror}; is the disk full?") from None
         copied.append(name)
     return copied
 

@@ -28,7 +28,7 @@ def _free_output(args: argparse.Namespace, name: str) -> Path:
     """
     output = args.run_dir / name if args.output is None else args.output
     if output.exists() and not args.overwrite:
-        raise SegmenterError(f"{output}: exists already; name another file, or add --overwrite")
+        raise SegmenterError(output, "exists already", remedy="name another file, or add --overwrite")
     return Path(output)
 
 
@@ -106,7 +106,7 @@ def _pack(args: argparse.Namespace) -> int:
     if output is None:
         output = Path(f"{load_run(args.run_dir).recipe.name}.run.zip")
     if output.exists() and not args.overwrite:
-        raise SegmenterError(f"{output}: exists already; name another file, or add --overwrite")
+        raise SegmenterError(output, "exists already", remedy="name another file, or add --overwrite")
     done = pack_run(
         args.run_dir,
         output,

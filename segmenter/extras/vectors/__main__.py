@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     quiet_gdal()
     maps = maps_in(args.maps)
     if args.output.exists() and not args.overwrite:
-        raise SegmenterError(f"{args.output}: exists already; name another file, or add --overwrite")
+        raise SegmenterError(args.output, "exists already", remedy="name another file, or add --overwrite")
     options = taken(PolygonOptions, vars(args))
     try:
         from segmenter.extras.vectors.vectorise import vectorise

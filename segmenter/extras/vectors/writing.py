@@ -53,9 +53,9 @@ def check_name(path: Path) -> None:
         SegmenterError: the ending is wrong, or the folder is missing.
     """
     if path.suffix not in ENDINGS:
-        raise SegmenterError(f"{path}: expected a name that ends in .gpkg or .parquet, got {path.suffix!r}")
+        raise SegmenterError(path, expected="a name that ends in .gpkg or .parquet", got=f"{path.suffix!r}")
     if not path.parent.is_dir():
-        raise SegmenterError(f"{path}: there is no folder {path.parent}; make it first")
+        raise SegmenterError(path, f"there is no folder {path.parent}", remedy="make it first")
 
 
 @contextlib.contextmanager
@@ -89,7 +89,7 @@ def file_aside(path: Path) -> Iterator[Path]:
             sync(aside)
             aside.replace(path)
     except OSError as error:
-        raise OutputError(f"{path}: cannot write it: {error.strerror or error}; is the disk full?") from None
+        raise OutputError(path, f"cannot write it: {error.strerror or error}; is the disk full?") from None
 
 
 @contextlib.contextmanager

@@ -124,7 +124,7 @@ class Journal:
             except FileNotFoundError:
                 raise
             except OSError as error:
-                raise SegmenterError(f"{self.path}: cannot read it: {error.strerror}") from None
+                raise SegmenterError(self.path, f"cannot read it: {error.strerror}") from None
             whole = data[: data.rfind(b"\n") + 1]  # the rest is being written, or never will be
             self._read_to += len(whole)
             for line in whole.splitlines():
@@ -202,7 +202,7 @@ class Journal:
             if new:
                 sync(self.path.parent)
         except OSError as error:
-            raise SegmenterError(f"{self.path}: cannot write it: {error.strerror}; is there space?") from None
+            raise SegmenterError(self.path, f"cannot write it: {error.strerror}; is there space?") from None
         return line
 
 
@@ -226,7 +226,7 @@ def input_facts(path: Path, header: Mapping[str, Any]) -> Facts:
             status = os.fstat(file.fileno())
             sample = sampled_digest(file, status.st_size, _PIECE_BYTES)
     except OSError as error:
-        raise SegmenterError(f"{path}: cannot read it: {error.strerror}") from None
+        raise SegmenterError(path, f"cannot read it: {error.strerror}") from None
     return {
         "file": path.name,
         "bytes": status.st_size,
@@ -242,7 +242,7 @@ def _remote_facts(path: RemotePath, header: Mapping[str, Any]) -> Facts:
     try:
         status = path.stat()
     except OSError as error:
-        raise SegmenterError(f"{path}: cannot read it: {error.strerror}") from None
+        raise SegmenterError(path, f"cannot read it: {error.strerror}") from None
     known = status.st_mtime_ns > 0
     state = {"bytes": status.st_size, "mtime_ns": status.st_mtime_ns} if known else {}
     address = str(path) if known else path.address

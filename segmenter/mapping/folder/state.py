@@ -77,7 +77,7 @@ class OutputLocks:
                 else:
                     advice = "; is there permission to write?" if error.errno in _NO_PERMISSION else ""
                     why = f"cannot be written: {error.strerror}{advice}"
-                raise RasterError(f"{output}: {why}") from None
+                raise RasterError(output, why) from None
 
     def give_back(self) -> None:
         """Release the locks, if taken."""
@@ -241,7 +241,7 @@ class FolderState:
         try:
             facts = {path.name: file_facts(path) for path in job.files}
         except OSError as error:
-            raise RasterError(f"{job.output}: cannot be read back: {error.strerror}") from None
+            raise RasterError(job.output, f"cannot be read back: {error.strerror}") from None
         entry = replace(self._entry(job), outputs=facts)
         before = self.journal.find(job.name)
         entry = entry if before is None else self._with_rest(entry, before)

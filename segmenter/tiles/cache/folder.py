@@ -119,7 +119,7 @@ class CacheFolder:
                 self.path.mkdir(parents=True, exist_ok=True)
                 file = stack.enter_context(self._lock_file.open("a"))
             except OSError as error:
-                raise DatasetError(f"{self.path}: cannot write there: {error.strerror}") from None
+                raise DatasetError(self.path, f"cannot write there: {error.strerror}") from None
             with contextlib.suppress(OSError):  # a file system without locks: nobody sweeps there
                 fcntl.flock(file, fcntl.LOCK_SH)
             yield
