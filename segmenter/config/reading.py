@@ -68,7 +68,8 @@ def recipe_from(data: dict[str, Any], where: str) -> Recipe:
     except ValidationError as error:
         mistakes = [_explain(e, where) for e in error.errors()]
         more = f"; and {len(mistakes) - _SHOWN} more" if len(mistakes) > _SHOWN else ""
-        raise ConfigError("; ".join(mistakes[:_SHOWN]) + more) from None
+        several = ConfigError("; ".join(map(str, mistakes[:_SHOWN])) + more)
+        raise (several if len(mistakes) > 1 else mistakes[0]) from None
 
 
 def dump_recipe(recipe: Recipe) -> str:
@@ -112,7 +113,7 @@ def _override(data: dict[str, Any], override: str) -> None:
         raise ConfigError(f"{error}; a text with signs is quoted twice: --set '{dotted}=\"…\"'") from None
 
 
-def _explain(error: ErrorDetails, where: str) -> str:
+def _explain(error: ErrorDetails, where: str) -> ConfigError:
     # The tag of a union (`dataset.folder.root`) is no part of what the user wrote.
     full = [shortened(str(part)) for part in error["loc"]]
     tags = (*_KINDS, *_ONE_OF, *(_WORDS if "metres_per_pixel" in full else ()))
@@ -126,21 +127,25 @@ def _explain(error: ErrorDetails, where: str) -> str:
         known = (
             f"did you mean {near[0]}?" if near else f"known here: {', '.join(keys) or 'see --print-config'}"
         )
-        return f"{where}: {dotted}: unknown key; {known}"
+        return ConfigError(f"{where}: {dotted}", "unknown key", remedy=known)
     if error["type"] == "missing":
-        return f"{where}: {dotted}: expected a value, got none"
+        return ConfigError(f"{where}: {dotted}", expected="a value", got="none")
     if error["type"].startswith("union_tag"):
         kind = error.get("ctx", {}).get("tag", "none")
         kinds = ", ".join(MODEL_KINDS if dotted == "model" else DATASET_KINDS)
-        return f"{where}: {dotted}.kind: expected {kinds}, got {shortened(str(kind))}"
+        return ConfigError(f"{where}: {dotted}.kind", expected=kinds, got=shortened(str(kind)))
     message = error["msg"].replace("Input should be", "expected").partition(", unable to")[0]
     message = re.sub("valid dictionary or instance of .*", "mapping of settings", message)
     message = message.replace("valid tuple", "list")
     unit = unit_of(section, location[-1]) if location else ""
-    of_unit = f" ({unit})" if unit else ""
+    message = f"{message[:1].lower()}{message[1:]}" + (f" ({unit})" if unit else "")
     # A whole section as the culprit would bury the message.
-    given = "" if "got" in message or _is_long(error["input"]) else f", got {shortened(repr(error['input']))}"
-    return f"{where}: {dotted}: {message[:1].lower()}{message[1:]}{of_unit}{given}"
+    given = "" if "got" in message or _is_long(error["input"]) else shortened(repr(error["input"]))
+    wrong, _, got = message.partition(", got ")
+    fault = (
+        {"expected": wrong.removeprefix("expected ")} if wrong.startswith("expected ") else {"fault": wrong}
+    )
+    return ConfigError(f"{where}: {dotted}", **fault, got=got or given or ...)
 
 
 def _is_long(value: Any) -> bool:
