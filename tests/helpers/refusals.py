@@ -15,7 +15,7 @@ from segmenter.base.errors import SegmenterError
 def refused(
     kind: type[SegmenterError] | tuple[type[SegmenterError], ...], **fields: object
 ) -> Iterator[pytest.ExceptionInfo[Any]]:
-    """Expect an error: `refused(RasterError, where="a.tif", got=4)`; a text is part of its field, a value all."""
+    """Expect an error: `refused(RasterError, where="a.tif", got=4)`; a text is part of it, a value all."""
     with pytest.raises(kind) as raised:
         yield raised
     for name, part in fields.items():
