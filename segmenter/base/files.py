@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from segmenter.base.errors import OutputError, SegmenterError
+from segmenter.base.errors import OutputError, SegmenterError, failing
 from segmenter.base.locks import FileLock
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -114,7 +114,7 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
         kind = OutputError if error.errno in _FULL else SegmenterError
-        raise kind(f"{path}: cannot write there: {error.strerror}") from None
+        raise kind(path, f"cannot write there: {error.strerror}") from None
     aside = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -139,11 +139,9 @@ def folder_aside(path: Path) -> Iterator[Path]:
         SegmenterError: the folder cannot be made.
     """
     remove_killed(path)
-    try:
+    with failing(SegmenterError, path.parent, "cannot write there"):
         folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
         handle = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise SegmenterError(path.parent, f"cannot write there: {error.strerror}") from None
     try:
         _hold(handle)
         yield folder

@@ -120,20 +120,20 @@ def _explain(error: ErrorDetails, where: str) -> ConfigError:
     location = [p for p in full if p not in tags and not p.startswith(("function-", "tuple[", "literal["))]
     # An impossible combination names its own path; its location is only the section that checks it.
     dotted = error["type"] if "." in error["type"] else ".".join(location) or "recipe"
-    section = _section(full[:-1])
+    place, section = f"{where}: {dotted}", _section(full[:-1])
     if error["type"] == "extra_forbidden":
         keys = list(getattr(section, "model_fields", ()))
         near = get_close_matches(location[-1], keys, 1)
         known = (
             f"did you mean {near[0]}?" if near else f"known here: {', '.join(keys) or 'see --print-config'}"
         )
-        return ConfigError(f"{where}: {dotted}", "unknown key", remedy=known)
+        return ConfigError(place, "unknown key", remedy=known)
     if error["type"] == "missing":
-        return ConfigError(f"{where}: {dotted}", expected="a value", got="none")
+        return ConfigError(place, expected="a value", got="none")
     if error["type"].startswith("union_tag"):
         kind = error.get("ctx", {}).get("tag", "none")
         kinds = ", ".join(MODEL_KINDS if dotted == "model" else DATASET_KINDS)
-        return ConfigError(f"{where}: {dotted}.kind", expected=kinds, got=shortened(str(kind)))
+        return ConfigError(f"{place}.kind", expected=kinds, got=shortened(str(kind)))
     message = error["msg"].replace("Input should be", "expected").partition(", unable to")[0]
     message = re.sub("valid dictionary or instance of .*", "mapping of settings", message)
     message = message.replace("valid tuple", "list")
@@ -145,7 +145,7 @@ def _explain(error: ErrorDetails, where: str) -> ConfigError:
     fault = (
         {"expected": wrong.removeprefix("expected ")} if wrong.startswith("expected ") else {"fault": wrong}
     )
-    return ConfigError(f"{where}: {dotted}", **fault, got=got or given or ...)
+    return ConfigError(place, **fault, got=got or given or ...)
 
 
 def _is_long(value: Any) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import DatasetError
+from segmenter.base.errors import DatasetError, failing
 from segmenter.base.files import make_folder, write_whole
 from segmenter.base.sealed import digest
 from segmenter.grid.geometry import Size, Window
@@ -107,12 +107,10 @@ class MadeRasters:
         with self._lock:
             if self._began:
                 return
-            try:
+            with failing(
+                DatasetError, self.folder, "cannot write there", "name another folder in dataset.cache"
+            ):
                 make_folder(self.folder)
-            except OSError as error:
-                raise DatasetError(
-                    self.folder, f"cannot write there: {error.strerror}; name another folder in dataset.cache"
-                ) from None
             remove_leftovers(self.folder)
             self._began = True
 

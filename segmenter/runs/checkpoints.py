@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import CheckpointError, DamagedCheckpointError, shortened
+from segmenter.base.errors import CheckpointError, DamagedCheckpointError, failing, shortened
 from segmenter.base.files import check_stored, make_folder, write_whole
 from segmenter.base.sealed import other_format
 
@@ -57,10 +57,8 @@ def make_run_folder(folder: Path) -> None:
     Raises:
         CheckpointError: the folder cannot be made.
     """
-    try:
+    with failing(CheckpointError, folder, "cannot make the folder"):
         make_folder(folder)
-    except OSError as error:
-        raise CheckpointError(folder, f"cannot make the folder: {error.strerror}") from None
 
 
 def has_checkpoint(run: Path) -> bool:

@@ -33,7 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic.dataclasses import dataclass as checked_dataclass
 from pydantic_core import PydanticCustomError
 
-from segmenter.base.errors import CheckpointError, DamagedCheckpointError, LabelError
+from segmenter.base.errors import CheckpointError, DamagedCheckpointError, LabelError, failing
 from segmenter.base.files import read_regular, write_whole
 from segmenter.base.invocation import invocation
 from segmenter.base.sealed import json_object, other_format, sealed, unsealed_text
@@ -257,11 +257,8 @@ class Run:
         """
         total = hashlib.sha256(self.recipe.model.model_dump_json().encode())
         for path in (self.path / "run.json", self.weights_file()):
-            try:
-                with path.open("rb") as file:
-                    total.update(hashlib.file_digest(file, "sha256").digest())
-            except OSError as error:
-                raise CheckpointError(path, f"cannot read it: {error.strerror}") from None
+            with failing(CheckpointError, path, "cannot read it"), path.open("rb") as file:
+                total.update(hashlib.file_digest(file, "sha256").digest())
         if (calibration := self.calibration()) is not None:
             total.update(repr(calibration).encode())
         return total.hexdigest()

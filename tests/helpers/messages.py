@@ -22,9 +22,15 @@ def messages() -> list[str]:
     """`DatasetError: {path}: expected …`, sorted; calls whose text is a variable are left out."""
     classes = _classes()
     calls = (node for tree in _TREES.values() for node in ast.walk(tree) if isinstance(node, ast.Call))
-    named = ((call, getattr(call.func, "id", None)) for call in calls)
+    named = [(call, getattr(call.func, "id", None)) for call in calls]
     found = {f"{name}: {text}" for call, name in named if name in classes if (text := _text(call))}
-    return sorted(found)
+    return sorted(found | {_failing(call) for call, name in named if name == "failing"})
+
+
+def _failing(call: ast.Call) -> str:
+    """The line of `with failing(kind, where, fault, remedy)`, which adds what the system says."""
+    kind, where, fault, *remedy = map(_filled, call.args)
+    return "; ".join([f"{kind.strip('{}')}: {where}: {fault}: {{error.strerror or error}}", *remedy])
 
 
 def _classes() -> set[str]:
@@ -40,7 +46,8 @@ def _classes() -> set[str]:
 def _text(call: ast.Call) -> str:
     """The text as `SegmenterError` makes it of its fields; empty where a variable holds all of it."""
     texts = (ast.Constant, ast.JoinedStr, ast.BinOp)
-    if not call.keywords and len(call.args) == 1 and not isinstance(call.args[0], texts):
+    alone = not call.keywords and len(call.args) == 1 and not isinstance(call.args[0], texts)
+    if alone or any(each.arg is None for each in call.keywords):
         return ""
     fields = {str(each.arg): _filled(each.value) for each in call.keywords}
     wrong = [f"expected {fields['expected']}"] if "expected" in fields else []

@@ -26,7 +26,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from segmenter.base.errors import CheckpointError, OutputError, SegmenterError, shortened
+from segmenter.base.errors import CheckpointError, OutputError, SegmenterError, failing, shortened
 from segmenter.base.files import (
     check_stored,
     folder_aside,
@@ -375,15 +375,13 @@ def _folder_name(manifest: Manifest, file: Path) -> str:
 def _check_free(folder: Path) -> None:
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         raise SegmenterError(folder, "exists already", remedy="name another folder with --output")
-    try:
+    with failing(SegmenterError, folder, "cannot write there"):
         make_folder(folder.absolute().parent)
-    except OSError as error:
-        raise SegmenterError(folder, f"cannot write there: {error.strerror}") from None
 
 
 def _extract(archive: zipfile.ZipFile, name: str, folder: Path, expected: str | None, file: Path) -> None:
     target, digest = folder / name, hashlib.sha256()
-    try:
+    with failing(OutputError, file, f"cannot write {name} below {folder.parent.parent}", "is the disk full?"):
         target.parent.mkdir(exist_ok=True)
         with target.open("xb") as written:
             for piece in _pieces(archive, name, file):
@@ -391,11 +389,6 @@ def _extract(archive: zipfile.ZipFile, name: str, folder: Path, expected: str | 
                 written.write(piece)
             written.flush()
             os.fsync(written.fileno())
-    except OSError as error:
-        below = folder.parent.parent
-        raise OutputError(
-            file, f"cannot write {name} below {below}: {error.strerror}", remedy="is the disk full?"
-        ) from None
     if expected is not None and digest.hexdigest() != expected:
         raise CheckpointError(file, f"{name} in it is damaged: its SHA-256 is another")
 
@@ -422,11 +415,9 @@ def _check_run(folder: Path, manifest: Manifest, file: Path) -> None:
 
 
 def _give_name(inner: Path, folder: Path) -> None:
-    try:
+    with failing(SegmenterError, folder, "cannot write there"):
         for below in (inner / "checkpoints", inner):
             if below.is_dir():
                 sync(below)
         os.rename(inner, real(folder))  # on an empty folder, too
         sync(real(folder).parent)
-    except OSError as error:
-        raise SegmenterError(folder, f"cannot write there: {error.strerror}") from None

@@ -22,7 +22,7 @@ import pyarrow as pa
 import shapely
 from numpy.typing import NDArray
 
-from segmenter.base.errors import DatasetError, shortened
+from segmenter.base.errors import DatasetError, failing, shortened
 from segmenter.base.finding import VECTOR_ENDINGS
 from segmenter.extras.vectors import geoparquet
 from segmenter.extras.vectors.geoparquet import Header
@@ -344,11 +344,8 @@ def check_kind(path: Path) -> None:
     ending = path.suffix.lower()
     if ending not in VECTOR_ENDINGS:
         raise DatasetError(path, expected=f"a file of polygons ({', '.join(VECTOR_ENDINGS)})")
-    try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD)
-    except OSError as error:
-        raise DatasetError(path, f"cannot open it: {error.strerror}") from None
+    with failing(DatasetError, path, "cannot open it"), path.open("rb") as file:
+        head = file.read(_HEAD)
     if ending == ".geojson":
         right = head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")
     else:

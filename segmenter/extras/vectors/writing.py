@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from segmenter.base.errors import OutputError, SegmenterError
+from segmenter.base.errors import OutputError, SegmenterError, failing
 from segmenter.base.files import folder_aside, sync
 from segmenter.extras.vectors.library import pyogrio
 
@@ -82,14 +82,11 @@ def file_aside(path: Path) -> Iterator[Path]:
     Raises:
         SegmenterError: the folder is not writable (OutputError: the file is not).
     """
-    try:
-        with folder_aside(path) as folder:
-            aside = folder / path.name
-            yield aside
-            sync(aside)
-            aside.replace(path)
-    except OSError as error:
-        raise OutputError(path, f"cannot write it: {error.strerror or error}; is the disk full?") from None
+    with failing(OutputError, path, "cannot write it", "is the disk full?"), folder_aside(path) as folder:
+        aside = folder / path.name
+        yield aside
+        sync(aside)
+        aside.replace(path)
 
 
 @contextlib.contextmanager

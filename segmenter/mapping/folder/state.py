@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from segmenter.base.errors import RasterError, SegmenterError, plain
+from segmenter.base.errors import RasterError, SegmenterError, failing, plain
 from segmenter.base.files import no_locks
 from segmenter.base.locks import FileLock
 from segmenter.base.sealed import digest
@@ -238,10 +238,8 @@ class FolderState:
         Raises:
             SegmenterError: the journal cannot be written.
         """
-        try:
+        with failing(RasterError, job.output, "cannot be read back"):
             facts = {path.name: file_facts(path) for path in job.files}
-        except OSError as error:
-            raise RasterError(job.output, f"cannot be read back: {error.strerror}") from None
         entry = replace(self._entry(job), outputs=facts)
         before = self.journal.find(job.name)
         entry = entry if before is None else self._with_rest(entry, before)

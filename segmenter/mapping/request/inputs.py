@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from segmenter.base.addresses import is_address
-from segmenter.base.errors import DatasetError
+from segmenter.base.errors import DatasetError, failing
 from segmenter.base.files import real
 from segmenter.base.finding import matches, walk_once
 from segmenter.grid.scenes import Layout
@@ -168,13 +168,9 @@ def _is_image(name: str, *, named: bool) -> bool:
     return not path.name.startswith(".") and (named or path.suffix.lower() in EXTENSIONS)
 
 
-@contextlib.contextmanager
-def readable(what: str | Path) -> Iterator[None]:
+def readable(what: str | Path) -> contextlib.AbstractContextManager[None]:
     """Convert a system error about an unreadable folder or invalid name to one line."""
-    try:
-        yield
-    except OSError as error:
-        raise DatasetError(what, f"cannot look for files there: {error.strerror}") from None
+    return failing(DatasetError, what, "cannot look for files there")
 
 
 def _matches(text: str) -> list[Path]:
