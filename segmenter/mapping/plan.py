@@ -89,7 +89,7 @@ def join(inputs: Inputs, jobs: Sequence[MapJob], failures: Sequence[SegmenterErr
         DatasetError: an input failed, which would leave a hole.
     """
     if failures:
-        raise DatasetError("--mosaic", expected="inputs that can all be read", remedy=failures[0])
+        raise DatasetError("--mosaic", expected=f"inputs that can all be read; {failures[0]}")
     mosaic = Mosaic(inputs.files, jobs[0].request.open)
     for job in jobs:
         job.mosaic = mosaic

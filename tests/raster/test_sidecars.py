@@ -81,7 +81,7 @@ def test_so_is_one_whose_overviews_or_mask_name_further_ones(image: Path, secret
     if len(beside) > 4:
         shutil.copy(secret, image.with_name(image.name + beside[:4]))
     kept.with_name(kept.name + ".aux.xml").write_text(naming(secret))
-    with refused(RasterError, where=f"a.tif{beside}", fault="its overviews"):
+    with refused(RasterError, fault=f"a.tif{beside}: names"):
         thinned(image)
 
 
@@ -201,7 +201,7 @@ def test_a_pipe_or_device_beside_an_image_is_refused(image: Path, secret: Path, 
     beside = image.with_name(name)
     for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
         make(beside)
-        with refused(RasterError, where="a.tif", expected=f"as {name}, it"):
+        with refused(RasterError, fault=f"as {name}, it"):
             open_raster(image)
         beside.unlink()
 

@@ -67,7 +67,7 @@ def test_another_plan_is_refused(tmp_path: Path, other: Plan) -> None:
     path = save(tmp_path, 6)
     checkpoint = checkpoint_to_resume(tmp_path)
     checkpoint.check_plan(plan_of().fingerprint, 4)
-    with refused(CheckpointError, where=str(path), fault="epoch 2 "):
+    with refused(CheckpointError, fault=f"{path}: epoch 2 "):
         checkpoint.check_plan(other.fingerprint, other.steps)
 
 

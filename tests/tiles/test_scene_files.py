@@ -92,7 +92,7 @@ def test_a_run_does_not_go_on_with_other_images_under_the_same_labels(
     for scene in scenes:
         invert(data / "images" / f"{scene}.tif")
     checkpoint: Any = None  # is not looked at any more
-    with refused(CheckpointError, where=str(run.path), fault=said):
+    with refused(CheckpointError, fault=said):
         check_same_plan(run, prepared(data), 1, checkpoint)
 
 

@@ -75,7 +75,7 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o100644 << 16
 _DAMAGE = (ValueError, EOFError, KeyError, RuntimeError, OverflowError, struct.error, zipfile.BadZipFile)
 """Errors of `zipfile` on damaged files, besides OSError."""
-_WHAT = f"expected a run that `{invocation('runs')} pack` wrote"
+_WHAT = f"a run that `{invocation('runs')} pack` wrote"
 Content = Path | bytes
 
 
@@ -301,17 +301,17 @@ def _opened(file: Path) -> Iterator[zipfile.ZipFile]:
     """Open an archive; refuse unknown names, and content that could exceed the archive's size."""
     with _refusing_damage(file):
         if not stat.S_ISREG(file.stat().st_mode):
-            raise CheckpointError(file, _WHAT, got="a folder, a pipe or a device")
+            raise CheckpointError(file, expected=_WHAT, got="a folder, a pipe or a device")
         archive = zipfile.ZipFile(file)
     with archive:
         names = archive.namelist()
         if missing := [name for name in _NEEDED if name not in names]:
-            raise CheckpointError(file, _WHAT, remedy=f"it holds no {missing[0]}")
+            raise CheckpointError(file, expected=f"{_WHAT}; it holds no {missing[0]}")
         with _refusing_damage(file):
             check_stored(archive, file.stat().st_size)
         allowed = {SUMS, MANIFEST, BEST, CARD, STAC, *RUN_FILES}
         if other := [name for name in names if name not in allowed and not _STEP.fullmatch(name)]:
-            raise CheckpointError(file, _WHAT, remedy=f"it holds {shortened(other[0])!a}, which none has")
+            raise CheckpointError(file, expected=f"{_WHAT}; it holds {shortened(other[0])!a}, which none has")
         yield archive
 
 
@@ -322,7 +322,9 @@ def _refusing_damage(file: Path) -> Iterator[None]:
         yield
     except _DAMAGE as error:
         what = shortened(" ".join(str(error).split())) or type(error).__name__
-        raise CheckpointError(file, f"{_WHAT}; it is damaged, cut short or another file ({what})") from None
+        raise CheckpointError(
+            file, expected=f"{_WHAT}; it is damaged, cut short or another file ({what})"
+        ) from None
     except OSError as error:
         raise CheckpointError(file, f"cannot read it: {error.strerror or error}") from None
 
@@ -335,14 +337,14 @@ def _text(archive: zipfile.ZipFile, name: str, file: Path) -> bytes:
 def _manifest(archive: zipfile.ZipFile, file: Path) -> Manifest:
     text = unsealed_text(_text(archive, MANIFEST, file))
     if text is None:
-        raise CheckpointError(file, _WHAT, remedy=f"its {MANIFEST} is damaged or edited")
+        raise CheckpointError(file, expected=f"{_WHAT}; its {MANIFEST} is damaged or edited")
     if (version := (json_object(text) or {}).get("format")) != FORMAT:
         raise CheckpointError(file, other_format(FORMAT, version))
     try:
         return Manifest.model_validate_json(text)
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"]))
-        raise CheckpointError(file, _WHAT, remedy=f"its {MANIFEST} has no valid {where}") from None
+        raise CheckpointError(file, expected=f"{_WHAT}; its {MANIFEST} has no valid {where}") from None
 
 
 def _checked_sums(archive: zipfile.ZipFile, file: Path) -> dict[str, str]:
@@ -353,13 +355,13 @@ def _checked_sums(archive: zipfile.ZipFile, file: Path) -> dict[str, str]:
         match = _SUM.fullmatch(line)
         if match is None or match[2] in sums:
             raise CheckpointError(
-                file, _WHAT, remedy=f"{SUMS}, line {number}: expected a checksum and a name, each once"
+                file, expected=f"{_WHAT}; {SUMS}, line {number}: expected a checksum and a name, each once"
             )
         sums[match[2]] = match[1]
     names = {name for name in archive.namelist() if name != SUMS}
     if different := sorted(names ^ sums.keys()):
         where = f"only in {SUMS}" if different[0] in sums else f"not in {SUMS}"
-        raise CheckpointError(file, _WHAT, remedy=f"{shortened(different[0])} is {where}")
+        raise CheckpointError(file, expected=f"{_WHAT}; {shortened(different[0])} is {where}")
     return sums
 
 
@@ -407,10 +409,10 @@ def _check_run(folder: Path, manifest: Manifest, file: Path) -> None:
         weights = run.weights_file().relative_to(folder).as_posix()
     except SegmenterError as error:
         why = str(error).replace(f"{folder}{os.sep}", "").replace(str(folder), "the run")
-        raise CheckpointError(file, _WHAT, remedy=why) from None
+        raise CheckpointError(file, expected=f"{_WHAT}; {why}") from None
     if weights != manifest.weights:
         raise CheckpointError(
-            file, _WHAT, remedy=f"{MANIFEST} names {manifest.weights}, {weights} would predict"
+            file, expected=f"{_WHAT}; {MANIFEST} names {manifest.weights}, {weights} would predict"
         )
 
 
