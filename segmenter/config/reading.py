@@ -142,10 +142,8 @@ def _explain(error: ErrorDetails, where: str) -> ConfigError:
     # A whole section as the culprit would bury the message.
     given = "" if "got" in message or _is_long(error["input"]) else shortened(repr(error["input"]))
     wrong, _, got = message.partition(", got ")
-    fault = (
-        {"expected": wrong.removeprefix("expected ")} if wrong.startswith("expected ") else {"fault": wrong}
-    )
-    return ConfigError(place, **fault, got=got or given or ...)
+    name = "expected" if wrong.startswith("expected ") else "fault"
+    return ConfigError(place, **{name: wrong.removeprefix("expected ")}, got=got or given or ...)
 
 
 def _is_long(value: Any) -> bool:
