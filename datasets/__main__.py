@@ -126,7 +126,7 @@ def _coverage(given: _CoverageOptions) -> int:
         check_writable(path)
     if given.json and given.report and given.json.resolve() == given.report.resolve():
         raise SegmenterError(
-            f"{given.json}: expected two files for --json and --report, got one name for both"
+            given.json, expected="two files for --json and --report", got="one name for both"
         )
     with words_aside(given.json == _STDOUT) as answer:
         diagnosis = _diagnosed(given)
@@ -158,7 +158,7 @@ def _diagnosed(given: _CoverageOptions) -> Diagnosis:
     batches = _batches(given.batch, recipe.training.global_batch)
     dataset = load_dataset(recipe)
     if not dataset.of(given.split):
-        raise DatasetError(f"{dataset.root}: expected scenes of the split {given.split}, there are none")
+        raise DatasetError(dataset.root, expected=f"scenes of the split {given.split}, there are none")
     for file, reason in dataset.unused:
         say(plain(f"left out: {file}: {reason}"))
     for note in dataset.notes:
@@ -217,7 +217,9 @@ def _batches(text: str | None, own: int) -> list[int]:
         sizes = {0}
     if not all(1 <= size <= _LARGEST_BATCH for size in sizes):
         raise ConfigError(
-            f"--batch: expected whole numbers of tiles in 1 … {_LARGEST_BATCH}, as in 16,32,64, got {text!r}"
+            "--batch",
+            expected=f"whole numbers of tiles in 1 … {_LARGEST_BATCH}, as in 16,32,64",
+            got=f"{text!r}",
         )
     return sorted(sizes)
 

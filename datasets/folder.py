@@ -107,11 +107,12 @@ def pattern_regex(pattern: str, setting: str) -> re.Pattern[str]:
         ConfigError: the pattern leaves the root, or has braces without a name.
     """
     if pattern.startswith(("/", "~")) or ".." in pattern.split("/") or re.match(r"[A-Za-z]:", pattern):
-        raise ConfigError(f"{setting}: expected a pattern below dataset.root, got {pattern}")
+        raise ConfigError(setting, expected="a pattern below dataset.root", got=pattern)
     if len(_WILD.findall(pattern)) > _MOST_WILD or _CROWDED.search(pattern):
         raise ConfigError(
-            f"{setting}: expected at most {_MOST_WILD} * and {{names}}, with text between them, "
-            f"got {shortened(pattern)}"
+            setting,
+            expected=f"at most {_MOST_WILD} * and {{names}}, with text between them",
+            got=shortened(pattern),
         )
     parts: list[str] = []
     names: set[str] = set()
@@ -125,7 +126,7 @@ def pattern_regex(pattern: str, setting: str) -> re.Pattern[str]:
             parts.append(f"(?P={name})" if name in names else f"(?P<{name}>[^/]+)")
             names.add(name)
         elif text[0] in "{}":
-            raise ConfigError(f"{setting}: expected {{name}} in braces, got {text} in {pattern}")
+            raise ConfigError(setting, expected="{name} in braces", got=f"{text} in {pattern}")
         else:
             parts.append(re.escape(text))
     return re.compile("".join(parts))
@@ -141,9 +142,9 @@ def image_regexes(config: FolderConfig) -> tuple[re.Pattern[str], ...]:
     for regex, pattern in zip(regexes[1:], config.images[1:], strict=True):
         if regex.groupindex.keys() != regexes[0].groupindex.keys() or not regex.groupindex:
             raise ConfigError(
-                f"dataset.images: expected the same {{names}} in each of several patterns, since they pair "
-                f"the files of a scene, got {_braces(regex)} in {pattern}, {_braces(regexes[0])} in "
-                f"{config.images[0]}"
+                "dataset.images",
+                expected="the same {names} in each of several patterns, since they pair the files of a scene",
+                got=f"{_braces(regex)} in {pattern}, {_braces(regexes[0])} in {config.images[0]}",
             )
     return regexes
 
@@ -176,8 +177,10 @@ def _files(
             one = by_name.get(name, [])
             if len(one) != 1:
                 raise DatasetError(
-                    f"{root}: expected one file like {pattern} for {name}, got {few(one) or 'none'}; keep "
-                    "one, or leave the scene out by dataset.split.leave_out"
+                    root,
+                    expected=f"one file like {pattern} for {name}",
+                    got=few(one) or "none",
+                    remedy="keep one, or leave the scene out by dataset.split.leave_out",
                 )
             own.append(root / one[0])
     return {name: tuple(own) for name, own in files.items()}
@@ -194,8 +197,9 @@ def _pairs(
         return _on_one_file(config, root, paths, image_regex, label_regex)
     if named != set(label_regex.groupindex):
         raise ConfigError(
-            "dataset.labels: expected the same {names} as in dataset.images, got "
-            f"{_braces(label_regex)} against {_braces(image_regex)}"
+            "dataset.labels",
+            expected="the same {names} as in dataset.images",
+            got=f"{_braces(label_regex)} against {_braces(image_regex)}",
         )
     advice = ", or set dataset.unlabelled: skip"
     candidates = Candidates(root, config.images[0], config.labels, advice)
@@ -233,7 +237,7 @@ def _to_the_more_literal(config: FolderConfig, candidates: Candidates, both: Seq
     images, labels = (len(_WILD.sub("", pattern)) for pattern in (config.images[0], config.labels))
     if images == labels:
         raise ConfigError(
-            f"dataset.images and dataset.labels: expected to match different files, both match {both[0]}"
+            "dataset.images and dataset.labels", expected=f"to match different files, both match {both[0]}"
         )
     shared, fewer = set(both), candidates.images if labels > images else candidates.labels
     for name, files in list(fewer.items()):
@@ -269,9 +273,11 @@ def _on_one_file(
     labels = [path for path in paths if label_regex.fullmatch(path)]
     if len(labels) != 1:
         raise DatasetError(
-            f"{root}: expected one label file for all images like {config.labels}, got "
-            f"{few(labels) or 'none'}; name it, join rasters (gdalbuildvrt all.vrt {config.labels}, "
-            "dataset.drivers: [VRT]), or pair files with images by the {names} of dataset.images"
+            root,
+            expected=f"one label file for all images like {config.labels}",
+            got=few(labels) or "none",
+            remedy=f"name it, join rasters (gdalbuildvrt all.vrt {config.labels}, dataset.drivers: [VRT]), "
+            "or pair files with images by the {names} of dataset.images",
         )
     candidates = Candidates(root, config.images[0], config.labels)
     keys: dict[str, tuple[str, ...]] = {}
@@ -310,7 +316,7 @@ def _groups(split: FolderSplit, images: Mapping[str, str]) -> dict[str, str]:
     for (name, image), group in zip(images.items(), group_names, strict=True):
         if group is None:
             raise DatasetError(
-                f"dataset.split.group: {split.group} names no group in {image}; every image belongs to one"
+                "dataset.split.group", f"{split.group} names no group in {image}; every image belongs to one"
             )
         groups[name] = group
     return groups
@@ -396,5 +402,5 @@ def _ignored(config: FolderConfig) -> list[int | Colour]:
         elif isinstance(value, int):
             values.append(value)
         else:
-            raise ConfigError(f"{where}: expected a code, since labels hold codes, got {value!r}")
+            raise ConfigError(where, expected="a code, since labels hold codes", got=f"{value!r}")
     return values

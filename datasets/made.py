@@ -164,7 +164,7 @@ def _label_files(dataset: Dataset, section: FolderConfig) -> LabelFiles | Placed
         from segmenter.extras.vectors.rule import BurnRule
     except ModuleNotFoundError as error:
         raise DatasetError(
-            f"dataset.labels: polygons need the package {error.name}: {installation('vectors')}"
+            "dataset.labels", f"polygons need the package {error.name}: {installation('vectors')}"
         ) from None
     return LabelFiles(folder, BurnRule.of(section.vector, dataset.classes, section.ignore))
 
@@ -178,9 +178,9 @@ def _without_empty(dataset: Dataset, section: FolderConfig, labels: Made) -> Dat
         if is_vector(section.labels):
             what, outside = "polygon", " set dataset.vector.outside to the class that lies there,"
         raise DatasetError(
-            f"dataset.labels: no {what} lies on {len(empty)} of {total} images: "
-            f"{few(str(scene.image) for scene in empty)}; add {what}s,{outside} or leave such images out by "
-            "dataset.unlabelled: skip"
+            "dataset.labels",
+            f"no {what} lies on {len(empty)} of {total} images: {few(str(scene.image) for scene in empty)}",
+            remedy=f"add {what}s,{outside} or leave such images out by dataset.unlabelled: skip",
         )
     scenes = tuple(
         replace(scene, label=label)
@@ -188,7 +188,7 @@ def _without_empty(dataset: Dataset, section: FolderConfig, labels: Made) -> Dat
         if isinstance(label := labels[scene.name], Path)
     )
     if not any(scene.split == "train" for scene in scenes):
-        raise DatasetError(f"dataset.labels: none lies on any of the {total} images that are to train")
+        raise DatasetError("dataset.labels", f"none lies on any of the {total} images that are to train")
     return replace(
         dataset, scenes=scenes, unused=(*dataset.unused, *((scene.image, _SKIPPED) for scene in empty))
     )

@@ -23,6 +23,7 @@ from segmenter.base import invocation
 from segmenter.base.errors import ConfigError, DeviceError
 from segmenter.base.invocation import TOOLS
 from segmenter.config.reading import load_recipe, recipe_from
+from tests.helpers.refusals import refused
 
 ROOT = Path(__file__).parents[1]
 NAMES = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
@@ -74,7 +75,7 @@ def test_the_command_lists_its_tools(capsys: Any) -> None:
     with pytest.raises(SystemExit) as end:
         main(["tain"])
     assert end.value.code == 2
-    assert "invalid choice: 'tain'" in capsys.readouterr().err
+    assert "invalid choice" in capsys.readouterr().err
 
 
 def test_recipes_are_listed(capsys: Any) -> None:
@@ -100,12 +101,12 @@ def test_a_recipe_is_copied_beside_where_one_is(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     assert ready.main(["folder"]) == 0
     (tmp_path / "folder.yaml").write_text("mine")
-    with pytest.raises(ConfigError, match=r"folder\.yaml: exists already; name another file"):
+    with refused(ConfigError, fault="folder.yaml: exists already"):
         ready.main(["folder"])
     assert (tmp_path / "folder.yaml").read_text() == "mine"
-    with pytest.raises(ConfigError, match=r"a/b\.yaml: there is no folder a; make it first"):
+    with refused(ConfigError, fault="a/b.yaml"):
         ready.main(["folder", "a/b.yaml"])
-    with pytest.raises(ConfigError, match=r"fold: expected one of the recipes demo, .*potsdam"):
+    with refused(ConfigError, fault="recipes demo"):
         ready.main(["fold"])
 
 
@@ -115,7 +116,7 @@ def test_a_training_without_tensorflow_ends_before_the_data_are_looked_at(
 ) -> None:
     ready.main(["naic2020", str(tmp_path / "a.yaml")])
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(DeviceError, match="TensorFlow is not installed"):
+    with refused(DeviceError, fault="TensorFlow"):
         train([str(tmp_path / "a.yaml"), "--set", f"dataset.root={tmp_path / 'nothing'}"])
 
 

@@ -41,8 +41,9 @@ def train_folds(
     folds = recipe.dataset.split.folds if isinstance(recipe.dataset, FolderConfig) else 0
     if not folds:
         raise ConfigError(
-            "--folds: expected a number of folds, as in --folds 5, or dataset.split.folds in a recipe of a "
-            "folder, got none"
+            "--folds",
+            expected="a number of folds, as in --folds 5, or dataset.split.folds in a recipe of a folder",
+            got="none",
         )
     if given.resume_from is not None or given.cluster:
         raise ConfigError(

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"copy one, to change it: {COMMAND} recipes NAME [FILE.yaml]")
         return 0
     if given.name not in recipes:
-        raise ConfigError(f"{given.name}: expected one of the recipes {', '.join(recipes)}")
+        raise ConfigError(given.name, expected=f"one of the recipes {', '.join(recipes)}")
     target = given.file or Path(f"{given.name}.yaml")
     _copy(recipes[given.name], target)
     print(plain(f"written: {target}"))
@@ -47,9 +47,9 @@ def ready_made() -> dict[str, Path]:
 def _copy(recipe: Path, target: Path) -> None:
     """Write a copy whose comments have the commands of an installed package."""
     if target.exists():
-        raise ConfigError(f"{target}: exists already; name another file")
+        raise ConfigError(target, "exists already", remedy="name another file")
     if not target.parent.is_dir():
-        raise ConfigError(f"{target}: there is no folder {target.parent}; make it first")
+        raise ConfigError(target, f"there is no folder {target.parent}", remedy="make it first")
     text = for_installed(recipe.read_text(encoding="utf-8"))
     write_whole(target, text.replace(f"configs/{recipe.name}", str(target)).encode())
 

@@ -102,7 +102,7 @@ def _files(request: ReviewRequest, stem: str, endings: Sequence[str]) -> dict[st
     try:
         make_folder(request.output)
     except OSError as error:
-        raise SegmenterError(f"{request.output}: cannot make this folder: {error.strerror}") from None
+        raise SegmenterError(request.output, f"cannot make this folder: {error.strerror}") from None
     files = {}
     for ending in endings:
         path = request.output / f"{stem}{ending}"
@@ -111,7 +111,7 @@ def _files(request: ReviewRequest, stem: str, endings: Sequence[str]) -> dict[st
             warn(f"{path.name} is left out: it needs the package {missing[0]}: {installation(extra)}")
             continue
         if path.exists() and not request.overwrite:
-            raise SegmenterError(f"{path}: exists already; name another --output, or add --overwrite")
+            raise SegmenterError(path, "exists already", remedy="name another --output, or add --overwrite")
         check_writable(path)
         files[ending] = path
     return files

@@ -146,7 +146,7 @@ def _cluster(given: TrainOptions, recipe: Recipe) -> Cluster | None:
 
     strategy = recipe.distribution.strategy
     if given.role is not None:
-        raise ConfigError(f"--role: expected with distribution.strategy: parameter_server, got {strategy}")
+        raise ConfigError("--role", expected="with distribution.strategy: parameter_server", got=strategy)
     asked = None if given.cluster is None else ",".join(given.cluster)
     return find_cluster(strategy, asked, given.index, os.environ)
 

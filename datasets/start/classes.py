@@ -57,8 +57,11 @@ def class_choices(values: LabelValues, legend: Legend, places: Places) -> list[C
     blurred = mixed >= max(_LEAST_MIXED, len(values.common(_RARE)))
     if not codes or len(codes) > MAX_CLASSES or noise > _MOST_STRAYS or blurred:
         raise DatasetError(
-            f"labels: expected a value for each class, got {len(values.pixels)} {values.encoding} in "
-            f"{counted(values.read, 'file')}, as after resampling or in JPEGs; save labels without loss"
+            "labels",
+            expected="a value for each class",
+            got=f"{len(values.pixels)} {values.encoding} in {counted(values.read, 'file')}, as after "
+            "resampling or in JPEGs",
+            remedy="save labels without loss",
         )
     classes = _classes(codes, values, entries, legend.file)
     return [encoding, classes, *([_ignored(ignored, values)] if ignored else [])]

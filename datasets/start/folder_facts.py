@@ -72,9 +72,9 @@ def place_of(data: Path, labels: Path | None) -> Place:
     """
     asked = [data] if labels is None else [data, labels]
     if missing := [each for each in asked if not each.exists()]:
-        raise DatasetError(f"{missing[0]}: expected a folder or file, there is none (from {Path.cwd()})")
+        raise DatasetError(missing[0], expected=f"a folder or file, there is none (from {Path.cwd()})")
     if data.is_file() and labels is None:
-        raise DatasetError(f"{data}: expected a folder; of one image, --labels names its own")
+        raise DatasetError(data, expected="a folder", remedy="of one image, --labels names its own")
     folders = [os.path.normpath(each if each.is_dir() else each.parent) for each in asked]
     if len({os.path.isabs(folder) for folder in folders}) > 1:
         folders = [os.path.abspath(folder) for folder in folders]
@@ -99,7 +99,7 @@ def find_pairs(place: Place) -> tuple[FolderFacts, Sorted]:
     files = sort_files(place.root, place.paths, place.is_label)
     labels = files.labels or files.vectors
     if not files.images or not labels:
-        raise DatasetError(f"{place.root}: {_nothing(place, files)}")
+        raise DatasetError(place.root, _nothing(place, files))
     bands = _bands(files, len(labels))
     scenes = list(files.images if bands is None else bands.scenes)
     first = scenes if bands is None else [bands.first(scene) for scene in scenes]

@@ -102,7 +102,7 @@ def _choices(place: Place, facts: FolderFacts) -> Iterator[Choice]:
     left = headers.faults | ({} if placed else headers.elsewhere)
     if len(left) == len(dataset.scenes):
         raise DatasetError(
-            f"{root}: none of {counted(len(left), 'image')} can be used: {next(iter(left.values()))}"
+            root, f"none of {counted(len(left), 'image')} can be used: {next(iter(left.values()))}"
         )
     pairs = [_relative(root, scene) for scene in dataset.scenes if scene.name not in left]
     yield from _file_choices(facts, headers, drivers, dataset)

@@ -29,7 +29,7 @@ def plan(choices: Sequence[Choice], request: Request) -> tuple[Choice, ...]:
     """
     draft = Draft(choices, request)
     if not draft.dataset.scenes:
-        raise DatasetError(f"{draft.dataset.root}: expected scenes to plan a training of, there are none")
+        raise DatasetError(draft.dataset.root, expected="scenes to plan a training of, there are none")
     for rule in BEFORE_SPLIT:
         draft.add(rule(draft))
     draft.add(_split(draft))

@@ -35,8 +35,10 @@ def polygon_choices(root: Path, files: Sequence[str]) -> Iterator[Choice]:
     }
     if not fitting:
         raise DatasetError(
-            f"{root / files[0]}: expected an attribute with the class of each polygon, a few values "
-            f"that recur, got {few(columns) or 'none'}; add one"
+            root / files[0],
+            expected="an attribute with the class of each polygon, a few values that recur",
+            got=few(columns) or "none",
+            remedy="add one",
         )
     order = sorted(fitting, key=lambda name: (_USUAL.search(name) is None, len(fitting[name]) == 1, name))
     attribute, values = order[0], fitting[order[0]]
@@ -83,7 +85,7 @@ def _columns(files: Sequence[Path]) -> dict[str, Counter[str]]:
                 meta, _, _, data = pyogrio.raw.read(file, read_geometry=False)
                 read = list(zip(meta["fields"].tolist(), (each.tolist() for each in data), strict=True))
         except (OSError, ValueError, RuntimeError) as error:
-            raise DatasetError(f"{file}: cannot read its polygons: {error}") from None
+            raise DatasetError(file, f"cannot read its polygons: {error}") from None
         for name, values in read:
             texts = (text for value in values if (text := as_text(value)) is not None)
             columns.setdefault(name, Counter()).update(texts)

@@ -199,9 +199,11 @@ def _parts(draft: Draft, tiles_a_card: int) -> tuple[int, float]:
         if tiles_a_card % parts == 0 and taken <= _ROOM * draft.budget:
             return parts, taken
     raise DatasetError(
-        f"--gpus: expected memory for a tile of {draft.recipe.tiles.size} pixels and the model, "
-        f"{gibibytes(int((fixed + of_tile) / _ROOM))}, got {gibibytes(int(draft.budget))}; plan for "
-        "larger cards, or set tiles.size and model in a recipe of your own"
+        "--gpus",
+        expected=f"memory for a tile of {draft.recipe.tiles.size} pixels and the model, "
+        f"{gibibytes(int((fixed + of_tile) / _ROOM))}",
+        got=gibibytes(int(draft.budget)),
+        remedy="plan for larger cards, or set tiles.size and model in a recipe of your own",
     )
 
 

@@ -150,7 +150,7 @@ def _kinds(root: Path, rasters: Sequence[str], looked: dict[str, Sight]) -> dict
             break
     if rasters and not best:
         first = next(iter(looked.values()))
-        raise DatasetError(f"{root}: none of {len(looked)} rasters looked at can be read; {first.error}")
+        raise DatasetError(root, f"none of {len(looked)} rasters looked at can be read; {first.error}")
     return best
 
 

@@ -87,7 +87,7 @@ def count_values(root: Path, infos: dict[str, RasterInfo]) -> LabelValues:
         if len(pixels) > _MOST_VALUES:
             break
     if not pixels:
-        raise LabelError(f"{root}: none of {len(labels)} label files has a labelled pixel")
+        raise LabelError(root, f"none of {len(labels)} label files has a labelled pixel")
     return LabelValues(encoding, why, dict(sorted(pixels.items())), palette, void, read, lossy)
 
 
@@ -131,7 +131,7 @@ def _count(root: Path, infos: dict[str, RasterInfo], colours: bool, path: str) -
             raw, blank = label.stored(window, shape=shape)
             values = packed(raw) if blank is None else packed(raw)[~blank]
             if values.dtype.kind == "f" and (values != np.rint(values)).any():
-                raise LabelError(f"{root / path}: expected whole numbers as codes, got fractions")
+                raise LabelError(root / path, expected="whole numbers as codes", got="fractions")
             distinct, pixels = np.unique(values, return_counts=True)
             counts.update(dict(zip(map(int, distinct.tolist()), pixels.tolist(), strict=True)))
             void += 0 if blank is None else int(blank.sum())

@@ -110,7 +110,7 @@ def _destination(output: str, work: Path | None) -> tuple[Uploads | None, Path]:
     """
     if not is_address(output):
         if work is not None:
-            raise DatasetError(f"--work {work}: is for an --output in a bucket (s3://…); leave it out")
+            raise DatasetError(f"--work {work}", "is for an --output in a bucket (s3://…); leave it out")
         return None, Path(output)
     from segmenter.extras.upload import Uploads  # brings rasterio
 

@@ -61,7 +61,7 @@ class MapScores:
                 step=data.get("step"),
             )
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise ScoreError(f"{path}: expected scores as the training writes them: {error!r}") from None
+            raise ScoreError(path, expected=f"scores as the training writes them: {error!r}") from None
 
     def __repr__(self) -> str:
         when = "" if self.epoch is None else f"epoch {self.epoch}, step {self.step}\n"

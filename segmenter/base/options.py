@@ -154,7 +154,7 @@ class Option:
         try:
             return self._read(text)
         except argparse.ArgumentTypeError as error:
-            raise DatasetError(f"{self.name}: {error}") from None
+            raise DatasetError(self.name, error) from None
         except ValueError:
             return self._expect(text, False, "a number")
 
@@ -177,7 +177,7 @@ class Option:
 
     def _expect(self, value: Any, right: bool, expected: str) -> Any:
         if not right:
-            raise DatasetError(f"{self.name}: expected {expected}, got {value!r}")
+            raise DatasetError(self.name, expected=expected, got=f"{value!r}")
         return value
 
 
@@ -266,7 +266,7 @@ class OverwriteOptions:
             SegmenterError: the file already exists.
         """
         if output.exists() and not self.overwrite:
-            raise SegmenterError(f"{output}: exists already; name another file, or add --overwrite")
+            raise SegmenterError(output, "exists already", remedy="name another file, or add --overwrite")
         return output
 
 
@@ -306,7 +306,7 @@ def given_by_python(options: Mapping[str, Any], *kinds: type) -> dict[str, Any]:
         if name not in known:
             near = get_close_matches(name, known, 1)
             hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(sorted(known))}"
-            raise DatasetError(f"{name}: expected an option of predict.py{hint}")
+            raise DatasetError(name, expected=f"an option of predict.py{hint}")
     return {name: each.of_python(options.get(name)) for name, each in known.items()}
 
 
@@ -320,7 +320,7 @@ def check_choices(request: Any) -> None:
         value = getattr(request, each.name)
         allowed = (*each.choices, *([None] if types.NoneType in each.kinds else []))
         if each.choices and value not in allowed:
-            raise DatasetError(f"{each.flag}: expected {', '.join(each.choices)}, got {value}")
+            raise DatasetError(each.flag, expected=", ".join(each.choices), got=value)
 
 
 def positive(kind: type) -> Callable[[str], Any]:

@@ -266,7 +266,7 @@ class Scores:
             ScoreError: the data has another format.
         """
         if (version := data.get("format", FORMAT)) != FORMAT:
-            raise ScoreError(f"scores: {other_format(FORMAT, version)}")
+            raise ScoreError("scores", other_format(FORMAT, version))
         matrix, missed = (np.array(data[key], np.int64) for key in ("confusion", "missed"))
         more = {key: data[key] for key in _SHAPES if key in data}
         protocol = Protocol.from_dict(data["protocol"])
@@ -344,9 +344,9 @@ def check_name(name: str, classes: Sequence[str], where: str) -> None:
     key, colon, of = name.partition(":")
     if not (name in MEANS or (colon and key in OF_CLASS)):
         choices = ", ".join([*MEANS, *(f"{key}:CLASS" for key in OF_CLASS)])
-        raise ConfigError(f"{where}: expected a score of a validation ({choices}), got {name}")
+        raise ConfigError(where, expected=f"a score of a validation ({choices})", got=name)
     if colon and of not in classes:
-        raise ConfigError(f"{where}: expected a class of the dataset ({', '.join(classes)}), got {of!r}")
+        raise ConfigError(where, expected=f"a class of the dataset ({', '.join(classes)})", got=f"{of!r}")
 
 
 def score_of(scores: Scores, name: str) -> float:

@@ -64,12 +64,15 @@ def check_weights(arrays: Mapping[str, NDArray[Any]], shapes: Mapping[str, Shape
         if value is None or value.shape != shape or value.dtype.kind != "f":
             got = "none" if value is None else f"{value.shape} of {value.dtype}"
             raise CheckpointError(
-                f"{file}: expected weight {name} of shape {shape} and floats, as recipe.yaml and run.json "
-                f"beside it say, got {got}; are they of another run?"
+                file,
+                expected=f"weight {name} of shape {shape} and floats, as recipe.yaml and run.json beside it "
+                "say",
+                got=got,
+                remedy="are they of another run?",
             )
         if not np.isfinite(value).all():
             raise CheckpointError(
-                f"{file}: expected finite weights, {name} has others; use another checkpoint"
+                file, expected=f"finite weights, {name} has others", remedy="use another checkpoint"
             )
 
 

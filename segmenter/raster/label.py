@@ -56,7 +56,7 @@ class LabelRaster(Closing):
         """
         with checked_dataset(path, drivers) as (opened, info):
             if info.count == 2 and info.alpha != (2,):
-                raise RasterError(f"{path}: expected a label of one band, or of three for colours, got two")
+                raise RasterError(path, expected="a label of one band, or of three for colours", got="two")
             self._hold(opened.dataset, info, classes, expand_palette)
 
     @classmethod
@@ -122,7 +122,7 @@ class LabelRaster(Closing):
         size, path = self.info.size, self.info.path
         window = Window.of(size) if window is None else window
         if not Window.of(size).contains(window):
-            raise RasterError(f"{path}: expected a label of at least {window}, got one of {size} pixels")
+            raise RasterError(path, expected=f"a label of at least {window}", got=f"one of {size} pixels")
         wanted = shape or window.size
 
         def read() -> tuple[Any, NDArray[np.bool_] | None]:

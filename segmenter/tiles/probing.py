@@ -119,7 +119,7 @@ def _try(stage: Stage, probe: _Probe) -> None:
 
 
 def _refused(stage: Stage, fault: str) -> ConfigError:
-    return ConfigError(f"{stage.asked_as}: {fault.rstrip('.')}; change its parameters, or take it out")
+    return ConfigError(stage.asked_as, fault.rstrip("."), remedy="change its parameters, or take it out")
 
 
 def _probe(side: int, dtype: str, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]) -> _Probe:

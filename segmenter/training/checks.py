@@ -32,14 +32,17 @@ def check_devices(recipe: Recipe, devices: Devices, *, profile: bool = False) ->
     why = sums_not_compiled(recipe.distribution, devices.used, devices.workers.count)
     if training.xla is True and replicas > 1 and why:
         raise ConfigError(
-            f"training.xla: expected false on {replicas} devices, got true: {why}; use "
-            "distribution.strategy: one_device, or leave it out"
+            "training.xla",
+            expected=f"false on {replicas} devices",
+            got=f"true: {why}",
+            remedy="use distribution.strategy: one_device, or leave it out",
         )
     dealt = devices.dealt(training.global_batch)
     if uneven := [tiles for tiles in dealt if tiles % training.accumulate]:
         raise ConfigError(
-            f"training.accumulate: expected a divisor of the {uneven[0]} "
-            f"tiles that each of {replicas} devices gets, got {training.accumulate}"
+            "training.accumulate",
+            expected=f"a divisor of the {uneven[0]} tiles that each of {replicas} devices gets",
+            got=training.accumulate,
         )
 
 

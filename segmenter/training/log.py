@@ -78,4 +78,4 @@ class TrainLog:
             self._board.flush()
         except tf.errors.OpError as error:
             where, what = self._run / "tensorboard", str(error.message).splitlines()[0]
-            raise OutputError(f"{where}: cannot write there: {what}; is the disk full?") from None
+            raise OutputError(where, f"cannot write there: {what}", remedy="is the disk full?") from None

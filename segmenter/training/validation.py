@@ -53,7 +53,7 @@ class SceneJob:
     def truth(self, window: Window) -> NDArray[np.uint8]:
         """Return the class ids of the label in a window."""
         if self.scene.label is None:
-            raise DatasetError(f"{self.scene.name}: expected a label to validate on, there is none")
+            raise DatasetError(self.scene.name, expected="a label to validate on, there is none")
         self.label = self.label or LabelIds(self.scene.label, self.dataset.classes)
         return self.label.read(window)
 

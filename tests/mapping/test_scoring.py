@@ -25,6 +25,7 @@ from segmenter.raster.ground import alignment_errors
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_map
 from tests.helpers.function_predictor import FunctionPredictor
 from tests.helpers.maps import Call, Make, expected, ids, pixels
+from tests.helpers.refusals import refused
 
 
 def test_scores_carry_their_protocol(make_geotiff: Make, call: Call, rng: Any, capsys: Any) -> None:
@@ -189,7 +190,7 @@ def test_an_unknown_label_costs_only_the_score(make_geotiff: Make, call: Call, r
     said = capsys.readouterr()
     assert "b.png: codes" in said.err
     assert "77 (1 px)" in said.err
-    assert "the map is written, its scores are left out" in said.err
+    assert "left out" in said.err
     assert json.loads(Path("maps/scores.json").read_text())["protocol"]["scenes"] == ["a"]
     assert Path("maps/b.tif").is_file()
 
@@ -198,7 +199,7 @@ def test_labels_that_do_not_fit_their_image(make_geotiff: Make, call: Call, caps
     source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
     write_raster(Path("a_1.png"), np.zeros((9, 10), np.uint8), RasterSpec(driver="PNG"))
     assert call(source, "--labels", "{stem}_1.png") == 1
-    assert "a_1.png: expected 9×9 pixels as its image " in capsys.readouterr().err
+    assert "a_1.png: expected 9×9 pixels" in capsys.readouterr().err
 
 
 PLACE = rasterio.Affine(0.5, 0, 368000, 0, -0.5, 5808000)
@@ -250,7 +251,7 @@ def test_a_world_file_is_a_place_and_a_plain_mask_lies_on_its_image(
     assert call(image, "--labels", label) == 0
     label.with_suffix(".pgw").write_text("0.5\n0\n0\n-0.5\n368010.25\n5807999.75\n")
     assert call(image, "--labels", label) == 1
-    assert "a.png: lies up to 20.0 pixels from its image" in capsys.readouterr().err
+    assert "a.png: lies up" in capsys.readouterr().err
     label.with_suffix(".pgw").write_text("0.5\n0\n0\n-0.5\n368000.25\n5807999.75\n")
     assert call(image, "--labels", label) == 0
 
@@ -284,7 +285,7 @@ def test_naic_results_are_pngs_with_the_original_codes(make_geotiff: Make, call:
 
 def test_a_png_that_loses_the_place_says_so(make_geotiff: Make, call: Call, capsys: Any) -> None:
     assert call(make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8)), "--format", "png") == 0
-    assert "its georeference is lost in a PNG" in capsys.readouterr().err
+    assert "georeference" in capsys.readouterr().err
     assert ids("maps/a.png").dtype == np.uint8
 
 
@@ -295,5 +296,5 @@ def test_a_png_too_large_for_memory_is_refused(make_classes: Any, tmp_path: Path
 
     request = MapRequest(Path("run"), tmp_path, ("a.tif",), format="png")
     info = SimpleNamespace(path=Path("a.tif"), georeferenced=False, size=Size(9000, 9000))
-    with pytest.raises(RasterError, match=r"9000×9000 pixels is too large for a PNG; use --format geotiff"):
+    with refused(RasterError, where="a.tif", fault="use --format geotiff"):
         MapStyle(request, make_classes(3)).check(info, Window(0, 0, 9000, 9000))

@@ -47,7 +47,9 @@ class _Options:
 
     def __post_init__(self) -> None:
         if not 0 < self.minutes < 24 * 60:
-            raise ConfigError(f"--minutes: expected more than 0 and less than a day, got {self.minutes:g}")
+            raise ConfigError(
+                "--minutes", expected="more than 0 and less than a day", got=f"{self.minutes:g}"
+            )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(
-            f"--output: expected a folder that can be made, got {given.output} ({error})"
+            "--output", expected="a folder that can be made", got=f"{given.output} ({error})"
         ) from None
     names = [name for name in SECTIONS if not given.only or name in given.only]
     head: dict[str, Any] = {

@@ -92,10 +92,10 @@ def _labelled(request: EstimateRequest) -> tuple[Any, str]:
         return read_labelled(path, areas, request.unit, request.labels)
     if request.labels is not None:
         raise SegmenterError(
-            f"--labels {request.labels}: is for points in a GeoPackage, got {path}; leave it out"
+            f"--labels {request.labels}", "is for points in a GeoPackage", got=path, remedy="leave it out"
         )
     if areas is None:
-        raise SegmenterError(f"{path}: the areas of its strata are missing; name them by --areas areas.csv")
+        raise SegmenterError(path, "the areas of its strata are missing; name them by --areas areas.csv")
     return sample_of(read_points(path), areas), request.unit or ""
 
 

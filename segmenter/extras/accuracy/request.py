@@ -64,10 +64,14 @@ class SampleRequest(OverwriteOptions):
 
     def __post_init__(self) -> None:
         if self.points is not None and self.error is not None:
-            raise ConfigError("--points and --error: expected one of them, got both; leave one out")
+            raise ConfigError(
+                "--points and --error", expected="one of them", got="both", remedy="leave one out"
+            )
         if self.strata is not None and self.grid is not None:
-            raise ConfigError("--strata and --grid: expected one of them, got both; leave one out")
+            raise ConfigError(
+                "--strata and --grid", expected="one of them", got="both", remedy="leave one out"
+            )
         if self.error is not None and self.error >= 0.5:
-            raise ConfigError(f"--error: expected a share below 0.5, such as 0.01, got {self.error:g}")
+            raise ConfigError("--error", expected="a share below 0.5, such as 0.01", got=f"{self.error:g}")
         if self.seed < 0:
-            raise ConfigError(f"--seed: expected a number that is not negative, got {self.seed}")
+            raise ConfigError("--seed", expected="a number that is not negative", got=self.seed)

@@ -33,15 +33,15 @@ class ClusterOptions:
     def __post_init__(self) -> None:
         if self.workers is not None and self.scheduler is not None:
             raise ClusterError(
-                f"--workers {self.workers}: starts processes here, and --scheduler {self.scheduler} has its "
-                "own; give one of the two"
+                f"--workers {self.workers}",
+                f"starts processes here, and --scheduler {self.scheduler} has its own; give one of the two",
             )
         if self.workers is None and self.scheduler is None:
             raise ClusterError(
                 "--tls-ca, --tls-cert and --tls-key are for --scheduler tls://HOST:PORT, got none"
             )
         if self.workers is not None and self.workers < 1:
-            raise ClusterError(f"--workers: expected 1 or more, got {self.workers}")
+            raise ClusterError("--workers", expected="1 or more", got=self.workers)
         if self.scheduler is not None:
             _check_address(self.scheduler)
         self._check_tls()
@@ -65,14 +65,14 @@ class ClusterOptions:
         for name, path in files.items():
             if path is None:
                 raise ClusterError(
-                    f"{self.asked}: expected --tls-ca, --tls-cert and --tls-key, got no {name}"
+                    self.asked, expected="--tls-ca, --tls-cert and --tls-key", got=f"no {name}"
                 )
             if not path.is_file():
-                raise ClusterError(f"{name} {path}: expected a PEM file, there is none")
+                raise ClusterError(f"{name} {path}", expected="a PEM file, there is none")
 
 
 def _check_address(address: str) -> None:
     scheme, _, rest = address.partition("://")
     if scheme in _SCHEMES and rest and (scheme == "inproc" or rest.rpartition(":")[2].isdigit()):
         return
-    raise ClusterError(f"--scheduler: expected tcp://HOST:PORT or tls://HOST:PORT, got {address}")
+    raise ClusterError("--scheduler", expected="tcp://HOST:PORT or tls://HOST:PORT", got=address)

@@ -41,13 +41,13 @@ class ExportRequest:
 
     def __post_init__(self) -> None:
         if self.profile == "deepness" and self.format != "onnx":
-            raise ConfigError(
-                f"--profile deepness: expected --format onnx, which it reads, got {self.format}"
-            )
+            raise ConfigError("--profile deepness", expected="--format onnx, which it reads", got=self.format)
         if self.size is not None and self.size < 1:
-            raise ConfigError(f"--size: expected a number of pixels, got {self.size}")
+            raise ConfigError("--size", expected="a number of pixels", got=self.size)
         if "," in str(self.run) and not self.run.exists():
             raise ConfigError(
-                f"{self.run}: expected one run, got several: an exported model is one network; export each, "
-                "and average their probabilities"
+                self.run,
+                expected="one run",
+                got="several: an exported model is one network",
+                remedy="export each, and average their probabilities",
             )

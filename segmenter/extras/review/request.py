@@ -27,7 +27,7 @@ class ReviewRequest:
 
     def __post_init__(self) -> None:
         if self.cell is not None and self.cell < _LEAST_CELL:
-            raise ConfigError(f"--cell: expected at least {_LEAST_CELL} pixels, got {self.cell}")
+            raise ConfigError("--cell", expected=f"at least {_LEAST_CELL} pixels", got=self.cell)
 
 
 _LEAST_CELL = 8

@@ -22,7 +22,7 @@ import pyarrow as pa
 import shapely
 from numpy.typing import NDArray
 
-from segmenter.base.errors import DatasetError, shortened
+from segmenter.base.errors import DatasetError, failing, shortened
 from segmenter.base.finding import VECTOR_ENDINGS
 from segmenter.extras.vectors import geoparquet
 from segmenter.extras.vectors.geoparquet import Header
@@ -120,27 +120,27 @@ class VectorFile:
         try:
             self.crs = None if text is None else crs_of(text)
         except ValueError as error:
-            raise DatasetError(f"{path}: its CRS {shortened(text or '', 60)} is none: {error}") from None
+            raise DatasetError(path, f"its CRS {shortened(text or '', 60)} is none: {error}") from None
 
     def _header(self) -> Header:
         if self.path.suffix.lower() == ".gpkg":
             check_tables(self.path, self._layer)
         layers = [str(name) for name, kind in pyogrio.list_layers(self.path) if kind is not None]
         if not layers:
-            raise DatasetError(f"{self.path}: has no layer of polygons; is the file whole?")
+            raise DatasetError(self.path, "has no layer of polygons", remedy="is the file whole?")
         if self._layer is None and len(layers) > 1:
             raise DatasetError(
-                f"{self.path}: has several layers, {shortened(', '.join(layers), 200)}: name one in "
-                "dataset.vector.layer"
+                self.path,
+                f"has several layers, {shortened(', '.join(layers), 200)}: name one in dataset.vector.layer",
             )
         if self._layer is not None and self._layer not in layers:
             raise DatasetError(
-                f"{self.path}: has no layer {self._layer}; it has {', '.join(layers) or 'none'}"
+                self.path, f"has no layer {self._layer}", remedy=f"it has {', '.join(layers) or 'none'}"
             )
         self._layer = self._layer or layers[0]
         info = pyogrio.read_info(self.path, layer=self._layer, force_feature_count=True)
         if info["driver"] not in _DRIVERS:
-            raise DatasetError(f"{self.path}: is {info['driver']}, expected {', '.join(sorted(_DRIVERS))}")
+            raise DatasetError(self.path, f"is {info['driver']}, expected {', '.join(sorted(_DRIVERS))}")
         fields = tuple(str(name) for name in info["fields"])
         indexed = bool(info["capabilities"]["fast_spatial_filter"])
         crs = _crs_of_geojson(self.path, info["crs"]) if info["driver"] == "GeoJSON" else info["crs"]
@@ -181,7 +181,7 @@ class VectorFile:
         if wrong.any():
             fid = features.fid_F[feature_V[np.argmax(wrong)]]
             raise DatasetError(
-                f"{self.path}: feature {fid} has a corner whose coordinates are no numbers; mend or remove it"
+                self.path, f"feature {fid} has a corner whose coordinates are no numbers; mend or remove it"
             )
         if self.crs is not None and self.crs.is_geographic:
             wrong = (np.abs(xy) > _MOST_DEGREES).any(axis=1)
@@ -256,12 +256,12 @@ class VectorFile:
             yield
         except UnicodeDecodeError:
             raise DatasetError(
-                f"{self.path}: expected text in UTF-8, got other bytes; write it anew ({_CONVERT} …)"
+                self.path, expected="text in UTF-8", got="other bytes", remedy=f"write it anew ({_CONVERT} …)"
             ) from None
         except (RuntimeError, OSError, shapely.errors.GEOSException, pa.ArrowException) as error:
             why = shortened(" ".join(str(error).split()), 200)
             raise DatasetError(
-                f"{self.path}: cannot be read as polygons: {why}; is the file whole?"
+                self.path, f"cannot be read as polygons: {why}", remedy="is the file whole?"
             ) from None
 
 
@@ -343,15 +343,12 @@ def check_kind(path: Path) -> None:
     """
     ending = path.suffix.lower()
     if ending not in VECTOR_ENDINGS:
-        raise DatasetError(f"{path}: expected a file of polygons ({', '.join(VECTOR_ENDINGS)})")
-    try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD)
-    except OSError as error:
-        raise DatasetError(f"{path}: cannot open it: {error.strerror}") from None
+        raise DatasetError(path, expected=f"a file of polygons ({', '.join(VECTOR_ENDINGS)})")
+    with failing(DatasetError, path, "cannot open it"), path.open("rb") as file:
+        head = file.read(_HEAD)
     if ending == ".geojson":
         right = head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")
     else:
         right = head.startswith(_BEGINNINGS[ending])
     if not right:
-        raise DatasetError(f"{path}: is no {ending} file by its first bytes; write it anew ({_CONVERT} …)")
+        raise DatasetError(path, f"is no {ending} file by its first bytes; write it anew ({_CONVERT} …)")

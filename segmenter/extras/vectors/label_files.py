@@ -37,7 +37,7 @@ class LabelFiles(MadeLabels):
             DatasetError: there are no polygons.
         """
         if not source.exists():
-            raise DatasetError(f"{source}: expected a file of polygons, there is none")
+            raise DatasetError(source, expected="a file of polygons, there is none")
         return [*files_of(source), image]
 
     def _file(self, polygons: Path) -> VectorFile:

@@ -34,5 +34,5 @@ class PolygonOptions:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise SegmenterError(
-                    f"--{name.replace('_', '-')}: expected a number that is not negative, got {value:g}"
+                    f"--{name.replace('_', '-')}", expected="a number that is not negative", got=f"{value:g}"
                 )

@@ -74,9 +74,9 @@ class BurnRule:
         if kind is None:
             listed = ", ".join(shortened(name, 40) for name in self.classes.names)
             raise LabelError(
-                f"{where}: {self.attribute} is {shortened(text, 60)!r}, which names no class (there are "
-                f"{listed}); add it to dataset.vector.values, as the class that it means or as ignore"
-                f"{hint(value)}"
+                where,
+                f"{self.attribute} is {shortened(text, 60)!r}, which names no class (there are {listed}); "
+                f"add it to dataset.vector.values, as the class that it means or as ignore{hint(value)}",
             )
         return kind
 

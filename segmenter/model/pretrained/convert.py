@@ -38,16 +38,16 @@ def main(words: Sequence[str] | None = None) -> int:
     given = parsed(_parser(), _Options, words)
     out, prefix = given.out, given.prefix
     if out.suffix != ".safetensors":
-        raise WeightsError(f"{out}: expected a name that ends with .safetensors")
+        raise WeightsError(out, expected="a name that ends with .safetensors")
     if os.path.lexists(out):
-        raise WeightsError(f"{out}: is there already; name another file")
+        raise WeightsError(out, "is there already", remedy="name another file")
     content = read_torch(given.file)
     if odd := [n for n in content if not n.isprintable() or n in _NO_NAMES]:
-        raise WeightsError(f"{given.file}: a tensor is called {plain(odd[0])!r}, which no network has")
+        raise WeightsError(given.file, f"a tensor is called {plain(odd[0])!r}, which no network has")
     tensors = {name.removeprefix(prefix): content[name] for name in content if name.startswith(prefix)}
     if not tensors:
         first = ", ".join(list(content)[:3])
-        raise WeightsError(f"{given.file}: no tensor is called {prefix}…; the first are {first}")
+        raise WeightsError(given.file, f"no tensor is called {prefix}…", remedy=f"the first are {first}")
     if odd := [n for n in tensors if n in _NO_NAMES]:
         raise WeightsError(
             f"--prefix {prefix}: expected the beginning of names, as in module.encoder., but of "

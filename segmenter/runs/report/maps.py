@@ -25,9 +25,9 @@ def scores_of_maps(run: Run, maps: Path) -> Scores:
         scores = Scores.from_dict(record)
         _table(scores)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-        raise CheckpointError(f"{path}: expected scores of predict.py; score the maps anew") from None
+        raise CheckpointError(path, expected="scores of predict.py", remedy="score the maps anew") from None
     if record.get(MODEL) != run.checksum():
-        raise CheckpointError(f"{path}: expected scores of maps of {run.path}, got another model's")
+        raise CheckpointError(path, expected=f"scores of maps of {run.path}", got="another model's")
     return scores
 
 
