@@ -101,10 +101,10 @@ def test_a_recipe_is_copied_beside_where_one_is(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     assert ready.main(["folder"]) == 0
     (tmp_path / "folder.yaml").write_text("mine")
-    with refused(ConfigError, fault="folder.yaml: exists already"):
+    with refused(ConfigError, where="folder.yaml", fault="exists already"):
         ready.main(["folder"])
     assert (tmp_path / "folder.yaml").read_text() == "mine"
-    with refused(ConfigError, fault="a/b.yaml"):
+    with refused(ConfigError, where="a/b.yaml"):
         ready.main(["folder", "a/b.yaml"])
     with refused(ConfigError, fault="recipes demo"):
         ready.main(["fold"])
