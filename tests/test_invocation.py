@@ -106,7 +106,7 @@ def test_a_recipe_is_copied_beside_where_one_is(tmp_path: Path, monkeypatch: pyt
     assert (tmp_path / "folder.yaml").read_text() == "mine"
     with refused(ConfigError, where="a/b.yaml"):
         ready.main(["folder", "a/b.yaml"])
-    with refused(ConfigError, fault="recipes demo"):
+    with refused(ConfigError, where="fold", expected="recipes demo"):
         ready.main(["fold"])
 
 
