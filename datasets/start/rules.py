@@ -13,12 +13,13 @@ import numpy as np
 from segmenter.base.errors import DatasetError, WeightsError, counted
 from segmenter.base.files import gibibytes
 from segmenter.config.models import EncoderDecoderConfig, UNetConfig
+from segmenter.diagnosis.limits import planned
 from segmenter.grid.gsd import range_text
-from segmenter.sampling import plan as plan_epoch
+from segmenter.sampling.forecast import holds
+from segmenter.tiles.gsd import scene_gsds
 
 from .choice import Choice
 from .draft import Draft
-from .groups import ENOUGH
 from .samples import LEAST_SCENES
 from .split import longest_buffer
 
@@ -65,8 +66,7 @@ def model(draft: Draft) -> Iterator[Choice]:
     On Dubai the encoder gains 6.7 points of mIoU for half the time (docs/results.md). Where blocks have to be
     cut inside scenes, a model must see no farther than a third of a block.
     """
-    few = draft.folder and draft.groups.count < ENOUGH and draft.groups.alone
-    longest = longest_buffer(draft.infos) if few else math.inf
+    longest = longest_buffer(draft)
     why = _against_pretrained(draft, longest)
     if not why:
         of_8_bits = f"{counted(draft.bands, 'band')} of 8 bits, and weights are installed"
@@ -90,7 +90,7 @@ def _against_pretrained(draft: Draft, longest: float) -> str:
     """Return the reason against the pretrained encoder; empty if it fits."""
     from segmenter.training.beginning.pretraining import check_encoder_weights
 
-    dtype = draft.infos[0].dtype
+    dtype = draft.infos[draft.dataset.scenes[0]].dtype
     if draft.bands < 3 or dtype != "uint8":
         return f"{counted(draft.bands, 'band')} of {dtype} are no photographs"
     try:
@@ -109,7 +109,7 @@ def tiles(draft: Draft) -> Iterator[Choice]:
     256 for deep features (of 192, 256 and 384 the best on Dubai, studies/results_method.md), 128 for a U-Net
     from scratch on a processor, 512 on cards where areas of the rarest class are large.
     """
-    stride, median = draft.recipe.model.stride, int(np.median(draft.sides))
+    stride, median = draft.recipe.model.stride, draft.side
     pretrained = draft.recipe.model.kind == "encoder_decoder"
     side, why = (
         (256, "deep features see little of less") if pretrained else (128, "many steps for a processor")
@@ -157,16 +157,16 @@ def batch(draft: Draft) -> Iterator[Choice]:
     if draft.cards and count >= _ENOUGH_FOR_CARDS:
         least = min(64, 16 * cards)
     most = max(4, 1 << max(0, (count // _LEAST_STEPS).bit_length() - 1))
-    held = {b: _repeats(draft, b) for b in _BATCHES if least <= b <= most}
+    held = {b: _repeats(draft, b) for b in _BATCHES if least <= b <= most} or {min(least, most): math.inf}
     free = [b for b, repeats in held.items() if repeats <= _FEW_REPEATS * count]
-    chosen = (free or [min(held, key=lambda b: (held[b], b))] if held else [min(least, most)])[0]
+    chosen = free[0] if free else min(held, key=lambda b: (held[b], b))
     if math.isinf(_repeats(draft, chosen)):  # too small for all classes
         chosen = next((b for b in _BATCHES if b > chosen and math.isfinite(_repeats(draft, b))), chosen)
     chosen = -(-chosen // cards) * cards
-    holds_N = draft.index.counts_NK[:, draft.rarest] >= draft.recipe.sampling.min_pixels
+    holds_N = holds(draft.index.counts_NK[:, draft.rarest], draft.recipe.sampling.min_pixels)
     rare = f"{names[draft.rarest]} is in {holds_N.sum()} of {counted(count, 'tile')}"
-    repeats = held.get(chosen)
-    cost = f", which costs {counted(int(repeats), 'repeat')}" if repeats and math.isfinite(repeats) else ""
+    repeats = held.get(chosen, math.inf)
+    cost = f", which costs {counted(int(repeats), 'repeat')}" if 0 < repeats < math.inf else ""
     parts, taken = _parts(draft, chosen // cards)
     memory = f"a step takes {gibibytes(int(taken))} of {gibibytes(int(draft.budget))}"
     yield Choice("training.global_batch", chosen, f"{rare}{cost}; {memory}")
@@ -176,10 +176,10 @@ def batch(draft: Draft) -> Iterator[Choice]:
 
 def _repeats(draft: Draft, size: int) -> float:
     """Return the repeats of a plan with one tile of each class, more for classes that it cannot promise."""
-    recipe = draft.recipe
-    one = recipe.sampling.model_copy(update={"quota": "presence"})
+    one = draft.recipe.sampling.model_copy(update={"quota": "presence"})
+    recipe = draft.recipe.model_copy(update={"sampling": one})
     try:
-        result = plan_epoch(draft.index.counts_NK, size, one, recipe.seed, 0)
+        result = planned(draft.split_dataset, draft.index, recipe, size)
     except DatasetError:
         return math.inf
     return float(result.coverage_repeats + len(draft.index) * len(result.best_effort))
@@ -219,8 +219,9 @@ def loss(draft: Draft) -> Iterator[Choice]:
 
 def scale(draft: Draft) -> Iterator[Choice]:
     """Plan for each octave of scale where scenes differ by more than one (docs/training.md)."""
-    metres = draft.metres
-    if len(metres) < len(draft.infos) or not metres or max(metres) < 2 * min(metres):
+    scales = scene_gsds(draft.dataset, draft.dataset.scenes)
+    metres = [scale for scale in scales if scale]
+    if len(metres) < len(scales) or max(metres) < 2 * min(metres):
         return
     middle = float(f"{math.sqrt(min(metres) * max(metres)):.2g}")
     reason = f"scenes have {range_text(min(metres), max(metres))} a pixel"
@@ -291,8 +292,7 @@ def length(draft: Draft) -> Iterator[Choice]:
 def _epoch_steps(draft: Draft) -> int:
     """Return the steps of an epoch of the planned sampling, with its repeats."""
     recipe = draft.recipe
-    size = recipe.training.global_batch
-    return plan_epoch(draft.index.counts_NK, size, recipe.sampling, recipe.seed, 0).steps
+    return planned(draft.split_dataset, draft.index, recipe, recipe.training.global_batch).steps
 
 
 def _step_seconds(draft: Draft) -> float:
@@ -333,8 +333,8 @@ def prediction(draft: Draft) -> Iterator[Choice]:
     """Map large scenes in windows that keep most of what they compute (docs/prediction.md)."""
     recipe = draft.recipe
     network = draft.size_of(recipe.model).network
-    side, window = int(np.median(draft.sides)), 2048
-    if network.radius is None or side < window or 4 * network.radius < window // 2:
+    window = 2048
+    if network.radius is None or draft.side < window or 4 * network.radius < window // 2:
         return
     if network.bytes_per_pixel * window**2 > _ROOM * draft.budget:
         return
