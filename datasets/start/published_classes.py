@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from ..classes import POTSDAM
-from .legends import Entry, Legend, as_colour
+from .legends import Legend, legend_of
 
 _CODES = {
     "LoveDA": (
@@ -33,10 +33,11 @@ _CODES = {
 }
 """Title: regular expression on both patterns, and classes. Source: the datasets' own descriptions."""
 _COLOURS = {
-    "DeepGlobe": "00ffff urban land, ffff00 agriculture, ff00ff rangeland, 00ff00 forest, 0000ff water, "
-    "ffffff barren, 000000 unknown",
-    "Dubai": "3c1098 building, 8429f6 land, 6ec1e4 road, fedd3a vegetation, e2a929 water, 9b9b9b unlabelled",
-    "ISPRS": ", ".join("{:02x}{:02x}{:02x} ".format(*each.colour) + each.name for each in POTSDAM.classes),
+    "DeepGlobe": "#00ffff urban land, #ffff00 agriculture, #ff00ff rangeland, #00ff00 forest, #0000ff water, "
+    "#ffffff barren, #000000 unknown",
+    "Dubai": "#3c1098 building, #8429f6 land, #6ec1e4 road, #fedd3a vegetation, #e2a929 water, "
+    "#9b9b9b unlabelled",
+    "ISPRS": ", ".join("#{:02x}{:02x}{:02x} ".format(*each.colour) + each.name for each in POTSDAM.classes),
 }
 _MOST_OTHERS = 2
 """Values of labels that a list of colours may lack, and colours of it that labels may."""
@@ -52,19 +53,11 @@ def published_legend(patterns: str, values: Iterable[int], *, colours: bool) -> 
         values: codes, or colours as numbers 0xrrggbb.
     """
     wanted = set(values)
-    for title, (marks, text) in _CODES.items():
-        own = _read(text, 10)
-        if not colours and len(wanted) > 2 and wanted <= own.keys() and re.search(marks, patterns):
-            return Legend(f"{title}'s list", tuple(Entry(name, code) for code, name in own.items()))
-    for title, text in _COLOURS.items():
-        own = _read(text, 16)
-        lacking = max(len(own.keys() - wanted), len(wanted - own.keys()))
-        if colours and lacking <= _MOST_OTHERS:
-            entries = (Entry(name, None, as_colour(colour)) for colour, name in own.items())
-            return Legend(f"{title}'s list", tuple(entries))
+    lists = {title: ("", text) for title, text in _COLOURS.items()} if colours else _CODES
+    for title, (marks, text) in lists.items():
+        legend = legend_of(f"{title}'s list", text.replace(", ", "\n"))
+        own = legend.by_value(colours=colours).keys()
+        near = max(len(own - wanted), len(wanted - own)) <= _MOST_OTHERS
+        if near if colours else 2 < len(wanted) == len(wanted & own) and re.search(marks, patterns):
+            return legend
     return Legend()
-
-
-def _read(text: str, base: int) -> dict[int, str]:
-    pairs = (each.split(maxsplit=1) for each in text.split(","))
-    return {int(value, base): name for value, name in pairs}

@@ -8,14 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError, SegmenterError
 from segmenter.base.finding import is_vector
 from segmenter.grid.geometry import Window
+from segmenter.grid.labels import packed
 from segmenter.raster import LabelRaster, RasterInfo, open_raster
 
 _RASTERS = (".tif", ".tiff", ".png", ".jpg", ".jpeg", ".jp2")
@@ -67,14 +66,6 @@ def look_at(root: Path, path: str) -> Sight:
     flat = float((values[:, 1:] == values[:, :-1]).mean()) if values.shape[1] > 1 else 1.0
     frequent = float(counts[-_FREQUENT:].sum() / values.size)
     return Sight(info, frequent >= _LABEL_SHARE and flat >= _LABEL_FLAT)
-
-
-def packed(raw: NDArray[Any]) -> NDArray[Any]:
-    """Return (H, W) codes unchanged, and (H, W, 3) colours as numbers 0xrrggbb."""
-    if raw.ndim == 2:
-        return raw
-    r, g, b = (raw[..., i].astype(np.int64) for i in range(3))
-    return (r << 16) | (g << 8) | b
 
 
 def in_hash_order(paths: Sequence[str]) -> list[str]:
