@@ -23,9 +23,9 @@ from ..files import dealt, few
 from .choice import Choice
 from .deal import Wish, deal
 from .draft import Draft
-from .folder_facts import Place
 from .groups import ENOUGH, Groups
 from .names import SPLIT_WORDS
+from .sight import Place
 
 _TEXTS, _YAMLS = (".txt", ".lst", ".csv"), (".yaml", ".yml")
 """Endings of lists of scenes: train.txt, val.txt, test.txt, or one file with these keys."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 
@@ -54,7 +54,7 @@ class LabelValues:
     read: int
     lossy: bool
 
-    @property
+    @cached_property
     def total(self) -> int:
         """Pixels with a value."""
         return sum(self.pixels.values())
