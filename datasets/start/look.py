@@ -26,8 +26,7 @@ from .choice import Choice, nested
 from .classes import class_choices
 from .folder_facts import FolderFacts, find_pairs
 from .legends import find_legend
-from .published import published
-from .published_classes import published_legend
+from .published import published, published_legend
 from .sight import Place, drivers_of, place_of
 from .split import listed_splits
 from .values import count_values, empty_share

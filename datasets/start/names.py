@@ -24,6 +24,9 @@ SPLIT_WORDS = {
 }
 """Names of folders and lists → split."""
 
+Way = tuple[str, str, str, str]
+"""Constant texts before and behind the common part of an image's name, and of a label's."""
+
 
 def parts_of(path: str) -> list[str]:
     """Return numbers and words of a path, without its ending."""
@@ -112,7 +115,7 @@ def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:
         fits = [(j == len(labels) - 1, fit, j) for j in sorted(free) if (fit := _fit(images[i], labels[j]))]
         if not fits:
             continue
-        _, fit, j = min(fits, key=lambda each: (each[0] != (i == last), each[1]))
+        _, fit, j = min(fits, key=lambda each: (each[0] != (i == last), sum(map(len, each[1])), each[1]))
         free.remove(j)
         name = "name" if i == last else f"folder_{i}" if i else "folder"
         words = {
@@ -120,7 +123,7 @@ def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:
         }
         if not splits and "train" in words.values() and "" not in words.values():
             name, splits = "split", words
-        texts[0][i], texts[1][j] = f"{fit[1]}{{{name}}}{fit[2]}", f"{fit[3]}{{{name}}}{fit[4]}"
+        texts[0][i], texts[1][j] = f"{fit[0]}{{{name}}}{fit[1]}", f"{fit[2]}{{{name}}}{fit[3]}"
     endings = (Counter(PurePosixPath(path).suffix for path in side).most_common(1)[0][0] for side in sides)
     made = ["/".join(side) + ending for side, ending in zip(texts, endings, strict=True)]
     return Patterns(made[0], made[1], splits)
@@ -136,30 +139,26 @@ def _columns(paths: Sequence[str]) -> list[list[str]]:
     return [list(column) for column in zip(*split, strict=True)]
 
 
-def _fit(values: Sequence[str], others: Sequence[str]) -> tuple[int, str, str, str, str] | None:
-    """Return the length of the constant texts around the common part of two columns, and these; or None."""
+def _fit(values: Sequence[str], others: Sequence[str]) -> Way | None:
+    """Return the shortest constant texts around the common part of two columns; None if there is none."""
     pairs = list(zip(values, others, strict=True))
     some = [pairs[int(i)] for i in in_hash_order([str(i) for i in range(len(pairs))])[:_EXAMPLES]]
 
-    def fits(way: tuple[str, str, str, str]) -> bool:
+    def fits(way: Way) -> bool:
         middles = ((_middle(one, *way[:2]), _middle(other, *way[2:])) for one, other in pairs)
         return all(a is not None and a == b for a, b in middles)
 
+    def rank(way: Way) -> tuple[bool, int, Way]:
+        before = way[0]
+        cuts_a_word = any(before[-1:].isalpha() and one[len(before) :][:1].isalpha() for one, _ in some)
+        return cuts_a_word, sum(map(len, way)), way
+
     ways = {way for one, other in some for way in _ways(one, other)}
-    fitting = [way for way in ways if fits(way)]
-    cut = {way: any(_cuts_a_word(one, *way[:2]) for one, _ in some) for way in fitting}
-    best = min(fitting, key=lambda way: (cut[way], sum(map(len, way)), way), default=None)
-    return None if best is None else (sum(map(len, best)), *best)
+    return min(filter(fits, ways), key=rank, default=None)
 
 
-def _cuts_a_word(text: str, before: str, behind: str) -> bool:
-    """Return whether a constant text ends in the middle of a word, as `sa` of `sat_5`."""
-    middle = _middle(text, before, behind) or ""
-    return before[-1:].isalpha() and middle[:1].isalpha()
-
-
-def _ways(one: str, other: str) -> Iterator[tuple[str, str, str, str]]:
-    """Yield, for each common part of two texts, what is before and behind it: (one's two, other's two)."""
+def _ways(one: str, other: str) -> Iterator[Way]:
+    """Yield, for each common part of two texts, what is before and behind it."""
     for match in SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks():
         text = one[match.a : match.a + match.size]
         word = re.split(f"[{re.escape(_SEPARATORS)}]", text, maxsplit=1)[-1]

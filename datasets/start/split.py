@@ -195,32 +195,29 @@ def listed_splits(place: Place, scenes: Sequence[Scene]) -> Iterator[Choice]:
     """Yield validation and test of lists that name scenes or their images; what also trains is said."""
     names = {key: scene.name for scene in scenes for key in (scene.name, scene.image.stem, scene.image.name)}
     names |= {str(int(name)): name for name in list(names) if name.isdecimal()}
-    named: dict[str, set[str]] = {}
-    files: dict[str, str] = {}
+    named: dict[str, tuple[set[str], str]] = {}
     for path in place.paths:
         with suppress(SegmenterError, UnicodeError, KeyError):
-            for split, keys in _lists(place, path):
-                named[split], files[split] = {names[key] for key in keys}, path
+            for key, files in _lists(place, path).items():
+                if (split := SPLIT_WORDS.get(key.lower())) and files:
+                    named[split] = {names[PurePosixPath(file).name] for file in files}, path
     for split in ("validation", "test"):
-        if "train" in named and (members := named.get(split)):
-            both = sorted(members & named["train"])
+        if "train" in named and split in named:
+            members, path = named[split]
+            both = sorted(members & named["train"][0])
             leak = f"; {few(both)} of them in train, too: held out" if both else ""
-            why = f"{counted(len(members), 'scene')} named in {files[split]}{leak}"
+            why = f"{counted(len(members), 'scene')} named in {path}{leak}"
             yield Choice(f"dataset.split.{split}", sorted(members), why)
 
 
-def _lists(place: Place, path: str) -> Iterator[tuple[str, list[str]]]:
-    """Yield each split of a file, with the names of files that it lists."""
+def _lists(place: Place, path: str) -> dict[str, list[str]]:
+    """Return the lists of files that a file holds, by name."""
     stem, ending = PurePosixPath(path).stem.lower(), PurePosixPath(path).suffix.lower()
-    lists: dict[str, list[str]] = {}
-    if (ending in _TEXTS and stem in SPLIT_WORDS) or (ending in _YAMLS and "split" in stem):
-        text = read_regular(place.root / path).decode("utf-8-sig")
-        if ending in _TEXTS:
-            lists[stem] = [line.split()[0] for line in text.splitlines() if line.strip()]
-        elif isinstance(data := parse(text, path), dict):
-            lists = {
-                str(key): list(map(str, value)) for key, value in data.items() if isinstance(value, list)
-            }
-    for key, values in lists.items():
-        if key.lower() in SPLIT_WORDS and values:
-            yield SPLIT_WORDS[key.lower()], [PurePosixPath(value).name for value in values]
+    if ending in _TEXTS and stem in SPLIT_WORDS:
+        lines = read_regular(place.root / path).decode("utf-8-sig").splitlines()
+        return {stem: [line.split()[0] for line in lines if line.strip()]}
+    if ending in _YAMLS and "split" in stem:
+        data = parse(read_regular(place.root / path).decode("utf-8-sig"), path)
+        lists = data.items() if isinstance(data, dict) else ()
+        return {str(key): list(map(str, value)) for key, value in lists if isinstance(value, list)}
+    return {}
