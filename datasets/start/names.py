@@ -11,7 +11,7 @@ from difflib import SequenceMatcher
 from itertools import pairwise
 from pathlib import PurePosixPath
 
-from .sight import in_hash_order
+from ..files import in_hash_order
 
 _PART = re.compile(r"\d+|[^\W\d_]+")
 _SEPARATORS = "_-. "
@@ -142,7 +142,7 @@ def _columns(paths: Sequence[str]) -> list[list[str]]:
 def _fit(values: Sequence[str], others: Sequence[str]) -> Way | None:
     """Return the shortest constant texts around the common part of two columns; None if there is none."""
     pairs = list(zip(values, others, strict=True))
-    some = [pairs[int(i)] for i in in_hash_order([str(i) for i in range(len(pairs))])[:_EXAMPLES]]
+    some = [pairs[int(i)] for i in in_hash_order(map(str, range(len(pairs))))[:_EXAMPLES]]
 
     def fits(way: Way) -> bool:
         middles = ((_middle(one, *way[:2]), _middle(other, *way[2:])) for one, other in pairs)

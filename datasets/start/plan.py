@@ -16,6 +16,7 @@ from segmenter.base.files import gibibytes
 from segmenter.config.models import EncoderDecoderConfig, UNetConfig
 from segmenter.diagnosis.limits import planned
 from segmenter.grid.gsd import range_text
+from segmenter.model.size import BYTES_PER_PARAMETER, parts_that_fit
 from segmenter.sampling.forecast import holds
 from segmenter.tiles.gsd import scene_gsds
 from segmenter.training.beginning.demands import check_demands
@@ -36,8 +37,6 @@ _FEW_REPEATS = 0.05
 """Share of the tiles that may be shown again for the sake of a class."""
 _ROOM = 0.9
 """Share of the memory that a step may take."""
-_STEP_BYTES = 16
-"""Bytes of a parameter: weight, gradient and two moments, in float32."""
 _ON_CARDS, _ON_PROCESSOR = (1 << 30, 1.0), (7 << 28, 0.83)
 """Bytes beside the tiles, and the share of the counted bytes that these take at the most (benchmarks.memory;
 on a processor the peak was 2.01 GiB in 850 steps of 4 tiles of 132 MiB, 2.77 in 3 steps of 16)."""
@@ -100,10 +99,9 @@ def model(draft: Draft) -> Iterator[Choice]:
     while depth > 1 and (draft.size_of(UNetConfig(depth=depth)).network.radius or 0) > longest:
         depth -= 1
     small = "what a card takes in half a second" if draft.cards else "small enough for a processor"
+    radius = draft.size_of(UNetConfig(depth=depth)).network.radius
     yield Choice("model.kind", "unet", f"from scratch: {why}")
-    yield Choice(
-        "model.depth", depth, f"sees {draft.size_of(UNetConfig(depth=depth)).network.radius} pixels far"
-    )
+    yield Choice("model.depth", depth, f"sees {radius} pixels far")
     yield Choice("model.width", width, small)
 
 
@@ -210,16 +208,16 @@ def _parts(draft: Draft, tiles_a_card: int) -> tuple[int, float]:
     """
     size = draft.size_of(draft.recipe.model)
     beside, share = _ON_CARDS if draft.cards else _ON_PROCESSOR
-    fixed, of_tile = size.parameters * _STEP_BYTES + beside, share * size.tile_bytes
-    for parts in range(1, tiles_a_card + 1):
-        taken = fixed + tiles_a_card // parts * of_tile
-        if tiles_a_card % parts == 0 and taken <= _ROOM * draft.budget:
-            return parts, taken
-    raise DatasetError(
-        f"--gpus: expected memory for a tile of {draft.recipe.tiles.size} pixels and the model, "
-        f"{gibibytes(int((fixed + of_tile) / _ROOM))}, got {gibibytes(int(draft.budget))}; plan for "
-        "larger cards, or set tiles.size and model in a recipe of your own"
-    )
+    fixed, of_tile = size.parameters * BYTES_PER_PARAMETER + beside, share * size.tile_bytes
+    fits = int((_ROOM * draft.budget - fixed) / of_tile)
+    if fits < 1:
+        raise DatasetError(
+            f"--gpus: expected memory for a tile of {draft.recipe.tiles.size} pixels and the model, "
+            f"{gibibytes(int((fixed + of_tile) / _ROOM))}, got {gibibytes(int(draft.budget))}; plan for "
+            "larger cards, or set tiles.size and model in a recipe of your own"
+        )
+    parts = parts_that_fit(tiles_a_card, fits)
+    return parts, fixed + tiles_a_card // parts * of_tile
 
 
 def loss(draft: Draft) -> Iterator[Choice]:

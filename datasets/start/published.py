@@ -14,11 +14,12 @@ from segmenter.config.datasets import Naic2020Config, PotsdamConfig
 from segmenter.grid.scenes import Dataset
 
 from ..classes import NAIC2020_ROUND1, NAIC2020_ROUND2, POTSDAM
+from ..files import in_hash_order
 from ..naic2020 import load_naic2020
 from ..potsdam import load_potsdam
 from .choice import Choice
 from .legends import Legend, legend_of
-from .sight import Place, in_hash_order, look_at
+from .sight import Place, look_at
 from .values import count_values
 
 _LOOKED_AT, _NAIC_SIDE, _LEAST_CODES = 200, 256, 6

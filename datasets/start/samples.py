@@ -62,9 +62,7 @@ def samples_of(dataset: Dataset) -> list[Sample]:
             size = label.info.size
             step = max(1.0, max(size.height, size.width) / _COARSE)
             shape = Size(max(1, round(size.height / step)), max(1, round(size.width / step)))
-            height, width = min(_FINE, size.height), min(_FINE, size.width)
-            window = Window((size.height - height) // 2, (size.width - width) // 2, height, width)
-            return Sample(label.ids(shape=shape), step, label.ids(window))
+            return Sample(label.ids(shape=shape), step, label.ids(Window.middle(size, _FINE)))
 
     scenes = [dataset.scenes[i] for i in chosen]
     return list(in_threads(read, scenes, description="looking at labels", unit="scene"))

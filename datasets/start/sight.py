@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections import Counter
@@ -18,7 +17,7 @@ from segmenter.grid.geometry import Window
 from segmenter.grid.labels import packed
 from segmenter.raster import LabelRaster, RasterInfo, open_raster
 
-from ..files import files_under
+from ..files import files_under, in_hash_order
 
 _RASTERS = (".tif", ".tiff", ".png", ".jpg", ".jpeg", ".jp2")
 _WINDOW = 1024
@@ -108,9 +107,7 @@ def look_at(root: Path, path: str) -> Sight:
         if info.count > 4 or bands == 2 or kind not in "uibf" or (bands > 2 and info.dtype != "uint8"):
             return Sight(info)  # colours have 8 bits
         with LabelRaster(file, drivers=drivers) as label:
-            height, width = (min(side, _WINDOW) for side in (info.size.height, info.size.width))
-            top, left = (info.size.height - height) // 2, (info.size.width - width) // 2
-            raw, _ = label.stored(Window(top, left, height, width))
+            raw, _ = label.stored(Window.middle(info.size, _WINDOW))
     except SegmenterError as error:
         return Sight(None, error=str(error))
     values = packed(raw)
@@ -118,11 +115,6 @@ def look_at(root: Path, path: str) -> Sight:
     flat = float((values[:, 1:] == values[:, :-1]).mean()) if values.shape[1] > 1 else 1.0
     frequent = float(counts[-_FREQUENT:].sum() / values.size)
     return Sight(info, frequent >= _LABEL_SHARE and flat >= _LABEL_FLAT)
-
-
-def in_hash_order(paths: Sequence[str]) -> list[str]:
-    """Return paths in an order that is arbitrary but the same on every machine."""
-    return sorted(paths, key=lambda path: hashlib.sha256(path.encode("utf-8", "surrogateescape")).digest())
 
 
 # ---------------------------------------------------------------------------------------------- labels or not
