@@ -21,6 +21,7 @@ from .. import load_dataset
 from ..check import image_lines
 from ..files import few
 from ..folder import SPELT, UNLABELLED, load_folder
+from ..gsd import gsd_line
 from ..made import SKIPPED
 from .choice import Choice, nested
 from .classes import class_choices
@@ -76,8 +77,7 @@ def _choices(place: Place, facts: FolderFacts) -> Iterator[Choice]:
         raise DatasetError(
             f"{root}: none of {counted(len(left), 'image')} can be used: {next(iter(left.values()))}"
         )
-    images = [each.image for each in seen if each.image is not None]
-    yield from _file_choices(facts, images, drivers, dataset)
+    yield from _file_choices(facts, [each.image for each in seen if each.image], drivers, dataset)
     if placed and not facts.shared:
         yield Choice("dataset.labels_by", "georeference", "labels lie on another grid than their images")
     if vector:
@@ -86,7 +86,7 @@ def _choices(place: Place, facts: FolderFacts) -> Iterator[Choice]:
         yield from polygon_choices(root, sorted({each.paths[1] for each in used}))
     else:
         yield from _value_choices(place, facts, used)
-    yield from _image_choices(images, max(each.measured for each in seen))
+    yield from _image_choices(dataset, seen)
     if left:
         why = f"{counted(len(left), 'scene')}: {next(iter(left.values()))}"
         yield Choice("dataset.split.leave_out", sorted(left), why)
@@ -204,15 +204,15 @@ def _value_choices(place: Place, facts: FolderFacts, used: Sequence[_Seen]) -> I
         yield Choice("dataset.label_nodata", "ignore", why, "class, if that value is one")
 
 
-def _image_choices(infos: Sequence[RasterInfo], measured: int) -> Iterator[Choice]:
-    counts = Counter(info.count for info in infos)
+def _image_choices(dataset: Dataset, seen: Sequence[_Seen]) -> Iterator[Choice]:
+    images = [(each.scene, each.image) for each in seen if each.image is not None]
+    measured, counts = max(each.measured for each in seen), Counter(info.count for _, info in images)
     if measured or len(counts) > 1:
         why = "images differ: " + ", ".join(f"{n} of {count} bands" for count, n in counts.most_common())
         if len(counts) == 1:
             why = f"band {measured} is tagged as alpha, but holds measurements and no mask"
         yield Choice("dataset.bands", list(range(1, min(counts) + 1)), why)
-    if known := sorted(info.metres_per_pixel for info in infos if info.metres_per_pixel is not None):
-        size = f"{known[0]:.3g} m" if known[-1] < 1.01 * known[0] else f"{known[0]:.3g} to {known[-1]:.3g} m"
-        names = Counter(crs_title(info.crs) for info in infos if info.crs is not None)
-        why = f"{size} a pixel, {few([name for name, _ in names.most_common()], 3)}"
+    if scales := gsd_line(dataset, images):
+        names = Counter(crs_title(info.crs) for _, info in images if info.crs is not None)
+        why = f"{scales}, {few([name for name, _ in names.most_common()], 3)}"
         yield Choice("dataset.metres_per_pixel", "georeference", why)
