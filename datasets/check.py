@@ -19,7 +19,7 @@ from segmenter.base.errors import BandsError, SegmenterError, counted, grouped, 
 from segmenter.base.terminal import aligned
 from segmenter.base.threads import Spread, in_threads
 from segmenter.grid.labels import IGNORE, UNKNOWN, Colour, class_pixels
-from segmenter.grid.scenes import SPLITS, Dataset, Scene
+from segmenter.grid.scenes import SPLITS, Dataset, Scene, Split
 from segmenter.raster import LabelRaster, RasterInfo, ask_for_bands, crs_title, open_raster, raster_info
 from segmenter.raster.ground import alignment_errors
 from segmenter.raster.header import names_of, order_of, used_names
@@ -145,9 +145,7 @@ class CheckReport:
         for alike in self.equal[: None if everything else 1]:
             more = "" if everything or len(self.equal) == 1 else f"; {len(self.equal) - 1} more such sets"
             yield f"same pixels within one split: {_list(alike, everything)}{more}"
-        for reason, count in Counter(reason for _, reason in self.dataset.unused).items():
-            files = [path.name for path, why in self.dataset.unused if why == reason]
-            yield f"left out, {reason}: {counted(count, 'file')}: {_list(files, everything)}"
+        yield from self.left_out(everything)
         if self.unlabelled:
             names = _list(self.unlabelled, everything)
             yield f"without a labelled pixel: {counted(len(self.unlabelled), 'scene')}: {names}"
@@ -156,15 +154,27 @@ class CheckReport:
         if len(self.remarks) > shown:
             yield f"warning: {len(self.remarks) - shown} more of them; --all shows them"
 
-    def _found(self, everything: bool) -> Iterator[str]:
+    def left_out(self, everything: bool = False) -> Iterator[str]:
+        """Yield a line for each reason why files are left out."""
+        for reason in dict.fromkeys(reason for _, reason in self.dataset.unused):
+            files = [path.name for path, why in self.dataset.unused if why == reason]
+            yield f"left out, {reason}: {counted(len(files), 'file')}: {_list(files, everything)}"
+
+    def faults(self, everything: bool = False) -> dict[str, list[str]]:
+        """Return the lines of each kind of finding; like ones of several files are one line."""
+        faults: dict[str, list[str]] = {}
         for kind in dict.fromkeys(finding.kind for finding in self.findings):
             of_kind = [finding for finding in self.findings if finding.kind == kind]
             texts = [finding.text for finding in of_kind]
-            lines = (
-                _values(of_kind, everything) if kind == _VALUE else texts if everything else grouped(texts)
-            )
+            lines = texts if everything else grouped(texts)
+            faults[kind] = _values(of_kind, everything) if kind == _VALUE else lines
+        return faults
+
+    def _found(self, everything: bool) -> Iterator[str]:
+        for kind, lines in self.faults(everything).items():
             shown = len(lines) if everything else _SHOWN
-            yield f"{kind}: {len(lines) if kind == _VALUE else len(of_kind)}"
+            count = sum(finding.kind == kind for finding in self.findings)
+            yield f"{kind}: {len(lines) if kind == _VALUE else count}"
             yield from (f"  {line}" for line in lines[:shown])
             if len(lines) > shown:
                 yield f"  … and {len(lines) - shown} more; --all shows them"
@@ -463,18 +473,31 @@ def class_table(
     names: Sequence[str], pixels_PK: NDArray[np.int64], scenes_K: NDArray[np.int64]
 ) -> Iterator[str]:
     """Yield each class's pixels, share and scenes, by split, and notes on splits that differ widely."""
-    used = [(split, _shares(pixels)) for split, pixels in zip(SPLITS, pixels_PK, strict=True) if pixels.any()]
-    used = used if len(used) > 1 else []
-    total_K = pixels_PK.sum(axis=0)
-    rows = [
-        [name, f"{pixels:,}", f"{share:.4%}", f"{scenes_K[i]:,}", *(f"{shares[i]:.2%}" for _, shares in used)]
-        for i, (name, pixels, share) in enumerate(zip(names, total_K, _shares(total_K), strict=True))
-    ]
-    yield from aligned(["class", "pixels", "share", "scenes", *(split for split, _ in used)], rows)
+    used = _used(pixels_PK)
+    header, rows = class_rows(names, pixels_PK, scenes_K)
+    yield from aligned(header, rows)
     for i, name in enumerate(names):
         low, high = (pick(((s[i], split) for split, s in used), default=None) for pick in (min, max))
         if low and high and high[0] >= max(_COMMON, _UNEVEN * low[0]):
             yield f"uneven: {name} has {low[0]:.2%} of {low[1]}, {high[0]:.2%} of {high[1]}"
+
+
+def class_rows(
+    names: Sequence[str], pixels_PK: NDArray[np.int64], scenes_K: NDArray[np.int64]
+) -> tuple[list[str], list[list[str]]]:
+    """Return titles and a row for each class: its pixels, share and scenes, and the share of each split."""
+    used, total_K = _used(pixels_PK), pixels_PK.sum(axis=0)
+    rows = [
+        [name, f"{pixels:,}", f"{share:.4%}", f"{scenes_K[i]:,}", *(f"{shares[i]:.2%}" for _, shares in used)]
+        for i, (name, pixels, share) in enumerate(zip(names, total_K, _shares(total_K), strict=True))
+    ]
+    return ["class", "pixels", "share", "scenes", *(split for split, _ in used)], rows
+
+
+def _used(pixels_PK: NDArray[np.int64]) -> list[tuple[Split, NDArray[np.float64]]]:
+    """Return the splits that have pixels, with the classes' shares; nothing of a single one."""
+    used = [(split, _shares(pixels)) for split, pixels in zip(SPLITS, pixels_PK, strict=True) if pixels.any()]
+    return used if len(used) > 1 else []
 
 
 def _shares(pixels_K: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Literal
 
 from segmenter.base.errors import ConfigError
-from segmenter.grid.labels import ClassMap, Colour, LandCoverClass
+from segmenter.grid.labels import ClassMap, Colour, LandCoverClass, unpacked
 
 BLACK = (0, 0, 0)
 
@@ -25,7 +25,7 @@ def parse_colour(value: int | str, where: str) -> Colour:
     digits = str(value).removeprefix("#")
     if not isinstance(value, str) or not re.fullmatch(r"[0-9A-Fa-f]{6}", digits):
         raise ConfigError(where, expected="a colour as '#rrggbb', in quotes", got=f"{value!r}")
-    return int(digits[:2], 16), int(digits[2:4], 16), int(digits[4:], 16)
+    return unpacked(int(digits, 16))
 
 
 def ignoring(classes: ClassMap, values: Iterable[int | Colour]) -> ClassMap:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import colorsys
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from segmenter.base.errors import DatasetError, counted
 from segmenter.evaluation.drawing import hex_colour
-from segmenter.grid.labels import MAX_CLASSES, Colour, own_colour
+from segmenter.grid.labels import MAX_CLASSES, own_colour, unpacked
 from segmenter.pages.parts import percent
 
 from .choice import Choice
-from .legends import Entry, Legend, as_colour
+from .legends import Entry, Legend
 from .values import LabelValues
 
 _NOWHERE = re.compile(
@@ -24,8 +24,8 @@ _NOWHERE = re.compile(
 )
 """Names of what counts nowhere."""
 _RARE, _MOSTLY, _SURELY = 0.02, 0.5, 0.9
-"""Share below which 0, black, white or the only grey is ignored if it lies mostly at borders or outside the
-image; and the share there from which it is whatever its pixels are."""
+"""Share below which 0, black or white is ignored if it lies mostly at borders or outside the image; and the
+share there from which it is whatever its pixels are."""
 _STRAY, _FEW_PIXELS, _MOST_STRAYS = 2e-5, 2000, 32
 """Share and pixels below which a value is noise, and the values that may be."""
 _LEAST_MIXED = 4
@@ -38,24 +38,24 @@ Places = Callable[[int], tuple[float, float]]
 """Value → shares of its pixels where the image is empty, and at the image's border."""
 
 
-def class_choices(values: LabelValues, legend: Legend, places: Places) -> list[Choice]:
-    """Return `dataset.encoding`, `dataset.classes` and `dataset.ignore` for the values of the labels.
+def class_choices(values: LabelValues, legend: Legend, places: Places) -> Iterator[Choice]:
+    """Yield `dataset.encoding`, `dataset.classes` and `dataset.ignore` for the values of the labels.
 
     Raises:
         DatasetError: there are more values than classes can be.
     """
-    encoding = Choice("dataset.encoding", values.encoding, values.why)
+    yield Choice("dataset.encoding", values.encoding, values.why)
     if (soft := _soft(values)) is not None:
-        return [encoding, soft]
+        yield soft
+        return
+    entries = legend.by_value(colours=values.encoding == "colours")
     looked_at = list(values.pixels)[: MAX_CLASSES + _MOST_STRAYS + 1]  # more are refused, whatever they are
-    entries = {value: legend.entry(value, colours=values.encoding == "colours") for value in looked_at}
-    whys = {value: _why_ignored(value, values, entries[value], places) for value in looked_at}
+    whys = {value: _why_ignored(value, values, entries.get(value), places) for value in looked_at}
     ignored = {value: why for value, why in whys.items() if why}
     codes = [value for value in looked_at if value not in ignored]
-    noise = len(ignored) + sum(_is_noise(value, values) for value in codes)
-    mixed = _mixtures(values, [value for value in codes if entries[value] is None])
+    mixed = _mixtures(values, [value for value in codes if value not in entries])
     blurred = mixed >= max(_LEAST_MIXED, len(values.common(_RARE)))
-    if not codes or len(codes) > MAX_CLASSES or noise > _MOST_STRAYS or blurred:
+    if not codes or len(codes) > MAX_CLASSES or len(ignored) > _MOST_STRAYS or blurred:
         raise DatasetError(
             "labels",
             expected="a value for each class",
@@ -63,8 +63,9 @@ def class_choices(values: LabelValues, legend: Legend, places: Places) -> list[C
             "resampling or in JPEGs",
             remedy="save labels without loss",
         )
-    classes = _classes(codes, values, entries, legend.file)
-    return [encoding, classes, *([_ignored(ignored, values)] if ignored else [])]
+    yield _classes(codes, values, entries, legend.file)
+    if ignored:
+        yield _ignored(ignored, values)
 
 
 def _why_ignored(value: int, values: LabelValues, entry: Entry | None, places: Places) -> str:
@@ -84,67 +85,52 @@ def _why_ignored(value: int, values: LabelValues, entry: Entry | None, places: P
         empty, border = places(value)
         if empty >= _SURELY or (share < _RARE and max(empty, border) >= _MOSTLY):
             return f"{max(empty, border):.0%} at borders or where the image is empty"
-    elif colours and share < _RARE and _grey(value) and not any(map(_grey, values.common(_RARE))):
-        return "the only grey, and rare"
     return ""
-
-
-def _is_noise(value: int, values: LabelValues) -> bool:
-    """Return whether a colour lies close to another one of far more pixels."""
-    far_more = [other for other, pixels in values.pixels.items() if pixels > 8 * values.pixels[value]]
-    parts = [zip(as_colour(value), as_colour(other), strict=True) for other in far_more]
-    return values.encoding == "colours" and any(max(abs(a - b) for a, b in each) <= 32 for each in parts)
 
 
 def _mixtures(values: LabelValues, codes: Sequence[int]) -> int:
     """Return the number of rare colours that lie between two common ones, as edges do after resampling."""
-    common = np.array([as_colour(value) for value in values.common(_RARE)])
+    common = np.array([unpacked(value) for value in values.common(_RARE)])
     if values.encoding != "colours" or len(common) < 2:
         return 0
     one, other = (common[side] for side in np.triu_indices(len(common), 1))
     along = other - one
     mixed = 0
     for value in codes:
-        apart = np.array(as_colour(value)) - one
+        apart = np.array(unpacked(value)) - one
         part = (apart * along).sum(1) / (along**2).sum(1)
         distance = np.abs(apart - part[:, None] * along).max(1)
         mixed += values.share(value) < _RARE and bool(((distance <= 8) & (part > 0) & (part < 1)).any())
     return mixed
 
 
-def _grey(value: int) -> bool:
-    return max(as_colour(value)) - min(as_colour(value)) <= 8
-
-
 # ------------------------------------------------------------------------------------------------ choices
 
 
 def _classes(
-    codes: Sequence[int], values: LabelValues, entries: dict[int, Entry | None], file: str
+    codes: Sequence[int], values: LabelValues, entries: Mapping[int | None, Entry], file: str
 ) -> Choice:
     """Return the classes in the order of their values."""
     classes = list[dict[str, Any]]()
-    names, colours = set[str](), set[Colour]()
+    names, colours = set[str](), set[str]()
     for i, value in enumerate(codes):
-        entry = entries[value] or Entry(_made_name(value, codes, values))
+        entry = entries.get(value) or Entry(_made_name(value, codes, values))
         tries = (entry.name, *(f"{entry.name} {n}" for n in range(2, len(codes) + 2)))
         names.add(name := next(each for each in tries if each not in names))
+        coded = values.encoding == "codes"
+        own = [f"#{each:06x}" for each in (entry.colour, values.palette.get(value)) if each is not None]
         shown = (
-            (as_colour(value),) if values.encoding == "colours" else (entry.colour, values.palette.get(value))
+            *(own if coded else [f"#{value:06x}"]),
+            *map(hex_colour, map(own_colour, range(i, i + 1000))),
         )
-        every = (*shown, *map(own_colour, range(i, i + 1000)))
-        colours.add(colour := next(each for each in every if each is not None and each not in colours))
-        code = {"code": value} if values.encoding == "codes" else {}
-        classes.append({"name": name, **code, "colour": hex_colour(colour)})
+        colours.add(colour := next(each for each in shown if each not in colours))
+        classes.append({"name": name, **({"code": value} if coded else {}), "colour": colour})
     shares = ", ".join(f"{c['name']} {percent(values.share(v))}" for c, v in zip(classes, codes, strict=True))
-    unnamed = sum(entries[value] is None for value in codes)
+    unnamed = sum(value not in entries for value in codes)
     source = f"; names of {file}" if unnamed < len(codes) else ""
-    other = (
-        f"{counted(unnamed, 'name is', 'names are')} made up: no list of classes lies there"
-        if unnamed
-        else ""
-    )
-    return Choice("dataset.classes", classes, f"{shares} of {counted(values.total, 'pixel')}{source}", other)
+    made_up = f"{counted(unnamed, 'name is', 'names are')} made up: no list of classes lies there"
+    reason = f"{shares} of {counted(values.total, 'pixel')}{source}"
+    return Choice("dataset.classes", classes, reason, made_up if unnamed else "")
 
 
 def _made_name(value: int, codes: Sequence[int], values: LabelValues) -> str:
@@ -152,7 +138,7 @@ def _made_name(value: int, codes: Sequence[int], values: LabelValues) -> str:
     if values.encoding == "codes":
         two = len(codes) == 2 and codes[0] == 0
         return ("foreground" if value else "background") if two else f"class {value}"
-    hue, saturation, light = colorsys.rgb_to_hsv(*(part / 255 for part in as_colour(value)))
+    hue, saturation, light = colorsys.rgb_to_hsv(*(part / 255 for part in unpacked(value)))
     if light < 0.1 or saturation < 0.12:
         return "black" if light < 0.1 else "white" if light > 0.9 else "grey"
     word = _HUES.split()[int(hue * 12 + 0.5) % 12]
@@ -160,7 +146,7 @@ def _made_name(value: int, codes: Sequence[int], values: LabelValues) -> str:
 
 
 def _ignored(ignored: dict[int, str], values: LabelValues) -> Choice:
-    shown = {v: hex_colour(as_colour(v)) if values.encoding == "colours" else v for v in ignored}
+    shown = {v: f"#{v:06x}" if values.encoding == "colours" else v for v in ignored}
     texts = []
     for why in dict.fromkeys(ignored.values()):
         members = [value for value in ignored if ignored[value] == why]
@@ -170,9 +156,6 @@ def _ignored(ignored: dict[int, str], values: LabelValues) -> Choice:
     sure = all(why.startswith("named ") for why in ignored.values())
     other = "" if sure else "classes of their own"
     return Choice("dataset.ignore", list(shown.values()), "; ".join(texts), other)
-
-
-# ---------------------------------------------------------------------------------------------- grey masks
 
 
 def _soft(values: LabelValues) -> Choice | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from segmenter.sampling.forecast import scene_pixels
 
 _EXACT = 9
 """Groups up to which all deals are compared: 3⁹ are 20,000."""
@@ -20,7 +21,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Wish:
-    """Shares of the parts train, validation and test; 0 for a part that is not wanted."""
+    """Shares of the parts train, validation and, if wanted, test."""
 
     shares_P: tuple[float, ...]
 
@@ -33,6 +34,11 @@ class Wish:
     def parts(self) -> int:
         """Number of parts."""
         return len(self.shares_P)
+
+    @property
+    def settings(self) -> dict[str, float]:
+        """Shares of what is held out, as keys of `dataset.split`."""
+        return dict(zip(("validation_share", "test_share"), self.shares_P[1:], strict=False))
 
     def cost(self, parts_MPK: NDArray[np.float64], groups_K: Ints) -> NDArray[np.float64]:
         """Return the cost (M,) of deals with these pixels in each part.
@@ -61,31 +67,21 @@ class Wish:
         return cost
 
 
-def deal(counts_GK: NDArray[np.int64], wish: Wish, seed: int = 0) -> Ints:
+def deal(counts_GK: Ints, wish: Wish, seed: int = 0) -> Ints:
     """Return the part of each group: 0 train, 1 validation, 2 test; the same for the same counts and seed.
 
     Few groups: the best of all deals. More: iterative stratification (Sechidis et al., ECML 2011), which
     deals the rarest class first to the part that lacks most of it, then exchanges that lower the cost.
     """
-    counts = counts_GK.astype(np.float64)
     groups_K = (counts_GK > 0).sum(axis=0)
-    if len(counts) <= _EXACT:
-        every = np.array(list(itertools.product(range(wish.parts), repeat=len(counts))), np.int64)
-        return every[int(np.argmin(wish.cost(_sums(every, counts, wish.parts), groups_K)))]
-    best, best_cost = np.zeros(len(counts), np.int64), np.inf
-    for start in range(3):
-        rng = np.random.default_rng((seed, start))
-        part_G, cost = _improved(_stratified(counts, wish, rng), counts, wish, groups_K)
-        if cost < best_cost - 1e-12:
-            best, best_cost = part_G, cost
-    return best
+    if len(counts_GK) > _EXACT:
+        return _improved(_stratified(counts_GK, wish, np.random.default_rng(seed)), counts_GK, wish, groups_K)
+    every = np.array(list(itertools.product(range(wish.parts), repeat=len(counts_GK))), np.int64)
+    sums = [(every == p).astype(np.float64) @ counts_GK for p in range(wish.parts)]
+    return every[int(np.argmin(wish.cost(np.stack(sums, axis=1), groups_K)))]
 
 
-def _sums(part_MG: Ints, counts_GK: NDArray[np.float64], parts: int) -> NDArray[np.float64]:
-    return np.stack([(part_MG == p).astype(np.float64) @ counts_GK for p in range(parts)], axis=1)
-
-
-def _stratified(counts_GK: NDArray[np.float64], wish: Wish, rng: np.random.Generator) -> Ints:
+def _stratified(counts_GK: Ints, wish: Wish, rng: np.random.Generator) -> Ints:
     part_G = np.full(len(counts_GK), -1, np.int64)
     order_G = rng.permutation(len(counts_GK))
     lacking_PK = np.array(wish.shares_P)[:, None] * counts_GK.sum(axis=0)
@@ -99,40 +95,33 @@ def _stratified(counts_GK: NDArray[np.float64], wish: Wish, rng: np.random.Gener
     return part_G
 
 
-def _improved(part_G: Ints, counts_GK: NDArray[np.float64], wish: Wish, groups_K: Ints) -> tuple[Ints, float]:
-    """Move one group, or exchange two, as long as that lowers the cost; return the deal and its cost."""
-    parts_PK = _sums(part_G[None], counts_GK, wish.parts)[0]
+def _improved(part_G: Ints, counts_GK: Ints, wish: Wish, groups_K: Ints) -> Ints:
+    """Exchange two groups, or move one, as long as that lowers the cost.
+
+    A group is moved by exchanging it with one of no pixels, of which each part has one that stays.
+    """
+    count, parts = len(part_G), wish.parts
+    counts = np.concatenate([counts_GK, np.zeros((parts, counts_GK.shape[1]), np.int64)])
+    part = np.concatenate([part_G, np.arange(parts)])
+    parts_PK = scene_pixels(counts, part, parts).astype(np.float64)
     cost = float(wish.cost(parts_PK[None], groups_K)[0])
-    pairs = np.stack(np.triu_indices(min(len(part_G), _PAIRS), 1), axis=1)
+    others = np.arange(0 if count <= _PAIRS else count, count + parts)
+    a_M, b_M = (each.reshape(-1) for each in np.meshgrid(np.arange(count), others, indexing="ij"))
     for _ in range(_ROUNDS):
-        moves = [(g, p) for g in range(len(part_G)) for p in range(wish.parts) if p != part_G[g]]
-        tried = np.repeat(parts_PK[None], len(moves), axis=0)
-        g_M, to_M = np.array(moves).T
-        at = np.arange(len(moves))
-        tried[at, part_G[g_M]] -= counts_GK[g_M]
-        tried[at, to_M] += counts_GK[g_M]
-        costs, best = wish.cost(tried, groups_K), None
-        if costs.min() < cost - 1e-9:
-            best = [moves[int(np.argmin(costs))]]
-            cost, parts_PK = float(costs.min()), tried[int(np.argmin(costs))]
-        elif len(part_G) <= _PAIRS:
-            a_M, b_M = pairs[part_G[pairs[:, 0]] != part_G[pairs[:, 1]]].T
-            tried = np.repeat(parts_PK[None], len(a_M), axis=0)
-            at, change = np.arange(len(a_M)), counts_GK[b_M] - counts_GK[a_M]
-            tried[at, part_G[a_M]] += change
-            tried[at, part_G[b_M]] -= change
-            costs = wish.cost(tried, groups_K)
-            if len(costs) and costs.min() < cost - 1e-9:
-                a, b = (int(each[int(np.argmin(costs))]) for each in (a_M, b_M))
-                best = [(a, int(part_G[b])), (b, int(part_G[a]))]
-                cost, parts_PK = float(costs.min()), tried[int(np.argmin(costs))]
-        if best is None:
+        differ = (a_M < b_M) & (part[a_M] != part[b_M])
+        a, b = a_M[differ], b_M[differ]
+        made_MPK, at, change = (
+            np.repeat(parts_PK[None], len(a), axis=0),
+            np.arange(len(a)),
+            counts[b] - counts[a],
+        )
+        made_MPK[at, part[a]] += change
+        made_MPK[at, part[b]] -= change
+        costs = wish.cost(made_MPK, groups_K)
+        best = int(np.argmin(costs))
+        if costs[best] >= cost - 1e-9:
             break
-        for g, p in best:
-            part_G[g] = p
-    return part_G, cost
-
-
-def best_seed(costs: Sequence[float]) -> int:
-    """Return the first seed with the lowest cost."""
-    return int(np.argmin(np.round(costs, 9)))
+        cost, parts_PK = float(costs[best]), made_MPK[best]
+        part[a[best]], part[b[best]] = part[b[best]], part[a[best]]
+        part[count:] = np.arange(parts)
+    return part[:count]

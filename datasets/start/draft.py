@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.base.machine import machine_memory
 from segmenter.base.threads import in_threads
-from segmenter.config.datasets import FolderConfig, FolderSplit
+from segmenter.config.datasets import FolderConfig
+from segmenter.config.devices import DistributionConfig
 from segmenter.config.models import ModelConfig
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
-from segmenter.grid.scenes import Dataset, Split
+from segmenter.devices.setup import gpus_expected, load_tensorflow, smallest_card
+from segmenter.grid.labels import class_pixels
+from segmenter.grid.scenes import Dataset, Scene
+from segmenter.inference.memory import SHARE_OF_MACHINE
 from segmenter.model.receptive_field import NetworkGeometry, network_geometry
 from segmenter.raster import RasterInfo, raster_info
+from segmenter.sampling.forecast import scene_pixels
 from segmenter.tiles.index import TileIndex, build_index
 
 from .. import load_dataset
@@ -25,8 +31,6 @@ from .groups import Groups, groups_of
 from .samples import Sample, area_of, has_an_up, label_range, samples_of
 
 GIB = 2**30
-_SHARE_OF_MACHINE = 0.5
-"""Share of the memory of a machine without cards: other programs run beside a training."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +52,6 @@ class Draft:
     def __init__(self, choices: Sequence[Choice], request: Request) -> None:
         """Begin with the choices of the dataset section."""
         self.request, self.choices = request, list(choices)
-        self.given = {choice.key for choice in choices}
-
-    def add(self, choices: Iterable[Choice]) -> None:
-        """Add choices, but for keys that were given beforehand."""
-        self.choices += [choice for choice in choices if choice.key not in self.given]
 
     @property
     def recipe(self) -> Recipe:
@@ -60,15 +59,9 @@ class Draft:
         return recipe_from({"name": self.request.name, **nested(self.choices)}, "the planned recipe")
 
     @property
-    def held_out(self) -> bool:
-        """True if the dataset was given with a way to hold out validation scenes."""
-        split = getattr(self.recipe.dataset, "split", None)
-        return bool(isinstance(split, FolderSplit) and (split.by_hash or split.validation))
-
-    @property
-    def folder(self) -> bool:
-        """True if any split can be planned."""
-        return isinstance(self.recipe.dataset, FolderConfig)
+    def pretrained(self) -> bool:
+        """True if the model begins with an encoder's weights."""
+        return self.recipe.model.kind == "encoder_decoder"
 
     # ------------------------------------------------------------------------------------------ scenes
 
@@ -77,11 +70,22 @@ class Draft:
         """Dataset as it was given, before a split is planned."""
         return load_dataset(self.recipe)
 
+    @property
+    def free(self) -> tuple[Scene, ...]:
+        """Scenes that a split may deal: those that are held out for nothing yet."""
+        return self.dataset.of("train")
+
+    @property
+    def folder(self) -> bool:
+        """True if any split can be planned; loaders of published data only name scenes."""
+        return isinstance(self.recipe.dataset, FolderConfig)
+
     @functools.cached_property
-    def infos(self) -> list[RasterInfo]:
+    def infos(self) -> dict[Scene, RasterInfo]:
         """Header of each scene's image."""
         images = [scene.image for scene in self.dataset.scenes]
-        return list(in_threads(raster_info, images, description="looking at images", unit="scene"))
+        infos = in_threads(raster_info, images, description="looking at images", unit="scene")
+        return dict(zip(self.dataset.scenes, infos, strict=True))
 
     @functools.cached_property
     def samples(self) -> list[Sample]:
@@ -95,47 +99,33 @@ class Draft:
 
     @functools.cached_property
     def groups(self) -> Groups:
-        """Groups of scenes that show one place."""
-        return groups_of(self.dataset.root, self.dataset.scenes, self.infos, self.apart[0])
+        """Groups of the free scenes that show one place."""
+        infos = [self.infos[scene] for scene in self.free]
+        return groups_of(self.dataset.root, self.free, infos, self.apart[0])
 
     @functools.cached_property
     def up(self) -> tuple[bool, float]:
         """True if images have an up, and how much classes differ between above and below."""
-        if all(info.georeferenced for info in self.infos):
-            return False, 0.0
-        return has_an_up(self.samples)
+        placed = all(info.georeferenced for info in self.infos.values())
+        return (False, 0.0) if placed else has_an_up(self.samples)
 
     @property
     def bands(self) -> int:
         """Number of bands that the model sees."""
-        if self.dataset.bands is not None:
-            return len(self.dataset.bands)
-        return min(info.count - len(info.alpha) for info in self.infos)
+        return len(self.dataset.bands or ()) or min(i.count - len(i.alpha) for i in self.infos.values())
 
     @property
-    def sides(self) -> NDArray[np.int64]:
-        """Shorter side of each scene in pixels."""
-        return np.array([min(info.size.height, info.size.width) for info in self.infos])
-
-    @functools.cached_property
-    def metres(self) -> list[float]:
-        """Metres a pixel of the scenes whose scale is known."""
-        scales = (
-            self.dataset.scale_of(scene, info.metres_per_pixel)
-            for scene, info in zip(self.dataset.scenes, self.infos, strict=True)
-        )
-        return [metres for metres in scales if metres]
+    def side(self) -> int:
+        """Median of the scenes' shorter sides in pixels."""
+        return int(np.median([min(i.size.height, i.size.width) for i in self.infos.values()]))
 
     # ------------------------------------------------------------------------------------------- tiles
 
     def counts_SK(self) -> NDArray[np.int64]:
-        """Return the labelled pixels of each class in each scene."""
-        scenes = tuple(replace(scene, split="train") for scene in self.dataset.scenes)
+        """Return the labelled pixels of each class in each free scene."""
         tiles = self.recipe.tiles.model_copy(update={"min_labelled": 0.0})
-        index = build_index(replace(self.dataset, scenes=scenes), "train", tiles)
-        counts = np.zeros((len(scenes), index.counts_NK.shape[1]), np.int64)
-        np.add.at(counts, index.scene_N, index.counts_NK)
-        return counts
+        index = build_index(self.dataset, "train", tiles)
+        return scene_pixels(index.counts_NK, index.scene_N, len(self.free))
 
     @functools.cached_property
     def split_dataset(self) -> Dataset:
@@ -145,15 +135,13 @@ class Draft:
     @functools.cached_property
     def index(self) -> TileIndex:
         """Training tiles; asked for once split and size of tiles are chosen."""
-        split: Split = "train"
-        return build_index(self.split_dataset, split, self.recipe.tiles)
+        return build_index(self.split_dataset, "train", self.recipe.tiles)
 
     @functools.cached_property
     def rarest(self) -> int:
         """Class that the fewest pixels of the samples show, of those that any shows."""
-        counts = np.sum([np.bincount(s.fine.reshape(-1), minlength=256) for s in self.samples], axis=0)
-        classes = counts[: len(self.dataset.classes)]
-        return int(np.argmin(np.where(classes > 0, classes, np.iinfo(np.int64).max)))
+        counts = np.sum([class_pixels(s.fine, len(self.dataset.classes)) for s in self.samples], axis=0)
+        return int(np.argmin(np.where(counts > 0, counts, np.iinfo(np.int64).max)))
 
     @functools.cached_property
     def rare_area(self) -> float | None:
@@ -166,37 +154,28 @@ class Draft:
     def cards(self) -> tuple[float, ...]:
         """GiB of each card; empty: the processor computes."""
         if self.request.gpus is not None:
-            return tuple(map(float, self.request.gpus))
-        from segmenter.config.devices import DistributionConfig
-        from segmenter.devices.setup import gpus_expected, smallest_card
-
-        card = smallest_card() if (count := gpus_expected(DistributionConfig())) else None
-        return (card / GIB,) * count if card else ()
+            return self.request.gpus
+        card = smallest_card()
+        return (card / GIB,) * gpus_expected(DistributionConfig()) if card else ()
 
     @property
     def budget(self) -> float:
         """Bytes that a step may take on each card, or of the machine."""
-        from segmenter.base.machine import machine_memory
-
-        return min(self.cards) * GIB if self.cards else machine_memory() * _SHARE_OF_MACHINE
+        return min(self.cards) * GIB if self.cards else machine_memory() * SHARE_OF_MACHINE
 
     def size_of(self, model: ModelConfig) -> ModelSize:
         """Return the size of a model for these bands, classes, tiles and precision."""
         recipe = self.recipe
-        return _size_of(
-            *(model, self.bands, len(self.dataset.classes), recipe.tiles.size, recipe.training.precision)
-        )
+        facts = self.bands, len(self.dataset.classes), recipe.tiles.size, recipe.training.precision
+        return _size_of(model, *facts)
 
 
 @functools.lru_cache(maxsize=16)
 def _size_of(model: ModelConfig, bands: int, classes: int, side: int, precision: str) -> ModelSize:
-    from segmenter.devices.setup import load_tensorflow
-
     load_tensorflow()
     from segmenter.model.building import build_model
     from segmenter.model.size import training_bytes_per_image
 
     built = build_model(model, bands, classes, dtype=precision, synchronised=True)
-    mixed = precision.startswith("mixed")
-    of_tile = training_bytes_per_image(built, side, side, mixed=mixed)
+    of_tile = training_bytes_per_image(built, side, side, mixed=precision.startswith("mixed"))
     return ModelSize(network_geometry(built), built.count_params(), of_tile)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from segmenter.base.errors import counted
 from segmenter.grid.scenes import Scene
 from segmenter.raster import RasterInfo, outlines
+from segmenter.raster.ground import meeting
 
 ENOUGH = 5
 """Groups from which whole ones can be held out; of fewer, a part is more than a fifth."""
 _LARGEST, _LEAST = 0.5, 3
 """Share of the scenes in one group up to which groups are of use; least number of groups by names."""
-_NUMBER = re.compile(r"\d+")
 _FORMS = (r"^([^/]+)/", r"([^/]+?)[_-]?\d+\.[^./]+$", r"^(.+?)[_-]?\d+\.[^./]+$")
 """Expressions for the group of numbered pieces: the first folder, the name before its number, or the path."""
 
@@ -35,7 +35,6 @@ class Groups:
         regex: for `split.group`; empty: it is given; None: names of scenes say the split.
         names: name of each group, as `split.validation` takes it; empty without `regex`.
         other: the other reading, where files do not tell.
-        alone: True if each scene is a group.
     """
 
     of_S: NDArray[np.int64]
@@ -47,7 +46,7 @@ class Groups:
     @property
     def count(self) -> int:
         """Number of groups."""
-        return int(self.of_S.max()) + 1 if len(self.of_S) else 0
+        return int(self.of_S.max()) + 1
 
     @property
     def alone(self) -> bool:
@@ -61,10 +60,10 @@ def groups_of(root: Path, scenes: Sequence[Scene], infos: Sequence[RasterInfo], 
     Args:
         apart: pixels over which labels are alike.
     """
-    if any(scene.group != scene.name for scene in scenes):
-        order = list(dict.fromkeys(scene.group for scene in scenes))
-        of_S = np.array([order.index(scene.group) for scene in scenes])
-        return Groups(of_S, f"{counted(len(order), 'group')} as given", "", tuple(order))
+    given = [scene.group for scene in scenes]
+    if given != [scene.name for scene in scenes]:
+        names = tuple(dict.fromkeys(given))
+        return Groups(_numbered(given), f"{counted(len(names), 'group')} as given", "", names)
     ground = [outline for outline in outlines(infos) if outline is not None]
     if len(ground) == len(scenes) > 1:
         return _by_ground(ground, infos, apart)
@@ -76,23 +75,26 @@ def groups_of(root: Path, scenes: Sequence[Scene], infos: Sequence[RasterInfo], 
     return Groups(np.arange(len(scenes)), how, other="scenes of one place would need dataset.split.group")
 
 
+def _numbered(keys: Sequence[Hashable]) -> NDArray[np.int64]:
+    """Return a number for each key, from 0 in the order of their first occurrence."""
+    order = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    return np.array([order[key] for key in keys], np.int64)
+
+
 def _by_name(paths: Sequence[str], form: str) -> Groups | None:
     """Return groups by an expression, if each is a series of numbered pieces."""
-    matches = [re.search(form, path) for path in paths]
-    names = [match[1] for match in matches if match is not None]
+    names = [match[1] for path in paths if (match := re.search(form, path))]
     members: dict[str, list[int]] = defaultdict(list)
     for path, name in zip(paths, names, strict=False):
-        members[name].append(int((_NUMBER.findall(path.rpartition("/")[2]) or ["-1"])[-1]))
+        members[name].append(int((re.findall(r"\d+", path.rpartition("/")[2]) or ["-1"])[-1]))
     several = [series for series in members.values() if len(series) > 1]
     if len(names) < len(paths) or len(members) < _LEAST or not several:
         return None
-    if max(map(len, several)) > _LARGEST * len(paths) or not all(_is_series(series) for series in several):
+    if max(map(len, several)) > _LARGEST * len(paths) or not all(map(_is_series, several)):
         return None
-    order = {name: i for i, name in enumerate(dict.fromkeys(names))}
     pieces = round(float(np.median([len(series) for series in members.values()])))
-    how = f"{len(order)} series of some {pieces} numbered pieces each ({next(iter(order))}, …)"
-    other = "the numbers may count places of their own"
-    return Groups(np.array([order[name] for name in names]), how, form, tuple(order), other)
+    how = f"{len(members)} series of some {pieces} numbered pieces each ({names[0]}, …)"
+    return Groups(_numbered(names), how, form, tuple(members), "the numbers may count places of their own")
 
 
 def _is_series(numbers: Sequence[int]) -> bool:
@@ -103,53 +105,19 @@ def _is_series(numbers: Sequence[int]) -> bool:
 
 def _by_ground(ground: Sequence[NDArray[np.float64]], infos: Sequence[RasterInfo], apart: float) -> Groups:
     """Return groups of scenes that touch or overlap; of a mosaic, cells of the ground."""
-    low, high = (np.array([f(points, axis=0) for points in ground]) for f in (np.min, np.max))
-    pixel = float(
-        np.median(
-            [
-                (h - w).max() / max(i.size.height, i.size.width)
-                for h, w, i in zip(high, low, infos, strict=True)
-            ]
-        )
-    )
-    touching = _joined(low, high, margin=pixel)
-    shares = np.bincount(touching) / len(touching)
-    if len(shares) >= ENOUGH and shares.max() <= _LARGEST:
-        if len(shares) == len(touching):
-            return Groups(
-                touching, f"none of {counted(len(touching), 'scene')} touches another on the ground"
-            )
-        return Groups(touching, f"scenes that touch or overlap on the ground: {len(shares)} places")
-    overlapping = _joined(low, high, margin=-0.9 * pixel)
+    low, high = np.min(ground, axis=1), np.max(ground, axis=1)
+    sides = [max(info.size.height, info.size.width) for info in infos]
+    pixel = float(np.median((high - low).max(axis=1) / sides))
+    touching = meeting(low, high, pixel)
+    sizes = np.bincount(touching)
+    if len(sizes) >= ENOUGH and sizes.max() <= _LARGEST * len(touching):
+        how = f"scenes that touch or overlap on the ground: {len(sizes)} places"
+        if len(sizes) == len(touching):
+            how = f"none of {counted(len(touching), 'scene')} touches another on the ground"
+        return Groups(touching, how)
+    overlapping = meeting(low, high, -0.9 * pixel)
     side = max(float(np.median((high - low).max(axis=1))), apart * pixel)
-    centres = np.array(
-        [((low + high) / 2)[overlapping == g].mean(axis=0) for g in range(overlapping.max() + 1)]
-    )
+    centres = [((low + high) / 2)[overlapping == g].mean(axis=0) for g in range(overlapping.max() + 1)]
     cells = np.floor((centres - low.min(axis=0)) / side).astype(np.int64)
-    _, cell = np.unique(cells, axis=0, return_inverse=True)
-    of_S = _renumbered(cell.reshape(-1)[overlapping])
-    how = f"{int(of_S.max()) + 1} cells of a mosaic, {side / pixel:.0f} pixels wide"
-    return Groups(of_S, how)
-
-
-def _joined(low: NDArray[np.float64], high: NDArray[np.float64], margin: float) -> NDArray[np.int64]:
-    """Return the connected component of each rectangle; two meet if they lie less than a margin apart."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
-    order = np.argsort(low[:, 0], kind="stable")
-    lo, hi, pairs = low[order], high[order] + margin, [np.zeros((2, 0), np.int64)]
-    stops = np.searchsorted(lo[:, 0], hi[:, 0])
-    for i, stop in enumerate(stops.tolist()):
-        near = (lo[i + 1 : stop, 1] < hi[i, 1]) & (hi[i + 1 : stop, 1] > lo[i, 1])
-        j = np.flatnonzero(near) + i + 1
-        pairs.append(np.stack([np.full(len(j), order[i]), order[j]]))
-    a, b = np.concatenate(pairs, axis=1)
-    graph = coo_array((np.ones(len(a)), (a, b)), shape=(len(low), len(low)))
-    return _renumbered(connected_components(graph, directed=False)[1])
-
-
-def _renumbered(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the numbers in the order of their first occurrence, from 0."""
-    order = {int(number): i for i, number in enumerate(dict.fromkeys(numbers.tolist()))}
-    return np.array([order[int(number)] for number in numbers], np.int64)
+    of_S = _numbered([tuple(cell) for cell in cells[overlapping].tolist()])
+    return Groups(of_S, f"{int(of_S.max()) + 1} cells of a mosaic, {side / pixel:.0f} pixels wide")

@@ -6,14 +6,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from segmenter.base.errors import DatasetError, counted
-from segmenter.base.invocation import installation
 from segmenter.evaluation.drawing import hex_colour
 from segmenter.grid.labels import MAX_CLASSES, own_colour
 
 from ..files import few
+from ..made import polygon_packages
 from .choice import Choice
 
 _MOST_FILES = 200
@@ -48,13 +47,11 @@ def polygon_choices(root: Path, files: Sequence[str]) -> Iterator[Choice]:
         "dataset.vector.attribute", attribute, f"{counted(values.total(), 'polygon')}: {shown}", others
     )
     names = sorted(values)
-    if len(names) == 1:
-        yield Choice("dataset.vector.values", {names[0]: _named(names[0], attribute)}, "the only value")
+    if alone := len(names) == 1:
         names = [_named(names[0], attribute)]
-    alone = len(names) == 1
-    if alone:
+        yield Choice("dataset.vector.values", {next(iter(values)): names[0]}, "the only value")
         yield Choice("dataset.vector.outside", _BACKGROUND, "polygons of one class: all else is none of it")
-        names = [_BACKGROUND, *names]
+        names.insert(0, _BACKGROUND)
     classes = [{"name": name, "colour": hex_colour(own_colour(i))} for i, name in enumerate(names)]
     other = "" if alone else "pixels outside all polygons are ignored; they may be a class: vector.outside"
     yield Choice("dataset.classes", classes, f"values of {attribute} in {counted(len(files), 'file')}", other)
@@ -67,26 +64,12 @@ def _named(value: str, attribute: str) -> str:
 
 def _columns(files: Sequence[Path]) -> dict[str, Counter[str]]:
     """Return how often each value of each attribute occurs."""
-    try:
-        from segmenter.extras.vectors import geoparquet
-        from segmenter.extras.vectors.library import pyogrio
+    with polygon_packages():
+        from segmenter.extras.vectors.features import VectorFile
         from segmenter.extras.vectors.rule import as_text
-    except ModuleNotFoundError as error:
-        raise DatasetError(f"polygons need the package {error.name}: {installation('vectors')}") from None
     columns: dict[str, Counter[str]] = {}
     for file in files:
-        read: list[tuple[str, Sequence[Any]]] = []
-        try:
-            if file.suffix.lower() == ".parquet":
-                read = [
-                    (name, geoparquet.read(file, name)[2].tolist()) for name in geoparquet.header(file).fields
-                ]
-            else:
-                meta, _, _, data = pyogrio.raw.read(file, read_geometry=False)
-                read = list(zip(meta["fields"].tolist(), (each.tolist() for each in data), strict=True))
-        except (OSError, ValueError, RuntimeError) as error:
-            raise DatasetError(file, f"cannot read its polygons: {error}") from None
-        for name, values in read:
-            texts = (text for value in values if (text := as_text(value)) is not None)
+        for name, values in VectorFile(file, None).attributes().items():
+            texts = (text for value in values.tolist() if (text := as_text(value)) is not None)
             columns.setdefault(name, Counter()).update(texts)
     return columns

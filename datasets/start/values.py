@@ -4,28 +4,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from segmenter.base.errors import LabelError, SegmenterError
 from segmenter.base.threads import in_threads
-from segmenter.grid.geometry import Size, Window
-from segmenter.grid.labels import Colour, Encoding
+from segmenter.grid.geometry import Window
+from segmenter.grid.labels import Encoding, packed
 from segmenter.raster import LabelRaster, RasterInfo, open_raster
 
+from ..files import in_hash_order
 from ..pixels import in_turn, pieces
-from .legends import as_colour
-from .sight import drivers_of, in_hash_order, packed
+from .sight import drivers_of
 
 _MOST_FILES, _LOOKED_AT = 20_000, 40
 """Labels that are read whole; those whose palettes are compared, or that show where a value lies."""
 _MOST_VALUES = 10_000
 """Values after which no further label is read: no classes have so many."""
-_MOST_PIXELS, _SIDE, _THUMB = 1 << 27, 8192, 512
-"""Pixels from which every n-th is read, this many along a side; and along that of a small picture."""
+_PALETTE, _THUMB = 8192, 512
+"""Pixels along a side at which colours of codes are looked up, and where a value lies."""
 _FRAME = 0.02
 """Share of an image's side that counts as its border."""
 
@@ -38,7 +41,7 @@ class LabelValues:
         encoding: codes, or colours as numbers 0xrrggbb.
         why: reason for the encoding.
         pixels: pixels of each value, by value.
-        palette: colour of each code, where all files have the same palette.
+        palette: colour 0xrrggbb of each code, where all files have the same palette.
         void: pixels that the files mark as unlabelled, by nodata value, mask or transparency.
         read: number of files read.
         lossy: the files are JPEGs, whose values are nearly those that were meant.
@@ -47,12 +50,12 @@ class LabelValues:
     encoding: Encoding
     why: str
     pixels: dict[int, int]
-    palette: dict[int, Colour]
+    palette: dict[int, int]
     void: int
     read: int
     lossy: bool
 
-    @property
+    @cached_property
     def total(self) -> int:
         """Pixels with a value."""
         return sum(self.pixels.values())
@@ -76,7 +79,7 @@ def count_values(root: Path, infos: dict[str, RasterInfo]) -> LabelValues:
         LabelError: a label has no whole numbers, or none has a labelled pixel.
         RasterError: a label cannot be read.
     """
-    labels = in_hash_order(list(infos))
+    labels = in_hash_order(infos)
     encoding, palette, why = _encoding(root, {label: infos[label] for label in labels})
     pixels, void, read = Counter[int](), 0, 0
     lossy = labels[0].lower().endswith((".jpg", ".jpeg"))
@@ -91,11 +94,11 @@ def count_values(root: Path, infos: dict[str, RasterInfo]) -> LabelValues:
     return LabelValues(encoding, why, dict(sorted(pixels.items())), palette, void, read, lossy)
 
 
-def _encoding(root: Path, infos: dict[str, RasterInfo]) -> tuple[Encoding, dict[int, Colour], str]:
+def _encoding(root: Path, infos: dict[str, RasterInfo]) -> tuple[Encoding, dict[int, int], str]:
     """Return what label files hold, the common palette, and the reason."""
     bands = sum(info.count >= 3 for info in infos.values())
     painted = [path for path, info in infos.items() if info.has_palette]
-    seen: dict[int, set[Colour]] = {}
+    seen: dict[int, set[int]] = {}
     for path in painted[:_LOOKED_AT]:
         for code, colour in _palette(root / path, infos[path]):
             seen.setdefault(code, set()).add(colour)
@@ -108,27 +111,20 @@ def _encoding(root: Path, infos: dict[str, RasterInfo]) -> tuple[Encoding, dict[
     return "codes", {code: min(colours) for code, colours in seen.items()}, f"labels have one band{more}"
 
 
-def _palette(path: Path, info: RasterInfo) -> Iterator[tuple[int, Colour]]:
+def _palette(path: Path, info: RasterInfo) -> Iterator[tuple[int, int]]:
     """Yield codes and colours of a label's pixels."""
     with LabelRaster(path) as codes, LabelRaster(path, expand_palette=True) as shown:
-        both = [each.stored(shape=_thinned(info.size, _MOST_PIXELS))[0] for each in (codes, shown)]
-    values, first = np.unique(both[0], return_index=True)
-    colours = packed(both[1]).reshape(-1)[first]
-    yield from ((int(value), as_colour(int(colour))) for value, colour in zip(values, colours, strict=True))
+        raw, colours = (packed(each.stored(shape=info.size.at_most(_PALETTE))[0]) for each in (codes, shown))
+    values, first = np.unique(raw, return_index=True)
+    yield from zip(values.tolist(), colours.reshape(-1)[first].tolist(), strict=True)
 
 
-def _thinned(size: Size, most: int, side: int = _SIDE) -> Size | None:
-    """Return a coarser grid for a raster of more pixels; None for others."""
-    return Size(min(size.height, side), min(size.width, side)) if size.pixels > most else None
-
-
-def _count(root: Path, infos: dict[str, RasterInfo], colours: bool, path: str) -> tuple[dict[int, int], int]:
+def _count(root: Path, infos: dict[str, RasterInfo], colours: bool, path: str) -> tuple[Counter[int], int]:
     """Return the pixels of each value of a label, and those without one."""
     counts, void, size = Counter[int](), 0, infos[path].size
-    shape = _thinned(size, _MOST_PIXELS)
     with in_turn(size), LabelRaster(root / path, expand_palette=colours, drivers=drivers_of(path)) as label:
-        for window in [Window.of(size)] if shape else pieces(size):
-            raw, blank = label.stored(window, shape=shape)
+        for window in pieces(size):
+            raw, blank = label.stored(window)
             values = packed(raw) if blank is None else packed(raw)[~blank]
             if values.dtype.kind == "f" and (values != np.rint(values)).any():
                 raise LabelError(root / path, expected="whole numbers as codes", got="fractions")
@@ -143,26 +139,25 @@ def empty_share(
 ) -> tuple[float, float]:
     """Return the shares of a value's pixels where the image is empty (no data, or zero), and at its border.
 
-    Both are estimated from a few pairs of equal size that show the value.
+    Both are estimated from a few pairs that show the value.
     """
     images = {label: image for image, label in pairs}
-    sums, shown = np.zeros(3), 0
-    for label in in_hash_order(list(images)):
-        try:
+
+    def where(label: str) -> NDArray[np.int64]:
+        with suppress(SegmenterError):  # a finding of the check
             with LabelRaster(root / label, expand_palette=colours, drivers=drivers_of(label)) as raster:
-                size = raster.info.size
-                shape = _thinned(size, 0, _THUMB) or size
+                shape = raster.info.size.at_most(_THUMB)
                 held = packed(raster.stored(shape=shape)[0]) == value
-            if not held.any():
-                continue
             with open_raster(root / images[label], (1,), drivers=drivers_of(images[label])) as image:
                 light, valid = image.thinned(Window.of(image.info.size), shape)
-        except SegmenterError:
-            continue  # its pair is left out, by name
-        rows, cols = (max(1, int(_FRAME * side)) for side in held.shape)
-        border = np.ones_like(held)
-        border[rows:-rows, cols:-cols] = False
-        sums += held.sum(), (held & (~valid | (light[..., 0] == 0))).sum(), (held & border).sum()
-        if (shown := shown + 1) == _LOOKED_AT:
-            break
-    return float(sums[1] / max(1, sums[0])), float(sums[2] / max(1, sums[0]))
+            rows, cols = (max(1, int(_FRAME * side)) for side in held.shape)
+            border = np.ones_like(held)
+            border[rows:-rows, cols:-cols] = False
+            return np.array(
+                [held.sum(), (held & (~valid | (light[..., 0] == 0))).sum(), (held & border).sum()]
+            )
+        return np.zeros(3, np.int64)
+
+    shown = islice(filter(np.any, map(where, in_hash_order(images))), _LOOKED_AT)
+    held, empty, border = np.sum([np.zeros(3, np.int64), *shown], axis=0).tolist()
+    return empty / max(1, held), border / max(1, held)

@@ -31,10 +31,11 @@ _SIDE = 2400
 
 
 def tiles_to_show(index: TileIndex, count: int) -> list[int]:
-    """Return the tiles with most pixels of a class, for the rarest class first; each tile once."""
+    """Return the tiles with most pixels of a class, up to a half, for the rarest class first; each once."""
     rarest = [c for c in np.argsort(index.shares(), kind="stable") if index.counts_NK[:, c].any()]
-    ranked_KN = [np.argsort(-index.counts_NK[:, c], kind="stable") for c in rarest]
-    chosen = dict.fromkeys(int(tile) for place in np.stack(ranked_KN, axis=1) for tile in place)
+    shown_KN = np.minimum(index.counts_NK.T[rarest], index.labelled_N // 2)
+    ranked_KN = np.argsort(-shown_KN, axis=1, kind="stable")
+    chosen = dict.fromkeys(int(tile) for place in ranked_KN.T for tile in place)
     return list(chosen)[:count]
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from segmenter.base.threads import in_threads
 from segmenter.diagnosis.data import SceneMap
 from segmenter.raster import RasterInfo, raster_info
+from segmenter.raster.ground import meeting
 from segmenter.tiles.index import TileIndex
 
 __all__ = ["MOST_CELLS", "MOST_MAPS", "class_maps"]
@@ -130,23 +131,15 @@ def _box(info: RasterInfo) -> tuple[float, float, float, float]:
 
 def _adjoining(scenes: Sequence[int], infos: dict[int, RasterInfo]) -> list[list[int]]:
     """Return the scenes in connected groups of one CRS, each in order; touching scenes are connected."""
-    boxes = np.array([_box(infos[s]) for s in scenes], np.float64)
-    slack = _TOUCHING * np.minimum(boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1])
-    known: dict[str | None, int] = {}
-    crs = np.array([known.setdefault(_crs(infos[s]), len(known)) for s in scenes])
-    group = np.full(len(scenes), -1)
-    for first in range(len(scenes)):
-        waiting = [first] if group[first] < 0 else []
-        group[waiting] = first
-        while waiting:
-            i = waiting.pop()
-            left, bottom, right, top = boxes[i] + slack[i] * np.array([-1, -1, 1, 1])
-            near = (boxes[:, 0] <= right) & (boxes[:, 2] >= left)
-            near &= (boxes[:, 1] <= top) & (boxes[:, 3] >= bottom) & (crs == crs[i]) & (group < 0)
-            fresh = np.flatnonzero(near)
-            group[fresh] = first
-            waiting += fresh.tolist()
-    return [[scenes[int(i)] for i in np.flatnonzero(group == g)] for g in np.unique(group)]
+    by_crs: dict[str | None, list[int]] = {}
+    for scene in scenes:
+        by_crs.setdefault(_crs(infos[scene]), []).append(scene)
+    groups: list[list[int]] = []
+    for own in by_crs.values():
+        low, high = np.split(np.array([_box(infos[s]) for s in own], np.float64), 2, axis=1)
+        number = meeting(low, high, _TOUCHING * (high - low).min(axis=1))
+        groups += [[own[i] for i in np.flatnonzero(number == g)] for g in range(number.max() + 1)]
+    return sorted(groups)
 
 
 def _crs(info: RasterInfo) -> str | None:

@@ -118,7 +118,7 @@ class ClassMap:
         if self.encoding == "codes":
             return [*(c.code for c in self.classes), *(int(v) for v in self.ignored if isinstance(v, int))]
         colours = [*(c.colour for c in self.classes), *(v for v in self.ignored if not isinstance(v, int))]
-        return [(r << 16) | (g << 8) | b for r, g, b in colours]
+        return packed(np.array(colours).reshape(1, -1, 3))[0].tolist()
 
     @cached_property
     def _table(self) -> NDArray[np.uint8]:
@@ -148,8 +148,7 @@ class ClassMap:
                 raise LabelError(
                     where, expected="a label image of three 8-bit colour bands", got=f"{bands} of {raw.dtype}"
                 )
-            r, g, b = (raw[..., i].astype(np.uint32) for i in range(3))
-            return (r << 16) | (g << 8) | b
+            return packed(raw)
         if bands != 1 or raw.dtype.kind not in "uibf":
             raise LabelError(where, expected="one band of whole numbers", got=f"{bands} of {raw.dtype}")
         codes = raw.reshape(raw.shape[:2])
@@ -159,12 +158,12 @@ class ClassMap:
             inside = (codes >= 0) & (codes < _OTHER)
             if codes.dtype.kind == "f":
                 inside &= codes == np.rint(codes)
-        packed = np.full(codes.shape, _OTHER, np.uint32)
-        packed[inside] = codes[inside].astype(np.uint32)
+        keys = np.full(codes.shape, _OTHER, np.uint32)
+        keys[inside] = codes[inside].astype(np.uint32)
         if not inside.all():
             outside = [key for key in self._keys if not 0 <= key < _OTHER]
-            packed[np.isin(codes, outside) | (codes != codes)] = _OTHER_IGNORED  # NaN is no value
-        return packed
+            keys[np.isin(codes, outside) | (codes != codes)] = _OTHER_IGNORED  # NaN is no value
+        return keys
 
     def class_of(self, raw: NDArray[Any]) -> str | None:
         """Return the class name for a single pixel's stored value; None if it belongs to no class."""
@@ -212,14 +211,14 @@ class ClassMap:
         self, raw: NDArray[Any], where: str = "label", void: NDArray[np.bool_] | None = None
     ) -> dict[str, int]:
         """Return the pixel counts of values (`300` or `#ff00aa`) that the class map does not define."""
-        packed = self._packed(raw, where)
-        stray = self._table[packed] == UNKNOWN
+        keys = self._packed(raw, where)
+        stray = self._table[keys] == UNKNOWN
         if void is not None:
             stray &= ~void
         if self.encoding == "codes":
             values, counts = np.unique(raw.reshape(raw.shape[:2])[stray], return_counts=True)
             return {str(v): int(n) for v, n in zip(values, counts, strict=True)}
-        values, counts = np.unique(packed[stray], return_counts=True)
+        values, counts = np.unique(keys[stray], return_counts=True)
         return {f"#{int(v):06x}": int(n) for v, n in zip(values, counts, strict=True)}
 
     def codes(self) -> NDArray[np.uint16]:
@@ -259,6 +258,19 @@ class ClassMap:
 def _colour(values: Any) -> Colour:
     r, g, b = (int(v) for v in values)
     return r, g, b
+
+
+def packed(raw: NDArray[Any]) -> NDArray[Any]:
+    """Return (H, W) codes unchanged, and (H, W, 3 or more) colours as numbers 0xrrggbb."""
+    if raw.ndim == 2:
+        return raw
+    r, g, b = (raw[..., i].astype(np.uint32) for i in range(3))
+    return (r << 16) | (g << 8) | b
+
+
+def unpacked(number: int) -> Colour:
+    """Return 0xrrggbb as three values."""
+    return number >> 16, number >> 8 & 255, number & 255
 
 
 def own_colour(index: int) -> Colour:

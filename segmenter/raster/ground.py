@@ -58,6 +58,30 @@ def _corners(transform: Affine, size: Size) -> NDArray[np.float64]:
     return np.array([transform @ pixel for pixel in pixels], np.float64)
 
 
+def meeting(
+    low_N2: NDArray[np.float64], high_N2: NDArray[np.float64], margin_N: NDArray[np.float64] | float
+) -> NDArray[np.int64]:
+    """Return the connected component of each rectangle, numbered in the order of their first members.
+
+    Args:
+        margin_N: by how much each may lie apart from the next and still meet it; negative: must overlap.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    order = np.argsort(low_N2[:, 0], kind="stable")
+    low, high = low_N2[order], (high_N2 + np.reshape(margin_N, (-1, 1)))[order]
+    pairs = [np.zeros((2, 0), np.int64)]
+    for i, stop in enumerate(np.searchsorted(low[:, 0], high[:, 0]).tolist()):
+        near = (low[i + 1 : stop, 1] < high[i, 1]) & (high[i + 1 : stop, 1] > low[i, 1])
+        j = np.flatnonzero(near) + i + 1
+        pairs.append(np.stack([np.full(len(j), order[i]), order[j]]))
+    a, b = np.concatenate(pairs, axis=1)
+    graph = coo_array((np.ones(len(a)), (a, b)), shape=(len(order), len(order)))
+    component: NDArray[np.int64] = connected_components(graph, directed=False)[1].astype(np.int64)
+    return component
+
+
 def lon_lat_corners(info: RasterInfo) -> NDArray[np.float64] | None:
     """Return the (4, 2) longitude and latitude (WGS 84) of the corners, in the order of `outlines`.
 

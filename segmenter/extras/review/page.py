@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 import cv2
 import numpy as np
@@ -15,11 +13,11 @@ from numpy.typing import NDArray
 
 from segmenter.base.files import write_whole
 from segmenter.base.invocation import invocation
-from segmenter.evaluation.drawing import encoded, hex_colour
+from segmenter.evaluation.drawing import hex_colour
 from segmenter.evaluation.figures import coloured, stretched
 from segmenter.extras.review.findings import Finding
 from segmenter.extras.review.held_out import Judge, LabelledJob, tiling_of
-from segmenter.grid.geometry import Size, Window
+from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.inference.loading import load_predictor
 from segmenter.inference.predictor import Failed, Mapped, classify_all
@@ -29,7 +27,6 @@ from segmenter.pages.parts import (
     Head,
     Named,
     Paragraph,
-    Picture,
     PictureRow,
     Pictures,
     Section,
@@ -38,11 +35,10 @@ from segmenter.pages.parts import (
     percent,
 )
 from segmenter.raster import LabelRaster, open_raster
+from segmenter.runs.report.pictures import picture
 
 _SHOWN = 40
 """Findings with pictures."""
-_SIDE = 320
-"""Pixels of a picture's side; smaller ones are enlarged."""
 _AROUND, _MOST = 40, 640
 """Pixels that are shown around a finding; pixels of a finding with them that are shown, about its middle."""
 _SCENE = 400
@@ -110,18 +106,17 @@ def _rows(found: Sequence[Finding], classes: ClassMap) -> list[PictureRow]:
         scene, dataset = finding.of.scene, finding.of.judge.dataset
         with open_raster(scene.image, dataset.bands) as raster:
             whole = raster.info.size
-            thin = Size(min(whole.height, _SCENE), min(whole.width, _SCENE))
             if scene.name not in thinned:
-                thinned[scene.name] = raster.thinned(Window.of(whole), thin)
+                thinned[scene.name] = raster.thinned(Window.of(whole), whole.at_most(_SCENE))
             image = stretched(*raster.read(around), thinned[scene.name])
         assert scene.label is not None, "it has findings"
         with LabelRaster(scene.label, dataset.classes) as label:
             label_HW = label.ids(around)
         frame = _frame(finding, around)
         pictures = (
-            _picture("image", np.where(frame, _FRAME, image), "jpeg"),
-            _picture("label", np.where(frame, _FRAME, coloured(label_HW, classes)), "png"),
-            _picture("map", np.where(frame, _FRAME, coloured(map_HW, classes)), "png"),
+            picture("image", np.where(frame, _FRAME, image), "jpeg"),
+            picture("label", np.where(frame, _FRAME, coloured(label_HW, classes)), "png"),
+            picture("map", np.where(frame, _FRAME, coloured(map_HW, classes)), "png"),
         )
         title = f"{rank}. {classes.names[finding.label]}, likely {classes.names[finding.likely]}"
         note = (
@@ -170,11 +165,3 @@ def _frame(finding: Finding, around: Window) -> NDArray[np.bool_]:
         if (shown := cell.intersection(around)).size.pixels:
             inside[shown.relative_to(around).slices()] = 1
     return (cv2.dilate(inside, np.ones((3, 3), np.uint8)) > inside)[..., None]
-
-
-def _picture(name: str, picture_HWC: NDArray[Any], kind: Literal["png", "jpeg"]) -> Picture:
-    step = max(1, max(picture_HWC.shape) // (2 * _SIDE))
-    small = picture_HWC[::step, ::step]
-    times = max(1, _SIDE // max(small.shape))
-    data = base64.b64encode(encoded(small.astype(np.uint8), kind)).decode()
-    return Picture(name, f"image/{kind}", data, times * small.shape[1], times * small.shape[0])

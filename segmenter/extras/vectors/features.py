@@ -88,10 +88,13 @@ class VectorFile:
         count: number of features.
     """
 
-    def __init__(self, path: Path, attribute: str, layer: str | None = None, crs: str | None = None) -> None:
+    def __init__(
+        self, path: Path, attribute: str | None, layer: str | None = None, crs: str | None = None
+    ) -> None:
         """Read the header of the file.
 
         Args:
+            attribute: that holds the class; None: only `attributes` may be used.
             crs: CRS for a file without one.
 
         Raises:
@@ -107,7 +110,8 @@ class VectorFile:
         self._parquet = path.suffix.lower() == ".parquet"
         with self._reading():
             header = geoparquet.header(path) if self._parquet else self._header()
-        if attribute not in header.fields:
+        self._fields = header.fields
+        if attribute is not None and attribute not in header.fields:
             fields = shortened(", ".join(header.fields), 200) or "none"
             raise DatasetError(
                 f"{path}: has no attribute {attribute}; it has {fields}: name the one that holds the class "
@@ -145,6 +149,18 @@ class VectorFile:
         indexed = bool(info["capabilities"]["fast_spatial_filter"])
         crs = _crs_of_geojson(self.path, info["crs"]) if info["driver"] == "GeoJSON" else info["crs"]
         return Header(fields, crs, int(info["features"]), indexed)
+
+    def attributes(self) -> dict[str, NDArray[Any]]:
+        """Return the values of each attribute.
+
+        Raises:
+            DatasetError: the file cannot be read.
+        """
+        with self._reading():
+            if self._parquet:
+                return {name: geoparquet.read(self.path, name)[2] for name in self._fields}
+            meta, _, _, columns = pyogrio.raw.read(self.path, layer=self._layer, read_geometry=False)
+            return dict(zip(meta["fields"].tolist(), columns, strict=True))
 
     def remark(self) -> str:
         """Check all features once; return a line on those without an area, empty if all have one.
@@ -239,6 +255,7 @@ class VectorFile:
         return self._all[0]
 
     def _read(self, **how: Any) -> Features:
+        assert self._attribute is not None, "named at the start"
         if self._parquet:
             fids, wkb, values = geoparquet.read(self.path, self._attribute)
         else:
