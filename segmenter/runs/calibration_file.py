@@ -61,7 +61,7 @@ class CalibrationFile(_Strict):
     temperature: float = Field(ge=1e-3, le=1e3)
     bias: tuple[Bias, ...] = Field(min_length=1, max_length=MAX_CLASSES)
     pixels: int = Field(ge=1)
-    scenes: int = Field(ge=2)
+    scenes: int = Field(ge=1)
     before: _Measures
     with_temperature: _Measures
     with_bias: _Measures
