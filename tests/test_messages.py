@@ -104,6 +104,10 @@ def test_the_texts_of_all_errors_are_listed() -> None:
     assert messages.LIST.read_text(encoding="utf-8").splitlines() == messages.messages()
 
 
+def test_what_was_expected_and_came_are_fields() -> None:
+    assert messages.without_fields() == []
+
+
 def test_a_text_is_a_line_that_names_a_place() -> None:
     """A setting, an option, or what the program fills in; two are of all that a call is about."""
     texts = [line.partition(": ")[2] for line in messages.messages()]

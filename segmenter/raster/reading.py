@@ -255,8 +255,10 @@ def _bands(info: RasterInfo, bands: tuple[int, ...] | None) -> tuple[int, ...]:
         raise RasterError(f"{info.path}: expected a band of data, every band is tagged as alpha; name it")
     if len(bands) > MAX_BANDS:
         raise BandsError(
-            f"{info.path}: expected at most {MAX_BANDS} bands to read at once, got {len(bands)}; "
-            + ask_for_bands(len(bands))
+            info.path,
+            expected=f"at most {MAX_BANDS} bands to read at once",
+            got=len(bands),
+            remedy=ask_for_bands(len(bands)),
         )
     missing = [b for b in bands if not 1 <= b <= info.count]
     if missing:

@@ -307,8 +307,10 @@ def check_band_counts(dataset: Dataset, expected: int, workers: int | None = Non
 def _check_count(dataset: Dataset, info: RasterInfo, count: int, expected: int, others: str) -> None:
     if count != expected and dataset.bands is None:
         raise DatasetError(
-            f"{info.path}: expected {expected} bands as {others}, got {count}; "
-            + ask_for_bands(min(count, expected))
+            info.path,
+            expected=f"{expected} bands as {others}",
+            got=count,
+            remedy=ask_for_bands(min(count, expected)),
         )
 
 

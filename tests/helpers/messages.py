@@ -27,6 +27,16 @@ def messages() -> list[str]:
     return sorted(found | {_failing(call) for call, name in named if name == "failing"})
 
 
+def without_fields() -> list[str]:
+    """Texts of the form `where: expected E, got G` that are one literal: their errors have no fields."""
+    classes = _classes()
+    calls = (node for tree in _TREES.values() for node in ast.walk(tree) if isinstance(node, ast.Call))
+    lone = (
+        c for c in calls if getattr(c.func, "id", None) in classes and len(c.args) == 1 and not c.keywords
+    )
+    return [text for call in lone if ": expected " in (text := _filled(call.args[0])) and ", got " in text]
+
+
 def _failing(call: ast.Call) -> str:
     """The line of `with failing(kind, where, fault, remedy)`, which adds what the system says."""
     kind, where, fault, *remedy = map(_filled, call.args)
