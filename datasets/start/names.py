@@ -19,10 +19,10 @@ _POSTINGS, _FEW, _EXAMPLES = 3000, 50, 12
 """Images that a label is compared with: those of its rarest part, those of others that few have; examples."""
 SPLIT_WORDS = {
     **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
-    **dict.fromkeys(("test", "testing"), "test"),
+    **dict.fromkeys(("test", "testing", "holdout"), "test"),
     **dict.fromkeys(("train", "training"), "train"),
 }
-"""Names of folders and lists → split."""
+"""Words in names of folders, lists and files → split."""
 
 
 def parts_of(path: str) -> list[str]:
@@ -115,7 +115,7 @@ def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:
         _, fit, j = min(fits, key=lambda each: (each[0] != (i == last), each[1]))
         free.remove(j)
         middles = {_middle(value, *fit[1:3]) for value in images[i]}
-        grouped = {} if splits else _split_values(middles)
+        grouped = {} if splits or i == last else split_values(middles)
         splits = splits or grouped
         name = "name" if i == last else "split" if grouped else f"folder_{i}" if i else "folder"
         texts[0][i], texts[1][j] = f"{fit[1]}{{{name}}}{fit[2]}", f"{fit[3]}{{{name}}}{fit[4]}"
@@ -171,13 +171,19 @@ def _middle(text: str, before: str, behind: str) -> str | None:
     return text[len(before) : len(text) - len(behind)] if whole else None
 
 
-def _split_values(values: Iterable[str | None]) -> dict[str, tuple[str, ...]]:
-    """Return split → its values; empty if a value names no split, or none names training."""
+def split_of_words(name: str) -> str:
+    """Return the split that a word of a name means, as in `test_data`; empty if none does, or several."""
+    splits = {SPLIT_WORDS[word] for word in _PART.findall(name.lower()) if word in SPLIT_WORDS}
+    return splits.pop() if len(splits) == 1 else ""
+
+
+def split_values(values: Iterable[str | None]) -> dict[str, tuple[str, ...]]:
+    """Return split → its values; empty if a value names no split, or not training and another one."""
     by_split: dict[str, tuple[str, ...]] = {}
-    for value in sorted(value or "" for value in values):
-        split = SPLIT_WORDS.get(value.lower(), "")
+    for value in sorted({value or "" for value in values}):
+        split = split_of_words(value)
         by_split[split] = (*by_split.get(split, ()), value)
-    return by_split if "train" in by_split and "" not in by_split else {}
+    return by_split if len(by_split) > 1 and "train" in by_split and "" not in by_split else {}
 
 
 # --------------------------------------------------------------------------------------------------- bands

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ..classes import POTSDAM
 from .legends import Legend, legend_of
@@ -44,20 +45,25 @@ _MOST_OTHERS = 2
 
 
 def published_legend(patterns: str, values: Iterable[int], *, colours: bool) -> Legend:
-    """Return the list of a published dataset; an empty one if the files are of none that is known.
+    """Return the nearest list of a published dataset; an empty one if the files are of none that is known.
 
-    Colours tell a dataset by themselves, codes only together with its names.
+    Colours tell a dataset by themselves, the fewest that the list lacks first; codes only with its names.
 
     Args:
         patterns: patterns of images and labels, in one text.
         values: codes, or colours as numbers 0xrrggbb.
     """
-    wanted = set(values)
+    wanted, near = set(values), list[tuple[int, int, str, Legend]]()
     lists = {title: ("", text) for title, text in _COLOURS.items()} if colours else _CODES
     for title, (marks, text) in lists.items():
         legend = legend_of(f"{title}'s list", text.replace(", ", "\n"))
         own = legend.by_value(colours=colours).keys()
-        near = max(len(own - wanted), len(wanted - own)) <= _MOST_OTHERS
-        if near if colours else 2 < len(wanted) == len(wanted & own) and re.search(marks, patterns):
-            return legend
-    return Legend()
+        lacking, more = len(wanted - own), len(own - wanted)
+        fits = max(lacking, more) <= _MOST_OTHERS
+        if fits if colours else 2 < len(wanted) == len(wanted & own) and re.search(marks, patterns):
+            near.append((lacking, more, title, legend))
+    if not near:
+        return Legend()
+    (lacking, _, _, best), *others = sorted(near, key=lambda each: each[:2])
+    also = [title for count, _, title, _ in others if count == lacking]  # fewer colours than tell them apart
+    return replace(best, file=f"{best.file}; or they are {also[0]}'s") if also else best

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from fnmatch import fnmatchcase
+from os.path import commonprefix
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -25,10 +29,10 @@ from .deal import Wish, deal
 from .draft import Draft
 from .folder_facts import Place
 from .groups import ENOUGH, Groups
-from .names import SPLIT_WORDS
+from .names import split_of_words, split_values
 
 _TEXTS, _YAMLS = (".txt", ".lst", ".csv"), (".yaml", ".yml")
-"""Endings of lists of scenes: train.txt, val.txt, test.txt, or one file with these keys."""
+"""Endings of lists of scenes, as train.txt or val_list.txt, or of one file with these keys."""
 VALIDATION, TEST = 0.2, 0.1
 """Shares of the groups held out: a fifth, as five folds hold out, and a tenth."""
 TEST_FROM = 8
@@ -192,35 +196,66 @@ def _blocks(draft: Draft) -> Iterator[Choice]:
 
 
 def listed_splits(place: Place, scenes: Sequence[Scene]) -> Iterator[Choice]:
-    """Yield validation and test of lists that name scenes or their images; what also trains is said."""
-    names = {key: scene.name for scene in scenes for key in (scene.name, scene.image.stem, scene.image.name)}
-    names |= {str(int(name)): name for name in list(names) if name.isdecimal()}
-    named: dict[str, set[str]] = {}
-    files: dict[str, str] = {}
+    """Yield validation and test of lists that name scenes or their images, or of words in all scenes' names.
+
+    Counted are names of a list that no scene has, scenes that no list has, and those that also train.
+    """
+    paths = {scene.name: scene.image.relative_to(place.root).as_posix() for scene in scenes}
+    called, named, files = _called(paths), defaultdict[str, set[str]](set), dict[str, str]()
     for path in place.paths:
-        with suppress(SegmenterError, UnicodeError, KeyError):
-            for split, keys in _lists(place, path):
-                named[split], files[split] = {names[key] for key in keys}, path
-    for split in ("validation", "test"):
-        if "train" in named and (members := named.get(split)):
-            both = sorted(members & named["train"])
-            leak = f"; {few(both)} of them in train, too: held out" if both else ""
-            why = f"{counted(len(members), 'scene')} named in {files[split]}{leak}"
-            yield Choice(f"dataset.split.{split}", sorted(members), why)
+        with suppress(SegmenterError, UnicodeError):
+            for split, listed in _lists(place, path):
+                found = [next((called[key] for key in _keys(text) if key in called), "") for text in listed]
+                if members := set(found) - {""}:
+                    named[split] |= members
+                    files[split] = path
+                    if lost := found.count(""):
+                        files[split] += f", {counted(lost, 'other name')} of which no labelled image has"
+    if not named:
+        named |= {split: set(members) for split, members in split_values(paths).items()}
+        files = dict.fromkeys(named, "words of their own names")
+    free = len(paths.keys() - set().union(*named.values()))
+    other = f"leave out {counted(free, 'scene')} that no list names" if free else ""
+    named["validation"] -= named["test"]
+    if len(named["validation"] | named["test"]) < len(paths):
+        for split in ("validation", "test"):
+            if members := named[split]:
+                both = sorted(members & named["train"])
+                leak = f"; {few(both)} of them in train, too: held out" if both else ""
+                why = f"{counted(len(members), 'scene')} named in {files[split]}{leak}"
+                yield Choice(f"dataset.split.{split}", _shortest(members, paths), why, other)
+
+
+def _keys(path: str) -> tuple[str, ...]:
+    """Return the texts by which a list may name a file: the path, its name, and that without ending."""
+    pure = PurePosixPath(path)
+    return path, pure.name, pure.stem
+
+
+def _called(paths: Mapping[str, str]) -> dict[str, str]:
+    """Return the scene of each text that means one scene; `paths`: image by scene."""
+    scenes = defaultdict[str, set[str]](set)
+    for name, path in paths.items():
+        for key in (name, *_keys(path), *([str(int(name))] if name.isdecimal() else [])):
+            scenes[key].add(name)
+    return {key: names.pop() for key, names in scenes.items() if len(names) == 1}
+
+
+def _shortest(members: set[str], paths: Mapping[str, str]) -> list[str]:
+    """Return one glob for scenes that share a beginning with no other scene; else their names."""
+    glob = f"{commonprefix(list(members))}*"
+    caught = {name for name, path in paths.items() if fnmatchcase(name, glob) or fnmatchcase(path, glob)}
+    return [glob] if len(members) > 1 and caught == members else sorted(members)
 
 
 def _lists(place: Place, path: str) -> Iterator[tuple[str, list[str]]]:
     """Yield each split of a file, with the names of files that it lists."""
-    stem, ending = PurePosixPath(path).stem.lower(), PurePosixPath(path).suffix.lower()
-    lists: dict[str, list[str]] = {}
-    if (ending in _TEXTS and stem in SPLIT_WORDS) or (ending in _YAMLS and "split" in stem):
-        text = read_regular(place.root / path).decode("utf-8-sig")
-        if ending in _TEXTS:
-            lists[stem] = [line.split()[0] for line in text.splitlines() if line.strip()]
-        elif isinstance(data := parse(text, path), dict):
-            lists = {
-                str(key): list(map(str, value)) for key, value in data.items() if isinstance(value, list)
-            }
-    for key, values in lists.items():
-        if key.lower() in SPLIT_WORDS and values:
-            yield SPLIT_WORDS[key.lower()], [PurePosixPath(value).name for value in values]
+    stem, ending = PurePosixPath(path).stem, PurePosixPath(path).suffix.lower()
+    if ending in _TEXTS and (split := split_of_words(stem)):
+        lines = read_regular(place.root / path).decode("utf-8-sig").splitlines()
+        yield split, [re.split(r"[\s,;]", line.strip(), maxsplit=1)[0] for line in lines if line.strip()]
+    elif ending in _YAMLS and "split" in stem.lower():
+        data = parse(read_regular(place.root / path).decode("utf-8-sig"), path)
+        for key, values in data.items() if isinstance(data, dict) else ():
+            if isinstance(values, list) and (split := split_of_words(str(key))):
+                yield split, list(map(str, values))
