@@ -42,7 +42,7 @@ def class_choices(values: LabelValues, legend: Legend, places: Places) -> Iterat
     """Yield `dataset.encoding`, `dataset.classes` and `dataset.ignore` for the values of the labels.
 
     Raises:
-        DatasetError: there are more values than classes can be.
+        DatasetError: there are more values than classes can be, or only one.
     """
     yield Choice("dataset.encoding", values.encoding, values.why)
     if (soft := _soft(values)) is not None:
@@ -59,6 +59,11 @@ def class_choices(values: LabelValues, legend: Legend, places: Places) -> Iterat
         raise DatasetError(
             f"labels: expected a value for each class, got {len(values.pixels)} {values.encoding} in "
             f"{counted(values.read, 'file')}, as after resampling or in JPEGs; save labels without loss"
+        )
+    if len(codes) < 2:
+        raise DatasetError(
+            f"labels: expected two classes or more, got the value {codes[0]} alone in "
+            f"{counted(values.read, 'file')}; add labels of other classes, or name other labels by --labels"
         )
     yield _classes(codes, values, entries, legend.file)
     if ignored:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from fnmatch import fnmatchcase
-from os.path import commonprefix
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -201,51 +199,38 @@ def listed_splits(place: Place, scenes: Sequence[Scene]) -> Iterator[Choice]:
     Counted are names of a list that no scene has, scenes that no list has, and those that also train.
     """
     paths = {scene.name: scene.image.relative_to(place.root).as_posix() for scene in scenes}
-    called, named, files = _called(paths), defaultdict[str, set[str]](set), dict[str, str]()
+    keys = [(key, name) for name, path in paths.items() for key in {name, name.lstrip("0"), *_keys(path)}]
+    times = Counter(key for key, _ in keys)
+    called = {key: name for key, name in keys if times[key] == 1}
+    named, files, remarks = defaultdict[str, set[str]](set), dict[str, str](), list[str]()
     for path in place.paths:
         with suppress(SegmenterError, UnicodeError):
             for split, listed in _lists(place, path):
                 found = [next((called[key] for key in _keys(text) if key in called), "") for text in listed]
                 if members := set(found) - {""}:
-                    named[split] |= members
-                    files[split] = path
-                    if lost := found.count(""):
-                        files[split] += f", {counted(lost, 'other name')} of which no labelled image has"
+                    named[split], files[split] = named[split] | members, path
+                    remarks += (
+                        [f"{n} names of {path} have no labelled image"] if (n := found.count("")) else []
+                    )
     if not named:
         named |= {split: set(members) for split, members in split_values(paths).items()}
-        files = dict.fromkeys(named, "words of their own names")
-    free = len(paths.keys() - set().union(*named.values()))
-    other = f"leave out {counted(free, 'scene')} that no list names" if free else ""
+        files = dict.fromkeys(named, "its own name")
+    free = paths.keys() - set().union(*named.values())
+    remarks += [f"{counted(len(free), 'scene')} of no list: {few(sorted(free), 2)}"] if free else []
     named["validation"] -= named["test"]
-    if len(named["validation"] | named["test"]) < len(paths):
-        for split in ("validation", "test"):
-            if members := named[split]:
-                both = sorted(members & named["train"])
-                leak = f"; {few(both)} of them in train, too: held out" if both else ""
-                why = f"{counted(len(members), 'scene')} named in {files[split]}{leak}"
-                yield Choice(f"dataset.split.{split}", _shortest(members, paths), why, other)
+    for split in ("validation", "test"):
+        if (members := named[split]) and len(named["validation"] | named["test"]) < len(paths):
+            both = sorted(members & named["train"])
+            leak = [f"{few(both)} of them in train, too: held out"] if both else []
+            why = "; ".join((f"{counted(len(members), 'scene')} named in {files[split]}", *leak, *remarks))
+            yield Choice(f"dataset.split.{split}", sorted(members), why)
+            remarks = []
 
 
 def _keys(path: str) -> tuple[str, ...]:
     """Return the texts by which a list may name a file: the path, its name, and that without ending."""
     pure = PurePosixPath(path)
     return path, pure.name, pure.stem
-
-
-def _called(paths: Mapping[str, str]) -> dict[str, str]:
-    """Return the scene of each text that means one scene; `paths`: image by scene."""
-    scenes = defaultdict[str, set[str]](set)
-    for name, path in paths.items():
-        for key in (name, *_keys(path), *([str(int(name))] if name.isdecimal() else [])):
-            scenes[key].add(name)
-    return {key: names.pop() for key, names in scenes.items() if len(names) == 1}
-
-
-def _shortest(members: set[str], paths: Mapping[str, str]) -> list[str]:
-    """Return one glob for scenes that share a beginning with no other scene; else their names."""
-    glob = f"{commonprefix(list(members))}*"
-    caught = {name for name, path in paths.items() if fnmatchcase(name, glob) or fnmatchcase(path, glob)}
-    return [glob] if len(members) > 1 and caught == members else sorted(members)
 
 
 def _lists(place: Place, path: str) -> Iterator[tuple[str, list[str]]]:

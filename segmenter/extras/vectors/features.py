@@ -12,7 +12,7 @@ import re
 import sqlite3
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from segmenter.base.finding import VECTOR_ENDINGS
 from segmenter.extras.vectors import geoparquet
 from segmenter.extras.vectors.geoparquet import Header
 from segmenter.extras.vectors.library import pyogrio
+from segmenter.extras.vectors.rule import as_text
 from segmenter.raster.polygons import crs_of
 
 Box = tuple[float, float, float, float]
@@ -85,20 +86,26 @@ class VectorFile:
 
     Attributes:
         crs: CRS of rasterio; None if neither the file nor the recipe names one.
+        fields: names of the attributes.
         count: number of features.
     """
 
-    def __init__(self, path: Path, attribute: str, layer: str | None = None, crs: str | None = None) -> None:
+    def __init__(
+        self, path: Path, attribute: str | None, layer: str | None = None, crs: str | None = None
+    ) -> None:
         """Read the header of the file.
 
         Args:
+            attribute: attribute to read; None: none. A file without features need not have it.
             crs: CRS for a file without one.
 
         Raises:
             DatasetError: the file is unreadable, lacks the layer or attribute, or has an ambiguous CRS.
         """
         self.path, self._attribute = path, attribute
-        check_kind(path)
+        self._blank = is_blank(path)
+        if not self._blank:
+            check_kind(path)
         self._layer, self._lock = layer, threading.Lock()
         self._all: tuple[Features, shapely.STRtree] | None = None
         self._remark: str | None = None
@@ -107,13 +114,13 @@ class VectorFile:
         self._parquet = path.suffix.lower() == ".parquet"
         with self._reading():
             header = geoparquet.header(path) if self._parquet else self._header()
-        if attribute not in header.fields:
+        if attribute is not None and header.count and attribute not in header.fields:
             fields = shortened(", ".join(header.fields), 200) or "none"
             raise DatasetError(
                 f"{path}: has no attribute {attribute}; it has {fields}: name the one that holds the class "
                 "in dataset.vector.attribute"
             )
-        self.count, self._indexed = header.count, header.indexed
+        self.fields, self.count, self._indexed = header.fields, header.count, header.indexed
         text, self._unsaid = header.crs or crs, ""
         if path.suffix.lower() == ".geojson" and text is None:
             text, self._unsaid = _DEFAULT, "; a GeoJSON without a member crs is taken for EPSG:4326"
@@ -123,6 +130,8 @@ class VectorFile:
             raise DatasetError(f"{path}: its CRS {shortened(text or '', 60)} is none: {error}") from None
 
     def _header(self) -> Header:
+        if self._blank:
+            return Header((), None, 0, False)
         if self.path.suffix.lower() == ".gpkg":
             check_tables(self.path, self._layer)
         layers = [str(name) for name, kind in pyogrio.list_layers(self.path) if kind is not None]
@@ -241,13 +250,31 @@ class VectorFile:
     def _read(self, **how: Any) -> Features:
         if self._parquet:
             fids, wkb, values = geoparquet.read(self.path, self._attribute)
+        elif not self.count:
+            fids, wkb, values = np.zeros(0, np.int64), [], np.zeros(0, object)
         else:
-            what = {"layer": self._layer, "columns": [self._attribute], "return_fids": True}
+            wanted = [] if self._attribute is None else [self._attribute]
+            what = {"layer": self._layer, "columns": wanted, "return_fids": True}
             _, fids, wkb, columns = pyogrio.raw.read(self.path, force_2d=True, **what, **how)
-            values = columns[0] if len(wkb) else np.zeros(0, object)
+            values = columns[0] if len(columns) else np.full(len(wkb), None, object)
         shapes = _shapes(np.asarray(wkb, object))
         order = np.argsort(fids, kind="stable")  # not that of an index
         return Features(shapes, values, np.asarray(fids, np.int64)).of(order)
+
+    def attributes(self) -> dict[str, list[str]]:
+        """Return the values of each attribute as text, without those that are null.
+
+        Raises:
+            DatasetError: the file cannot be read.
+        """
+        columns: Iterable[Any] = ()
+        with self._reading():
+            if self._parquet:
+                columns = (geoparquet.read(self.path, name)[2] for name in self.fields)
+            elif self.count:
+                columns = pyogrio.raw.read(self.path, layer=self._layer, read_geometry=False)[3]
+            texts = [map(as_text, column.tolist()) for column in columns]
+        return {name: list(filter(None, each)) for name, each in zip(self.fields, texts, strict=False)}
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
@@ -333,6 +360,21 @@ def _name_in(member: Any) -> str:
             break
         member = member[keys[0]]
     return str(member)
+
+
+def attributes_of(path: Path) -> tuple[int, dict[str, list[str]]]:
+    """Return the number of features of a file, and the values of each attribute as text, if they have any.
+
+    Raises:
+        DatasetError: the file cannot be read.
+    """
+    file = VectorFile(path, None)
+    return file.count, file.attributes()
+
+
+def is_blank(path: Path) -> bool:
+    """Return whether a file is a GeoJSON of no byte, as some write an image without polygons."""
+    return path.suffix.lower() == ".geojson" and path.is_file() and not path.stat().st_size
 
 
 def check_kind(path: Path) -> None:
