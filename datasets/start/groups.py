@@ -87,7 +87,7 @@ def _by_name(paths: Sequence[str], form: str) -> Groups | None:
     names = [match[1] for path in paths if (match := re.search(form, path))]
     members: dict[str, list[int]] = defaultdict(list)
     for path, name in zip(paths, names, strict=False):
-        members[name].append(int((re.findall(r"\d+", path.rpartition("/")[2]) or ["-1"])[-1]))
+        members[name].append(int((re.findall(r"\d+", Path(path).stem) or ["-1"])[-1]))
     several = [series for series in members.values() if len(series) > 1]
     if len(names) < len(paths) or len(members) < _LEAST or not several:
         return None

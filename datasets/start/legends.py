@@ -42,10 +42,7 @@ class Legend:
 
 
 def find_legend(root: Path, files: Sequence[str], values: Sequence[int], *, colours: bool) -> Legend:
-    """Return the legend that names the most of the values, at least half of them; else an empty one.
-
-    A list whose lines name files, or one of names alone called after a split, lists scenes.
-    """
+    """Return the legend that names the most of the values, at least half, and no files; else an empty one."""
     best, most = Legend(), (len(values) + 1) // 2
     names = "\n".join(["", *(PurePosixPath(file).stem for file in files)])
     for file in files:
@@ -55,12 +52,12 @@ def find_legend(root: Path, files: Sequence[str], values: Sequence[int], *, colo
             text = read_regular(root / file, _MOST_BYTES).decode("utf-8-sig")
         except (SegmenterError, UnicodeError):
             continue
-        of_scenes = colours or split_of_words(PurePosixPath(file).stem)
-        legend = legend_of(file, text, 0 if of_scenes else len(values))
+        a_split = split_of_words(PurePosixPath(file).stem)
+        legend = legend_of(file, text, 0 if colours or a_split else len(values))
         named = len(legend.by_value(colours=colours).keys() & set(values))
-        if named >= most + bool(best.entries):
-            of_files = sum(f"\n{entry.name}" in names for entry in legend.entries)
-            best, most = (best, most) if 2 * of_files > len(legend.entries) else (legend, named)
+        more = named >= most + bool(best.entries)
+        if more and 2 * sum(f"\n{each.name}" in names for each in legend.entries) <= len(legend.entries):
+            best, most = legend, named
     return best
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from .published import published
 from .published_classes import published_legend
 from .sight import drivers_of
 from .split import listed_splits
-from .values import LabelValues, count_values, empty_share
+from .values import count_values, empty_share
 
 _MOST_KINDS = 3
 """Kinds of images that a reason names."""
@@ -217,32 +217,24 @@ def _value_choices(
 ) -> Iterator[Choice]:
     infos = {label: headers.labels[label] for _, label in pairs}
     values = count_values(place.root, infos)
-    colours, patterns = values.encoding == "colours", " ".join((*facts.images, facts.labels))
-    tag = _tag_as_code(values, infos.values())
-    if tag is not None:
-        values = replace(values, pixels=dict(sorted({tag: values.void, **values.pixels}.items())))
+    colours, tags = values.encoding == "colours", {info.nodata[0] for info in infos.values()} - {None}
+    tag = tags.pop() if values.void and len(tags) == 1 and not colours else None
+    if tag is not None and (tag == 0 or (0 < tag < 0xFFFF and len(values.pixels) < 2)):  # as a class may be
+        values = replace(values, pixels=dict(sorted({int(tag): values.void, **values.pixels}.items())))
     legend = find_legend(place.root, place.paths, list(values.pixels), colours=colours)
     if not legend.entries:
-        legend = published_legend(patterns, values.pixels, colours=colours)
+        legend = published_legend(" ".join((*facts.images, facts.labels)), values.pixels, colours=colours)
     if not legend.entries and all(info.count > 2 for info in infos.values()):
         values = values.as_codes()
     chosen = list(class_choices(values, legend, partial(empty_share, place.root, pairs, colours=colours)))
     yield from chosen
-    if tag is None and values.void:
-        why = f"{counted(values.void, 'pixel')} that label files mark as nodata or transparent"
+    why = f"{counted(values.void, 'pixel')} that label files mark as nodata or transparent"
+    if values.void and tag not in values.pixels:
         yield Choice("dataset.label_nodata", "ignore", why, "class, if that value is one")
-    elif tag is not None and tag not in nested(chosen)["dataset"].get("ignore", ()):
-        why = f"{counted(values.void, 'pixel')} of {tag}, tagged as nodata, lie where images have data"
-        yield Choice("dataset.label_nodata", "class", why, "ignore, where they are not labelled")
-
-
-def _tag_as_code(values: LabelValues, infos: Iterable[RasterInfo]) -> int | None:
-    """Return the value tagged as nodata that may be a class: 0, or any beside one other; None for others."""
-    tags = {info.nodata[0] for info in infos} - {None}
-    tag = tags.pop() if values.void and len(tags) == 1 and values.encoding == "codes" else None
-    if tag is None or not 0 <= tag < 0xFFFF or (tag and len(values.pixels) > 1):
-        return None
-    return int(tag)
+    elif values.void and tag not in nested(chosen)["dataset"].get("ignore", ()):
+        yield Choice(
+            "dataset.label_nodata", "class", f"{why}, where images have data", "ignore, if unlabelled"
+        )
 
 
 def _image_choices(headers: _Headers) -> Iterator[Choice]:

@@ -23,14 +23,13 @@ _NUMBERED = re.compile(r"id|dn|val(ue)?|l[cu]|lulc", re.IGNORECASE)
 _NUMBER, _YES, _NO = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?"), {"yes", "true"}, {"no", "false"}
 _MANY = 3
 """Polygons of a file, on average, from which classes recur in it."""
-_BACKGROUND, _MADE_UP = "background", "foreground"
+_BACKGROUND = "background"
 
 
 def polygon_choices(root: Path, files: Sequence[str]) -> Iterator[Choice]:
     """Yield the attribute of the classes, the classes, and what lies outside.
 
-    Without an attribute of classes all polygons are of one class. A file without polygons says that pixels
-    outside have a class, too.
+    Without an attribute of classes polygons are of one; an empty file says that pixels outside have one, too.
 
     Raises:
         DatasetError: a file cannot be read, none has a polygon, or the extra `vectors` is missing.
@@ -46,15 +45,12 @@ def polygon_choices(root: Path, files: Sequence[str]) -> Iterator[Choice]:
         for name, own in table.items():
             columns.setdefault(name, []).append(own)
     if not sum(counts):
-        raise DatasetError(
-            f"{root}: expected polygons, {counted(len(files), 'file')} have none: {few(files)}"
-        )
+        raise DatasetError(f"{root}: expected polygons, got none in {few(files)}; add some")
     fitting = {name: fit for name, each in columns.items() if (fit := _as_classes(name, each))}
     order = sorted(fitting, key=lambda name: (_USUAL.search(name) is None, len(fitting[name]) == 1, name))
-    attribute, values = (order[0], fitting[order[0]]) if order else (None, Counter({_MADE_UP: sum(counts)}))
+    attribute, values = (order[0], fitting[order[0]]) if order else (None, Counter(foreground=sum(counts)))
     shown = ", ".join(f"{value} {n:,}" for value, n in values.most_common(8))
-    rest = order[1:] if order else list(columns)
-    others = f"attribute {few(rest, 3)}" if rest else ""
+    others = f"attribute {few(rest, 3)}" if (rest := order[1:] if order else list(columns)) else ""
     yield Choice("dataset.vector.attribute", attribute, f"{counted(sum(counts), 'polygon')}: {shown}", others)
     names, alone, empty = sorted(values), len(values) == 1, counts.count(0)
     if attribute and alone:
@@ -67,9 +63,7 @@ def polygon_choices(root: Path, files: Sequence[str]) -> Iterator[Choice]:
         names = [_BACKGROUND, *(name for name in names if name != _BACKGROUND)]
         other = "" if attribute else "no attribute tells classes: the name of the only one is made up"
     classes = [{"name": name, "colour": hex_colour(own_colour(i))} for i, name in enumerate(names)]
-    yield Choice(
-        "dataset.classes", classes, f"{attribute or 'polygons'} in {counted(len(files), 'file')}", other
-    )
+    yield Choice("dataset.classes", classes, f"{attribute or 'all'} of {counted(len(files), 'file')}", other)
 
 
 def _named(value: str, attribute: str) -> str:
@@ -78,10 +72,7 @@ def _named(value: str, attribute: str) -> str:
 
 
 def _as_classes(name: str, files: Sequence[Sequence[str]]) -> Counter[str]:
-    """Return an attribute's values, if they are few and recur as classes do; else none.
-
-    Not so are running numbers, which are unique in each file, names of a file, flags, and measurements.
-    """
+    """Return an attribute's values if they are classes: no number or name of a polygon or file, no flag."""
     files = [values for values in files if values]
     values, usual = Counter(chain.from_iterable(files)), _USUAL.search(name) is not None
     total, different, words = values.total(), sum(len(set(each)) for each in files), {*map(str.lower, values)}

@@ -53,7 +53,7 @@ def published_legend(patterns: str, values: Iterable[int], *, colours: bool) -> 
         patterns: patterns of images and labels, in one text.
         values: codes, or colours as numbers 0xrrggbb.
     """
-    wanted, near = set(values), list[tuple[int, int, str, Legend]]()
+    wanted, near = set(values), list[tuple[int, int, Legend]]()
     lists = {title: ("", text) for title, text in _COLOURS.items()} if colours else _CODES
     for title, (marks, text) in lists.items():
         legend = legend_of(f"{title}'s list", text.replace(", ", "\n"))
@@ -61,9 +61,7 @@ def published_legend(patterns: str, values: Iterable[int], *, colours: bool) -> 
         lacking, more = len(wanted - own), len(own - wanted)
         fits = max(lacking, more) <= _MOST_OTHERS
         if fits if colours else 2 < len(wanted) == len(wanted & own) and re.search(marks, patterns):
-            near.append((lacking, more, title, legend))
-    if not near:
-        return Legend()
-    (lacking, _, _, best), *others = sorted(near, key=lambda each: each[:2])
-    also = [title for count, _, title, _ in others if count == lacking]  # fewer colours than tell them apart
-    return replace(best, file=f"{best.file}; or they are {also[0]}'s") if also else best
+            near.append((lacking, more, legend))
+    near.sort(key=lambda each: each[:2])
+    files = [legend.file for lacking, _, legend in near if lacking == near[0][0]]  # too few colours to tell
+    return replace(near[0][2], file=" or ".join(files)) if near else Legend()

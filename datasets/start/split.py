@@ -209,12 +209,11 @@ def listed_splits(place: Place, scenes: Sequence[Scene]) -> Iterator[Choice]:
                 found = [next((called[key] for key in _keys(text) if key in called), "") for text in listed]
                 if members := set(found) - {""}:
                     named[split], files[split] = named[split] | members, path
-                    remarks += (
-                        [f"{n} names of {path} have no labelled image"] if (n := found.count("")) else []
-                    )
+                    if lost := found.count(""):
+                        remarks.append(f"{counted(lost, 'name')} of {path} without a labelled image")
     if not named:
         named |= {split: set(members) for split, members in split_values(paths).items()}
-        files = dict.fromkeys(named, "its own name")
+        files = dict.fromkeys(named, "their own names")
     free = paths.keys() - set().union(*named.values())
     remarks += [f"{counted(len(free), 'scene')} of no list: {few(sorted(free), 2)}"] if free else []
     named["validation"] -= named["test"]
