@@ -358,7 +358,7 @@ class VectorLabels(Section):
     attribute: str | None = setting(
         "class",
         "",
-        "that holds the class of a polygon: its name, its code, or a value below; null: all have one class",
+        "that holds the class of a polygon: its name, its code, or a value below; null: one class",
     )
     values: dict[Text, Text] = setting(
         {}, "", "value of the attribute: class, or ignore; without a value (null) a polygon is ignored"
@@ -371,7 +371,7 @@ class VectorLabels(Section):
         False, "", "a pixel belongs to each polygon that touches it, not only to that of its centre"
     )
     layer: str | None = setting(None, "", "of the file; default: its only one")
-    crs: str | None = setting(None, "", "of files that do not say theirs, as EPSG:25832")
+    crs: str | None = setting(None, "", "of files without one, as EPSG:25832")
 
     def check(self, classes: list[str]) -> None:
         """Refuse classes that the dataset does not have.
