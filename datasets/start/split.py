@@ -208,12 +208,12 @@ def listed_splits(place: Place, scenes: Sequence[Scene]) -> Iterator[Choice]:
             for split, listed in _lists(place, path):
                 found = [next((called[key] for key in _keys(text) if key in called), "") for text in listed]
                 if members := set(found) - {""}:
-                    named[split], files[split] = named[split] | members, path
+                    named[split], files[split] = named[split] | members, f"named in {path}"
                     if lost := found.count(""):
                         remarks.append(f"{counted(lost, 'name')} of {path} without a labelled image")
     if not named:
         named |= {split: set(members) for split, members in split_values(paths).items()}
-        files = dict.fromkeys(named, "their own names")
+        files = dict.fromkeys(named, "by a word of their names")
     free = paths.keys() - set().union(*named.values())
     remarks += [f"{counted(len(free), 'scene')} of no list: {few(sorted(free), 2)}"] if free else []
     named["validation"] -= named["test"]
@@ -221,7 +221,7 @@ def listed_splits(place: Place, scenes: Sequence[Scene]) -> Iterator[Choice]:
         if (members := named[split]) and len(named["validation"] | named["test"]) < len(paths):
             both = sorted(members & named["train"])
             leak = [f"{few(both)} of them in train, too: held out"] if both else []
-            why = "; ".join((f"{counted(len(members), 'scene')} named in {files[split]}", *leak, *remarks))
+            why = "; ".join((f"{counted(len(members), 'scene')} {files[split]}", *leak, *remarks))
             yield Choice(f"dataset.split.{split}", sorted(members), why)
             remarks = []
 
