@@ -263,7 +263,7 @@ def held_out(names: Iterable[str], share: float, seed: int = 0) -> tuple[str, ..
 
     Adding or removing a name changes the side of at most one other name.
     """
-    ranked = _ranked(names, seed)
+    ranked = in_hash_order(names, seed)
     count = min(max(1, math.floor(share * len(ranked) + 0.5)), len(ranked) - 1)
     return tuple(ranked[: max(0, count)])
 
@@ -276,7 +276,7 @@ def dealt(names: Iterable[str], split: FolderSplit) -> dict[str, Split]:
     Raises:
         DatasetError: there are fewer names than folds.
     """
-    ranked = _ranked(names, split.seed)
+    ranked = in_hash_order(names, split.seed)
     splits: dict[str, Split] = dict.fromkeys(ranked, "train")
     if split.test_share:
         tested = min(max(1, math.floor(split.test_share * len(ranked) + 0.5)), len(ranked) - 1)
@@ -295,7 +295,8 @@ def dealt(names: Iterable[str], split: FolderSplit) -> dict[str, Split]:
     return splits
 
 
-def _ranked(names: Iterable[str], seed: int) -> list[str]:
+def in_hash_order(names: Iterable[str], seed: int = 0) -> list[str]:
+    """Return names in the order of their hashes: arbitrary, but the same on every machine."""
     return sorted(names, key=lambda name: _unit_hash(f"{seed}:{name}" if seed else name))
 
 

@@ -32,7 +32,8 @@ _TOKEN = re.compile(r"(?:\*{2,}/)+|\*+|\{([^{}]*)\}|[^*{}]+|.")
 _WILD = re.compile(r"\*++|\{[^{}]*\}")
 _CROWDED = re.compile(r"(?:\*++|\{[^{}]*\}){3}")
 _ENDINGS = (("tif", "tiff"), ("jpg", "jpeg"))
-_SPELT = "whose ending is spelt otherwise than in dataset.images or dataset.labels"
+UNLABELLED = "without a label (unlabelled: skip)"
+SPELT = "whose ending is spelt otherwise than in dataset.images or dataset.labels"
 _MOST_WILD = 16
 """Wildcards and names of a pattern: many, or several without text between, take for ever to try."""
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -53,7 +54,7 @@ def load_folder(config: FolderConfig) -> Dataset:
     classes = class_map(config)
     paths = files_under(root, config.files)
     pairs, skipped = _pairs(config, root, paths)
-    skipped = (*skipped, *((root / path, _SPELT) for path in _spelt_otherwise(config, paths)))
+    skipped = (*skipped, *((root / path, SPELT) for path in _spelt_otherwise(config, paths)))
     groups = _groups(config.split, {name: image for name, (image, _) in pairs.items()})
     aliases = {name: (name, groups[name], image) for name, (image, _) in pairs.items()}
     left = matching(config.split.leave_out, aliases, "dataset.split.leave_out")
@@ -214,7 +215,7 @@ def _pairs(
     if both:
         _to_the_more_literal(config, candidates, both)
     skipped = candidates.images.keys() - candidates.labels.keys() if config.unlabelled == "skip" else set()
-    unused = candidates.unused(skipped, "without a label (unlabelled: skip)")
+    unused = candidates.unused(skipped, UNLABELLED)
     pairs = candidates.pairs({*candidates.images, *candidates.labels} - skipped)
     if not order:
         pairs = {PurePosixPath(image).stem: (image, label) for image, label in pairs.values()}

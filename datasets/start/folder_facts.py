@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
+
+import numpy as np
 
 from segmenter.base.errors import DatasetError, counted
 from segmenter.base.finding import is_vector
 from segmenter.raster import outlines
 
-from ..files import few, files_under
+from ..files import few
 from ..folder import pattern_regex
-from .names import MARK, BandFiles, Patterns, band_files, pair, patterns_of, role_of
-from .sight import Sorted, look_at, sort_files
+from .names import MARK, Patterns, band_files, pair, pattern_of_band, patterns_of, role_of
+from .sight import Place, Sorted, look_at, sort_files
 
 _LEAST_ROLE = 0.02
 """Share of the pairs that another spelling of names must have to be used, too."""
@@ -26,92 +28,47 @@ _USUAL |= {"annot", "annotation", "annotations"}
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the files are.
-
-    Attributes:
-        text: `dataset.root` as the user typed it.
-        paths: relative paths of all files, sorted.
-        is_label: tells label files, if the user named them.
-    """
-
-    text: str
-    paths: tuple[str, ...]
-    is_label: Callable[[str], bool] | None = None
-
-    @property
-    def root(self) -> Path:
-        """Return the folder that patterns start from."""
-        return Path(self.text)
-
-
-@dataclass(frozen=True)
 class FolderFacts:
     """Images and labels of a folder dataset.
 
     Attributes:
         images: pattern of each band's file, or one pattern.
         labels: pattern of label files, or the file for all images.
-        shared: one label file serves all images.
         splits: globs of images by split, where folders tell it.
-        others: other readings.
+        shared: one label file serves all images.
+        others: other readings of the images, and of the labels.
+        unreadable: number of files looked at that cannot be read.
     """
 
     images: tuple[str, ...]
     labels: str
-    splits: dict[str, tuple[str, ...]]
-    shared: bool = False
-    others: tuple[str, ...] = ()
+    splits: dict[str, list[str]]
+    shared: bool
+    others: tuple[list[str], list[str]]
+    unreadable: int
 
 
-def place_of(data: Path, labels: Path | None) -> Place:
-    """Return the files below a folder, and those of labels beside it.
-
-    Raises:
-        DatasetError: there is no such folder or file, or both have no folder in common.
-    """
-    asked = [data] if labels is None else [data, labels]
-    if missing := [each for each in asked if not each.exists()]:
-        raise DatasetError(f"{missing[0]}: expected a folder or file, there is none (from {Path.cwd()})")
-    if data.is_file() and labels is None:
-        raise DatasetError(f"{data}: expected a folder; of one image, --labels names its own")
-    folders = [os.path.normpath(each if each.is_dir() else each.parent) for each in asked]
-    if len({os.path.isabs(folder) for folder in folders}) > 1:
-        folders = [os.path.abspath(folder) for folder in folders]
-    root = Path(os.path.commonpath(folders) or ".")
-    if root.resolve() == Path(root.resolve().anchor):
-        raise DatasetError(f"{labels}: expected labels below a folder with {data}; link them there (ln -s)")
-    paths: set[str] = set()
-    for each in asked:
-        at = Path(os.path.relpath(each, root))
-        paths |= {at.as_posix()} if each.is_file() else {(at / path).as_posix() for path in files_under(each)}
-    named = "" if labels is None else Path(os.path.relpath(labels, root)).as_posix()
-    is_label = None if labels is None else lambda path: path == named or path.startswith(f"{named}/")
-    return Place(root.as_posix(), tuple(sorted(paths)), is_label)
-
-
-def find_pairs(place: Place) -> tuple[FolderFacts, Sorted]:
-    """Return the images and labels among the files, and what the files look like.
+def find_pairs(place: Place) -> FolderFacts:
+    """Return the images and labels among the files.
 
     Raises:
         DatasetError: there is no reading of the folder as images and labels; the line says what was found.
     """
-    files = sort_files(place.root, place.paths, place.is_label)
+    files = sort_files(place)
     labels = files.labels or files.vectors
     if not files.images or not labels:
         raise DatasetError(f"{place.root}: {_nothing(place, files)}")
     bands = _bands(files, len(labels))
-    scenes = list(files.images if bands is None else bands.scenes)
-    first = scenes if bands is None else [bands.first(scene) for scene in scenes]
+    scenes = list(bands or files.images)
+    first = [next(iter(own.values())) for own in bands.values()] or scenes
     if len(labels) == 1 and _serves_all(place.root, labels[0], first):
-        patterns, others = _image_patterns(scenes), list[str]()
-        patterns = replace(patterns, labels=labels[0])
+        patterns, others = replace(_image_patterns(scenes), labels=labels[0]), (list[str](), list[str]())
     else:
         ties = pair(scenes, labels)
         chosen, others = _chosen(ties)
         patterns = patterns_of(chosen) if chosen else Patterns("", "", {})
         alone = len(labels) == 1 and len(ties[labels[0]]) > 1  # any of them might be its image
-        if alone or 2 * len(_fitting(patterns, chosen)) < min(len(scenes), len(labels)):
+        if alone or 2 * _fitting(patterns, chosen) < min(len(scenes), len(labels)):
             raise DatasetError(
                 f"{place.root}: found {counted(len(scenes), 'image')} ({few(scenes, 2)}) and "
                 f"{counted(len(labels), 'label')} ({few(labels, 2)}), but no names that pair most of them, "
@@ -120,10 +77,12 @@ def find_pairs(place: Place) -> tuple[FolderFacts, Sorted]:
         patterns = _with_all_endings(place, patterns, chosen)
         scenes = [scene for scene, _ in chosen]
     if files.labels and files.vectors:
-        others.insert(0, f"polygons of {few(files.vectors, 2)}")
-    images = (patterns.images,) if bands is None else bands.patterns(patterns.images)
+        others[1].insert(0, f"polygons of {few(files.vectors, 2)}")
+    some = next(iter(bands.values())).values() if bands else ()
+    images = tuple(pattern_of_band(patterns.images, path) for path in some) or (patterns.images,)
     shared = patterns.labels == labels[0] and len(scenes) > 1
-    return FolderFacts(images, patterns.labels, _globs(patterns), shared, tuple(others)), files
+    unreadable = sum(sight.info is None for sight in files.looked.values())
+    return FolderFacts(images, patterns.labels, _globs(patterns), shared, others, unreadable)
 
 
 def _nothing(place: Place, files: Sorted) -> str:
@@ -139,11 +98,11 @@ def _nothing(place: Place, files: Sorted) -> str:
     return f"looked for GeoTIFF, PNG, JPEG or JPEG 2000 images and their labels, found {found}"
 
 
-def _bands(files: Sorted, labels: int) -> BandFiles | None:
+def _bands(files: Sorted, labels: int) -> dict[str, dict[str, str]]:
     """Return scenes of several files, if most images have one band and at most half as many have labels."""
     counts = [sight.info.count for p in files.images if (sight := files.looked.get(p)) and sight.info]
     single = 2 * sum(count == 1 for count in counts) > len(counts)
-    return band_files(files.images) if single and 2 * labels <= len(files.images) else None
+    return band_files(files.images) if single and 2 * labels <= len(files.images) else {}
 
 
 def _serves_all(root: Path, label: str, images: Sequence[str]) -> bool:
@@ -151,23 +110,15 @@ def _serves_all(root: Path, label: str, images: Sequence[str]) -> bool:
     if len(images) < 2 or is_vector(label):
         return len(images) > 1
     infos = [sight.info for path in (label, *images[:_LOOKED_AT]) if (sight := look_at(root, path)).info]
-    if any(info.transform is None for info in infos):
-        return False
     ground, *grounds = outlines(infos)
-    if ground is None:
+    placed = [each for each in grounds if each is not None]
+    if ground is None or not placed:
         return False
-    low, high = ground.min(axis=0), ground.max(axis=0)
-    return (
-        sum(
-            bool((g.min(axis=0) < high).all() and (g.max(axis=0) > low).all())
-            for g in grounds
-            if g is not None
-        )
-        > 1
-    )
+    low, high = np.min(placed, axis=1), np.max(placed, axis=1)
+    return bool(((low < ground.max(axis=0)) & (high > ground.min(axis=0))).all(axis=1).sum() > 1)
 
 
-def _chosen(ties: dict[str, list[str]]) -> tuple[list[tuple[str, str]], list[str]]:
+def _chosen(ties: dict[str, list[str]]) -> tuple[list[tuple[str, str]], tuple[list[str], list[str]]]:
     """Return (image, label) pairs of the commonest kinds of names, and the other readings."""
     roles: dict[tuple[str, str], list[tuple[str, str]]] = {}
     for label, images in ties.items():
@@ -178,7 +129,8 @@ def _chosen(ties: dict[str, list[str]]) -> tuple[list[tuple[str, str]], list[str
     )
     least = max(2, _LEAST_ROLE * len({image for members in roles.values() for image, _ in members}))
     chosen: dict[str, str] = {}
-    used, others, stems = set[str](), list[str](), {_stems(role) for role, _ in ranked[:1]}
+    used, others = set[str](), (list[str](), list[str]())
+    stems = {_stems(role) for role, _ in ranked[:1]}
     for role, members in ranked:
         free = [(image, label) for image, label in members if image not in chosen and label not in used]
         if (_stems(role) in stems or len(free) >= least) and 2 * len(free) > len(members):
@@ -189,8 +141,8 @@ def _chosen(ties: dict[str, list[str]]) -> tuple[list[tuple[str, str]], list[str
             stems.add(_stems(role))
         elif len(members) >= least:
             image, label = members[0]
-            kind = f"images like {image}" if label in used else f"labels like {label}"
-            others.append(f"{len(members)} {kind}")
+            kind, like = (0, f"images like {image}") if label in used else (1, f"labels like {label}")
+            others[kind].append(f"{len(members)} {like}")
     return sorted(chosen.items()), others
 
 
@@ -204,15 +156,11 @@ def _oddness(role: tuple[str, str]) -> int:
     return sum(word not in _USUAL for word in words)
 
 
-def _fitting(patterns: Patterns, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the pairs that patterns pair, too."""
-    regexes = [pattern_regex(each, "names") for each in (patterns.images, patterns.labels)]
-    matches = [[regex.fullmatch(path) for regex, path in zip(regexes, each, strict=True)] for each in pairs]
-    return [
-        each
-        for each, (a, b) in zip(pairs, matches, strict=True)
-        if a and b and a.groupdict() == b.groupdict()
-    ]
+def _fitting(patterns: Patterns, pairs: Sequence[tuple[str, str]]) -> int:
+    """Return the number of pairs that patterns pair, too."""
+    images, labels = (pattern_regex(each, "names") for each in (patterns.images, patterns.labels))
+    matches = [(images.fullmatch(image), labels.fullmatch(label)) for image, label in pairs]
+    return sum(bool(a and b and a.groupdict() == b.groupdict()) for a, b in matches)
 
 
 def _with_all_endings(place: Place, patterns: Patterns, pairs: Sequence[tuple[str, str]]) -> Patterns:
@@ -221,28 +169,24 @@ def _with_all_endings(place: Place, patterns: Patterns, pairs: Sequence[tuple[st
     for pattern, wanted in zip(
         (patterns.images, patterns.labels), map(set, zip(*pairs, strict=True)), strict=True
     ):
-        endings = sorted({PurePosixPath(path).suffix for path in wanted})
-        same = next((i for i, c in enumerate(endings[0]) if any(e[i : i + 1] != c for e in endings)), 0)
-        loose = f"{pattern.removesuffix(PurePosixPath(pattern).suffix)}{endings[0][:same]}*"
-        exact = len(endings) > 1 and set(_matching(loose, place.paths)) == wanted
+        endings = {PurePosixPath(path).suffix for path in wanted}
+        common = os.path.commonprefix(list(endings))  # noqa: RUF071 - of characters, as .jp of .jpg and .jpeg
+        loose = f"{pattern.removesuffix(PurePosixPath(pattern).suffix)}{common}*"
+        regex = pattern_regex(loose, "names")
+        exact = len(endings) > 1 and {path for path in place.paths if regex.fullmatch(path)} == wanted
         made.append(loose if exact else pattern)
     return replace(patterns, images=made[0], labels=made[1])
 
 
-def _matching(pattern: str, paths: Iterable[str]) -> list[str]:
-    regex = pattern_regex(pattern, "names")
-    return [path for path in paths if regex.fullmatch(path)]
-
-
-def _globs(patterns: Patterns) -> dict[str, tuple[str, ...]]:
+def _globs(patterns: Patterns) -> dict[str, list[str]]:
     """Return globs of the images of validation and test, where a folder names the split."""
     before, _, behind = patterns.images.partition("{split}")
     ends = re.sub(r"\*\*/|\{\w+\}", "*", before), behind.partition("/")[0]
-    return {
-        split: tuple(f"{ends[0]}{value}{ends[1]}/*" for value in values)
-        for split, values in patterns.splits.items()
-        if split != "train"
-    }
+    globs: dict[str, list[str]] = {}
+    for value, split in sorted(patterns.splits.items()):
+        globs.setdefault(split, []).append(f"{ends[0]}{value}{ends[1]}/*")
+    globs.pop("train", None)
+    return globs
 
 
 def _image_patterns(scenes: Sequence[str]) -> Patterns:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import pairwise
 from pathlib import PurePosixPath
 
-from .sight import in_hash_order
+from ..files import in_hash_order
 
 _PART = re.compile(r"\d+|[^\W\d_]+")
 _SEPARATORS = "_-. "
@@ -23,6 +23,9 @@ SPLIT_WORDS = {
     **dict.fromkeys(("train", "training"), "train"),
 }
 """Words in names of folders, lists and files → split."""
+
+Way = tuple[str, str, str, str]
+"""Constant texts before and behind the common part of an image's name, and of a label's."""
 
 
 def parts_of(path: str) -> list[str]:
@@ -85,12 +88,12 @@ class Patterns:
     """Patterns of image and label files with common names.
 
     Attributes:
-        splits: values of the name `{split}` by split, if folders tell it.
+        splits: split by value of the name `{split}`, if folders tell it.
     """
 
     images: str
     labels: str
-    splits: dict[str, tuple[str, ...]]
+    splits: dict[str, str]
 
 
 def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:
@@ -104,7 +107,7 @@ def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:
     sides = [[each[side] for each in pairs] for side in (0, 1)]
     images, labels = map(_columns, sides)
     texts = [[column[0] if len(set(column)) == 1 else "*" for column in side] for side in (images, labels)]
-    splits: dict[str, tuple[str, ...]] = {}
+    splits: dict[str, str] = {}
     free, last = set(range(len(labels))), len(images) - 1
     for i in (last, *range(last)):  # the stem first: a folder may have a part of it
         if len(set(images[i])) == 1:
@@ -112,13 +115,13 @@ def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:
         fits = [(j == len(labels) - 1, fit, j) for j in sorted(free) if (fit := _fit(images[i], labels[j]))]
         if not fits:
             continue
-        _, fit, j = min(fits, key=lambda each: (each[0] != (i == last), each[1]))
+        _, fit, j = min(fits, key=lambda each: (each[0] != (i == last), sum(map(len, each[1])), each[1]))
         free.remove(j)
-        middles = {_middle(value, *fit[1:3]) for value in images[i]}
-        grouped = {} if splits or i == last else split_values(middles)
-        splits = splits or grouped
-        name = "name" if i == last else "split" if grouped else f"folder_{i}" if i else "folder"
-        texts[0][i], texts[1][j] = f"{fit[1]}{{{name}}}{fit[2]}", f"{fit[3]}{{{name}}}{fit[4]}"
+        name = "name" if i == last else f"folder_{i}" if i else "folder"
+        words = {value: split_of_words(value) for x in images[i] if (value := _middle(x, *fit[:2]))}
+        if not splits and i != last and "train" in words.values() and "" not in words.values():
+            name, splits = "split", words
+        texts[0][i], texts[1][j] = f"{fit[0]}{{{name}}}{fit[1]}", f"{fit[2]}{{{name}}}{fit[3]}"
     endings = (Counter(PurePosixPath(path).suffix for path in side).most_common(1)[0][0] for side in sides)
     made = ["/".join(side) + ending for side, ending in zip(texts, endings, strict=True)]
     return Patterns(made[0], made[1], splits)
@@ -134,30 +137,26 @@ def _columns(paths: Sequence[str]) -> list[list[str]]:
     return [list(column) for column in zip(*split, strict=True)]
 
 
-def _fit(values: Sequence[str], others: Sequence[str]) -> tuple[int, str, str, str, str] | None:
-    """Return the length of the constant texts around the common part of two columns, and these; or None."""
+def _fit(values: Sequence[str], others: Sequence[str]) -> Way | None:
+    """Return the shortest constant texts around the common part of two columns; None if there is none."""
     pairs = list(zip(values, others, strict=True))
-    some = [pairs[int(i)] for i in in_hash_order([str(i) for i in range(len(pairs))])[:_EXAMPLES]]
+    some = [pairs[int(i)] for i in in_hash_order(map(str, range(len(pairs))))[:_EXAMPLES]]
 
-    def fits(way: tuple[str, str, str, str]) -> bool:
+    def fits(way: Way) -> bool:
         middles = ((_middle(one, *way[:2]), _middle(other, *way[2:])) for one, other in pairs)
         return all(a is not None and a == b for a, b in middles)
 
+    def rank(way: Way) -> tuple[bool, int, Way]:
+        before = way[0]
+        cuts_a_word = any(before[-1:].isalpha() and one[len(before) :][:1].isalpha() for one, _ in some)
+        return cuts_a_word, sum(map(len, way)), way
+
     ways = {way for one, other in some for way in _ways(one, other)}
-    fitting = [way for way in ways if fits(way)]
-    cut = {way: any(_cuts_a_word(one, *way[:2]) for one, _ in some) for way in fitting}
-    best = min(fitting, key=lambda way: (cut[way], sum(map(len, way)), way), default=None)
-    return None if best is None else (sum(map(len, best)), *best)
+    return min(filter(fits, ways), key=rank, default=None)
 
 
-def _cuts_a_word(text: str, before: str, behind: str) -> bool:
-    """Return whether a constant text ends in the middle of a word, as `sa` of `sat_5`."""
-    middle = _middle(text, before, behind) or ""
-    return before[-1:].isalpha() and middle[:1].isalpha()
-
-
-def _ways(one: str, other: str) -> Iterator[tuple[str, str, str, str]]:
-    """Yield, for each common part of two texts, what is before and behind it: (one's two, other's two)."""
+def _ways(one: str, other: str) -> Iterator[Way]:
+    """Yield, for each common part of two texts, what is before and behind it."""
     for match in SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks():
         text = one[match.a : match.a + match.size]
         word = re.split(f"[{re.escape(_SEPARATORS)}]", text, maxsplit=1)[-1]
@@ -177,15 +176,6 @@ def split_of_words(name: str) -> str:
     return splits.pop() if len(splits) == 1 else ""
 
 
-def split_values(values: Iterable[str | None]) -> dict[str, tuple[str, ...]]:
-    """Return split → its values; empty if a value names no split, or not training and another one."""
-    by_split: dict[str, tuple[str, ...]] = {}
-    for value in sorted({value or "" for value in values}):
-        split = split_of_words(value)
-        by_split[split] = (*by_split.get(split, ()), value)
-    return by_split if len(by_split) > 1 and "train" in by_split and "" not in by_split else {}
-
-
 # --------------------------------------------------------------------------------------------------- bands
 
 MARK = "@"
@@ -197,29 +187,8 @@ _RESOLUTION = re.compile(r"(^|/)(R\d+m)/")
 _ORDER = ("blue", "green", "red", "nir")
 
 
-@dataclass(frozen=True)
-class BandFiles:
-    """Scenes whose bands lie in several files.
-
-    Attributes:
-        bands: words that name the bands, in order.
-        scenes: path of each band's file by scene; a scene is its path up to the band's word, and `MARK`.
-    """
-
-    bands: tuple[str, ...]
-    scenes: dict[str, dict[str, str]]
-
-    def first(self, scene: str) -> str:
-        """Return the file of a scene's first band."""
-        return self.scenes[scene][self.bands[0]]
-
-    def patterns(self, pattern: str) -> tuple[str, ...]:
-        """Return a pattern of scenes as one for each band's files."""
-        some = next(iter(self.scenes.values()))
-        return tuple(_of_band(pattern, some[band]) for band in self.bands)
-
-
-def _of_band(pattern: str, path: str) -> str:
+def pattern_of_band(pattern: str, path: str) -> str:
+    """Return a pattern of scenes as one for the files of a band, by one of these."""
     pure = PurePosixPath(path)
     match, folder = _BAND.fullmatch(pure.stem), _RESOLUTION.search(f"{pure.parent}/")
     assert match is not None, "its band was found so"
@@ -227,11 +196,12 @@ def _of_band(pattern: str, path: str) -> str:
     return made if folder is None else re.sub(r"(^|/)\*R/", rf"\1{folder[2]}/", made)
 
 
-def band_files(images: Sequence[str]) -> BandFiles | None:
-    """Return scenes of several files whose names differ in one word; None if names tell of none.
+def band_files(images: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return the file of each band, in order, of scenes of several files whose names differ in one word.
 
-    The word has a letter and is the last one or the one before a resolution, as in `B04`, `red`, `B8A_20m`;
-    of one band in several resolutions the finest is taken.
+    A scene is its path up to that word, and `MARK`. The word has a letter and is the last one or the one
+    before a resolution, as in `B04`, `red`, `B8A_20m`; of one band in several resolutions the finest is
+    taken. Nothing, if names tell of no scenes.
     """
     scenes: dict[str, dict[str, tuple[int, str]]] = defaultdict(dict)
     for path in images:
@@ -241,16 +211,12 @@ def band_files(images: Sequence[str]) -> BandFiles | None:
             own, one = scenes[f"{folder}{match['scene']}{MARK}"], (int(match["metres"] or 0), path)
             own[match["band"]] = min(own.get(match["band"], one), one)
     sets = Counter(frozenset(bands) for bands in scenes.values())
-    bands, count = max(
-        sets.items(), key=lambda each: (each[1] * len(each[0]), sorted(each[0])), default=((), 0)
-    )
-    if len(bands) < 2 or count * len(bands) < 0.5 * len(images):
-        return None
+    bands = max(sets, key=lambda each: (sets[each] * len(each), sorted(each)), default=frozenset[str]())
+    if len(bands) < 2 or sets[bands] * len(bands) < 0.5 * len(images):
+        return {}
     order = sorted([band for band in bands if re.fullmatch(r"[Bb]\d+[Aa]?", band)] or bands, key=_band_order)
     whole = {key: own for key, own in sorted(scenes.items()) if set(order) <= set(own)}
-    return BandFiles(
-        tuple(order), {key: {band: own[band][1] for band in order} for key, own in whole.items()}
-    )
+    return {key: {band: own[band][1] for band in order} for key, own in whole.items()}
 
 
 def _band_order(band: str) -> tuple[int, int, str]:

@@ -8,13 +8,14 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
+from tqdm import tqdm
+
 from segmenter.base.errors import DatasetError, counted
-from segmenter.base.invocation import installation
-from segmenter.base.threads import in_threads
 from segmenter.evaluation.drawing import hex_colour
 from segmenter.grid.labels import MAX_CLASSES, own_colour
 
 from ..files import few
+from ..made import polygon_packages
 from .choice import Choice
 
 _USUAL = re.compile(r"class|klass|categor|type|kind|label|land_?(use|cover)|name|code", re.IGNORECASE)
@@ -34,16 +35,15 @@ def polygon_choices(root: Path, files: Sequence[str]) -> Iterator[Choice]:
     Raises:
         DatasetError: a file cannot be read, none has a polygon, or the extra `vectors` is missing.
     """
-    try:
-        from segmenter.extras.vectors.features import attributes_of
-    except ModuleNotFoundError as error:
-        raise DatasetError(f"polygons need the package {error.name}: {installation('vectors')}") from None
+    with polygon_packages():
+        from segmenter.extras.vectors.features import VectorFile
+        from segmenter.extras.vectors.rule import as_text
     columns, counts = dict[str, list[list[str]]](), list[int]()
-    paths = [root / file for file in files]
-    for count, table in in_threads(attributes_of, paths, description="polygons", unit="file"):
-        counts.append(count)
-        for name, own in table.items():
-            columns.setdefault(name, []).append(own)
+    for file in tqdm(files, desc="polygons", unit="file"):
+        vectors = VectorFile(root / file, None)
+        counts.append(vectors.count)
+        for name, own in vectors.attributes().items():
+            columns.setdefault(name, []).append(list(filter(None, map(as_text, own.tolist()))))
     if not sum(counts):
         raise DatasetError(f"{root}: expected polygons, got none in {few(files)}; add some")
     fitting = {name: fit for name, each in columns.items() if (fit := _as_classes(name, each))}

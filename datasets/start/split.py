@@ -25,9 +25,9 @@ from ..files import dealt, few
 from .choice import Choice
 from .deal import Wish, deal
 from .draft import Draft
-from .folder_facts import Place
 from .groups import ENOUGH, Groups
-from .names import split_of_words, split_values
+from .names import split_of_words
+from .sight import Place
 
 _TEXTS, _YAMLS = (".txt", ".lst", ".csv"), (".yaml", ".yml")
 """Endings of lists of scenes, as train.txt or val_list.txt, or of one file with these keys."""
@@ -212,7 +212,9 @@ def listed_splits(place: Place, scenes: Sequence[Scene]) -> Iterator[Choice]:
                     if lost := found.count(""):
                         remarks.append(f"{counted(lost, 'name')} of {path} without a labelled image")
     if not named:
-        named |= {split: set(members) for split, members in split_values(paths).items()}
+        words = {name: split_of_words(name) for name in paths}
+        for name, split in words.items() if "train" in words.values() and "" not in words.values() else ():
+            named[split].add(name)
         files = dict.fromkeys(named, "by a word of their names")
     free = paths.keys() - set().union(*named.values())
     remarks += [f"{counted(len(free), 'scene')} of no list: {few(sorted(free), 2)}"] if free else []

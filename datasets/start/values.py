@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 
@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import LabelError, SegmenterError
 from segmenter.base.threads import in_threads
-from segmenter.grid.geometry import Size, Window
+from segmenter.grid.geometry import Window
 from segmenter.grid.labels import Encoding, packed
 from segmenter.raster import LabelRaster, RasterInfo, open_raster
 
+from ..files import in_hash_order
 from ..pixels import in_turn, pieces
-from .sight import drivers_of, in_hash_order
+from .sight import drivers_of
 
 _MOST_FILES, _LOOKED_AT = 20_000, 40
 """Labels that are read whole; those whose palettes are compared, or that show where a value lies."""
@@ -56,7 +57,7 @@ class LabelValues:
     read: int
     lossy: bool
 
-    @property
+    @cached_property
     def total(self) -> int:
         """Pixels with a value."""
         return sum(self.pixels.values())
@@ -87,7 +88,7 @@ def count_values(root: Path, infos: dict[str, RasterInfo]) -> LabelValues:
         LabelError: a label has no whole numbers, or none has a labelled pixel.
         RasterError: a label cannot be read.
     """
-    labels = in_hash_order(list(infos))
+    labels = in_hash_order(infos)
     encoding, palette, why = _encoding(root, {label: infos[label] for label in labels})
     pixels, void, read = Counter[int](), 0, 0
     lossy = labels[0].lower().endswith((".jpg", ".jpeg"))
@@ -122,14 +123,9 @@ def _encoding(root: Path, infos: dict[str, RasterInfo]) -> tuple[Encoding, dict[
 def _palette(path: Path, info: RasterInfo) -> Iterator[tuple[int, int]]:
     """Yield codes and colours of a label's pixels."""
     with LabelRaster(path) as codes, LabelRaster(path, expand_palette=True) as shown:
-        raw, colours = (packed(each.stored(shape=_thinned(info, _PALETTE))[0]) for each in (codes, shown))
+        raw, colours = (packed(each.stored(shape=info.size.at_most(_PALETTE))[0]) for each in (codes, shown))
     values, first = np.unique(raw, return_index=True)
     yield from zip(values.tolist(), colours.reshape(-1)[first].tolist(), strict=True)
-
-
-def _thinned(info: RasterInfo, side: int) -> Size:
-    """Return the size of a raster with at most so many pixels along a side."""
-    return Size(min(info.size.height, side), min(info.size.width, side))
 
 
 def _count(root: Path, infos: dict[str, RasterInfo], colours: bool, path: str) -> tuple[Counter[int], int]:
@@ -159,7 +155,7 @@ def empty_share(
     def where(label: str) -> NDArray[np.int64]:
         with suppress(SegmenterError):  # a finding of the check
             with LabelRaster(root / label, expand_palette=colours, drivers=drivers_of(label)) as raster:
-                shape = _thinned(raster.info, _THUMB)
+                shape = raster.info.size.at_most(_THUMB)
                 held = np.isin(packed(raster.stored(shape=shape)[0]), (value, value * _GREY))
             with open_raster(root / images[label], (1,), drivers=drivers_of(images[label])) as image:
                 light, valid = image.thinned(Window.of(image.info.size), shape)
@@ -171,6 +167,6 @@ def empty_share(
             )
         return np.zeros(3, np.int64)
 
-    shown = islice(filter(np.any, map(where, in_hash_order(list(images)))), _LOOKED_AT)
+    shown = islice(filter(np.any, map(where, in_hash_order(images))), _LOOKED_AT)
     held, empty, border = np.sum([np.zeros(3, np.int64), *shown], axis=0).tolist()
     return empty / max(1, held), border / max(1, held)

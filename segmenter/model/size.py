@@ -222,6 +222,14 @@ _WORKSPACE = 1.7
 """Factor of a process on a CPU over the tensors' sum: convolutions need room, freed memory is not at once
 given back. Measured: 1.64 (depth 4, width 16)."""
 
+BYTES_PER_PARAMETER = 16
+"""In training: weight, gradient and the optimiser's two moments, in float32."""
+
+
+def parts_that_fit(tiles: int, fits: int) -> int:
+    """Return the least number of equal parts of a step of which none has more than `fits` tiles."""
+    return next((n for n in range(1, tiles + 1) if tiles % n == 0 and tiles // n <= fits), tiles)
+
 
 def training_bytes_per_image(model: Any, height: int, width: int, *, mixed: bool = False) -> int:
     """Return the bytes of GPU memory that one image adds to a training step, by counting tensors.

@@ -77,10 +77,7 @@ def check_augmentation(config: AugmentationConfig, dataset: Dataset, side: int) 
         return
     stages_of(config)  # unknown names need no image
     with open_raster(scenes[0].image, dataset.bands) as raster:
-        size = raster.info.size
-        height, width = min(_SAMPLE, size.height), min(_SAMPLE, size.width)
-        middle = Window((size.height - height) // 2, (size.width - width) // 2, height, width)
-        image_HWC, valid_HW = raster.read(middle)
+        image_HWC, valid_HW = raster.read(Window.middle(raster.info.size, _SAMPLE))
     pixels_NC = image_HWC[valid_HW] if valid_HW.any() else image_HWC.reshape(-1, image_HWC.shape[2])
     mean_C, std_C = pixels_NC.mean(axis=0, dtype=np.float64), pixels_NC.std(axis=0, dtype=np.float64)
     check_transforms(config, side, str(image_HWC.dtype), mean_C, std_C)

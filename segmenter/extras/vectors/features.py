@@ -12,7 +12,7 @@ import re
 import sqlite3
 import threading
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from segmenter.base.finding import VECTOR_ENDINGS
 from segmenter.extras.vectors import geoparquet
 from segmenter.extras.vectors.geoparquet import Header
 from segmenter.extras.vectors.library import pyogrio
-from segmenter.extras.vectors.rule import as_text
 from segmenter.raster.polygons import crs_of
 
 Box = tuple[float, float, float, float]
@@ -86,7 +85,6 @@ class VectorFile:
 
     Attributes:
         crs: CRS of rasterio; None if neither the file nor the recipe names one.
-        fields: names of the attributes.
         count: number of features.
     """
 
@@ -103,7 +101,7 @@ class VectorFile:
             DatasetError: the file is unreadable, lacks the layer or attribute, or has an ambiguous CRS.
         """
         self.path, self._attribute = path, attribute
-        self._blank = is_blank(path)
+        self._blank = _is_blank(path)
         if not self._blank:
             check_kind(path)
         self._layer, self._lock = layer, threading.Lock()
@@ -120,7 +118,7 @@ class VectorFile:
                 f"{path}: has no attribute {attribute}; it has {fields}: name the one that holds the class "
                 "in dataset.vector.attribute"
             )
-        self.fields, self.count, self._indexed = header.fields, header.count, header.indexed
+        self.count, self._indexed, self._fields = header.count, header.indexed, header.fields
         text, self._unsaid = header.crs or crs, ""
         if path.suffix.lower() == ".geojson" and text is None:
             text, self._unsaid = _DEFAULT, "; a GeoJSON without a member crs is taken for EPSG:4326"
@@ -154,6 +152,20 @@ class VectorFile:
         indexed = bool(info["capabilities"]["fast_spatial_filter"])
         crs = _crs_of_geojson(self.path, info["crs"]) if info["driver"] == "GeoJSON" else info["crs"]
         return Header(fields, crs, int(info["features"]), indexed)
+
+    def attributes(self) -> dict[str, NDArray[Any]]:
+        """Return the values of each attribute.
+
+        Raises:
+            DatasetError: the file cannot be read.
+        """
+        with self._reading():
+            if self._parquet:
+                return {name: geoparquet.read(self.path, name)[2] for name in self._fields}
+            if not self.count:
+                return {}
+            meta, _, _, columns = pyogrio.raw.read(self.path, layer=self._layer, read_geometry=False)
+            return dict(zip(meta["fields"].tolist(), columns, strict=True))
 
     def remark(self) -> str:
         """Check all features once; return a line on those without an area, empty if all have one.
@@ -261,21 +273,6 @@ class VectorFile:
         order = np.argsort(fids, kind="stable")  # not that of an index
         return Features(shapes, values, np.asarray(fids, np.int64)).of(order)
 
-    def attributes(self) -> dict[str, list[str]]:
-        """Return the values of each attribute as text, without those that are null.
-
-        Raises:
-            DatasetError: the file cannot be read.
-        """
-        columns: Iterable[Any] = ()
-        with self._reading():
-            if self._parquet:
-                columns = (geoparquet.read(self.path, name)[2] for name in self.fields)
-            elif self.count:
-                columns = pyogrio.raw.read(self.path, layer=self._layer, read_geometry=False)[3]
-            texts = [map(as_text, column.tolist()) for column in columns]
-        return {name: list(filter(None, each)) for name, each in zip(self.fields, texts, strict=False)}
-
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
         """Convert errors of the libraries about a damaged file to one line."""
@@ -362,17 +359,7 @@ def _name_in(member: Any) -> str:
     return str(member)
 
 
-def attributes_of(path: Path) -> tuple[int, dict[str, list[str]]]:
-    """Return the number of features of a file, and the values of each attribute as text, if they have any.
-
-    Raises:
-        DatasetError: the file cannot be read.
-    """
-    file = VectorFile(path, None)
-    return file.count, file.attributes()
-
-
-def is_blank(path: Path) -> bool:
+def _is_blank(path: Path) -> bool:
     """Return whether a file is a GeoJSON of no byte, as some write an image without polygons."""
     return path.suffix.lower() == ".geojson" and path.is_file() and not path.stat().st_size
 
