@@ -62,8 +62,7 @@ def class_choices(values: LabelValues, legend: Legend, places: Places) -> Iterat
         )
     if len(codes) < 2:
         raise DatasetError(
-            f"labels: expected two classes or more, got the value {codes[0]} alone in "
-            f"{counted(values.read, 'file')}; add labels of other classes, or name other labels by --labels"
+            f"labels: expected two classes or more, got {codes[0]} alone; --labels names others"
         )
     yield _classes(codes, values, entries, legend.file)
     if ignored:

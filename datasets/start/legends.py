@@ -52,8 +52,7 @@ def find_legend(root: Path, files: Sequence[str], values: Sequence[int], *, colo
             text = read_regular(root / file, _MOST_BYTES).decode("utf-8-sig")
         except (SegmenterError, UnicodeError):
             continue
-        a_split = split_of_words(PurePosixPath(file).stem)
-        legend = legend_of(file, text, 0 if colours or a_split else len(values))
+        legend = legend_of(file, text, 0 if colours or split_of_words(Path(file).stem) else len(values))
         named = len(legend.by_value(colours=colours).keys() & set(values))
         more = named >= most + bool(best.entries)
         if more and 2 * sum(f"\n{each.name}" in names for each in legend.entries) <= len(legend.entries):

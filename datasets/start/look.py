@@ -210,9 +210,7 @@ def _value_choices(place: Place, facts: FolderFacts, used: Sequence[_Seen]) -> I
     if values.void and tag not in values.pixels:
         yield Choice("dataset.label_nodata", "ignore", why, "class, if that value is one")
     elif values.void and tag not in nested(chosen)["dataset"].get("ignore", ()):
-        yield Choice(
-            "dataset.label_nodata", "class", f"{why}, where images have data", "ignore, if unlabelled"
-        )
+        yield Choice("dataset.label_nodata", "class", f"{why}; images have data there", "ignore")
 
 
 def _image_choices(dataset: Dataset, seen: Sequence[_Seen]) -> Iterator[Choice]:

@@ -20,17 +20,13 @@ from .choice import Choice
 
 _USUAL = re.compile(r"class|klass|categor|type|kind|label|land_?(use|cover)|name|code", re.IGNORECASE)
 _NUMBERED = re.compile(r"id|dn|val(ue)?|l[cu]|lulc", re.IGNORECASE)
-"""Further names of attributes whose numbers may be classes."""
+"""Names of attributes of classes, and further ones whose numbers may be classes."""
 _NUMBER, _YES, _NO = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?"), {"yes", "true"}, {"no", "false"}
-_MANY = 3
-"""Polygons of a file, on average, from which classes recur in it."""
 _BACKGROUND = "background"
 
 
 def polygon_choices(root: Path, files: Sequence[str]) -> Iterator[Choice]:
-    """Yield the attribute of the classes, the classes, and what lies outside.
-
-    Without an attribute of classes polygons are of one; an empty file says that pixels outside have one, too.
+    """Yield the attribute of the classes, if any, the classes, and what lies outside, as empty files tell.
 
     Raises:
         DatasetError: a file cannot be read, none has a polygon, or the extra `vectors` is missing.
@@ -77,7 +73,7 @@ def _as_classes(name: str, files: Sequence[Sequence[str]]) -> Counter[str]:
     values, usual = Counter(chain.from_iterable(files)), _USUAL.search(name) is not None
     total, different, words = values.total(), sum(len(set(each)) for each in files), {*map(str.lower, values)}
     numbers = not usual and all(_NUMBER.fullmatch(value) for value in values)
-    running = different == total and (numbers or total > _MANY * len(files))
+    running = different == total and (numbers or total > 3 * len(files))  # in a file
     of_file = different == len(files) < 2 * len(values) and len(files) > 1
     few_recur = 2 * len(values) <= total and len(values) < MAX_CLASSES and not (running or of_file)
     telling = usual or (_NUMBERED.fullmatch(name) is not None if numbers else not words <= _YES | _NO)

@@ -194,14 +194,11 @@ def _blocks(draft: Draft) -> Iterator[Choice]:
 
 
 def listed_splits(place: Place, scenes: Sequence[Scene]) -> Iterator[Choice]:
-    """Yield validation and test of lists that name scenes or their images, or of words in all scenes' names.
-
-    Counted are names of a list that no scene has, scenes that no list has, and those that also train.
-    """
+    """Yield validation and test of lists that name scenes or their images, or of words in scenes' names."""
     paths = {scene.name: scene.image.relative_to(place.root).as_posix() for scene in scenes}
-    keys = [(key, name) for name, path in paths.items() for key in {name, name.lstrip("0"), *_keys(path)}]
-    times = Counter(key for key, _ in keys)
-    called = {key: name for key, name in keys if times[key] == 1}
+    keys = {name: {name, name.lstrip("0"), *_keys(path)} for name, path in paths.items()}
+    times = Counter(key for own in keys.values() for key in own)
+    called = {key: name for name, own in keys.items() for key in own if times[key] == 1}
     named, files, remarks = defaultdict[str, set[str]](set), dict[str, str](), list[str]()
     for path in place.paths:
         with suppress(SegmenterError, UnicodeError):
@@ -211,21 +208,20 @@ def listed_splits(place: Place, scenes: Sequence[Scene]) -> Iterator[Choice]:
                     named[split], files[split] = named[split] | members, f"named in {path}"
                     if lost := found.count(""):
                         remarks.append(f"{counted(lost, 'name')} of {path} without a labelled image")
-    if not named:
-        words = {name: split_of_words(name) for name in paths}
-        for name, split in words.items() if "train" in words.values() and "" not in words.values() else ():
-            named[split].add(name)
-        files = dict.fromkeys(named, "by a word of their names")
-    free = paths.keys() - set().union(*named.values())
-    remarks += [f"{counted(len(free), 'scene')} of no list: {few(sorted(free), 2)}"] if free else []
+    words = {name: split_of_words(name) for name in paths}
+    if not named and "train" in words.values() and "" not in words.values():
+        for name, split in words.items():
+            named[split], files[split] = named[split] | {name}, "by a word of their names"
+    if free := sorted(paths.keys() - set().union(*named.values())):
+        remarks.append(f"{counted(len(free), 'scene')} of no list: {few(free, 2)}")
     named["validation"] -= named["test"]
     for split in ("validation", "test"):
         if (members := named[split]) and len(named["validation"] | named["test"]) < len(paths):
-            both = sorted(members & named["train"])
-            leak = [f"{few(both)} of them in train, too: held out"] if both else []
-            why = "; ".join((f"{counted(len(members), 'scene')} {files[split]}", *leak, *remarks))
+            if both := sorted(members & named["train"]):
+                remarks.insert(0, f"{few(both)} of them in train, too: held out")
+            why = "; ".join((f"{counted(len(members), 'scene')} {files[split]}", *remarks))
             yield Choice(f"dataset.split.{split}", sorted(members), why)
-            remarks = []
+            remarks.clear()
 
 
 def _keys(path: str) -> tuple[str, ...]:

@@ -29,10 +29,8 @@ _MOST_VALUES = 10_000
 """Values after which no further label is read: no classes have so many."""
 _PALETTE, _THUMB = 8192, 512
 """Pixels along a side at which colours of codes are looked up, and where a value lies."""
-_GREY = 0x010101
-"""Colour of three equal bands, as a multiple of its code."""
-_FRAME = 0.02
-"""Share of an image's side that counts as its border."""
+_FRAME, _GREY = 0.02, 0x010101
+"""Share of an image's side that counts as its border; a grey, three equal bands, divided by its code."""
 
 
 @dataclass(frozen=True)
