@@ -226,8 +226,7 @@ def listed_splits(place: Place, scenes: Sequence[Scene]) -> Iterator[Choice]:
 
 def _keys(path: str) -> tuple[str, ...]:
     """Return the texts by which a list may name a file: the path, its name, and that without ending."""
-    pure = PurePosixPath(path)
-    return path, pure.name, pure.stem
+    return path, PurePosixPath(path).name, PurePosixPath(path).stem
 
 
 def _lists(place: Place, path: str) -> Iterator[tuple[str, list[str]]]:
