@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from datasets.classes import POTSDAM
 from datasets.start.choice import Choice
 from datasets.start.groups import groups_of
 from datasets.start.look import look
-from segmenter.base.errors import DatasetError, RasterError
+from segmenter.base.errors import ConfigError, DatasetError, RasterError
+from segmenter.config.reading import recipe_from
 from segmenter.grid.labels import IGNORE
 from segmenter.raster import LabelRaster, raster_info
 from tests.helpers import made_folders as made
@@ -309,3 +311,12 @@ def test_tiles_without_any_polygon_are_refused(tmp_path: Path, rng: Rng) -> None
         tile(tmp_path, rng, i, [])
     with pytest.raises(DatasetError, match="polygons"):
         look(tmp_path)
+
+
+@pytest.mark.parametrize(("outside", "right"), [("a", True), ("ignore", False)])
+def test_no_attribute_is_for_one_class_beside_outside(outside: str, right: bool) -> None:
+    vector = {"attribute": None, "outside": outside}
+    files = {"root": ".", "images": "{name}.tif", "labels": "{name}.geojson"}
+    dataset = {"kind": "folder", **files, "classes": [{"name": "a"}, {"name": "b"}], "vector": vector}
+    with nullcontext() if right else pytest.raises(ConfigError, match=r"dataset\.vector\.attribute"):
+        recipe_from({"name": "x", "dataset": dataset}, "made")
