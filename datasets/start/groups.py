@@ -67,7 +67,7 @@ def groups_of(root: Path, scenes: Sequence[Scene], infos: Sequence[RasterInfo], 
     ground = [outline for outline in outlines(infos) if outline is not None]
     if len(ground) == len(scenes) > 1:
         return _by_ground(ground, infos, apart)
-    paths = [scene.image.relative_to(root).as_posix() for scene in scenes]
+    paths = [(*scene.files, scene.image)[0].relative_to(root).as_posix() for scene in scenes]
     for form in _FORMS:
         if groups := _by_name(paths, form):
             return groups
@@ -86,7 +86,7 @@ def _by_name(paths: Sequence[str], form: str) -> Groups | None:
     names = [match[1] for path in paths if (match := re.search(form, path))]
     members: dict[str, list[int]] = defaultdict(list)
     for path, name in zip(paths, names, strict=False):
-        members[name].append(int((re.findall(r"\d+", path.rpartition("/")[2]) or ["-1"])[-1]))
+        members[name].append(int((re.findall(r"\d+", Path(path).stem) or ["-1"])[-1]))
     several = [series for series in members.values() if len(series) > 1]
     if len(names) < len(paths) or len(members) < _LEAST or not several:
         return None

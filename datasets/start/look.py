@@ -192,16 +192,25 @@ def _file_choices(
 
 
 def _value_choices(place: Place, facts: FolderFacts, used: Sequence[_Seen]) -> Iterator[Choice]:
-    values = count_values(place.root, {each.paths[1]: each.label for each in used if each.label is not None})
-    colours = values.encoding == "colours"
+    infos = {each.paths[1]: each.label for each in used if each.label is not None}
+    pairs = [each.paths for each in used]
+    values = count_values(place.root, infos)
+    colours, tags = values.encoding == "colours", {info.nodata[0] for info in infos.values()} - {None}
+    tag = tags.pop() if values.void and len(tags) == 1 and not colours else None
+    if tag is not None and (tag == 0 or (0 < tag < 0xFFFF and len(values.pixels) < 2)):  # as a class may be
+        values = replace(values, pixels=dict(sorted({int(tag): values.void, **values.pixels}.items())))
     legend = find_legend(place.root, place.paths, list(values.pixels), colours=colours)
     if not legend.entries:
         legend = published_legend(" ".join((*facts.images, facts.labels)), values.pixels, colours=colours)
-    pairs = [each.paths for each in used]
-    yield from class_choices(values, legend, partial(empty_share, place.root, pairs, colours=colours))
-    if values.void:
-        why = f"{counted(values.void, 'pixel')} that label files mark as nodata or transparent"
+    if not legend.entries and all(info.count > 2 for info in infos.values()):
+        values = values.as_codes()
+    chosen = list(class_choices(values, legend, partial(empty_share, place.root, pairs, colours=colours)))
+    yield from chosen
+    why = f"{counted(values.void, 'pixel')} that label files mark as nodata or transparent"
+    if values.void and tag not in values.pixels:
         yield Choice("dataset.label_nodata", "ignore", why, "class, if that value is one")
+    elif values.void and tag not in nested(chosen)["dataset"].get("ignore", ()):
+        yield Choice("dataset.label_nodata", "class", f"{why}; images have data there", "ignore")
 
 
 def _image_choices(dataset: Dataset, seen: Sequence[_Seen]) -> Iterator[Choice]:

@@ -19,10 +19,10 @@ _POSTINGS, _FEW, _EXAMPLES = 3000, 50, 12
 """Images that a label is compared with: those of its rarest part, those of others that few have; examples."""
 SPLIT_WORDS = {
     **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
-    **dict.fromkeys(("test", "testing"), "test"),
+    **dict.fromkeys(("test", "testing", "holdout"), "test"),
     **dict.fromkeys(("train", "training"), "train"),
 }
-"""Names of folders and lists → split."""
+"""Words in names of folders, lists and files → split."""
 
 Way = tuple[str, str, str, str]
 """Constant texts before and behind the common part of an image's name, and of a label's."""
@@ -118,10 +118,8 @@ def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:
         _, fit, j = min(fits, key=lambda each: (each[0] != (i == last), sum(map(len, each[1])), each[1]))
         free.remove(j)
         name = "name" if i == last else f"folder_{i}" if i else "folder"
-        words = {
-            value: SPLIT_WORDS.get(value.lower(), "") for x in images[i] if (value := _middle(x, *fit[1:3]))
-        }
-        if not splits and "train" in words.values() and "" not in words.values():
+        words = {value: split_of_words(value) for x in images[i] if (value := _middle(x, *fit[:2]))}
+        if not splits and i != last and "train" in words.values() and "" not in words.values():
             name, splits = "split", words
         texts[0][i], texts[1][j] = f"{fit[0]}{{{name}}}{fit[1]}", f"{fit[2]}{{{name}}}{fit[3]}"
     endings = (Counter(PurePosixPath(path).suffix for path in side).most_common(1)[0][0] for side in sides)
@@ -170,6 +168,12 @@ def _ways(one: str, other: str) -> Iterator[Way]:
 def _middle(text: str, before: str, behind: str) -> str | None:
     whole = len(text) > len(before) + len(behind) and text.startswith(before) and text.endswith(behind)
     return text[len(before) : len(text) - len(behind)] if whole else None
+
+
+def split_of_words(name: str) -> str:
+    """Return the split that a word of a name means, as in `test_data`; empty if none does, or several."""
+    splits = {SPLIT_WORDS[word] for word in _PART.findall(name.lower()) if word in SPLIT_WORDS}
+    return splits.pop() if len(splits) == 1 else ""
 
 
 # --------------------------------------------------------------------------------------------------- bands

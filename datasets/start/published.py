@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from itertools import product
 from pathlib import PurePosixPath
 
@@ -115,20 +116,23 @@ def _naic2020(place: Place) -> tuple[Choice, ...]:
 
 
 def published_legend(patterns: str, values: Iterable[int], *, colours: bool) -> Legend:
-    """Return the list of a published dataset; an empty one if the files are of none that is known.
+    """Return the nearest list of a published dataset; an empty one if the files are of none that is known.
 
-    Colours tell a dataset by themselves, codes only together with its names.
+    Colours tell a dataset by themselves, the fewest that the list lacks first; codes only with its names.
 
     Args:
         patterns: patterns of images and labels, in one text.
         values: codes, or colours as numbers 0xrrggbb.
     """
-    wanted = set(values)
+    wanted, near = set(values), list[tuple[int, int, Legend]]()
     lists = {title: ("", text) for title, text in _COLOURS.items()} if colours else _CODES
     for title, (marks, text) in lists.items():
         legend = legend_of(f"{title}'s list", text.replace(", ", "\n"))
         own = legend.by_value(colours=colours).keys()
-        near = max(len(own - wanted), len(wanted - own)) <= _MOST_OTHERS
-        if near if colours else 2 < len(wanted) == len(wanted & own) and re.search(marks, patterns):
-            return legend
-    return Legend()
+        lacking, more = len(wanted - own), len(own - wanted)
+        fits = max(lacking, more) <= _MOST_OTHERS
+        if fits if colours else 2 < len(wanted) == len(wanted & own) and re.search(marks, patterns):
+            near.append((lacking, more, legend))
+    near.sort(key=lambda each: each[:2])
+    files = [legend.file for lacking, _, legend in near if lacking == near[0][0]]  # too few colours to tell
+    return replace(near[0][2], file=" or ".join(files)) if near else Legend()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
@@ -29,8 +29,8 @@ _MOST_VALUES = 10_000
 """Values after which no further label is read: no classes have so many."""
 _PALETTE, _THUMB = 8192, 512
 """Pixels along a side at which colours of codes are looked up, and where a value lies."""
-_FRAME = 0.02
-"""Share of an image's side that counts as its border."""
+_FRAME, _GREY = 0.02, 0x010101
+"""Share of an image's side that counts as its border; a grey, three equal bands, divided by its code."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,13 @@ class LabelValues:
     def total(self) -> int:
         """Pixels with a value."""
         return sum(self.pixels.values())
+
+    def as_codes(self) -> LabelValues:
+        """Return the codes of colours that all are greys, three equal bands; others as they are."""
+        if self.encoding == "codes" or any(value % _GREY for value in self.pixels):
+            return self
+        codes = {value // _GREY: pixels for value, pixels in self.pixels.items()}
+        return replace(self, encoding="codes", pixels=codes, why=f"{self.why}, all equal, as of codes")
 
     def share(self, value: int) -> float:
         """Return the share of the pixels that have a value."""
@@ -147,7 +154,7 @@ def empty_share(
         with suppress(SegmenterError):  # a finding of the check
             with LabelRaster(root / label, expand_palette=colours, drivers=drivers_of(label)) as raster:
                 shape = raster.info.size.at_most(_THUMB)
-                held = packed(raster.stored(shape=shape)[0]) == value
+                held = np.isin(packed(raster.stored(shape=shape)[0]), (value, value * _GREY))
             with open_raster(root / images[label], (1,), drivers=drivers_of(images[label])) as image:
                 light, valid = image.thinned(Window.of(image.info.size), shape)
             rows, cols = (max(1, int(_FRAME * side)) for side in held.shape)

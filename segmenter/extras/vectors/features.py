@@ -94,14 +94,16 @@ class VectorFile:
         """Read the header of the file.
 
         Args:
-            attribute: that holds the class; None: only `attributes` may be used.
+            attribute: attribute to read; None: none. A file without features need not have it.
             crs: CRS for a file without one.
 
         Raises:
             DatasetError: the file is unreadable, lacks the layer or attribute, or has an ambiguous CRS.
         """
         self.path, self._attribute = path, attribute
-        check_kind(path)
+        self._blank = _is_blank(path)
+        if not self._blank:
+            check_kind(path)
         self._layer, self._lock = layer, threading.Lock()
         self._all: tuple[Features, shapely.STRtree] | None = None
         self._remark: str | None = None
@@ -110,14 +112,13 @@ class VectorFile:
         self._parquet = path.suffix.lower() == ".parquet"
         with self._reading():
             header = geoparquet.header(path) if self._parquet else self._header()
-        self._fields = header.fields
-        if attribute is not None and attribute not in header.fields:
+        if attribute is not None and header.count and attribute not in header.fields:
             fields = shortened(", ".join(header.fields), 200) or "none"
             raise DatasetError(
                 f"{path}: has no attribute {attribute}; it has {fields}: name the one that holds the class "
                 "in dataset.vector.attribute"
             )
-        self.count, self._indexed = header.count, header.indexed
+        self.count, self._indexed, self._fields = header.count, header.indexed, header.fields
         text, self._unsaid = header.crs or crs, ""
         if path.suffix.lower() == ".geojson" and text is None:
             text, self._unsaid = _DEFAULT, "; a GeoJSON without a member crs is taken for EPSG:4326"
@@ -127,6 +128,8 @@ class VectorFile:
             raise DatasetError(path, f"its CRS {shortened(text or '', 60)} is none: {error}") from None
 
     def _header(self) -> Header:
+        if self._blank:
+            return Header((), None, 0, False)
         if self.path.suffix.lower() == ".gpkg":
             check_tables(self.path, self._layer)
         layers = [str(name) for name, kind in pyogrio.list_layers(self.path) if kind is not None]
@@ -159,6 +162,8 @@ class VectorFile:
         with self._reading():
             if self._parquet:
                 return {name: geoparquet.read(self.path, name)[2] for name in self._fields}
+            if not self.count:
+                return {}
             meta, _, _, columns = pyogrio.raw.read(self.path, layer=self._layer, read_geometry=False)
             return dict(zip(meta["fields"].tolist(), columns, strict=True))
 
@@ -255,13 +260,15 @@ class VectorFile:
         return self._all[0]
 
     def _read(self, **how: Any) -> Features:
-        assert self._attribute is not None, "named at the start"
         if self._parquet:
             fids, wkb, values = geoparquet.read(self.path, self._attribute)
+        elif not self.count:
+            fids, wkb, values = np.zeros(0, np.int64), [], np.zeros(0, object)
         else:
-            what = {"layer": self._layer, "columns": [self._attribute], "return_fids": True}
+            wanted = [] if self._attribute is None else [self._attribute]
+            what = {"layer": self._layer, "columns": wanted, "return_fids": True}
             _, fids, wkb, columns = pyogrio.raw.read(self.path, force_2d=True, **what, **how)
-            values = columns[0] if len(wkb) else np.zeros(0, object)
+            values = columns[0] if len(columns) else np.full(len(wkb), None, object)
         shapes = _shapes(np.asarray(wkb, object))
         order = np.argsort(fids, kind="stable")  # not that of an index
         return Features(shapes, values, np.asarray(fids, np.int64)).of(order)
@@ -350,6 +357,11 @@ def _name_in(member: Any) -> str:
             break
         member = member[keys[0]]
     return str(member)
+
+
+def _is_blank(path: Path) -> bool:
+    """Return whether a file is a GeoJSON of no byte, as some write an image without polygons."""
+    return path.suffix.lower() == ".geojson" and path.is_file() and not path.stat().st_size
 
 
 def check_kind(path: Path) -> None:
