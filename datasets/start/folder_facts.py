@@ -15,13 +15,15 @@ from segmenter.raster import outlines
 
 from ..files import few, files_under
 from ..folder import pattern_regex
-from .names import MARK, BandFiles, Patterns, band_files, pair, patterns_of, role_of
-from .sight import Sorted, look_at, sort_files
+from .names import MARK, BandFiles, Patterns, band_files, common_start, pair, patterns_of, role_of
+from .sight import RASTERS, Sight, Sorted, look_at, sort_files
 
 _LEAST_ROLE = 0.02
 """Share of the pairs that another spelling of names must have to be used, too."""
-_LOOKED_AT = 40
-_USUAL = {"image", "images", "img", "rgb", "sat", "mask", "masks", "msk", "label", "labels", "gt"}
+_EQUAL = 0.75
+"""Share of the commonest kind's pairs from which another kind may be preferred to it."""
+_LOOKED_AT, _MOST_VIEWED = 40, 6
+_USUAL = {"image", "images", "img", "rgb", "rgbnir", "sat", "mask", "masks", "msk", "label", "labels", "gt"}
 _USUAL |= {"annot", "annotation", "annotations"}
 
 
@@ -67,9 +69,20 @@ class FolderFacts:
 def place_of(data: Path, labels: Path | None) -> Place:
     """Return the files below a folder, and those of labels beside it.
 
+    Args:
+        labels: folder, file, or pattern of files below `data`.
+
     Raises:
         DatasetError: there is no such folder or file, or both have no folder in common.
     """
+    if labels is not None and re.search(r"[*?{]", str(labels)) and not labels.exists():
+        place, pattern = place_of(data, None), re.sub(r"\{\w*\}", "*", labels.as_posix())
+        named = {path for path in place.paths if PurePosixPath(place.text, path).match(pattern)}
+        if not named:
+            raise DatasetError(
+                f"--labels {labels}: expected a folder, a file or a pattern, it matches no file in {data}"
+            )
+        return replace(place, is_label=named.__contains__)
     asked = [data] if labels is None else [data, labels]
     if missing := [each for each in asked if not each.exists()]:
         raise DatasetError(f"{missing[0]}: expected a folder or file, there is none (from {Path.cwd()})")
@@ -85,8 +98,8 @@ def place_of(data: Path, labels: Path | None) -> Place:
     for each in asked:
         at = Path(os.path.relpath(each, root))
         paths |= {at.as_posix()} if each.is_file() else {(at / path).as_posix() for path in files_under(each)}
-    named = "" if labels is None else Path(os.path.relpath(labels, root)).as_posix()
-    is_label = None if labels is None else lambda path: path == named or path.startswith(f"{named}/")
+    named_as = "" if labels is None else Path(os.path.relpath(labels, root)).as_posix()
+    is_label = None if labels is None else lambda path: path == named_as or path.startswith(f"{named_as}/")
     return Place(root.as_posix(), tuple(sorted(paths)), is_label)
 
 
@@ -107,16 +120,7 @@ def find_pairs(place: Place) -> tuple[FolderFacts, Sorted]:
         patterns, others = _image_patterns(scenes), list[str]()
         patterns = replace(patterns, labels=labels[0])
     else:
-        ties = pair(scenes, labels)
-        chosen, others = _chosen(ties)
-        patterns = patterns_of(chosen) if chosen else Patterns("", "", {})
-        alone = len(labels) == 1 and len(ties[labels[0]]) > 1  # any of them might be its image
-        if alone or 2 * len(_fitting(patterns, chosen)) < min(len(scenes), len(labels)):
-            raise DatasetError(
-                f"{place.root}: found {counted(len(scenes), 'image')} ({few(scenes, 2)}) and "
-                f"{counted(len(labels), 'label')} ({few(labels, 2)}), but no names that pair most of them, "
-                "nor one georeferenced label; give image and label of a scene the same name in two folders"
-            )
+        patterns, chosen, others = _paired(place, files, scenes, bands)
         patterns = _with_all_endings(place, patterns, chosen)
         scenes = [scene for scene, _ in chosen]
     if files.labels and files.vectors:
@@ -126,11 +130,47 @@ def find_pairs(place: Place) -> tuple[FolderFacts, Sorted]:
     return FolderFacts(images, patterns.labels, _globs(patterns), shared, tuple(others)), files
 
 
+def _paired(
+    place: Place, files: Sorted, scenes: Sequence[str], bands: BandFiles | None
+) -> tuple[Patterns, list[tuple[str, str]], list[str]]:
+    """Return patterns, the (image, label) pairs that they stand for, and other readings.
+
+    Raises:
+        DatasetError: no names pair most of the images and labels.
+    """
+    labels = files.labels or files.vectors
+    ties = pair(scenes, labels)
+
+    def view(path: str) -> Sight:
+        file = path if bands is None or path not in bands.scenes else bands.first(path)
+        return files.looked.setdefault(file, files.looked.get(file) or look_at(place.root, file))
+
+    for numbered in (False, True):
+        chosen, others, left = _chosen(ties, view, numbered=numbered)
+        patterns = patterns_of(chosen) if chosen else Patterns("", "", {})
+        fitting = _fitting(patterns, chosen, scenes, labels)
+        alone = len(labels) == 1 and len(ties[labels[0]]) > 1  # any of them might be its image
+        if not alone and 2 * fitting > min(len(scenes), fitting + len(left)):
+            return patterns, chosen, [*others, *([f"labels not used: {few(left, 2)}"] if left else [])]
+    raise DatasetError(
+        f"{place.root}: found {counted(len(scenes), 'image')} ({few(scenes, 2)}) and "
+        f"{counted(len(labels), 'label')} ({few(labels, 2)}), but no names that pair most of them, "
+        "nor one georeferenced label; give image and label of a scene the same name in two folders, "
+        "or name labels of one kind: --labels '*_mask.tif'"
+    )
+
+
 def _nothing(place: Place, files: Sorted) -> str:
     """Return what was looked for and found, if that is no dataset."""
     if files.images:
         found = f"found {counted(len(files.images), 'image')} ({few(files.images, 2)}) and no labels"
-        return f"{found}: looked for rasters of a few values and for polygons; --labels names them"
+        unread = Counter(
+            f"{pure.suffix} in {pure.parent}: not read"
+            for path in place.paths
+            if (pure := PurePosixPath(path)).suffix.lower() not in RASTERS
+        ).most_common(1)
+        found += "".join(f"; {n} {kind}" for kind, n in unread if 2 * n > len(files.images))
+        return f"{found}; looked for rasters of a few values and for polygons; --labels names them"
     if files.labels:
         found = f"found {counted(len(files.labels), 'raster')} of a few values ({few(files.labels, 2)})"
         return f"{found}, as labels have, and no image; --labels names the labels"
@@ -167,20 +207,38 @@ def _serves_all(root: Path, label: str, images: Sequence[str]) -> bool:
     )
 
 
-def _chosen(ties: dict[str, list[str]]) -> tuple[list[tuple[str, str]], list[str]]:
-    """Return (image, label) pairs of the commonest kinds of names, and the other readings."""
+def _chosen(
+    ties: dict[str, list[str]], view: Callable[[str], Sight], *, numbered: bool
+) -> tuple[list[tuple[str, str]], list[str], list[str]]:
+    """Return (image, label) pairs of the commonest kinds of names, other readings, and labels of neither.
+
+    A scene has one image and one label: a further kind of names counts for scenes that have none yet.
+    """
     roles: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    tied: dict[str, list[str]] = {}
     for label, images in ties.items():
         for image in images:
-            roles.setdefault((role_of(image, label), role_of(label, image)), []).append((image, label))
-    ranked = sorted(
-        roles.items(), key=lambda item: (-len({i for i, _ in item[1]}), _oddness(item[0]), item[0])
-    )
-    least = max(2, _LEAST_ROLE * len({image for members in roles.values() for image, _ in members}))
+            role = (role_of(image, label, numbered=numbered), role_of(label, image, numbered=numbered))
+            roles.setdefault(role, []).append((image, label))
+            tied.setdefault(image, []).append(label)
+    counts = {role: min(len({i for i, _ in own}), len({k for _, k in own})) for role, own in roles.items()}
+    many, least = _EQUAL * max(counts.values(), default=0), max(2, _LEAST_ROLE * len(tied))
+
+    def order(item: tuple[tuple[str, str], list[tuple[str, str]]]) -> tuple[object, ...]:
+        role, members = item
+        count = counts[role]
+        return (-min(count, many), *(_unlikely(role, members, view) if count >= many else ()), -count, role)
+
+    ranked = sorted(roles.items(), key=order)
     chosen: dict[str, str] = {}
-    used, others, stems = set[str](), list[str](), {_stems(role) for role, _ in ranked[:1]}
+    used, told, stems = set[str](), set[str](), {_stems(role) for role, _ in ranked[:1]}
+    others: dict[str, str] = {}
     for role, members in ranked:
-        free = [(image, label) for image, label in members if image not in chosen and label not in used]
+        free = [
+            (image, label)
+            for image, label in members
+            if not chosen.keys() & ties[label] and not used & set(tied[image])
+        ]
         if (_stems(role) in stems or len(free) >= least) and 2 * len(free) > len(members):
             for image, label in free:
                 if image not in chosen and label not in used:
@@ -189,9 +247,28 @@ def _chosen(ties: dict[str, list[str]]) -> tuple[list[tuple[str, str]], list[str
             stems.add(_stems(role))
         elif len(members) >= least:
             image, label = members[0]
-            kind = f"images like {image}" if label in used else f"labels like {label}"
-            others.append(f"{len(members)} {kind}")
-    return sorted(chosen.items()), others
+            side = 0 if label in used else 1
+            of = {member[side] for member in members}
+            told |= of if side else set()
+            others.setdefault(role[side], f"{len(of)} {('images', 'labels')[side]} like {members[0][side]}")
+    return sorted(chosen.items()), list(others.values()), sorted(ties.keys() - used - told)
+
+
+def _unlikely(
+    role: tuple[str, str], members: Sequence[tuple[str, str]], view: Callable[[str], Sight]
+) -> tuple[object, ...]:
+    """Return a key by which the likeliest of equally common kinds of names is first.
+
+    Images: on the grid of their label, or the finest if it has none, three bands or more, usual words, most
+    bands. Labels: usual words, most classes.
+    """
+    image, label = min(members, key=lambda each: (each[1], each[0]))
+    of, on = view(image).info, None if is_vector(label) else view(label).info
+    if of is None:
+        return (True, 0, 0, 0, 0, 0)
+    finest = (False, -of.size.pixels) if on is None else (of.size != on.size, 0)
+    classes = max(view(label).values for _, label in members[:_MOST_VIEWED]) if on else 0
+    return (*finest, -min(of.count, 3), _oddness(role), -of.count, -classes)
 
 
 def _stems(role: tuple[str, str]) -> tuple[str, ...]:
@@ -199,20 +276,34 @@ def _stems(role: tuple[str, str]) -> tuple[str, ...]:
 
 
 def _oddness(role: tuple[str, str]) -> int:
-    """Return the number of unusual words in the names of images and labels; decides between equals."""
+    """Return the number of unusual words, less usual ones, of images and labels; instances are no classes."""
     words = re.findall(r"[^\W_]{2,}", " ".join(role).lower())
-    return sum(word not in _USUAL for word in words)
+    return sum(-1 if word in _USUAL else 1 for word in words) + len(words) * ("instance" in words)
 
 
-def _fitting(patterns: Patterns, pairs: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the pairs that patterns pair, too."""
-    regexes = [pattern_regex(each, "names") for each in (patterns.images, patterns.labels)]
-    matches = [[regex.fullmatch(path) for regex, path in zip(regexes, each, strict=True)] for each in pairs]
-    return [
-        each
-        for each, (a, b) in zip(pairs, matches, strict=True)
-        if a and b and a.groupdict() == b.groupdict()
-    ]
+def _stems(role: tuple[str, str]) -> tuple[str, ...]:
+    return tuple(PurePosixPath(text).stem for text in role)
+
+
+def _oddness(role: tuple[str, str]) -> int:
+    """Return the number of unusual words in the names of images and labels; instances are no classes."""
+    words = re.findall(r"[^\W_]{2,}", " ".join(role).lower())
+    return sum(word not in _USUAL for word in words) + len(words) * ("instance" in words)
+
+
+def _fitting(
+    patterns: Patterns, pairs: Sequence[tuple[str, str]], images: Sequence[str], labels: Sequence[str]
+) -> int:
+    """Return the number of pairs that patterns pair, too: no other image or label has the same names."""
+    keys = []
+    for pattern, paths in ((patterns.images, images), (patterns.labels, labels)):
+        regex = pattern_regex(pattern, "names")
+        matches = {
+            path: tuple(sorted(m.groupdict().items())) for path in paths if (m := regex.fullmatch(path))
+        }
+        counts = Counter(matches.values())
+        keys.append({path: key for path, key in matches.items() if counts[key] == 1})
+    return sum(a in keys[0] and keys[0][a] == keys[1].get(b) for a, b in pairs)
 
 
 def _with_all_endings(place: Place, patterns: Patterns, pairs: Sequence[tuple[str, str]]) -> Patterns:
@@ -222,8 +313,7 @@ def _with_all_endings(place: Place, patterns: Patterns, pairs: Sequence[tuple[st
         (patterns.images, patterns.labels), map(set, zip(*pairs, strict=True)), strict=True
     ):
         endings = sorted({PurePosixPath(path).suffix for path in wanted})
-        same = next((i for i, c in enumerate(endings[0]) if any(e[i : i + 1] != c for e in endings)), 0)
-        loose = f"{pattern.removesuffix(PurePosixPath(pattern).suffix)}{endings[0][:same]}*"
+        loose = f"{pattern.removesuffix(PurePosixPath(pattern).suffix)}{common_start(endings)}*"
         exact = len(endings) > 1 and set(_matching(loose, place.paths)) == wanted
         made.append(loose if exact else pattern)
     return replace(patterns, images=made[0], labels=made[1])

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from itertools import pairwise
 from pathlib import PurePosixPath
 
 from .sight import in_hash_order
 
-_PART = re.compile(r"\d+|[^\W\d_]+")
+_PART, _WORD = re.compile(r"\d+|[^\W\d_]+"), re.compile(r"[^\W_]+")
 _SEPARATORS = "_-. "
-_POSTINGS, _FEW, _EXAMPLES = 3000, 50, 12
-"""Images that a label is compared with: those of its rarest part, those of others that few have; examples."""
+_POSTINGS, _FEW, _EXAMPLES, _MOST_NAMES = 3000, 50, 12, 3
+"""Images that a label is compared with, by its rarest part and by others; examples, names of a component."""
 SPLIT_WORDS = {
     **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
     **dict.fromkeys(("test", "testing"), "test"),
     **dict.fromkeys(("train", "training"), "train"),
 }
 """Names of folders and lists → split."""
+
+
+def common_start(texts: Iterable[str]) -> str:
+    """Return the longest text that all texts begin with."""
+    first, last = min(every := list(texts)), max(every)
+    return first[: next((i for i, c in enumerate(first) if last[i : i + 1] != c), len(first))]
 
 
 def parts_of(path: str) -> list[str]:
@@ -33,11 +40,12 @@ def parts_of(path: str) -> list[str]:
 def pair(images: Sequence[str], labels: Sequence[str]) -> dict[str, list[str]]:
     """Return for each label the images whose paths share most with it, rare parts counting more.
 
-    Several if names do not tell them apart, as two versions of one image.
+    Several if names do not tell them apart, as two versions of one image. The folder of all tells nothing.
     """
-    features = {
-        path: Counter[object]([*parts_of(path), *pairwise(parts_of(path))]) for path in (*images, *labels)
-    }
+    paths = (*images, *labels)
+    above = len(os.path.commonpath([os.path.dirname(path) for path in paths]))
+    parts = {path: parts_of(path[above:]) for path in paths}
+    features = {path: Counter[object]([*own, *itertools.pairwise(own)]) for path, own in parts.items()}
     postings: dict[object, list[str]] = defaultdict(list)
     for image in images:
         for feature in features[image]:
@@ -47,7 +55,7 @@ def pair(images: Sequence[str], labels: Sequence[str]) -> dict[str, list[str]]:
         shared = features[label] & features[image]
         return sum(n * math.log(1 + len(images) / len(postings[f])) for f, n in shared.items())
 
-    best, alone = {}, images if len(images) == len(labels) == 1 else []
+    best, alone = {}, images if len(images) == 1 else []
     for label in labels:
         known = sorted(
             (f for f in features[label] if f in postings), key=lambda f: (len(postings[f]), str(f))
@@ -60,21 +68,43 @@ def pair(images: Sequence[str], labels: Sequence[str]) -> dict[str, list[str]]:
         )
         scores = {image: score(label, image) for image in (near or alone)}
         top = max(scores.values(), default=0.0) - 1e-9
-        best[label] = [image for image, value in scores.items() if value >= top][:_FEW]
+        tied = [image for image, value in scores.items() if value >= top][:_FEW]
+        starts = [
+            sum(part.startswith(own) for part in parts[label] for own in {*parts[image]} if len(own) > 2)
+            for image in tied
+        ]
+        best[label] = [image for image, n in zip(tied, starts, strict=True) if n == max(starts)]
     return best
 
 
-def role_of(path: str, other: str) -> str:
-    """Return a path with a star for the parts that its partner has: what makes it an image or a label."""
-    shared, ending = parts_of(other), PurePosixPath(path).suffix
+def role_of(path: str, other: str, *, numbered: bool = False) -> str:
+    """Return a path with a star for what its partner has, too: the rest makes it an image or a label.
+
+    A word may occur anywhere in the partner, a number within another word, as in `s2_raw`, only in the same
+    place: small ones are equal by chance.
+
+    Args:
+        numbered: numbers are stars wherever they are.
+    """
+    shared, ending, at = parts_of(other), PurePosixPath(path).suffix, itertools.count()
+    words = set(_WORD.findall(other.removesuffix(PurePosixPath(other).suffix)))
+    blocks = SequenceMatcher(None, parts_of(path), shared, autojunk=False).get_matching_blocks()
+    aligned = {i for block in blocks for i in range(block.a, block.a + block.size)}
 
     def star(match: re.Match[str]) -> str:
-        if match[0] in shared:
+        place, number = next(at), match[0].isdecimal()
+        if numbered if number else match[0] in shared:
             return "*"
+        if number:
+            return "*" if place in aligned else match[0]
         start = max((s for s in shared if len(s) > 2 and match[0].startswith(s)), key=len, default="")
         return f"*{match[0][len(start) :]}" if start else match[0]
 
-    return re.sub(r"\*(?:[\W_]*\*)+", "*", _PART.sub(star, path.removesuffix(ending))) + ending.lower()
+    def stars(match: re.Match[str]) -> str:
+        made = _PART.sub(star, match[0])
+        return "*" if match[0] in words else made
+
+    return re.sub(r"\*(?:[\W_]*\*)+", "*", _WORD.sub(stars, path.removesuffix(ending))) + ending.lower()
 
 
 # ------------------------------------------------------------------------------------------------ patterns
@@ -96,14 +126,16 @@ class Patterns:
 def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:
     """Return one pattern for the images and one for the labels of these pairs of paths.
 
-    A component that all paths share stays as it is; one that varies alike on both sides becomes a name, as
-    `{folder}`; any other becomes `*`.
+    A component that all paths share stays as it is; what varies alike on both sides becomes a name, as
+    `{folder}`, or several around a word of one side, as `{name}_img_{name_b}`; all else becomes `*`.
     """
     if len(pairs) == 1:
         return Patterns(*pairs[0], splits={})
     sides = [[each[side] for each in pairs] for side in (0, 1)]
     images, labels = map(_columns, sides)
-    texts = [[column[0] if len(set(column)) == 1 else "*" for column in side] for side in (images, labels)]
+    texts = [
+        [*("*" if len(set(c)) > 1 else c[0] for c in side[:-1]), _star(side[-1])] for side in (images, labels)
+    ]
     splits: dict[str, tuple[str, ...]] = {}
     free, last = set(range(len(labels))), len(images) - 1
     for i in (last, *range(last)):  # the stem first: a folder may have a part of it
@@ -112,13 +144,15 @@ def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:
         fits = [(j == len(labels) - 1, fit, j) for j in sorted(free) if (fit := _fit(images[i], labels[j]))]
         if not fits:
             continue
-        _, fit, j = min(fits, key=lambda each: (each[0] != (i == last), each[1]))
+        _, (_, one, other), j = min(fits, key=lambda each: (each[0] != (i == last), each[1]))
         free.remove(j)
-        middles = {_middle(value, *fit[1:3]) for value in images[i]}
-        grouped = {} if splits else _split_values(middles)
+        grouped = (
+            {} if splits or len(one) > 2 else _split_values(_middles(value, one)[0] for value in images[i])
+        )
         splits = splits or grouped
         name = "name" if i == last else "split" if grouped else f"folder_{i}" if i else "folder"
-        texts[0][i], texts[1][j] = f"{fit[1]}{{{name}}}{fit[2]}", f"{fit[3]}{{{name}}}{fit[4]}"
+        names = [f"{{{name}{end}}}" for end in ("", "_b", "_c", "_d")]
+        texts[0][i], texts[1][j] = ("".join(_alternate(way, names)) for way in (one, other))
     endings = (Counter(PurePosixPath(path).suffix for path in side).most_common(1)[0][0] for side in sides)
     made = ["/".join(side) + ending for side, ending in zip(texts, endings, strict=True)]
     return Patterns(made[0], made[1], splits)
@@ -134,47 +168,73 @@ def _columns(paths: Sequence[str]) -> list[list[str]]:
     return [list(column) for column in zip(*split, strict=True)]
 
 
-def _fit(values: Sequence[str], others: Sequence[str]) -> tuple[int, str, str, str, str] | None:
-    """Return the length of the constant texts around the common part of two columns, and these; or None."""
+Way = tuple[str, ...]
+"""Constant texts of a column: before its first name, between its names, and behind the last."""
+
+
+def _star(values: Sequence[str]) -> str:
+    """Return the constant ends of different texts around a star."""
+    before = common_start(values)
+    behind = common_start([value[len(before) :][::-1] for value in values])[::-1]
+    return before if len(set(values)) == 1 else f"{before}*{behind}"
+
+
+def _alternate(texts: Sequence[str], between: Sequence[str]) -> Iterator[str]:
+    """Yield texts, and what is between them."""
+    for text, name in zip(texts, [*between[: len(texts) - 1], ""], strict=True):
+        yield from (text, name)
+
+
+def _fit(values: Sequence[str], others: Sequence[str]) -> tuple[tuple[int, bool, int], Way, Way] | None:
+    """Return the cost and the constant texts around the common parts of two columns; or None."""
     pairs = list(zip(values, others, strict=True))
     some = [pairs[int(i)] for i in in_hash_order([str(i) for i in range(len(pairs))])[:_EXAMPLES]]
+    fitting = [
+        (one, other)
+        for one, other in {way for texts in some for way in _ways(*texts)}
+        if all((found := _middles(a, one)) and found == _middles(b, other) for a, b in pairs)
+    ]
 
-    def fits(way: tuple[str, str, str, str]) -> bool:
-        middles = ((_middle(one, *way[:2]), _middle(other, *way[2:])) for one, other in pairs)
-        return all(a is not None and a == b for a, b in middles)
+    def cost(ways: tuple[Way, Way]) -> tuple[int, bool, int]:
+        cut = any(_cuts_a_word(text, ways[0]) for text, _ in some)
+        return len(ways[0]), cut, sum(map(len, itertools.chain(*ways)))
 
-    ways = {way for one, other in some for way in _ways(one, other)}
-    fitting = [way for way in ways if fits(way)]
-    cut = {way: any(_cuts_a_word(one, *way[:2]) for one, _ in some) for way in fitting}
-    best = min(fitting, key=lambda way: (cut[way], sum(map(len, way)), way), default=None)
-    return None if best is None else (sum(map(len, best)), *best)
-
-
-def _cuts_a_word(text: str, before: str, behind: str) -> bool:
-    """Return whether a constant text ends in the middle of a word, as `sa` of `sat_5`."""
-    middle = _middle(text, before, behind) or ""
-    return before[-1:].isalpha() and middle[:1].isalpha()
+    best = min(fitting, key=lambda ways: (cost(ways), ways), default=None)
+    return None if best is None else (cost(best), *best)
 
 
-def _ways(one: str, other: str) -> Iterator[tuple[str, str, str, str]]:
-    """Yield, for each common part of two texts, what is before and behind it: (one's two, other's two)."""
+def _cuts_a_word(text: str, way: Way) -> bool:
+    """Return whether the first constant text ends in the middle of a word, as `sa` of `sat_5`."""
+    return way[0][-1:].isalpha() and text[len(way[0]) :][:1].isalpha()
+
+
+def _ways(one: str, other: str) -> Iterator[tuple[Way, Way]]:
+    """Yield constant texts around one common part of two texts, then around all that are whole words."""
     for match in SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks():
         text = one[match.a : match.a + match.size]
         word = re.split(f"[{re.escape(_SEPARATORS)}]", text, maxsplit=1)[-1]
         for middle in {text if one == other else "", text.strip(_SEPARATORS), word} - {""}:
             a, b = (start + text.index(middle) for start in (match.a, match.b))
-            yield one[:a], one[a + len(middle) :], other[:b], other[b + len(middle) :]
+            yield (one[:a], one[a + len(middle) :]), (other[:b], other[b + len(middle) :])
+    tokens = [re.findall(r"\d+|[^\W\d_]+|.", text) for text in (one, other)]
+    blocks = SequenceMatcher(None, tokens[0], tokens[1], autojunk=False).get_matching_blocks()
+    common = ["".join(tokens[0][block.a : block.a + block.size]).strip(_SEPARATORS) for block in blocks]
+    if 1 < len(common := [text for text in common if text]) <= _MOST_NAMES:
+        form = "(.*?)".join(["", *map(re.escape, common), ""])
+        ways = [found.groups() for text in (one, other) if (found := re.fullmatch(form, text))]
+        yield ways[0], ways[1]
 
 
-def _middle(text: str, before: str, behind: str) -> str | None:
-    whole = len(text) > len(before) + len(behind) and text.startswith(before) and text.endswith(behind)
-    return text[len(before) : len(text) - len(behind)] if whole else None
+def _middles(text: str, way: Way) -> tuple[str, ...]:
+    """Return what is between constant texts, the first as long as possible; empty: the text is another."""
+    match = re.fullmatch("(.+)".join(map(re.escape, way)), text)
+    return match.groups() if match else ()
 
 
-def _split_values(values: Iterable[str | None]) -> dict[str, tuple[str, ...]]:
+def _split_values(values: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """Return split → its values; empty if a value names no split, or none names training."""
     by_split: dict[str, tuple[str, ...]] = {}
-    for value in sorted(value or "" for value in values):
+    for value in sorted(set(values)):
         split = SPLIT_WORDS.get(value.lower(), "")
         by_split[split] = (*by_split.get(split, ()), value)
     return by_split if "train" in by_split and "" not in by_split else {}

@@ -17,7 +17,7 @@ from segmenter.grid.geometry import Window
 from segmenter.grid.labels import packed
 from segmenter.raster import LabelRaster, RasterInfo, open_raster
 
-_RASTERS = (".tif", ".tiff", ".png", ".jpg", ".jpeg", ".jp2")
+RASTERS = (".tif", ".tiff", ".png", ".jpg", ".jpeg", ".jp2")
 _WINDOW = 1024
 """Side of the window whose values are looked at."""
 _FREQUENT, _LABEL_SHARE, _LABEL_FLAT = 32, 0.9, 0.6
@@ -33,11 +33,13 @@ class Sight:
     Attributes:
         info: its header; None if it cannot be read.
         is_label: the values look like classes.
+        values: number of values, if they do.
         error: why it cannot be read.
     """
 
     info: RasterInfo | None
     is_label: bool = False
+    values: int = 0
     error: str = ""
 
 
@@ -65,7 +67,8 @@ def look_at(root: Path, path: str) -> Sight:
     counts = np.sort(np.unique(values, return_counts=True)[1])
     flat = float((values[:, 1:] == values[:, :-1]).mean()) if values.shape[1] > 1 else 1.0
     frequent = float(counts[-_FREQUENT:].sum() / values.size)
-    return Sight(info, frequent >= _LABEL_SHARE and flat >= _LABEL_FLAT)
+    is_label = frequent >= _LABEL_SHARE and flat >= _LABEL_FLAT
+    return Sight(info, is_label, len(counts) * is_label)
 
 
 def in_hash_order(paths: Sequence[str]) -> list[str]:
@@ -100,8 +103,8 @@ class Sorted:
 def sort_files(root: Path, paths: Sequence[str], is_label: Callable[[str], bool] | None = None) -> Sorted:
     """Sort files into images and labels, looking at a few of each group of like names.
 
-    Several ways to group are tried: by folder, by the last or first part of the name, by the whole name. The
-    first one whose groups are each of one kind is used.
+    Several ways to group are tried: by folder, by the last or first part of the name, by the whole name; its
+    numbers do not count. The first one whose groups are each of one kind is used.
 
     Args:
         is_label: tells the labels, if the user named them; then only images are looked at.
@@ -109,7 +112,7 @@ def sort_files(root: Path, paths: Sequence[str], is_label: Callable[[str], bool]
     Raises:
         DatasetError: no raster can be read.
     """
-    rasters = [path for path in paths if PurePosixPath(path).suffix.lower() in _RASTERS]
+    rasters = [path for path in paths if PurePosixPath(path).suffix.lower() in RASTERS]
     named = [path for path in rasters if is_label is not None and is_label(path)]
     looked: dict[str, Sight] = {}
     rest = sorted(set(rasters) - set(named))
@@ -132,7 +135,7 @@ def _kinds(root: Path, rasters: Sequence[str], looked: dict[str, Sight]) -> dict
                 votes += [looked[path].is_label] * (looked[path].info is not None)
                 if len(votes) == _SAMPLES:
                     break
-            kinds |= dict.fromkeys(members if votes else (), 2 * sum(votes) > len(votes))
+            kinds |= dict.fromkeys(members if votes else (), 2 * sum(votes) >= len(votes))
             agreeing, seen = agreeing + max(sum(votes), len(votes) - sum(votes)), seen + len(votes)
         pure = agreeing / max(1, seen) + (len(set(kinds.values())) == 2)
         if pure > best_pure:
@@ -146,8 +149,9 @@ def _kinds(root: Path, rasters: Sequence[str], looked: dict[str, Sight]) -> dict
 
 
 def _groupings(paths: Sequence[str]) -> Iterator[list[list[str]]]:
-    """Yield groupings of paths of at most `_MOST_GROUPS` groups."""
-    words = {path: re.split(r"[_\-. ]", PurePosixPath(path).stem) for path in paths}
+    """Yield groupings of paths of at most `_MOST_GROUPS` groups; numbers of names divide none."""
+    stems = {path: re.sub(r"\d+", "#", PurePosixPath(path).stem) for path in paths}
+    words = {path: re.split(r"[_\-. ]", stem) for path, stem in stems.items()}
     often = {end: Counter(each[end] for each in words.values()) for end in (-1, 0)}
     least = max(2, len(paths) // 20)
 
@@ -159,9 +163,9 @@ def _groupings(paths: Sequence[str]) -> Iterator[list[list[str]]]:
         lambda path, pure: pure.parent.name,
         lambda path, pure: word(path, -1),
         lambda path, pure: word(path, 0),
-        lambda path, pure: pure.stem,
+        lambda path, pure: stems[path],
         lambda path, pure: (pure.parent, word(path, -1)),
-        lambda path, pure: path,
+        lambda path, pure: re.sub(r"\d+", "#", path),
     )
     for way in ways:
         groups: dict[Hashable, list[str]] = {}
