@@ -277,18 +277,8 @@ def _stems(role: tuple[str, str]) -> tuple[str, ...]:
 
 def _oddness(role: tuple[str, str]) -> int:
     """Return the number of unusual words, less usual ones, of images and labels; instances are no classes."""
-    words = re.findall(r"[^\W_]{2,}", " ".join(role).lower())
+    words = re.findall(r"[^\W\d_]{2,}", " ".join(role).lower())
     return sum(-1 if word in _USUAL else 1 for word in words) + len(words) * ("instance" in words)
-
-
-def _stems(role: tuple[str, str]) -> tuple[str, ...]:
-    return tuple(PurePosixPath(text).stem for text in role)
-
-
-def _oddness(role: tuple[str, str]) -> int:
-    """Return the number of unusual words in the names of images and labels; instances are no classes."""
-    words = re.findall(r"[^\W_]{2,}", " ".join(role).lower())
-    return sum(word not in _USUAL for word in words) + len(words) * ("instance" in words)
 
 
 def _fitting(
