@@ -147,7 +147,7 @@ def _parser() -> ToolParser:
     parser = ToolParser(prog=invocation("start"), description=__doc__)
     parser.add_argument("data", type=Path, metavar="DATA", help="folder of images, and of labels")
     parser.add_argument(
-        "--labels", type=Path, metavar="LABELS", help="folder or file of the labels, where they lie elsewhere"
+        "--labels", type=Path, metavar="LABELS", help="the labels: a folder, a file, a pattern as '*_lc.tif'"
     )
     parser.add_argument(
         "--output", type=Path, metavar="FILE.yaml", help="recipe to write (default: DATA.yaml, here)"

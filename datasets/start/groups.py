@@ -31,8 +31,8 @@ _FORMS = (
     (1, r"^(.+?)[_-]?(?<!\d)\d+"),
     (0, r"^(.*\d)"),
 )
-"""Numbers of a piece, and expression for its group: the first folder, the name before row and column, the name
-or path before one number; at last the path up to a number, for several images of a place."""
+"""Numbers of a piece, and expression for its group: the first folder, the name before row and column, the
+name or path before one number; at last the path up to a number, for several images of a place."""
 
 
 @dataclass(frozen=True)

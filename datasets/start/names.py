@@ -151,8 +151,10 @@ def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:
         )
         splits = splits or grouped
         name = "name" if i == last else "split" if grouped else f"folder_{i}" if i else "folder"
-        names = [f"{{{name}{end}}}" for end in ("", "_b", "_c", "_d")]
-        texts[0][i], texts[1][j] = ("".join(_alternate(way, names)) for way in (one, other))
+        names = [*(f"{{{name}{end}}}" for end in ("", "_b", "_c")[: len(one) - 1]), ""]
+        texts[0][i], texts[1][j] = (
+            "".join(itertools.chain(*zip(way, names, strict=True))) for way in (one, other)
+        )
     endings = (Counter(PurePosixPath(path).suffix for path in side).most_common(1)[0][0] for side in sides)
     made = ["/".join(side) + ending for side, ending in zip(texts, endings, strict=True)]
     return Patterns(made[0], made[1], splits)
@@ -179,12 +181,6 @@ def _star(values: Sequence[str]) -> str:
     return before if len(set(values)) == 1 else f"{before}*{behind}"
 
 
-def _alternate(texts: Sequence[str], between: Sequence[str]) -> Iterator[str]:
-    """Yield texts, and what is between them."""
-    for text, name in zip(texts, [*between[: len(texts) - 1], ""], strict=True):
-        yield from (text, name)
-
-
 def _fit(values: Sequence[str], others: Sequence[str]) -> tuple[tuple[int, bool, int], Way, Way] | None:
     """Return the cost and the constant texts around the common parts of two columns; or None."""
     pairs = list(zip(values, others, strict=True))
@@ -204,12 +200,15 @@ def _fit(values: Sequence[str], others: Sequence[str]) -> tuple[tuple[int, bool,
 
 
 def _cuts_a_word(text: str, way: Way) -> bool:
-    """Return whether the first constant text ends in the middle of a word, as `sa` of `sat_5`."""
-    return way[0][-1:].isalpha() and text[len(way[0]) :][:1].isalpha()
+    """Return whether constant texts around a name end in the middle of a word, as `sa` of `sat_5`."""
+    middle = text[len(way[0]) : len(text) - len(way[-1])]
+    return any(
+        re.fullmatch("[^\\W\\d_]{2}", ends) for ends in (way[0][-1:] + middle[:1], middle[-1:] + way[-1][:1])
+    )
 
 
 def _ways(one: str, other: str) -> Iterator[tuple[Way, Way]]:
-    """Yield constant texts around one common part of two texts, then around all that are whole words."""
+    """Yield constant texts around one common part of two texts, then around all of whole words."""
     for match in SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks():
         text = one[match.a : match.a + match.size]
         word = re.split(f"[{re.escape(_SEPARATORS)}]", text, maxsplit=1)[-1]
@@ -219,7 +218,7 @@ def _ways(one: str, other: str) -> Iterator[tuple[Way, Way]]:
     tokens = [re.findall(r"\d+|[^\W\d_]+|.", text) for text in (one, other)]
     blocks = SequenceMatcher(None, tokens[0], tokens[1], autojunk=False).get_matching_blocks()
     common = ["".join(tokens[0][block.a : block.a + block.size]).strip(_SEPARATORS) for block in blocks]
-    if 1 < len(common := [text for text in common if text]) <= _MOST_NAMES:
+    if 0 < len(common := [text for text in common if text]) <= _MOST_NAMES:
         form = "(.*?)".join(["", *map(re.escape, common), ""])
         ways = [found.groups() for text in (one, other) if (found := re.fullmatch(form, text))]
         yield ways[0], ways[1]
