@@ -80,7 +80,7 @@ def place_of(data: Path, labels: Path | None) -> Place:
         named = {path for path in place.paths if PurePosixPath(place.text, path).match(pattern)}
         if not named:
             raise DatasetError(
-                f"--labels {labels}: expected a folder, a file or a pattern, it matches no file in {data}"
+                f"--labels {labels}: expected folder, file or pattern; no file in {data} is like it"
             )
         return replace(place, is_label=named.__contains__)
     asked = [data] if labels is None else [data, labels]
@@ -164,11 +164,8 @@ def _nothing(place: Place, files: Sorted) -> str:
     """Return what was looked for and found, if that is no dataset."""
     if files.images:
         found = f"found {counted(len(files.images), 'image')} ({few(files.images, 2)}) and no labels"
-        unread = Counter(
-            f"{pure.suffix} in {pure.parent}: not read"
-            for path in place.paths
-            if (pure := PurePosixPath(path)).suffix.lower() not in RASTERS
-        ).most_common(1)
+        rest = [path for path in map(PurePosixPath, place.paths) if path.suffix.lower() not in RASTERS]
+        unread = Counter(f"{path.suffix} in {path.parent}: not read" for path in rest).most_common(1)
         found += "".join(f"; {n} {kind}" for kind, n in unread if 2 * n > len(files.images))
         return f"{found}; looked for rasters of a few values and for polygons; --labels names them"
     if files.labels:
@@ -197,14 +194,8 @@ def _serves_all(root: Path, label: str, images: Sequence[str]) -> bool:
     if ground is None:
         return False
     low, high = ground.min(axis=0), ground.max(axis=0)
-    return (
-        sum(
-            bool((g.min(axis=0) < high).all() and (g.max(axis=0) > low).all())
-            for g in grounds
-            if g is not None
-        )
-        > 1
-    )
+    known = [ground for ground in grounds if ground is not None]
+    return sum(bool(((g.min(axis=0) < high) & (g.max(axis=0) > low)).all()) for g in known) > 1
 
 
 def _chosen(
@@ -221,36 +212,30 @@ def _chosen(
             role = (role_of(image, label, numbered=numbered), role_of(label, image, numbered=numbered))
             roles.setdefault(role, []).append((image, label))
             tied.setdefault(image, []).append(label)
-    counts = {role: min(len({i for i, _ in own}), len({k for _, k in own})) for role, own in roles.items()}
-    many, least = _EQUAL * max(counts.values(), default=0), max(2, _LEAST_ROLE * len(tied))
-
-    def order(item: tuple[tuple[str, str], list[tuple[str, str]]]) -> tuple[object, ...]:
-        role, members = item
-        count = counts[role]
-        return (-min(count, many), *(_unlikely(role, members, view) if count >= many else ()), -count, role)
-
-    ranked = sorted(roles.items(), key=order)
+    counts = {role: min(map(len, map(set, zip(*own, strict=True)))) for role, own in roles.items()}
+    least, many = max(2, _LEAST_ROLE * len(tied)), _EQUAL * max(counts.values(), default=0)
+    if len(likely := [role for role, count in counts.items() if count >= many]) > _LOOKED_AT:
+        likely = []  # no names tell what belongs together
+    keys = {role: (-many, *_unlikely(role, roles[role], view)) for role in likely}
+    ranked = sorted(roles, key=lambda role: (*keys.get(role, (-counts[role],)), -counts[role], role))
     chosen: dict[str, str] = {}
-    used, told, stems = set[str](), set[str](), {_stems(role) for role, _ in ranked[:1]}
+    stems = {role: tuple(PurePosixPath(text).stem for text in role) for role in ranked}
+    used, told, taken = set[str](), set[str](), {stems[role] for role in ranked[:1]}
     others: dict[str, str] = {}
-    for role, members in ranked:
-        free = [
-            (image, label)
-            for image, label in members
-            if not chosen.keys() & ties[label] and not used & set(tied[image])
-        ]
-        if (_stems(role) in stems or len(free) >= least) and 2 * len(free) > len(members):
+    for role in ranked:
+        members = roles[role]
+        free = [(i, k) for i, k in members if not (chosen.keys() & ties[k] or used & set(tied[i]))]
+        if (stems[role] in taken or len(free) >= least) and 2 * len(free) > len(members):
             for image, label in free:
                 if image not in chosen and label not in used:
                     chosen[image] = label
                     used.add(label)
-            stems.add(_stems(role))
+            taken.add(stems[role])
         elif len(members) >= least:
-            image, label = members[0]
-            side = 0 if label in used else 1
-            of = {member[side] for member in members}
-            told |= of if side else set()
-            others.setdefault(role[side], f"{len(of)} {('images', 'labels')[side]} like {members[0][side]}")
+            side = int(members[0][1] not in used)
+            kind = {member[side] for member in members}
+            told |= kind
+            others.setdefault(role[side], f"{len(kind)} {('images', 'labels')[side]} like {members[0][side]}")
     return sorted(chosen.items()), list(others.values()), sorted(ties.keys() - used - told)
 
 
@@ -260,7 +245,7 @@ def _unlikely(
     """Return a key by which the likeliest of equally common kinds of names is first.
 
     Images: on the grid of their label, or the finest if it has none, three bands or more, usual words, most
-    bands. Labels: usual words, most classes.
+    bands. Labels: usual words, no instances, most classes.
     """
     image, label = min(members, key=lambda each: (each[1], each[0]))
     of, on = view(image).info, None if is_vector(label) else view(label).info
@@ -268,17 +253,9 @@ def _unlikely(
         return (True, 0, 0, 0, 0, 0)
     finest = (False, -of.size.pixels) if on is None else (of.size != on.size, 0)
     classes = max(view(label).values for _, label in members[:_MOST_VIEWED]) if on else 0
-    return (*finest, -min(of.count, 3), _oddness(role), -of.count, -classes)
-
-
-def _stems(role: tuple[str, str]) -> tuple[str, ...]:
-    return tuple(PurePosixPath(text).stem for text in role)
-
-
-def _oddness(role: tuple[str, str]) -> int:
-    """Return the number of unusual words, less usual ones, of images and labels; instances are no classes."""
     words = re.findall(r"[^\W\d_]{2,}", " ".join(role).lower())
-    return sum(-1 if word in _USUAL else 1 for word in words) + len(words) * ("instance" in words)
+    odd = sum(-1 if word in _USUAL else 1 for word in words) + len(words) * ("instance" in words)
+    return (*finest, -min(of.count, 3), odd, -of.count, -classes)
 
 
 def _fitting(
@@ -288,11 +265,9 @@ def _fitting(
     keys = []
     for pattern, paths in ((patterns.images, images), (patterns.labels, labels)):
         regex = pattern_regex(pattern, "names")
-        matches = {
-            path: tuple(sorted(m.groupdict().items())) for path in paths if (m := regex.fullmatch(path))
-        }
-        counts = Counter(matches.values())
-        keys.append({path: key for path, key in matches.items() if counts[key] == 1})
+        named = {path: found.groupdict() for path in paths if (found := regex.fullmatch(path))}
+        count = Counter(str(sorted(names.items())) for names in named.values())
+        keys.append({path: names for path, names in named.items() if count[str(sorted(names.items()))] == 1})
     return sum(a in keys[0] and keys[0][a] == keys[1].get(b) for a, b in pairs)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +25,7 @@ _LARGEST, _LEAST = 0.5, 3
 """Share of the scenes in one group up to which groups are of use; least number of groups by names."""
 _LETTER = r"(?:[A-Za-z]|row|col)?[_-]?(?<!\d)"
 _FORMS = (
-    (1, r"^([^/]+)/.*"),
+    (1, r"^([^/]+)/"),
     (2, rf"([^/]+?)[_-]{_LETTER}\d+[_-]?{_LETTER}\d+"),
     (1, r"([^/]+?)[_-]?(?<!\d)\d+"),
     (1, r"^(.+?)[_-]?(?<!\d)\d+"),
@@ -97,28 +97,22 @@ def _by_name(paths: Sequence[str], form: str, numbers: int) -> Groups | None:
     Behind the numbers are words, or what all names end in, as `_10m.jp2`.
     """
     end = common_start([path[::-1] for path in paths])[::-1].lstrip("0123456789")
-    form += r"[^\d/]*" + (re.escape(end) if re.search(r"\d", end) else "") + "$"
+    if not form.endswith("/"):
+        form += r"[^\d/]*" + (re.escape(end) if re.search(r"\d", end) else "") + "$"
     names = [match[1] for path in paths if (match := re.search(form, path))]
     sizes = Counter(names)
-    several = sum(size > 1 for size in sizes.values())
-    if (
-        len(names) < len(paths)
-        or len(sizes) < _LEAST
-        or not several
-        or max(sizes.values()) > _LARGEST * len(paths)
-    ):
+    several, largest = sum(size > 1 for size in sizes.values()), max(sizes.values(), default=0)
+    if len(names) < len(paths) or len(sizes) < _LEAST or not several or largest > _LARGEST * len(paths):
         return None
     pieces: dict[str, dict[str, tuple[int, ...]]] = defaultdict(dict)
     for path, name in zip(paths, names, strict=True):
-        head = re.sub(r"\D+$", "", path.removesuffix(end))
-        found = [int(number) for number in re.findall(r"\d+", head.rpartition("/")[2]) or ["-1"]]
-        pieces[name][head] = tuple(found[-numbers:])
-    if not (
-        all(_is_grid(list(own.values())) for own in pieces.values()) if numbers else 2 * several > len(sizes)
-    ):
-        return None
+        stem = path.removesuffix(end)
+        found = [int(number) for number in re.findall(r"\d+", stem.rpartition("/")[2])]
+        pieces[name][re.sub(r"\D+$", "", stem) if found else path] = tuple(found[-numbers:] or [-1])
     corners = Counter(tuple(map(min, zip(*own.values(), strict=True))) for own in pieces.values())
     if numbers > 1 and 2 * max(corners.values()) < len(corners):
+        return None
+    if not (all(map(_is_grid, pieces.values())) if numbers else 2 * several > len(sizes)):
         return None
     usual = round(float(np.median(list(sizes.values()))))
     what = "series of some {} numbered pieces" if numbers else "places with some {} images"
@@ -126,16 +120,11 @@ def _by_name(paths: Sequence[str], form: str, numbers: int) -> Groups | None:
     return Groups(_numbered(names), how, form, tuple(sizes), "the numbers may count places of their own")
 
 
-def _is_grid(pieces: Sequence[tuple[int, ...]]) -> bool:
-    """Return whether the numbers of pieces are different, and each a series of its own."""
-    axes = [sorted(set(axis)) for axis in zip(*pieces, strict=True)]
-    return len(set(pieces)) == len(pieces) and all(len(axis) == 1 or _is_series(axis) for axis in axes)
-
-
-def _is_series(numbers: Sequence[int]) -> bool:
-    """Return whether sorted numbers are mostly evenly spaced, as those of pieces or frames are."""
-    steps = [b - a for a, b in pairwise(numbers)]
-    return max(map(steps.count, steps)) >= len(steps) / 2
+def _is_grid(pieces: Mapping[str, tuple[int, ...]]) -> bool:
+    """Return whether pieces have different numbers, each mostly evenly spaced as those of frames are."""
+    steps = [[b - a for a, b in pairwise(sorted(set(axis)))] for axis in zip(*pieces.values(), strict=True)]
+    even = all(2 * max(map(each.count, each), default=0) >= len(each) for each in steps)
+    return even and len(set(pieces.values())) == len(pieces)
 
 
 def _by_ground(ground: Sequence[NDArray[np.float64]], infos: Sequence[RasterInfo], apart: float) -> Groups:

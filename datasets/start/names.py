@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import os
 import re
 from collections import Counter, defaultdict
@@ -92,16 +93,18 @@ def role_of(path: str, other: str, *, numbered: bool = False) -> str:
     aligned = {i for block in blocks for i in range(block.a, block.a + block.size)}
 
     def star(match: re.Match[str]) -> str:
-        place, number = next(at), match[0].isdecimal()
-        if numbered if number else match[0] in shared:
-            return "*"
-        if number:
-            return "*" if place in aligned else match[0]
-        start = max((s for s in shared if len(s) > 2 and match[0].startswith(s)), key=len, default="")
+        place = next(at)
+        if match[0].isdecimal():
+            return "*" if numbered or place in aligned else match[0]
+        start = max(
+            (s for s in shared if s == match[0] or (len(s) > 2 and match[0].startswith(s))),
+            key=len,
+            default="",
+        )
         return f"*{match[0][len(start) :]}" if start else match[0]
 
     def stars(match: re.Match[str]) -> str:
-        made = _PART.sub(star, match[0])
+        made = _PART.sub(star, match[0])  # counts its parts
         return "*" if match[0] in words else made
 
     return re.sub(r"\*(?:[\W_]*\*)+", "*", _WORD.sub(stars, path.removesuffix(ending))) + ending.lower()
@@ -134,7 +137,8 @@ def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:
     sides = [[each[side] for each in pairs] for side in (0, 1)]
     images, labels = map(_columns, sides)
     texts = [
-        [*("*" if len(set(c)) > 1 else c[0] for c in side[:-1]), _star(side[-1])] for side in (images, labels)
+        [*(_star(column) if column is side[-1] or len({*column}) == 1 else "*" for column in side)]
+        for side in (images, labels)
     ]
     splits: dict[str, tuple[str, ...]] = {}
     free, last = set(range(len(labels))), len(images) - 1
@@ -146,15 +150,11 @@ def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:
             continue
         _, (_, one, other), j = min(fits, key=lambda each: (each[0] != (i == last), each[1]))
         free.remove(j)
-        grouped = (
-            {} if splits or len(one) > 2 else _split_values(_middles(value, one)[0] for value in images[i])
-        )
+        grouped = {} if splits else _split_values("_".join(_middles(value, one)) for value in images[i])
         splits = splits or grouped
         name = "name" if i == last else "split" if grouped else f"folder_{i}" if i else "folder"
         names = [*(f"{{{name}{end}}}" for end in ("", "_b", "_c")[: len(one) - 1]), ""]
-        texts[0][i], texts[1][j] = (
-            "".join(itertools.chain(*zip(way, names, strict=True))) for way in (one, other)
-        )
+        texts[0][i], texts[1][j] = ("".join(map(operator.add, way, names)) for way in (one, other))
     endings = (Counter(PurePosixPath(path).suffix for path in side).most_common(1)[0][0] for side in sides)
     made = ["/".join(side) + ending for side, ending in zip(texts, endings, strict=True)]
     return Patterns(made[0], made[1], splits)
@@ -175,7 +175,7 @@ Way = tuple[str, ...]
 
 
 def _star(values: Sequence[str]) -> str:
-    """Return the constant ends of different texts around a star."""
+    """Return the one text, or the constant ends of several around a star."""
     before = common_start(values)
     behind = common_start([value[len(before) :][::-1] for value in values])[::-1]
     return before if len(set(values)) == 1 else f"{before}*{behind}"
@@ -191,20 +191,17 @@ def _fit(values: Sequence[str], others: Sequence[str]) -> tuple[tuple[int, bool,
         if all((found := _middles(a, one)) and found == _middles(b, other) for a, b in pairs)
     ]
 
-    def cost(ways: tuple[Way, Way]) -> tuple[int, bool, int]:
-        cut = any(_cuts_a_word(text, ways[0]) for text, _ in some)
-        return len(ways[0]), cut, sum(map(len, itertools.chain(*ways)))
-
-    best = min(fitting, key=lambda ways: (cost(ways), ways), default=None)
-    return None if best is None else (cost(best), *best)
+    costs = [
+        ((len(one), any(_cuts_a_word(text, one) for text, _ in some), sum(map(len, one + other))), one, other)
+        for one, other in fitting
+    ]
+    return min(costs, default=None)
 
 
 def _cuts_a_word(text: str, way: Way) -> bool:
-    """Return whether constant texts around a name end in the middle of a word, as `sa` of `sat_5`."""
+    """Return whether constant texts around names end in the middle of a word, as `sa` of `sat_5`."""
     middle = text[len(way[0]) : len(text) - len(way[-1])]
-    return any(
-        re.fullmatch("[^\\W\\d_]{2}", ends) for ends in (way[0][-1:] + middle[:1], middle[-1:] + way[-1][:1])
-    )
+    return bool(re.search(r"[^\W\d_]/[^\W\d_]", "/".join((way[0], middle, way[-1]))))
 
 
 def _ways(one: str, other: str) -> Iterator[tuple[Way, Way]]:
