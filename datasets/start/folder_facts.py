@@ -145,12 +145,13 @@ def _paired(
         file = path if bands is None or path not in bands.scenes else bands.first(path)
         return files.looked.setdefault(file, files.looked.get(file) or look_at(place.root, file))
 
-    for numbered in (False, True):
-        chosen, others, left = _chosen(ties, view, numbered=numbered)
+    for numbered, several in ((False, True), (False, False), (True, True)):
+        chosen, others, left = _chosen(ties, view, numbered=numbered, several=several)
         patterns = patterns_of(chosen) if chosen else Patterns("", "", {})
         fitting = _fitting(patterns, chosen, scenes, labels)
         alone = len(labels) == 1 and len(ties[labels[0]]) > 1  # any of them might be its image
         if not alone and 2 * fitting > min(len(scenes), fitting + len(left)):
+            left = sorted(set(left).difference(_matching(patterns.labels, left)))
             return patterns, chosen, [*others, *([f"labels not used: {few(left, 2)}"] if left else [])]
     raise DatasetError(
         f"{place.root}: found {counted(len(scenes), 'image')} ({few(scenes, 2)}) and "
@@ -199,11 +200,15 @@ def _serves_all(root: Path, label: str, images: Sequence[str]) -> bool:
 
 
 def _chosen(
-    ties: dict[str, list[str]], view: Callable[[str], Sight], *, numbered: bool
+    ties: dict[str, list[str]], view: Callable[[str], Sight], *, numbered: bool, several: bool
 ) -> tuple[list[tuple[str, str]], list[str], list[str]]:
     """Return (image, label) pairs of the commonest kinds of names, other readings, and labels of neither.
 
     A scene has one image and one label: a further kind of names counts for scenes that have none yet.
+
+    Args:
+        numbered: numbers never tell kinds of names apart.
+        several: use further kinds.
     """
     roles: dict[tuple[str, str], list[tuple[str, str]]] = {}
     tied: dict[str, list[str]] = {}
@@ -220,12 +225,13 @@ def _chosen(
     ranked = sorted(roles, key=lambda role: (*keys.get(role, (-counts[role],)), -counts[role], role))
     chosen: dict[str, str] = {}
     stems = {role: tuple(PurePosixPath(text).stem for text in role) for role in ranked}
-    used, told, taken = set[str](), set[str](), {stems[role] for role in ranked[:1]}
+    used, told, taken = set[str](), set[str](), set[tuple[str, ...]]()
     others: dict[str, str] = {}
     for role in ranked:
         members = roles[role]
         free = [(i, k) for i, k in members if not (chosen.keys() & ties[k] or used & set(tied[i]))]
-        if (stems[role] in taken or len(free) >= least) and 2 * len(free) > len(members):
+        further = role == ranked[0] or (several and (stems[role] in taken or len(free) >= least))
+        if further and 2 * len(free) > len(members):
             for image, label in free:
                 if image not in chosen and label not in used:
                     chosen[image] = label
@@ -261,14 +267,32 @@ def _unlikely(
 def _fitting(
     patterns: Patterns, pairs: Sequence[tuple[str, str]], images: Sequence[str], labels: Sequence[str]
 ) -> int:
-    """Return the number of pairs that patterns pair, too: no other image or label has the same names."""
-    keys = []
-    for pattern, paths in ((patterns.images, images), (patterns.labels, labels)):
-        regex = pattern_regex(pattern, "names")
-        named = {path: found.groupdict() for path in paths if (found := regex.fullmatch(path))}
-        count = Counter(str(sorted(names.items())) for names in named.values())
-        keys.append({path: names for path, names in named.items() if count[str(sorted(names.items()))] == 1})
-    return sum(a in keys[0] and keys[0][a] == keys[1].get(b) for a, b in pairs)
+    """Return the number of pairs that patterns pair, too: no other image or label has the same names.
+
+    As in a dataset, what both patterns match belongs to the one with more literal text.
+    """
+    both = patterns.images, patterns.labels
+    literal = [len(re.sub(r"\*+|\{\w+\}", "", pattern)) for pattern in both]
+    regexes = [pattern_regex(pattern, "names") for pattern in both]
+    of = [
+        {
+            path: str(sorted(match.groupdict().items()))
+            for path in (*images, *labels)
+            if (match := regex.fullmatch(path))
+        }
+        for regex in regexes
+    ]
+    shared = of[0].keys() & of[1].keys()
+    if shared and literal[0] == literal[1]:
+        return 0
+    for path in shared:
+        del of[literal[0] > literal[1]][path]
+    once = [
+        {path for path, names in each.items() if counts[names] == 1}
+        for each in of
+        for counts in [Counter(each.values())]
+    ]
+    return sum(a in once[0] and b in once[1] and of[0][a] == of[1][b] for a, b in pairs)
 
 
 def _with_all_endings(place: Place, patterns: Patterns, pairs: Sequence[tuple[str, str]]) -> Patterns:

@@ -82,25 +82,19 @@ def role_of(path: str, other: str, *, numbered: bool = False) -> str:
     """Return a path with a star for what its partner has, too: the rest makes it an image or a label.
 
     A word may occur anywhere in the partner, a number within another word, as in `s2_raw`, only in the same
-    place: small ones are equal by chance.
-
-    Args:
-        numbered: numbers are stars wherever they are.
+    place: small ones are equal by chance. `numbered`: all numbers are stars.
     """
     shared, ending, at = parts_of(other), PurePosixPath(path).suffix, itertools.count()
     words = set(_WORD.findall(other.removesuffix(PurePosixPath(other).suffix)))
     blocks = SequenceMatcher(None, parts_of(path), shared, autojunk=False).get_matching_blocks()
     aligned = {i for block in blocks for i in range(block.a, block.a + block.size)}
+    starts = [word for word in shared if len(word) > 2]
 
     def star(match: re.Match[str]) -> str:
-        place = next(at)
-        if match[0].isdecimal():
-            return "*" if numbered or place in aligned else match[0]
-        start = max(
-            (s for s in shared if s == match[0] or (len(s) > 2 and match[0].startswith(s))),
-            key=len,
-            default="",
-        )
+        alike, number = next(at) in aligned, match[0].isdecimal()
+        if alike or (numbered if number else match[0] in shared):
+            return "*"
+        start = "" if number else max(filter(match[0].startswith, starts), key=len, default="")
         return f"*{match[0][len(start) :]}" if start else match[0]
 
     def stars(match: re.Match[str]) -> str:
