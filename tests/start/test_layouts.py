@@ -201,3 +201,15 @@ def test_what_is_not_used_is_said(tmp_path: Path, rng: np.random.Generator) -> N
         made.planned(tmp_path / "unread")
     with pytest.raises(DatasetError, match="nothing"):
         made.planned(tmp_path / "pairs", Path("*_nothing.tif"))
+
+
+def test_of_two_collections_of_other_folders_the_larger_is_taken(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    larger = [(f"A/img/{i}.tif", f"A/msk/{i}.tif") for i in range(6)]
+    for n, (image, label) in enumerate([*larger, *((f"B/rgb/x{i}.tif", f"B/gt/x{i}.tif") for i in range(3))]):
+        made.save(tmp_path / image, made.image(rng))
+        made.save(tmp_path / label, made.label([0, 1, 2], shift=n))
+    choices, _, dataset = made.planned(tmp_path)
+    assert made.pairs_of(dataset) == set(larger)
+    assert "B/gt/" in " ".join(choice.other for choice in choices)
