@@ -9,7 +9,7 @@ EXTRA := $(if $(filter 1,$(GPU)),gpu,$(or $(HAVE),cpu))
 PIP := $(PY) -m pip install --quiet --disable-pip-version-check $(if $(filter gpu,$(EXTRA)),-c constraints/gpu-2.21.txt)
 export NO_ALBUMENTATIONS_UPDATE := 1
 
-.PHONY: setup pretrained cluster remote vectors export notebook demo test test-slow fuzz mutants docs lint format bench clean
+.PHONY: setup pretrained cluster remote vectors export notebook completion demo test test-slow fuzz mutants docs lint format bench clean
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.stamp-$(EXTRA)
@@ -28,6 +28,9 @@ remote: $(VENV)/.stamp-$(EXTRA)-remote
 
 # Jupyter's kernel, for docs/notebooks/start.ipynb
 notebook: $(VENV)/.stamp-$(EXTRA)-notebook
+
+# The Tab key: segmenter completion bash
+completion: $(VENV)/.stamp-$(EXTRA)-completion
 
 # ONNX: python -m segmenter.extras.export
 export: $(VENV)/.stamp-$(EXTRA)-export

@@ -104,8 +104,10 @@ def side_of(blocks: BlocksConfig, metres: float | None, where: str) -> float:
         return blocks.size
     if metres is None:
         raise DatasetError(
-            f"dataset.split.blocks: expected pixels, since the metres a pixel of {where} are unknown, got "
-            "metres; set unit: pixels, or say the scale with dataset.metres_per_pixel"
+            "dataset.split.blocks",
+            expected=f"pixels, since the metres a pixel of {where} are unknown",
+            got="metres",
+            remedy="set unit: pixels, or say the scale with dataset.metres_per_pixel",
         )
     return blocks.size / metres
 

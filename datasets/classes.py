@@ -24,7 +24,7 @@ def parse_colour(value: int | str, where: str) -> Colour:
     """
     digits = str(value).removeprefix("#")
     if not isinstance(value, str) or not re.fullmatch(r"[0-9A-Fa-f]{6}", digits):
-        raise ConfigError(f"{where}: expected a colour as '#rrggbb', in quotes, got {value!r}")
+        raise ConfigError(where, expected="a colour as '#rrggbb', in quotes", got=f"{value!r}")
     return unpacked(int(digits, 16))
 
 

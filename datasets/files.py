@@ -34,7 +34,7 @@ def data_root(text: str) -> Path:
     root = path_of(text, "dataset.root")
     if not root.is_dir():
         raise DatasetError(
-            f"dataset.root: expected a folder, {root} is none (relative paths start from {Path.cwd()})"
+            "dataset.root", expected=f"a folder, {root} is none (relative paths start from {Path.cwd()})"
         )
     return root
 
@@ -55,7 +55,7 @@ def path_of(text: str, setting: str) -> Path:
         path.is_dir()
     except (OSError, RuntimeError, ValueError) as error:  # too long, a link to itself, no such user
         why = getattr(error, "strerror", None) or error
-        raise DatasetError(f"{setting}: expected a folder, got {shortened(text)}: {why}") from None
+        raise DatasetError(setting, expected="a folder", got=f"{shortened(text)}: {why}") from None
     return path
 
 
@@ -85,7 +85,7 @@ def files_under(root: Path, files: str | None = None) -> list[str]:
 
 
 def _unreadable(error: OSError) -> None:
-    raise DatasetError(f"{error.filename}: cannot list this folder: {error.strerror}") from None
+    raise DatasetError(error.filename, f"cannot list this folder: {error.strerror}") from None
 
 
 def few(items: Iterable[str], shown: int = SHOWN) -> str:
@@ -121,14 +121,16 @@ class Candidates:
         """
         images, labels = (_of(only, files) for files in (self.images, self.labels))
         if not images:
-            raise DatasetError(f"{self.root}: found no image; expected files like {self.image_form}")
+            raise DatasetError(self.root, "found no image", remedy=f"expected files like {self.image_form}")
         for what, files in (("image", images), ("label", labels)):
             for name, paths in files.items():
                 if len(paths) > 1:
                     bands = "; bands in files of their own are a list of patterns" if what == "image" else ""
                     raise DatasetError(
-                        f"{self.root}: expected one {what} for {name or 'the dataset'}, got {len(paths)}: "
-                        f"{few(sorted(paths))}; keep one, or tell them apart in the pattern{bands}"
+                        self.root,
+                        expected=f"one {what} for {name or 'the dataset'}",
+                        got=f"{len(paths)}: {few(sorted(paths))}",
+                        remedy=f"keep one, or tell them apart in the pattern{bands}",
                     )
         self._no_orphans(images, labels, "image", f"a label like {self.label_form}")
         self._no_orphans(labels, images, "label", f"an image like {self.image_form}")
@@ -202,7 +204,7 @@ def assign_splits(
     _groups_whole(splits, groups)
     if "train" not in splits.values():
         raise DatasetError(
-            f"dataset.split: expected at least one scene to train on, got none of {len(known)} scenes"
+            "dataset.split", expected="at least one scene to train on", got=f"none of {len(known)} scenes"
         )
     return {name: splits[name] for name in known if name in splits}
 
@@ -231,8 +233,8 @@ def _matching(entry: str, called: Mapping[str, list[str]], setting: str) -> list
     matched = called.get(entry) or list(dict.fromkeys(by_pattern))
     if not matched:
         raise DatasetError(
-            f"{setting}: {entry} matches no scene and no group{_meant(entry, called)}; there are "
-            f"{few(sorted(called))}"
+            setting,
+            f"{entry} matches no scene and no group{_meant(entry, called)}; there are {few(sorted(called))}",
         )
     return matched
 
@@ -263,7 +265,7 @@ def held_out(names: Iterable[str], share: float, seed: int = 0) -> tuple[str, ..
 
     Adding or removing a name changes the side of at most one other name.
     """
-    ranked = _ranked(names, seed)
+    ranked = in_hash_order(names, seed)
     count = min(max(1, math.floor(share * len(ranked) + 0.5)), len(ranked) - 1)
     return tuple(ranked[: max(0, count)])
 
@@ -276,7 +278,7 @@ def dealt(names: Iterable[str], split: FolderSplit) -> dict[str, Split]:
     Raises:
         DatasetError: there are fewer names than folds.
     """
-    ranked = _ranked(names, split.seed)
+    ranked = in_hash_order(names, split.seed)
     splits: dict[str, Split] = dict.fromkeys(ranked, "train")
     if split.test_share:
         tested = min(max(1, math.floor(split.test_share * len(ranked) + 0.5)), len(ranked) - 1)
@@ -285,8 +287,9 @@ def dealt(names: Iterable[str], split: FolderSplit) -> dict[str, Split]:
     if split.folds:
         if len(rest) < split.folds:
             raise DatasetError(
-                f"dataset.split.folds: expected no more than there are groups to deal, {len(rest)}, got "
-                f"{split.folds}"
+                "dataset.split.folds",
+                expected=f"no more than there are groups to deal, {len(rest)}",
+                got=split.folds,
             )
         splits |= dict.fromkeys(rest[split.fold - 1 :: split.folds], "validation")
     elif split.validation_share:
@@ -295,7 +298,8 @@ def dealt(names: Iterable[str], split: FolderSplit) -> dict[str, Split]:
     return splits
 
 
-def _ranked(names: Iterable[str], seed: int) -> list[str]:
+def in_hash_order(names: Iterable[str], seed: int = 0) -> list[str]:
+    """Return names in the order of their hashes: arbitrary, but the same on every machine."""
     return sorted(names, key=lambda name: _unit_hash(f"{seed}:{name}" if seed else name))
 
 

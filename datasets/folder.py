@@ -32,7 +32,8 @@ _TOKEN = re.compile(r"(?:\*{2,}/)+|\*+|\{([^{}]*)\}|[^*{}]+|.")
 _WILD = re.compile(r"\*++|\{[^{}]*\}")
 _CROWDED = re.compile(r"(?:\*++|\{[^{}]*\}){3}")
 _ENDINGS = (("tif", "tiff"), ("jpg", "jpeg"))
-_SPELT = "whose ending is spelt otherwise than in dataset.images or dataset.labels"
+UNLABELLED = "without a label (unlabelled: skip)"
+SPELT = "whose ending is spelt otherwise than in dataset.images or dataset.labels"
 _MOST_WILD = 16
 """Wildcards and names of a pattern: many, or several without text between, take for ever to try."""
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -53,7 +54,7 @@ def load_folder(config: FolderConfig) -> Dataset:
     classes = class_map(config)
     paths = files_under(root, config.files)
     pairs, skipped = _pairs(config, root, paths)
-    skipped = (*skipped, *((root / path, _SPELT) for path in _spelt_otherwise(config, paths)))
+    skipped = (*skipped, *((root / path, SPELT) for path in _spelt_otherwise(config, paths)))
     groups = _groups(config.split, {name: image for name, (image, _) in pairs.items()})
     aliases = {name: (name, groups[name], image) for name, (image, _) in pairs.items()}
     left = matching(config.split.leave_out, aliases, "dataset.split.leave_out")
@@ -107,11 +108,12 @@ def pattern_regex(pattern: str, setting: str) -> re.Pattern[str]:
         ConfigError: the pattern leaves the root, or has braces without a name.
     """
     if pattern.startswith(("/", "~")) or ".." in pattern.split("/") or re.match(r"[A-Za-z]:", pattern):
-        raise ConfigError(f"{setting}: expected a pattern below dataset.root, got {pattern}")
+        raise ConfigError(setting, expected="a pattern below dataset.root", got=pattern)
     if len(_WILD.findall(pattern)) > _MOST_WILD or _CROWDED.search(pattern):
         raise ConfigError(
-            f"{setting}: expected at most {_MOST_WILD} * and {{names}}, with text between them, "
-            f"got {shortened(pattern)}"
+            setting,
+            expected=f"at most {_MOST_WILD} * and {{names}}, with text between them",
+            got=shortened(pattern),
         )
     parts: list[str] = []
     names: set[str] = set()
@@ -125,7 +127,7 @@ def pattern_regex(pattern: str, setting: str) -> re.Pattern[str]:
             parts.append(f"(?P={name})" if name in names else f"(?P<{name}>[^/]+)")
             names.add(name)
         elif text[0] in "{}":
-            raise ConfigError(f"{setting}: expected {{name}} in braces, got {text} in {pattern}")
+            raise ConfigError(setting, expected="{name} in braces", got=f"{text} in {pattern}")
         else:
             parts.append(re.escape(text))
     return re.compile("".join(parts))
@@ -141,9 +143,9 @@ def image_regexes(config: FolderConfig) -> tuple[re.Pattern[str], ...]:
     for regex, pattern in zip(regexes[1:], config.images[1:], strict=True):
         if regex.groupindex.keys() != regexes[0].groupindex.keys() or not regex.groupindex:
             raise ConfigError(
-                f"dataset.images: expected the same {{names}} in each of several patterns, since they pair "
-                f"the files of a scene, got {_braces(regex)} in {pattern}, {_braces(regexes[0])} in "
-                f"{config.images[0]}"
+                "dataset.images",
+                expected="the same {names} in each of several patterns, since they pair the files of a scene",
+                got=f"{_braces(regex)} in {pattern}, {_braces(regexes[0])} in {config.images[0]}",
             )
     return regexes
 
@@ -176,8 +178,10 @@ def _files(
             one = by_name.get(name, [])
             if len(one) != 1:
                 raise DatasetError(
-                    f"{root}: expected one file like {pattern} for {name}, got {few(one) or 'none'}; keep "
-                    "one, or leave the scene out by dataset.split.leave_out"
+                    root,
+                    expected=f"one file like {pattern} for {name}",
+                    got=few(one) or "none",
+                    remedy="keep one, or leave the scene out by dataset.split.leave_out",
                 )
             own.append(root / one[0])
     return {name: tuple(own) for name, own in files.items()}
@@ -194,34 +198,46 @@ def _pairs(
         return _on_one_file(config, root, paths, image_regex, label_regex)
     if named != set(label_regex.groupindex):
         raise ConfigError(
-            "dataset.labels: expected the same {names} as in dataset.images, got "
-            f"{_braces(label_regex)} against {_braces(image_regex)}"
+            "dataset.labels",
+            expected="the same {names} as in dataset.images",
+            got=f"{_braces(label_regex)} against {_braces(image_regex)}",
         )
-    advice = ", or set dataset.unlabelled: skip"
-    candidates = Candidates(root, config.images[0], config.labels, advice)
-    order = list(image_regex.groupindex)
+    candidates = candidates_of(root, config.images[0], config.labels, paths)
+    skipped = candidates.images.keys() - candidates.labels.keys() if config.unlabelled == "skip" else set()
+    unused = candidates.unused(skipped, UNLABELLED)
+    pairs = candidates.pairs({*candidates.images, *candidates.labels} - skipped)
+    if not named:
+        pairs = {PurePosixPath(image).stem: (image, label) for image, label in pairs.values()}
+    return pairs, unused
+
+
+def candidates_of(root: Path, image_form: str, label_form: str, paths: Sequence[str]) -> Candidates:
+    """Return the files that patterns with the same names match, by scene name.
+
+    Raises:
+        ConfigError: a pattern is invalid, or no pattern has more literal text and both match a file.
+        DatasetError: two scenes would have one name.
+    """
+    candidates = Candidates(root, image_form, label_form, ", or set dataset.unlabelled: skip")
+    image_regex = pattern_regex(image_form, "dataset.images")
+    label_regex = pattern_regex(label_form, "dataset.labels")
     keys: dict[str, tuple[str, ...]] = {}
     for path in paths:
         for regex, files in ((image_regex, candidates.images), (label_regex, candidates.labels)):
             match = regex.fullmatch(path)
             if match:
-                key = tuple(match[name] for name in order)
+                key = tuple(match[name] for name in image_regex.groupindex)
                 files.setdefault(_scene_name(key, keys, path), []).append(path)
     both = sorted(
         {p for v in candidates.images.values() for p in v}
         & {p for v in candidates.labels.values() for p in v}
     )
     if both:
-        _to_the_more_literal(config, candidates, both)
-    skipped = candidates.images.keys() - candidates.labels.keys() if config.unlabelled == "skip" else set()
-    unused = candidates.unused(skipped, "without a label (unlabelled: skip)")
-    pairs = candidates.pairs({*candidates.images, *candidates.labels} - skipped)
-    if not order:
-        pairs = {PurePosixPath(image).stem: (image, label) for image, label in pairs.values()}
-    return pairs, unused
+        _to_the_more_literal(candidates, both)
+    return candidates
 
 
-def _to_the_more_literal(config: FolderConfig, candidates: Candidates, both: Sequence[str]) -> None:
+def _to_the_more_literal(candidates: Candidates, both: Sequence[str]) -> None:
     """Give files that both patterns match to the pattern with more literal text.
 
     So `{name}_mask.tif` takes the labels among `{name}.tif`, `{split}annot/{name}.png` those of
@@ -230,10 +246,11 @@ def _to_the_more_literal(config: FolderConfig, candidates: Candidates, both: Seq
     Raises:
         ConfigError: both patterns have equally much.
     """
-    images, labels = (len(_WILD.sub("", pattern)) for pattern in (config.images[0], config.labels))
+    forms = candidates.image_form, candidates.label_form
+    images, labels = (len(_WILD.sub("", form)) for form in forms)
     if images == labels:
         raise ConfigError(
-            f"dataset.images and dataset.labels: expected to match different files, both match {both[0]}"
+            "dataset.images and dataset.labels", expected=f"to match different files, both match {both[0]}"
         )
     shared, fewer = set(both), candidates.images if labels > images else candidates.labels
     for name, files in list(fewer.items()):
@@ -269,9 +286,11 @@ def _on_one_file(
     labels = [path for path in paths if label_regex.fullmatch(path)]
     if len(labels) != 1:
         raise DatasetError(
-            f"{root}: expected one label file for all images like {config.labels}, got "
-            f"{few(labels) or 'none'}; name it, join rasters (gdalbuildvrt all.vrt {config.labels}, "
-            "dataset.drivers: [VRT]), or pair files with images by the {names} of dataset.images"
+            root,
+            expected=f"one label file for all images like {config.labels}",
+            got=few(labels) or "none",
+            remedy=f"name it, join rasters (gdalbuildvrt all.vrt {config.labels}, dataset.drivers: [VRT]), "
+            "or pair files with images by the {names} of dataset.images",
         )
     candidates = Candidates(root, config.images[0], config.labels)
     keys: dict[str, tuple[str, ...]] = {}
@@ -310,7 +329,7 @@ def _groups(split: FolderSplit, images: Mapping[str, str]) -> dict[str, str]:
     for (name, image), group in zip(images.items(), group_names, strict=True):
         if group is None:
             raise DatasetError(
-                f"dataset.split.group: {split.group} names no group in {image}; every image belongs to one"
+                "dataset.split.group", f"{split.group} names no group in {image}; every image belongs to one"
             )
         groups[name] = group
     return groups
@@ -396,5 +415,5 @@ def _ignored(config: FolderConfig) -> list[int | Colour]:
         elif isinstance(value, int):
             values.append(value)
         else:
-            raise ConfigError(f"{where}: expected a code, since labels hold codes, got {value!r}")
+            raise ConfigError(where, expected="a code, since labels hold codes", got=f"{value!r}")
     return values

@@ -47,8 +47,9 @@ def _metres(match: str | None, path: str, setting: PathGsd) -> float:
         metres = 0.0
     if not 0 < metres <= _MOST:
         raise DatasetError(
-            f"dataset.metres_per_pixel.pattern: {shortened(setting.pattern)}: expected a number of "
-            f"{setting.unit} above 0 in the path of every image, got {shortened(text)} in {path}"
+            f"dataset.metres_per_pixel.pattern: {shortened(setting.pattern)}",
+            expected=f"a number of {setting.unit} above 0 in the path of every image",
+            got=f"{shortened(text)} in {path}",
         )
     return metres
 

@@ -6,11 +6,12 @@ rasters of another grid, become labels on the grid of each image.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from segmenter.base.addresses import is_address
 from segmenter.base.errors import DatasetError, SegmenterError, counted, grouped, plain
@@ -34,7 +35,7 @@ IMAGES, LABELS = "scenes", "labels"
 """Folders of the cache."""
 MOST = 10
 """Faults that are printed unless all are asked for."""
-_SKIPPED = "without a label on it (unlabelled: skip)"
+SKIPPED = "without a label on it (unlabelled: skip)"
 _WORKERS = 4
 """Scenes whose bands are read at once: each takes the memory of a strip as wide as the scene."""
 
@@ -54,6 +55,11 @@ class MadeFilesError(DatasetError):
         first, *others = grouped(self.lines)
         more = f"; {len(others)} more such lines by `{invocation('datasets')} check`" if others else ""
         super().__init__(f"{first} ({len(faults)} of {scenes} scenes{more})")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the faults for JSON, as those of a `CheckReport`."""
+        lines = [{"kind": self._what, "scene": None, "text": line, "pixels": 0} for line in self.lines]
+        return {"clean": False, "findings": lines}
 
     def text(self, *, everything: bool = False) -> str:
         """Return a line for each fault, or only for the first ones."""
@@ -145,6 +151,17 @@ def _with_labels(dataset: Dataset, section: FolderConfig) -> Dataset:
     return replace(made, classes=files.classes, notes=notes)
 
 
+@contextlib.contextmanager
+def polygon_packages() -> Iterator[None]:
+    """Refuse polygons in one line if a package that reads them cannot be imported."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise DatasetError(
+            "dataset.labels", f"polygons need the package {error.name}: {installation('vectors')}"
+        ) from None
+
+
 def _label_files(dataset: Dataset, section: FolderConfig) -> LabelFiles | PlacedLabels:
     folder = cache_folder(dataset) / LABELS
     if not is_vector(section.labels):
@@ -154,13 +171,9 @@ def _label_files(dataset: Dataset, section: FolderConfig) -> LabelFiles | Placed
             f"dataset.labels: polygons are read from files, got {dataset.root}; copy images and polygons "
             "here, or rasterise the polygons first"
         )
-    try:
+    with polygon_packages():
         from segmenter.extras.vectors.label_files import LabelFiles
         from segmenter.extras.vectors.rule import BurnRule
-    except ModuleNotFoundError as error:
-        raise DatasetError(
-            f"dataset.labels: polygons need the package {error.name}: {installation('vectors')}"
-        ) from None
     return LabelFiles(folder, BurnRule.of(section.vector, dataset.classes, section.ignore))
 
 
@@ -173,9 +186,9 @@ def _without_empty(dataset: Dataset, section: FolderConfig, labels: Made) -> Dat
         if is_vector(section.labels):
             what, outside = "polygon", " set dataset.vector.outside to the class that lies there,"
         raise DatasetError(
-            f"dataset.labels: no {what} lies on {len(empty)} of {total} images: "
-            f"{few(str(scene.image) for scene in empty)}; add {what}s,{outside} or leave such images out by "
-            "dataset.unlabelled: skip"
+            "dataset.labels",
+            f"no {what} lies on {len(empty)} of {total} images: {few(str(scene.image) for scene in empty)}",
+            remedy=f"add {what}s,{outside} or leave such images out by dataset.unlabelled: skip",
         )
     scenes = tuple(
         replace(scene, label=label)
@@ -183,9 +196,9 @@ def _without_empty(dataset: Dataset, section: FolderConfig, labels: Made) -> Dat
         if isinstance(label := labels[scene.name], Path)
     )
     if not any(scene.split == "train" for scene in scenes):
-        raise DatasetError(f"dataset.labels: none lies on any of the {total} images that are to train")
+        raise DatasetError("dataset.labels", f"none lies on any of the {total} images that are to train")
     return replace(
-        dataset, scenes=scenes, unused=(*dataset.unused, *((scene.image, _SKIPPED) for scene in empty))
+        dataset, scenes=scenes, unused=(*dataset.unused, *((scene.image, SKIPPED) for scene in empty))
     )
 
 

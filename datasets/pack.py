@@ -39,7 +39,7 @@ def pack_dataset(dataset: Dataset, *, progress: bool = True, spread: Spread = in
     """
     scenes = dataset.of("train")
     if not scenes:
-        raise DatasetError(f"{dataset.root}: expected scenes to train on, the split leaves none")
+        raise DatasetError(dataset.root, expected="scenes to train on, the split leaves none")
     folder = _folder(dataset, scenes)
     jobs = _jobs(dataset, folder, scenes, progress)
     if not jobs:

@@ -65,6 +65,4 @@ def coarse_mask(path: Path, bands: tuple[int, ...] | None) -> NDArray[np.bool_]:
     """Return an (h, w) mask of an image's data, on a grid of at most 512 × 512."""
     with open_raster(path, bands) as raster:
         size = raster.info.size
-        return raster.thinned(
-            Window.of(size), Size(min(size.height, _MASK_SIDE), min(size.width, _MASK_SIDE))
-        )[1]
+        return raster.thinned(Window.of(size), size.at_most(_MASK_SIDE))[1]

@@ -93,8 +93,8 @@ def _named(config: PotsdamConfig, present: set[str]) -> tuple[Named, tuple[str, 
     stray = sorted(present - set(standard), key=_numbers)
     if stray:
         raise DatasetError(
-            f"{config.root}: {', '.join(stray)} are in neither part of the standard split; "
-            "name the scenes in dataset.split"
+            config.root,
+            f"{', '.join(stray)} are in neither part of the standard split; name the scenes in dataset.split",
         )
     of_part = {
         part: tuple(n for n in names if n in present)

@@ -37,7 +37,7 @@ def remote_files(root: Path, files: Path | None, *, progress: bool = True) -> li
         note_state(root / one.name, one.size, one.changed, one.tag)
         names.append(one.name)
     if not names:
-        raise DatasetError(f"dataset.root: expected files below {place}, there is none")
+        raise DatasetError("dataset.root", expected=f"files below {place}, there is none")
     return names
 
 
@@ -56,7 +56,7 @@ def _lines(root: RemotePath, source: Path) -> list[str]:
         name = name.removeprefix(begin).partition("?")[0] if begin else name.removeprefix("./")
         if is_address(name) or name.startswith("/") or ".." in PurePosixPath(name).parts:
             raise DatasetError(
-                f"dataset.files: {source}, line {number}: expected a path below {root}, got {masked(name)}"
+                f"dataset.files: {source}, line {number}", expected=f"a path below {root}", got=masked(name)
             )
         names[name] = None
     if not names:
@@ -73,9 +73,9 @@ def _text(source: Path) -> str:
             content = read_regular(source, _MOST_BYTES)
         return content.decode()
     except OSError as error:
-        raise DatasetError(f"dataset.files: cannot read {source}: {error}") from None
+        raise DatasetError("dataset.files", f"cannot read {source}: {error}") from None
     except UnicodeDecodeError:
-        raise DatasetError(f"dataset.files: expected a text in UTF-8, {source} is none") from None
+        raise DatasetError("dataset.files", expected=f"a text in UTF-8, {source} is none") from None
 
 
 def _asked(root: RemotePath, names: list[str], files: Path, progress: bool) -> list[str]:
@@ -86,9 +86,7 @@ def _asked(root: RemotePath, names: list[str], files: Path, progress: bool) -> l
         try:
             status = path.stat()
         except OSError as error:
-            raise DatasetError(
-                f"{path}: named in dataset.files {files}, but not to be had: {error}"
-            ) from None
+            raise DatasetError(path, f"named in dataset.files {files}, but not to be had: {error}") from None
         note_state(path, status.st_size, int(status.st_mtime))
 
     for _ in in_threads(

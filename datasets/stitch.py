@@ -29,7 +29,7 @@ def find_parts(pattern: str) -> list[Path]:
     """
     paths = [Path(name) for name in glob.glob(pattern, recursive=True) if Path(name).is_file()]
     if not paths:
-        raise DatasetError(f"{pattern}: expected a pattern that matches the parts, it matches no file")
+        raise DatasetError(pattern, expected="a pattern that matches the parts, it matches no file")
     return sorted(paths, key=_natural)
 
 
@@ -49,11 +49,11 @@ def stitch(parts: Sequence[Path], columns: int, output: Path, *, progress: bool 
         RasterError: a part cannot be read, or the output cannot be written.
     """
     if output.suffix.lower() not in (".tif", ".tiff"):
-        raise DatasetError(f"{output}: expected a name that ends in .tif, since a GeoTIFF is written")
+        raise DatasetError(output, expected="a name that ends in .tif, since a GeoTIFF is written")
     if output.resolve() in {part.resolve() for part in parts}:
-        raise DatasetError(f"{output}: is one of the parts; write to another name")
+        raise DatasetError(output, "is one of the parts", remedy="write to another name")
     if columns < 1 or len(parts) % columns:
-        raise DatasetError(f"expected a multiple of {columns} parts (--columns), got {len(parts)}")
+        raise DatasetError(expected=f"a multiple of {columns} parts (--columns)", got=len(parts))
     infos = [raster_info(part) for part in parts]
     windows = _windows(infos, columns)
     _same_kind(infos)
@@ -97,9 +97,11 @@ def _windows(infos: Sequence[RasterInfo], columns: int) -> list[Window]:
         expected = Size(heights[row], widths[col])
         if info.size != expected:
             raise DatasetError(
-                f"{info.path}: expected {expected} pixels in row {row + 1}, column {col + 1} of the grid, as "
-                f"the first part of its row is high and the first of its column wide, got {info.size}; "
-                "is --columns right?"
+                info.path,
+                expected=f"{expected} pixels in row {row + 1}, column {col + 1} of the grid, as the first "
+                "part of its row is high and the first of its column wide",
+                got=info.size,
+                remedy="is --columns right?",
             )
         windows.append(Window(tops[row], lefts[col], info.size.height, info.size.width))
     return windows
@@ -114,8 +116,7 @@ def _same_kind(infos: Sequence[RasterInfo]) -> None:
         if kind(info) != kind(infos[0]):
             expected, got = (", ".join(map(str, kind(i))) for i in (infos[0], info))
             raise DatasetError(
-                f"{info.path}: expected bands, type and nodata of {infos[0].path.name} ({expected}), "
-                f"got {got}"
+                info.path, expected=f"bands, type and nodata of {infos[0].path.name} ({expected})", got=got
             )
 
 
@@ -125,7 +126,7 @@ def _placed(infos: Sequence[RasterInfo], windows: Sequence[Window]) -> bool:
     for info, window in zip(infos, windows, strict=True):
         if info.georeferenced != first.georeferenced or not same_ground(info.crs, first.crs):
             raise DatasetError(
-                f"{info.path}: expected the CRS of {first.path.name} ({first.crs}), got {info.crs}"
+                info.path, expected=f"the CRS of {first.path.name} ({first.crs})", got=info.crs
             )
         if first.transform is not None and info.transform is not None:
             col, row = ~first.transform @ (info.transform @ (0, 0))

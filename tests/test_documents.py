@@ -21,6 +21,7 @@ from segmenter.config.models import MODEL_KINDS
 from segmenter.config.reading import default_recipe, flat_settings, load_recipe
 from segmenter.diagnosis import data
 from segmenter.sampling.forecast import Outlook
+from tests.helpers.messages import messages
 from website import reference
 
 ROOT = Path(__file__).parents[1]
@@ -108,7 +109,7 @@ def test_the_messages_of_the_page_on_troubles_are_those_of_the_code() -> None:
     cells = [line.split(" | ")[0] for line in page.splitlines() if line.startswith("| `")]
     parts = [part for cell in cells for said in re.findall(r"`([^`]*)`", cell) for part in said.split("…")]
     assert len(parts) > 80
-    texts = "\n".join(_texts())
+    texts = "\n".join([*_texts(), *messages()])
     wanted = [part.strip(" ,;:()") for part in parts]
     assert [part for part in wanted if len(part) > 3 and part not in texts] == []
 

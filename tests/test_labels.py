@@ -19,6 +19,7 @@ from segmenter.grid.labels import (
     class_pixels,
     rasterised_classes,
 )
+from tests.helpers.refusals import refused
 
 NAIC = ClassMap(tuple(LandCoverClass(f"class {i}", (i, i, i), 100 * i) for i in range(1, 9)), ignored=(0,))
 BLACK = (0, 0, 0)
@@ -65,19 +66,19 @@ def test_codes_of_every_integer_type_are_read(dtype: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "message"),
+    ("raw", "fields"),
     [
-        (np.array([[100, 300, 900, 999]], np.uint16), r"x\.png: .* know: 900 \(1 px\), 999 \(1 px\)"),
-        (np.array([[100, 7, 7, 7]], np.uint8), r"x\.png: .* know: 7 \(3 px\); .* dataset\.ignore"),
-        (np.array([[100, -1, -1]], np.int16), r"know: -1 \(2 px\)"),
-        (np.array([[100, 100.5]], np.float32), r"know: 100\.5 \(1 px\)"),
-        (np.array([[100, 65535]], np.uint16), r"know: 65535 \(1 px\)"),
-        (np.array([[100, 65636]], np.int32), r"know: 65636 \(1 px\)"),  # would wrap to code 100
-        (np.array([[2**40 + 100]], np.int64), r"know: 1099511627876 \(1 px\)"),
+        (np.array([[100, 300, 900, 999]], np.uint16), {"fault": "know: 900 (1 px), 999 (1"}),
+        (np.array([[100, 7, 7, 7]], np.uint8), {"fault": "know: 7 (3 px)"}),
+        (np.array([[100, -1, -1]], np.int16), {"fault": "know: -1 (2 px)"}),
+        (np.array([[100, 100.5]], np.float32), {"fault": "know: 100.5 (1 px)"}),
+        (np.array([[100, 65535]], np.uint16), {"fault": "know: 65535 (1 px)"}),
+        (np.array([[100, 65636]], np.int32), {"fault": "know: 65636 (1 px)"}),  # would wrap to code 100
+        (np.array([[2**40 + 100]], np.int64), {"fault": "know: 1099511627876 (1 px)"}),
     ],
 )
-def test_an_unknown_code_is_named_with_its_pixels(raw: np.ndarray, message: str) -> None:
-    with pytest.raises(LabelError, match=message):
+def test_an_unknown_code_is_named_with_its_pixels(raw: np.ndarray, fields: dict[str, object]) -> None:
+    with refused(LabelError, **fields):
         NAIC.decode(raw, "x.png")
 
 
@@ -85,46 +86,52 @@ def test_an_unknown_colour_is_named_with_its_pixels(make_classes: Callable[..., 
     classes = make_classes(6, "colours")
     raw = classes.palette()[np.zeros((11, 13), np.uint8)]
     raw[0, :5] = (255, 0, 170)
-    with pytest.raises(LabelError, match=r"t\.tif: colours .* know: #ff00aa \(5 px\)"):
+    with refused(LabelError, fault="know: #ff00aa (5 px)"):
         classes.decode(raw, "t.tif")
     assert classes.unknown(raw) == {"#ff00aa": 5}
     assert (classes.decode_known(raw) == UNKNOWN).sum() == 5
 
 
 @pytest.mark.parametrize(
-    ("encoding", "raw", "message"),
+    ("encoding", "raw", "got"),
     [
-        ("codes", np.zeros((2, 2, 3), np.uint8), "expected one band .* got 3 of uint8"),
-        ("colours", np.zeros((2, 2), np.uint8), "got 1"),
-        ("colours", np.zeros((2, 2, 3), np.uint16), "got 3 of uint16"),
+        ("codes", np.zeros((2, 2, 3), np.uint8), "3 of uint8"),
+        ("colours", np.zeros((2, 2), np.uint8), "1"),
+        ("colours", np.zeros((2, 2, 3), np.uint16), "3 of uint16"),
     ],
 )
 def test_the_wrong_kind_of_label_file_is_refused(
-    encoding: str, raw: np.ndarray, message: str, make_classes: Callable[..., ClassMap]
+    encoding: str, raw: np.ndarray, got: str, make_classes: Callable[..., ClassMap]
 ) -> None:
-    with pytest.raises(LabelError, match=message):
+    with refused(LabelError, where="label", got=got):
         make_classes(3, encoding).decode(raw)
 
 
 @pytest.mark.parametrize(
-    ("build", "message"),
+    ("build", "fields"),
     [
-        (lambda: ClassMap(()), "1 to 254 classes, got 0"),
-        (lambda: _codes(*range(255)), "1 to 254 classes, got 255"),
-        (lambda: _codes(1, 2, 1), "each name may occur once, got twice: c1"),
-        (lambda: _codes(1, 2, ignored=(2,)), "each value in label files may occur once, got twice: 2"),
-        (lambda: _codes(1, 65535), "lie in 0 … 65534, got"),
-        (lambda: _codes(1, -2), "lie in 0 … 65534, got"),
-        (lambda: _codes(1, 2, ignored=(BLACK,)), r"ignored is given as codes, got \(0, 0, 0\)"),
-        (lambda: _codes(1, 2, encoding="colours", ignored=(3,)), "ignored is given as colours, got 3"),
-        (lambda: _codes(1, 70000, encoding="colours"), "lie in 0 … 65534, got"),
-        (lambda: _codes(1, 257, encoding="colours"), "got twice: #010000"),
-        (lambda: ClassMap((LandCoverClass("a", (0, 0, 256), 1),), "colours"), r"got \(0, 0, 256\)"),
-        (lambda: ClassMap(tuple(LandCoverClass(n, (0, 0, ord(n)), 1) for n in "ab"), "colours"), "twice: 1"),
+        (lambda: ClassMap(()), {"fault": "1 to 254 classes"}),
+        (lambda: _codes(*range(255)), {"fault": "254 classes, got 255"}),
+        (lambda: _codes(1, 2, 1), {"fault": "twice: c1"}),
+        (lambda: _codes(1, 2, ignored=(2,)), {"fault": "twice: 2"}),
+        (lambda: _codes(1, 65535), {"fault": "lie in 0 … 65534"}),
+        (lambda: _codes(1, -2), {"fault": "lie in 0 … 65534"}),
+        (lambda: _codes(1, 2, ignored=(BLACK,)), {"fault": "codes, got (0, 0, 0)"}),
+        (lambda: _codes(1, 2, encoding="colours", ignored=(3,)), {"fault": "colours, got 3"}),
+        (lambda: _codes(1, 70000, encoding="colours"), {"fault": "lie in 0 … 65534"}),
+        (lambda: _codes(1, 257, encoding="colours"), {"fault": "twice: #010000"}),
+        (
+            lambda: ClassMap((LandCoverClass("a", (0, 0, 256), 1),), "colours"),
+            {"where": "class map", "got": "(0, 0, 256)"},
+        ),
+        (
+            lambda: ClassMap(tuple(LandCoverClass(n, (0, 0, ord(n)), 1) for n in "ab"), "colours"),
+            {"fault": "twice: 1"},
+        ),
     ],
 )
-def test_impossible_class_maps_are_refused(build: Callable[[], ClassMap], message: str) -> None:
-    with pytest.raises(LabelError, match=message):
+def test_impossible_class_maps_are_refused(build: Callable[[], ClassMap], fields: dict[str, object]) -> None:
+    with refused(LabelError, **fields):
         build()
 
 

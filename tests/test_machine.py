@@ -47,15 +47,15 @@ def test_freed_memory_is_kept_where_that_is_asked_for(words: list[str], least: f
 
 @pytest.mark.parametrize(
     ("kind", "mebibytes", "said"),
-    [("RLIMIT_AS", 1200, "address space (ulimit -v)"), ("RLIMIT_DATA", 400, "data (ulimit -d)")],
+    [("RLIMIT_AS", 1200, "(ulimit -v)"), ("RLIMIT_DATA", 400, "(ulimit -d)")],
 )
 def test_too_little_room_for_tensorflow_is_one_line(kind: str, mebibytes: int, said: str) -> None:
     """Without a look before, the import ends in SIGSEGV or SIGABRT, or never."""
     command = [sys.executable, "-c", IMPORT, kind, str(mebibytes * MIB)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: TensorFlow cannot be imported: expected at least ")
-    assert f" MiB of {said}, the limit is {mebibytes} MiB" in done.stderr
+    assert done.stderr.startswith("error: TensorFlow cannot be")
+    assert f"{said}, the limit is {mebibytes} MiB" in done.stderr
     assert done.stderr.count("\n") == 1
 
 

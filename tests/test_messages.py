@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import signal
 import subprocess
 import sys
@@ -14,7 +15,8 @@ import pytest
 from benchmarks import __main__ as benchmarks
 from datasets.commands.predict import parse
 from segmenter.base import errors
-from segmenter.base.errors import ConfigError, OutputError, SegmenterError, run_script
+from segmenter.base.errors import ConfigError, OutputError, RasterError, SegmenterError, run_script
+from tests.helpers import messages
 
 Make = Callable[..., Path]
 
@@ -95,3 +97,33 @@ def test_an_error_is_one_line_and_its_exit_code(
 def test_a_defect_keeps_its_traceback() -> None:
     with pytest.raises(ZeroDivisionError):
         run_script(lambda: _raise(ZeroDivisionError()))
+
+
+def test_the_texts_of_all_errors_are_listed() -> None:
+    """A changed text is seen in `tests/messages.txt`: `python -m tests.helpers.messages` writes it anew."""
+    assert messages.LIST.read_text(encoding="utf-8").splitlines() == messages.messages()
+
+
+def test_what_was_expected_and_came_are_fields() -> None:
+    assert messages.without_fields() == []
+
+
+def test_a_text_is_a_line_that_names_a_place() -> None:
+    """A setting, an option, or what the program fills in; two are of all that a call is about."""
+    texts = [line.partition(": ")[2] for line in messages.messages()]
+    assert len(texts) > 600
+    assert sum(not any(mark in text for mark in (": ", "--", "{")) for text in texts) == 2
+    pleas = [text for text in texts if "please" in text.lower()]
+    assert [*pleas, *(text for text in texts if text.endswith((".", "!")) or "\n" in text)] == []
+
+
+def test_the_fields_of_an_error_are_its_text() -> None:
+    error = RasterError(Path("a\n.tif"), expected="3 bands", got=4, remedy="say --bands")
+    assert str(error) == "a\\n.tif: expected 3 bands, got 4; say --bands"
+    assert str(RasterError("a.tif", "is damaged")) == "a.tif: is damaged"
+    assert RasterError("is damaged").where is None
+    copied = pickle.loads(pickle.dumps(error))  # as workers send it
+    assert type(copied) is RasterError
+    assert str(copied) == str(error)
+    assert vars(copied) == vars(error)
+    assert (copied.where, copied.expected, copied.got) == ("a\n.tif", "3 bands", "4")

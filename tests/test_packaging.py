@@ -150,7 +150,7 @@ def test_the_command_of_the_wheel_needs_no_clone(unpacked: Path, tmp_path: Path)
     )
     done = _away(["-c", START, "datasets", "check", "nothing.yaml"], unpacked, tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.endswith("No such file or directory; `segmenter recipes` lists ready-made ones\n")
+    assert "`segmenter recipes`" in done.stderr
     done = _away(["-m", "segmenter_datasets", "--help"], unpacked, tmp_path)
     assert done.stdout.startswith("usage: segmenter datasets ")
 

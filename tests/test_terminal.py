@@ -19,6 +19,7 @@ from segmenter.base.threads import Prefetch
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.grid.scenes import Dataset, Scene
+from tests.helpers.refusals import refused
 
 Make = Callable[..., Path]
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,9 +34,9 @@ def classes(*names: str) -> ClassMap:
 
 @pytest.mark.parametrize("name", EVIL)
 def test_a_class_is_not_called_by_what_a_terminal_obeys(name: str) -> None:
-    with pytest.raises(LabelError, match="expected names without control characters, got ") as refused:
+    with refused(LabelError, where="class map") as raised:
         classes("a", name)
-    assert str(refused.value).isprintable()
+    assert str(raised.value).isprintable()
     data = classes("a", "b").to_dict()
     data["classes"][1]["name"] = name
     with pytest.raises(LabelError, match=r"dataset\.classes"):  # as of a stranger's run.json

@@ -41,7 +41,7 @@ def test_an_error_comes_after_what_was_made_before_it() -> None:
     feeder = fed(made())
     batches = iter(feeder)
     assert next(batches) == 1
-    with closing(feeder), pytest.raises(ValueError, match="a file is gone"):
+    with closing(feeder), pytest.raises(ValueError, match="file"):
         next(batches)
     assert wait_until(lambda: running() == 0)
 

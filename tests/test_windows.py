@@ -66,7 +66,7 @@ def test_grid_goes_row_by_row() -> None:
 
 @pytest.mark.parametrize("overlap", [-1, 11, 40])
 def test_grid_refuses_an_overlap_that_does_not_fit(overlap: int) -> None:
-    with pytest.raises(ValueError, match=rf"overlap must lie in 0 … 10 pixels, got {overlap}"):
+    with pytest.raises(ValueError, match=rf"0 … 10 pixels, got {overlap}"):
         list(grid(Size(101, 203), Size(11, 13), overlap))
 
 
@@ -144,7 +144,7 @@ def test_windows_are_no_larger_than_so_many_need_to_be() -> None:
 
 
 def test_a_window_that_is_all_halo_is_refused() -> None:
-    with pytest.raises(ValueError, match="a window of 64×64 pixels keeps nothing inside a halo of 32"):
+    with pytest.raises(ValueError, match="64×64 pixels keeps"):
         list(halo_windows(Size(200, 200), Size(64, 64), 30, 16))
 
 
@@ -194,5 +194,5 @@ def test_rows_come_before_columns_in_text() -> None:
 
 @pytest.mark.parametrize("make", [lambda: Size(-1, 3), lambda: Window(0, 0, 3, -1)])
 def test_negative_sides_are_refused(make) -> None:
-    with pytest.raises(ValueError, match="no negative side"):
+    with pytest.raises(ValueError, match="negative side"):
         make()

@@ -149,12 +149,12 @@ def _first_line(section: type[BaseModel]) -> str:
 
 def options_page() -> str:
     """Every option of every command."""
-    shared = argparse.ArgumentParser(add_help=False)
+    shared = ToolParser(add_help=False)
     add_options(shared, ClusterOptions)
     cluster = {action.dest for action in shared._actions}
     parts = [_OPTIONS]
     for name, tool in TOOLS.items():
-        started = f" (in a clone `{tool.typed}`)" if tool.typed else ""
+        started = f" (`{tool.typed}`)" if tool.typed else ""
         parts.append(f"## segmenter {name}\n\n{_sentence(tool.about)}{started}\n")
         parts += _commands(import_module(tool.module)._parser(), cluster)
     parts += ["## Options of a cluster\n", *_table(("option", "meaning"), map(_option, shared._actions)), ""]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from segmenter.base.errors import EXIT_WRONG_CALL, run_tool
 
@@ -19,11 +19,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_tool(lambda: _run(words))
 
 
+def module_of(tool: str) -> Any:
+    """Return the module of a tool, whose loaders have another name if installed."""
+    from segmenter.base.invocation import TOOLS
+
+    return import_module(TOOLS[tool].module.replace("datasets", __package__.split(".")[0], 1))
+
+
 def _run(words: Sequence[str]) -> int:
     from segmenter.base.invocation import TOOLS
 
     if words and words[0] in TOOLS:
-        program = import_module(TOOLS[words[0]].module.replace("datasets", __package__.split(".")[0], 1))
+        program = module_of(words[0])
         return int(getattr(program, "run", program.main)(words[1:]))
     if not words:
         _parser().print_help(sys.stderr)

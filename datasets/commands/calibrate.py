@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from segmenter.base.errors import run_tool
 from segmenter.base.invocation import ToolParser, invocation
+from segmenter.base.options import add_options, option, parsed
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    run: Path = option(..., "run directory; its recipe finds the scenes", "RUN", positional=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write calibration.json and the report of a run; return the exit code."""
-    given = _parser().parse_args(arguments)
+    given = parsed(_parser(), _Options, arguments)
 
     from segmenter.base.files import alone_in
     from segmenter.devices.installed import require_tensorflow
@@ -39,9 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> ToolParser:
-    parser = ToolParser(prog=invocation("calibrate"), description=__doc__)
-    parser.add_argument("run", type=Path, metavar="RUN", help="run directory; its recipe finds the scenes")
-    return parser
+    return add_options(ToolParser(prog=invocation("calibrate"), description=__doc__), _Options)
 
 
 if __name__ == "__main__":

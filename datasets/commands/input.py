@@ -4,18 +4,31 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Any
 
 from segmenter.base.errors import run_tool
-from segmenter.base.invocation import ToolParser, invocation, recipes_hint
-from segmenter.base.options import positive
+from segmenter.base.invocation import ToolParser, invocation
+from segmenter.base.options import add_options, option, parsed, positive
+from segmenter.config.recipe_options import RecipeOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options(RecipeOptions):
+    steps: int = option(1000, "to feed at most (default: 1000)", "N", read=positive(int))
+    minutes: float = option(0.5, "at most (default: 0.5)", "M", read=positive(float))
+    need: float | None = option(
+        None,
+        "of one card (default: what an RTX 2080 Ti takes of the recipe's model at most)",
+        "TILES_PER_S",
+        read=positive(float),
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the cost of a tile and the number of cards that the input can feed; return the exit code."""
-    given = _parser().parse_args(arguments)
+    given = parsed(_parser(), _Options, arguments)
 
-    from segmenter.config.reading import load_recipe
     from segmenter.extras.strategies import cards_expected
     from segmenter.raster import quiet_gdal
     from segmenter.tiles.feeding.processes import worker_processes
@@ -24,35 +37,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     from .. import load_dataset
 
-    recipe = load_recipe(given.recipe, given.set)
+    recipe = given.read()
     quiet_gdal()
     dataset = load_dataset(recipe)
     tiles = prepare.prepare_tiles(recipe, dataset)
-    limits = {"steps": given.steps, "minutes": given.minutes, "need": given.need}
+    limits: dict[str, Any] = {"steps": given.steps, "minutes": given.minutes, "need": given.need}
     with worker_processes(recipe, *tiles.image_form, cards_expected(recipe.distribution)) as workers:
         print(measure_input(recipe, tiles, dataset.classes.names, workers, **limits))
     return 0
 
 
 def _parser() -> ToolParser:
-    parser = ToolParser(prog=invocation("input"), description=__doc__)
-    parser.add_argument("recipe", type=Path, help=f"a YAML recipe; {recipes_hint()}")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="as in training.global_batch=32"
-    )
-    parser.add_argument(
-        "--steps", type=positive(int), default=1000, metavar="N", help="to feed at most (default: 1000)"
-    )
-    parser.add_argument(
-        "--minutes", type=positive(float), default=0.5, metavar="M", help="at most (default: 0.5)"
-    )
-    parser.add_argument(
-        "--need",
-        type=positive(float),
-        metavar="TILES_PER_S",
-        help="of one card (default: what an RTX 2080 Ti takes of the recipe's model at most)",
-    )
-    return parser
+    return add_options(ToolParser(prog=invocation("input"), description=__doc__), _Options)
 
 
 if __name__ == "__main__":

@@ -6,12 +6,14 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segmenter.api.mapping_call import OPTIONS, MappingCall, mapping_call
 from segmenter.base.errors import grouped, run_tool
 from segmenter.base.invocation import ToolParser, invocation
-from segmenter.base.options import add_options
+from segmenter.base.options import add_options, option, taken
 from segmenter.base.terminal import words_aside
 from segmenter.mapping.request.map_request import GROUPS, MapRequest, parse_runs
 
@@ -168,8 +170,31 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[MappingCall, bool]:
         words[end:] = [f"./{path}" if path.startswith("-") else path for path in words[end + 1 :]]
     # Plain parse_args would take `RUN --output DIR INPUT` for a call without INPUT, since there may be none.
     given = vars(_parser().parse_intermixed_args(words))
-    json = given.pop("json")
-    return mapping_call(given.pop("run"), given.pop("inputs"), given.pop("output"), given), json
+    named = taken(_Named, given)
+    return mapping_call(named.run, named.inputs, named.output, given), named.json
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Named:
+    """What a command line names in front of the options of the call."""
+
+    run: Path | tuple[Path, ...] = option(
+        ...,
+        "run directory that train.py made; several, as RUN1,RUN2, are averaged in one pass",
+        "RUN",
+        positional=True,
+        read=parse_runs,
+    )
+    inputs: tuple[str, ...] = option(
+        (),
+        "image, folder of images (not its subfolders) or glob",
+        "INPUT",
+        positional=True,
+        several=True,
+        path=True,
+    )
+    output: str = option(..., "folder for the maps, or s3://BUCKET/PREFIX", "DIR", path=True)
+    json: bool = option(False, "print one JSON object of what was made, and words on stderr")
 
 
 def _parser() -> ToolParser:
@@ -180,22 +205,4 @@ def _parser() -> ToolParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,  # `--window` is not to be read as `--window-size`
     )
-    parser.add_argument(
-        "run",
-        metavar="RUN",
-        type=parse_runs,
-        help="run directory that train.py made; several, as RUN1,RUN2, are averaged in one pass",
-    )
-    parser.add_argument(
-        "inputs", metavar="INPUT", nargs="*", help="image, folder of images (not its subfolders) or glob"
-    )
-    parser.add_argument(
-        "--output", metavar="DIR", required=True, help="folder for the maps, or s3://BUCKET/PREFIX"
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object of what was made, and words on stderr"
-    )
-    for title in GROUPS:
-        parser.add_argument_group(title)
-    add_options(parser, *OPTIONS)
-    return parser
+    return add_options(parser, _Named, *OPTIONS, titles=GROUPS)

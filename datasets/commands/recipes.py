@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from segmenter.base.errors import ConfigError, plain
 from segmenter.base.files import write_whole
 from segmenter.base.invocation import COMMAND, ToolParser, for_installed
+from segmenter.base.options import add_options, option, parsed
 
 _LOADERS = Path(__file__).parents[1]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    name: str | None = option(None, "recipe to copy (default: list them)", "NAME", positional=True)
+    file: Path | None = option(None, "to write (default: NAME.yaml)", "FILE.yaml", positional=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """List the recipes, or copy one; return the exit code."""
-    args = _parser().parse_args(arguments)
+    given = parsed(_parser(), _Options, arguments)
     recipes = ready_made()
-    if args.name is None:
+    if given.name is None:
         width = max(map(len, recipes))
         print("\n".join(f"{name:{width}}  {_first_line(path)}".rstrip() for name, path in recipes.items()))
         print(f"copy one, to change it: {COMMAND} recipes NAME [FILE.yaml]")
         return 0
-    if args.name not in recipes:
-        raise ConfigError(f"{args.name}: expected one of the recipes {', '.join(recipes)}")
-    target = args.file or Path(f"{args.name}.yaml")
-    _copy(recipes[args.name], target)
+    if given.name not in recipes:
+        raise ConfigError(given.name, expected=f"one of the recipes {', '.join(recipes)}")
+    target = given.file or Path(f"{given.name}.yaml")
+    _copy(recipes[given.name], target)
     print(plain(f"written: {target}"))
     return 0
 
@@ -39,9 +47,9 @@ def ready_made() -> dict[str, Path]:
 def _copy(recipe: Path, target: Path) -> None:
     """Write a copy whose comments have the commands of an installed package."""
     if target.exists():
-        raise ConfigError(f"{target}: exists already; name another file")
+        raise ConfigError(target, "exists already", remedy="name another file")
     if not target.parent.is_dir():
-        raise ConfigError(f"{target}: there is no folder {target.parent}; make it first")
+        raise ConfigError(target, f"there is no folder {target.parent}", remedy="make it first")
     text = for_installed(recipe.read_text(encoding="utf-8"))
     write_whole(target, text.replace(f"configs/{recipe.name}", str(target)).encode())
 
@@ -53,9 +61,4 @@ def _first_line(path: Path) -> str:
 
 
 def _parser() -> ToolParser:
-    parser = ToolParser(prog=f"{COMMAND} recipes", description=__doc__)
-    parser.add_argument("name", nargs="?", metavar="NAME", help="recipe to copy (default: list them)")
-    parser.add_argument(
-        "file", nargs="?", type=Path, metavar="FILE.yaml", help="to write (default: NAME.yaml)"
-    )
-    return parser
+    return add_options(ToolParser(prog=f"{COMMAND} recipes", description=__doc__), _Options)

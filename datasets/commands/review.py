@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from segmenter.base.errors import SegmenterError, counted, run_tool
 from segmenter.base.files import check_writable, make_folder
 from segmenter.base.invocation import ToolParser, as_started, installation, invocation
-from segmenter.base.options import add_options, taken
+from segmenter.base.options import add_options, parsed
 from segmenter.base.terminal import say, warn
 from segmenter.extras.review.request import ReviewRequest
 
@@ -33,22 +33,18 @@ _CELL, _PLACE = 16, 128
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the findings, or the places of the next labels; return the exit code."""
-    given = _parser().parse_args(arguments)
-    request = taken(ReviewRequest, vars(given))
+    request = parsed(_parser(), ReviewRequest, arguments)
 
     from segmenter.extras.review.held_out import runs_of
     from segmenter.raster import quiet_gdal
 
     quiet_gdal()
-    runs = runs_of(given.run)
-    if given.unlabelled:
-        _next(runs, given.unlabelled, request)
-    else:
-        _review(given.run, runs, request)
+    runs = runs_of(request.run)
+    (_next if request.unlabelled else _review)(runs, request)
     return 0
 
 
-def _review(folder: Path, runs: Sequence[Run], request: ReviewRequest) -> None:
+def _review(runs: Sequence[Run], request: ReviewRequest) -> None:
     from segmenter.extras.review.findings import findings
     from segmenter.extras.review.held_out import judged, judges_of
 
@@ -70,7 +66,7 @@ def _review(folder: Path, runs: Sequence[Run], request: ReviewRequest) -> None:
     if ".html" in files:
         from segmenter.extras.review.page import write_page
 
-        write_page(found, folder, classes, files[".html"])
+        write_page(found, request.run, classes, files[".html"])
     for file in files.values():
         say(str(file))
     wrong = sum(each.wrong for each in found)
@@ -78,12 +74,12 @@ def _review(folder: Path, runs: Sequence[Run], request: ReviewRequest) -> None:
     say(f"{of}: {wrong:,.0f} pixels are expected to be wrong")
 
 
-def _next(runs: Sequence[Run], images: Sequence[str], request: ReviewRequest) -> None:
+def _next(runs: Sequence[Run], request: ReviewRequest) -> None:
     from segmenter.extras.review.teaching import spots
 
     files = _files(request, "next", (".csv", ".gpkg"))
     how = (request.cell or _PLACE, request.points, request.apart)
-    found = spots(runs, images, *how, insist=request.insist)
+    found = spots(runs, request.unlabelled, *how, insist=request.insist)
     names = runs[0].classes.names
     columns = {
         "score": [round(each.score, 6) for each in found],
@@ -106,7 +102,7 @@ def _files(request: ReviewRequest, stem: str, endings: Sequence[str]) -> dict[st
     try:
         make_folder(request.output)
     except OSError as error:
-        raise SegmenterError(f"{request.output}: cannot make this folder: {error.strerror}") from None
+        raise SegmenterError(request.output, f"cannot make this folder: {error.strerror}") from None
     files = {}
     for ending in endings:
         path = request.output / f"{stem}{ending}"
@@ -115,7 +111,7 @@ def _files(request: ReviewRequest, stem: str, endings: Sequence[str]) -> dict[st
             warn(f"{path.name} is left out: it needs the package {missing[0]}: {installation(extra)}")
             continue
         if path.exists() and not request.overwrite:
-            raise SegmenterError(f"{path}: exists already; name another --output, or add --overwrite")
+            raise SegmenterError(path, "exists already", remedy="name another --output, or add --overwrite")
         check_writable(path)
         files[ending] = path
     return files
@@ -139,10 +135,7 @@ def _parser() -> ToolParser:
         description=as_started(__doc__),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("run", type=Path, metavar="RUN", help="run directory, or folder of folds")
-    parser.add_argument("--unlabelled", nargs="+", metavar="IMAGES", help="write what to label next in these")
-    add_options(parser, ReviewRequest)
-    return parser
+    return add_options(parser, ReviewRequest)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,14 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from segmenter.base.errors import ConfigError, SegmenterError, counted, plain, run_tool, shortened
 from segmenter.base.invocation import ToolParser, invocation
-from segmenter.base.options import positive
+from segmenter.base.options import add_options, option, parsed, positive
 from segmenter.base.terminal import aligned, warn, words_aside
 
 if TYPE_CHECKING:
@@ -24,9 +25,34 @@ _WIDE, _REASON = 44, 110
 """Characters of a value and of a reason in the table."""
 
 
+def _gpus(text: str) -> tuple[int, ...]:
+    """Return the GiB of each card of a text as `4x11GB` or `2x24GB,11GB`."""
+    cards: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(?:(\d{1,3})\s*[x×*]\s*)?(\d{1,4})\s*(?:GB|GiB|G)?\s*", part, re.IGNORECASE)
+        if match is None or not int(match[2]) or match[1] == "0":
+            raise argparse.ArgumentTypeError(f"expected cards as 4x11GB or 2x24GB,1x11GB, got {text!r}")
+        cards += [int(match[2])] * int(match[1] or 1)
+    return tuple(cards)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    data: Path = option(..., "folder of images, and of labels", "DATA", positional=True)
+    labels: Path | None = option(None, "the labels: a folder, a file, a pattern as '*_lc.tif'", "LABELS")
+    output: Path | None = option(None, "recipe to write (default: DATA.yaml, here)", "FILE.yaml")
+    hours: float | None = option(None, "time that the training may take", "H", read=positive(float))
+    gpus: tuple[int, ...] | None = option(
+        None, "cards to plan for (default: this machine)", "4x11GB", read=_gpus
+    )
+    explain: str | None = option(None, "say why a setting is so, and write nothing", "KEY")
+    page: Path | None = option(None, "page to write (default: beside the recipe)", "FILE.html")
+    json: bool = option(False, "print the settings as JSON on stdout, all else on stderr")
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write a recipe and its page, or explain a setting; return the exit code."""
-    given = _parser().parse_args(arguments)
+    given = parsed(_parser(), _Options, arguments)
     with words_aside(given.json) as answer:
         from ..start.choice import Request
         from ..start.look import look
@@ -49,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _write(given: argparse.Namespace, choices: Sequence[Choice], recipe: Path, page: Path) -> None:
+def _write(given: _Options, choices: Sequence[Choice], recipe: Path, page: Path) -> None:
     """Check the dataset, print the settings, and write recipe and page."""
     from segmenter.base.files import write_whole
     from segmenter.config.reading import recipe_from
@@ -86,7 +112,7 @@ def _write(given: argparse.Namespace, choices: Sequence[Choice], recipe: Path, p
     print(plain(f"then: {invocation('train')} {typed}"))
 
 
-def _command(given: argparse.Namespace) -> str:
+def _command(given: _Options) -> str:
     """Return the command with all that the plan depends on."""
     gpus = None if given.gpus is None else ",".join(f"{card}GB" for card in given.gpus)
     options = {"--labels": given.labels, "--hours": given.hours, "--gpus": gpus}
@@ -132,38 +158,8 @@ def _name(data: Path) -> str:
     return re.sub(r"[^\w .-]|^\W+", "_", name) or "data"
 
 
-def _gpus(text: str) -> tuple[int, ...]:
-    """Return the GiB of each card of a text as `4x11GB` or `2x24GB,11GB`."""
-    cards: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(?:(\d{1,3})\s*[x×*]\s*)?(\d{1,4})\s*(?:GB|GiB|G)?\s*", part, re.IGNORECASE)
-        if match is None or not int(match[2]) or match[1] == "0":
-            raise argparse.ArgumentTypeError(f"expected cards as 4x11GB or 2x24GB,1x11GB, got {text!r}")
-        cards += [int(match[2])] * int(match[1] or 1)
-    return tuple(cards)
-
-
 def _parser() -> ToolParser:
-    parser = ToolParser(prog=invocation("start"), description=__doc__)
-    parser.add_argument("data", type=Path, metavar="DATA", help="folder of images, and of labels")
-    parser.add_argument(
-        "--labels", type=Path, metavar="LABELS", help="the labels: a folder, a file, a pattern as '*_lc.tif'"
-    )
-    parser.add_argument(
-        "--output", type=Path, metavar="FILE.yaml", help="recipe to write (default: DATA.yaml, here)"
-    )
-    parser.add_argument("--hours", type=positive(float), metavar="H", help="time that the training may take")
-    parser.add_argument(
-        "--gpus", type=_gpus, metavar="4x11GB", help="cards to plan for (default: this machine)"
-    )
-    parser.add_argument("--explain", metavar="KEY", help="say why a setting is so, and write nothing")
-    parser.add_argument(
-        "--page", type=Path, metavar="FILE.html", help="page to write (default: beside the recipe)"
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print the settings as JSON on stdout, all else on stderr"
-    )
-    return parser
+    return add_options(ToolParser(prog=invocation("start"), description=__doc__), _Options)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def class_choices(values: LabelValues, legend: Legend, places: Places) -> Iterat
     """Yield `dataset.encoding`, `dataset.classes` and `dataset.ignore` for the values of the labels.
 
     Raises:
-        DatasetError: there are more values than classes can be.
+        DatasetError: there are more values than classes can be, or only one.
     """
     yield Choice("dataset.encoding", values.encoding, values.why)
     if (soft := _soft(values)) is not None:
@@ -57,8 +57,15 @@ def class_choices(values: LabelValues, legend: Legend, places: Places) -> Iterat
     blurred = mixed >= max(_LEAST_MIXED, len(values.common(_RARE)))
     if not codes or len(codes) > MAX_CLASSES or len(ignored) > _MOST_STRAYS or blurred:
         raise DatasetError(
-            f"labels: expected a value for each class, got {len(values.pixels)} {values.encoding} in "
-            f"{counted(values.read, 'file')}, as after resampling or in JPEGs; save labels without loss"
+            "labels",
+            expected="a value for each class",
+            got=f"{len(values.pixels)} {values.encoding} in {counted(values.read, 'file')}, as after "
+            "resampling or in JPEGs",
+            remedy="save labels without loss",
+        )
+    if len(codes) < 2:
+        raise DatasetError(
+            "labels", expected="two classes or more", got=f"{codes[0]} alone", remedy="--labels names others"
         )
     yield _classes(codes, values, entries, legend.file)
     if ignored:

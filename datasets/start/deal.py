@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.sampling.forecast import scene_pixels
+
 _EXACT = 9
 """Groups up to which all deals are compared: 3⁹ are 20,000."""
 _PAIRS = 200
@@ -99,9 +101,9 @@ def _improved(part_G: Ints, counts_GK: Ints, wish: Wish, groups_K: Ints) -> Ints
     A group is moved by exchanging it with one of no pixels, of which each part has one that stays.
     """
     count, parts = len(part_G), wish.parts
-    counts = np.concatenate([counts_GK, np.zeros((parts, counts_GK.shape[1]))])
+    counts = np.concatenate([counts_GK, np.zeros((parts, counts_GK.shape[1]), np.int64)])
     part = np.concatenate([part_G, np.arange(parts)])
-    parts_PK = np.stack([counts[part == p].sum(axis=0) for p in range(parts)])
+    parts_PK = scene_pixels(counts, part, parts).astype(np.float64)
     cost = float(wish.cost(parts_PK[None], groups_K)[0])
     others = np.arange(0 if count <= _PAIRS else count, count + parts)
     a_M, b_M = (each.reshape(-1) for each in np.meshgrid(np.arange(count), others, indexing="ij"))

@@ -58,6 +58,11 @@ class Draft:
         """Recipe of the choices so far, with defaults for the rest."""
         return recipe_from({"name": self.request.name, **nested(self.choices)}, "the planned recipe")
 
+    @property
+    def pretrained(self) -> bool:
+        """True if the model begins with an encoder's weights."""
+        return self.recipe.model.kind == "encoder_decoder"
+
     # ------------------------------------------------------------------------------------------ scenes
 
     @functools.cached_property

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from segmenter.base.errors import DatasetError, counted
+import numpy as np
+
+from segmenter.base.errors import ConfigError, DatasetError, counted
 from segmenter.base.finding import is_vector
 from segmenter.raster import outlines
 
-from ..files import few, files_under
-from ..folder import pattern_regex
-from .names import MARK, BandFiles, Patterns, band_files, common_start, pair, patterns_of, role_of
-from .sight import RASTERS, Sight, Sorted, look_at, sort_files
+from ..files import few
+from ..folder import candidates_of, pattern_regex
+from .names import MARK, Patterns, band_files, common_start, pair, pattern_of_band, patterns_of, role_of
+from .sight import RASTERS, Place, Sight, Sorted, look_at, sort_files
 
 _LEAST_ROLE = 0.02
 """Share of the pairs that another spelling of names must have to be used, too."""
@@ -28,112 +29,61 @@ _USUAL |= {"annot", "annotation", "annotations"}
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where the files are.
-
-    Attributes:
-        text: `dataset.root` as the user typed it.
-        paths: relative paths of all files, sorted.
-        is_label: tells label files, if the user named them.
-    """
-
-    text: str
-    paths: tuple[str, ...]
-    is_label: Callable[[str], bool] | None = None
-
-    @property
-    def root(self) -> Path:
-        """Return the folder that patterns start from."""
-        return Path(self.text)
-
-
-@dataclass(frozen=True)
 class FolderFacts:
     """Images and labels of a folder dataset.
 
     Attributes:
         images: pattern of each band's file, or one pattern.
         labels: pattern of label files, or the file for all images.
-        shared: one label file serves all images.
         splits: globs of images by split, where folders tell it.
-        others: other readings.
+        shared: one label file serves all images.
+        others: other readings of the images, and of the labels.
+        unreadable: number of files looked at that cannot be read.
     """
 
     images: tuple[str, ...]
     labels: str
-    splits: dict[str, tuple[str, ...]]
-    shared: bool = False
-    others: tuple[str, ...] = ()
+    splits: dict[str, list[str]]
+    shared: bool
+    others: tuple[list[str], list[str]]
+    unreadable: int
 
 
-def place_of(data: Path, labels: Path | None) -> Place:
-    """Return the files below a folder, and those of labels beside it.
-
-    Args:
-        labels: folder, file, or pattern of files below `data`.
-
-    Raises:
-        DatasetError: there is no such folder or file, or both have no folder in common.
-    """
-    if labels is not None and re.search(r"[*?{]", str(labels)) and not labels.exists():
-        place, pattern = place_of(data, None), re.sub(r"\{\w*\}", "*", labels.as_posix())
-        named = {path for path in place.paths if PurePosixPath(place.text, path).match(pattern)}
-        if not named:
-            raise DatasetError(
-                f"--labels {labels}: expected folder, file or pattern; no file in {data} is like it"
-            )
-        return replace(place, is_label=named.__contains__)
-    asked = [data] if labels is None else [data, labels]
-    if missing := [each for each in asked if not each.exists()]:
-        raise DatasetError(f"{missing[0]}: expected a folder or file, there is none (from {Path.cwd()})")
-    if data.is_file() and labels is None:
-        raise DatasetError(f"{data}: expected a folder; of one image, --labels names its own")
-    folders = [os.path.normpath(each if each.is_dir() else each.parent) for each in asked]
-    if len({os.path.isabs(folder) for folder in folders}) > 1:
-        folders = [os.path.abspath(folder) for folder in folders]
-    root = Path(os.path.commonpath(folders) or ".")
-    if root.resolve() == Path(root.resolve().anchor):
-        raise DatasetError(f"{labels}: expected labels below a folder with {data}; link them there (ln -s)")
-    paths: set[str] = set()
-    for each in asked:
-        at = Path(os.path.relpath(each, root))
-        paths |= {at.as_posix()} if each.is_file() else {(at / path).as_posix() for path in files_under(each)}
-    named_as = "" if labels is None else Path(os.path.relpath(labels, root)).as_posix()
-    is_label = None if labels is None else lambda path: path == named_as or path.startswith(f"{named_as}/")
-    return Place(root.as_posix(), tuple(sorted(paths)), is_label)
-
-
-def find_pairs(place: Place) -> tuple[FolderFacts, Sorted]:
-    """Return the images and labels among the files, and what the files look like.
+def find_pairs(place: Place) -> FolderFacts:
+    """Return the images and labels among the files.
 
     Raises:
         DatasetError: there is no reading of the folder as images and labels; the line says what was found.
     """
-    files = sort_files(place.root, place.paths, place.is_label)
+    files = sort_files(place)
     labels = files.labels or files.vectors
     if not files.images or not labels:
-        raise DatasetError(f"{place.root}: {_nothing(place, files)}")
+        raise DatasetError(place.root, _nothing(place, files))
     bands = _bands(files, len(labels))
-    scenes = list(files.images if bands is None else bands.scenes)
-    first = scenes if bands is None else [bands.first(scene) for scene in scenes]
-    if len(labels) == 1 and _serves_all(place.root, labels[0], first):
-        patterns, others = _image_patterns(scenes), list[str]()
-        patterns = replace(patterns, labels=labels[0])
+    scenes = list(bands or files.images)
+    first = {scene: next(iter(own.values())) for scene, own in bands.items()}
+    if len(labels) == 1 and _serves_all(place.root, labels[0], list(first.values()) or scenes):
+        patterns, others = replace(_image_patterns(scenes), labels=labels[0]), (list[str](), list[str]())
     else:
-        patterns, chosen, others = _paired(place, files, scenes, bands)
+        patterns, chosen, others = _paired(place, files, scenes, first)
         patterns = _with_all_endings(place, patterns, chosen)
         scenes = [scene for scene, _ in chosen]
     if files.labels and files.vectors:
-        others.insert(0, f"polygons of {few(files.vectors, 2)}")
-    images = (patterns.images,) if bands is None else bands.patterns(patterns.images)
+        others[1].insert(0, f"polygons of {few(files.vectors, 2)}")
+    some = next(iter(bands.values())).values() if bands else ()
+    images = tuple(pattern_of_band(patterns.images, path) for path in some) or (patterns.images,)
     shared = patterns.labels == labels[0] and len(scenes) > 1
-    return FolderFacts(images, patterns.labels, _globs(patterns), shared, tuple(others)), files
+    unreadable = sum(sight.info is None for sight in files.looked.values())
+    return FolderFacts(images, patterns.labels, _globs(patterns), shared, others, unreadable)
 
 
 def _paired(
-    place: Place, files: Sorted, scenes: Sequence[str], bands: BandFiles | None
-) -> tuple[Patterns, list[tuple[str, str]], list[str]]:
+    place: Place, files: Sorted, scenes: Sequence[str], first: Mapping[str, str]
+) -> tuple[Patterns, list[tuple[str, str]], tuple[list[str], list[str]]]:
     """Return patterns, the (image, label) pairs that they stand for, and other readings.
+
+    Args:
+        first: file of the first band of scenes of several files.
 
     Raises:
         DatasetError: no names pair most of the images and labels.
@@ -142,22 +92,25 @@ def _paired(
     ties = pair(scenes, labels)
 
     def view(path: str) -> Sight:
-        file = path if bands is None or path not in bands.scenes else bands.first(path)
+        file = first.get(path, path)
         return files.looked.setdefault(file, files.looked.get(file) or look_at(place.root, file))
 
     for numbered, several in ((False, True), (False, False), (True, True)):
         chosen, others, left = _chosen(ties, view, numbered=numbered, several=several)
         patterns = patterns_of(chosen) if chosen else Patterns("", "", {})
-        fitting = _fitting(patterns, chosen, scenes, labels)
+        fitting = _fitting(patterns, chosen, (*scenes, *labels))
         alone = len(labels) == 1 and len(ties[labels[0]]) > 1  # any of them might be its image
         if not alone and 2 * fitting > min(len(scenes), fitting + len(left)):
-            left = sorted(set(left).difference(_matching(patterns.labels, left)))
-            return patterns, chosen, [*others, *([f"labels not used: {few(left, 2)}"] if left else [])]
+            matched = pattern_regex(patterns.labels, "names").fullmatch
+            if unused := [path for path in left if not matched(path)]:
+                others[1].append(f"labels not used: {few(unused, 2)}")
+            return patterns, chosen, others
     raise DatasetError(
-        f"{place.root}: found {counted(len(scenes), 'image')} ({few(scenes, 2)}) and "
-        f"{counted(len(labels), 'label')} ({few(labels, 2)}), but no names that pair most of them, "
-        "nor one georeferenced label; give image and label of a scene the same name in two folders, "
-        "or name labels of one kind: --labels '*_mask.tif'"
+        place.root,
+        f"found {counted(len(scenes), 'image')} ({few(scenes, 2)}) and {counted(len(labels), 'label')} "
+        f"({few(labels, 2)}), but no names that pair most of them, nor one georeferenced label",
+        remedy="give image and label of a scene the same name in two folders, or name labels of one kind: "
+        "--labels '*_mask.tif'",
     )
 
 
@@ -177,11 +130,11 @@ def _nothing(place: Place, files: Sorted) -> str:
     return f"looked for GeoTIFF, PNG, JPEG or JPEG 2000 images and their labels, found {found}"
 
 
-def _bands(files: Sorted, labels: int) -> BandFiles | None:
+def _bands(files: Sorted, labels: int) -> dict[str, dict[str, str]]:
     """Return scenes of several files, if most images have one band and at most half as many have labels."""
     counts = [sight.info.count for p in files.images if (sight := files.looked.get(p)) and sight.info]
     single = 2 * sum(count == 1 for count in counts) > len(counts)
-    return band_files(files.images) if single and 2 * labels <= len(files.images) else None
+    return band_files(files.images) if single and 2 * labels <= len(files.images) else {}
 
 
 def _serves_all(root: Path, label: str, images: Sequence[str]) -> bool:
@@ -189,19 +142,17 @@ def _serves_all(root: Path, label: str, images: Sequence[str]) -> bool:
     if len(images) < 2 or is_vector(label):
         return len(images) > 1
     infos = [sight.info for path in (label, *images[:_LOOKED_AT]) if (sight := look_at(root, path)).info]
-    if any(info.transform is None for info in infos):
-        return False
     ground, *grounds = outlines(infos)
-    if ground is None:
+    placed = [each for each in grounds if each is not None]
+    if ground is None or not placed:
         return False
-    low, high = ground.min(axis=0), ground.max(axis=0)
-    known = [ground for ground in grounds if ground is not None]
-    return sum(bool(((g.min(axis=0) < high) & (g.max(axis=0) > low)).all()) for g in known) > 1
+    low, high = np.min(placed, axis=1), np.max(placed, axis=1)
+    return bool(((low < ground.max(axis=0)) & (high > ground.min(axis=0))).all(axis=1).sum() > 1)
 
 
 def _chosen(
     ties: dict[str, list[str]], view: Callable[[str], Sight], *, numbered: bool, several: bool
-) -> tuple[list[tuple[str, str]], list[str], list[str]]:
+) -> tuple[list[tuple[str, str]], tuple[list[str], list[str]], list[str]]:
     """Return (image, label) pairs of the commonest kinds of names, other readings, and labels of neither.
 
     A scene has one image and one label: a further kind of names counts for scenes that have none yet.
@@ -226,7 +177,7 @@ def _chosen(
     chosen: dict[str, str] = {}
     stems = {role: tuple(PurePosixPath(text).stem for text in role) for role in ranked}
     used, told, taken = set[str](), set[str](), set[tuple[str, ...]]()
-    others: dict[str, str] = {}
+    others: tuple[dict[str, str], dict[str, str]] = ({}, {})
     for role in ranked:
         members = roles[role]
         free = [(i, k) for i, k in members if not (chosen.keys() & ties[k] or used & set(tied[i]))]
@@ -241,8 +192,10 @@ def _chosen(
             side = int(members[0][1] not in used)
             kind = {member[side] for member in members}
             told |= kind
-            others.setdefault(role[side], f"{len(kind)} {('images', 'labels')[side]} like {members[0][side]}")
-    return sorted(chosen.items()), list(others.values()), sorted(ties.keys() - used - told)
+            what = f"{len(kind)} {('images', 'labels')[side]} like {members[0][side]}"
+            others[side].setdefault(role[side], what)
+    rest = sorted(ties.keys() - used - told)
+    return sorted(chosen.items()), (list(others[0].values()), list(others[1].values())), rest
 
 
 def _unlikely(
@@ -264,35 +217,18 @@ def _unlikely(
     return (*finest, -min(of.count, 3), odd, -of.count, -classes)
 
 
-def _fitting(
-    patterns: Patterns, pairs: Sequence[tuple[str, str]], images: Sequence[str], labels: Sequence[str]
-) -> int:
-    """Return the number of pairs that patterns pair, too: no other image or label has the same names.
-
-    As in a dataset, what both patterns match belongs to the one with more literal text.
-    """
-    both = patterns.images, patterns.labels
-    literal = [len(re.sub(r"\*+|\{\w+\}", "", pattern)) for pattern in both]
-    regexes = [pattern_regex(pattern, "names") for pattern in both]
-    of = [
-        {
-            path: str(sorted(match.groupdict().items()))
-            for path in (*images, *labels)
-            if (match := regex.fullmatch(path))
-        }
-        for regex in regexes
-    ]
-    shared = of[0].keys() & of[1].keys()
-    if shared and literal[0] == literal[1]:
+def _fitting(patterns: Patterns, pairs: Sequence[tuple[str, str]], paths: Sequence[str]) -> int:
+    """Return the number of pairs that the dataset would have by these patterns, too."""
+    try:
+        found = candidates_of(Path(), patterns.images, patterns.labels, paths)
+    except ConfigError:  # both match the same files
         return 0
-    for path in shared:
-        del of[literal[0] > literal[1]][path]
-    once = [
-        {path for path, names in each.items() if counts[names] == 1}
-        for each in of
-        for counts in [Counter(each.values())]
-    ]
-    return sum(a in once[0] and b in once[1] and of[0][a] == of[1][b] for a, b in pairs)
+    once = {
+        (images[0], labels[0])
+        for name, images in found.images.items()
+        if len(images) == len(labels := found.labels.get(name, [])) == 1
+    }
+    return len(once.intersection(pairs))
 
 
 def _with_all_endings(place: Place, patterns: Patterns, pairs: Sequence[tuple[str, str]]) -> Patterns:
@@ -301,27 +237,23 @@ def _with_all_endings(place: Place, patterns: Patterns, pairs: Sequence[tuple[st
     for pattern, wanted in zip(
         (patterns.images, patterns.labels), map(set, zip(*pairs, strict=True)), strict=True
     ):
-        endings = sorted({PurePosixPath(path).suffix for path in wanted})
-        loose = f"{pattern.removesuffix(PurePosixPath(pattern).suffix)}{common_start(endings)}*"
-        exact = len(endings) > 1 and set(_matching(loose, place.paths)) == wanted
+        endings = {PurePosixPath(path).suffix for path in wanted}
+        loose = f"{pattern.removesuffix(PurePosixPath(pattern).suffix)}{common_start(list(endings))}*"
+        regex = pattern_regex(loose, "names")
+        exact = len(endings) > 1 and {path for path in place.paths if regex.fullmatch(path)} == wanted
         made.append(loose if exact else pattern)
     return replace(patterns, images=made[0], labels=made[1])
 
 
-def _matching(pattern: str, paths: Iterable[str]) -> list[str]:
-    regex = pattern_regex(pattern, "names")
-    return [path for path in paths if regex.fullmatch(path)]
-
-
-def _globs(patterns: Patterns) -> dict[str, tuple[str, ...]]:
+def _globs(patterns: Patterns) -> dict[str, list[str]]:
     """Return globs of the images of validation and test, where a folder names the split."""
     before, _, behind = patterns.images.partition("{split}")
     ends = re.sub(r"\*\*/|\{\w+\}", "*", before), behind.partition("/")[0]
-    return {
-        split: tuple(f"{ends[0]}{value}{ends[1]}/*" for value in values)
-        for split, values in patterns.splits.items()
-        if split != "train"
-    }
+    globs: dict[str, list[str]] = {}
+    for value, split in sorted(patterns.splits.items()):
+        globs.setdefault(split, []).append(f"{ends[0]}{value}{ends[1]}/*")
+    globs.pop("train", None)
+    return globs
 
 
 def _image_patterns(scenes: Sequence[str]) -> Patterns:

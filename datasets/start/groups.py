@@ -77,7 +77,7 @@ def groups_of(root: Path, scenes: Sequence[Scene], infos: Sequence[RasterInfo], 
     ground = [outline for outline in outlines(infos) if outline is not None]
     if len(ground) == len(scenes) > 1:
         return _by_ground(ground, infos, apart)
-    paths = [scene.image.relative_to(root).as_posix() for scene in scenes]
+    paths = [(*scene.files, scene.image)[0].relative_to(root).as_posix() for scene in scenes]
     for numbers, form in _FORMS:
         if groups := _by_name(paths, form, numbers):
             return groups

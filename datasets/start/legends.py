@@ -11,6 +11,8 @@ from pathlib import Path, PurePosixPath
 from segmenter.base.errors import SegmenterError
 from segmenter.base.files import read_regular
 
+from .names import split_of_words
+
 _ENDINGS = (".qml", ".clr", ".txt", ".csv", ".xml", ".tsv")
 _MOST_BYTES, _MOST_LINES, _LONGEST_NAME = 1 << 20, 300, 60
 _CODE = re.compile(r"(\d{1,5})(?:\.0*)?")
@@ -40,8 +42,9 @@ class Legend:
 
 
 def find_legend(root: Path, files: Sequence[str], values: Sequence[int], *, colours: bool) -> Legend:
-    """Return the legend that names the most of the values, at least half of them; else an empty one."""
+    """Return the legend that names the most of the values, at least half, and no files; else an empty one."""
     best, most = Legend(), (len(values) + 1) // 2
+    names = "\n".join(["", *(PurePosixPath(file).stem for file in files)])
     for file in files:
         if PurePosixPath(file).suffix.lower() not in _ENDINGS:
             continue
@@ -49,9 +52,10 @@ def find_legend(root: Path, files: Sequence[str], values: Sequence[int], *, colo
             text = read_regular(root / file, _MOST_BYTES).decode("utf-8-sig")
         except (SegmenterError, UnicodeError):
             continue
-        legend = legend_of(file, text, 0 if colours else len(values))
+        legend = legend_of(file, text, 0 if colours or split_of_words(Path(file).stem) else len(values))
         named = len(legend.by_value(colours=colours).keys() & set(values))
-        if named >= most + bool(best.entries):
+        more = named >= most + bool(best.entries)
+        if more and 2 * sum(f"\n{each.name}" in names for each in legend.entries) <= len(legend.entries):
             best, most = legend, named
     return best
 
@@ -66,7 +70,8 @@ def legend_of(file: str, text: str, codes: int = 0) -> Legend:
         return Legend(file, tuple(_of_xml(text)))
     lines = [line.strip() for line in text.splitlines() if line.strip()][: _MOST_LINES + 1]
     entries = [entry for line in lines if (entry := _of_line(line)) is not None]
-    if not entries and 0 < codes <= len(lines) and all(re.fullmatch(r"[^\W\d][^/\\.,;:]*", x) for x in lines):
+    near = 0 < codes <= len(lines) <= 2 * codes + 2  # some classes may not occur
+    if not entries and near and all(re.fullmatch(r"[^\W\d][^/\\.,;:]*", x) for x in lines):
         entries = [Entry(_name(line), code) for code, line in enumerate(lines)]
     return Legend(file, tuple(entries if len(lines) <= _MOST_LINES else ()))
 

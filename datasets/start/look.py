@@ -20,15 +20,15 @@ from segmenter.raster.ground import alignment_errors, both_placed
 from .. import load_dataset
 from ..check import image_lines
 from ..files import few
-from ..folder import load_folder
-from ..made import MadeFilesError
+from ..folder import SPELT, UNLABELLED, load_folder
+from ..gsd import gsd_line
+from ..made import SKIPPED
 from .choice import Choice, nested
 from .classes import class_choices
-from .folder_facts import FolderFacts, Place, find_pairs, place_of
+from .folder_facts import FolderFacts, find_pairs
 from .legends import find_legend
-from .published import published
-from .published_classes import published_legend
-from .sight import drivers_of
+from .published import published, published_legend
+from .sight import Place, drivers_of, place_of
 from .split import listed_splits
 from .values import count_values, empty_share
 
@@ -47,10 +47,10 @@ def look(data: Path, labels: Path | None = None) -> tuple[Choice, ...]:
     """
     quiet_gdal()
     place = place_of(data, labels)
-    if (known := published(place)) is not None:
-        return tuple(known)
-    facts, files = find_pairs(place)
-    remark = f"; {counted(len(files.unreadable), 'file')} cannot be read" if files.unreadable else ""
+    if known := published(place):
+        return known
+    facts = find_pairs(place)
+    remark = f"; {counted(facts.unreadable, 'file')} cannot be read" if facts.unreadable else ""
     kind = Choice("dataset.kind", "folder", "no published layout: any folder of images and labels")
     root = Choice("dataset.root", place.text, f"{counted(len(place.paths), 'file')} below it{remark}")
     return _loadable((kind, root, *_choices(place, facts)))
@@ -58,70 +58,42 @@ def look(data: Path, labels: Path | None = None) -> tuple[Choice, ...]:
 
 def _loadable(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
     """Return the choices once they load; images that a label for all does not reach are left out."""
-
-    def load(more: tuple[Choice, ...] = ()) -> Dataset:
-        recipe = recipe_from({"name": "start", **nested((*choices, *more))}, "what was seen")
-        return load_dataset(recipe)
-
-    try:
-        load()
-    except MadeFilesError:
-        raise
-    except DatasetError:
-        skip = Choice("dataset.unlabelled", "skip", "")
-        beside = [path.name for path, _ in load((skip,)).unused]
-        why = f"no label lies on {counted(len(beside), 'image')}: {few(beside, 2)}"
-        return (*choices, replace(skip, reason=why))
-    return choices
-
-
-@dataclass(frozen=True)
-class _Headers:
-    """Headers of a dataset's scenes.
-
-    Attributes:
-        images, labels: header by relative path; without unreadable ones.
-        measured: number of the alpha band that holds measurements; 0: none.
-        faults: scenes that cannot be used, with the reason.
-        elsewhere: scenes whose label lies on another grid, with both placed.
-    """
-
-    images: dict[str, RasterInfo]
-    labels: dict[str, RasterInfo]
-    measured: int
-    faults: dict[str, str]
-    elsewhere: dict[str, str]
+    skip = Choice("dataset.unlabelled", "skip", "")
+    dataset = load_dataset(recipe_from({"name": "start", **nested((*choices, skip))}, "what was seen"))
+    beside = [path.name for path, why in dataset.unused if why == SKIPPED]
+    why = f"no label lies on {counted(len(beside), 'image')}: {few(beside, 2)}"
+    return (*choices, replace(skip, reason=why)) if beside else choices
 
 
 def _choices(place: Place, facts: FolderFacts) -> Iterator[Choice]:
     root, vector = place.root, is_vector(facts.labels)
     drivers = list(dict.fromkeys(d for path in (*facts.images, facts.labels) for d in drivers_of(path)))
     dataset = _scenes(place, facts, drivers)
-    headers = _headers(dataset, vector=vector)
-    placed = not vector and (facts.shared or 2 * len(headers.elsewhere) > len(dataset.scenes))
-    left = headers.faults | ({} if placed else headers.elsewhere)
-    if len(left) == len(dataset.scenes):
+    seen = _headers(dataset, vector=vector)
+    placed = not vector and (facts.shared or 2 * sum(each.elsewhere for each in seen) > len(seen))
+    left = {each.scene.name: each.fault for each in seen if each.fault and not (placed and each.elsewhere)}
+    used = [each for each in seen if each.scene.name not in left]
+    if not used:
         raise DatasetError(
-            f"{root}: none of {counted(len(left), 'image')} can be used: {next(iter(left.values()))}"
+            root, f"none of {counted(len(left), 'image')} can be used: {next(iter(left.values()))}"
         )
-    pairs = [_relative(root, scene) for scene in dataset.scenes if scene.name not in left]
-    yield from _file_choices(facts, headers, drivers, dataset)
+    yield from _file_choices(facts, [each.image for each in seen if each.image], drivers, dataset)
     if placed and not facts.shared:
         yield Choice("dataset.labels_by", "georeference", "labels lie on another grid than their images")
     if vector:
         from .polygons import polygon_choices  # the extra `vectors`
 
-        yield from polygon_choices(root, sorted({label for _, label in pairs}))
+        yield from polygon_choices(root, sorted({each.paths[1] for each in used}))
     else:
-        yield from _value_choices(place, facts, pairs, headers)
-    yield from _image_choices(headers)
+        yield from _value_choices(place, facts, used)
+    yield from _image_choices(dataset, seen)
     if left:
         why = f"{counted(len(left), 'scene')}: {next(iter(left.values()))}"
         yield Choice("dataset.split.leave_out", sorted(left), why)
     for split, globs in facts.splits.items():
-        yield Choice(f"dataset.split.{split}", list(globs), "the folders hold this split")
+        yield Choice(f"dataset.split.{split}", globs, "the folders hold this split")
     if not facts.splits:
-        yield from listed_splits(place, [scene for scene in dataset.scenes if scene.name not in left])
+        yield from listed_splits(place, [each.scene for each in used])
 
 
 def _scenes(place: Place, facts: FolderFacts, drivers: list[str]) -> Dataset:
@@ -139,50 +111,59 @@ def _scenes(place: Place, facts: FolderFacts, drivers: list[str]) -> Dataset:
         raise DatasetError(f"{error} ({taken})") from None
 
 
-def _relative(root: Path, scene: Scene) -> tuple[str, str]:
-    assert scene.label is not None, "the loader pairs them"
-    return scene.image.relative_to(root).as_posix(), scene.label.relative_to(root).as_posix()
-
-
 # ------------------------------------------------------------------------------------------------- headers
 
 
-def _headers(dataset: Dataset, *, vector: bool) -> _Headers:
+@dataclass(frozen=True)
+class _Seen:
+    """A scene by the headers of its files.
+
+    Attributes:
+        paths: relative paths of image and label.
+        image, label: their headers; None if one of them cannot be read, or if labels are polygons.
+        measured: number of an alpha band that holds measurements; 0: none.
+        fault: reason why the scene cannot be used; empty: it can.
+        elsewhere: True if the reason is only that the label lies on another grid, with both placed.
+    """
+
+    scene: Scene
+    paths: tuple[str, str]
+    image: RasterInfo | None = None
+    label: RasterInfo | None = None
+    measured: int = 0
+    fault: str = ""
+    elsewhere: bool = False
+
+
+def _headers(dataset: Dataset, *, vector: bool) -> list[_Seen]:
     """Read the headers of all images and labels, with a bar."""
-    headers = _Headers({}, {}, 0, {}, {})
-    measured = 0
     header = lru_cache(partial(_header, dataset.root))  # one label may serve all
 
-    def read(scene: Scene) -> list[tuple[RasterInfo | str, int]]:
-        return [header(path) for path in _relative(dataset.root, scene)[: 1 if vector else 2]]
+    def read(scene: Scene) -> _Seen:
+        assert scene.label is not None, "the loader pairs them"
+        image, label = (path.relative_to(dataset.root).as_posix() for path in (scene.image, scene.label))
+        try:
+            info, measured = header(image)
+            other = None if vector else header(label)[0]
+        except SegmenterError as error:
+            return _Seen(scene, (image, label), fault=str(error))
+        wrong = [] if other is None else alignment_errors(info, other)
+        elsewhere = bool(wrong) and other is not None and both_placed(info, other)
+        fault = wrong[0][1] if wrong else ""
+        return _Seen(scene, (image, label), info, other, measured, fault, elsewhere)
 
-    each = in_threads(read, dataset.scenes, description="headers", unit="scene")
-    for scene, both in zip(dataset.scenes, each, strict=True):
-        infos = [info for info, _ in both if isinstance(info, RasterInfo)]
-        measured = max(measured, both[0][1])
-        if len(infos) < len(both):
-            headers.faults[scene.name] = next(info for info, _ in both if isinstance(info, str))
-            continue
-        for path, info, known in zip(
-            _relative(dataset.root, scene), infos, (headers.images, headers.labels), strict=False
-        ):
-            known[path] = info
-        if len(infos) == 2 and (wrong := alignment_errors(*infos)):
-            (headers.elsewhere if both_placed(*infos) else headers.faults)[scene.name] = wrong[0][1]
-    return _Headers(headers.images, headers.labels, measured, headers.faults, headers.elsewhere)
+    return list(in_threads(read, dataset.scenes, description="headers", unit="scene"))
 
 
-def _header(root: Path, path: str) -> tuple[RasterInfo | str, int]:
-    """Return a file's header, or its fault, and the alpha band that holds measurements; 0 if none does."""
+def _header(root: Path, path: str) -> tuple[RasterInfo, int]:
+    """Return a file's header, and its alpha band if that holds measurements, else 0."""
+    with open_raster(root / path, (1,), drivers=drivers_of(path)) as raster:
+        info = raster.info
     try:
-        with open_raster(root / path, (1,), drivers=drivers_of(path)) as raster:
-            info = raster.info
         if info.alpha:
             open_raster(root / path, drivers=drivers_of(path)).close()
     except BandsError:
         return info, info.alpha[0]
-    except SegmenterError as error:
-        return str(error), 0
     return info, 0
 
 
@@ -190,52 +171,57 @@ def _header(root: Path, path: str) -> tuple[RasterInfo | str, int]:
 
 
 def _file_choices(
-    facts: FolderFacts, headers: _Headers, drivers: list[str], dataset: Dataset
+    facts: FolderFacts, infos: Sequence[RasterInfo], drivers: list[str], dataset: Dataset
 ) -> Iterator[Choice]:
-    lines = list(image_lines([(info, tuple(range(1, info.count + 1))) for info in headers.images.values()]))
+    lines = list(image_lines([(info, tuple(range(1, info.count + 1))) for info in infos]))
     more = f"; {len(lines) - _MOST_KINDS} more kinds" if len(lines) > _MOST_KINDS else ""
-    others = {
-        kind: [text for text in facts.others if ("images like" in text) == kind] for kind in (True, False)
-    }
-    if spelt := [path.name for path, why in dataset.unused if "ending" in why]:
-        others[True].append(f"also {counted(len(spelt), 'file')} of another ending: {few(spelt, 2)}")
+    others = list(facts.others[0])
+    if spelt := [path.name for path, why in dataset.unused if why == SPELT]:
+        others.append(f"also {counted(len(spelt), 'file')} of another ending: {few(spelt, 2)}")
     images = list(facts.images) if len(facts.images) > 1 else facts.images[0]
-    yield Choice("dataset.images", images, "; ".join(lines[:_MOST_KINDS]) + more, "; ".join(others[True]))
+    yield Choice("dataset.images", images, "; ".join(lines[:_MOST_KINDS]) + more, "; ".join(others))
     if drivers:
         yield Choice("dataset.drivers", drivers, "images are JPEG 2000")
     why = f"{counted(len(dataset.scenes), 'label')} found by the names of the images"
     if facts.shared:
         why = f"one file for {counted(len(dataset.scenes), 'image')}, placed by georeference"
-    yield Choice("dataset.labels", facts.labels, why, "; ".join(others[False]))
-    if skipped := [path.name for path, why in dataset.unused if "unlabelled" in why]:
+    yield Choice("dataset.labels", facts.labels, why, "; ".join(facts.others[1]))
+    if skipped := [path.name for path, why in dataset.unused if why == UNLABELLED]:
         why = f"{counted(len(skipped), 'image')} without a label: {few(skipped, 2)}"
         yield Choice("dataset.unlabelled", "skip", why)
 
 
-def _value_choices(
-    place: Place, facts: FolderFacts, pairs: Sequence[tuple[str, str]], headers: _Headers
-) -> Iterator[Choice]:
-    values = count_values(place.root, {label: headers.labels[label] for _, label in pairs})
-    colours = values.encoding == "colours"
+def _value_choices(place: Place, facts: FolderFacts, used: Sequence[_Seen]) -> Iterator[Choice]:
+    infos = {each.paths[1]: each.label for each in used if each.label is not None}
+    pairs = [each.paths for each in used]
+    values = count_values(place.root, infos)
+    colours, tags = values.encoding == "colours", {info.nodata[0] for info in infos.values()} - {None}
+    tag = tags.pop() if values.void and len(tags) == 1 and not colours else None
+    if tag is not None and (tag == 0 or (0 < tag < 0xFFFF and len(values.pixels) < 2)):  # as a class may be
+        values = replace(values, pixels=dict(sorted({int(tag): values.void, **values.pixels}.items())))
     legend = find_legend(place.root, place.paths, list(values.pixels), colours=colours)
     if not legend.entries:
         legend = published_legend(" ".join((*facts.images, facts.labels)), values.pixels, colours=colours)
-    yield from class_choices(values, legend, partial(empty_share, place.root, pairs, colours=colours))
-    if values.void:
-        why = f"{counted(values.void, 'pixel')} that label files mark as nodata or transparent"
+    if not legend.entries and all(info.count > 2 for info in infos.values()):
+        values = values.as_codes()
+    chosen = list(class_choices(values, legend, partial(empty_share, place.root, pairs, colours=colours)))
+    yield from chosen
+    why = f"{counted(values.void, 'pixel')} that label files mark as nodata or transparent"
+    if values.void and tag not in values.pixels:
         yield Choice("dataset.label_nodata", "ignore", why, "class, if that value is one")
+    elif values.void and tag not in nested(chosen)["dataset"].get("ignore", ()):
+        yield Choice("dataset.label_nodata", "class", f"{why}; images have data there", "ignore")
 
 
-def _image_choices(headers: _Headers) -> Iterator[Choice]:
-    infos = list(headers.images.values())
-    counts = Counter(info.count for info in infos)
-    if headers.measured or len(counts) > 1:
+def _image_choices(dataset: Dataset, seen: Sequence[_Seen]) -> Iterator[Choice]:
+    images = [(each.scene, each.image) for each in seen if each.image is not None]
+    measured, counts = max(each.measured for each in seen), Counter(info.count for _, info in images)
+    if measured or len(counts) > 1:
         why = "images differ: " + ", ".join(f"{n} of {count} bands" for count, n in counts.most_common())
         if len(counts) == 1:
-            why = f"band {headers.measured} is tagged as alpha, but holds measurements and no mask"
+            why = f"band {measured} is tagged as alpha, but holds measurements and no mask"
         yield Choice("dataset.bands", list(range(1, min(counts) + 1)), why)
-    if known := sorted(info.metres_per_pixel for info in infos if info.metres_per_pixel is not None):
-        size = f"{known[0]:.3g} m" if known[-1] < 1.01 * known[0] else f"{known[0]:.3g} to {known[-1]:.3g} m"
-        names = Counter(crs_title(info.crs) for info in infos if info.crs is not None)
-        why = f"{size} a pixel, {few([name for name, _ in names.most_common()], 3)}"
+    if scales := gsd_line(dataset, images):
+        names = Counter(crs_title(info.crs) for _, info in images if info.crs is not None)
+        why = f"{scales}, {few([name for name, _ in names.most_common()], 3)}"
         yield Choice("dataset.metres_per_pixel", "georeference", why)

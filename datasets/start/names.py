@@ -8,12 +8,12 @@ import operator
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import PurePosixPath
 
-from .sight import in_hash_order
+from ..files import in_hash_order
 
 _PART, _WORD = re.compile(r"\d+|[^\W\d_]+"), re.compile(r"[^\W_]+")
 _SEPARATORS = "_-. "
@@ -21,16 +21,15 @@ _POSTINGS, _FEW, _EXAMPLES, _MOST_NAMES = 3000, 50, 12, 3
 """Images that a label is compared with, by its rarest part and by others; examples, names of a component."""
 SPLIT_WORDS = {
     **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
-    **dict.fromkeys(("test", "testing"), "test"),
+    **dict.fromkeys(("test", "testing", "holdout"), "test"),
     **dict.fromkeys(("train", "training"), "train"),
 }
-"""Names of folders and lists → split."""
+"""Words in names of folders, lists and files → split."""
 
-
-def common_start(texts: Iterable[str]) -> str:
-    """Return the longest text that all texts begin with."""
-    first, last = min(every := list(texts)), max(every)
-    return first[: next((i for i, c in enumerate(first) if last[i : i + 1] != c), len(first))]
+common_start = os.path.commonprefix
+"""Return the longest text that all texts begin with."""
+Way = tuple[str, ...]
+"""Constant texts of a column: before its first name, between its names, and behind the last."""
 
 
 def parts_of(path: str) -> list[str]:
@@ -112,12 +111,12 @@ class Patterns:
     """Patterns of image and label files with common names.
 
     Attributes:
-        splits: values of the name `{split}` by split, if folders tell it.
+        splits: split by value of the name `{split}`, if folders tell it.
     """
 
     images: str
     labels: str
-    splits: dict[str, tuple[str, ...]]
+    splits: dict[str, str]
 
 
 def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:
@@ -134,7 +133,7 @@ def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:
         [*(_star(column) if column is side[-1] or len({*column}) == 1 else "*" for column in side)]
         for side in (images, labels)
     ]
-    splits: dict[str, tuple[str, ...]] = {}
+    splits: dict[str, str] = {}
     free, last = set(range(len(labels))), len(images) - 1
     for i in (last, *range(last)):  # the stem first: a folder may have a part of it
         if len(set(images[i])) == 1:
@@ -144,9 +143,10 @@ def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:
             continue
         _, (_, one, other), j = min(fits, key=lambda each: (each[0] != (i == last), each[1]))
         free.remove(j)
-        grouped = {} if splits else _split_values("_".join(_middles(value, one)) for value in images[i])
-        splits = splits or grouped
-        name = "name" if i == last else "split" if grouped else f"folder_{i}" if i else "folder"
+        name = "name" if i == last else f"folder_{i}" if i else "folder"
+        words = {value: split_of_words(value) for x in images[i] for value in _middles(x, one)}
+        if not splits and i != last and len(one) == 2 and {"train", ""} & {*words.values()} == {"train"}:
+            name, splits = "split", words
         names = [*(f"{{{name}{end}}}" for end in ("", "_b", "_c")[: len(one) - 1]), ""]
         texts[0][i], texts[1][j] = ("".join(map(operator.add, way, names)) for way in (one, other))
     endings = (Counter(PurePosixPath(path).suffix for path in side).most_common(1)[0][0] for side in sides)
@@ -164,10 +164,6 @@ def _columns(paths: Sequence[str]) -> list[list[str]]:
     return [list(column) for column in zip(*split, strict=True)]
 
 
-Way = tuple[str, ...]
-"""Constant texts of a column: before its first name, between its names, and behind the last."""
-
-
 def _star(values: Sequence[str]) -> str:
     """Return the one text, or the constant ends of several around a star."""
     before = common_start(values)
@@ -178,7 +174,7 @@ def _star(values: Sequence[str]) -> str:
 def _fit(values: Sequence[str], others: Sequence[str]) -> tuple[tuple[int, bool, int], Way, Way] | None:
     """Return the cost and the constant texts around the common parts of two columns; or None."""
     pairs = list(zip(values, others, strict=True))
-    some = [pairs[int(i)] for i in in_hash_order([str(i) for i in range(len(pairs))])[:_EXAMPLES]]
+    some = [pairs[int(i)] for i in in_hash_order(map(str, range(len(pairs))))[:_EXAMPLES]]
     fitting = [
         (one, other)
         for one, other in {way for texts in some for way in _ways(*texts)}
@@ -221,13 +217,10 @@ def _middles(text: str, way: Way) -> tuple[str, ...]:
     return match.groups() if match else ()
 
 
-def _split_values(values: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return split → its values; empty if a value names no split, or none names training."""
-    by_split: dict[str, tuple[str, ...]] = {}
-    for value in sorted(set(values)):
-        split = SPLIT_WORDS.get(value.lower(), "")
-        by_split[split] = (*by_split.get(split, ()), value)
-    return by_split if "train" in by_split and "" not in by_split else {}
+def split_of_words(name: str) -> str:
+    """Return the split that a word of a name means, as in `test_data`; empty if none does, or several."""
+    splits = {SPLIT_WORDS[word] for word in _PART.findall(name.lower()) if word in SPLIT_WORDS}
+    return splits.pop() if len(splits) == 1 else ""
 
 
 # --------------------------------------------------------------------------------------------------- bands
@@ -241,29 +234,8 @@ _RESOLUTION = re.compile(r"(^|/)(R\d+m)/")
 _ORDER = ("blue", "green", "red", "nir")
 
 
-@dataclass(frozen=True)
-class BandFiles:
-    """Scenes whose bands lie in several files.
-
-    Attributes:
-        bands: words that name the bands, in order.
-        scenes: path of each band's file by scene; a scene is its path up to the band's word, and `MARK`.
-    """
-
-    bands: tuple[str, ...]
-    scenes: dict[str, dict[str, str]]
-
-    def first(self, scene: str) -> str:
-        """Return the file of a scene's first band."""
-        return self.scenes[scene][self.bands[0]]
-
-    def patterns(self, pattern: str) -> tuple[str, ...]:
-        """Return a pattern of scenes as one for each band's files."""
-        some = next(iter(self.scenes.values()))
-        return tuple(_of_band(pattern, some[band]) for band in self.bands)
-
-
-def _of_band(pattern: str, path: str) -> str:
+def pattern_of_band(pattern: str, path: str) -> str:
+    """Return a pattern of scenes as one for the files of a band, by one of these."""
     pure = PurePosixPath(path)
     match, folder = _BAND.fullmatch(pure.stem), _RESOLUTION.search(f"{pure.parent}/")
     assert match is not None, "its band was found so"
@@ -271,11 +243,12 @@ def _of_band(pattern: str, path: str) -> str:
     return made if folder is None else re.sub(r"(^|/)\*R/", rf"\1{folder[2]}/", made)
 
 
-def band_files(images: Sequence[str]) -> BandFiles | None:
-    """Return scenes of several files whose names differ in one word; None if names tell of none.
+def band_files(images: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return the file of each band, in order, of scenes of several files whose names differ in one word.
 
-    The word has a letter and is the last one or the one before a resolution, as in `B04`, `red`, `B8A_20m`;
-    of one band in several resolutions the finest is taken.
+    A scene is its path up to that word, and `MARK`. The word has a letter and is the last one or the one
+    before a resolution, as in `B04`, `red`, `B8A_20m`; of one band in several resolutions the finest is
+    taken. Nothing, if names tell of no scenes.
     """
     scenes: dict[str, dict[str, tuple[int, str]]] = defaultdict(dict)
     for path in images:
@@ -285,16 +258,12 @@ def band_files(images: Sequence[str]) -> BandFiles | None:
             own, one = scenes[f"{folder}{match['scene']}{MARK}"], (int(match["metres"] or 0), path)
             own[match["band"]] = min(own.get(match["band"], one), one)
     sets = Counter(frozenset(bands) for bands in scenes.values())
-    bands, count = max(
-        sets.items(), key=lambda each: (each[1] * len(each[0]), sorted(each[0])), default=((), 0)
-    )
-    if len(bands) < 2 or count * len(bands) < 0.5 * len(images):
-        return None
+    bands = max(sets, key=lambda each: (sets[each] * len(each), sorted(each)), default=frozenset[str]())
+    if len(bands) < 2 or sets[bands] * len(bands) < 0.5 * len(images):
+        return {}
     order = sorted([band for band in bands if re.fullmatch(r"[Bb]\d+[Aa]?", band)] or bands, key=_band_order)
     whole = {key: own for key, own in sorted(scenes.items()) if set(order) <= set(own)}
-    return BandFiles(
-        tuple(order), {key: {band: own[band][1] for band in order} for key, own in whole.items()}
-    )
+    return {key: {band: own[band][1] for band in order} for key, own in whole.items()}
 
 
 def _band_order(band: str) -> tuple[int, int, str]:

@@ -1,15 +1,53 @@
-"""Plan of a recipe: from the choices of its dataset to all others, by a split in space and twelve rules."""
+"""Plan of a recipe: a split in space and twelve rules, from the choices of its dataset to all others.
+
+Each rule gives settings with the number that decides, and names its source. The first three settle what the
+split needs to know; the others look at the tiles that train.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
+import numpy as np
+
+from segmenter.base.errors import DatasetError, WeightsError, counted
+from segmenter.base.files import gibibytes
+from segmenter.config.models import EncoderDecoderConfig, UNetConfig
+from segmenter.diagnosis.limits import planned
+from segmenter.grid.gsd import range_text
+from segmenter.model.size import BYTES_PER_PARAMETER, parts_that_fit
+from segmenter.sampling.forecast import holds
+from segmenter.tiles.gsd import scene_gsds
 from segmenter.training.beginning.demands import check_demands
+from segmenter.training.beginning.pretraining import check_encoder_weights
 
 from .choice import Choice, Request
 from .draft import Draft
-from .rules import AFTER_SPLIT, BEFORE_SPLIT
-from .split import split_of
+from .samples import LEAST_SCENES
+from .split import longest_buffer, split_of
+
+_PRETRAINED = EncoderDecoderConfig(kind="encoder_decoder", weights="imagenet")
+_BATCHES = (8, 16, 32, 64)
+_ENOUGH_FOR_CARDS, _FEW, _MANY = 500, 2_000, 20_000
+"""Tiles from which cards get 16 each; below which batches are small; from which epochs are fewer."""
+_LEAST_STEPS = 8
+"""In an epoch."""
+_FEW_REPEATS = 0.05
+"""Share of the tiles that may be shown again for the sake of a class."""
+_ROOM = 0.9
+"""Share of the memory that a step may take."""
+_ON_CARDS, _ON_PROCESSOR = (1 << 30, 1.0), (7 << 28, 0.83)
+"""Bytes beside the tiles, and the share of the counted bytes that these take at the most (benchmarks.memory;
+on a processor the peak was 2.01 GiB in 850 steps of 4 tiles of 132 MiB, 2.77 in 3 steps of 16)."""
+_LEAST_UPDATES = 1_000
+"""Steps of a training: the recipes of Dubai have 900 and 1,400."""
+_BETWEEN_VALIDATIONS = 50
+"""Steps; a validation costs as much as some ten."""
+_MANY_PASSES = 30
+"""Epochs from which a net from scratch has the time to learn turned and zoomed tiles, too."""
+_OF_HOURS = 0.8
+"""Share of the hours that steps get; the rest is for validation, compiling and the input."""
 
 
 def plan(choices: Sequence[Choice], request: Request) -> tuple[Choice, ...]:
@@ -25,7 +63,299 @@ def plan(choices: Sequence[Choice], request: Request) -> tuple[Choice, ...]:
         ConfigError, DatasetError, LabelError, RasterError: the choices make no dataset that can train.
     """
     draft = Draft(choices, request)
-    for rule in (*BEFORE_SPLIT, split_of, *AFTER_SPLIT):
+    after_split = sampling, batch, loss, scale, length, geometry, colours, rate, prediction
+    for rule in (precision, model, tiles, split_of, *after_split):
         draft.choices += list(rule(draft))
     check_demands(draft.recipe, draft.split_dataset)  # what a training refuses
     return tuple(draft.choices[len(choices) :])
+
+
+def precision(draft: Draft) -> Iterator[Choice]:
+    """Compute in half floats on cards, which have units for them (Micikevicius et al., arXiv:1710.03740)."""
+    if draft.cards:
+        yield Choice("training.precision", "mixed_float16", f"{_cards(draft)}: half the memory, tensor cores")
+        if len(draft.cards) == 1:  # over several, XLA never ran
+            yield Choice("training.xla", "auto", "2.7 times as fast on an H200; a trial decides")
+    else:
+        yield Choice("training.precision", "float32", "a processor is no faster in half floats")
+
+
+def model(draft: Draft) -> Iterator[Choice]:
+    """Start from ImageNet's encoder for 8-bit imagery with red, green and blue, else a U-Net from scratch.
+
+    On Dubai the encoder gains 6.7 points of mIoU for half the time (docs/results.md). Where blocks have to be
+    cut inside scenes, a model must see no farther than a third of a block.
+    """
+    longest = longest_buffer(draft)
+    why = _against_pretrained(draft, longest)
+    if not why:
+        of_8_bits = f"{counted(draft.bands, 'band')} of 8 bits, and weights are installed"
+        yield Choice("model.kind", "encoder_decoder", of_8_bits)
+        yield Choice("model.encoder", _PRETRAINED.encoder, "6 times as fast as a wide U-Net; exact windows")
+        yield Choice("model.decoder", _PRETRAINED.decoder, "ends at stride 2: the finest borders")
+        yield Choice("model.weights", "imagenet", "few labels go farther")
+        return
+    depth, width = (4, 32) if draft.cards else (3, 16)
+    while depth > 1 and (draft.size_of(UNetConfig(depth=depth)).network.radius or 0) > longest:
+        depth -= 1
+    small = "what a card takes in half a second" if draft.cards else "small enough for a processor"
+    radius = draft.size_of(UNetConfig(depth=depth)).network.radius
+    yield Choice("model.kind", "unet", f"from scratch: {why}")
+    yield Choice("model.depth", depth, f"sees {radius} pixels far")
+    yield Choice("model.width", width, small)
+
+
+def _against_pretrained(draft: Draft, longest: float) -> str:
+    """Return the reason against the pretrained encoder; empty if it fits."""
+    dtype = draft.infos[draft.dataset.scenes[0]].dtype
+    if draft.bands < 3 or dtype != "uint8":
+        return f"{counted(draft.bands, 'band')} of {dtype} are no photographs"
+    try:
+        check_encoder_weights(_PRETRAINED, draft.dataset, download=False)
+    except WeightsError:
+        return "no pretrained weights are installed (make pretrained)"
+    radius = draft.size_of(_PRETRAINED).network.radius if longest < math.inf else 0
+    if radius is None or radius > longest:
+        return f"an encoder sees {radius} pixels far, blocks of these scenes allow {longest:.0f}"
+    return ""
+
+
+def tiles(draft: Draft) -> Iterator[Choice]:
+    """Cut tiles in which the network sees an area with its surroundings, no larger than scenes.
+
+    256 for deep features (of 192, 256 and 384 the best on Dubai, studies/results_method.md), 128 for a U-Net
+    from scratch on a processor, 512 on cards where areas of the rarest class are large.
+    """
+    stride, median, side = draft.recipe.model.stride, draft.side, 256
+    across = math.sqrt(draft.rare_area or 0) if draft.cards else 0.0
+    if draft.cards and 4 * across > side and median >= 1024:
+        rarest = draft.dataset.classes.names[draft.rarest]
+        side, why = 512, f"areas of {rarest} are {across:.0f} pixels wide"
+    elif draft.cards:
+        why = "what cards take many of"
+    elif draft.pretrained:
+        why = "deep features see little of less"
+    else:
+        side, why = 128, "many steps for a processor"
+    if median < side:
+        side, why = max(2 * stride, median // stride * stride), f"scenes are {median} pixels high or wide"
+    yield Choice("tiles.size", side, why)
+
+
+def sampling(draft: Draft) -> Iterator[Choice]:
+    """Plan every class into every step, rare ones in more tiles, counting small areas of the rarest as held.
+
+    Quotas gain 3.3 points on Dubai and 1.2 on CamVid over one tile of each class, with the loss that is
+    chosen here; beside rare-class sampling they win on CamVid, 4.1 points, and lose on Dubai, 1.9
+    (docs/benchmarks_public.md, studies/planned.md).
+    """
+    name, area = draft.dataset.classes.names[draft.rarest], draft.rare_area
+    yield Choice("sampling.method", "plan", "every step holds every class; each tile is used")
+    yield Choice("sampling.quota", "rarity", "rare classes in more tiles than one: 3 points on Dubai")
+    usual, pixels_N = draft.recipe.sampling.min_pixels, draft.index.counts_NK[:, draft.rarest]
+    least = max(4, int(area or usual))
+    more, held = int((pixels_N >= least).sum()), int((pixels_N >= usual).sum())
+    if least < usual and more > 1.1 * held:
+        reason = f"an area of {name} has {area:.0f} pixels: {more} tiles hold it, by {usual} only {held}"
+        yield Choice("sampling.min_pixels", least, reason)
+
+
+def batch(draft: Draft) -> Iterator[Choice]:
+    """Take the smallest batch at which classes force hardly any repeats, with steps enough, if parts fit.
+
+    If none of these holds all classes, take the next larger one that does.
+
+    From docs/settings.md: 8 below 2,000 tiles, 16 to 64 above; at least 8 steps an epoch.
+    """
+    count, cards, names = len(draft.index), max(1, len(draft.cards)), draft.dataset.classes.names
+    least = 16 if count >= _FEW else 8
+    if draft.cards and count >= _ENOUGH_FOR_CARDS:
+        least = min(64, 16 * cards)
+    most = max(4, 1 << max(0, (count // _LEAST_STEPS).bit_length() - 1))
+    held = {b: _repeats(draft, b) for b in _BATCHES if least <= b <= most} or {min(least, most): math.inf}
+    free = [b for b, repeats in held.items() if repeats <= _FEW_REPEATS * count]
+    chosen = free[0] if free else min(held, key=lambda b: (held[b], b))
+    if math.isinf(_repeats(draft, chosen)):  # too small for all classes
+        chosen = next((b for b in _BATCHES if b > chosen and math.isfinite(_repeats(draft, b))), chosen)
+    chosen = -(-chosen // cards) * cards
+    holds_N = holds(draft.index.counts_NK[:, draft.rarest], draft.recipe.sampling.min_pixels)
+    rare = f"{names[draft.rarest]} is in {holds_N.sum()} of {counted(count, 'tile')}"
+    repeats = held.get(chosen, math.inf)
+    cost = f", which costs {counted(int(repeats), 'repeat')}" if 0 < repeats < math.inf else ""
+    parts, taken = _parts(draft, chosen // cards)
+    memory = f"a step takes {gibibytes(int(taken))} of {gibibytes(int(draft.budget))}"
+    yield Choice("training.global_batch", chosen, f"{rare}{cost}; {memory}")
+    if parts > 1:
+        yield Choice("training.accumulate", parts, f"{chosen // cards} tiles at once would not fit")
+
+
+def _repeats(draft: Draft, size: int) -> float:
+    """Return the repeats of a plan with one tile of each class, more for classes that it cannot promise."""
+    one = draft.recipe.sampling.model_copy(update={"quota": "presence"})
+    recipe = draft.recipe.model_copy(update={"sampling": one})
+    try:
+        result = planned(draft.split_dataset, draft.index, recipe, size)
+    except DatasetError:
+        return math.inf
+    return float(result.coverage_repeats + len(draft.index) * len(result.best_effort))
+
+
+def _parts(draft: Draft, tiles_a_card: int) -> tuple[int, float]:
+    """Return micro-batches of a card's part of a step, and the bytes that the step takes then.
+
+    Raises:
+        DatasetError: not even one tile fits.
+    """
+    size = draft.size_of(draft.recipe.model)
+    beside, share = _ON_CARDS if draft.cards else _ON_PROCESSOR
+    fixed, of_tile = size.parameters * BYTES_PER_PARAMETER + beside, share * size.tile_bytes
+    fits = int((_ROOM * draft.budget - fixed) / of_tile)
+    if fits < 1:
+        raise DatasetError(
+            "--gpus",
+            expected=f"memory for a tile of {draft.recipe.tiles.size} pixels and the model, "
+            f"{gibibytes(int((fixed + of_tile) / _ROOM))}",
+            got=gibibytes(int(draft.budget)),
+            remedy="plan for larger cards, or set tiles.size and model in a recipe of your own",
+        )
+    parts = parts_that_fit(tiles_a_card, fits)
+    return parts, fixed + tiles_a_card // parts * of_tile
+
+
+def loss(draft: Draft) -> Iterator[Choice]:
+    """Weight classes by the root of their rarity and add Dice over the batch (studies/what_lifts.md)."""
+    shares, names = draft.index.shares(), draft.dataset.classes.names
+    present = np.flatnonzero(shares)
+    low, high = (int(present[np.argmin(sign * shares[present])]) for sign in (1, -1))
+    if shares[high] >= 2 * shares[low]:
+        reason = f"{names[low]} has {shares[low]:.2%} of the pixels, {names[high]} {shares[high]:.0%}"
+        yield Choice("loss.class_weights", "inverse_sqrt", reason)
+    if draft.recipe.training.accumulate == 1:
+        yield Choice("loss.dice", 1.0, "beside cross-entropy: counts areas, however small")
+
+
+def scale(draft: Draft) -> Iterator[Choice]:
+    """Plan for each octave of scale where scenes differ by more than one (docs/training.md)."""
+    scales = scene_gsds(draft.dataset, draft.dataset.scenes)
+    metres = [scale for scale in scales if scale]
+    if len(metres) < len(scales) or max(metres) < 2 * min(metres):
+        return
+    middle = float(f"{math.sqrt(min(metres) * max(metres)):.2g}")
+    reason = f"scenes have {range_text(min(metres), max(metres))} a pixel"
+    yield Choice("sampling.scale_strata", [middle], reason)
+
+
+def geometry(draft: Draft) -> Iterator[Choice]:
+    """Turn tiles by quarters only where images look straight down; zoom and rotate them if time is enough.
+
+    Zoom helps the encoder on Dubai (studies/results_method.md). From scratch, in 15 passes over the tiles,
+    zoom and rotation cost 5 points of Potsdam's look-alikes (studies/planned.md).
+    """
+    up, differ = draft.up
+    if up:
+        yield Choice("augmentation.d4", False, f"classes above and below differ by {differ:.0%}")
+        yield Choice(
+            "augmentation.transforms", [{"name": "HorizontalFlip", "p": 0.5}], "left and right are alike"
+        )
+        yield Choice("augmentation.scale", 0.25, "things are near and far")
+        return
+    how, other = "georeferenced", ""
+    if differ:
+        how = f"classes above and below differ by {differ:.0%}"
+        other = "" if len(draft.samples) >= LEAST_SCENES else "false, if images have an up: too few to tell"
+    yield Choice("augmentation.d4", True, f"seen from above: {how}", other)
+    if not draft.pretrained and draft.recipe.training.epochs < _MANY_PASSES:
+        return  # quarter turns are free
+    yield Choice("augmentation.rotation", 15, "land has no up")
+    yield Choice("augmentation.scale", 0.5 if draft.pretrained else 0.25, "pixels and things differ in size")
+
+
+def colours(draft: Draft) -> Iterator[Choice]:
+    """Leave colours alone for encoders that look straight down, change them little from scratch.
+
+    Left alone they gain 2 points with the encoder on Dubai (studies/results_method.md). From scratch 0.25,
+    with hue, costs 15 points of Potsdam's look-alikes in 480 steps (studies/planned.md).
+    """
+    amount = 0.2 if draft.up[0] else 0.0 if draft.pretrained else 0.1
+    reason = "how bright a thing is tells it apart" if not amount else "light differs from scene to scene"
+    yield Choice("augmentation.brightness", amount, reason)
+    yield Choice("augmentation.contrast", amount, reason)
+
+
+def length(draft: Draft) -> Iterator[Choice]:
+    """Train as many epochs as the hours hold by measured steps, else as many as docs/settings.md has."""
+    count, recipe = len(draft.index), draft.recipe
+    size = recipe.training.global_batch
+    steps = _epoch_steps(draft)
+    hours = draft.request.hours
+    if hours is None or draft.request.gpus is not None:
+        epochs = max(40 if count >= _MANY else 50, -(-_LEAST_UPDATES // steps))
+        reason = counted(count, "tile")
+        if hours is not None:
+            reason += "; hours are measured on the machine that trains, not for --gpus"
+    else:
+        seconds = _step_seconds(draft)
+        epochs = max(1, int(_OF_HOURS * hours * 3600 / (steps * seconds)))
+        reason = f"{hours:g} h at {seconds:.2f} s a step"
+    yield Choice("training.epochs", epochs, f"{reason}: {counted(epochs * steps, 'step')} of {size} tiles")
+    every = max(1, min(epochs, round(_BETWEEN_VALIDATIONS / steps)))
+    if every > 1:
+        yield Choice("training.validate_every", every, f"an epoch has only {counted(steps, 'step')}")
+
+
+def _epoch_steps(draft: Draft) -> int:
+    """Return the steps of an epoch of the planned sampling, with its repeats."""
+    recipe = draft.recipe
+    return planned(draft.split_dataset, draft.index, recipe, recipe.training.global_batch).steps
+
+
+def _step_seconds(draft: Draft) -> float:
+    """Return the seconds of a training step, measured here on made tiles."""
+    from segmenter.devices.setup import load_tensorflow
+    from segmenter.devices.strategy import make_devices
+
+    from ..commands.gpu.steps import rate_of
+
+    recipe = draft.recipe
+    load_tensorflow(None)
+    devices = make_devices(recipe.distribution)
+    rate = rate_of(devices, recipe.model, recipe.loss, recipe.training, recipe.tiles.size, 2)
+    return recipe.training.global_batch / rate
+
+
+def rate(draft: Draft) -> Iterator[Choice]:
+    """Scale the learning rate by the root of the batch (Malladi et al., arXiv:2205.10287) from tried ones.
+
+    1.5e-3 at 8 tiles with a slower encoder, 2e-3 at 16 from scratch, as configs/dubai_pretrained.yaml and
+    configs/dubai.yaml have.
+    """
+    training = draft.recipe.training
+    peak, of = (1.5e-3, 8) if draft.pretrained else (2e-3, 16)
+    value = float(f"{peak * math.sqrt(training.global_batch / of):.2g}")
+    steps = training.epochs * _epoch_steps(draft)
+    yield Choice("training.learning_rate", value, f"{peak:g} at {of} tiles, by the root of the batch")
+    yield Choice("training.schedule", "cosine", f"over {counted(steps, 'step')}")
+    yield Choice("training.warmup", max(1, min(40, steps // 10)), "steps")
+    yield Choice("training.clip_norm", 1.0, "one bad batch moves no more")
+    if draft.pretrained:
+        yield Choice("training.rates", {"encoder": 0.3}, "what is learned already is moved less")
+        decay = min(0.998, round(1 - 2 / max(20, steps), 3))
+        yield Choice("training.ema", decay, f"averages some {1 / (1 - decay):.0f} steps")
+
+
+def prediction(draft: Draft) -> Iterator[Choice]:
+    """Map large scenes in windows that keep most of what they compute (docs/prediction.md)."""
+    recipe = draft.recipe
+    network = draft.size_of(recipe.model).network
+    window = 2048
+    if network.radius is None or draft.side < window or 4 * network.radius < window // 2:
+        return
+    if network.bytes_per_pixel * window**2 > _ROOM * draft.budget:
+        return
+    share = (window / (window + 2 * network.radius)) ** 2
+    yield Choice("prediction.window", window, f"a margin of {network.radius} pixels: {share:.0%} are kept")
+    yield Choice("prediction.batch", 1, f"one takes {gibibytes(int(network.bytes_per_pixel * window**2))}")
+
+
+def _cards(draft: Draft) -> str:
+    return f"{len(draft.cards)} × {min(draft.cards):.0f} GiB"

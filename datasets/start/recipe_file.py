@@ -67,6 +67,6 @@ def check_free(path: Path) -> None:
     """
     if path.exists() or path.is_symlink():
         raise ConfigError(
-            f"{path}: exists, and nothing is written over; name another file by --output or --page"
+            path, "exists, and nothing is written over", remedy="name another file by --output or --page"
         )
     check_writable(path)

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.threads import in_threads
+from segmenter.grid.components import components
 from segmenter.grid.geometry import Size, Window
-from segmenter.grid.labels import IGNORE
+from segmenter.grid.labels import IGNORE, class_pixels
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import LabelRaster
 
@@ -61,9 +62,7 @@ def samples_of(dataset: Dataset) -> list[Sample]:
             size = label.info.size
             step = max(1.0, max(size.height, size.width) / _COARSE)
             shape = Size(max(1, round(size.height / step)), max(1, round(size.width / step)))
-            height, width = min(_FINE, size.height), min(_FINE, size.width)
-            window = Window((size.height - height) // 2, (size.width - width) // 2, height, width)
-            return Sample(label.ids(shape=shape), step, label.ids(window))
+            return Sample(label.ids(shape=shape), step, label.ids(Window.middle(size, _FINE)))
 
     scenes = [dataset.scenes[i] for i in chosen]
     return list(in_threads(read, scenes, description="looking at labels", unit="scene"))
@@ -78,7 +77,7 @@ def label_range(samples: Sequence[Sample]) -> tuple[float, bool]:
     """
     reach = max(s.step * (max(s.coarse.shape) // 2) for s in samples)
     lags = np.unique(np.geomspace(1, max(2.0, reach), 40).round())
-    counts = np.sum([np.bincount(s.coarse.reshape(-1), minlength=256) for s in samples], axis=0)[:IGNORE]
+    counts = np.sum([class_pixels(s.coarse, IGNORE) for s in samples], axis=0)
     share = counts / max(1, counts.sum())
     sill = 1 - float((share**2).sum())
     for lag in lags:
@@ -102,33 +101,27 @@ def has_an_up(samples: Sequence[Sample]) -> tuple[bool, float]:
     difference is the total variation distance of the class shares of upper and lower thirds, compared with
     that of left and right thirds.
     """
-    differences = []
-    for axis in (0, 1):
-        ends = []
-        for last in (False, True):
-            shares = np.zeros(256)
-            for sample in samples:
-                ids = sample.coarse if axis == 0 else sample.coarse.T
-                third = max(1, len(ids) // 3)
-                counts = np.bincount((ids[-third:] if last else ids[:third]).reshape(-1), minlength=256)
-                counts[IGNORE] = 0
-                shares += counts / max(1, counts.sum())
-            ends.append(shares / max(1e-12, shares.sum()))
-        differences.append(float(np.abs(ends[0] - ends[1]).sum() / 2))
-    vertical, horizontal = differences
+
+    def differ(scenes: Sequence[Ids]) -> float:
+        """Return the difference of first and last rows."""
+        ends = np.zeros((2, IGNORE))
+        for ids in scenes:
+            third = max(1, len(ids) // 3)
+            counts = np.stack([class_pixels(ids[:third], IGNORE), class_pixels(ids[-third:], IGNORE)])
+            ends += counts / np.maximum(1, counts.sum(axis=1, keepdims=True))
+        shares = ends / np.maximum(1e-12, ends.sum(axis=1, keepdims=True))
+        return float(np.abs(shares[0] - shares[1]).sum() / 2)
+
+    vertical, horizontal = differ([s.coarse for s in samples]), differ([s.coarse.T for s in samples])
     special = vertical >= _LEAST_DIFFERENCE and vertical >= _UPRIGHT * horizontal
     return special and len(samples) >= LEAST_SCENES, vertical
 
 
 def area_of(samples: Sequence[Sample], class_id: int) -> float | None:
     """Return the median pixels of a class's connected areas in the fine windows; None if they show none."""
-    from scipy import ndimage
-
     areas: list[int] = []
     for sample in samples:
-        mask = sample.fine == class_id
-        if mask.any():
-            numbered, _ = ndimage.label(mask)
-            areas += np.bincount(numbered.reshape(-1))[1:].tolist()
+        strip = components(Window(0, 0, *sample.fine.shape), np.where(sample.fine == class_id, 0, IGNORE))
+        areas += np.bincount(strip.labels.reshape(-1))[1:].tolist()
     large = [area for area in areas if area > 4]  # fewer are noise of drawing and decoding
     return float(np.median(large or areas)) if areas else None

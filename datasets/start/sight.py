@@ -1,12 +1,12 @@
-"""Sight of raster files: headers, and how far their values look like labels or like measurements."""
+"""Sight of a folder's files: headers, and how far their values look like labels or like measurements."""
 
 from __future__ import annotations
 
-import hashlib
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -17,6 +17,9 @@ from segmenter.grid.geometry import Window
 from segmenter.grid.labels import packed
 from segmenter.raster import LabelRaster, RasterInfo, open_raster
 
+from ..files import files_under, in_hash_order
+from ..folder import pattern_regex
+
 RASTERS = (".tif", ".tiff", ".png", ".jpg", ".jpeg", ".jp2")
 _WINDOW = 1024
 """Side of the window whose values are looked at."""
@@ -24,6 +27,67 @@ _FREQUENT, _LABEL_SHARE, _LABEL_FLAT = 32, 0.9, 0.6
 """Labels have few values: shares of pixels with one of the most frequent ones, and of equal neighbours."""
 _SAMPLES, _MOST_GROUPS, _PURE = 6, 60, 0.97
 """Files looked at in a group, groups, and the share that agrees from which no other grouping is tried."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the files are.
+
+    Attributes:
+        text: `dataset.root` as the user typed it.
+        paths: relative paths of all files, sorted.
+        labels: expression for the relative paths of labels, if the user named them.
+    """
+
+    text: str
+    paths: tuple[str, ...]
+    labels: re.Pattern[str] | None = None
+
+    @property
+    def root(self) -> Path:
+        """Return the folder that patterns start from."""
+        return Path(self.text)
+
+    def is_named(self, path: str) -> bool:
+        """Return whether the user named a file as one of labels."""
+        return self.labels is not None and self.labels.fullmatch(path) is not None
+
+
+def place_of(data: Path, labels: Path | None) -> Place:
+    """Return the files below a folder, and those of labels beside it.
+
+    Args:
+        labels: folder, file, or pattern of files below `data`, as in a recipe.
+
+    Raises:
+        ConfigError: the pattern is invalid.
+        DatasetError: there is no such folder or file, or both have no folder in common.
+    """
+    if labels is not None and re.search("[*{]", str(labels)) and not labels.exists():
+        below = labels.relative_to(data) if labels.is_relative_to(data) else labels
+        place = replace(place_of(data, None), labels=pattern_regex(f"**/{below.as_posix()}", "--labels"))
+        if not any(map(place.is_named, place.paths)):
+            wanted = f"a folder, a file, or a pattern of files below {data}"
+            raise DatasetError(f"--labels {labels}", expected=wanted, got="no file like it")
+        return place
+    asked = [data] if labels is None else [data, labels]
+    if missing := [each for each in asked if not each.exists()]:
+        raise DatasetError(missing[0], expected=f"a folder or file, there is none (from {Path.cwd()})")
+    if data.is_file() and labels is None:
+        raise DatasetError(data, expected="a folder", remedy="of one image, --labels names its own")
+    folders = [os.path.normpath(each if each.is_dir() else each.parent) for each in asked]
+    if len({os.path.isabs(folder) for folder in folders}) > 1:
+        folders = [os.path.abspath(folder) for folder in folders]
+    root = Path(os.path.commonpath(folders) or ".")
+    if root.resolve() == Path(root.resolve().anchor):
+        raise DatasetError(f"{labels}: expected labels below a folder with {data}; link them there (ln -s)")
+    paths: set[str] = set()
+    for each in asked:
+        at = Path(os.path.relpath(each, root))
+        paths |= {at.as_posix()} if each.is_file() else {(at / path).as_posix() for path in files_under(each)}
+    at = Path(os.path.relpath(labels or root, root))
+    named = None if labels is None else re.compile(rf"{re.escape(at.as_posix())}(/.*)?", re.DOTALL)
+    return Place(root.as_posix(), tuple(sorted(paths)), named)
 
 
 @dataclass(frozen=True)
@@ -58,9 +122,7 @@ def look_at(root: Path, path: str) -> Sight:
         if info.count > 4 or bands == 2 or kind not in "uibf" or (bands > 2 and info.dtype != "uint8"):
             return Sight(info)  # colours have 8 bits
         with LabelRaster(file, drivers=drivers) as label:
-            height, width = (min(side, _WINDOW) for side in (info.size.height, info.size.width))
-            top, left = (info.size.height - height) // 2, (info.size.width - width) // 2
-            raw, _ = label.stored(Window(top, left, height, width))
+            raw, _ = label.stored(Window.middle(info.size, _WINDOW))
     except SegmenterError as error:
         return Sight(None, error=str(error))
     values = packed(raw)
@@ -69,11 +131,6 @@ def look_at(root: Path, path: str) -> Sight:
     frequent = float(counts[-_FREQUENT:].sum() / values.size)
     is_label = frequent >= _LABEL_SHARE and flat >= _LABEL_FLAT
     return Sight(info, is_label, len(counts) * is_label)
-
-
-def in_hash_order(paths: Sequence[str]) -> list[str]:
-    """Return paths in an order that is arbitrary but the same on every machine."""
-    return sorted(paths, key=lambda path: hashlib.sha256(path.encode("utf-8", "surrogateescape")).digest())
 
 
 # ---------------------------------------------------------------------------------------------- labels or not
@@ -89,38 +146,32 @@ class Sorted:
         looked: sight of the files looked at, by path.
     """
 
-    images: tuple[str, ...]
-    labels: tuple[str, ...]
-    vectors: tuple[str, ...]
+    images: list[str]
+    labels: list[str]
+    vectors: list[str]
     looked: dict[str, Sight]
 
-    @property
-    def unreadable(self) -> list[str]:
-        """Files looked at that cannot be read."""
-        return [path for path, sight in self.looked.items() if sight.info is None]
 
-
-def sort_files(root: Path, paths: Sequence[str], is_label: Callable[[str], bool] | None = None) -> Sorted:
+def sort_files(place: Place) -> Sorted:
     """Sort files into images and labels, looking at a few of each group of like names.
 
     Several ways to group are tried: by folder, by the last or first part of the name, by the whole name; its
-    numbers do not count. The first one whose groups are each of one kind is used.
-
-    Args:
-        is_label: tells the labels, if the user named them; then only images are looked at.
+    numbers do not count. The first one whose groups are each of one kind is used. Labels that the user named
+    are not looked at.
 
     Raises:
         DatasetError: no raster can be read.
     """
-    rasters = [path for path in paths if PurePosixPath(path).suffix.lower() in RASTERS]
-    named = [path for path in rasters if is_label is not None and is_label(path)]
+    rasters = [path for path in place.paths if PurePosixPath(path).suffix.lower() in RASTERS]
+    vectors = [path for path in place.paths if is_vector(path)]
     looked: dict[str, Sight] = {}
-    rest = sorted(set(rasters) - set(named))
-    kinds = _kinds(root, rest, looked)
+    rest = [path for path in rasters if not place.is_named(path)]
+    kinds = _kinds(place.root, rest, looked)
     images = [path for path in rest if kinds.get(path) is False]
-    labels = named if is_label is not None else [path for path in rest if kinds.get(path)]
-    vectors = tuple(path for path in paths if is_vector(path) and (is_label is None or is_label(path)))
-    return Sorted(tuple(rest if named and not images else images), tuple(labels), vectors, looked)
+    if place.labels is None:
+        return Sorted(images, [path for path in rest if kinds.get(path)], vectors, looked)
+    named = [path for path in rasters if place.is_named(path)]
+    return Sorted(images or rest, named, list(filter(place.is_named, vectors)), looked)
 
 
 def _kinds(root: Path, rasters: Sequence[str], looked: dict[str, Sight]) -> dict[str, bool]:
@@ -144,7 +195,7 @@ def _kinds(root: Path, rasters: Sequence[str], looked: dict[str, Sight]) -> dict
             break
     if rasters and not best:
         first = next(iter(looked.values()))
-        raise DatasetError(f"{root}: none of {len(looked)} rasters looked at can be read; {first.error}")
+        raise DatasetError(root, f"none of {len(looked)} rasters looked at can be read; {first.error}")
     return best
 
 
@@ -158,19 +209,17 @@ def _groupings(paths: Sequence[str]) -> Iterator[list[list[str]]]:
     def word(path: str, end: int) -> str:
         return words[path][end] if often[end][words[path][end]] >= least else ""
 
-    ways: tuple[Callable[[str, PurePosixPath], Hashable], ...] = (
-        lambda path, pure: pure.parent,
-        lambda path, pure: pure.parent.name,
-        lambda path, pure: word(path, -1),
-        lambda path, pure: word(path, 0),
-        lambda path, pure: stems[path],
-        lambda path, pure: (pure.parent, word(path, -1)),
-        lambda path, pure: re.sub(r"\d+", "#", path),
+    ways: tuple[Callable[[str], Hashable], ...] = (
+        lambda path: PurePosixPath(path).parent,
+        lambda path: PurePosixPath(path).parent.name,
+        lambda path: word(path, -1),
+        lambda path: word(path, 0),
+        stems.__getitem__,
+        lambda path: re.sub(r"\d+", "#", path),
     )
     for way in ways:
         groups: dict[Hashable, list[str]] = {}
         for path in paths:
-            pure = PurePosixPath(path)
-            groups.setdefault((way(path, pure), pure.suffix.lower()), []).append(path)
+            groups.setdefault((way(path), PurePosixPath(path).suffix.lower()), []).append(path)
         if len(groups) <= _MOST_GROUPS:
             yield list(groups.values())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import PurePosixPath
@@ -23,12 +25,12 @@ from ..files import dealt, few
 from .choice import Choice
 from .deal import Wish, deal
 from .draft import Draft
-from .folder_facts import Place
 from .groups import ENOUGH, Groups
-from .names import SPLIT_WORDS
+from .names import split_of_words
+from .sight import Place
 
 _TEXTS, _YAMLS = (".txt", ".lst", ".csv"), (".yaml", ".yml")
-"""Endings of lists of scenes: train.txt, val.txt, test.txt, or one file with these keys."""
+"""Endings of lists of scenes, as train.txt or val_list.txt, or of one file with these keys."""
 VALIDATION, TEST = 0.2, 0.1
 """Shares of the groups held out: a fifth, as five folds hold out, and a tenth."""
 TEST_FROM = 8
@@ -192,35 +194,49 @@ def _blocks(draft: Draft) -> Iterator[Choice]:
 
 
 def listed_splits(place: Place, scenes: Sequence[Scene]) -> Iterator[Choice]:
-    """Yield validation and test of lists that name scenes or their images; what also trains is said."""
-    names = {key: scene.name for scene in scenes for key in (scene.name, scene.image.stem, scene.image.name)}
-    names |= {str(int(name)): name for name in list(names) if name.isdecimal()}
-    named: dict[str, set[str]] = {}
-    files: dict[str, str] = {}
+    """Yield validation and test of lists that name scenes or their images, or of words in scenes' names."""
+    paths = {scene.name: scene.image.relative_to(place.root).as_posix() for scene in scenes}
+    keys = {name: {name, name.lstrip("0"), *_keys(path)} for name, path in paths.items()}
+    times = Counter(key for own in keys.values() for key in own)
+    called = {key: name for name, own in keys.items() for key in own if times[key] == 1}
+    named, files, remarks = defaultdict[str, set[str]](set), dict[str, str](), list[str]()
     for path in place.paths:
-        with suppress(SegmenterError, UnicodeError, KeyError):
-            for split, keys in _lists(place, path):
-                named[split], files[split] = {names[key] for key in keys}, path
+        with suppress(SegmenterError, UnicodeError):
+            for split, listed in _lists(place, path):
+                found = [next((called[key] for key in _keys(text) if key in called), "") for text in listed]
+                if members := set(found) - {""}:
+                    named[split], files[split] = named[split] | members, f"named in {path}"
+                    if lost := found.count(""):
+                        remarks.append(f"{counted(lost, 'name')} of {path} without a labelled image")
+    words = {name: split_of_words(name) for name in paths}
+    if not named and "train" in words.values() and "" not in words.values():
+        for name, split in words.items():
+            named[split], files[split] = named[split] | {name}, "by a word of their names"
+    if free := sorted(paths.keys() - set().union(*named.values())):
+        remarks.append(f"{counted(len(free), 'scene')} of no list: {few(free, 2)}")
+    named["validation"] -= named["test"]
     for split in ("validation", "test"):
-        if "train" in named and (members := named.get(split)):
-            both = sorted(members & named["train"])
-            leak = f"; {few(both)} of them in train, too: held out" if both else ""
-            why = f"{counted(len(members), 'scene')} named in {files[split]}{leak}"
+        if (members := named[split]) and len(named["validation"] | named["test"]) < len(paths):
+            if both := sorted(members & named["train"]):
+                remarks.insert(0, f"{few(both)} of them in train, too: held out")
+            why = "; ".join((f"{counted(len(members), 'scene')} {files[split]}", *remarks))
             yield Choice(f"dataset.split.{split}", sorted(members), why)
+            remarks.clear()
+
+
+def _keys(path: str) -> tuple[str, ...]:
+    """Return the texts by which a list may name a file: the path, its name, and that without ending."""
+    return path, PurePosixPath(path).name, PurePosixPath(path).stem
 
 
 def _lists(place: Place, path: str) -> Iterator[tuple[str, list[str]]]:
     """Yield each split of a file, with the names of files that it lists."""
-    stem, ending = PurePosixPath(path).stem.lower(), PurePosixPath(path).suffix.lower()
-    lists: dict[str, list[str]] = {}
-    if (ending in _TEXTS and stem in SPLIT_WORDS) or (ending in _YAMLS and "split" in stem):
-        text = read_regular(place.root / path).decode("utf-8-sig")
-        if ending in _TEXTS:
-            lists[stem] = [line.split()[0] for line in text.splitlines() if line.strip()]
-        elif isinstance(data := parse(text, path), dict):
-            lists = {
-                str(key): list(map(str, value)) for key, value in data.items() if isinstance(value, list)
-            }
-    for key, values in lists.items():
-        if key.lower() in SPLIT_WORDS and values:
-            yield SPLIT_WORDS[key.lower()], [PurePosixPath(value).name for value in values]
+    stem, ending = PurePosixPath(path).stem, PurePosixPath(path).suffix.lower()
+    if ending in _TEXTS and (split := split_of_words(stem)):
+        lines = read_regular(place.root / path).decode("utf-8-sig").splitlines()
+        yield split, [re.split(r"[\s,;]", line.strip(), maxsplit=1)[0] for line in lines if line.strip()]
+    elif ending in _YAMLS and "split" in stem.lower():
+        data = parse(read_regular(place.root / path).decode("utf-8-sig"), path)
+        for key, values in data.items() if isinstance(data, dict) else ():
+            if isinstance(values, list) and (split := split_of_words(str(key))):
+                yield split, list(map(str, values))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 
@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import LabelError, SegmenterError
 from segmenter.base.threads import in_threads
-from segmenter.grid.geometry import Size, Window
+from segmenter.grid.geometry import Window
 from segmenter.grid.labels import Encoding, packed
 from segmenter.raster import LabelRaster, RasterInfo, open_raster
 
+from ..files import in_hash_order
 from ..pixels import in_turn, pieces
-from .sight import drivers_of, in_hash_order
+from .sight import drivers_of
 
 _MOST_FILES, _LOOKED_AT = 20_000, 40
 """Labels that are read whole; those whose palettes are compared, or that show where a value lies."""
@@ -28,8 +29,8 @@ _MOST_VALUES = 10_000
 """Values after which no further label is read: no classes have so many."""
 _PALETTE, _THUMB = 8192, 512
 """Pixels along a side at which colours of codes are looked up, and where a value lies."""
-_FRAME = 0.02
-"""Share of an image's side that counts as its border."""
+_FRAME, _GREY = 0.02, 0x010101
+"""Share of an image's side that counts as its border; a grey, three equal bands, divided by its code."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,17 @@ class LabelValues:
     read: int
     lossy: bool
 
-    @property
+    @cached_property
     def total(self) -> int:
         """Pixels with a value."""
         return sum(self.pixels.values())
+
+    def as_codes(self) -> LabelValues:
+        """Return the codes of colours that all are greys, three equal bands; others as they are."""
+        if self.encoding == "codes" or any(value % _GREY for value in self.pixels):
+            return self
+        codes = {value // _GREY: pixels for value, pixels in self.pixels.items()}
+        return replace(self, encoding="codes", pixels=codes, why=f"{self.why}, all equal, as of codes")
 
     def share(self, value: int) -> float:
         """Return the share of the pixels that have a value."""
@@ -78,7 +86,7 @@ def count_values(root: Path, infos: dict[str, RasterInfo]) -> LabelValues:
         LabelError: a label has no whole numbers, or none has a labelled pixel.
         RasterError: a label cannot be read.
     """
-    labels = in_hash_order(list(infos))
+    labels = in_hash_order(infos)
     encoding, palette, why = _encoding(root, {label: infos[label] for label in labels})
     pixels, void, read = Counter[int](), 0, 0
     lossy = labels[0].lower().endswith((".jpg", ".jpeg"))
@@ -89,7 +97,7 @@ def count_values(root: Path, infos: dict[str, RasterInfo]) -> LabelValues:
         if len(pixels) > _MOST_VALUES:
             break
     if not pixels:
-        raise LabelError(f"{root}: none of {len(labels)} label files has a labelled pixel")
+        raise LabelError(root, f"none of {len(labels)} label files has a labelled pixel")
     return LabelValues(encoding, why, dict(sorted(pixels.items())), palette, void, read, lossy)
 
 
@@ -113,14 +121,9 @@ def _encoding(root: Path, infos: dict[str, RasterInfo]) -> tuple[Encoding, dict[
 def _palette(path: Path, info: RasterInfo) -> Iterator[tuple[int, int]]:
     """Yield codes and colours of a label's pixels."""
     with LabelRaster(path) as codes, LabelRaster(path, expand_palette=True) as shown:
-        raw, colours = (packed(each.stored(shape=_thinned(info, _PALETTE))[0]) for each in (codes, shown))
+        raw, colours = (packed(each.stored(shape=info.size.at_most(_PALETTE))[0]) for each in (codes, shown))
     values, first = np.unique(raw, return_index=True)
     yield from zip(values.tolist(), colours.reshape(-1)[first].tolist(), strict=True)
-
-
-def _thinned(info: RasterInfo, side: int) -> Size:
-    """Return the size of a raster with at most so many pixels along a side."""
-    return Size(min(info.size.height, side), min(info.size.width, side))
 
 
 def _count(root: Path, infos: dict[str, RasterInfo], colours: bool, path: str) -> tuple[Counter[int], int]:
@@ -131,7 +134,7 @@ def _count(root: Path, infos: dict[str, RasterInfo], colours: bool, path: str) -
             raw, blank = label.stored(window)
             values = packed(raw) if blank is None else packed(raw)[~blank]
             if values.dtype.kind == "f" and (values != np.rint(values)).any():
-                raise LabelError(f"{root / path}: expected whole numbers as codes, got fractions")
+                raise LabelError(root / path, expected="whole numbers as codes", got="fractions")
             distinct, pixels = np.unique(values, return_counts=True)
             counts.update(dict(zip(map(int, distinct.tolist()), pixels.tolist(), strict=True)))
             void += 0 if blank is None else int(blank.sum())
@@ -150,8 +153,8 @@ def empty_share(
     def where(label: str) -> NDArray[np.int64]:
         with suppress(SegmenterError):  # a finding of the check
             with LabelRaster(root / label, expand_palette=colours, drivers=drivers_of(label)) as raster:
-                shape = _thinned(raster.info, _THUMB)
-                held = packed(raster.stored(shape=shape)[0]) == value
+                shape = raster.info.size.at_most(_THUMB)
+                held = np.isin(packed(raster.stored(shape=shape)[0]), (value, value * _GREY))
             with open_raster(root / images[label], (1,), drivers=drivers_of(images[label])) as image:
                 light, valid = image.thinned(Window.of(image.info.size), shape)
             rows, cols = (max(1, int(_FRAME * side)) for side in held.shape)
@@ -162,6 +165,6 @@ def empty_share(
             )
         return np.zeros(3, np.int64)
 
-    shown = islice(filter(np.any, map(where, in_hash_order(list(images)))), _LOOKED_AT)
+    shown = islice(filter(np.any, map(where, in_hash_order(images))), _LOOKED_AT)
     held, empty, border = np.sum([np.zeros(3, np.int64), *shown], axis=0).tolist()
     return empty / max(1, held), border / max(1, held)

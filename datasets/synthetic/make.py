@@ -233,7 +233,7 @@ def _class_ids(cover_HW: NDArray[np.uint8], classes: ClassMap, of: dict[Cover, s
 
 def _in_range(what: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
-        raise DatasetError(f"{what}: expected a number from {least} to {most}, got {value}")
+        raise DatasetError(what, expected=f"a number from {least} to {most}", got=value)
 
 
 def _refuse_to_overwrite(paths: Sequence[Path]) -> None:

@@ -82,7 +82,7 @@ def diagnose(
     }
     if isinstance(scenes, Tiles):
         if wrong := [name for name, value in {"classes": classes, **tiling}.items() if value is not None]:
-            raise DatasetError(f"{wrong[0]}: the tiles are made already; say it to index_tiles")
+            raise DatasetError(wrong[0], "the tiles are made already", remedy="say it to index_tiles")
         settings, dataset, index = scenes._source
         settings = recipe_with(settings if recipe is None else recipe, **changes)
     else:

@@ -33,14 +33,14 @@ def rasters_of(
     """
     if isinstance(image, (str, os.PathLike)):
         raise RasterError(
-            f"image: expected an array, got {image!r}; files are mapped by run.map([…], output)"
+            "image", expected="an array", got=f"{image!r}", remedy="files are mapped by run.map([…], output)"
         )
     array = np.asanyarray(image)
     if array.ndim == 2 and run.band_count == 1:
         array = array[..., np.newaxis]
     _check_shape(run, array.shape)
     if array.dtype.kind not in "iuf" or array.dtype.itemsize > 8:
-        raise RasterError(f"image: expected real numbers of at most 64 bits, got {array.dtype}")
+        raise RasterError("image", expected="real numbers of at most 64 bits", got=array.dtype)
     shape = array.shape[:-1]
     seen = None if valid is None else _valid(valid, shape)
     values = _nodata(nodata, run.band_count)
@@ -60,9 +60,9 @@ def _check_shape(run: AnyRun, shape: tuple[int, ...]) -> None:
     count = run.band_count
     expected = f"(height, width, {count}), the bands last" + (", or (height, width)" if count == 1 else "")
     if len(shape) not in (3, 4):
-        raise RasterError(f"image: expected an array of {expected}, got {_shown(shape)}")
+        raise RasterError("image", expected=f"an array of {expected}", got=_shown(shape))
     if 0 in shape:
-        raise RasterError(f"image: expected at least one pixel, got an array of {_shown(shape)}")
+        raise RasterError("image", expected="at least one pixel", got=f"an array of {_shown(shape)}")
     if shape[-1] == count:
         return
     hint = ""
@@ -73,15 +73,16 @@ def _check_shape(run: AnyRun, shape: tuple[int, ...]) -> None:
         hint = f"; the model saw bands {', '.join(map(str, run.bands))} of its files: image[..., [{places}]]"
     elif shape[-1] == count + 1:
         hint = f"; if the last is alpha: image[..., :{count}] with valid=image[..., {count}] > 0"
-    raise RasterError(f"image: expected an array of {expected}, got {_shown(shape)}{hint}")
+    raise RasterError("image", expected=f"an array of {expected}", got=f"{_shown(shape)}{hint}")
 
 
 def _valid(valid: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.bool_]:
     mask = np.asarray(valid)
     if mask.dtype != np.bool_ or mask.shape != shape:
         raise RasterError(
-            f"valid: expected booleans of {_shown(shape)}, True where there is data (as mask > 0), got "
-            f"{mask.dtype} of {_shown(mask.shape)}"
+            "valid",
+            expected=f"booleans of {_shown(shape)}, True where there is data (as mask > 0)",
+            got=f"{mask.dtype} of {_shown(mask.shape)}",
         )
     return mask
 
@@ -92,7 +93,7 @@ def _nodata(nodata: Nodata, count: int) -> list[float | None]:
     if not isinstance(nodata, Sequence):
         return [float(nodata)] * count
     if len(nodata) != count:
-        raise RasterError(f"nodata: expected one value, or one for each of {count} bands, got {len(nodata)}")
+        raise RasterError("nodata", expected=f"one value, or one for each of {count} bands", got=len(nodata))
     return [None if value is None else float(value) for value in nodata]
 
 

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 from segmenter.base.addresses import is_address
 from segmenter.base.errors import DatasetError
 from segmenter.base.options import given_by_python, option, taken
-from segmenter.extras.dask.options import ClusterOptions, taken_from
+from segmenter.extras.dask.options import ClusterOptions
 from segmenter.extras.gis.finisher import Styles
 from segmenter.extras.vectors.mapped import PolygonFile
-from segmenter.extras.vectors.options import PolygonOptions
 from segmenter.mapping.finisher import Finisher
 from segmenter.mapping.outputs.pictures import Pictures
 from segmenter.mapping.request.map_request import MapRequest
@@ -29,13 +28,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Destination:
-    """Options for the destination of maps."""
+class _Place:
+    """Options for the places where maps are computed, and written first."""
 
     work: Path | None = option(None, "folder for maps on the way to s3:// (default: in ~/.cache)", "DIR")
+    cluster: ClusterOptions | None = None
 
 
-OPTIONS = (_Destination, MapRequest, Styles, Pictures, PolygonFile, PolygonOptions, ClusterOptions)
+OPTIONS = (_Place, MapRequest, Styles, Pictures, PolygonFile)
 """Dataclasses that declare the options of a call."""
 
 
@@ -86,21 +86,20 @@ def keyword_call(
 
 
 def mapping_call(
-    runs: Path | tuple[Path, ...], inputs: Sequence[str], output: str, given: dict[str, Any]
+    runs: Path | tuple[Path, ...], inputs: Sequence[str], output: str, given: Mapping[str, Any]
 ) -> MappingCall:
-    """Build a call from parsed values of `OPTIONS`, which are taken out of `given`.
+    """Build a call from parsed values of `OPTIONS`.
 
     Raises:
         DatasetError: values are invalid or exclude each other.
     """
-    cluster, styles, pictures = taken_from(given), taken(Styles, given), taken(Pictures, given)
-    polygons = taken(PolygonFile, given, polygons=taken(PolygonOptions, given))
-    finishers: list[Finisher] = [styles]
+    place, pictures, polygons = taken(_Place, given), taken(Pictures, given), taken(PolygonFile, given)
+    finishers: list[Finisher] = [taken(Styles, given)]
     finishers += [pictures] if pictures.pictures else []
     finishers += [polygons] if polygons.vectors is not None else []
-    uploads, folder = _destination(output, taken(_Destination, given).work)
+    uploads, folder = _destination(output, place.work)
     request = taken(MapRequest, given, run=runs, output=folder, inputs=tuple(inputs))
-    return MappingCall(request, tuple(finishers), cluster, uploads)
+    return MappingCall(request, tuple(finishers), place.cluster, uploads)
 
 
 def _destination(output: str, work: Path | None) -> tuple[Uploads | None, Path]:
@@ -111,7 +110,7 @@ def _destination(output: str, work: Path | None) -> tuple[Uploads | None, Path]:
     """
     if not is_address(output):
         if work is not None:
-            raise DatasetError(f"--work {work}: is for an --output in a bucket (s3://…); leave it out")
+            raise DatasetError(f"--work {work}", "is for an --output in a bucket (s3://…); leave it out")
         return None, Path(output)
     from segmenter.extras.upload import Uploads  # brings rasterio
 

@@ -217,7 +217,7 @@ class OpenRun:
             for path, text in self._texts.items():
                 if _run_text(path) != text:
                     raise CheckpointError(
-                        f"{path}: is another run than the one that was opened; open it again"
+                        path, "is another run than the one that was opened", remedy="open it again"
                     )
             with listening(bars=bars) as said, self._models.used():
                 yield said
@@ -260,7 +260,7 @@ def _checked(options: Mapping[str, Any], probabilities: Probabilities) -> Mappin
     """
     known = [field.name for field in fields(Computing)]
     if unknown := [name for name in options if name not in known]:
-        raise DatasetError(f"{unknown[0]}: expected an option of prediction: {', '.join(known)}")
+        raise DatasetError(unknown[0], expected=f"an option of prediction: {', '.join(known)}")
     kind = "float16" if probabilities is True else probabilities or None
     return {**options, "probabilities": kind}
 

@@ -141,7 +141,7 @@ def _amounts(quota: str, lift: float | None, quotas: Mapping[str, int], min_pixe
         rules = SamplingConfig.model_validate(asked)
     except ValidationError as error:
         where, why = error.errors()[0]["loc"], error.errors()[0]["msg"]
-        raise DatasetError(f"{'.'.join(map(str, where))}: {why}") from None
+        raise DatasetError(".".join(map(str, where)), why) from None
     return rules.model_copy(update={"min_pixels": min_pixels})
 
 
@@ -189,7 +189,7 @@ class RandomBatches:
     def needed(self, share: float) -> int:
         """Return the batch size at which a random batch holds all classes with probability `share`."""
         if not 0 < share <= 1:
-            raise DatasetError(f"share: expected a probability above 0 and up to 1, got {share}")
+            raise DatasetError("share", expected="a probability above 0 and up to 1", got=share)
         return self._forecast.needed(share)
 
     def __repr__(self) -> str:
@@ -236,25 +236,26 @@ def _table(tiles: Tiles | ArrayLike, classes: Sequence[str]) -> tuple[NDArray[np
     """Return (tiles, classes) counts and class names."""
     if isinstance(tiles, Tiles):
         if classes:
-            raise DatasetError("classes: the tiles have names of their own; leave them out")
+            raise DatasetError("classes", "the tiles have names of their own", remedy="leave them out")
         return tiles.counts, tiles.classes
     counts = np.asarray(tiles)
     if counts.ndim != 2 or counts.dtype.kind not in "iu":
         raise DatasetError(
-            "tiles: expected those of index_tiles, or whole numbers (tiles, classes), got "
-            f"{counts.dtype} of {counts.shape}"
+            "tiles",
+            expected="those of index_tiles, or whole numbers (tiles, classes)",
+            got=f"{counts.dtype} of {counts.shape}",
         )
     names = tuple(classes) or tuple(f"class {i}" for i in range(counts.shape[1]))
     if len(names) != counts.shape[1]:
         raise DatasetError(
-            f"classes: expected {counts.shape[1]} names, one for each column, got {len(names)}"
+            "classes", expected=f"{counts.shape[1]} names, one for each column", got=len(names)
         )
     return counts, names
 
 
 def _at_least_one(batch: int) -> int:
     if batch < 1:
-        raise DatasetError(f"batch: expected at least 1 tile, got {batch}")
+        raise DatasetError("batch", expected="at least 1 tile", got=batch)
     return batch
 
 

@@ -106,5 +106,7 @@ def result_array(
     if out is None:
         return np.empty(wanted, dtype)
     if out.shape != wanted or out.dtype != dtype:
-        raise RasterError(f"out: expected an array of {wanted} of {dtype}, got {out.shape} of {out.dtype}")
+        raise RasterError(
+            "out", expected=f"an array of {wanted} of {dtype}", got=f"{out.shape} of {out.dtype}"
+        )
     return out

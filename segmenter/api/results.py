@@ -22,7 +22,8 @@ class MapScores:
         iou: IoU of each class by name.
         completeness: share of the labelled pixels that have image data; only these are scored.
         epoch, step: position of the validation; None for scores of maps.
-        all: all scores, with the confusion matrix and the protocol.
+        miou_interval: lowest and highest mIoU of the 95 % interval; None if there are too few units.
+        all: all scores, with the confusion matrix, the protocol and the interval (`all.interval`).
     """
 
     miou: float
@@ -35,6 +36,10 @@ class MapScores:
     all: Scores = field(compare=False)
     epoch: int | None = None
     step: int | None = None
+
+    @property
+    def miou_interval(self) -> tuple[float, float] | None:
+        return None if self.all.interval is None else self.all.interval.bounds
 
     @classmethod
     def read(cls, path: Path) -> MapScores:
@@ -55,8 +60,8 @@ class MapScores:
                 epoch=data.get("epoch"),
                 step=data.get("step"),
             )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ScoreError(f"{path}: expected scores as the training writes them: {error!r}") from None
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ScoreError(path, expected=f"scores as the training writes them: {error!r}") from None
 
     def __repr__(self) -> str:
         when = "" if self.epoch is None else f"epoch {self.epoch}, step {self.step}\n"
@@ -87,7 +92,11 @@ class Maps:
         kept = f", {len(self.kept)} of them finished before" if self.kept else ""
         names = ", ".join(path.name for path in self.paths[:3]) + (", …" if count > 3 else "")
         lines = [f"{count} map{'s' * (count != 1)} in {self.folder}{kept}: {names}"]
-        lines += [f"mIoU {100 * self.scores.miou:.2f} %"] if self.scores else []
+        if self.scores:
+            interval = self.scores.all.interval
+            lines.append(
+                f"mIoU {100 * self.scores.miou:.2f} %" + ("" if interval is None else f", {interval}")
+            )
         return "\n".join(plain(line) for line in (*lines, *self.warnings))
 
 

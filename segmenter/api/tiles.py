@@ -115,7 +115,7 @@ def index_tiles(
         SegmenterError: a label does not match its image, or has a value that is no class's.
     """
     if split not in SPLITS:
-        raise DatasetError(f"split: expected {', '.join(SPLITS)}, got {split}")
+        raise DatasetError("split", expected=", ".join(SPLITS), got=split)
     settings = recipe_with(recipe, size=size, overlap=overlap, min_labelled=min_labelled)
     dataset = _dataset(scenes, classes, split, bands, cache)
     with listening(bars=progress) as messages:
@@ -165,8 +165,9 @@ def class_map(classes: Classes) -> ClassMap:
         return classes
     if not isinstance(classes, Mapping) or not all(isinstance(code, int) for code in classes.values()):
         raise DatasetError(
-            'classes: expected names with their codes in the label files, as {"water": 0, "road": 1}, or a '
-            f"ClassMap, got {classes!r}"
+            "classes",
+            expected='names with their codes in the label files, as {"water": 0, "road": 1}, or a ClassMap',
+            got=f"{classes!r}",
         )
     return ClassMap(
         tuple(LandCoverClass(name, own_colour(i), code) for i, (name, code) in enumerate(classes.items()))
@@ -178,7 +179,7 @@ def _dataset(
 ) -> Dataset:
     dataset = _listed(scenes, classes, split)
     if not dataset.of(split):
-        raise DatasetError(f"scenes: expected some of the split {split}, there are none")
+        raise DatasetError("scenes", expected=f"some of the split {split}, there are none")
     dataset = dataset if bands is None else replace(dataset, bands=tuple(bands))
     return dataset if cache is None else replace(dataset, cache=Path(cache))
 
@@ -186,15 +187,15 @@ def _dataset(
 def _listed(scenes: Scenes, classes: Classes | None, split: Split) -> Dataset:
     if isinstance(scenes, Dataset):
         if classes is not None:
-            raise DatasetError("classes: a dataset has its own; leave them out")
+            raise DatasetError("classes", "a dataset has its own", remedy="leave them out")
         return scenes
     if classes is None:
         raise DatasetError(
-            'classes: expected names with their codes in the label files, as {"water": 0}, got none'
+            "classes", expected='names with their codes in the label files, as {"water": 0}', got="none"
         )
     listed = _told_apart([_scene(each, split) for each in scenes])
     if not listed:
-        raise DatasetError("scenes: expected pairs of an image and its label, got none")
+        raise DatasetError("scenes", expected="pairs of an image and its label", got="none")
     folders = [
         os.path.dirname(os.path.abspath(path)) for each in listed for path in (each.image, each.label) if path
     ]
@@ -213,6 +214,6 @@ def _scene(given: Any, split: Split) -> Scene:
     if isinstance(given, Scene):
         return given
     if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != 2:
-        raise DatasetError(f"scenes: expected pairs of an image file and its label file, got {given!r}")
+        raise DatasetError("scenes", expected="pairs of an image file and its label file", got=f"{given!r}")
     image, label = (Path(path) for path in given)
     return Scene(image.stem, image, label, str(image), split)

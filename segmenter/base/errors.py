@@ -1,15 +1,15 @@
 """Errors that a user can cause: one root class, and one subclass for each kind of mistake.
 
-A message has the expected and the actual value, the place, and the remedy. Any other exception is a defect of
-the program and keeps its traceback.
+Any other exception is a defect of the program and keeps its traceback.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 EXIT_SOME_FAILED = 1
@@ -18,7 +18,10 @@ EXIT_INTERRUPTED = 130
 
 
 class SegmenterError(Exception):
-    """Root of all errors that the user can mend; its text is one clear line.
+    """Root of all errors that the user can mend: one line, `where: expected E, got G; remedy`.
+
+    Its parts are attributes, None if left out: `where` (a file, setting or option), `expected` or `fault`
+    (what is wrong), `got`, `remedy`. A lone argument is the fault.
 
     >>> try:
     ...     run.predict(np.zeros((5, 5), np.uint16))
@@ -28,6 +31,18 @@ class SegmenterError(Exception):
     """
 
     exit_code = EXIT_WRONG_CALL
+
+    def __init__(
+        self, where: Any = ..., fault: Any = ..., *, expected: Any = ..., got: Any = ..., remedy: Any = ...
+    ) -> None:
+        if fault is ... is expected:
+            where, fault = fault, where
+        fields = (None if field is ... else f"{field}" for field in (where, fault, expected, got, remedy))
+        self.where, self.fault, self.expected, self.got, self.remedy = fields
+        wrong = self.fault if self.expected is None else f"expected {self.expected}"
+        text = ": ".join(part for part in (self.where, wrong) if part is not None)
+        text += "" if self.got is None else f", got {self.got}"
+        super().__init__(text if self.remedy is None else f"{text}; {self.remedy}")
 
     def __str__(self) -> str:
         return plain(super().__str__())
@@ -136,6 +151,15 @@ class WorkerError(SegmenterError):
     """Another worker of the training has died, hangs, never connected or differs from this one."""
 
     exit_code = EXIT_SOME_FAILED
+
+
+@contextlib.contextmanager
+def failing(kind: type[SegmenterError], where: Any, fault: str, remedy: Any = ...) -> Iterator[None]:
+    """Convert a system error in the block: `where: fault: No space left on device; remedy`."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(where, f"{fault}: {error.strerror or error}", remedy=remedy) from None
 
 
 def end_at_once_on_ctrl_c() -> None:

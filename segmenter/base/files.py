@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from segmenter.base.errors import OutputError, SegmenterError
+from segmenter.base.errors import OutputError, SegmenterError, failing
 from segmenter.base.locks import FileLock
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -88,11 +88,11 @@ def check_writable(path: Path) -> None:
         SegmenterError: the path is a folder, or its parent is missing or not writable.
     """
     if path.is_dir():
-        raise SegmenterError(f"{path}: expected the name of a file to write, it is a folder")
+        raise SegmenterError(path, expected="the name of a file to write, it is a folder")
     if not path.parent.is_dir():
-        raise SegmenterError(f"{path}: cannot write there, there is no folder {path.parent}; make it first")
+        raise SegmenterError(path, f"cannot write there, there is no folder {path.parent}; make it first")
     if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise SegmenterError(f"{path}: cannot write to the folder {path.parent}; name a file elsewhere")
+        raise SegmenterError(path, f"cannot write to the folder {path.parent}; name a file elsewhere")
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:
@@ -114,7 +114,7 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
         kind = OutputError if error.errno in _FULL else SegmenterError
-        raise kind(f"{path}: cannot write there: {error.strerror}") from None
+        raise kind(path, f"cannot write there: {error.strerror}") from None
     aside = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -126,7 +126,7 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
         aside.replace(path)
         _sync_names(path.parent)
     except OSError as error:
-        raise OutputError(f"{path}: cannot write it: {error.strerror}; is the disk full?") from None
+        raise OutputError(path, f"cannot write it: {error.strerror}", remedy="is the disk full?") from None
     finally:
         aside.unlink(missing_ok=True)
 
@@ -139,11 +139,9 @@ def folder_aside(path: Path) -> Iterator[Path]:
         SegmenterError: the folder cannot be made.
     """
     remove_killed(path)
-    try:
+    with failing(SegmenterError, path.parent, "cannot write there"):
         folder = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
         handle = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise SegmenterError(f"{path.parent}: cannot write there: {error.strerror}") from None
     try:
         _hold(handle)
         yield folder
@@ -189,12 +187,12 @@ def read_regular(path: Path, most: int = 1 << 24) -> bytes:
         with os.fdopen(handle, "rb") as file:
             state = os.fstat(file.fileno())
             if not stat.S_ISREG(state.st_mode):
-                raise SegmenterError(f"{path}: expected a file, got a pipe, a device or a folder")
+                raise SegmenterError(path, expected="a file", got="a pipe, a device or a folder")
             if state.st_size > most:
-                raise SegmenterError(f"{path}: expected at most {most} bytes, got {state.st_size}")
+                raise SegmenterError(path, expected=f"at most {most} bytes", got=state.st_size)
             return file.read(most)
     except OSError as error:
-        raise SegmenterError(f"{path}: cannot read it: {error.strerror}") from None
+        raise SegmenterError(path, f"cannot read it: {error.strerror}") from None
 
 
 def check_stored(archive: zipfile.ZipFile, size: int) -> None:
@@ -290,10 +288,10 @@ def alone_in(folder: Path) -> Iterator[str | None]:
         lock.take()
     except BlockingIOError:
         raise SegmenterError(
-            f"{folder}: another process is writing there; wait until it has ended, or stop it"
+            folder, "another process is writing there", remedy="wait until it has ended, or stop it"
         ) from None
     except OSError as error:
-        raise SegmenterError(f"{folder}: cannot write there: {error.strerror}") from None
+        raise SegmenterError(folder, f"cannot write there: {error.strerror}") from None
     try:
         yield None if lock.missing is None else no_locks(folder, lock.missing)
     finally:

@@ -64,6 +64,7 @@ TOOLS = {
     "runs": Tool("segmenter.runs.__main__", "report, compare, card, stac, pack, unpack: of run directories"),
     "convert-weights": Tool("segmenter.model.pretrained.convert", "weights of PyTorch as .safetensors"),
     "recipes": Tool(f"{_COMMANDS}.recipes", "ready-made recipes: list them, copy one", ""),
+    "completion": Tool(f"{_COMMANDS}.completion", "script for the Tab key: tools, options, files", ""),
 }
 """All tools, in the order of `segmenter --help`."""
 

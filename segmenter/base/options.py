@@ -12,33 +12,56 @@ from __future__ import annotations
 import argparse
 import os
 import types
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
+from functools import partial
 from numbers import Real
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from segmenter.base.errors import DatasetError
+from segmenter.base.errors import DatasetError, SegmenterError
+from segmenter.base.invocation import ToolParser
 
 Kind = TypeVar("Kind")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Option:
-    """One option: a field of a dataclass with its text; see `option`.
+    """One option or argument of a command line: a field of a dataclass with its text; see `option`.
 
     Attributes:
+        help: its text in `--help`.
+        metavar: name of the value; several names declare a tuple of as many numbers.
+        group: title in `--help`.
+        read: converts a text (each text of several) to a value; None: by the field's type.
+        spelt: converts a value given in Python to text.
+        again: True if it may be given several times, for a tuple of texts.
+        several: True if it takes one or more values, for a tuple.
+        positional: True if it is known by its position; several may then be none, if they have a default.
+        alone: its value if it is given without one; None: it needs one.
+        among: allowed values, of a type without `Literal`.
+        one_of: name of the options of which only one may be given.
+        short: shorter form, as `-s`.
+        path: True if a text names a file or folder, as values of type Path do: shells complete it.
+        meant: gives names that may be meant by an unknown option: settings, of `--set`.
         name, kinds, default: the field's name, the members of its type, its default; set by `options_of`.
     """
 
     help: str
-    metavar: str | tuple[str, ...] | None
-    group: str | None
-    read: Callable[[str], Any] | None
-    spelt: Callable[[Any], Any] | None
-    again: bool
-    several: bool
+    metavar: str | tuple[str, ...] | None = None
+    group: str | None = None
+    read: Callable[[str], Any] | None = None
+    spelt: Callable[[Any], Any] | None = None
+    again: bool = False
+    several: bool = False
+    positional: bool = False
+    alone: Any = None
+    among: Collection[Any] = ()
+    one_of: str | None = None
+    short: str | None = None
+    path: bool = False
+    meant: Callable[[], Iterable[str]] | None = None
     name: str = ""
     kinds: tuple[Any, ...] = ()
     default: Any = None
@@ -49,16 +72,11 @@ class Option:
         return f"--{self.name.replace('_', '-')}"
 
     @property
-    def choices(self) -> tuple[str, ...]:
-        """Allowed texts; empty if the option has a reader of its own."""
-        if self.read is not None:
-            return ()
+    def choices(self) -> tuple[Any, ...]:
+        """Allowed values; empty if the option has a reader of its own."""
+        if self.among or self.read is not None:
+            return tuple(self.among)
         return tuple(each for kind in self.kinds if get_origin(kind) is Literal for each in get_args(kind))
-
-    def allows(self, value: Any) -> bool:
-        """Return whether a value is among the choices; True if the option has none."""
-        known = self.choices
-        return not known or value in known or (value is None and types.NoneType in self.kinds)
 
     @property
     def _is_flag(self) -> bool:
@@ -71,24 +89,32 @@ class Option:
     @property
     def _read(self) -> Callable[[str], Any]:
         plain: dict[Any, Callable[[str], Any]] = {int: whole_number, float: float, Path: Path}
-        return self.read or next((plain[kind] for kind in self.kinds if kind in plain), str)
+        members = (*self.kinds, *(each for kind in self.kinds for each in get_args(kind)))
+        return self.read or next((plain[kind] for kind in members if kind in plain), str)
 
-    def add_to(self, parser: argparse.ArgumentParser) -> None:
-        """Add the option to its group of a parser; its value is None if it is not typed."""
-        titled = (group for group in parser._action_groups if group.title == self.group)
-        group = parser if self.group is None else next(titled, None) or parser.add_argument_group(self.group)
+    def add_to(self, group: argparse._ActionsContainer) -> None:
+        """Add the option to a parser or a group of it; its value is None if it is not typed."""
         if self._is_flag:
             flag, action = self.flag, "store_true"
             if self.default:
                 flag, action = f"--no-{flag[2:]}", "store_false"
             group.add_argument(flag, dest=self.name, action=action, default=None, help=self.help)
             return
-        more: dict[str, Any] = (
-            {"action": "append"} if self.again else {"nargs": "+" if self.several else self._count}
-        )
-        more |= {"required": True} if self.default is MISSING else {}
-        more |= {"choices": self.choices} if self.choices else {"type": self._read}
-        group.add_argument(self.flag, metavar=self.metavar, help=self.help, **more)
+        names = [self.name] if self.positional else [self.flag, *([self.short] if self.short else [])]
+        more: dict[str, Any] = {"action": "append"} if self.again else {"nargs": self._nargs}
+        more |= {"required": True} if self.default is MISSING and not self.positional else {}
+        more |= {"const": self.alone} if self.alone is not None else {}
+        more |= {"choices": self.choices} if self.choices else {}
+        added = group.add_argument(*names, metavar=self.metavar, type=self._read, help=self.help, **more)
+        if self.path or self._read is Path or Path in self.kinds:
+            added.complete = "file"  # type: ignore[attr-defined]  # read by shtab
+
+    @property
+    def _nargs(self) -> str | int | None:
+        optional = self.positional and self.default is not MISSING
+        if self.several:
+            return "*" if optional else "+"
+        return "?" if optional or self.alone is not None else self._count
 
     def of_python(self, value: Any) -> Any:
         """Convert a value given in Python to the value that the command line would have read.
@@ -128,7 +154,7 @@ class Option:
         try:
             return self._read(text)
         except argparse.ArgumentTypeError as error:
-            raise DatasetError(f"{self.name}: {error}") from None
+            raise DatasetError(self.name, error) from None
         except ValueError:
             return self._expect(text, False, "a number")
 
@@ -151,65 +177,122 @@ class Option:
 
     def _expect(self, value: Any, right: bool, expected: str) -> Any:
         if not right:
-            raise DatasetError(f"{self.name}: expected {expected}, got {value!r}")
+            raise DatasetError(self.name, expected=expected, got=f"{value!r}")
         return value
 
 
-def option(
-    default: Any,
-    help: str,
-    metavar: str | tuple[str, ...] | None = None,
-    *,
-    group: str | None = None,
-    read: Callable[[str], Any] | None = None,
-    spelt: Callable[[Any], Any] | None = None,
-    again: bool = False,
-    several: bool = False,
-) -> Any:
+def option(default: Any, help: str, metavar: str | tuple[str, ...] | None = None, **how: Any) -> Any:
     """Declare a field that is an option of the same name, with dashes on the command line.
 
     Args:
         default: `...`: required; a flag that is True by default is `--no-NAME` there.
-        metavar: name of the value; several names declare a tuple of as many numbers.
-        group: title in `--help`.
-        read: converts a text (each text of several) to a value; None: by the field's type.
-        spelt: converts a value given in Python to text.
-        again: True if it may be given several times, for a tuple of texts.
-        several: True if it takes one or more values, for a tuple.
+        how: further attributes of `Option`.
     """
     default = MISSING if default is ... else default
-    return field(
-        default=default, metadata={Option: Option(help, metavar, group, read, spelt, again, several)}
-    )
+    return field(default=default, metadata={Option: Option(help=help, metavar=metavar, **how)})
+
+
+def _parts(kind: type) -> dict[str, Option | type]:
+    """Return, by field, the options of a dataclass and the dataclasses of options within it."""
+    hints, found = get_type_hints(kind), dict[str, Option | type]()
+    for each in fields(kind):
+        hint = hints[each.name]
+        kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+        if Option in each.metadata:
+            declared = each.metadata[Option]
+            found[each.name] = replace(declared, name=each.name, kinds=kinds, default=each.default)
+        elif isinstance(kinds[0], type) and is_dataclass(kinds[0]):
+            found[each.name] = kinds[0]
+    return found
 
 
 def options_of(kind: type) -> tuple[Option, ...]:
-    """Return the options of a dataclass, in the order of its fields."""
-    hints, found = get_type_hints(kind), []
-    for each in fields(kind):
-        if Option in each.metadata:
-            hint = hints[each.name]
-            kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-            found.append(replace(each.metadata[Option], name=each.name, kinds=kinds, default=each.default))
-    return tuple(found)
+    """Return the options of a dataclass, and of dataclasses within it, in the order of the fields."""
+    parts = _parts(kind).values()
+    return tuple(o for part in parts for o in ([part] if isinstance(part, Option) else options_of(part)))
 
 
-def add_options(parser: argparse.ArgumentParser, *kinds: type) -> None:
-    """Add the options of dataclasses to a parser."""
-    for kind in kinds:
-        for each in options_of(kind):
-            each.add_to(parser)
+def add_options(parser: ToolParser, *kinds: type, titles: Iterable[str] = ()) -> ToolParser:
+    """Add the options of dataclasses to a parser, and return it.
+
+    Args:
+        titles: groups in the order of `--help`; others follow.
+    """
+    groups: dict[str | None, argparse._ActionsContainer] = {None: parser}
+    groups |= {title: parser.add_argument_group(title) for title in titles}
+    for each in (each for kind in kinds for each in options_of(kind)):
+        title = each.one_of or each.group
+        if title not in groups:
+            groups[title] = (
+                parser.add_mutually_exclusive_group() if each.one_of else parser.add_argument_group(title)
+            )
+        parser.settings = each.meant or parser.settings
+        each.add_to(groups[title])
+    return parser
 
 
-def taken(kind: type[Kind], given: dict[str, Any], **more: Any) -> Kind:
-    """Build a dataclass from its options, removing them from `given`; missing values get the default.
+def taken(kind: type[Kind], given: Mapping[str, Any], **more: Any) -> Kind:
+    """Build a dataclass from parsed options; missing values get the default.
+
+    A dataclass within it has its default if none of its options is given.
 
     Args:
         more: fields that are no options.
     """
-    values = {each.name: given.pop(each.name) for each in options_of(kind)}
-    lists = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
-    return kind(**{name: value for name, value in lists.items() if value is not None}, **more)
+    for name, part in _parts(kind).items():
+        if not isinstance(part, Option):
+            if any(given[each.name] is not None for each in options_of(part)):
+                more[name] = taken(part, given)
+        elif (value := given[name]) is not None:
+            more[name] = tuple(value) if isinstance(value, list) else value
+    return kind(**more)
+
+
+def parsed(parser: ToolParser, kind: type[Kind], arguments: Sequence[str] | None) -> Kind:
+    """Parse a command line whose options a dataclass declares; end the process with code 2 on an error."""
+    return taken(kind, vars(parser.parse_args(arguments)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverwriteOptions:
+    """Option of tools that write a file."""
+
+    overwrite: bool = option(False, "replace FILE")
+
+    def free(self, output: Path) -> Path:
+        """Return the path of a file to write.
+
+        Raises:
+            SegmenterError: the file already exists.
+        """
+        if output.exists() and not self.overwrite:
+            raise SegmenterError(output, "exists already", remedy="name another file, or add --overwrite")
+        return output
+
+
+class Command(NamedTuple):
+    """Command of a tool: purpose, dataclass of options, and what runs with them and returns the exit code."""
+
+    about: str
+    options: type
+    run: Callable[[Any], int]
+
+
+def add_commands(parser: ToolParser, commands: Mapping[str, Command]) -> ToolParser:
+    """Add the commands of a tool to its parser, and return it."""
+    below = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (about, options, _) in commands.items():
+        add_options(below.add_parser(name, help=about, description=about), options)
+    return parser
+
+
+def parsed_command(
+    parser: ToolParser, commands: Mapping[str, Command], arguments: Sequence[str] | None
+) -> Callable[[], int]:
+    """Parse a command line; return what runs its command and returns the exit code."""
+    given = vars(parser.parse_args(arguments))
+    command = commands[given["command"]]
+    return partial(command.run, taken(command.options, given))
 
 
 def given_by_python(options: Mapping[str, Any], *kinds: type) -> dict[str, Any]:
@@ -223,7 +306,7 @@ def given_by_python(options: Mapping[str, Any], *kinds: type) -> dict[str, Any]:
         if name not in known:
             near = get_close_matches(name, known, 1)
             hint = f"; did you mean {near[0]}?" if near else f"; known are {', '.join(sorted(known))}"
-            raise DatasetError(f"{name}: expected an option of predict.py{hint}")
+            raise DatasetError(name, expected=f"an option of predict.py{hint}")
     return {name: each.of_python(options.get(name)) for name, each in known.items()}
 
 
@@ -234,8 +317,10 @@ def check_choices(request: Any) -> None:
         DatasetError: a value is not among its choices.
     """
     for each in options_of(type(request)):
-        if not each.allows(value := getattr(request, each.name)):
-            raise DatasetError(f"{each.flag}: expected {', '.join(each.choices)}, got {value}")
+        value = getattr(request, each.name)
+        allowed = (*each.choices, *([None] if types.NoneType in each.kinds else []))
+        if each.choices and value not in allowed:
+            raise DatasetError(each.flag, expected=", ".join(each.choices), got=value)
 
 
 def positive(kind: type) -> Callable[[str], Any]:

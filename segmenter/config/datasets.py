@@ -355,8 +355,10 @@ Text = Annotated[str, BeforeValidator(_as_text)]
 class VectorLabels(Section):
     """Rule that turns polygons into labels."""
 
-    attribute: str = setting(
-        "class", "", "that holds the class of a polygon: its name, its code, or a value below"
+    attribute: str | None = setting(
+        "class",
+        "",
+        "that holds the class of a polygon: its name, its code, or a value below; null: one class",
     )
     values: dict[Text, Text] = setting(
         {}, "", "value of the attribute: class, or ignore; without a value (null) a polygon is ignored"
@@ -369,7 +371,7 @@ class VectorLabels(Section):
         False, "", "a pixel belongs to each polygon that touches it, not only to that of its centre"
     )
     layer: str | None = setting(None, "", "of the file; default: its only one")
-    crs: str | None = setting(None, "", "of files that do not say theirs, as EPSG:25832")
+    crs: str | None = setting(None, "", "of files without one, as EPSG:25832")
 
     def check(self, classes: list[str]) -> None:
         """Refuse classes that the dataset does not have.
@@ -386,6 +388,12 @@ class VectorLabels(Section):
                     "expected classes of dataset.classes, or ignore, got {name}; there are {known}",
                     {"name": name, "known": ", ".join(classes)},
                 )
+        if self.attribute is None and len(inside := [name for name in classes if name != self.outside]) != 1:
+            raise PydanticCustomError(
+                "dataset.vector.attribute",
+                "null is for one class of dataset.classes beside that of vector.outside, got {inside}",
+                {"inside": ", ".join(inside) or "none"},
+            )
         twice = [name for i, name in enumerate(self.order) if name in self.order[:i]]
         if twice:
             raise PydanticCustomError(

@@ -89,17 +89,17 @@ def read_text(path: Path) -> str:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(handle, "rb") as file:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise ConfigError(f"{path}: cannot read the recipe: expected a file")
+                raise ConfigError(f"{path}: cannot read the recipe", expected="a file")
             content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise ConfigError(
-                f"{path}: cannot read the recipe: expected at most {MAX_BYTES >> 20} MiB, it is larger"
+                f"{path}: cannot read the recipe", expected=f"at most {MAX_BYTES >> 20} MiB, it is larger"
             )
         return content.decode("utf-8-sig")
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         where = shortened(str(path))
-        raise ConfigError(f"{where}: cannot read the recipe: {why}; {recipes_hint()}") from None
+        raise ConfigError(where, f"cannot read the recipe: {why}", remedy=recipes_hint()) from None
 
 
 def parse(text: str, where: str) -> Any:
@@ -112,11 +112,11 @@ def parse(text: str, where: str) -> Any:
         _refuse_bare_colours(text)
         return yaml.load(text, _PlainLoader)
     except (RecursionError, ValueError) as error:  # nested too deep; a number of thousands of digits
-        raise ConfigError(f"{where}: not valid YAML: {shortened(str(error))}") from None
+        raise ConfigError(where, f"not valid YAML: {shortened(str(error))}") from None
     except yaml.YAMLError as error:
         why = shortened(" ".join(str(error).replace(' in "<unicode string>"', "").split()), 500)
         hint = "; what begins with & or * needs quotes" if "an alias" in why or "an anchor" in why else ""
-        raise ConfigError(f"{where}: not valid YAML: {why}{hint}") from None
+        raise ConfigError(where, f"not valid YAML: {why}{hint}") from None
 
 
 def _refuse_bare_colours(text: str) -> None:

@@ -39,7 +39,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """
     data = parse(read_text(path), str(path))
     if not isinstance(data, dict):
-        raise ConfigError(f"{path}: expected a mapping of sections, got {type(data).__name__}")
+        raise ConfigError(path, expected="a mapping of sections", got=type(data).__name__)
     data.setdefault("name", _name_of(path))
     return _overridden(data, overrides, str(path))
 
@@ -68,7 +68,8 @@ def recipe_from(data: dict[str, Any], where: str) -> Recipe:
     except ValidationError as error:
         mistakes = [_explain(e, where) for e in error.errors()]
         more = f"; and {len(mistakes) - _SHOWN} more" if len(mistakes) > _SHOWN else ""
-        raise ConfigError("; ".join(mistakes[:_SHOWN]) + more) from None
+        several = ConfigError("; ".join(map(str, mistakes[:_SHOWN])) + more)
+        raise (several if len(mistakes) > 1 else mistakes[0]) from None
 
 
 def dump_recipe(recipe: Recipe) -> str:
@@ -97,7 +98,7 @@ def describe_recipe(recipe: Recipe) -> str:
 def _override(data: dict[str, Any], override: str) -> None:
     dotted, equals, value = override.partition("=")
     if not equals or not dotted:
-        raise ConfigError(f"--set {override}: expected section.key=value, as in training.global_batch=32")
+        raise ConfigError(f"--set {override}", expected="section.key=value, as in training.global_batch=32")
     *sections, key = dotted.split(".")
     node = data
     for section in sections:
@@ -105,42 +106,44 @@ def _override(data: dict[str, Any], override: str) -> None:
             node[section] = {}
         node = node[section]
         if not isinstance(node, dict):
-            raise ConfigError(f"--set {override}: {section} is a single setting, it has no {key}")
+            raise ConfigError(f"--set {override}", f"{section} is a single setting, it has no {key}")
     try:
         node[key] = parse(value, f"--set {override}")
     except ConfigError as error:
         raise ConfigError(f"{error}; a text with signs is quoted twice: --set '{dotted}=\"…\"'") from None
 
 
-def _explain(error: ErrorDetails, where: str) -> str:
+def _explain(error: ErrorDetails, where: str) -> ConfigError:
     # The tag of a union (`dataset.folder.root`) is no part of what the user wrote.
     full = [shortened(str(part)) for part in error["loc"]]
     tags = (*_KINDS, *_ONE_OF, *(_WORDS if "metres_per_pixel" in full else ()))
     location = [p for p in full if p not in tags and not p.startswith(("function-", "tuple[", "literal["))]
     # An impossible combination names its own path; its location is only the section that checks it.
     dotted = error["type"] if "." in error["type"] else ".".join(location) or "recipe"
-    section = _section(full[:-1])
+    place, section = f"{where}: {dotted}", _section(full[:-1])
     if error["type"] == "extra_forbidden":
         keys = list(getattr(section, "model_fields", ()))
         near = get_close_matches(location[-1], keys, 1)
         known = (
             f"did you mean {near[0]}?" if near else f"known here: {', '.join(keys) or 'see --print-config'}"
         )
-        return f"{where}: {dotted}: unknown key; {known}"
+        return ConfigError(place, "unknown key", remedy=known)
     if error["type"] == "missing":
-        return f"{where}: {dotted}: expected a value, got none"
+        return ConfigError(place, expected="a value", got="none")
     if error["type"].startswith("union_tag"):
         kind = error.get("ctx", {}).get("tag", "none")
         kinds = ", ".join(MODEL_KINDS if dotted == "model" else DATASET_KINDS)
-        return f"{where}: {dotted}.kind: expected {kinds}, got {shortened(str(kind))}"
+        return ConfigError(f"{place}.kind", expected=kinds, got=shortened(str(kind)))
     message = error["msg"].replace("Input should be", "expected").partition(", unable to")[0]
     message = re.sub("valid dictionary or instance of .*", "mapping of settings", message)
     message = message.replace("valid tuple", "list")
     unit = unit_of(section, location[-1]) if location else ""
-    of_unit = f" ({unit})" if unit else ""
+    message = f"{message[:1].lower()}{message[1:]}" + (f" ({unit})" if unit else "")
     # A whole section as the culprit would bury the message.
-    given = "" if "got" in message or _is_long(error["input"]) else f", got {shortened(repr(error['input']))}"
-    return f"{where}: {dotted}: {message[:1].lower()}{message[1:]}{of_unit}{given}"
+    given = "" if "got" in message or _is_long(error["input"]) else shortened(repr(error["input"]))
+    wrong, _, got = message.partition(", got ")
+    name = "expected" if wrong.startswith("expected ") else "fault"
+    return ConfigError(place, **{name: wrong.removeprefix("expected ")}, got=got or given or ...)
 
 
 def _is_long(value: Any) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from segmenter.base.errors import end_at_once_on_ctrl_c
@@ -14,20 +15,29 @@ from segmenter.base.errors import end_at_once_on_ctrl_c
 if __name__ == "__main__":
     end_at_once_on_ctrl_c()  # before the imports that take time
 
-from segmenter.base.errors import DeviceError, run_tool
+from segmenter.base.errors import ConfigError, DeviceError, run_tool
 from segmenter.base.invocation import ToolParser, invocation
+from segmenter.base.options import add_options, option, parsed
 from segmenter.base.terminal import say
+from segmenter.config.recipe_options import SettingOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options(SettingOptions):
+    recipe: Path | None = option(None, "whose devices and precision; default: all GPUs", positional=True)
+    logical_devices: int | None = option(None, "split the CPU into N", "N", among=range(1, 65))
+
+    def __post_init__(self) -> None:
+        if self.set and self.recipe is None:
+            raise ConfigError("--set changes a recipe's setting: it needs RECIPE")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the report; return the exit code."""
-    parser = _parser()
-    args = parser.parse_args(arguments)
-    if args.set and args.recipe is None:
-        parser.error("--set changes a recipe's setting: it needs RECIPE")
+    given = parsed(_parser(), _Options, arguments)
     from segmenter.config.reading import load_recipe
 
-    recipe = None if args.recipe is None else load_recipe(args.recipe, args.set)
+    recipe = None if given.recipe is None else load_recipe(given.recipe, given.set)
 
     from segmenter.config.devices import DistributionConfig
     from segmenter.devices import report
@@ -35,12 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from segmenter.devices.strategy import describe
     from segmenter.extras.strategies import make_devices
 
-    machine, seen = machine_gpus(), report.look(args.logical_devices)
+    machine, seen = machine_gpus(), report.look(given.logical_devices)
     distribution = DistributionConfig() if recipe is None else recipe.distribution
     precision = "float32" if recipe is None else recipe.training.precision
     devices, refused = None, None
     try:
-        devices = make_devices(distribution, args.logical_devices)
+        devices = make_devices(distribution, given.logical_devices)
     except DeviceError as error:  # told after what the machine has, which may be the reason
         refused = error
     lines = report.describe_machine(machine, seen, () if devices is None else devices.used)
@@ -65,19 +75,7 @@ def _end(why: str, fault: bool, refused: DeviceError | None) -> int:
 
 
 def _parser() -> ToolParser:
-    parser = ToolParser(prog=invocation("devices"), description=__doc__)
-    parser.add_argument("recipe", nargs="?", type=Path, help="whose devices and precision; default: all GPUs")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="as in distribution.strategy=one_device",
-    )
-    parser.add_argument(
-        "--logical-devices", type=int, choices=range(1, 65), metavar="N", help="split the CPU into N"
-    )
-    return parser
+    return add_options(ToolParser(prog=invocation("devices"), description=__doc__), _Options)
 
 
 if __name__ == "__main__":

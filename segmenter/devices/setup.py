@@ -69,7 +69,7 @@ def load_tensorflow(
         wanted["distribution.log_placement"] = ("TF_CPP_MIN_LOG_LEVEL", "0")
     for setting, (variable, value) in wanted.items():
         if "tensorflow" in sys.modules and os.environ.get(variable) != value:
-            raise DeviceError(f"{setting}: expected before TensorFlow is imported; it was too late")
+            raise DeviceError(setting, expected="before TensorFlow is imported", remedy="it was too late")
         os.environ[variable] = value
     if remote:
         os.environ["GRPC_FAIL_FAST"] = "use_caller"
@@ -190,8 +190,10 @@ def _see(config: DistributionConfig, logical_devices: int | None) -> list[Any]:
     if missing := [number for number in wanted if number >= len(gpus)]:
         found = f"0 to {len(gpus) - 1}" if gpus else "none"
         raise DeviceError(
-            f"distribution.visible_devices: expected numbers of GPUs, found {found}, got {missing[0]}; "
-            "leave it out, or see nvidia-smi and CUDA_VISIBLE_DEVICES"
+            "distribution.visible_devices",
+            expected=f"numbers of GPUs, found {found}",
+            got=missing[0],
+            remedy="leave it out, or see nvidia-smi and CUDA_VISIBLE_DEVICES",
         )
     visible = [gpus[number] for number in sorted(wanted)]  # the order in which TensorFlow numbers them anew
     _before_start("distribution.visible_devices", tf.config.set_visible_devices, visible, "GPU")
@@ -247,7 +249,7 @@ def memory_limits(
             return [None] * len(models)
     if models and len(asked) != len(models):
         raise DeviceError(
-            f"distribution.memory_limit: expected {len(models)}, one for each visible GPU, got {len(asked)}"
+            "distribution.memory_limit", expected=f"{len(models)}, one for each visible GPU", got=len(asked)
         )
     return [_mebibytes(limit, model, totals.get(model)) for limit, model in zip(asked, models, strict=False)]
 
@@ -263,7 +265,7 @@ def _mebibytes(limit: MemoryLimit, model: str, total: int | None) -> int:
         return total * percent // (100 * _MIB)
     if total is not None and int(limit) * _MIB > total:
         raise DeviceError(
-            f"distribution.memory_limit: expected at most the {total // _MIB} MiB of {model}, got {limit}"
+            "distribution.memory_limit", expected=f"at most the {total // _MIB} MiB of {model}", got=limit
         )
     return int(limit)
 
@@ -282,7 +284,7 @@ def _before_start(setting: str, call: Callable[..., None], *args: Any) -> None:
             f"{setting}: expected to be set before TensorFlow starts its devices; it was too late ({error})"
         ) from None
     except ValueError as error:  # an earlier setting of the same process that excludes this one
-        raise DeviceError(f"{setting}: TensorFlow refuses it: {error}") from None
+        raise DeviceError(setting, f"TensorFlow refuses it: {error}") from None
 
 
 def _logical_names(kind: str) -> list[str]:

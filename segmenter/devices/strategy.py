@@ -124,7 +124,7 @@ class Devices:
             return dealt(global_batch, self.shares)
         if global_batch % self.replicas:
             raise ConfigError(
-                f"training.global_batch: expected a multiple of {self.replicas} (devices), got {global_batch}"
+                "training.global_batch", expected=f"a multiple of {self.replicas} (devices)", got=global_batch
             )
         return (global_batch // self.replicas,) * self.replicas
 
@@ -190,9 +190,10 @@ def dealt(tiles: int, shares: Sequence[int], unit: int = 1) -> tuple[int, ...]:
     if without := [r for r, share in enumerate(shares) if share and not counts[r]]:
         each = "a tile" if unit == 1 else f"{unit} tiles, one for each micro-batch,"
         raise ConfigError(
-            f"distribution.shares: expected {each} of a step for every device that has a share, got none for "
-            f"device {without[0]} of {tiles} tiles by {list(shares)}; raise training.global_batch, or give "
-            "it 0"
+            "distribution.shares",
+            expected=f"{each} of a step for every device that has a share",
+            got=f"none for device {without[0]} of {tiles} tiles by {list(shares)}",
+            remedy="raise training.global_batch, or give it 0",
         )
     return tuple(count * unit for count in counts)
 
@@ -247,7 +248,7 @@ def _over_workers(config: DistributionConfig, logical_devices: int | None, clust
         )
     if config.shares is not None:
         raise DeviceError(
-            "distribution.shares: several workers get equal parts of a step; leave it out, or train on one"
+            "distribution.shares", "several workers get equal parts of a step; leave it out, or train on one"
         )
     made: list[tuple[Any, Workers]] = []
     resolved = cluster.resolved(os.environ)
@@ -255,8 +256,9 @@ def _over_workers(config: DistributionConfig, logical_devices: int | None, clust
     def start(gpus: int) -> None:
         if config.cross_device not in (("auto", "nccl") if gpus else ("auto",)):
             raise DeviceError(
-                f"distribution.cross_device: expected auto with several workers of {gpus} GPUs, got "
-                f"{config.cross_device}"
+                "distribution.cross_device",
+                expected=f"auto with several workers of {gpus} GPUs",
+                got=config.cross_device,
             )
         made.append(started(resolved, config, gpus=gpus > 0))
 
@@ -272,8 +274,9 @@ def _chosen(config: DistributionConfig, available: list[Device]) -> list[Device]
     if missing := [number for number in config.devices if number >= len(available)]:
         names = ", ".join(device.name for device in available)
         raise DeviceError(
-            f"distribution.devices: expected numbers from 0 to {len(available) - 1} ({names}), "
-            f"got {missing[0]}"
+            "distribution.devices",
+            expected=f"numbers from 0 to {len(available) - 1} ({names})",
+            got=missing[0],
         )
     return [available[number] for number in config.devices]
 
@@ -355,8 +358,10 @@ def _cross_device(kind: str, names: list[str]) -> Any:
     if kind == "hierarchical_copy" and len(names) % 2:
         # TensorFlow 2.21 halves the devices and leaves the odd one's summand out, without a word.
         raise DeviceError(
-            f"distribution.cross_device: hierarchical_copy: expected an even number of devices, "
-            f"got {len(names)}; use auto, nccl or reduction_to_one"
+            "distribution.cross_device: hierarchical_copy",
+            expected="an even number of devices",
+            got=len(names),
+            remedy="use auto, nccl or reduction_to_one",
         )
     ops = {
         "auto": lambda: None,

@@ -46,7 +46,7 @@ def draw_augmented(recipe: Recipe, dataset: Dataset, path: Path, *, tiles: int =
         DatasetError: there are no training scenes.
     """
     if not dataset.of("train"):
-        raise DatasetError(f"{dataset.root}: expected scenes to train on, the split leaves none")
+        raise DatasetError(dataset.root, expected="scenes to train on, the split leaves none")
     check_augmentation(recipe.augmentation, dataset, recipe.tiles.size)
     index, statistics = build_index(dataset, "train", recipe.tiles), band_statistics(dataset)
     mean_C = statistics.mean_C.tolist()

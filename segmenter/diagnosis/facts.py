@@ -75,7 +75,7 @@ def diagnose(
         RasterError: an image's header cannot be read.
     """
     if not len(index):
-        raise DatasetError(f"{dataset.root}: expected tiles to tell the coverage of, the split has none")
+        raise DatasetError(dataset.root, expected="tiles to tell the coverage of, the split has none")
     names = dataset.classes.names
     ran = None if run is None else run_coverage(run, names)  # refused before any work is done
     pixels = recipe.sampling.min_pixels

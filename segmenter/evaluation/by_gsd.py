@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from segmenter.base.terminal import aligned
+from segmenter.evaluation.bootstrap import INTERVAL, LEAST, forget_blocks, miou_interval
 from segmenter.evaluation.scores import FIGURES, ConfusionMatrix, Protocol, Scores, percent
 from segmenter.grid.gsd import OCTAVES, scene_strata
 from segmenter.grid.labels import ClassMap
@@ -18,12 +21,12 @@ class GsdConfusions:
     """Confusion matrices of scenes, grouped by metres a pixel.
 
     Attributes:
-        each: the scenes' own.
+        each: metres a pixel and matrix of each scene, by name.
     """
 
     def __init__(self, classes: ClassMap) -> None:
         self._classes = classes
-        self.each: list[ConfusionMatrix] = []
+        self.each: dict[str, tuple[float | None, ConfusionMatrix]] = {}
         self._found: dict[float | None, tuple[ConfusionMatrix, list[str]]] = {}
 
     def add(self, scene: str, metres: float | None, confusion: ConfusionMatrix) -> None:
@@ -33,7 +36,13 @@ class GsdConfusions:
         total, scenes = self._found.setdefault(key, (ConfusionMatrix(self._classes), []))
         total.merge(confusion)
         scenes.append(scene)
-        self.each.append(confusion)
+        self.each[scene] = metres, confusion
+        forget_blocks([each for _, each in islice(reversed(self.each.values()), LEAST)])
+
+    @property
+    def scenes(self) -> list[ConfusionMatrix]:
+        """The scenes' own matrices."""
+        return [each for _, each in self.each.values()]
 
     def scores(
         self, protocol: Callable[[Sequence[str]], Protocol], boundaries: Sequence[float] = ()
@@ -51,10 +60,12 @@ class GsdConfusions:
         for number, (confusion, scenes) in zip(strata.number_S, self._found.values(), strict=True):
             totals[number][0].merge(confusion)
             totals[number][1].extend(scenes)
-        return {
-            title: confusion.scores(protocol(sorted(scenes)))
-            for title, (confusion, scenes) in zip(strata.titles, totals, strict=True)
-        }
+        forget_blocks(self.scenes)
+        found = {}
+        for title, (confusion, scenes) in zip(strata.titles, totals, strict=True):
+            rule, each = protocol(sorted(scenes)), [self.each[scene][1] for scene in scenes]
+            found[title] = replace(confusion.scores(rule), interval=miou_interval(each, rule))
+        return found
 
 
 def gsd_facts(scores: Mapping[str, Scores]) -> dict[str, Any]:
@@ -66,10 +77,8 @@ def gsd_facts(scores: Mapping[str, Scores]) -> dict[str, Any]:
 
 def _facts(scores: Scores) -> dict[str, Any]:
     data = scores.to_dict()
-    return {
-        "scenes": len(scores.protocol.scenes),
-        **{key: data[key] for key in (*FIGURES, "iou", "pixels", "without_data", "confusion", "missed")},
-    }
+    keys = (*FIGURES, *INTERVAL, "iou", "pixels", "without_data", "confusion", "missed")
+    return {"scenes": len(scores.protocol.scenes), **{key: data[key] for key in keys if key in data}}
 
 
 def gsd_table(scores: Mapping[str, Scores]) -> str:
@@ -80,7 +89,9 @@ def gsd_table(scores: Mapping[str, Scores]) -> str:
             *(percent(getattr(each, key)) for key in FIGURES),
             str(len(each.protocol.scenes)),
             f"{each.pixels:,}",
+            "–" if each.interval is None else each.interval.span,
         )
         for title, each in scores.items()
     ]
-    return "\n".join(aligned(("metres a pixel", *FIGURES.values(), "scenes", "pixels"), rows, gap="   "))
+    head = ("metres a pixel", *FIGURES.values(), "scenes", "pixels", "mIoU, 95 %")
+    return "\n".join(aligned(head, rows, gap="   "))

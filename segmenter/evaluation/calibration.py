@@ -148,18 +148,18 @@ def fit(
 def fit_held_out(
     log_NK: NDArray[Any],
     label_N: NDArray[np.integer],
-    scene_N: NDArray[np.integer],
+    place_N: NDArray[np.integer],
     prior_K: NDArray[np.float64] | None = None,
 ) -> Fitted:
-    """Fit on all pixels; measure each half of the scenes with what is fitted on the other half.
+    """Fit on all pixels; measure each half of the places with what is fitted on the other half.
 
-    The halves are the first and the last scenes: neighbours by name are often neighbours on the ground. The
+    The halves are the first and the last places: neighbours by name are often neighbours on the ground. The
     bias is used if it lowers the likelihood's loss in both halves without lowering the mIoU of either.
 
     Args:
-        scene_N: number of each pixel's scene; two different ones at least.
+        place_N: number of each pixel's scene, or of its strip of a scene; two different ones at least.
     """
-    numbers, rank_N = np.unique(scene_N, return_inverse=True)
+    numbers, rank_N = np.unique(place_N, return_inverse=True)
     half_N = (2 * rank_N >= len(numbers)).astype(np.int64)
     both, losses, ious = [], [], []
     for with_bias in (False, True):

@@ -53,8 +53,10 @@ class Protocol:
         wanted = PROTOCOLS[name]
         if labels != wanted.labels:
             raise ScoreError(
-                f"protocol {name}: expected {wanted.labels} labels, got {labels} ones; score with "
-                f"{wanted.labels} labels, or without a protocol's name"
+                f"protocol {name}",
+                expected=f"{wanted.labels} labels",
+                got=f"{labels} ones",
+                remedy=f"score with {wanted.labels} labels, or without a protocol's name",
             )
         return cls(wanted.classes, labels, split, tta, tuple(scenes), name)
 

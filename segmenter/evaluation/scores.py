@@ -38,8 +38,11 @@ from segmenter.base.errors import ConfigError, ScoreError
 from segmenter.base.files import write_whole
 from segmenter.base.sealed import other_format
 from segmenter.base.terminal import aligned
+from segmenter.evaluation.blocks import Blocks
+from segmenter.evaluation.bootstrap import Interval
 from segmenter.evaluation.protocol import PROTOCOLS as PROTOCOLS
 from segmenter.evaluation.protocol import Protocol as Protocol
+from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap
 
 FORMAT = 1
@@ -56,11 +59,19 @@ _CHUNK = 1 << 20
 
 
 class ConfusionMatrix:
-    """Pixels by true class (rows) and predicted class (columns)."""
+    """Pixels by true class (rows) and predicted class (columns).
 
-    def __init__(self, classes: ClassMap, counts: NDArray[np.int64] | None = None) -> None:
-        """Start from `counts`, (K, K + 1): `matrix` and `without_data` of another matrix; None: zeros."""
+    Attributes:
+        counts: (K, K + 1), `matrix` and `without_data`.
+        blocks: counts by block of a scene; None: not counted, or forgotten.
+    """
+
+    def __init__(
+        self, classes: ClassMap, counts: NDArray[np.int64] | None = None, part: Window | None = None
+    ) -> None:
+        """Start from the `counts` of another matrix (None: zeros), with blocks of a scene's `part`."""
         self.classes = classes
+        self.blocks = None if part is None else Blocks(part, len(classes))
         self.counts = np.zeros((len(classes), len(classes) + 1), np.int64)
         self.counts += 0 if counts is None else counts
 
@@ -79,12 +90,15 @@ class ConfusionMatrix:
         """Labelled pixels with data counted so far."""
         return int(self.matrix.sum())
 
-    def add(self, truth: NDArray[np.uint8], predicted: NDArray[np.uint8]) -> None:
+    def add(
+        self, truth: NDArray[np.uint8], predicted: NDArray[np.uint8], window: Window | None = None
+    ) -> None:
         """Count two arrays of class ids of one shape.
 
         Args:
             truth: ids; `IGNORE` pixels are left out.
             predicted: ids; `IGNORE` exactly where the image has no data, as in maps.
+            window: of the scene's raster that they are of; needed for its blocks.
 
         Raises:
             ValueError: ids are no class, or the arrays' shapes differ.
@@ -94,6 +108,16 @@ class ConfusionMatrix:
                 f"expected two uint8 arrays of one shape, got {truth.shape} of {truth.dtype} "
                 f"and {predicted.shape} of {predicted.dtype}"
             )
+        if self.blocks is None or window is None:
+            self.counts += self._counted(truth, predicted)
+            return
+        for place, piece in self.blocks.pieces(window):
+            counts = self._counted(truth[piece], predicted[piece])
+            self.counts += counts
+            self.blocks.counts[place] += counts
+
+    def _counted(self, truth: NDArray[np.uint8], predicted: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Return the (K, K + 1) counts of two arrays."""
         rows, columns = truth.reshape(-1), predicted.reshape(-1)
         pairs = np.zeros(1 << 16, np.int64)
         for start in range(0, rows.size, _CHUNK):
@@ -101,7 +125,7 @@ class ConfusionMatrix:
             # All 256 values on both axes: an id that is no class shows up instead of being folded away.
             key = rows[part].astype(np.uint16) << 8 | columns[part]
             pairs += np.bincount(key, minlength=1 << 16)
-        self.counts += self._checked(pairs.reshape(256, 256))
+        return self._checked(pairs.reshape(256, 256))
 
     def _checked(self, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return (K, K + 1) counts from (256, 256), refusing ids that are neither a class nor `IGNORE`."""
@@ -151,6 +175,7 @@ class Scores:
             protocol counts these as missed.
         without_data: number of labelled pixels left out for lack of data.
         more: further facts by name (`evaluation.shapes`), written with the scores.
+        interval: of mIoU; None if it was not computed.
         iou, f1, precision, recall: (K,) per class, NaN where undefined.
         miou, mf1, oa, fwiou, kappa: over all classes, NaN where undefined (nothing labelled).
         completeness: share of the labelled pixels with data; NaN if unknown.
@@ -161,6 +186,7 @@ class Scores:
     missed: NDArray[np.int64]
     without_data: int = 0
     more: Mapping[str, Any] = field(default_factory=dict)
+    interval: Interval | None = None
     iou: NDArray[np.float64] = field(init=False)
     f1: NDArray[np.float64] = field(init=False)
     precision: NDArray[np.float64] = field(init=False)
@@ -228,6 +254,7 @@ class Scores:
             "protocol": self.protocol.to_dict(),
             "confusion": self.matrix.tolist(),
             "missed": self.missed.tolist(),
+            **({} if self.interval is None else self.interval.to_dict()),
             **self.more,
         }
 
@@ -239,12 +266,12 @@ class Scores:
             ScoreError: the data has another format.
         """
         if (version := data.get("format", FORMAT)) != FORMAT:
-            raise ScoreError(f"scores: {other_format(FORMAT, version)}")
+            raise ScoreError("scores", other_format(FORMAT, version))
         matrix, missed = (np.array(data[key], np.int64) for key in ("confusion", "missed"))
         more = {key: data[key] for key in _SHAPES if key in data}
-        return cls(
-            Protocol.from_dict(data["protocol"]), matrix, missed, int(data.get("without_data", 0)), more
-        )
+        protocol = Protocol.from_dict(data["protocol"])
+        interval = Interval.from_dict(data, len(protocol.scenes))
+        return cls(protocol, matrix, missed, int(data.get("without_data", 0)), more, interval)
 
     def write(
         self, path: Path, more: Mapping[str, Any] | None = None, *, facts: Mapping[str, Any] | None = None
@@ -275,6 +302,8 @@ class Scores:
             lines.append(
                 f"          {self.without_data:,} more are labelled, but without image data: not counted"
             )
+        if self.interval is not None:
+            lines.append(f"          mIoU {self.interval}")
         return "\n".join(lines)
 
 
@@ -315,9 +344,9 @@ def check_name(name: str, classes: Sequence[str], where: str) -> None:
     key, colon, of = name.partition(":")
     if not (name in MEANS or (colon and key in OF_CLASS)):
         choices = ", ".join([*MEANS, *(f"{key}:CLASS" for key in OF_CLASS)])
-        raise ConfigError(f"{where}: expected a score of a validation ({choices}), got {name}")
+        raise ConfigError(where, expected=f"a score of a validation ({choices})", got=name)
     if colon and of not in classes:
-        raise ConfigError(f"{where}: expected a class of the dataset ({', '.join(classes)}), got {of!r}")
+        raise ConfigError(where, expected=f"a class of the dataset ({', '.join(classes)})", got=f"{of!r}")
 
 
 def score_of(scores: Scores, name: str) -> float:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segmenter.base.addresses import masked
-from segmenter.base.errors import DatasetError, OutputError, RasterError, SegmenterError, plain
+from segmenter.base.errors import DatasetError, OutputError, RasterError, SegmenterError, failing, plain
 from segmenter.base.files import caches, gibibytes
 from segmenter.base.sealed import digest
 from segmenter.base.terminal import say
@@ -165,10 +165,10 @@ class Uploads(Finisher):
                     self._client.download_fileobj(self.place.bucket, key, file, ExtraArgs=payer())
                 uploaded = self._look(path.name)
                 if uploaded is None or file_facts(aside)["sha256"] != uploaded.sha256:
-                    raise RasterError(f"{self._where(path.name)}: is not what it was when it was uploaded")
+                    raise RasterError(self._where(path.name), "is not what it was when it was uploaded")
                 aside.replace(path)
             except OSError as error:
-                raise OutputError(f"{path}: cannot write it: {error.strerror}") from None
+                raise OutputError(path, f"cannot write it: {error.strerror}") from None
             finally:
                 aside.unlink(missing_ok=True)
 
@@ -241,10 +241,8 @@ class Uploads(Finisher):
         )
 
     def _send(self, path: Path, entry: Entry | None) -> None:
-        try:
+        with failing(OutputError, path, "cannot read it"):
             facts = (entry.outputs if entry is not None else {}).get(path.name) or file_facts(path)
-        except OSError as error:
-            raise OutputError(f"{path}: cannot read it: {error.strerror}") from None
         marks = {"sha256": facts["sha256"], **({"made-of": made_of(entry)} if entry is not None else {})}
         before = self._look(path.name)
         if self._is_equal(before, facts, marks):
@@ -292,7 +290,7 @@ class Uploads(Finisher):
         try:
             for number, body in enumerate(parts, 1):
                 if self._stopped.is_set():
-                    raise OutputError(f"{what['Key']}: interrupted")  # nobody hears of it
+                    raise OutputError(what["Key"], "interrupted")  # nobody hears of it
                 answer = self._client.upload_part(**what, UploadId=upload, PartNumber=number, Body=body)
                 done.append({"PartNumber": number, **{k: answer[k] for k in _PART if k in answer}})
             self._client.complete_multipart_upload(
@@ -314,20 +312,17 @@ def _parts(path: Path, facts: Facts) -> Iterator[bytes]:
         OutputError: the file does not match, or cannot be read.
     """
     size, total = max(PART_BYTES, -(-int(facts["bytes"]) // _MOST_PARTS)), hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            part = file.read(size)
-            while True:
-                total.update(part)
-                after = file.read(size)
-                if not after and total.hexdigest() != facts["sha256"]:
-                    raise OutputError(f"{path}: has changed since it was finished; it is not uploaded")
-                yield part
-                if not after:
-                    return
-                part = after
-    except OSError as error:
-        raise OutputError(f"{path}: cannot read it: {error.strerror}") from None
+    with failing(OutputError, path, "cannot read it"), path.open("rb") as file:
+        part = file.read(size)
+        while True:
+            total.update(part)
+            after = file.read(size)
+            if not after and total.hexdigest() != facts["sha256"]:
+                raise OutputError(path, "has changed since it was finished", remedy="it is not uploaded")
+            yield part
+            if not after:
+                return
+            part = after
 
 
 def _most_bytes(style: MapStyle, job: MapJob) -> int:

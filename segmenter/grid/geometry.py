@@ -26,6 +26,10 @@ class Size:
         """Return the smallest size, not below this one, whose sides are multiples of `multiple`."""
         return Size(-(-self.height // multiple) * multiple, -(-self.width // multiple) * multiple)
 
+    def at_most(self, side: int) -> Size:
+        """Return the size with no side longer than `side`."""
+        return Size(min(self.height, side), min(self.width, side))
+
     def __str__(self) -> str:
         return f"{self.width}×{self.height}"
 
@@ -47,6 +51,12 @@ class Window:
     def of(cls, size: Size) -> Window:
         """Return the window that covers a whole raster of `size`."""
         return cls(0, 0, size.height, size.width)
+
+    @classmethod
+    def middle(cls, size: Size, side: int) -> Window:
+        """Return the window in the middle of a raster, no side longer than `side`."""
+        part = size.at_most(side)
+        return cls((size.height - part.height) // 2, (size.width - part.width) // 2, part.height, part.width)
 
     @classmethod
     def around(cls, windows: Iterable[Window]) -> Window:

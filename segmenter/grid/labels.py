@@ -73,12 +73,14 @@ class ClassMap:
             raise LabelError(f"a class map has 1 to {MAX_CLASSES} classes, got {len(self.classes)}")
         if bad := [(name, sign) for name in self.names if (sign := unsafe(name)) is not None]:
             raise LabelError(
-                f"class map: expected names without control characters, got {bad[0][1]} in {bad[0][0]!a}; "
-                "name the class otherwise in dataset.classes"
+                "class map",
+                expected="names without control characters",
+                got=f"{bad[0][1]} in {bad[0][0]!a}",
+                remedy="name the class otherwise in dataset.classes",
             )
         colours = [*(c.colour for c in self.classes), *(v for v in self.ignored if not isinstance(v, int))]
         if wrong := [colour for colour in colours if not all(0 <= value <= 255 for value in colour)]:
-            raise LabelError(f"class map: colours have three values in 0 … 255, got {wrong[0]}")
+            raise LabelError("class map", "colours have three values in 0 … 255", got=wrong[0])
         if wrong_kind := [v for v in self.ignored if isinstance(v, int) != (self.encoding == "codes")]:
             raise LabelError(
                 f"class map: label files hold {self.encoding}, so what is ignored is given as "
@@ -144,11 +146,11 @@ class ClassMap:
         if self.encoding == "colours":
             if bands < 3 or raw.dtype != np.uint8:
                 raise LabelError(
-                    f"{where}: expected a label image of three 8-bit colour bands, got {bands} of {raw.dtype}"
+                    where, expected="a label image of three 8-bit colour bands", got=f"{bands} of {raw.dtype}"
                 )
             return packed(raw)
         if bands != 1 or raw.dtype.kind not in "uibf":
-            raise LabelError(f"{where}: expected one band of whole numbers, got {bands} of {raw.dtype}")
+            raise LabelError(where, expected="one band of whole numbers", got=f"{bands} of {raw.dtype}")
         codes = raw.reshape(raw.shape[:2])
         if codes.dtype in (np.uint8, np.uint16):
             return codes

@@ -44,7 +44,7 @@ class Blend:
 
     def __post_init__(self) -> None:
         if not 0 <= self.overlap <= 95:
-            raise ConfigError(f"--overlap: expected 0 … 95 percent of a window, got {self.overlap:g}")
+            raise ConfigError("--overlap", expected="0 … 95 percent of a window", got=f"{self.overlap:g}")
 
     def step(self, side: int, stride: int) -> int:
         """Return the pixels from one window to the next, a multiple of the stride."""

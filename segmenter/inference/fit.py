@@ -109,7 +109,7 @@ def check_fit(
             refused, line = unlike(sample, member.scenes or member.normalisation)
             (doubts if refused else told).extend([line] if line else [])
     if doubts and not insist:
-        raise RasterError(f"{info.path}: {doubts[0]}; {_INSIST}")
+        raise RasterError(info.path, doubts[0], remedy=_INSIST)
     return tuple(dict.fromkeys((*doubts, *told)))
 
 

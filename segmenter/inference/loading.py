@@ -129,9 +129,10 @@ def _check_geometry(run: Run, found: NetworkGeometry) -> None:
     """Refuse window settings too small for the model, or off its grid: seams would appear."""
     if not run.network.suits(found):
         raise CheckpointError(
-            f"{run.path / RUN_FILE}: expected stride {found.stride} and radius {found.radius}, which the "
-            f"model has, got {run.network.stride} and {run.network.radius}; use the run.json that "
-            "train.py wrote"
+            run.path / RUN_FILE,
+            expected=f"stride {found.stride} and radius {found.radius}, which the model has",
+            got=f"{run.network.stride} and {run.network.radius}",
+            remedy="use the run.json that train.py wrote",
         )
 
 

@@ -205,7 +205,7 @@ def plan_tiling(sizes: Iterable[Size], needs: Needs, choice: Choice) -> tuple[Ti
     network, counts = needs.network, Counter(sizes)
     if network.radius is None:
         if choice.mode == "exact":
-            raise ConfigError(f"--mode exact: expected a model of limited reach; {network.unlimited}")
+            raise ConfigError("--mode exact", expected="a model of limited reach", remedy=network.unlimited)
         return _smooth(counts, needs, choice, f"smooth mode: {network.unlimited}")
     if choice.mode == "smooth":
         return _smooth(counts, needs, choice)
@@ -298,9 +298,11 @@ def _refuse_to_exceed(
         return
     needed = _needed(side, 1, counts, needs, blended=blended)[1]
     raise ConfigError(
-        f"--memory: expected at least {math.ceil(needed / 1e8) / 10:.1f}GB for windows of {side} pixels, the "
-        f"smallest that are of use, got {choice.memory / 1e9:.1f}GB; give more, or choose "
-        "--window-size and --batch"
+        "--memory",
+        expected=f"at least {math.ceil(needed / 1e8) / 10:.1f}GB for windows of {side} pixels, the smallest "
+        "that are of use",
+        got=f"{choice.memory / 1e9:.1f}GB",
+        remedy="give more, or choose --window-size and --batch",
     )
 
 

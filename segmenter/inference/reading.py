@@ -51,8 +51,9 @@ class Tiling:
         least = 0 if self.blend else 2 * round_up(self.halo, self.stride)
         if min(self.window.height, self.window.width) <= least:
             raise ConfigError(
-                f"prediction window: expected more than {least} pixels, twice the halo that the model needs, "
-                f"got {self.window}"
+                "prediction window",
+                expected=f"more than {least} pixels, twice the halo that the model needs",
+                got=self.window,
             )
 
     @property

@@ -100,7 +100,7 @@ def parse_tta(text: str) -> Tta:
         if word not in SYMMETRIES:
             scales += _SCALES if word == "scales" else [_scale(word, text)]
     if len(symmetries) > 1 or len(set(scales)) < len(scales):
-        raise ConfigError(f"--tta: expected {EXPECTED}, each once, got {text}")
+        raise ConfigError("--tta", expected=f"{EXPECTED}, each once", got=text)
     return Tta(symmetries[0] if symmetries else "none", tuple(sorted(scales)) or (_ONE,))
 
 
@@ -116,11 +116,13 @@ def _scale(word: str, text: str) -> Fraction:
             raise ValueError(word)
         scale = Fraction(word)
     except (ValueError, ZeroDivisionError):
-        raise ConfigError(f"--tta: expected {EXPECTED}, got {text}") from None
+        raise ConfigError("--tta", expected=EXPECTED, got=text) from None
     if not _SMALLEST <= scale <= _LARGEST or scale.denominator > _DENOMINATOR:
         raise ConfigError(
-            f"--tta: expected scales from {_SMALLEST} to {_LARGEST} that are fractions of small numbers, "
-            f"at most sixteenths, as 0.5, 0.75 and 1.25, got {word}"
+            "--tta",
+            expected=f"scales from {_SMALLEST} to {_LARGEST} that are fractions of small numbers, at most "
+            "sixteenths, as 0.5, 0.75 and 1.25",
+            got=word,
         )
     return scale
 

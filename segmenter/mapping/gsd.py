@@ -44,7 +44,7 @@ def lay_grids(call: Call, jobs: list[MapJob], failures: list[SegmenterError]) ->
             job.grid = _grid(job, sides, metres, as_trained=call.request.gsd == "auto")
         except SegmenterError as error:
             if job.mosaic is not None:
-                raise DatasetError(f"--mosaic: expected one scale for all inputs; {error}") from None
+                raise DatasetError("--mosaic", expected=f"one scale for all inputs; {error}") from None
             failures.append(error)
             jobs.remove(job)
             continue

@@ -46,9 +46,9 @@ class Bounds:
     def window(self, info: RasterInfo) -> Window:
         """Return the pixels that the box touches; of zero extent if it lies outside the raster."""
         if info.transform is None:
-            raise RasterError(f"{info.path}: has no geotransform, a bounding box cannot be found in it")
+            raise RasterError(info.path, "has no geotransform, a bounding box cannot be found in it")
         if info.transform.is_degenerate:
-            raise RasterError(f"{info.path}: its pixels have no area, a bounding box cannot be found in it")
+            raise RasterError(info.path, "its pixels have no area, a bounding box cannot be found in it")
         corners = ((x, y) for x in (self.left, self.right) for y in (self.bottom, self.top))
         points = np.array([~info.transform @ corner for corner in corners])
         if not np.isfinite(points).all():
@@ -94,7 +94,7 @@ class RasterRequest:
         if len(raster.bands) != self.band_count:
             info = raster.info
             raster.close()
-            raise RasterError(f"{path}: {self._band_mismatch(info, len(raster.bands))}")
+            raise RasterError(path, self._band_mismatch(info, len(raster.bands)))
         return raster
 
     def window(self, info: RasterInfo) -> Window:
@@ -103,7 +103,7 @@ class RasterRequest:
             return self.part.window(info)
         whole = Window.of(info.size)
         if self.part is not None and not whole.contains(self.part):
-            raise RasterError(f"{info.path}: {self.part} reach beyond the raster of {info.size} pixels")
+            raise RasterError(info.path, f"{self.part} reach beyond the raster of {info.size} pixels")
         return self.part or whole
 
     def _band_mismatch(self, info: RasterInfo, got: int) -> str:

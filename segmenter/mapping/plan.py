@@ -77,7 +77,7 @@ def _plan(call: Call, images: Images, image: Path, request: RasterRequest, fit: 
     job.unchecked = tuple(path for each in call.finishers for path in each.beside(call, name, info))
     if max(len(os.fsencode(path.name)) for path in (*job.files, *job.unchecked)) > _LONGEST_NAME - _ROOM:
         raise RasterError(
-            f"{image}: its name is too long for those of its outputs, of {_LONGEST_NAME} bytes; rename it"
+            image, f"its name is too long for those of its outputs, of {_LONGEST_NAME} bytes; rename it"
         )
     return job
 
@@ -89,7 +89,7 @@ def join(inputs: Inputs, jobs: Sequence[MapJob], failures: Sequence[SegmenterErr
         DatasetError: an input failed, which would leave a hole.
     """
     if failures:
-        raise DatasetError(f"--mosaic: expected inputs that can all be read; {failures[0]}")
+        raise DatasetError("--mosaic", expected=f"inputs that can all be read; {failures[0]}")
     mosaic = Mosaic(inputs.files, jobs[0].request.open)
     for job in jobs:
         job.mosaic = mosaic
@@ -103,7 +103,7 @@ def check_outputs(call: Call, jobs: Sequence[MapJob], images: Images) -> None:
     """
     folder, inputs, layout = call.request.output, images.inputs, images.layout
     if any(real(given) == real(folder) for given in inputs.folders):
-        raise DatasetError(f"--output {folder}: expected another folder than that of the inputs")
+        raise DatasetError(f"--output {folder}", expected="another folder than that of the inputs")
     originals = {real(path) for path in inputs.files}
     originals |= {real(job.label) for job in jobs if job.label is not None}
     # Some file systems do not distinguish capital letters from small ones.
@@ -119,13 +119,13 @@ def check_outputs(call: Call, jobs: Sequence[MapJob], images: Images) -> None:
             other = taken.setdefault(path.name.casefold(), job.info.path)
             if other != job.info.path:
                 raise DatasetError(
-                    f"{path}: would be written for {job.info.path} and for {other}; map them into two folders"
+                    path, f"would be written for {job.info.path} and for {other}; map them into two folders"
                 )
 
 
 def _replaces_none(path: Path, originals: Container[Path], folder: Path, dataset: Layout | None) -> None:
     if real(path) in originals:
-        raise DatasetError(f"--output {folder}: {path} would replace an input; choose another folder")
+        raise DatasetError(f"--output {folder}", f"{path} would replace an input; choose another folder")
     if dataset is not None and dataset.holds(path):
         raise DatasetError(
             f"--output {folder}: {path.name} would be taken for a file of the dataset in {dataset.root}; "

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from segmenter.base.errors import SegmenterError, plain
 from segmenter.base.terminal import aligned, no_bar
-from segmenter.evaluation.bootstrap import interval_line, miou_interval
+from segmenter.evaluation.bootstrap import INTERVAL, LEAST, forget_blocks, miou_interval
 from segmenter.evaluation.by_gsd import GsdConfusions, gsd_facts, gsd_table
 from segmenter.evaluation.scores import FIGURES, MODEL, ConfusionMatrix, Protocol, Scores, percent
 from segmenter.evaluation.shapes import Shapes, count_shapes, shape_table
@@ -46,10 +46,11 @@ class Tallies:
         if other.shapes is not None:
             self.shapes = other.shapes if self.shapes is None else self.shapes + other.shapes
 
-    def scores(self, protocol: Protocol) -> Scores:
-        """Return the scores under a protocol, those of shapes as further facts."""
+    def scores(self, protocol: Protocol, scenes: Sequence[ConfusionMatrix]) -> Scores:
+        """Return the scores of these scenes under a protocol, those of shapes as further facts."""
         more = {} if self.shapes is None else self.shapes.facts(protocol)
-        return replace(self.confusion.scores(protocol), more=more)
+        interval = miou_interval(scenes, protocol)
+        return replace(self.confusion.scores(protocol), more=more, interval=interval)
 
 
 class Scorer:
@@ -57,7 +58,7 @@ class Scorer:
 
     def __init__(self, job: MapJob, classes: ClassMap) -> None:
         self._label = job.truth(classes)
-        self.tallies = Tallies(ConfusionMatrix(classes))
+        self.tallies = Tallies(ConfusionMatrix(classes, part=job.part))
         self.error: SegmenterError | None = None
 
     def add(self, window: Window, ids: NDArray[np.uint8]) -> None:
@@ -65,7 +66,7 @@ class Scorer:
         if self._label is None or self.error is not None:
             return
         try:
-            self.tallies.confusion.add(self._label.read(window), ids)
+            self.tallies.confusion.add(self._label.read(window), ids, window)
         except SegmenterError as error:
             self.error = error
 
@@ -114,6 +115,7 @@ class Outcome:
             self.unscored.append((job, scorer.error))
         elif job.label is not None:
             self.each.append((job, scorer.tallies))
+            forget_blocks([tallies.confusion for _, tallies in self.each[-LEAST:]])
 
 
 def score_kept(outcome: Outcome, style: MapStyle) -> None:
@@ -189,9 +191,8 @@ class Scoring:
 def write_scores(outcome: Outcome, scoring: Scoring) -> str:
     """Write `scores.json` and `confusion.png` of all labelled maps; return the tables as text.
 
-    Besides the total, `scores.json` has the interval of mIoU if there are enough scenes, the scores and map
-    name of each scene under `per_scene`, and those of each scale stratum under `per_scale` if the scenes'
-    scales differ.
+    Besides the total, `scores.json` has the scores and map name of each scene under `per_scene`, and those of
+    each scale stratum under `per_scale` if the scenes' scales differ.
     """
     from segmenter.evaluation.drawing import save_figure
     from segmenter.evaluation.figures import confusion_panel  # brings matplotlib
@@ -203,23 +204,23 @@ def write_scores(outcome: Outcome, scoring: Scoring) -> str:
     total = Tallies(ConfusionMatrix(scoring.call.run.classes))
     for _, tallies in scenes.values():
         total.merge(tallies)
-    outcome.scores = scores = total.scores(protocol)
-    alone = {name: tallies.scores(scoring.of([name])) for name, (_, tallies) in scenes.items()}
+    confusions = [tallies.confusion for _, tallies in scenes.values()]
+    forget_blocks(confusions)
+    outcome.scores = scores = total.scores(protocol, confusions)
+    alone = {name: each.scores(scoring.of([name]), [each.confusion]) for name, (_, each) in scenes.items()}
     per_scene = {name: _facts(scenes[name][0], own) for name, own in alone.items()}
     by_scale = _by_scale(scenes, scoring)
     score_file, figure = (scoring.call.request.output / name for name in SCORE_FILES)
     outcome.further += [score_file, figure]
-    interval = miou_interval(list(alone.values()))
-    more: dict[str, Any] = {} if interval is None else {"miou_interval": list(interval)}
-    more[MODEL] = scoring.call.run.checksum()
-    scores.write(score_file, {**more, "per_scene": per_scene, **gsd_facts(by_scale)})
+    more = {MODEL: scoring.call.run.checksum(), "per_scene": per_scene, **gsd_facts(by_scale)}
+    scores.write(score_file, more)
     save_figure(confusion_panel(scores, f"{scoring.call.run.recipe.name}: {protocol}"), figure)
     tables = [scene_table(alone)] if len(alone) > 1 else []
     return "\n\n".join(
         [
             *tables,
             *([gsd_table(by_scale)] if by_scale else []),
-            scores.table() + interval_line(interval, len(alone)),
+            scores.table(),
             *([shape_table(scores.more)] if scores.more else []),
         ]
     )
@@ -241,7 +242,8 @@ def _scene(job: MapJob) -> str:
 
 def _facts(job: MapJob, scores: Scores) -> dict[str, Any]:
     facts = scores.to_dict()
-    return {"map": job.output.name, **{key: facts[key] for key in (*FIGURES, "iou", "pixels", *scores.more)}}
+    keys = (*FIGURES, *INTERVAL, "iou", "pixels", *scores.more)
+    return {"map": job.output.name, **{key: facts[key] for key in keys if key in facts}}
 
 
 def scene_table(scores: Mapping[str, Scores]) -> str:
@@ -255,6 +257,7 @@ def scene_table(scores: Mapping[str, Scores]) -> str:
     rows = []
     for name in names:
         cells = (percent(getattr(scores[name], key)) for key in FIGURES)
-        rows.append((plain(name), *cells, f"{scores[name].pixels:,}"))
-    lines = aligned(("scene", *FIGURES.values(), "pixels"), rows, gap="   ")
+        interval = scores[name].interval
+        rows.append((plain(name), *cells, f"{scores[name].pixels:,}", interval.span if interval else "–"))
+    lines = aligned(("scene", *FIGURES.values(), "pixels", "mIoU, 95 %"), rows, gap="   ")
     return "\n".join([*lines, *([more] if more else [])])

@@ -64,12 +64,15 @@ def check_weights(arrays: Mapping[str, NDArray[Any]], shapes: Mapping[str, Shape
         if value is None or value.shape != shape or value.dtype.kind != "f":
             got = "none" if value is None else f"{value.shape} of {value.dtype}"
             raise CheckpointError(
-                f"{file}: expected weight {name} of shape {shape} and floats, as recipe.yaml and run.json "
-                f"beside it say, got {got}; are they of another run?"
+                file,
+                expected=f"weight {name} of shape {shape} and floats, as recipe.yaml and run.json beside it "
+                "say",
+                got=got,
+                remedy="are they of another run?",
             )
         if not np.isfinite(value).all():
             raise CheckpointError(
-                f"{file}: expected finite weights, {name} has others; use another checkpoint"
+                file, expected=f"finite weights, {name} has others", remedy="use another checkpoint"
             )
 
 
@@ -221,6 +224,14 @@ _IN_PLACE = {
 _WORKSPACE = 1.7
 """Factor of a process on a CPU over the tensors' sum: convolutions need room, freed memory is not at once
 given back. Measured: 1.64 (depth 4, width 16)."""
+
+BYTES_PER_PARAMETER = 16
+"""In training: weight, gradient and the optimiser's two moments, in float32."""
+
+
+def parts_that_fit(tiles: int, fits: int) -> int:
+    """Return the least number of equal parts of a step of which none has more than `fits` tiles."""
+    return next((n for n in range(1, tiles + 1) if tiles % n == 0 and tiles // n <= fits), tiles)
 
 
 def training_bytes_per_image(model: Any, height: int, width: int, *, mixed: bool = False) -> int:

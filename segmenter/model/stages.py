@@ -101,7 +101,7 @@ def pace_of(stage_of: Mapping[str, str], training: TrainingConfig) -> Pace:
     for name in training.rates:
         if name not in names:
             listed = ", ".join(dict.fromkeys(names))
-            raise ConfigError(f"training.rates: expected stages of this model ({listed}), got {name}")
+            raise ConfigError("training.rates", expected=f"stages of this model ({listed})", got=name)
     rates = {
         path: training.rates.get(stage, training.rates.get(parts[path], 1.0))
         for stage, members in stages.items()
@@ -112,11 +112,14 @@ def pace_of(stage_of: Mapping[str, str], training: TrainingConfig) -> Pace:
     late = {p for p, part in parts.items() if training.freeze_encoder and part == "encoder" and rates[p] > 0}
     if training.freeze_encoder and not late:
         raise ConfigError(
-            "training.freeze_encoder: expected 0 where training.rates freezes the whole encoder for good, "
-            f"got {training.freeze_encoder}"
+            "training.freeze_encoder",
+            expected="0 where training.rates freezes the whole encoder for good",
+            got=training.freeze_encoder,
         )
     if not any(rate > 0 for path, rate in rates.items() if path not in late):
-        raise ConfigError("training.rates: expected a rate above 0 for a stage that is not frozen, got none")
+        raise ConfigError(
+            "training.rates", expected="a rate above 0 for a stage that is not frozen", got="none"
+        )
     return Pace(
         training.freeze_encoder,
         frozenset(late),
@@ -134,7 +137,7 @@ def _frozen_norms(parts: Mapping[str, str], which: str) -> frozenset[str]:
     }
     if which != "none" and not paths:
         raise ConfigError(
-            f"training.freeze_norms: expected none for a model without BatchNorm there, got {which}"
+            "training.freeze_norms", expected="none for a model without BatchNorm there", got=which
         )
     return frozenset(paths)
 

@@ -203,8 +203,7 @@ def _plain(pixels: float) -> float:
 
 def _unlike(grid: RasterInfo, info: RasterInfo, got: str) -> DatasetError:
     return DatasetError(
-        f"{info.path}: expected the place and extent of {grid.path}, since they are bands of one scene, "
-        f"got {got}"
+        info.path, expected=f"the place and extent of {grid.path}, since they are bands of one scene", got=got
     )
 
 
@@ -224,8 +223,10 @@ def _shared_nodata(rasters: Sequence[Raster], dtype: str) -> float | None:
         return math.nan
     lacking = [raster.info.path.name for raster in rasters if raster.may_have_nodata]
     raise RasterError(
-        f"{rasters[0].info.path}: expected files of a scene that all declare one nodata value, or none, got "
-        f"some in {', '.join(lacking)}; give all of them one (gdal_edit.py -a_nodata)"
+        rasters[0].info.path,
+        expected="files of a scene that all declare one nodata value, or none",
+        got=f"some in {', '.join(lacking)}",
+        remedy="give all of them one (gdal_edit.py -a_nodata)",
     )
 
 

@@ -107,7 +107,7 @@ def read_header(path: Path, opened: Opened) -> RasterInfo:
     dataset = opened.dataset
     transform = None if dataset.transform.is_identity else dataset.transform
     if transform and not all(map(math.isfinite, transform)):
-        raise RasterError(f"{path}: expected a geotransform of finite numbers, got {tuple(transform[:6])}")
+        raise RasterError(path, expected="a geotransform of finite numbers", got=tuple(transform[:6]))
     size = Size(dataset.height, dataset.width)
     if transform and not _is_somewhere(transform, size):
         raise RasterError(
@@ -182,7 +182,7 @@ def _rpcs(path: Path, dataset: Any) -> RPC | None:
         rpcs: RPC | None = dataset.rpcs
     except (ValueError, KeyError, TypeError, AttributeError) as error:  # of text that GDAL gives as it is
         raise RasterError(
-            f"{path}: expected whole RPCs, got others: {error!r}; mend or remove them"
+            path, expected="whole RPCs", got=f"others: {error!r}", remedy="mend or remove them"
         ) from None
     return rpcs
 

@@ -51,12 +51,18 @@ class LabelRaster(Closing):
 
         Raises:
             RasterError: the file cannot be opened, declares more than it can contain, has blocks too large to
-                be read in pieces, or has neither one nor three bands (not counting alpha).
+                be read in pieces, or has neither one band nor three of 8 bits (not counting alpha).
             LabelError: the nodata value is also a class's value.
         """
         with checked_dataset(path, drivers) as (opened, info):
-            if info.count == 2 and info.alpha != (2,):
-                raise RasterError(f"{path}: expected a label of one band, or of three for colours, got two")
+            if (info.count == 2 and info.alpha != (2,)) or (info.count > 2 and info.dtype != "uint8"):
+                got = "two" if info.count == 2 else f"{info.count} of {info.dtype}"
+                raise RasterError(
+                    path,
+                    expected="a label of one band, or of three for colours",
+                    got=got,
+                    remedy="write the band that holds the classes alone (gdal_translate -b N)",
+                )
             self._hold(opened.dataset, info, classes, expand_palette)
 
     @classmethod
@@ -71,6 +77,7 @@ class LabelRaster(Closing):
     ) -> None:
         self._dataset, self.info, self._classes = dataset, info, classes
         self._bands = (1, 2, 3) if info.count >= 3 else (1,)
+        self._grey = classes is not None and classes.encoding == "codes" and len(self._bands) == 3
         if classes is not None:
             expand_palette = classes.encoding == "colours"
         self._expand = expand_palette and len(self._bands) == 1
@@ -122,7 +129,7 @@ class LabelRaster(Closing):
         size, path = self.info.size, self.info.path
         window = Window.of(size) if window is None else window
         if not Window.of(size).contains(window):
-            raise RasterError(f"{path}: expected a label of at least {window}, got one of {size} pixels")
+            raise RasterError(path, expected=f"a label of at least {window}", got=f"one of {size} pixels")
         wanted = shape or window.size
 
         def read() -> tuple[Any, NDArray[np.bool_] | None]:
@@ -135,7 +142,12 @@ class LabelRaster(Closing):
         return self._coloured(np.moveaxis(data_CHW, 0, 2)), void
 
     def _coloured(self, data_HWC: NDArray[Any]) -> NDArray[Any]:
-        """Return (H, W) codes, or (H, W, 3) colours, of (H, W, 1 or 3) stored values."""
+        """Return (H, W) codes, or (H, W, 3) colours, of (H, W, 1 or 3) stored values.
+
+        Three equal bands are codes where the class map has codes.
+        """
+        if self._grey and (data_HWC == data_HWC[..., :1]).all():
+            return np.ascontiguousarray(data_HWC[..., 0])
         if len(self._bands) == 3:
             return np.ascontiguousarray(data_HWC)
         if self._palette is not None:

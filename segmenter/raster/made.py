@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import DatasetError
+from segmenter.base.errors import DatasetError, failing
 from segmenter.base.files import make_folder, write_whole
 from segmenter.base.sealed import digest
 from segmenter.grid.geometry import Size, Window
@@ -72,7 +72,7 @@ class MadeRasters:
             path.unlink(missing_ok=True)
             changed = next(s for s, one, other in zip(sources, before, after, strict=True) if one != other)
             raise DatasetError(
-                f"{changed}: changed while it was read; wait until it is saved, and call again"
+                changed, "changed while it was read", remedy="wait until it is saved, and call again"
             )
         if not is_made:
             write_whole(none, b"")
@@ -107,13 +107,10 @@ class MadeRasters:
         with self._lock:
             if self._began:
                 return
-            try:
+            with failing(
+                DatasetError, self.folder, "cannot write there", "name another folder in dataset.cache"
+            ):
                 make_folder(self.folder)
-            except OSError as error:
-                raise DatasetError(
-                    f"{self.folder}: cannot write there: {error.strerror}; name another folder in "
-                    "dataset.cache"
-                ) from None
             remove_leftovers(self.folder)
             self._began = True
 

@@ -188,7 +188,7 @@ def _place(first: RasterInfo, info: RasterInfo) -> Window:
     """
 
     def refuse(why: str) -> DatasetError:
-        return DatasetError(f"--mosaic: expected files of one CRS, grid and type, {why}")
+        return DatasetError("--mosaic", expected=f"files of one CRS, grid and type, {why}")
 
     for one in (first, info):
         if one.transform is None:

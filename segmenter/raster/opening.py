@@ -117,9 +117,9 @@ def _drivers(path: Path, allowed: Sequence[str]) -> Sequence[str]:
     if not isinstance(path, RemotePath):
         if not path.is_file():
             what = "got a folder, pipe or device" if path.exists() else "there is none"
-            raise RasterError(f"{path}: expected a raster file, {what}")
+            raise RasterError(path, expected=f"a raster file, {what}")
         if str(path.absolute()).startswith("/vsi"):
-            raise RasterError(f"{path}: expected a local file, GDAL's own paths are not opened")
+            raise RasterError(path, expected="a local file, GDAL's own paths are not opened")
     start, driver = _signed(path)
     if driver is None and not allowed:
         raise RasterError(
@@ -167,7 +167,7 @@ def _judged(path: Path, said: Sequence[tuple[bool, str]]) -> tuple[str, ...]:
         plain = _NAMES.sub("", text.replace(str(as_gdal_takes(path)), "").replace(path.name, ""))
         plain = " ".join(plain.split())
         if error or (_LOST.search(text) and _PADDED not in text):
-            raise RasterError(f"{path}: cannot read its header: {plain.rstrip('.')}; the file is damaged")
+            raise RasterError(path, f"cannot read its header: {plain.rstrip('.')}; the file is damaged")
         if _TOLD.search(text):
             texts[f"GDAL remarks: {plain}"] = None
     return tuple(texts)
@@ -205,7 +205,7 @@ def _check_mask(path: Path, dataset: Any) -> None:
     with rasterio.open(beside.absolute(), driver="GTiff", sharing=False) as mask:
         if mask.shape != dataset.shape:
             sizes = ["×".join(map(str, shape[::-1])) for shape in (dataset.shape, mask.shape)]
-            raise RasterError(f"{path}: expected a mask of {sizes[0]} pixels, {beside.name} has {sizes[1]}")
+            raise RasterError(path, expected=f"a mask of {sizes[0]} pixels, {beside.name} has {sizes[1]}")
 
 
 def check_drivers(names: Sequence[str], asked: str = "--drivers") -> None:
@@ -213,7 +213,7 @@ def check_drivers(names: Sequence[str], asked: str = "--drivers") -> None:
     set_up_gdal()
     with rasterio.Env() as env:
         if unknown := sorted(set(names) - env.drivers().keys()):
-            raise RasterError(f"{asked}: GDAL has no driver {unknown[0]}; `gdalinfo --formats` lists them")
+            raise RasterError(asked, f"GDAL has no driver {unknown[0]}; `gdalinfo --formats` lists them")
 
 
 # ------------------------------------------------------------------------------------------------------ pages
@@ -244,9 +244,11 @@ def full_page(path: Path, dataset: Any, stamp: Stamp) -> str | None:
     if len(full) > 1 or (full[0] != 1 and stamp.beside):
         height, width = largest
         raise RasterError(
-            f"{path}: expected one page, got {len(sizes)}, {len(full)} of them of {height}×{width} pixels; "
-            f"write the one that is meant: gdal_translate GTIFF_DIR:{full[0]}:{name} PAGE.tif - or, where "
-            "each is a band, such a file of each, and then one of all: gdal_merge.py -separate"
+            path,
+            expected="one page",
+            got=f"{len(sizes)}, {len(full)} of them of {height}×{width} pixels",
+            remedy=f"write the one that is meant: gdal_translate GTIFF_DIR:{full[0]}:{name} PAGE.tif - or, "
+            "where each is a band, such a file of each, and then one of all: gdal_merge.py -separate",
         )
     return None if full[0] == 1 else f"GTIFF_DIR:{full[0]}:{name}"
 

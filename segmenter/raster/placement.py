@@ -230,8 +230,8 @@ def _check_placed(image: RasterInfo, label: RasterInfo) -> None:
     if (image.crs is None) != (label.crs is None):
         bare, other = (image, label) if image.crs is None else (label, image)
         raise RasterError(
-            f"{bare.path}: has no CRS, and {other.path} has {crs_title(other.crs)}; name its own "
-            "(gdal_edit.py -a_srs)"
+            bare.path,
+            f"has no CRS, and {other.path} has {crs_title(other.crs)}; name its own (gdal_edit.py -a_srs)",
         )
 
 
@@ -258,7 +258,7 @@ def _per_pixel(image: RasterInfo, label: RasterInfo) -> tuple[float, float]:
     points = _on_label(image, label, np.array([(col, row), (col + 1, row), (col, row + 1)]))
     if not np.isfinite(points).all():
         raise RasterError(
-            f"{image.path}: its centre has no coordinates in the CRS of {label.path}; is its CRS right?"
+            image.path, f"its centre has no coordinates in the CRS of {label.path}; is its CRS right?"
         )
     (a, b), (c, d) = points[1:] - points[0]
     return abs(a * d - b * c), max(math.hypot(a, b), math.hypot(c, d))

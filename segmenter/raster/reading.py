@@ -255,14 +255,16 @@ def _bands(info: RasterInfo, bands: tuple[int, ...] | None) -> tuple[int, ...]:
         raise RasterError(f"{info.path}: expected a band of data, every band is tagged as alpha; name it")
     if len(bands) > MAX_BANDS:
         raise BandsError(
-            f"{info.path}: expected at most {MAX_BANDS} bands to read at once, got {len(bands)}; "
-            + ask_for_bands(len(bands))
+            info.path,
+            expected=f"at most {MAX_BANDS} bands to read at once",
+            got=len(bands),
+            remedy=ask_for_bands(len(bands)),
         )
     missing = [b for b in bands if not 1 <= b <= info.count]
     if missing:
         raise RasterError(
-            f"{info.path}: expected band {missing[0]} (of {', '.join(map(str, bands))}), "
-            f"the raster has {info.count}"
+            info.path,
+            expected=f"band {missing[0]} (of {', '.join(map(str, bands))}), the raster has {info.count}",
         )
     return tuple(bands)
 
@@ -272,17 +274,19 @@ def _check_scaling(info: RasterInfo, bands: tuple[int, ...]) -> None:
         scale, offset = info.scaling[band - 1]
         if not math.isfinite(scale) or not math.isfinite(offset) or scale == 0:
             raise RasterError(
-                f"{info.path}: expected a finite scale (not 0) and offset of band {band}, got {scale} and "
-                f"{offset}: no pixel would have data; set them with gdal_edit.py -scale 1 -offset 0"
+                info.path,
+                expected=f"a finite scale (not 0) and offset of band {band}",
+                got=f"{scale} and {offset}: no pixel would have data",
+                remedy="set them with gdal_edit.py -scale 1 -offset 0",
             )
 
 
 def check_types(info: RasterInfo, dataset: Any) -> None:
     """Refuse pixels that are not real numbers of one type."""
     if info.dtype.startswith("complex"):  # GDAL has types of them that NumPy has not
-        raise RasterError(f"{info.path}: expected real numbers, got {info.dtype}")
+        raise RasterError(info.path, expected="real numbers", got=info.dtype)
     if len(types := set(dataset.dtypes)) > 1:
-        raise RasterError(f"{info.path}: expected bands of one type, got {', '.join(sorted(types))}")
+        raise RasterError(info.path, expected="bands of one type", got=", ".join(sorted(types)))
 
 
 def check_size(info: RasterInfo, dataset: Any, max_pixels: int | None = None) -> None:

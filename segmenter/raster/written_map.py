@@ -49,8 +49,10 @@ class WrittenMap(Closing):
                 self._confidence = open_raster(beside, (1,))
                 if self._confidence.info.size != self.info.size:
                     raise RasterError(
-                        f"{beside}: expected {self.info.size} pixels as {path.name} has, got "
-                        f"{self._confidence.info.size}; is it of another call?"
+                        beside,
+                        expected=f"{self.info.size} pixels as {path.name} has",
+                        got=self._confidence.info.size,
+                        remedy="is it of another call?",
                     )
         except BaseException:
             self.close()
@@ -73,7 +75,7 @@ class WrittenMap(Closing):
         unknown = valid & (ids == UNKNOWN)
         if unknown.any():
             count, got = len(self.classes), raw[..., 0][unknown][0]
-            raise RasterError(f"{self.info.path}: expected values of its {count} classes, got {got}")
+            raise RasterError(self.info.path, expected=f"values of its {count} classes", got=got)
         ids = np.where(valid, ids, np.uint8(IGNORE))
         if self._confidence is None:
             return ids, None
@@ -99,18 +101,21 @@ def _classes(path: Path) -> tuple[tuple[MapClass, ...], NDArray[np.uint8]]:
     coded = tags.get(VALUES) == CODES
     if classes and shares:  # confidence and probabilities name the classes, too
         raise RasterError(
-            f"{path}: expected a class map as predict.py writes it, got a raster whose values are scaled, as "
-            "confidence and probabilities are; name the map beside it"
+            path,
+            expected="a class map as predict.py writes it",
+            got="a raster whose values are scaled, as confidence and probabilities are",
+            remedy="name the map beside it",
         )
     if not classes or kinds not in ((1, "uint8"), *([(1, "uint16")] * coded)):
         raise RasterError(
-            f"{path}: expected a class map as predict.py writes it (one band of class ids or codes, the "
-            f"classes' names in its metadata as CLASS_0 …), got {kinds[0]} bands of {kinds[1]}, "
-            f"{len(classes)} class names"
+            path,
+            expected="a class map as predict.py writes it (one band of class ids or codes, the classes' "
+            "names in its metadata as CLASS_0 …)",
+            got=f"{kinds[0]} bands of {kinds[1]}, {len(classes)} class names",
         )
     values = [one.code if coded else value for value, one in enumerate(classes)]
     if len(set(values)) < len(values) or max(values) > 0xFFFF:
-        raise RasterError(f"{path}: expected another code for each class in its metadata, got {values}")
+        raise RasterError(path, expected="another code for each class in its metadata", got=values)
     ids = np.full(1 << 16, UNKNOWN, np.uint8)
     ids[values] = np.arange(len(values))
     return tuple(classes), ids

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from segmenter.base.errors import end_at_once_on_ctrl_c
@@ -13,64 +13,51 @@ if __name__ == "__main__":
     end_at_once_on_ctrl_c()  # before the imports that take time
 
 from segmenter.base.errors import run_tool
-from segmenter.base.invocation import ToolParser, as_started, invocation
+from segmenter.base.invocation import ToolParser, invocation
+from segmenter.base.options import Command, add_commands, option, parsed_command
 from segmenter.extras.sharing.commands import COMMANDS as OF_SHARING
 from segmenter.runs import compare
 from segmenter.runs.report.sections import REPORT, write_report
 
 
-def _add_report(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_dir", type=Path, metavar="RUN", help="run directory")
-    parser.add_argument(
-        "--output", type=Path, metavar="FILE", help=f"to write (default: {REPORT} in the run)"
-    )
-    parser.add_argument(
-        "--maps",
-        type=Path,
-        metavar="DIR",
-        help="its maps, whose scores it shows",
-    )
+@dataclass(frozen=True, kw_only=True)
+class _ReportOptions:
+    run_dir: Path = option(..., "run directory", "RUN", positional=True)
+    output: Path | None = option(None, f"to write (default: {REPORT} in the run)", "FILE")
+    maps: Path | None = option(None, "its maps, whose scores it shows", "DIR")
 
 
-def _report(args: argparse.Namespace) -> int:
-    print(write_report(args.run_dir, args.output, args.maps))
+def _report(given: _ReportOptions) -> int:
+    print(write_report(given.run_dir, given.output, given.maps))
     return 0
 
 
-def _add_compare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "runs", type=Path, nargs="+", metavar="RUN", help="two run directories or more, or a folder of them"
+@dataclass(frozen=True, kw_only=True)
+class _CompareOptions:
+    runs: tuple[Path, ...] = option(
+        ..., "two run directories or more, or a folder of them", "RUN", positional=True, several=True
     )
 
 
-def _compare(args: argparse.Namespace) -> int:
-    print(compare.compare(args.runs))
+def _compare(given: _CompareOptions) -> int:
+    print(compare.compare(given.runs))
     return 0
 
 
 COMMANDS = {
-    "report": ("write the report of a training anew", _add_report, _report),
-    "compare": ("what runs reached, and in which settings they differ", _add_compare, _compare),
+    "report": Command("write the report of a training anew", _ReportOptions, _report),
+    "compare": Command("what runs reached, and in which settings they differ", _CompareOptions, _compare),
     **OF_SHARING,
 }
-"""Name → what it is for, what adds its options, and what runs it and gives the exit code."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; return the exit code."""
-    args = _parser().parse_args(arguments)
-    return int(args.run(args))
+    return parsed_command(_parser(), COMMANDS, arguments)()
 
 
 def _parser() -> ToolParser:
-    parser = ToolParser(prog=invocation("runs"), description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (about, add_arguments, run) in COMMANDS.items():
-        said = as_started(f"`python -m segmenter.runs {name} …`: {about}")
-        command = commands.add_parser(name, help=about, description=said)
-        add_arguments(command)
-        command.set_defaults(run=run)
-    return parser
+    return add_commands(ToolParser(prog=invocation("runs"), description=__doc__), COMMANDS)
 
 
 if __name__ == "__main__":

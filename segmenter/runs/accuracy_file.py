@@ -65,10 +65,10 @@ def load_accuracy(run: Run) -> AccuracyFile | None:
         found = AccuracyFile.model_validate_json(text or b"")
     except ValidationError:
         raise CheckpointError(
-            f"{path}: damaged, edited or of another version; remove it, or estimate anew"
+            path, "damaged, edited or of another version", remedy="remove it, or estimate anew"
         ) from None
     if found.weights != fingerprint(run.weights()):
         raise CheckpointError(
-            f"{path}: is of other weights than those that predict; remove it, or estimate anew"
+            path, "is of other weights than those that predict", remedy="remove it, or estimate anew"
         )
     return found

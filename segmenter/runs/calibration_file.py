@@ -61,7 +61,7 @@ class CalibrationFile(_Strict):
     temperature: float = Field(ge=1e-3, le=1e3)
     bias: tuple[Bias, ...] = Field(min_length=1, max_length=MAX_CLASSES)
     pixels: int = Field(ge=1)
-    scenes: int = Field(ge=2)
+    scenes: int = Field(ge=1)
     before: _Measures
     with_temperature: _Measures
     with_bias: _Measures
@@ -106,15 +106,15 @@ def load_calibration(run: Path) -> CalibrationFile | None:
     anew = f"remove it, or make it anew: {invocation('calibrate')} {run}"
     whole = unsealed_text(read_regular(path, _MOST_BYTES))
     if whole is None:
-        raise CheckpointError(f"{path}: damaged or edited: its checksum is another, or missing; {anew}")
+        raise CheckpointError(path, "damaged or edited: its checksum is another, or missing", remedy=anew)
     if (data := json_object(whole)) is not None and data.get("format") != FORMAT:
-        raise CheckpointError(f"{path}: {other_format(FORMAT, data.get('format'))}; {anew}")
+        raise CheckpointError(path, other_format(FORMAT, data.get("format")), remedy=anew)
     try:
         return CalibrationFile.model_validate_json(whole)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise CheckpointError(f"{path}: damaged or edited: {where}: {first['msg']}; {anew}") from None
+        raise CheckpointError(path, f"damaged or edited: {where}: {first['msg']}", remedy=anew) from None
 
 
 def step_of(weights: Path) -> int:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import CheckpointError, DamagedCheckpointError, shortened
+from segmenter.base.errors import CheckpointError, DamagedCheckpointError, failing, shortened
 from segmenter.base.files import check_stored, make_folder, write_whole
 from segmenter.base.sealed import other_format
 
@@ -57,10 +57,8 @@ def make_run_folder(folder: Path) -> None:
     Raises:
         CheckpointError: the folder cannot be made.
     """
-    try:
+    with failing(CheckpointError, folder, "cannot make the folder"):
         make_folder(folder)
-    except OSError as error:
-        raise CheckpointError(f"{folder}: cannot make the folder: {error.strerror}") from None
 
 
 def has_checkpoint(run: Path) -> bool:
@@ -72,7 +70,7 @@ def newest_checkpoint(run: Path) -> Path:
     """Return the newest checkpoint of a run directory, without checking it for damage."""
     paths = list(checkpoints(run).values())
     if not paths:
-        raise CheckpointError(f"{run}: expected a checkpoint in {run / 'checkpoints'}, there is none yet")
+        raise CheckpointError(run, expected=f"a checkpoint in {run / 'checkpoints'}, there is none yet")
     return paths[-1]
 
 
@@ -125,10 +123,10 @@ def load_some(path: Path, names: Sequence[str]) -> Arrays:
             }  # checks the CRC of each
         return {name: np.lib.format.read_array(part, allow_pickle=False) for name, part in parts.items()}
     except FileNotFoundError:
-        raise CheckpointError(f"{path}: expected a checkpoint, there is none") from None
+        raise CheckpointError(path, expected="a checkpoint, there is none") from None
     except _DAMAGE as error:
         what = shortened(" ".join(str(error).split())) or type(error).__name__
-        raise DamagedCheckpointError(f"{path}: damaged checkpoint ({what})") from None
+        raise DamagedCheckpointError(path, f"damaged checkpoint ({what})") from None
 
 
 def load_arrays(path: Path) -> Arrays:
@@ -140,23 +138,23 @@ def load_arrays(path: Path) -> Arrays:
     """
     try:
         if path.exists() and not path.is_file():  # a pipe or a device might never end
-            raise DamagedCheckpointError(f"{path}: expected a file, got a pipe, a device or a folder")
+            raise DamagedCheckpointError(path, expected="a file", got="a pipe, a device or a folder")
         content = path.read_bytes()
     except FileNotFoundError:
-        raise CheckpointError(f"{path}: expected a checkpoint, there is none") from None
+        raise CheckpointError(path, expected="a checkpoint, there is none") from None
     except OSError as error:
-        raise CheckpointError(f"{path}: cannot read the checkpoint: {error.strerror}") from None
+        raise CheckpointError(path, f"cannot read the checkpoint: {error.strerror}") from None
     try:
         arrays = _parts(content)
     except _DAMAGE as error:
         what = shortened(" ".join(str(error).split())) or type(error).__name__
-        raise DamagedCheckpointError(f"{path}: damaged checkpoint ({what})") from None
+        raise DamagedCheckpointError(path, f"damaged checkpoint ({what})") from None
     digest = arrays.pop(_DIGEST, None)
     if digest is None or digest.tobytes() != arrays_digest(arrays).tobytes():
-        raise DamagedCheckpointError(f"{path}: damaged checkpoint (its SHA-256 is another, or missing)")
+        raise DamagedCheckpointError(path, "damaged checkpoint (its SHA-256 is another, or missing)")
     version = arrays.pop(_FORMAT, np.array(None)).tolist()
     if version != FORMAT:
-        raise CheckpointError(f"{path}: {other_format(FORMAT, version)}")
+        raise CheckpointError(path, other_format(FORMAT, version))
     return arrays
 
 
@@ -215,13 +213,15 @@ def assign_weights(
         value = arrays.get(f"{prefix}/{variable.path}")
         if value is None and _is_dropout(variable):
             raise CheckpointError(
-                f"checkpoint: expected where dropout's masks stand ({variable.path}), got none: an older "
-                "program wrote it; predict with this run, or use --init-from to start a new one from it"
+                "checkpoint",
+                expected=f"where dropout's masks stand ({variable.path})",
+                got="none: an older program wrote it",
+                remedy="predict with this run, or use --init-from to start a new one from it",
             )
         if value is None or value.shape != tuple(variable.shape):
             got = "none" if value is None else str(value.shape)
             raise CheckpointError(
-                f"checkpoint: expected weight {variable.path} of shape {tuple(variable.shape)}, got {got}"
+                "checkpoint", expected=f"weight {variable.path} of shape {tuple(variable.shape)}", got=got
             )
         variable.assign(value)
 

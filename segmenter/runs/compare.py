@@ -47,14 +47,16 @@ def _meant(path: Path) -> list[Path]:
 def _checked(paths: Sequence[Path]) -> list[Path]:
     if len(paths) < 2:
         raise SegmenterError(
-            f"compare: expected two run directories or more, or their folder, got {len(paths)}: {paths[0]}"
+            "compare",
+            expected="two run directories or more, or their folder",
+            got=f"{len(paths)}: {paths[0]}",
         )
     by_path: dict[Path, Path] = {}
     for path in paths:
         first = by_path.setdefault(path.resolve(), path)
         if first is not path:
             raise SegmenterError(
-                f"compare: expected each run once, got {first} and {path}, which are the same"
+                "compare", expected="each run once", got=f"{first} and {path}, which are the same"
             )
     return list(paths)
 

@@ -112,7 +112,7 @@ def _lines(file: Path) -> list[dict[str, Any]]:
         records = [record for record in log_records(file) if "held_steps" in record]
     except OSError as error:
         raise CheckpointError(
-            f"{file}: expected the log of a run as train.py leaves it, cannot read it: {error.strerror}"
+            file, expected=f"the log of a run as train.py leaves it, cannot read it: {error.strerror}"
         ) from None
     if not records:
         raise CheckpointError(
@@ -136,8 +136,10 @@ def _check_classes(path: Path, lines: list[dict[str, Any]], names: Sequence[str]
         count = len(held) if isinstance(held, list) else 0
         if count != len(names):
             raise CheckpointError(
-                f"{path / LOG}: expected steps of the recipe's {len(names)} classes, got {count} "
-                f"at step {line.get('step')}; {what}"
+                path / LOG,
+                expected=f"steps of the recipe's {len(names)} classes",
+                got=f"{count} at step {line.get('step')}",
+                remedy=what,
             )
 
 

@@ -50,8 +50,10 @@ class Ensemble:
     def _refusal(self, what: str, other: Run, of: Callable[[Run], Any]) -> CheckpointError:
         first = self.members[0]
         return CheckpointError(
-            f"{first.path},{other.path}: expected runs of the same {what}, got {_shown(of(first))} and "
-            f"{_shown(of(other))}; predict with each of them by itself"
+            f"{first.path},{other.path}",
+            expected=f"runs of the same {what}",
+            got=f"{_shown(of(first))} and {_shown(of(other))}",
+            remedy="predict with each of them by itself",
         )
 
     @property

@@ -40,7 +40,7 @@ def fold_table(runs: Sequence[Path]) -> str:
     all_scores = []
     for run in runs:
         if (best := scored(run / BEST_FILES[0])) is None:
-            raise SegmenterError(f"{run}: expected scores in {BEST_FILES[0]}, there are none")
+            raise SegmenterError(run, expected=f"scores in {BEST_FILES[0]}, there are none")
         all_scores.append(best.scores)
     rows = {title: [float(getattr(one, key)) for one in all_scores] for key, title in FIGURES.items()}
     for k, name in enumerate(all_scores[0].protocol.classes):

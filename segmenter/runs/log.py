@@ -36,7 +36,7 @@ class RunLog:
         try:
             return list(log_records(self.path)) if self.path.exists() else []
         except OSError as error:
-            raise CheckpointError(f"{self.path}: cannot read it: {error.strerror}") from None
+            raise CheckpointError(self.path, f"cannot read it: {error.strerror}") from None
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Append a record as a line.
@@ -50,9 +50,9 @@ class RunLog:
         except OSError as error:
             if not self.path.parent.is_dir():
                 raise OutputError(
-                    f"{self.path.parent}: the folder of the run is gone: it was moved or removed meanwhile"
+                    self.path.parent, "the folder of the run is gone: it was moved or removed meanwhile"
                 ) from None
-            raise OutputError(f"{self.path}: cannot write it: {error.strerror}; is the disk full?") from None
+            raise OutputError(self.path, f"cannot write it: {error.strerror}; is the disk full?") from None
 
     def rewind(self, step: int, *, validated: bool) -> None:
         """Remove records that will be made again: those after a step, and its validation if not done."""

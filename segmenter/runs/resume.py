@@ -246,11 +246,11 @@ def checkpoint_to_resume(run: Path, step: int | None = None) -> Checkpoint:
             else "start again without --resume, or name another directory with --run"
         )
         raise CheckpointError(
-            f"{run}: expected a run directory with a checkpoint to go on from, there is none yet; {start}"
+            run, expected="a run directory with a checkpoint to go on from, there is none yet", remedy=start
         )
     if step is not None and step not in by_step:
         steps = ", ".join(map(str, by_step))
-        raise CheckpointError(f"{run}: --resume-from {step}: expected one of {steps}")
+        raise CheckpointError(f"{run}: --resume-from {step}", expected=f"one of {steps}")
     path = newest_checkpoint(run) if step is None else by_step[step]
     try:
         return replace(_checkpoint(path, load_arrays(path)), seen=seen)
@@ -305,9 +305,9 @@ def _checkpoint(path: Path, arrays: Arrays) -> Checkpoint:
         facts = Facts.model_validate_json(arrays[META].tobytes())
     except (KeyError, ValueError, TypeError, OverflowError) as error:
         what = shortened(" ".join(str(error).split()))
-        raise CheckpointError(f"{path}: not a checkpoint that train.py wrote ({what})") from None
+        raise CheckpointError(path, f"not a checkpoint that train.py wrote ({what})") from None
     if min(*position[:3], position.without_gain) < 0:
-        raise CheckpointError(f"{path}: not a checkpoint that train.py wrote (position {position[:3]})")
+        raise CheckpointError(path, f"not a checkpoint that train.py wrote (position {position[:3]})")
     return Checkpoint(path, arrays, position, facts)
 
 
@@ -358,7 +358,7 @@ def set_aside_after(run: Path, step: int) -> list[Path]:
         return [path.replace(folder / path.name) for path in later]
     except OSError as error:
         what = f"cannot set what is from after step {step} aside: {error.strerror}"
-        raise CheckpointError(f"{run / 'checkpoints' / _ASIDE}: {what}") from None
+        raise CheckpointError(run / "checkpoints" / _ASIDE, what) from None
 
 
 def _new_folder(parent: Path) -> Path:
@@ -413,7 +413,7 @@ def check_extension(path: Path, known: Recipe, recipe: Recipe, position: Positio
             f"go on, set training.stop_after to more than {count}, or to 0, as well"
         )
     if now.schedule in _TO_THE_END and position.done > max(before.warmup, now.warmup) + 1:
-        raise ConfigError(f"{where}: {_falls(path, now, position.done)}")
+        raise ConfigError(where, _falls(path, now, position.done))
     return f"{EXTENDS}: {before.epochs} → {now.epochs}, from step {position.done} on"
 
 
@@ -432,7 +432,7 @@ def check_rates(path: Path, known: TrainingConfig, now: TrainingConfig, done: in
     before, after = (warmup_steps(each, each.epochs * epoch_steps) for each in (known, now))
     if now.schedule in _TO_THE_END and done > before + 1:  # the first after the warm-up has the peak
         why = _falls(path, now, done)
-        raise ConfigError(f"{path}: {EXTENDS}: {known.epochs} → {now.epochs}: {why}")
+        raise ConfigError(path, f"{EXTENDS}: {known.epochs} → {now.epochs}: {why}")
     if before != after:
         total = known.epochs * epoch_steps
         raise ConfigError(

@@ -33,7 +33,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic.dataclasses import dataclass as checked_dataclass
 from pydantic_core import PydanticCustomError
 
-from segmenter.base.errors import CheckpointError, DamagedCheckpointError, LabelError
+from segmenter.base.errors import CheckpointError, DamagedCheckpointError, LabelError, failing
 from segmenter.base.files import read_regular, write_whole
 from segmenter.base.invocation import invocation
 from segmenter.base.sealed import json_object, other_format, sealed, unsealed_text
@@ -242,8 +242,10 @@ class Run:
             return None
         if len(found.bias) != len(self.classes):
             raise CheckpointError(
-                f"{self.path / CALIBRATION}: expected {len(self.classes)} classes, got {len(found.bias)}; "
-                f"make it anew: {invocation('calibrate')} {self.path}"
+                self.path / CALIBRATION,
+                expected=f"{len(self.classes)} classes",
+                got=len(found.bias),
+                remedy=f"make it anew: {invocation('calibrate')} {self.path}",
             )
         return found.fitted.calibration if found.step == step_of(self.weights_file()) else None
 
@@ -255,11 +257,8 @@ class Run:
         """
         total = hashlib.sha256(self.recipe.model.model_dump_json().encode())
         for path in (self.path / "run.json", self.weights_file()):
-            try:
-                with path.open("rb") as file:
-                    total.update(hashlib.file_digest(file, "sha256").digest())
-            except OSError as error:
-                raise CheckpointError(f"{path}: cannot read it: {error.strerror}") from None
+            with failing(CheckpointError, path, "cannot read it"), path.open("rb") as file:
+                total.update(hashlib.file_digest(file, "sha256").digest())
         if (calibration := self.calibration()) is not None:
             total.update(repr(calibration).encode())
         return total.hexdigest()
@@ -291,7 +290,7 @@ def load_run(path: Path) -> Run:
         ConfigError: the recipe is not valid.
     """
     if os.path.isfile(path):  # Path.is_file raises where one may not look
-        raise CheckpointError(f"{path}: expected a run directory, got a file; {_run_of(path)}")
+        raise CheckpointError(path, expected="a run directory", got="a file", remedy=_run_of(path))
     for name in (RUN_FILE, RECIPE_FILE):
         if not _is_there(path / name):
             put_back(path / name, _weights_files(path))
@@ -311,7 +310,7 @@ def load_run(path: Path) -> Run:
     try:
         classes = ClassMap.from_dict(data["classes"])
     except LabelError as error:
-        raise CheckpointError(f"{file}: damaged or edited: {error}") from None
+        raise CheckpointError(file, f"damaged or edited: {error}") from None
     return Run(
         path=path,
         recipe=load_recipe(path / RECIPE_FILE),
@@ -346,7 +345,7 @@ def _is_there(file: Path) -> bool:
         return False
     except OSError as error:
         raise CheckpointError(
-            f"{file.parent}: expected a run directory, cannot look into it: {error.strerror}"
+            file.parent, expected=f"a run directory, cannot look into it: {error.strerror}"
         ) from None
     return True
 
@@ -520,9 +519,9 @@ def read_run_file(content: bytes, where: str) -> RunFile:
     """
     whole = unsealed_text(content)
     if whole is None:
-        raise CheckpointError(f"{where}: damaged or edited: its checksum is another, or missing")
+        raise CheckpointError(where, "damaged or edited: its checksum is another, or missing")
     if (data := json_object(whole)) is not None and data.get("format") != FORMAT:
-        raise CheckpointError(f"{where}: {other_format(FORMAT, data.get('format'))}")
+        raise CheckpointError(where, other_format(FORMAT, data.get("format")))
     return _validated(whole, f"{where}: damaged or edited")
 
 
@@ -533,7 +532,7 @@ def _validated(text: bytes, where: str) -> RunFile:
         errors = error.errors()
         more = f" and {len(errors) - _MOST_ERRORS} more" if len(errors) > _MOST_ERRORS else ""
         what = "; ".join(_explained(each) for each in errors[:_MOST_ERRORS])
-        raise CheckpointError(f"{where}: {what}{more}") from None
+        raise CheckpointError(where, f"{what}{more}") from None
 
 
 def _explained(error: Any) -> str:

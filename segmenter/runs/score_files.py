@@ -64,22 +64,18 @@ def record_to_beat(run: Path, best_by: str) -> float | None:
 
 @dataclass(frozen=True)
 class Scored:
-    """Scores of a validation, its step, and the 95 % interval of mIoU if it had scenes enough."""
+    """Scores of a validation and its step."""
 
     epoch: int
     step: int
     scores: Scores
-    interval: tuple[float, float] | None = None
 
 
 def scored(path: Path) -> Scored | None:
     """Load the validation in a score file; None if it cannot be read."""
     try:
         record = json_object(path.read_bytes()) or {}
-        interval = None
-        if spread := record.get("miou_interval"):
-            interval = float(spread[0]), float(spread[1])
-        result = Scored(int(record["epoch"]), int(record["step"]), Scores.from_dict(record), interval)
+        result = Scored(int(record["epoch"]), int(record["step"]), Scores.from_dict(record))
         return result if _is_whole(result.scores) else None
     except (OSError, ValueError, KeyError, TypeError, IndexError, OverflowError, ScoreError):
         return None

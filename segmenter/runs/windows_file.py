@@ -125,12 +125,12 @@ def load_windows(run: Path) -> ShownWindows | None:
         return None
     whole = unsealed_text(read_regular(path, _MOST_BYTES))
     if whole is None:
-        raise CheckpointError(f"{path}: damaged or edited: its checksum is another, or missing")
+        raise CheckpointError(path, "damaged or edited: its checksum is another, or missing")
     if (data := json_object(whole)) is not None and data.get("format") != FORMAT:
-        raise CheckpointError(f"{path}: {other_format(FORMAT, data.get('format'))}")
+        raise CheckpointError(path, other_format(FORMAT, data.get("format")))
     try:
         return ShownWindows.model_validate_json(whole)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise CheckpointError(f"{path}: damaged or edited: {where}: {first['msg']}") from None
+        raise CheckpointError(path, f"damaged or edited: {where}: {first['msg']}") from None

@@ -152,7 +152,7 @@ def forecast(holds_NK: NDArray[np.bool_], *, seed: int = 0) -> Forecast:
     """
     tiles = len(holds_NK)
     if tiles == 0:
-        raise DatasetError("expected at least one tile to tell the coverage of, there is none")
+        raise DatasetError(expected="at least one tile to tell the coverage of, there is none")
     present = np.flatnonzero(holds_NK.any(axis=0))
     there_NC = holds_NK[:, present]
     law: _Law

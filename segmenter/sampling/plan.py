@@ -170,8 +170,8 @@ def planned_epoch(
     _check(counts, global_batch)
     if min_pixels < 1 or (max_repeats is not None and max_repeats < 0) or min(seed, epoch) < 0:
         raise DatasetError(
-            "expected min_pixels of at least 1, max_repeats, seed and epoch of at least 0, got "
-            f"{min_pixels}, {max_repeats}, {seed}, {epoch}"
+            expected="min_pixels of at least 1, max_repeats, seed and epoch of at least 0",
+            got=f"{min_pixels}, {max_repeats}, {seed}, {epoch}",
         )
     wishes = None
     if amounts is not None and amounts.plans_amounts:
@@ -212,8 +212,9 @@ def plan(
     blocks = replicas if config.planned_per_replica else 1
     if global_batch % blocks:
         raise DatasetError(
-            "sampling.per_replica: guarantee: expected a training.global_batch that is a multiple of the "
-            f"{blocks} devices, got {global_batch}"
+            "sampling.per_replica: guarantee",
+            expected=f"a training.global_batch that is a multiple of the {blocks} devices",
+            got=global_batch,
         )
 
     def of(table: PartTable) -> Plan:
@@ -260,14 +261,14 @@ _PARTS = 16
 def _check(counts_NK: NDArray[np.integer], global_batch: int) -> None:
     if counts_NK.ndim != 2 or counts_NK.dtype.kind not in "iu":
         raise DatasetError(
-            f"expected a table of whole numbers (tiles, classes), got {counts_NK.dtype} {counts_NK.shape}"
+            expected="a table of whole numbers (tiles, classes)", got=f"{counts_NK.dtype} {counts_NK.shape}"
         )
     if len(counts_NK) == 0:
         raise DatasetError(
-            "no tiles to train on: expected at least one labelled tile; see tiles.min_labelled"
+            "no tiles to train on", expected="at least one labelled tile", remedy="see tiles.min_labelled"
         )
     if global_batch < 1:
-        raise DatasetError(f"training.global_batch: expected at least 1 tile, got {global_batch}")
+        raise DatasetError("training.global_batch", expected="at least 1 tile", got=global_batch)
 
 
 def _planned(
@@ -282,8 +283,9 @@ def _planned(
 ) -> Plan:
     if counts_NK.shape[1] > MOST_CLASSES:
         raise DatasetError(
-            f"expected at most {MOST_CLASSES} classes to plan for, got {counts_NK.shape[1]}; use "
-            "sampling.coverage: off"
+            expected=f"at most {MOST_CLASSES} classes to plan for",
+            got=counts_NK.shape[1],
+            remedy="use sampling.coverage: off",
         )
     codes_T, kind_N, tiles_T = numbered(class_codes(counts_NK, min_pixels))
     held_K = Kinds(codes_T, tiles_T, counts_NK.shape[1]).holders_K

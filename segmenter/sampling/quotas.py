@@ -109,8 +109,8 @@ def check_quotas(config: SamplingConfig, names: Sequence[str], batch: int | None
     """
     for name in config.quotas:
         if name not in names:
-            raise DatasetError(f"sampling.quotas: expected a class of {', '.join(names)}, got {name}")
+            raise DatasetError("sampling.quotas", expected=f"a class of {', '.join(names)}", got=name)
     if batch is not None and (tiles := sum(config.quotas.values())) > batch:
         raise DatasetError(
-            f"sampling.quotas: expected no more tiles in all than training.global_batch, {batch}, got {tiles}"
+            "sampling.quotas", expected=f"no more tiles in all than training.global_batch, {batch}", got=tiles
         )

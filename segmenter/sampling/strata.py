@@ -70,8 +70,10 @@ class PartTable:
         classes = self.counts_NK.shape[1]
         if self.strata is not None and len(self.parts) > MOST_CLASSES - classes:
             raise DatasetError(
-                f"sampling.scale_strata: expected at most {MOST_CLASSES} classes and classes at a scale to "
-                f"plan for, got {classes} and {len(self.parts)}; name fewer boundaries"
+                "sampling.scale_strata",
+                expected=f"at most {MOST_CLASSES} classes and classes at a scale to plan for",
+                got=f"{classes} and {len(self.parts)}",
+                remedy="name fewer boundaries",
             )
 
     def with_whole(self, promised: Sequence[int]) -> PartTable:

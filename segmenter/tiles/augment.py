@@ -93,8 +93,10 @@ class Augmenter:
         bands = len(statistics.mean_C)
         if hue and (bands != 3 or dtype != "uint8"):
             raise ConfigError(
-                "augmentation.hue, augmentation.saturation: expected 8-bit images of 3 bands, got "
-                f"{bands} of {dtype}; set both to 0"
+                "augmentation.hue, augmentation.saturation",
+                expected="8-bit images of 3 bands",
+                got=f"{bands} of {dtype}",
+                remedy="set both to 0",
             )
         self._config = config
         self._unit = None if hue else Unit.of(dtype, statistics.mean_C, statistics.spread_C)
@@ -157,12 +159,14 @@ class Augmenter:
             image, moved = self._after(stage, seed, image_HWC, planes, outline=outline)
         except Exception as error:
             why = in_one_line(error)
-            raise ConfigError(f"{stage.asked_as}: fails on a tile: {why}; take it out") from None
+            raise ConfigError(stage.asked_as, f"fails on a tile: {why}", remedy="take it out") from None
         before = (image_HWC.shape, image_HWC.dtype, planes[0].shape)
         if (image.shape, image.dtype, moved[0].shape) != before:
             raise ConfigError(
-                f"{stage.asked_as}: expected a tile of {image_HWC.shape} {image_HWC.dtype} as before, got "
-                f"{image.shape} {image.dtype}; take it out"
+                stage.asked_as,
+                expected=f"a tile of {image_HWC.shape} {image_HWC.dtype} as before",
+                got=f"{image.shape} {image.dtype}",
+                remedy="take it out",
             )
         return image, moved
 

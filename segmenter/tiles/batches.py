@@ -298,7 +298,7 @@ class BatchLoader:
 
     def _changed(self, tile: int) -> DatasetError:
         name = self._index.scenes[int(self._index.scene_N[tile])].name
-        return DatasetError(f"{name}: has changed since it was indexed; start a new run")
+        return DatasetError(name, "has changed since it was indexed", remedy="start a new run")
 
     def _held(self, drawn: _Drawn) -> NDArray[np.bool_]:
         """Return (K,) True for the classes that a tile holds."""

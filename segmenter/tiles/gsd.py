@@ -283,8 +283,10 @@ def _never_shown(
     low = min(reach[0] * metres for metres, reach in reaches) / tile
     high = max(reach[1] * metres for metres, reach in reaches) / tile
     return ConfigError(
-        "augmentation.scale_to: expected metres a pixel that a training scene can be shown at, "
-        f"{range_text(low, high)}, got {list(wanted)}; {_bounds()}"
+        "augmentation.scale_to",
+        expected=f"metres a pixel that a training scene can be shown at, {range_text(low, high)}",
+        got=list(wanted),
+        remedy=_bounds(),
     )
 
 

@@ -269,7 +269,7 @@ def check_fit(scene: Scene, image: RasterInfo) -> None:
         DatasetError: also if there is no label.
     """
     if scene.label is None:
-        raise DatasetError(f"{scene.image}: expected a label for scene {scene.name}, there is none")
+        raise DatasetError(scene.image, expected=f"a label for scene {scene.name}, there is none")
     check_label(scene.label, image)
 
 

@@ -67,7 +67,7 @@ def _cache_folder(root: Path, wanted: Path | None) -> Path:
     name = f"{root.name}-{hashlib.sha256(str(root).encode()).hexdigest()[:12]}"
     if wanted is not None:
         if not _writable(wanted / name):
-            raise SegmenterError(f"dataset.cache: cannot write to {wanted}; name another folder")
+            raise SegmenterError("dataset.cache", f"cannot write to {wanted}", remedy="name another folder")
         return wanted / name
     beside = root / ".tile-index"
     remote = isinstance(root, RemotePath)

@@ -132,8 +132,10 @@ def donors(
     holding = {c: np.flatnonzero(index.counts_NK[:, c] >= min_pixels) for c in dict.fromkeys(chosen)}
     if config.classes != "rare" and (empty := [names[c] for c, tiles in holding.items() if not len(tiles)]):
         raise ConfigError(
-            f"augmentation.copy_paste.classes: expected classes that training tiles hold with {min_pixels} "
-            f"pixels (sampling.min_pixels), got {', '.join(empty)}; leave out what no tile holds"
+            "augmentation.copy_paste.classes",
+            expected=f"classes that training tiles hold with {min_pixels} pixels (sampling.min_pixels)",
+            got=", ".join(empty),
+            remedy="leave out what no tile holds",
         )
     holding = {c: tiles for c, tiles in holding.items() if len(tiles)}
     if not holding:
@@ -156,7 +158,7 @@ def named_classes(config: CopyPasteConfig, names: Sequence[str]) -> list[int]:
             near = get_close_matches(name, names, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             expected = f"expected names of classes ({', '.join(names)})"
-            raise ConfigError(f"augmentation.copy_paste.classes: {expected}, got {shortened(name)}{hint}")
+            raise ConfigError("augmentation.copy_paste.classes", expected, got=f"{shortened(name)}{hint}")
     return [list(names).index(name) for name in named]
 
 

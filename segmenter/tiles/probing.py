@@ -77,10 +77,7 @@ def check_augmentation(config: AugmentationConfig, dataset: Dataset, side: int) 
         return
     stages_of(config)  # unknown names need no image
     with open_raster(scenes[0].image, dataset.bands) as raster:
-        size = raster.info.size
-        height, width = min(_SAMPLE, size.height), min(_SAMPLE, size.width)
-        middle = Window((size.height - height) // 2, (size.width - width) // 2, height, width)
-        image_HWC, valid_HW = raster.read(middle)
+        image_HWC, valid_HW = raster.read(Window.middle(raster.info.size, _SAMPLE))
     pixels_NC = image_HWC[valid_HW] if valid_HW.any() else image_HWC.reshape(-1, image_HWC.shape[2])
     mean_C, std_C = pixels_NC.mean(axis=0, dtype=np.float64), pixels_NC.std(axis=0, dtype=np.float64)
     check_transforms(config, side, str(image_HWC.dtype), mean_C, std_C)
@@ -119,7 +116,7 @@ def _try(stage: Stage, probe: _Probe) -> None:
 
 
 def _refused(stage: Stage, fault: str) -> ConfigError:
-    return ConfigError(f"{stage.asked_as}: {fault.rstrip('.')}; change its parameters, or take it out")
+    return ConfigError(stage.asked_as, fault.rstrip("."), remedy="change its parameters, or take it out")
 
 
 def _probe(side: int, dtype: str, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]) -> _Probe:

@@ -43,7 +43,7 @@ def file_digest(path: Path) -> str:
             size = (path.stat() if remote else os.fstat(file.fileno())).st_size
             return sampled_digest(file, size, PIECE_BYTES, str(size).encode())[:16]
     except OSError as error:
-        raise DatasetError(f"{path}: cannot read it: {error.strerror}") from None
+        raise DatasetError(path, f"cannot read it: {error.strerror}") from None
 
 
 def scene_digests(scenes: Sequence[Scene], cache: Path, *, progress: bool = True) -> Digests:

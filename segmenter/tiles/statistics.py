@@ -148,7 +148,7 @@ def band_statistics(
     """
     scenes = _some(dataset.of(split), _MOST_SCENES)
     if not scenes:
-        raise DatasetError(f"{dataset.root}: expected {split} scenes to take statistics of, there are none")
+        raise DatasetError(dataset.root, expected=f"{split} scenes to take statistics of, there are none")
     path = cache_folder(dataset) / f"bands-{_key(dataset, scenes, most_pixels)}.json"
     cached = _load(path)
     if cached is not None:
@@ -159,7 +159,7 @@ def band_statistics(
     if not moments.count.all():
         lacking = ", ".join(str(i + 1) for i in np.flatnonzero(moments.count == 0))
         what = f"data in band {lacking}" if moments.count.any() else "data in every band"
-        raise DatasetError(f"{dataset.root}: no {split} scene has a pixel with {what}")
+        raise DatasetError(dataset.root, f"no {split} scene has a pixel with {what}")
     statistics = _statistics(moments, infos[0].dtype, sample_NC)
     _save(path, statistics)
     return statistics
@@ -262,14 +262,18 @@ def _same_kind(dataset: Dataset, scenes: Sequence[Scene], workers: int | None) -
         count = len(used)
         if order_of(wanted, names_of(info), used) is not None:
             raise DatasetError(
-                f"{info.path}: expected bands named {', '.join(map(str, wanted))} as other scenes have, got "
-                f"{', '.join(map(str, used_names(info, used)))}; bring the bands of all files into one order"
+                info.path,
+                expected=f"bands named {', '.join(map(str, wanted))} as other scenes have",
+                got=", ".join(map(str, used_names(info, used))),
+                remedy="bring the bands of all files into one order",
             )
         _check_count(dataset, info, count, bands, first.path.name)
         if info.dtype != first.dtype or count != bands:
             raise DatasetError(
-                f"{info.path}: expected {bands} bands of {first.dtype} as {first.path} has, got {count} of "
-                f"{info.dtype}; choose dataset.bands, or convert the files to one type"
+                info.path,
+                expected=f"{bands} bands of {first.dtype} as {first.path} has",
+                got=f"{count} of {info.dtype}",
+                remedy="choose dataset.bands, or convert the files to one type",
             )
     return [info for info, _ in headers]
 
@@ -303,8 +307,10 @@ def check_band_counts(dataset: Dataset, expected: int, workers: int | None = Non
 def _check_count(dataset: Dataset, info: RasterInfo, count: int, expected: int, others: str) -> None:
     if count != expected and dataset.bands is None:
         raise DatasetError(
-            f"{info.path}: expected {expected} bands as {others}, got {count}; "
-            + ask_for_bands(min(count, expected))
+            info.path,
+            expected=f"{expected} bands as {others}",
+            got=count,
+            remedy=ask_for_bands(min(count, expected)),
         )
 
 

@@ -239,7 +239,7 @@ class SceneStore:
             except DamagedError as error:
                 if attempt:
                     raise DatasetError(
-                        f"{array.pack.path}: damaged again right after it was decoded; is the disk failing?"
+                        array.pack.path, "damaged again right after it was decoded; is the disk failing?"
                     ) from None
                 self._renew(scene, kind, array, str(error))
             else:

@@ -137,7 +137,7 @@ def _listed(config: TransformConfig, where: str) -> Stage:
     transform = None if "BBox" in config.name else _built(config, kind, asked_as)
     needed = ["boxes around objects"] if transform is None else transform.targets_as_params
     if missing := sorted(set(needed) - _TILE_KEYS):
-        raise ConfigError(f"{asked_as}: needs {', '.join(missing)}, which tiles do not have; take it out")
+        raise ConfigError(asked_as, f"needs {', '.join(missing)}, which tiles do not have; take it out")
     spatial = isinstance(transform, library.DualTransform)
     keeps_all = not spatial or config.name in _KEEP_ALL_PIXELS
     interpolates = spatial and hasattr(transform, "interpolation")
@@ -151,7 +151,7 @@ def _class(name: str, where: str) -> Callable[..., Any]:
         ConfigError: the transform does not exist or cannot be used.
     """
     if why := _UNFIT.get(name):
-        raise ConfigError(f"{where}: {name} is not for tiles with labels: {why}; take it out")
+        raise ConfigError(where, f"{name} is not for tiles with labels: {why}", remedy="take it out")
     if name not in (classes := _known()):
         library, _ = libraries()
         near = get_close_matches(name, classes, 3, 0.5) or get_close_matches(name.title(), classes, 3, 0.5)
@@ -161,7 +161,7 @@ def _class(name: str, where: str) -> Callable[..., Any]:
             else "https://albumentations.ai/docs/ has those it has"
         )
         raise ConfigError(
-            f"{where}: albumentations {library.__version__} has no transform {shortened(name)}; {hint}"
+            where, f"albumentations {library.__version__} has no transform {shortened(name)}", remedy=hint
         )
     return classes[name]
 
@@ -191,7 +191,7 @@ def _built(config: TransformConfig, kind: Callable[..., Any], where: str) -> Any
             near = get_close_matches(name, parameters, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             what = f"unknown parameter {shortened(name)}; known here: {', '.join(parameters) or 'none'}"
-            raise ConfigError(f"{where}: {what}{hint}")
+            raise ConfigError(where, f"{what}{hint}")
     nearest = _NEAREST_EXACT if kind.__name__ in _RESIZING else _NEAREST
     own = {"fill_mask": IGNORE, "mask_interpolation": nearest}
     for name in own.keys() & given.keys():
@@ -207,7 +207,7 @@ def _built(config: TransformConfig, kind: Callable[..., Any], where: str) -> Any
         try:
             return kind(**given, **own, p=config.p)
         except Exception as error:
-            raise ConfigError(f"{where}: {_said(error)}") from None
+            raise ConfigError(where, _said(error)) from None
 
 
 def _said(error: Exception) -> str:

@@ -25,7 +25,10 @@ from segmenter.training.validation import SceneJob, tiling_of
 
 _MOST_PIXELS, _MOST_VALUES = 200_000, 1 << 22
 """Pixels that the fit sees, and their probabilities of all classes."""
-_LEAST_SCENES = 2
+_LEAST = 2
+"""Validation scenes, or strips of a single one: half of them measures what the other half fits."""
+_STRIP = 64
+"""Height of a strip in pixels."""
 _SMALLEST = float(np.finfo(np.float32).tiny)
 
 
@@ -36,19 +39,21 @@ def calibrate(run: Run, dataset: Dataset, prior_K: NDArray[np.float64]) -> Fitte
         prior_K: bias of classes that the validation scenes hardly show.
 
     Raises:
-        DatasetError: fewer than two validation scenes have labelled pixels.
+        DatasetError: fewer than two validation scenes, or strips of a single one, have labels.
         SegmenterError: a scene or the weights cannot be read, or the file cannot be written.
     """
-    scenes = len(dataset.of("validation"))
-    if scenes < _LEAST_SCENES:
-        raise DatasetError(_few(scenes))
     plain, step = replace(run, calibrated=False), step_of(run.weights_file())
     wanted = ExtraOutputs(probabilities="float32")
     predict = load_predictor(plain, wanted, precision=[run.recipe.training.precision])
-    log_NK, label_N, scene_N = sampled_pixels(plain, predict, dataset)
-    if (scenes := len(np.unique(scene_N))) < _LEAST_SCENES:
-        raise DatasetError(_few(scenes))
-    fitted = fit_held_out(log_NK, label_N, scene_N, prior_K)
+    log_NK, label_N, place_N = sampled_pixels(plain, predict, dataset)
+    if (places := len(np.unique(place_N))) < _LEAST:
+        raise DatasetError(
+            run.path,
+            expected=f"{_LEAST} validation scenes with labels, or strips of {_STRIP} rows of one",
+            got=places,
+        )
+    fitted = fit_held_out(log_NK, label_N, place_N, prior_K)
+    scenes = min(places, len(dataset.of("validation")))
     save_calibration(run.path, fitted, step=step, pixels=len(label_N), scenes=scenes)
     return fitted
 
@@ -66,7 +71,7 @@ def describe(fitted: Fitted) -> str:
     before, after = fitted.before, fitted.after
     return (
         f"calibration: temperature {fitted.calibration.temperature:.3g}{kind}; expected calibration error on "
-        f"scenes left out of the fit {before.ece:.2%} → {after.ece:.2%}, mIoU {before.miou:.2%} → "
+        f"ground left out of the fit {before.ece:.2%} → {after.ece:.2%}, mIoU {before.miou:.2%} → "
         f"{after.miou:.2%}; {CALIBRATION}, which predict.py uses"
     )
 
@@ -98,10 +103,10 @@ def shares_of(run: Run, dataset: Dataset) -> tuple[NDArray[np.float64], NDArray[
 def sampled_pixels(
     run: Run, predict: Predictor, dataset: Dataset
 ) -> tuple[NDArray[np.float32], NDArray[np.uint8], NDArray[np.int64]]:
-    """Return log-probabilities (N, K), class ids and scene numbers of random labelled validation pixels.
+    """Return log-probabilities (N, K), class ids and places of random labelled validation pixels.
 
-    Each labelled pixel with image data is as probable as any other. The choice follows from the recipe's
-    seed and the windows.
+    A place is the number of the scene, or of the strip where there is one scene. Each labelled pixel with
+    image data is as probable as any other. The choice follows from the recipe's seed and the windows.
 
     Raises:
         RasterError, LabelError: a scene cannot be read.
@@ -121,9 +126,11 @@ def sampled_pixels(
             pixels = np.flatnonzero((label_HW != IGNORE) & (found.ids != IGNORE))
             place = numbers[event.job.scene.name], event.window.row, event.window.col
             keys = np.random.default_rng((run.recipe.seed, *place)).random(len(pixels))
-            chosen.add(keys, pixels, found.probabilities, label_HW, place[0])
-    values, labels, numbers_N = chosen.settle()
-    return np.log(np.maximum(values, _SMALLEST)), labels, numbers_N
+            strips = (event.window.row + pixels // label_HW.shape[1]) // _STRIP
+            places = np.full(len(pixels), place[0]) if len(scenes) > 1 else strips
+            chosen.add(keys, pixels, found.probabilities, label_HW, places)
+    values, labels, places_N = chosen.settle()
+    return np.log(np.maximum(values, _SMALLEST)), labels, places_N
 
 
 class _Chosen:
@@ -141,27 +148,23 @@ class _Chosen:
         pixels: NDArray[np.intp],
         probabilities_HWK: NDArray[Any],
         label_HW: NDArray[np.uint8],
-        scene: int,
+        places: NDArray[np.int64],
     ) -> None:
         """Add pixels of a window by their position in it."""
         low = keys < self._highest
-        keys, pixels = keys[low], pixels[low]
+        keys, pixels, places = keys[low], pixels[low], places[low]
         values = probabilities_HWK.reshape(-1, probabilities_HWK.shape[-1])[pixels]
-        self._parts.append((keys, values, label_HW.reshape(-1)[pixels], np.full(len(pixels), scene)))
+        self._parts.append((keys, values, label_HW.reshape(-1)[pixels], places))
         self._waiting += len(pixels)
         if self._waiting > self._most:  # seldom: the cost of a window does not depend on `most`
             self.settle()
 
     def settle(self) -> tuple[NDArray[np.float32], NDArray[np.uint8], NDArray[np.int64]]:
-        """Keep the pixels with the smallest keys; return their probabilities, class ids and scenes."""
+        """Keep the pixels with the smallest keys; return their probabilities, class ids and places."""
         keys, *others = (np.concatenate(each) for each in zip(*self._parts, strict=True))
         kept = np.argsort(keys, kind="stable")[: self._most]
-        values, labels, scenes = (each[kept] for each in others)
-        self._parts, self._waiting = [(keys[kept], values, labels, scenes)], 0
+        values, labels, places = (each[kept] for each in others)
+        self._parts, self._waiting = [(keys[kept], values, labels, places)], 0
         if len(kept) == self._most:
             self._highest = float(keys[kept[-1]])
-        return values, labels, scenes
-
-
-def _few(scenes: int) -> str:
-    return f"expected {_LEAST_SCENES} validation scenes with labels or more to calibrate on, got {scenes}"
+        return values, labels, places

@@ -11,12 +11,11 @@ from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.devices.exhausted import memory_errors
 from segmenter.devices.strategy import Devices, sums_not_compiled
+from segmenter.model.size import BYTES_PER_PARAMETER, parts_that_fit
 from segmenter.runs.resume import Checkpoint, check_rates
 from segmenter.runs.run import Run
 from segmenter.training.prepare import Tiles, changed_data, epoch_plan
 
-_BYTES_PER_PARAMETER = 16
-"""Weight, gradient and the optimiser's two moments, in float32."""
 _SURELY = 2 / 3
 """Share of the counted bytes that is taken at the least: measured 0.67 to 0.83 (benchmarks.memory)."""
 
@@ -32,14 +31,17 @@ def check_devices(recipe: Recipe, devices: Devices, *, profile: bool = False) ->
     why = sums_not_compiled(recipe.distribution, devices.used, devices.workers.count)
     if training.xla is True and replicas > 1 and why:
         raise ConfigError(
-            f"training.xla: expected false on {replicas} devices, got true: {why}; use "
-            "distribution.strategy: one_device, or leave it out"
+            "training.xla",
+            expected=f"false on {replicas} devices",
+            got=f"true: {why}",
+            remedy="use distribution.strategy: one_device, or leave it out",
         )
     dealt = devices.dealt(training.global_batch)
     if uneven := [tiles for tiles in dealt if tiles % training.accumulate]:
         raise ConfigError(
-            f"training.accumulate: expected a divisor of the {uneven[0]} "
-            f"tiles that each of {replicas} devices gets, got {training.accumulate}"
+            "training.accumulate",
+            expected=f"a divisor of the {uneven[0]} tiles that each of {replicas} devices gets",
+            got=training.accumulate,
         )
 
 
@@ -58,7 +60,7 @@ def check_memory(recipe: Recipe, devices: Devices, of_a_tile: int, parameters: i
     """
     training, used = recipe.training, devices.used
     dealt = devices.dealt(training.global_batch)[devices.first : devices.first + len(used)]
-    tiles, of_model = [each // training.accumulate for each in dealt], parameters * _BYTES_PER_PARAMETER
+    tiles, of_model = [each // training.accumulate for each in dealt], parameters * BYTES_PER_PARAMETER
     on_processor = used[0].name.startswith("CPU")
     if on_processor:  # which has one memory for all replicas
         tiles, of_model = [sum(tiles)], of_model * len(used)
@@ -86,7 +88,7 @@ def _smaller(recipe: Recipe, share: float) -> str:
     fits = int(batch * share)
     if fits < 1:
         return f"lower {recipe.model.smaller_by} or tiles.size"
-    parts = next((n for n in range(1, batch + 1) if batch % n == 0 and batch // n <= fits), batch)
+    parts = parts_that_fit(batch, fits)
     return (
         f"set training.accumulate to {parts * recipe.training.accumulate} (the same step in parts), or lower "
         f"training.global_batch to {fits} or less, {recipe.model.smaller_by} or tiles.size"

@@ -148,7 +148,7 @@ class Learner:
         try:
             self.assign(start.arrays)
         except (KeyError, ValueError) as error:
-            raise CheckpointError(f"{start.path}: does not fit this recipe's optimiser ({error})") from None
+            raise CheckpointError(start.path, f"does not fit this recipe's optimiser ({error})") from None
         self.parts = with_xla_as_before(self.parts, start.facts.computed_on)
 
     def assign(self, arrays: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from segmenter.base.errors import OutputError
+from segmenter.evaluation.bootstrap import INTERVAL
 from segmenter.evaluation.by_gsd import gsd_facts
 from segmenter.evaluation.drawing import save_figure
 from segmenter.evaluation.figures import confusion_panel
@@ -48,16 +49,14 @@ class TrainLog:
         scores: Scores,
         confusion: ConfusionMatrix,
         by_scale: Mapping[str, Scores] | None = None,
-        interval: tuple[float, float] | None = None,
     ) -> None:
-        """Log a validation's scores and the interval of mIoU, and write the files of the last validation."""
+        """Log a validation's scores, and write the files of the last validation."""
         data = scores.to_dict()
-        figures = {key: data[key] for key in ("miou", "iou", "completeness")}
+        figures = {key: data[key] for key in ("miou", "iou", "completeness", *INTERVAL) if key in data}
         figures["protocol"] = str(scores.protocol)
-        spread = {} if interval is None else {"miou_interval": list(interval)}
-        self._log.append({"step": step, "epoch": epoch, **figures, **spread})
+        self._log.append({"step": step, "epoch": epoch, **figures})
         table, picture = (self._run / name for name in LAST_FILES)
-        scores.write(table, {**spread, **gsd_facts(by_scale or {})}, facts={"epoch": epoch, "step": step})
+        scores.write(table, gsd_facts(by_scale or {}), facts={"epoch": epoch, "step": step})
         save_figure(confusion_panel(confusion, f"validation after epoch {epoch}, step {step}"), picture)
         with self._shown(step):
             for key in ("miou", "mf1", "oa"):
@@ -79,4 +78,4 @@ class TrainLog:
             self._board.flush()
         except tf.errors.OpError as error:
             where, what = self._run / "tensorboard", str(error.message).splitlines()[0]
-            raise OutputError(f"{where}: cannot write there: {what}; is the disk full?") from None
+            raise OutputError(where, f"cannot write there: {what}", remedy="is the disk full?") from None

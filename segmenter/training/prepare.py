@@ -90,7 +90,7 @@ def check_run_directory(
         # Without a checkpoint there is nothing to lose: a run that failed at its start is begun again.
         if has_checkpoint(path):
             raise CheckpointError(
-                f"{path}: holds a run already; go on with --resume, or name another with --run"
+                path, "holds a run already", remedy="go on with --resume, or name another with --run"
             )
         if (path / BEST).exists():
             raise CheckpointError(
@@ -116,7 +116,7 @@ def _check_same_recipe(path: Path, known: Recipe, recipe: Recipe) -> bool:
     if changed and not longer:
         what = ", ".join(f"{key}: {before.get(key)!r} → {now.get(key)!r}" for key in changed[:5])
         raise ConfigError(
-            f"{path}: cannot resume under another recipe ({what}); use --init-from to start a new run from it"
+            path, f"cannot resume under another recipe ({what}); use --init-from to start a new run from it"
         )
     return longer
 
@@ -124,9 +124,9 @@ def _check_same_recipe(path: Path, known: Recipe, recipe: Recipe) -> bool:
 def _check_writable(path: Path) -> None:
     existing = next(folder for folder in (path, *path.absolute().parents) if os.path.exists(folder))
     if not existing.is_dir():
-        raise CheckpointError(f"{path}: expected a directory for the run, {existing} is a file")
+        raise CheckpointError(path, expected=f"a directory for the run, {existing} is a file")
     if not os.access(existing, os.W_OK | os.X_OK):
-        raise CheckpointError(f"{path}: cannot write the run there; name another folder with --run")
+        raise CheckpointError(path, "cannot write the run there", remedy="name another folder with --run")
 
 
 def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:

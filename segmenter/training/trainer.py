@@ -16,7 +16,7 @@ from segmenter.base.errors import TrainingError
 from segmenter.base.threads import Prefetch
 from segmenter.devices.machines.workers import BATCHES, SHARE, STEP, Workers
 from segmenter.devices.strategy import Devices
-from segmenter.evaluation.bootstrap import interval_line, miou_interval
+from segmenter.evaluation.bootstrap import miou_interval
 from segmenter.evaluation.by_gsd import GsdConfusions, gsd_table
 from segmenter.evaluation.scores import percent, score_of, title_of
 from segmenter.grid.scenes import Dataset
@@ -279,15 +279,12 @@ class Trainer:
             stop.take(heard)
         protocol, strata = validation_protocol(self.dataset), self.run.recipe.sampling.scale_strata
         by_scale = scales.scores(lambda names: replace(protocol, scenes=tuple(names)), strata)
-        scores = confusion.scores(protocol)
-        interval = miou_interval([scene.scores(protocol) for scene in scales.each])
+        interval = miou_interval(scales.scenes, protocol)
+        scores = replace(confusion.scores(protocol), interval=interval)
         if self._log is not None:
             place = (self.position.done, self.position.epoch)
-            self._log.validated(*place, scores, confusion, by_scale, interval)
-        tables = [
-            scores.table() + interval_line(interval, len(scales.each)),
-            *([gsd_table(by_scale)] if by_scale else []),
-        ]
+            self._log.validated(*place, scores, confusion, by_scale)
+        tables = [scores.table(), *([gsd_table(by_scale)] if by_scale else [])]
         tqdm.write(f"after epoch {self.position.epoch}:\n" + "\n\n".join(tables))
         name = self.run.recipe.training.best_by
         score = score_of(scores, name)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from segmenter.devices.strategy import Devices
 from segmenter.evaluation.by_gsd import GsdConfusions
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.geometry import Window
+from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.inference.memory import usual_tiling
 from segmenter.inference.predictor import Failed, Finished, Mapped, Predictor, Tiling, classify_all
@@ -39,18 +40,20 @@ class SceneJob:
     abandoned: bool = False
     label: LabelIds | None = None
     metres: float | None = None
+    whole: Window | None = None
     confusion: ConfusionMatrix | None = None
 
     def open(self) -> AbstractContextManager[Raster]:
         raster = open_raster(self.scene.image, self.dataset.bands)
         raster.mean_C = self.mean_C
+        self.whole = Window.of(raster.info.size)
         self.metres = self.dataset.scale_of(self.scene, raster.info.metres_per_pixel)
         return raster
 
     def truth(self, window: Window) -> NDArray[np.uint8]:
         """Return the class ids of the label in a window."""
         if self.scene.label is None:
-            raise DatasetError(f"{self.scene.name}: expected a label to validate on, there is none")
+            raise DatasetError(self.scene.name, expected="a label to validate on, there is none")
         self.label = self.label or LabelIds(self.scene.label, self.dataset.classes)
         return self.label.read(window)
 
@@ -88,41 +91,52 @@ def validate_together(
         The confusion matrix of all scenes, and each worker's signal.
     """
     workers, scenes = devices.workers, dataset.of("validation")
-    scored: list[tuple[str, float | None, ConfusionMatrix]] = []
+    own = GsdConfusions(run.classes)
 
     def still() -> None:
         workers.mark(SHARE)
         going()
 
     validate(
-        *(run, predict, dataset, examples),
+        *(run, predict, dataset, examples, own),
         scenes=share_of(workers, scenes),
-        finished=lambda *scene: scored.append(scene),
         going=still,
     )
-    texts = workers.exchange(_told(scored, heard))
+    texts = workers.exchange(_told(own.each, heard))
     answers = [json.loads(text) for text in texts]
-    by_name = {name: (metres, counts) for one in answers for name, metres, counts in _scenes_of(one)}
+    by_name = {name: scene for one in answers for name, scene in _scenes_of(one, run.classes).items()}
     total = ConfusionMatrix(run.classes)
     for scene in scenes:
         if scene.name in by_name:
-            metres, counts = by_name[scene.name]
-            own = ConfusionMatrix(run.classes, counts)
-            total.merge(own)
-            scales.add(scene.name, metres, own)
+            metres, confusion = by_name[scene.name]
+            total.merge(confusion)
+            scales.add(scene.name, metres, confusion)
     return total, [one["heard"] for one in answers]
 
 
-def _told(scored: Sequence[tuple[str, float | None, ConfusionMatrix]], heard: int) -> str:
-    """Encode the results of a worker's scenes as text: names, metres a pixel, counts."""
-    counts = packed({"counts": np.stack([confusion.counts for _, _, confusion in scored])}) if scored else ""
-    scenes = [[name, metres] for name, metres, _ in scored]
-    return json.dumps({"heard": heard, "scenes": scenes, "counts": counts})
+def _told(scored: Mapping[str, tuple[float | None, ConfusionMatrix]], heard: int) -> str:
+    """Encode the results of a worker's scenes as text: names, metres a pixel, blocks and counts."""
+    scenes, arrays = [], {}
+    for number, (name, (metres, confusion)) in enumerate(scored.items()):
+        blocks = confusion.blocks
+        scenes.append([name, metres, None if blocks is None else astuple(blocks.part)])
+        arrays[str(number)] = confusion.counts if blocks is None else blocks.counts
+    return json.dumps({"heard": heard, "scenes": scenes, "counts": packed(arrays)})
 
 
-def _scenes_of(said: Any) -> list[tuple[str, float | None, Any]]:
-    counts = unpacked(said["counts"])["counts"] if said["scenes"] else ()
-    return [(name, metres, each) for (name, metres), each in zip(said["scenes"], counts, strict=True)]
+def _scenes_of(said: Any, classes: ClassMap) -> dict[str, tuple[float | None, ConfusionMatrix]]:
+    """Decode the scenes of `_told`."""
+    scenes, arrays = {}, unpacked(said["counts"])
+    for number, (name, metres, part) in enumerate(said["scenes"]):
+        counts = arrays[str(number)]
+        if part is None:
+            confusion = ConfusionMatrix(classes, counts)
+        else:
+            confusion = ConfusionMatrix(classes, counts.sum(axis=(0, 1)), Window(*part))
+            assert confusion.blocks is not None
+            confusion.blocks.counts += counts
+        scenes[name] = metres, confusion
+    return scenes
 
 
 def validate(
@@ -133,7 +147,6 @@ def validate(
     scales: GsdConfusions | None = None,
     *,
     scenes: Sequence[Scene] | None = None,
-    finished: Callable[[str, float | None, ConfusionMatrix], None] | None = None,
     going: Callable[[], None] = lambda: None,
 ) -> ConfusionMatrix:
     """Return the confusion matrix of all validation pixels, computed on all devices of the predictor.
@@ -143,7 +156,6 @@ def validate(
     Args:
         scales: receives each scene's confusion matrix with its scale.
         scenes: validation scenes to use; None: all.
-        finished: called with name, metres a pixel and confusion matrix of each scene.
         going: called at each window; its exception ends the validation.
 
     Raises:
@@ -161,15 +173,13 @@ def validate(
             job.finished()
             if job.confusion is not None:
                 total.merge(job.confusion)
-                if finished is not None:
-                    finished(job.scene.name, job.metres, job.confusion)
                 if scales is not None:
                     scales.add(job.scene.name, job.metres, job.confusion)
                 job.confusion = None
         elif isinstance(event, Mapped):
-            label_HW = event.job.truth(event.window)
-            event.job.confusion = event.job.confusion or ConfusionMatrix(run.classes)
-            event.job.confusion.add(label_HW, event.ids)
+            job, label_HW = event.job, event.job.truth(event.window)
+            job.confusion = job.confusion or ConfusionMatrix(run.classes, part=job.whole)
+            job.confusion.add(label_HW, event.ids, event.window)
             examples.consider(event.job.scene, event.window, label_HW, event.ids)
     return total
 

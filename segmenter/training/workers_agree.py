@@ -56,8 +56,10 @@ def check_same(workers: Workers, facts: Mapping[str, str]) -> None:
             expected, got = (shortened(str(said.get(name, "none")), 60) for said in (chief, here))
             if expected != got or chief.get(name) != here.get(name):
                 raise WorkerError(
-                    f"{workers.name(index)}: {name}: expected {expected} as on {workers.name(0)}, got {got}; "
-                    "start all workers with the same recipe, program and data"
+                    f"{workers.name(index)}: {name}",
+                    expected=f"{expected} as on {workers.name(0)}",
+                    got=got,
+                    remedy="start all workers with the same recipe, program and data",
                 )
 
 

@@ -18,6 +18,7 @@ from segmenter.config.recipe import SamplingConfig
 from segmenter.diagnosis import diagnose as diagnosis_of
 from segmenter.sampling import plan
 from segmenter.tiles.index import build_index
+from tests.helpers.refusals import refused
 
 CLASSES = {"water": 0, "road": 1, "field": 2}
 
@@ -110,23 +111,23 @@ def test_a_report_is_one_page(tiles: Tiles, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_meant_is_refused(pair: tuple[Path, Path], tiles: Tiles) -> None:
-    with pytest.raises(DatasetError, match="expected names with their codes in the label files"):
+    with refused(DatasetError, where="classes", got="none"):
         index_tiles([pair])
-    with pytest.raises(DatasetError, match=r"pairs of an image file and its label file, got '.*a\.tif'"):
+    with refused(DatasetError, where="scenes", got="a.tif'"):
         index_tiles([str(pair[0])], CLASSES)  # type: ignore[list-item]
-    with pytest.raises(LabelError, match=r"does not know: 2 \("):
+    with refused(LabelError, fault="know: 2"):
         index_tiles([pair], {"water": 0, "road": 1}, size=32)
-    with pytest.raises(ConfigError, match=r"arguments: tiles\.size: "):
+    with refused(ConfigError, where="arguments: tiles.size", got=3):
         index_tiles([pair], CLASSES, size=3)
-    with pytest.raises(DatasetError, match="some of the split test, there are none"):
+    with refused(DatasetError, where="scenes", expected="split test"):
         index_tiles([Scene("x", *pair, "x", "train")], CLASSES, split="test")
-    with pytest.raises(DatasetError, match="size: the tiles are made already"):
+    with refused(DatasetError, where="size", fault="made already"):
         diagnose(tiles, size=64)
-    with pytest.raises(DatasetError, match=r"whole numbers .*, got float64 of \(1, 1\)"):
+    with refused(DatasetError, where="tiles", got="float64 of (1, 1)"):
         plan_epoch([[0.5]], 1)
-    with pytest.raises(DatasetError, match="expected 1 names, one for each column, got 2"):
+    with refused(DatasetError, where="classes", got=2):
         forecast([[1]], classes="ab")
-    with pytest.raises(DatasetError, match="cannot hold all 2 classes"):
+    with refused(DatasetError, fault="all 2 classes"):
         plan_epoch([[50, 0], [0, 50]], 1, max_repeats=None)
 
 
@@ -145,5 +146,5 @@ def test_the_door_is_light_and_complete() -> None:
     assert done.returncode == 0, done.stderr
     assert sorted(segmenter.__all__) == sorted(segmenter._HOMES) == segmenter.__all__
     assert set(segmenter.__all__) <= set(dir(segmenter))
-    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+    with pytest.raises(AttributeError, match="attribute 'nonsense'"):
         segmenter.nonsense  # noqa: B018

@@ -128,7 +128,7 @@ def test_the_exit_code_is_that_of_the_laws(
     assert command.main([*call, "facts", "step"]) == 0
     assert command.main([*call, "facts", "equivalence"]) == 1
     assert written == [0, 1] * 2, "written after each section"
-    assert "a law does not hold, or a section could not be run: equivalence" in capsys.readouterr().err
+    assert "run: equivalence" in capsys.readouterr().err
     assert "| weights, 4 replicas | 0.001 | ≤ 1e-10 | no (law) |  |" in (tmp_path / page.PAGE).read_text()
     assert command.main([*call, "resume"]) == 3
 
@@ -138,7 +138,7 @@ def test_without_a_gpu_one_line_says_so(monkeypatch: pytest.MonkeyPatch, tensorf
     monkeypatch.setattr(command, "overlooked_gpus", lambda: "")
     for listed, why in ((0, "this machine has none"), (2, "CUDA_VISIBLE_DEVICES hides them all")):
         monkeypatch.setattr(command, "cards_listed", lambda listed=listed: listed)
-        with pytest.raises(DeviceError, match=f"expected an NVIDIA GPU, found none: {why}; --tiny tries"):
+        with pytest.raises(DeviceError, match=why):
             command.main([])
 
 

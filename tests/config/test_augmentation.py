@@ -11,6 +11,7 @@ from segmenter.base.errors import ConfigError
 from segmenter.config.augmentation import in_words
 from segmenter.config.reading import describe_recipe, dump_recipe, load_recipe, recipe_from
 from segmenter.config.recipe import Recipe
+from tests.helpers.refusals import refused
 
 GAMMA = {"name": "RandomGamma", "p": 0.3, "gamma_limit": [80, 120]}
 ELASTIC = {"name": "ElasticTransform", "p": 0.5, "alpha": 30.5, "approximate": True}
@@ -82,20 +83,20 @@ def test_transforms_can_be_set_on_the_command_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("section", "said"),
+    ("section", "where"),
     [
-        ({"transforms": [{"p": 0.5}]}, r"augmentation.transforms.0.name: expected a value, got none"),
-        ({"transforms": [{"name": "D4", "p": 0}]}, r"transforms.0.p: expected greater than 0 .*, got 0"),
-        ({"transforms": ["D4"]}, r"augmentation.transforms.0: .* mapping of settings, got 'D4'"),
-        ({"transforms": {"name": "D4"}}, r"augmentation.transforms: .* list"),
-        ({"copy_paste": {"classes": []}}, r"augmentation.copy_paste.classes: "),
-        ({"copy_paste": {"clases": ["car"]}}, r"copy_paste.clases: unknown key.* did you mean classes\?"),
-        ({"transforms": [{"name": "D4", "x": float("nan")}]}, r"transforms.0: expected finite numbers, got"),
-        ({"probability": {"affine": 0.5}}, r"probability.affine: expected scale or rotation with it"),
-        ({"probability": {"d4": 0}}, r"probability.d4: expected greater than 0 \(probability\), got 0"),
+        ({"transforms": [{"p": 0.5}]}, "augmentation.transforms.0.name"),
+        ({"transforms": [{"name": "D4", "p": 0}]}, "transforms.0.p"),
+        ({"transforms": ["D4"]}, "augmentation.transforms.0"),
+        ({"transforms": {"name": "D4"}}, "augmentation.transforms"),
+        ({"copy_paste": {"classes": []}}, "augmentation.copy_paste.classes"),
+        ({"copy_paste": {"clases": ["car"]}}, "copy_paste.clases"),
+        ({"transforms": [{"name": "D4", "x": float("nan")}]}, "transforms.0"),
+        ({"probability": {"affine": 0.5}}, "probability.affine"),
+        ({"probability": {"d4": 0}}, "probability.d4"),
     ],
 )
-def test_mistakes_are_named_in_one_line(section: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as caught:
+def test_mistakes_are_named_in_one_line(section: Any, where: str) -> None:
+    with refused(ConfigError, where=where) as caught:
         recipe(section)
     assert "\n" not in str(caught.value)

@@ -17,6 +17,7 @@ from datasets.folder import pattern_regex
 from segmenter.base.errors import ConfigError, DatasetError
 from segmenter.config.plain_yaml import MAX_BYTES, _refuse_bare_colours, parse
 from segmenter.config.reading import load_recipe, recipe_from
+from tests.helpers.refusals import refused
 
 LONGEST = 700
 """Characters of a line that can be read."""
@@ -29,27 +30,29 @@ def bomb(levels: int, reference: Callable[[str], str]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "fields"),
     [
-        (bomb(12, str), "line 1, column 5.*"),
-        (bomb(12, str) + "\n? *a11\n: 1", "an anchor or an alias"),
-        ("a: &a {x: 1}\nb: &b {<<: [*a, *a]}\nc: {<<: [*b, *b]}", "an anchor or an alias"),
-        ("images: **/*.tif", "what begins with & or . needs quotes"),
-        ("? [a, b]\n: 1", "expected a text as key"),
-        ("seed: !!int x", r"expected a plain value, got a tag \(!\)"),
-        ("name: !!python/object/apply:os.getcwd []", "got a tag"),
-        ("seed: " + "9" * 5000, "limit .* for integer string conversion"),
-        ("[" * 100_000, "maximum recursion depth"),
-        ('name: "\\ud800"', "half of a surrogate pair"),
-        ("q" * 500 + ": 1\n" + "q" * 500 + ": 1", "key q+ … q+ occurs twice"),
-        ("x: " + "q" * 50_000 + ": [", "mapping values are not allowed here"),
-        ("colour: #1f77b4", "#1f77b4 without quotes begins a comment; write '#1f77b4' in line 1"),
-        ("- {name: 'a # b', colour: #1f77b4}", "#1f77b4 without quotes begins a comment"),
-        ("\nignore: [#000000]", "write '#000000' in line 2"),
+        (bomb(12, str), {"where": "r.yaml", "fault": "line 1, column 5"}),
+        (bomb(12, str) + "\n? *a11\n: 1", {"where": "r.yaml", "fault": "anchor"}),
+        ("a: &a {x: 1}\nb: &b {<<: [*a, *a]}\nc: {<<: [*b, *b]}", {"where": "r.yaml", "fault": "anchor"}),
+        ("images: **/*.tif", {"where": "r.yaml", "fault": "valid YAML"}),
+        ("? [a, b]\n: 1", {"where": "r.yaml", "fault": "text"}),
+        ("seed: !!int x", {"where": "r.yaml", "fault": "tag (!)"}),
+        ("name: !!python/object/apply:os.getcwd []", {"where": "r.yaml"}),
+        ("seed: " + "9" * 5000, {"where": "r.yaml", "fault": "string conversion"}),
+        ("[" * 100_000, {"where": "r.yaml", "fault": "maximum recursion"}),
+        ('name: "\\ud800"', {"where": "r.yaml", "fault": "surrogate pair"}),
+        ("q" * 500 + ": 1\n" + "q" * 500 + ": 1", {"where": "r.yaml", "fault": "… q"}),
+        ("x: " + "q" * 50_000 + ": [", {"where": "r.yaml", "fault": "mapping values"}),
+        ("colour: #1f77b4", {"where": "r.yaml", "fault": "'#1f77b4' in line 1"}),
+        ("- {name: 'a # b', colour: #1f77b4}", {"where": "r.yaml"}),
+        ("\nignore: [#000000]", {"where": "r.yaml", "fault": "'#000000' in line 2"}),
     ],
 )
-def test_what_is_more_than_plain_data_is_refused_in_a_short_line(text: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=f"r.yaml: not valid YAML: .*{message}") as raised:
+def test_what_is_more_than_plain_data_is_refused_in_a_short_line(
+    text: str, fields: dict[str, object]
+) -> None:
+    with refused(ConfigError, **fields) as raised:
         parse(text, "r.yaml")
     assert len(str(raised.value)) < LONGEST
 
@@ -77,14 +80,14 @@ def test_only_a_small_regular_file_is_read(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.yaml")
     (tmp_path / "large.yaml").write_bytes(b"#" * (MAX_BYTES + 1))
     for path, message in (
-        (tmp_path / "pipe.yaml", "expected a file"),
-        (Path("/dev/zero"), "expected a file"),
+        (tmp_path / "pipe.yaml", "a file"),
+        (Path("/dev/zero"), "a file"),
         (tmp_path, "Is a directory"),
-        (tmp_path / "large.yaml", "expected at most 1 MiB"),
-        (tmp_path / ("x" * 5000), "File name too long"),
+        (tmp_path / "large.yaml", "1 MiB"),
+        (tmp_path / ("x" * 5000), "too long"),
         (tmp_path / "a\0b", "null"),
     ):
-        with pytest.raises(ConfigError, match=f"cannot read the recipe: .*{message}") as raised:
+        with pytest.raises(ConfigError, match=message) as raised:
             load_recipe(path)
         assert len(str(raised.value)) < LONGEST
 
@@ -97,7 +100,7 @@ def folder(**section: Any) -> Any:
 
 @pytest.mark.parametrize("root", ["~nosuchuser/x", "x" * 10_000, "/".join(["x" * 200] * 50), "a\0b"])
 def test_a_root_that_no_system_knows_is_refused(root: str) -> None:
-    with pytest.raises(DatasetError, match=r"dataset\.root: expected a folder") as raised:
+    with refused(DatasetError, where="dataset.root", expected="folder") as raised:
         load_dataset(folder(root=root))
     assert len(str(raised.value)) < LONGEST
 
@@ -106,7 +109,7 @@ def test_a_root_that_no_system_knows_is_refused(root: str) -> None:
     "pattern", ["*a" * 60 + "{n}.tif", "**/" * 60 + "{n}.tif", "*{a}*x", "{a}{b}{c}.tif"]
 )
 def test_a_pattern_that_would_be_tried_for_ever_is_refused(pattern: str) -> None:
-    with pytest.raises(ConfigError, match=r"images: expected at most 16 \* and \{names\}, with text between"):
+    with refused(ConfigError, where="images"):
         pattern_regex(pattern, "images")
 
 
@@ -162,5 +165,5 @@ def test_an_apostrophe_in_a_word_is_no_quote() -> None:
 
 @pytest.mark.parametrize("wrong", ["(" * 5000 + ")" * 5000, "(a{99999999999})", "(a", "[(]", "(a)(b)"])
 def test_what_is_no_expression_with_a_group_is_refused(wrong: str) -> None:
-    with pytest.raises(ConfigError, match="expected a regular expression"):
+    with refused(ConfigError, where="r.yaml: dataset.metres_per_pixel.pattern"):
         folder(metres_per_pixel={"pattern": wrong})

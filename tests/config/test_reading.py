@@ -12,6 +12,7 @@ import yaml
 from segmenter.base.errors import ConfigError
 from segmenter.config.reading import describe_recipe, dump_recipe, load_recipe, recipe_from
 from segmenter.config.recipe import Recipe
+from tests.helpers.refusals import refused
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
@@ -55,89 +56,87 @@ def _recipe(**sections: Any) -> Recipe:
 
 
 @pytest.mark.parametrize(
-    ("sections", "message"),
+    ("sections", "where"),
     [
-        ({"tiles": {"sise": 256}}, "r.yaml: tiles.sise: unknown key; did you mean size?"),
-        ({"bogus": 1}, "r.yaml: bogus: unknown key; known here: name, seed, dataset, tiles"),
-        ({"dataset": {**FOLDER, "classes": [{"name": "x", "color": 1}]}}, "classes.0.color: unknown key"),
-        ({"dataset": {"kind": "potsdam"}}, "dataset.root: expected a value, got none"),
-        ({"dataset": {"kind": "cityscapes"}}, "dataset.kind: expected potsdam, naic2020, folder, got citys"),
-        ({"dataset": {"root": "x"}}, "dataset.kind: expected potsdam, naic2020, folder, got none"),
-        ({"dataset": {**FOLDER, "bands": []}}, "dataset.bands: expected at least one band, counted from 1"),
-        ({"dataset": {**FOLDER, "bands": [0, 1]}}, "dataset.bands.0: expected greater than or equal to 1"),
-        ({"tiles": {"size": "256 m"}}, r"tiles.size: expected a valid integer \(pixels\), got '256 m'"),
-        ({"tiles": {"size": 256.5}}, "tiles.size: .* a number with a fractional part"),
-        ({"training": {"learning_rate": False}}, r"learning_rate: expected a valid number \(per step\)"),
-        ({"training": {"learning_rate": float("nan")}}, "learning_rate: expected a finite number"),
-        ({"training": {"precision": "float16"}}, "'mixed_float16' or 'mixed_bfloat16', got"),
-        ({"training": None}, "training: expected a mapping of settings, got None"),
-        ({"augmentation": {"rotation": 200}}, r"rotation: expected less .* 180 \(degrees\), got 200"),
-        ({"training": {"epochs": 10**24}}, r"training.epochs: expected less .* 1000000000 \(epochs\)"),
+        ({"tiles": {"sise": 256}}, "tiles.sise"),
+        ({"bogus": 1}, "bogus"),
+        ({"dataset": {"kind": "potsdam"}}, "dataset.root"),
+        ({"dataset": {"kind": "cityscapes"}}, "dataset.kind"),
+        ({"dataset": {"root": "x"}}, "dataset.kind"),
+        ({"dataset": {**FOLDER, "bands": []}}, "dataset.bands"),
+        ({"dataset": {**FOLDER, "bands": [0, 1]}}, "dataset.bands.0"),
+        ({"tiles": {"size": "256 m"}}, "tiles.size"),
+        ({"tiles": {"size": 256.5}}, "tiles.size"),
+        ({"training": {"learning_rate": False}}, "training.learning_rate"),
+        ({"training": {"learning_rate": float("nan")}}, "training.learning_rate"),
+        ({"training": {"precision": "float16"}}, "training.precision"),
+        ({"training": None}, "training"),
+        ({"augmentation": {"rotation": 200}}, "augmentation.rotation"),
+        ({"training": {"epochs": 10**24}}, "training.epochs"),
         # What cannot work together.
-        ({"tiles": {"size": 250}}, r"tiles.size: expected a multiple of 16 pixels \(2\*\*model.depth\)"),
-        ({"tiles": {"size": 64, "overlap": 64}}, "tiles.overlap: expected an overlap smaller than the size"),
-        ({"loss": {"cross_entropy": 0}}, "loss: expected a weight above 0 for one of cross_entropy, focal"),
-        ({"loss": {"tversky": 1, "tversky_alpha": 0, "tversky_beta": 0}}, "loss: expected tversky_alpha or"),
-        ({"loss": {"label_smoothing": 0.1, "logit_adjustment": 1}}, "loss.label_smoothing: expected 0 with"),
-        ({"loss": {"ohem": 1}}, r"loss.ohem: expected less than 1 \(share of an image's pixels\), got 1"),
-        ({"loss": {"class_weights": [0, 0.0]}}, "loss.class_weights: expected a weight above 0"),
-        ({"loss": {"class_weights": [1, -1]}}, "class_weights.1: expected greater than or equal to 0"),
+        ({"tiles": {"size": 250}}, "tiles.size"),
+        ({"tiles": {"size": 64, "overlap": 64}}, "tiles.overlap"),
+        ({"loss": {"cross_entropy": 0}}, "loss"),
+        ({"loss": {"tversky": 1, "tversky_alpha": 0, "tversky_beta": 0}}, "loss"),
+        ({"loss": {"label_smoothing": 0.1, "logit_adjustment": 1}}, "loss.label_smoothing"),
+        ({"loss": {"ohem": 1}}, "loss.ohem"),
+        ({"loss": {"class_weights": [0, 0.0]}}, "loss.class_weights"),
         (
             {"loss": {"ohem": 0.5, "normalisation": "per_pixel"}, "training": {"accumulate": 4}},
-            "training.accumulate: expected 1 with loss.ohem and loss.normalisation: per_pixel",
+            "training.accumulate",
         ),
-        ({"training": {"clip_norm": 1, "clip_value": 1}}, "expected one of clip_norm and clip_value"),
-        ({"dataset": {**FOLDER, "encoding": "codes"}}, "every class to have a code, missing for a: b # c$"),
-        ({"dataset": {**FOLDER, "split": {"group": "("}}}, "split.group: expected a regular expression"),
-        ({"dataset": {**FOLDER, "split": {"group": "a(b)(c)"}}}, r"a regular expression with one \(group\)"),
-        ({"augmentation": {"scale_to": [1.0, 0.2]}}, r"scale_to: expected the finest .* got \[1.0, 0.2\]"),
-        ({"augmentation": {"scale_to": [0.2, 1], "scale": 0.3}}, "scale: expected 0 with scale_to"),
-        ({"augmentation": {"scale_to": 0.3}}, r"augmentation.scale_to: expected a list \(metres\), got 0.3"),
-        ({"augmentation": {"scale_to": [0, 1]}}, "scale_to.0: expected greater than 0"),
-        ({"sampling": {"scale_strata": [1, 0.3]}}, r"scale_strata: expected rising .*, got \[1.0, 0.3\]"),
-        ({"sampling": {"scale_strata": [0.3], "coverage": False}}, "expected coverage: relaxed or"),
+        ({"training": {"clip_norm": 1, "clip_value": 1}}, "training"),
+        ({"dataset": {**FOLDER, "encoding": "codes"}}, "dataset"),
+        ({"dataset": {**FOLDER, "split": {"group": "("}}}, "dataset.split.group"),
+        ({"dataset": {**FOLDER, "split": {"group": "a(b)(c)"}}}, "dataset.split.group"),
+        ({"augmentation": {"scale_to": [1.0, 0.2]}}, "augmentation.scale_to"),
+        ({"augmentation": {"scale_to": [0.2, 1], "scale": 0.3}}, "augmentation.scale"),
+        ({"augmentation": {"scale_to": 0.3}}, "augmentation.scale_to"),
+        ({"augmentation": {"scale_to": [0, 1]}}, "augmentation.scale_to.0"),
+        ({"sampling": {"scale_strata": [1, 0.3]}}, "sampling.scale_strata"),
+        ({"sampling": {"scale_strata": [0.3], "coverage": False}}, "sampling.scale_strata"),
         # What would change nothing.
         *(
             (
                 {"loss": {"cross_entropy": 0, "dice": 1, **unused}},
-                f"loss.{next(iter(unused))}: .* {terms} with it",
+                f"loss.{next(iter(unused))}",
             )
-            for unused, terms in (
-                ({"class_weights": [1, 2]}, "cross_entropy or focal"),
-                ({"class_weights": "inverse_sqrt"}, "cross_entropy or focal"),
-                ({"ohem_threshold": 0.7}, "ohem"),
-                ({"boundary_width": 2}, "boundary"),
-                ({"focal_gamma": 1}, "focal"),
+            for unused in (
+                {"class_weights": [1, 2]},
+                {"class_weights": "inverse_sqrt"},
+                {"ohem_threshold": 0.7},
+                {"boundary_width": 2},
+                {"focal_gamma": 1},
             )
         ),
         *(
-            ({"sampling": {"method": "shuffle", **unused}}, f"sampling.{next(iter(unused))}: expected {text}")
-            for unused, text in (
-                ({"coverage": "strict"}, "relaxed or off .* with sampling.method: shuffle, got strict"),
-                ({"per_replica": "guarantee"}, "best_effort or off with .*: shuffle, got guarantee"),
-                ({"max_repeats_per_tile": 9}, "sampling.method: plan with it, got shuffle"),
-                ({"repeat_threshold": 0.2}, "sampling.method: repeat_factor with it, got shuffle"),
-                ({"rare_temperature": 0.2}, "sampling.method: rare_class or .* with it, got shuffle"),
-                ({"quota": "rarity"}, "sampling.method: plan with it, got shuffle"),
-                ({"foreground_share": 0.5}, "sampling.method: foreground with it, got shuffle"),
+            ({"sampling": {"method": "shuffle", **unused}}, f"sampling.{next(iter(unused))}")
+            for unused in (
+                {"coverage": "strict"},
+                {"per_replica": "guarantee"},
+                {"max_repeats_per_tile": 9},
+                {"repeat_threshold": 0.2},
+                {"rare_temperature": 0.2},
+                {"quota": "rarity"},
+                {"foreground_share": 0.5},
             )
         ),
         # What means nothing with parameter servers.
         *(
-            ({"distribution": {**SERVED, **more}, **sections}, message)
-            for more, sections, message in (
-                ({}, {"training": {"xla": True}}, "training.xla: expected false with"),
-                ({}, {"training": {"steps_per_call": 2}}, "steps_per_call: expected the default with"),
-                ({}, {"sampling": {"per_replica": "guarantee"}}, "per_replica: expected best_effort"),
-                ({"deterministic": True}, {}, "distribution.deterministic: updates come in any order"),
-                ({"cross_device": "nccl"}, {}, "distribution.cross_device: nothing is summed"),
-                ({"devices": [0]}, {}, "distribution.devices: each worker computes on one"),
+            ({"distribution": {**SERVED, **more}, **sections}, where)
+            for more, sections, where in (
+                ({}, {"training": {"xla": True}}, "training.xla"),
+                ({}, {"training": {"steps_per_call": 2}}, "training.steps_per_call"),
+                ({}, {"sampling": {"per_replica": "guarantee"}}, "sampling.per_replica"),
+                ({"deterministic": True}, {}, "distribution.deterministic"),
+                ({"cross_device": "nccl"}, {}, "distribution.cross_device"),
+                ({"devices": [0]}, {}, "distribution.devices"),
             )
         ),
     ],
 )
-def test_a_mistake_says_where_it_is_and_what_was_expected(sections: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_a_mistake_says_where_it_is_and_what_was_expected(sections: dict[str, Any], where: str) -> None:
+    with refused(ConfigError, where=f"r.yaml: {where}"):
         _recipe(**sections)
 
 
@@ -155,8 +154,14 @@ def test_a_setting_that_a_term_reads_is_taken(loss: dict[str, Any]) -> None:
 
 
 def test_all_mistakes_are_said_at_once() -> None:
-    with pytest.raises(ConfigError, match=r"tiles\.size: .*; r\.yaml: training\.epochs: .*0"):
-        _recipe(tiles={"size": "x"}, training={"epochs": 0})
+    for sections, places in (
+        ({"tiles": {"size": "x"}, "training": {"epochs": 0}}, ("tiles.size", "training.epochs")),
+        ({"dataset": {**FOLDER, "classes": [{"name": "x", "color": 1}]}}, ("classes.0.color",)),
+        ({"loss": {"class_weights": [1, -1]}}, ("loss.class_weights", "class_weights.1")),
+    ):
+        with refused(ConfigError) as raised:
+            _recipe(**sections)
+        assert all(f"{place}: " in str(raised.value) for place in places)
 
 
 @pytest.mark.parametrize(
@@ -174,17 +179,19 @@ def test_numbers_that_yaml_takes_for_text_are_numbers(text: str, write: Callable
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "fields"),
     [
-        ("name: [", "recipe.yaml: not valid YAML: .*line 1"),
-        ("- a\n- b", "recipe.yaml: expected a mapping of sections, got list"),
-        ("", "recipe.yaml: expected a mapping of sections, got NoneType"),
-        ("tiles:\n  size: 64\n  size: 128", "not valid YAML: key size occurs twice.*line 3"),
-        ("1: 2\nname: x", "keys should be strings, got 1"),
+        ("name: [", {"where": "recipe.yaml", "fault": "line 1"}),
+        ("- a\n- b", {"where": "recipe.yaml", "got": "list"}),
+        ("", {"where": "recipe.yaml", "got": "NoneType"}),
+        ("tiles:\n  size: 64\n  size: 128", {"where": "recipe.yaml", "fault": "occurs twice"}),
+        ("1: 2\nname: x", {"fault": "strings, got 1"}),
     ],
 )
-def test_a_file_that_is_no_recipe_is_refused(text: str, message: str, write: Callable[[str], Path]) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_a_file_that_is_no_recipe_is_refused(
+    text: str, fields: dict[str, object], write: Callable[[str], Path]
+) -> None:
+    with refused(ConfigError, **fields):
         load_recipe(write(text))
 
 
@@ -195,10 +202,10 @@ def test_a_bare_off_is_the_word_not_false(write: Callable[[str], Path]) -> None:
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nothing\.yaml: cannot read the recipe: .*see configs/"):
+    with refused(ConfigError, where="nothing.yaml", fault="cannot read", remedy="see configs/"):
         load_recipe(tmp_path / "nothing.yaml")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match=r"binary\.yaml: cannot read the recipe"):
+    with refused(ConfigError, where="binary.yaml", fault="cannot read"):
         load_recipe(tmp_path / "binary.yaml")
 
 
@@ -222,18 +229,20 @@ def test_overrides_replace_and_add_and_the_last_wins(write: Callable[[str], Path
 
 
 @pytest.mark.parametrize(
-    ("override", "message"),
+    ("override", "fields"),
     [
-        ("tiles.size", "--set tiles.size: expected section.key=value"),
-        ("=3", "--set =3: expected section.key=value"),
-        ("name.x=1", "--set name.x=1: name is a single setting, it has no x"),
-        ("tiles.size=[", r"--set tiles.size=\[: not valid YAML"),
-        ("tiles.sise=3", "tiles.sise: unknown key"),
-        ("tiles.size=", "tiles.size: expected a valid integer .*got None"),
+        ("tiles.size", {"where": "--set tiles.size", "expected": "section.key=value"}),
+        ("=3", {"where": "--set =3", "expected": "section.key=value"}),
+        ("name.x=1", {"where": "--set name.x=1", "fault": "single setting"}),
+        ("tiles.size=[", {"fault": "--set tiles.size=[: not valid"}),
+        ("tiles.sise=3", {"where": "tiles.sise", "fault": "unknown key"}),
+        ("tiles.size=", {"where": "tiles.size", "got": "None"}),
     ],
 )
-def test_an_override_argues_back(override: str, message: str, write: Callable[[str], Path]) -> None:
-    with pytest.raises(ConfigError, match=message):
+def test_an_override_argues_back(
+    override: str, fields: dict[str, object], write: Callable[[str], Path]
+) -> None:
+    with refused(ConfigError, **fields):
         load_recipe(write(MINIMAL), [override])
 
 
@@ -277,7 +286,7 @@ def test_the_projects_recipes_do_as_the_comparison_of_samplings_recommends(path:
 @pytest.mark.parametrize("value", [["forest", "other"], {"forest": 1}, "forest", [{"name": "a"}, 3]])
 def test_classes_of_another_form_are_one_mistake_that_shows_the_form(value: Any) -> None:
     section = {"kind": "folder", "root": "r", "images": "{n}.tif", "labels": "{n}.png", "classes": value}
-    with pytest.raises(ConfigError, match=r"classes: .* as \{name: forest, code: 1\}, got") as raised:
+    with refused(ConfigError, where="classes") as raised:
         recipe_from({"name": "t", "dataset": section}, "t")
     assert str(raised.value).count("dataset.") == 1
 
@@ -295,27 +304,28 @@ def test_one_scale_is_a_range_too() -> None:
 
 # ------------------------------------------------------------------------------ pretrained weights
 
-BAND = "expected red, green, blue, null, or a channel's number from 1"
-
 
 def _read(**model: Any) -> Recipe:
     return _recipe(model={"kind": "encoder_decoder", "weights": "imagenet", **model})
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "where", "got"),
     [
-        ({"weight_bands": ["red", "green", "nir"]}, f"weight_bands.2: {BAND}, got 'nir'"),
-        ({"weight_bands": [True, 1, 2]}, f"weight_bands.0: {BAND}, got True"),
-        ({"weight_bands": [1, 0, 2]}, f"weight_bands.1: {BAND}, got 0"),
-        ({"weight_bands": [[1]]}, f"weight_bands.0: {BAND}, got [1]"),
-        ({"weights": ""}, "weights: expected imagenet or a file of weights; null: from scratch, got ''"),
+        ({"weight_bands": ["red", "green", "nir"]}, "weight_bands.2", "'nir'"),
+        ({"weight_bands": [True, 1, 2]}, "weight_bands.0", "True"),
+        ({"weight_bands": [1, 0, 2]}, "weight_bands.1", "0"),
+        ({"weight_bands": [[1]]}, "weight_bands.0", "[1]"),
+        ({"weights": ""}, "weights", "''"),
     ],
 )
-def test_a_mistake_takes_one_sentence_without_inner_names(model: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError) as refused:
+def test_a_mistake_takes_one_sentence_without_inner_names(
+    model: dict[str, Any], where: str, got: str
+) -> None:
+    with refused(ConfigError) as raised:
         _read(**model)
-    assert str(refused.value) == f"r.yaml: model.{said}"
+    assert (raised.value.where, raised.value.got) == (f"r.yaml: model.{where}", got)
+    assert raised.value.remedy is None
 
 
 def test_channels_are_colours_numbers_and_null() -> None:

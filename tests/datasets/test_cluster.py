@@ -67,8 +67,8 @@ def test_an_index_of_a_cluster_is_the_same_file(recipe: Path, two_workers: str, 
         found.append(index.read_bytes())
         index.unlink()
     assert told[1].out.replace(str(Path.cwd()) + "/", "") == told[0].out
-    assert "hold a nodata value in some band" in told[0].err
-    assert told[1].err.count("hold a nodata value") == told[0].err.count("hold a nodata value")
+    assert "nodata value" in told[0].err
+    assert told[1].err.count("nodata value") == told[0].err.count("nodata value")
     assert found[1] == found[0]
 
 
@@ -87,6 +87,4 @@ def test_a_worker_without_the_data_is_named(
     assert run("check", recipe, "--scheduler", two_workers) == 2
     err = capsys.readouterr().err.splitlines()[-1]
     assert err.startswith("error: worker inproc://")
-    assert err.endswith(
-        "/elsewhere: is not there; workers read files themselves, under the caller's paths: mount it"
-    )
+    assert "/elsewhere: is not there" in err

@@ -29,6 +29,7 @@ from segmenter.tiles.statistics import band_statistics
 from segmenter.tiles.store import SceneStore
 from tests.helpers.file_server import FileServer
 from tests.helpers.forgotten_remote import forget_all
+from tests.helpers.refusals import refused
 from tests.helpers.s3_server import Store
 
 Make = Callable[..., Path]
@@ -54,7 +55,7 @@ def test_googles_buckets_are_listed_by_their_keys_for_s3(
     assert scene.label is not None
     np.testing.assert_array_equal(read_label(scene.label), read_label(scenes / "l/s0.png"))
     monkeypatch.delenv("GS_ACCESS_KEY_ID")
-    with pytest.raises(SegmenterError, match="GS_NO_SIGN_REQUEST=YES where it is public"):
+    with refused(SegmenterError, fault="GS_NO_SIGN_REQUEST=YES where"):
         load_dataset(recipe(f"gs://{store.bucket}/p"))
 
 
@@ -201,7 +202,7 @@ def test_a_listing_that_fails_midway_is_no_shorter_one(
     store.fault = lambda method, path: 503 if len(store.asked) == 1 else None
     assert sorted(one.name for one in buckets.listing(place)) == sorted([*NAMES, "i/.s9.tif"])
     store.fault = lambda method, path: 503 if "continuation" in path else None
-    with pytest.raises(SegmenterError, match=rf"^s3://{store.bucket}: cannot list it: .*503"):
+    with refused(SegmenterError, where=f"s3://{store.bucket}", fault="503"):
         list(buckets.listing(place))
 
 
@@ -215,27 +216,27 @@ def test_mistakes_are_one_line(
 
     store.put_folder(scenes)
     files = tmp_path / "files.txt"
-    assert "no such bucket" in said("s3://no-such-bucket/a")
-    assert f"expected files below s3://{store.bucket}/no" in said(f"s3://{store.bucket}/no/")
-    assert "name its files in dataset.files" in said(server.url("data"))
+    assert "such bucket" in said("s3://no-such-bucket/a")
+    assert f"below s3://{store.bucket}/no" in said(f"s3://{store.bucket}/no/")
+    assert "files in dataset.files" in said(server.url("data"))
     assert "expected http://" in said("ftp://a/b")
     files.write_text("i/s0.tif\nl/s0.png\ni/gone.tif\n")
     assert re.search("i/gone.tif: .* 404", said(server.url("data?a=b"), files=str(files)))
     files.write_text("i/s0.tif\n../x.tif\n")
     assert "files.txt, line 2" in said(server.url("data"), files=str(files))
     store.fault = lambda method, path: 403
-    assert "access is denied" in said(f"s3://{store.bucket}")
+    assert "access" in said(f"s3://{store.bucket}")
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    assert "there are no credentials" in said(f"s3://{store.bucket}")
-    with pytest.raises(ConfigError, match=r"dataset\.files: is for a root that is an address"):
+    assert "credentials" in said(f"s3://{store.bucket}")
+    with refused(ConfigError, where="dataset.files", fault="address"):
         recipe(str(scenes), files="files.txt")
 
 
 def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
     monkeypatch.setenv("AWS_S3_ENDPOINT", "127.0.0.1:9")  # so that no client is known for it
-    with pytest.raises(SegmenterError, match="not installed: make remote"):
+    with refused(SegmenterError, fault="installed: make"):
         load_dataset(recipe("s3://some-bucket"))
 
 

@@ -16,6 +16,7 @@ from datasets.__main__ import main
 from datasets.stitch import find_parts, stitch
 from segmenter.base.errors import DatasetError, run_script
 from segmenter.grid.geometry import Size
+from tests.helpers.refusals import refused
 
 Make = Callable[..., Path]
 ROWS, COLS = (0, 21, 43, 64), (0, 17, 33, 50)
@@ -70,7 +71,7 @@ def test_georeferencing_and_nodata_stay(tmp_path: Path, make_geotiff: Make, rng:
     with rasterio.open(tmp_path / "out.tif") as file:
         assert (file.transform, file.crs.to_epsg(), file.nodata) == (whole, 25833, -1)
     np.testing.assert_array_equal(read(tmp_path / "out.tif"), image)
-    with pytest.raises(DatasetError, match=r"2.tif: expected to start at row 21, column 0"):
+    with refused(DatasetError, fault="row 21, column 0"):
         stitch([parts[0], parts[2]], 1, tmp_path / "wrong.tif", progress=False)
 
 
@@ -95,7 +96,7 @@ def test_errors(tmp_path: Path, make_geotiff: Make) -> None:
         with pytest.raises(DatasetError, match=message):
             stitch(parts, columns, output, progress=False)
     assert not out.exists()
-    with pytest.raises(DatasetError, match="it matches no file"):
+    with refused(DatasetError, where="none*", expected="matches"):
         find_parts(str(tmp_path / "none*"))
 
 
@@ -114,7 +115,7 @@ def test_stitch_command(tmp_path: Path, make_geotiff: Make, capsys: pytest.Captu
     assert "o.tif: 50×64 pixels from 9 parts" in capsys.readouterr().out
     command[3] = "4"
     assert run_script(lambda: main(command)) == 2
-    assert "expected a multiple of 4 parts" in capsys.readouterr().err
+    assert "multiple of 4" in capsys.readouterr().err
 
 
 def test_dubai_palettes_are_stitched_by_their_colours(

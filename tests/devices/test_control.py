@@ -16,6 +16,7 @@ from segmenter.base.errors import DeviceError, TrainingError
 from segmenter.extras.parameter_servers.control import Watch, check_port, stay, versions_here, watching
 from segmenter.extras.parameter_servers.roles import Roles
 from tests.helpers.made_cluster import addresses
+from tests.helpers.refusals import refused
 from tests.helpers.time_limits import wait_until
 
 
@@ -90,25 +91,23 @@ def test_the_chief_names_who_is_not_there(roles: Roles) -> None:
     lines: list[str] = []
     with watching(roles, lines.append) as watch, raw(roles):
         assert wait_until(lambda: ("worker", 0) not in watch.missing)
-        with pytest.raises(
-            DeviceError, match=rf"^worker 1 \({roles.workers[1]}\), ps 0 .*: not there after 0 s"
-        ):
+        with refused(DeviceError, fault=f"worker 1 ({roles.workers[1]}), ps 0"):
             watch.wait_for_all(0.0)
     assert lines == [f"waiting for worker 1 ({roles.workers[1]}), ps 0 ({roles.servers[0]})"]
 
 
 @pytest.mark.parametrize(
-    ("facts", "message"),
+    ("facts", "fields"),
     [
-        ({"versions": {"tensorflow": "2.0"}}, "worker 0 .* other versions .*tensorflow 2.0, here"),
-        ({"cluster": []}, "worker 0 .* was started with another cluster"),
+        ({"versions": {"tensorflow": "2.0"}}, {"fault": "tensorflow 2.0, here"}),
+        ({"cluster": []}, {"fault": "worker 0"}),
     ],
 )
 def test_a_member_that_differs_is_refused_by_name_before_the_first_step(
-    roles: Roles, facts: dict[str, Any], message: str
+    roles: Roles, facts: dict[str, Any], fields: dict[str, object]
 ) -> None:
     with watching(roles, print) as watch, raw(roles, **facts) as connection:
-        with pytest.raises(DeviceError, match=message):
+        with refused(DeviceError, **fields):
             watch.wait_for_all()
         assert b"refused" in connection.recv(4096)
 
@@ -172,11 +171,9 @@ def test_a_lost_server_is_known(roles: Roles) -> None:
 def test_a_port_that_is_taken_is_refused_by_name(roles: Roles) -> None:
     watch = Watch(roles)
     try:
-        with pytest.raises(
-            DeviceError, match=rf"chief \({roles.chief}\): cannot listen there: Address already"
-        ):
+        with refused(DeviceError, where=f"chief ({roles.chief})", fault="Address already"):
             Watch(roles)
-        with pytest.raises(DeviceError, match="worker 0: cannot listen there: Address already in use"):
+        with refused(DeviceError, where="worker 0", fault="Address already"):
             check_port("worker 0", roles.chief)
     finally:
         watch.close("has ended")

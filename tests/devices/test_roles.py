@@ -11,6 +11,7 @@ from segmenter.base.errors import ConfigError, DeviceError
 from segmenter.config.devices import DistributionConfig
 from segmenter.extras.parameter_servers.roles import Roles, cluster_of_environment, parse_cluster, roles_of
 from segmenter.extras.parameter_servers.serving import own_gpu
+from tests.helpers.refusals import refused
 
 WORDS = ["chief=a:1", "worker=b:2,c:3", "ps=[::1]:4"]
 CLUSTER = {"chief": ["a:1"], "worker": ["b:2", "c:3"], "ps": ["[::1]:4"]}
@@ -34,22 +35,22 @@ def test_a_list_without_a_role_is_of_workers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "role", "index", "message"),
+    ("words", "role", "index", "fields"),
     [
-        (None, None, None, "parameter_server: expected its processes by --cluster chief=HOST:PORT"),
-        (["chief=a:1", "worker=b:2"], None, None, "expected a chief, workers and servers .* no ps"),
-        ([*WORDS, "evaluator=d:1"], None, None, "roles chief, worker, ps once, got evaluator"),
-        ([*WORDS, "ps=d:1"], None, None, "once, got ps twice"),
-        (["chief=a:70000", *WORDS[1:]], None, None, "expected HOST:PORT, got 'a:70000'"),
-        (["chief=b:2", *WORDS[1:]], None, None, "expected each address once, got b:2 twice"),
-        (WORDS, "worker", None, "--index: expected which of the 2 of role worker this is"),
-        (WORDS, "ps", -1, "--index: expected 0 to 0 for role ps, got -1"),
+        (None, None, None, {"where": "parameter_server", "got": "neither"}),
+        (["chief=a:1", "worker=b:2"], None, None, {"where": "--cluster", "got": "no ps"}),
+        ([*WORDS, "evaluator=d:1"], None, None, {"where": "--cluster", "got": "evaluator"}),
+        ([*WORDS, "ps=d:1"], None, None, {"where": "--cluster", "got": "ps twice"}),
+        (["chief=a:70000", *WORDS[1:]], None, None, {"where": "--cluster: chief", "got": "'a:70000'"}),
+        (["chief=b:2", *WORDS[1:]], None, None, {"where": "--cluster: worker", "got": "b:2 twice"}),
+        (WORDS, "worker", None, {"where": "--index", "got": "none"}),
+        (WORDS, "ps", -1, {"where": "--index", "got": -1}),
     ],
 )
 def test_a_wrong_cluster_is_refused_in_one_line(
-    words: list[str] | None, role: str | None, index: int | None, message: str
+    words: list[str] | None, role: str | None, index: int | None, fields: dict[str, object]
 ) -> None:
-    with pytest.raises(ConfigError, match=message):
+    with refused(ConfigError, **fields):
         roles_of(words, role, index, {})
 
 
@@ -87,7 +88,7 @@ def test_each_worker_of_a_machine_has_a_gpu_of_its_own(
 
 
 def test_a_worker_without_a_gpu_of_its_own_is_refused() -> None:
-    with pytest.raises(DeviceError, match=r"worker 3 \(h:4\): expected a GPU for each worker .* there are 2"):
+    with refused(DeviceError, fault="worker 3 (h:4)"):
         own_gpu(DistributionConfig(), _worker(3), 2)
-    with pytest.raises(DeviceError, match="visible_devices: expected numbers from 0 to 1, got 2"):
+    with refused(DeviceError, where="visible_devices", got=2):
         own_gpu(DistributionConfig(visible_devices=(2,)), _worker(0), 2)

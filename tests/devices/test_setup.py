@@ -19,6 +19,7 @@ from segmenter.config.recipe import DistributionConfig
 from segmenter.devices import driver, setup
 from segmenter.devices.setup import Device, computed_on
 from segmenter.devices.strategy import Devices, describe, make_devices
+from tests.helpers.refusals import refused
 
 MODEL, BYTES = "NVIDIA GeForce RTX 2080 Ti", 11 * 2**30
 
@@ -147,7 +148,7 @@ def test_limits_of_memory_are_in_the_cards_order(machine: Any) -> None:
     assert made.calls[-3:-1] == [("split", "GPU:1", [2048]), ("split", "GPU:3", [5632])]
     assert [device.memory for device in got.used] == ["2048 MiB, fixed", "5632 MiB, fixed"]
     machine(3)
-    with pytest.raises(DeviceError, match="memory_limit: expected 3, one for each visible GPU, got 2"):
+    with refused(DeviceError, where="memory_limit", got=2):
         devices(memory_growth=False, memory_limit=[2048, 2048])
 
 
@@ -234,64 +235,76 @@ SPLIT = {"number": 2, "memory": 64}
 
 
 @pytest.mark.parametrize(
-    ("settings", "gpus", "message"),
+    ("settings", "gpus", "fields"),
     [
-        ({"cross_device": "nccl"}, 0, "cross_device: nccl: expected GPUs, found CPU:0, CPU:1"),
-        ({"cross_device": "hierarchical_copy"}, 3, "expected an even number of devices, got 3"),
-        ({"strategy": "mirrored"}, 1, "mirrored: expected at least two devices, found GPU:0"),
-        ({"strategy": "mirrored", "devices": [0, 4]}, 4, r"numbers from 0 to 3 \(GPU:0, .*\), got 4"),
-        ({"visible_devices": [4]}, 4, "visible_devices: expected numbers of GPUs, found 0 to 3, got 4"),
-        ({"memory_growth": False, "logical_gpus": SPLIT}, 0, "one visible GPU to split, found 0; try"),
+        ({"cross_device": "nccl"}, 0, {"fault": "GPUs, found CPU:0, CPU:1"}),
+        (
+            {"cross_device": "hierarchical_copy"},
+            3,
+            {"where": "distribution.cross_device: hierarchical_copy", "got": 3},
+        ),
+        ({"strategy": "mirrored"}, 1, {"fault": "devices, found GPU:0"}),
+        ({"strategy": "mirrored", "devices": [0, 4]}, 4, {"where": "distribution.devices", "got": 4}),
+        ({"visible_devices": [4]}, 4, {"where": "visible_devices", "got": 4}),
+        ({"memory_growth": False, "logical_gpus": SPLIT}, 0, {"fault": "split, found 0"}),
     ],
 )
 def test_what_the_machine_has_not_is_refused(
-    machine: Any, settings: dict[str, Any], gpus: int, message: str
+    machine: Any, settings: dict[str, Any], gpus: int, fields: dict[str, object]
 ) -> None:
     machine(gpus)
     logical = 2 if settings == {"cross_device": "nccl"} and not gpus else None
-    with pytest.raises(DeviceError, match=message):
+    with refused(DeviceError, **fields):
         devices(logical, **settings)
 
 
 @pytest.mark.parametrize(
-    ("settings", "logical", "named"),
+    ("settings", "logical", "fields"),
     [
-        ({}, None, "distribution.memory_growth"),
-        ({"memory_growth": False, "memory_limit": 1024}, None, "distribution.memory_limit"),
-        ({"visible_devices": [0]}, None, "distribution.visible_devices"),
-        ({"memory_growth": False, "logical_gpus": SPLIT}, None, "distribution.logical_gpus"),
+        ({}, None, {"fault": "distribution.memory_growth"}),
+        ({"memory_growth": False, "memory_limit": 1024}, None, {"fault": "distribution.memory_limit"}),
+        ({"visible_devices": [0]}, None, {"fault": "distribution.visible_devices"}),
+        ({"memory_growth": False, "logical_gpus": SPLIT}, None, {"fault": "distribution.logical_gpus"}),
     ],
 )
 def test_too_late_is_said_clearly(
-    machine: Any, settings: dict[str, Any], logical: int | None, named: str
+    machine: Any, settings: dict[str, Any], logical: int | None, fields: dict[str, object]
 ) -> None:
     made = machine(0 if logical else 1)
     made.started = True
-    with pytest.raises(DeviceError, match=f"{named}: expected to be set before TensorFlow starts"):
+    with refused(DeviceError, **fields):
         devices(logical, **settings)
 
 
 def test_real_tensorflow_says_too_late_too(tensorflow: ModuleType, four_replicas: list[str]) -> None:
-    with pytest.raises(DeviceError, match="--logical-devices: expected to be set before TensorFlow starts"):
+    with refused(DeviceError, fault="--logical-devices"):
         make_devices(DistributionConfig(), 3)
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "fields"),
     [
-        ({"devices": [0]}, "devices: expected strategy: mirrored or one_device with it, got auto"),
-        ({"devices": [1], "strategy": "mirrored"}, "devices: expected two or more .*, got 1"),
-        ({"devices": [1, 1], "strategy": "mirrored"}, r"devices: expected each number once, got \[1, 1\]"),
-        ({"memory_limit": 2048}, "memory_limit: expected memory_growth: false with it: .*got true"),
-        ({"logical_gpus": {"number": 2, "memory": 2048}}, "logical_gpus: expected memory_growth: false"),
-        ({"memory_growth": False, "memory_limit": 64, "logical_gpus": SPLIT}, "expected one of both"),
-        ({"memory_limit": "2 km"}, r"memory_limit: expected 64 or more, or a share .* \(MiB\), got '2 km'"),
-        ({"cross_device": "nccl", "strategy": "one_device"}, "cross_device: one device has no other"),
+        ({"devices": [0]}, {"where": "r.yaml: distribution", "got": "auto"}),
+        ({"devices": [1], "strategy": "mirrored"}, {"where": "r.yaml: distribution", "got": 1}),
+        ({"devices": [1, 1], "strategy": "mirrored"}, {"where": "r.yaml: distribution", "got": "[1, 1]"}),
+        ({"memory_limit": 2048}, {"where": "r.yaml: distribution", "got": "true"}),
+        ({"logical_gpus": {"number": 2, "memory": 2048}}, {"where": "r.yaml: distribution", "got": "true"}),
+        (
+            {"memory_growth": False, "memory_limit": 64, "logical_gpus": SPLIT},
+            {"where": "r.yaml: distribution", "fault": "both", "got": "both"},
+        ),
+        ({"memory_limit": "2 km"}, {"where": "r.yaml: distribution", "got": "'2 km'"}),
+        (
+            {"cross_device": "nccl", "strategy": "one_device"},
+            {"where": "r.yaml: distribution", "fault": "device", "got": "nccl"},
+        ),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_settings_that_contradict_each_other_are_refused(
+    settings: dict[str, Any], fields: dict[str, object]
+) -> None:
     dataset = {"kind": "potsdam", "root": "r"}
-    with pytest.raises(ConfigError, match=f"r.yaml: distribution.*{message}"):
+    with refused(ConfigError, **fields):
         recipe_from({"name": "x", "dataset": dataset, "distribution": settings}, "r.yaml")
 
 
@@ -343,9 +356,7 @@ def test_the_drivers_answer_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: A
 def test_a_global_batch_is_dealt_evenly_or_refused() -> None:
     two = Devices(None, (Device("CPU:0", "", "", "CPU"), Device("CPU:1", "", "", "CPU")))
     assert two.local_batch(6) == 3
-    with pytest.raises(
-        ConfigError, match=r"training.global_batch: expected a multiple of 2 \(devices\), got 7"
-    ):
+    with refused(ConfigError, where="training.global_batch", got=7):
         two.local_batch(7)
 
 

@@ -15,6 +15,7 @@ import pytest
 
 from segmenter.base.errors import DeviceError
 from tests.helpers.made_checkpoints import RECIPE
+from tests.helpers.refusals import refused
 from tests.helpers.trained_run import bare_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -128,7 +129,7 @@ def test_the_log_of_placements_is_refused_when_it_is_too_late(
     from segmenter.devices.strategy import load_tensorflow
 
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
-    with pytest.raises(DeviceError, match=r"distribution\.log_placement: expected before TensorFlow is imp"):
+    with refused(DeviceError, where="distribution.log_placement", expected="before TensorFlow"):
         load_tensorflow(log_placement=True)
 
 
@@ -172,7 +173,7 @@ def test_a_run_is_loaded_with_growing_memory(
         raise tensorflow.errors.InternalError(None, None, "CUDA_ERROR_OUT_OF_MEMORY: no")
 
     monkeypatch.setattr("segmenter.inference.loading.assign_weights", full)
-    with pytest.raises(DeviceError, match="out of memory loading the model: is another program"):
+    with refused(DeviceError, fault="another program"):
         load_predictor(run)
 
 
@@ -190,8 +191,8 @@ def test_too_little_memory_in_predicting_is_one_line(tensorflow: ModuleType) -> 
     with pytest.raises(DeviceError) as caught:
         predict(image, valid)
     text = str(caught.value)
-    assert text.startswith("out of memory at 1 windows of 8×8 pixels: lower prediction.batch or prediction.w")
-    assert "OOM when allocating tensor" in text
+    assert "1 windows of 8×8 pixels: lower prediction.batch" in text
+    assert "allocating tensor" in text
     assert "\n" not in text
 
 
@@ -211,7 +212,8 @@ def test_predict_ends_with_that_line_and_without_a_map(
     run = fake_run(make_classes(4), predictor=lambda *_, **__: FunctionPredictor(predict))
     assert run_predict(monkeypatch, run, source, "--output", tmp_path / "maps") == 1
     error = capsys.readouterr().err.strip().splitlines()[-1]
-    assert error == "error: out of memory at 4 windows: lower --batch (OOM when allocating tensor)"
+    assert "4 windows: lower --batch (OOM" in error
+    assert "Details" not in error
     assert not (tmp_path / "maps").exists()
 
 
@@ -220,5 +222,5 @@ def test_other_errors_keep_their_traceback(tensorflow: ModuleType) -> None:
 
     with pytest.raises(tensorflow.errors.InvalidArgumentError), memory_errors("", ""):
         raise tensorflow.errors.InvalidArgumentError(None, None, "shapes")
-    with pytest.raises(ValueError, match="out of memory"), memory_errors("", ""):
+    with pytest.raises(ValueError, match="memory"), memory_errors("", ""):
         raise ValueError("out of memory")

@@ -21,6 +21,7 @@ from segmenter.grid.scenes import Dataset, Scene
 from segmenter.runs.log import log_line
 from segmenter.sampling import plan
 from segmenter.tiles.index import TileIndex, build_index
+from tests.helpers.refusals import refused
 
 Make = Callable[..., Path]
 Data = dict[str, Any]
@@ -389,11 +390,11 @@ def test_a_long_log_is_taken_together(image: Path, tmp_path: Path) -> None:
 
 def test_runs_that_do_not_fit_are_refused(image: Path, tmp_path: Path) -> None:
     counts = rare(40, 9)
-    with pytest.raises(CheckpointError, match=r"log\.jsonl: expected the log of a run"):
+    with refused(CheckpointError, where="log.jsonl", expected="log"):
         diagnosed(counts, image, run=tmp_path / "none")
-    with pytest.raises(CheckpointError, match="expected lines of training with the classes"):
+    with refused(CheckpointError, fault="training"):
         diagnosed(counts, image, run=log(tmp_path, [{"step": 1, "loss": 0.5}], "[1, 2]\n"))
-    with pytest.raises(CheckpointError, match="the recipe's 2 classes, got 3 at step 5"):
+    with refused(CheckpointError, where="log.jsonl", got="3 at step 5"):
         diagnosed(counts, image, run=log(tmp_path, [trained(5, [1, 2, 3])]))
 
 

@@ -21,6 +21,7 @@ from segmenter.base.errors import SegmenterError
 from segmenter.pages.page import escaped
 from segmenter.pages.parts import label, percent
 from tests.helpers.made_diagnosis import HOSTILE, NAIC, NAIC_RATES, headline, html_report, made_diagnosis
+from tests.helpers.refusals import refused
 from tests.helpers.report_page import Page
 
 RATES = (0.9, 0.5, 0.3, 0.2, 0.1, 0.05, 0.4, 0.6)
@@ -302,10 +303,10 @@ def test_without_its_packages_the_report_says_what_to_install(
 ) -> None:
     monkeypatch.delitem(sys.modules, "segmenter.pages.page")
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(SegmenterError, match=f"needs the package {package}: make setup"):
+    with refused(SegmenterError, fault=package):
         html_report(made_diagnosis())
 
 
 def test_another_version_of_the_diagnosis_is_a_defect() -> None:
-    with pytest.raises(ValueError, match="expected a diagnosis of version 1, got 2"):
+    with pytest.raises(ValueError, match="version 1, got 2"):
         html_report(made_diagnosis(version=2))

@@ -163,9 +163,9 @@ def test_counting_is_right_across_inner_chunks_and_fast(rng: np.random.Generator
 @pytest.mark.parametrize(
     ("truth", "predicted", "message"),
     [
-        ([[4]], [[0]], r"ids are 0 … 3 or 255, got \[4\] in the truth"),
-        ([[0]], [[254]], r"got \[0\] in the truth, \[254\] predicted"),
-        ([[0, 1]], [[0]], r"one shape, got \(1, 2\) of uint8 and \(1, 1\)"),
+        ([[4]], [[0]], r"0 … 3 or 255, got \[4\]"),
+        ([[0]], [[254]], r"truth, \[254\] predicted"),
+        ([[0, 1]], [[0]], r"\(1, 2\) of uint8 and \(1, 1\)"),
     ],
 )
 def test_what_is_no_class_id_is_a_defect(truth: object, predicted: object, message: str) -> None:
@@ -174,7 +174,7 @@ def test_what_is_no_class_id_is_a_defect(truth: object, predicted: object, messa
 
 
 def test_matrices_of_different_classes_are_not_added(make_classes: Callable[..., ClassMap]) -> None:
-    with pytest.raises(ScoreError, match="different classes cannot be added"):
+    with pytest.raises(ScoreError, match="different classes"):
         ConfusionMatrix(FOUR).merge(ConfusionMatrix(make_classes(3)))
 
 
@@ -216,17 +216,17 @@ def test_a_model_of_five_classes_scores_alike_under_potsdam_5(rng: np.random.Gen
 
 
 @pytest.mark.parametrize(
-    ("build", "message"),
+    ("build", "said"),
     [
         (lambda: Protocol.published("potsdam-7", labels="eroded", split="test"), "known: potsdam-6"),
-        (lambda: Protocol.published("potsdam-5", labels="full", split="test"), "expected eroded labels"),
-        (lambda: Protocol((), "full", "test"), "counts at least one class"),
-        (lambda: Protocol(("a", "a"), "full", "test"), "each once"),
-        (lambda: _scores([0], [0], Protocol(("x",), "full", "test")), "have no class 'x', .*only a, b, c, d"),
+        (lambda: Protocol.published("potsdam-5", labels="full", split="test"), "eroded labels"),
+        (lambda: Protocol((), "full", "test"), "got"),
+        (lambda: Protocol(("a", "a"), "full", "test"), "'a', 'a'"),
+        (lambda: _scores([0], [0], Protocol(("x",), "full", "test")), "'x', .*only a, b, c, d"),
     ],
 )
-def test_a_protocol_that_does_not_fit_is_refused(build: Callable[[], object], message: str) -> None:
-    with pytest.raises(ScoreError, match=message):
+def test_a_protocol_that_does_not_fit_is_refused(build: Callable[[], object], said: str) -> None:
+    with pytest.raises(ScoreError, match=said):
         build()
 
 
@@ -273,7 +273,7 @@ def test_scores_of_another_format_are_refused(tmp_path: Path) -> None:
     _scores([0, 1, 1], [0, 1, 0]).write(tmp_path / "scores.json")
     data = json.loads((tmp_path / "scores.json").read_text())
     assert Scores.from_dict(data).to_dict() == {key: data[key] for key in data if key != "format"}
-    with pytest.raises(ScoreError, match="expected format 1, got 2"):
+    with pytest.raises(ScoreError, match="format 1, got 2"):
         Scores.from_dict({**data, "format": 2})
 
 

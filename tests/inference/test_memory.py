@@ -21,6 +21,7 @@ from segmenter.raster.valid_rows import HELD_BYTES
 from segmenter.raster.write import BLOCK
 from tests.helpers.array_raster import ArrayJob, scene
 from tests.helpers.function_predictor import FunctionPredictor
+from tests.helpers.refusals import refused
 
 GB = 10**9
 NETWORK = NetworkGeometry(16, 94, 650.0)
@@ -91,16 +92,16 @@ def test_smooth_where_exact_is_impossible() -> None:
     tiling, notes = plan(SCENE, 4 * GB, needs)
     assert (tiling.blend, tiling.window) == (Blend(), Size(512, 512))
     assert notes == ["smooth mode: layer pool looks at the whole image"]
-    with pytest.raises(ConfigError, match=r"--mode exact: .* layer pool looks"):
+    with refused(ConfigError, where="--mode exact", remedy="layer pool"):
         plan(SCENE, 4 * GB, needs, mode="exact")
 
 
 @pytest.mark.parametrize("memory", [0, 1.0 * GB, 1.1 * GB])
 @pytest.mark.parametrize("mode", [None, "exact", "smooth"])
 def test_too_little_memory_is_refused_and_not_made_do_with_tiny_windows(memory: float, mode: Any) -> None:
-    with pytest.raises(ConfigError, match=r"--memory: expected at least 1\.\dGB for windows") as refused:
+    with refused(ConfigError, where="--memory") as raised:
         plan(SCENE, memory, mode=mode)
-    enough = float(str(refused.value).split()[4].removesuffix("GB"))
+    enough = float(str(raised.value).split()[4].removesuffix("GB"))
     assert plan(SCENE, enough * GB, mode=mode)[0].window >= Size(256, 256)
 
 
@@ -143,7 +144,7 @@ def test_rows_of_a_finer_raster_count_where_the_model_sees_a_coarser_grid() -> N
         rows = min(60_000, column) * BLOCK * (1 + 2 * NEEDS.classes)
         assert rows <= replace(on_grid, own=own).own_rows(column) <= rows + HELD_BYTES
     assert replace(on_grid, own=replace(own, share=0.25)).own_rows(COLUMN) < own.width * BLOCK * 5
-    with pytest.raises(ConfigError, match="--memory: expected at least"):
+    with refused(ConfigError, where="--memory", got="1.1GB"):
         plan([seen], 1.1 * GB, replace(on_grid, own=own), mode="exact")
 
 
@@ -175,7 +176,7 @@ def test_amounts_of_memory(text: str, expected: int) -> None:
 
 @pytest.mark.parametrize("text", ["8", "GB", "-1GB", "8 bytes", "", "8GB junk", "5.5.5GB", "9" * 400 + "GB"])
 def test_an_amount_without_a_unit_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="expected a number with a unit"):
+    with pytest.raises(ValueError, match="number"):
         parse_memory(text)
 
 
@@ -200,7 +201,7 @@ def test_a_batch_that_does_not_fit_is_halved_once(rng: np.random.Generator) -> N
 
 def test_a_window_that_does_not_fit_ends_it(rng: np.random.Generator) -> None:
     tiling = Tiling(Size(32, 32), 0, 8, 8)
-    with pytest.raises(DeviceError, match="out of memory at 1 windows"):
+    with refused(DeviceError, fault="1 windows"):
         list(classify_all([ArrayJob(scene(rng, 64, 64))], tiling, _small_device(0, [])))
 
 

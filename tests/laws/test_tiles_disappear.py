@@ -21,6 +21,7 @@ from segmenter.inference.loading import load_predictor
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.runs.run import load_run
 from tests.helpers.random_run import random_run
+from tests.helpers.refusals import refused
 
 Make = Callable[..., Path]
 KILLS_ITSELF = """
@@ -156,7 +157,5 @@ def test_a_run_file_that_says_too_little_of_its_model_is_refused(
     """Windows would be cut too narrow, or beside the grid: seams, and no word."""
     run = load_run(run_path)
     wrong = replace(run, network=replace(run.network, stride=stride, radius=radius))
-    with pytest.raises(
-        CheckpointError, match=rf"expected stride 8 and radius \d+, .* got {stride} and {radius}"
-    ):
+    with refused(CheckpointError, expected="stride 8", got=f"{stride} and {radius}"):
         load_predictor(wrong)

@@ -22,6 +22,7 @@ from segmenter.tiles.store import SceneStore
 from segmenter.training.prepare import prepare_tiles
 from tests.helpers.made_training import made
 from tests.helpers.maps import Call, Make
+from tests.helpers.refusals import refused
 
 Images = Callable[..., Dataset]
 SHAPE = (40, 50)
@@ -87,9 +88,8 @@ def test_an_image_with_more_bands_than_the_others(images: Images, rng: Any) -> N
     odd = dataset.scenes[2].image
     (text,) = [finding.text for finding in check_dataset(dataset, progress=False).findings]
     assert text == f"{odd}: expected 3 bands of uint8 as most have, got 4 of uint8{asks}"
-    with pytest.raises(DatasetError) as caught:
+    with refused(DatasetError, fault=f"3 bands as 0.tif, got 4{asks}"):
         band_statistics(dataset, progress=False)
-    assert str(caught.value) == f"{odd}: expected 3 bands as 0.tif, got 4{asks}"
     named = replace(dataset, bands=(1, 2, 3))
     assert check_dataset(named, progress=False).clean
     assert len(band_statistics(named, progress=False).mean_C) == 3
@@ -100,7 +100,7 @@ def test_training_looks_before_it_starts(tmp_path: Path, make_geotiff: Make, rng
     recipe = load_recipe(made(tmp_path / "data"))
     make_geotiff("four.tif", rng.integers(1, 9, (97, 83, 4), np.uint8), photometric="minisblack", crs=None)
     (tmp_path / "four.tif").replace(tmp_path / "data" / "images" / "s4.tif")
-    with pytest.raises(DatasetError, match=r"s4\.tif: expected 3 bands as the training scenes, got 4; say"):
+    with refused(DatasetError, fault="s4.tif: expected 3 bands"):
         prepare_tiles(recipe, load_dataset(recipe))
 
 

@@ -171,7 +171,7 @@ def test_every_name(
     assert call(path, "--output", "one", band_count=1) == 1
     (line,) = capfd.readouterr().err.splitlines()
     shown = name.replace("\n", "\\n").replace("\x1b", "\\x1b")
-    assert line.startswith(f"error: {shown}: expected 1 bands")
+    assert line.startswith(f"error: {shown}: expected 1")
     assert verdict(path, 3) is None
 
 

@@ -125,9 +125,9 @@ def test_what_cannot_be_is_refused_before_maps_are_made(
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "shapely", None)
     assert call("in", "--vectors", "x.gpkg") == 2
-    assert "--vectors: polygons need the package shapely: make vectors" in capfd.readouterr().err
+    assert "--vectors: polygons need" in capfd.readouterr().err
     assert call("in", "--labels", "x.gpkg") == 2
-    assert "--labels x.gpkg: polygons need the package shapely: make vectors" in capfd.readouterr().err
+    assert "--labels x.gpkg: polygons need" in capfd.readouterr().err
     assert not Path("maps").exists()
 
 

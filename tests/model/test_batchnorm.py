@@ -286,5 +286,5 @@ def test_what_is_not_offered_is_refused(tensorflow: ModuleType) -> None:
     with tf.GradientTape() as outer:
         outer.watch(x)
         gradient = share(layer, x, True)["dx"]
-    with pytest.raises(LookupError, match=r"first derivatives only"):
+    with pytest.raises(LookupError, match="first derivatives"):
         outer.gradient(gradient, x)

@@ -14,6 +14,7 @@ from segmenter.base.errors import CheckpointError
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import UNetConfig
 from segmenter.model.size import check_weights, weight_shapes
+from tests.helpers.refusals import refused
 
 CONFIGS: list[dict[str, Any]] = [
     {"depth": 1, "width": 2},
@@ -49,13 +50,13 @@ def test_weights_that_do_not_fit_are_refused_without_a_model() -> None:
     check_weights(there, weight_shapes(small, 3, 4), file)
     with pytest.raises(CheckpointError, match=r"best.npz: .*down0_conv0/kernel of shape \(3, 3, 3, 256\)"):
         check_weights(there, weight_shapes(huge, 3, 4), file)
-    with pytest.raises(CheckpointError, match=r"logits/kernel of shape .*got \(1, 1, 2, 4\)"):
+    with refused(CheckpointError, where="run/best.npz", got="(1, 1, 2, 4)"):
         check_weights(there, weight_shapes(small, 3, 5), file)
     there["model/logits/bias"] = np.zeros(4, "U3")
-    with pytest.raises(CheckpointError, match=r"logits/bias of shape \(4,\) and floats.*got \(4,\) of <U3"):
+    with refused(CheckpointError, where="run/best.npz", got="(4,) of <U3"):
         check_weights(there, weight_shapes(small, 3, 4), file)
     there["model/logits/bias"] = np.array([0, np.nan, 0, 0], np.float32)
-    with pytest.raises(CheckpointError, match=r"expected finite weights, logits/bias has others"):
+    with refused(CheckpointError, where="run/best.npz", expected="finite weights, logits/bias"):
         check_weights(there, weight_shapes(small, 3, 4), file)
 
 

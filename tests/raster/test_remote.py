@@ -21,6 +21,7 @@ from segmenter.raster import KnownRasters, open_raster, read_label
 from segmenter.raster.remote.settings import RemotePath, set_up_remote
 from tests.helpers.file_server import FileServer
 from tests.helpers.forgotten_remote import forget_all
+from tests.helpers.refusals import refused
 from tests.helpers.s3_server import Store
 
 Make = Callable[..., Path]
@@ -57,7 +58,7 @@ def test_where_it_does_not_pass_a_line_names_the_address(
     address: RemotePath, server: FileServer, fault: Any
 ) -> None:
     server.fault = lambda number, path: fault
-    with pytest.raises(RasterError, match=rf"^{address}: cannot open it: ") as raised:
+    with refused(RasterError, fault="cannot open") as raised:
         open_raster(address)
     # A port may hold the three digits, too.
     assert bool(re.search(r"\b503\b", str(raised.value))) == (fault == 503)
@@ -67,14 +68,14 @@ def test_where_it_does_not_pass_a_line_names_the_address(
 def test_pixels_that_do_not_come_are_no_pixels(address: RemotePath, server: FileServer) -> None:
     with open_raster(address) as raster:
         server.fault = lambda number, path: "cut"
-        with pytest.raises(RasterError, match=r"cannot read .*the file is damaged or incomplete"):
+        with refused(RasterError, fault="cannot read", remedy="incomplete"):
             raster.read(Window(100, 0, 200, 400))
 
 
 @pytest.mark.parametrize("status", [403, 404])
 def test_what_is_final_is_told_at_once(address: RemotePath, server: FileServer, status: int) -> None:
     server.fault = lambda number, path: status
-    with pytest.raises(RasterError, match=f"{address}: cannot open it: .*{status}"):
+    with refused(RasterError, where=str(address), fault=f"{status}"):
         open_raster(address)
     assert len(server.asked) == 1
 
@@ -195,7 +196,7 @@ def test_what_has_changed_is_read_as_it_is_now_by_the_next_call(
     windows_of(path, pixels)
     file.write_bytes(later)
     os.utime(file, (1e9, 1e9))
-    with pytest.raises(ChangedInputError, match=r"^/vsicurl/http://.* has changed on its server"):
+    with refused(ChangedInputError, where="changed"):
         windows_of(path, pixels)
     with open_raster(path) as raster, open_raster(file) as local:
         whole = Window.of(local.info.size)

@@ -22,6 +22,7 @@ from segmenter.raster import LabelRaster, open_raster, raster_info
 from segmenter.raster.crs_units import same_ground
 from segmenter.raster.gdal.sidecars import check_beside
 from segmenter.raster.ground import alignment_errors
+from tests.helpers.refusals import refused
 
 Make = Callable[..., Path]
 H, W = 70, 90
@@ -54,9 +55,9 @@ def naming(other: object) -> str:
 def test_a_tiff_that_names_its_overviews_is_refused(image: Path, secret: Path, target: str) -> None:
     with rasterio.open(image, "r+") as file:
         file.update_tags(ns="OVERVIEWS", OVERVIEW_FILE=target.format(secret))
-    with pytest.raises(RasterError, match=r"a\.tif: names another file.*OVERVIEW_FILE is '"):
+    with refused(RasterError, fault="a.tif: names another"):
         thinned(image)
-    with pytest.raises(RasterError, match="names another file"):
+    with refused(RasterError, fault="names another"):
         raster_info(image)
 
 
@@ -69,7 +70,7 @@ def test_so_is_a_file_beside_an_image_that_names_them(tmp_path: Path, secret: Pa
     path.with_name(path.name + ".aux.xml").write_text(naming(secret))
     with rasterio.open(path) as file:  # the door is there
         assert file.read(1, out_shape=(H // 5, W // 5)).max() == OTHER
-    with pytest.raises(RasterError, match="names another file as its overviews"):
+    with refused(RasterError, fault="names another"):
         thinned(path)
 
 
@@ -80,7 +81,7 @@ def test_so_is_one_whose_overviews_or_mask_name_further_ones(image: Path, secret
     if len(beside) > 4:
         shutil.copy(secret, image.with_name(image.name + beside[:4]))
     kept.with_name(kept.name + ".aux.xml").write_text(naming(secret))
-    with pytest.raises(RasterError, match=rf"a\.tif{beside}: names another file as its overviews"):
+    with refused(RasterError, fault=f"a.tif{beside}: names"):
         thinned(image)
 
 
@@ -89,7 +90,7 @@ def test_overviews_and_masks_are_of_a_tiff_under_each_name(image: Path, secret: 
     if len(ending) > 4:
         shutil.copy(secret, image.with_name(image.name + ending[:4]))
     image.with_name(image.name + ending).write_text('<VRTDataset rasterXSize="9" rasterYSize="9"/>')
-    with pytest.raises(RasterError, match=r"expected a TIFF beside it as .*begins with b'<VRT'"):
+    with refused(RasterError, fault="begins with b'<VRT'"):
         thinned(image)
 
 
@@ -113,7 +114,7 @@ def test_metadata_of_imagine_beside_an_image_are_refused(image: Path) -> None:
     assert image.with_name("a.aux").exists()
     with rasterio.open(image) as file:
         assert file.overviews(1) == [2]
-    with pytest.raises(RasterError, match=r"a\.aux beside it is of ERDAS IMAGINE"):
+    with refused(RasterError, fault="a.aux beside"):
         thinned(image)
     image.with_name("a.aux").write_text("\\relax")  # TeX's
     assert (thinned(image) == OWN).all()
@@ -144,7 +145,7 @@ def test_a_crs_beside_an_image_names_no_file(image: Path, secret: Path, crs: str
     text = crs.replace("{}", str(secret)).replace('"', "&quot;")
     place = f'<GCPList Projection="{text}"></GCPList>' if points else f"<sRS mapping='1,2'>{text}</sRS>"
     image.with_name("a.tif.aux.xml").write_text(f"<PAMDataset>{place}</PAMDataset>")
-    with pytest.raises(RasterError, match=r"expected a CRS in a\.tif\.aux\.xml that names no file"):
+    with refused(RasterError, where="in/a.tif", expected="a.tif.aux.xml that names"):
         open_raster(image)
 
 
@@ -153,7 +154,7 @@ def test_nor_does_the_wkt_of_other_programs(image: Path, secret: Path) -> None:
     crs = f"<GeodataXform><SpatialReference><WKT>{wkt}</WKT></SpatialReference></GeodataXform>"
     metadata = f'<Metadata domain="xml:ESRI" format="xml">{crs}</Metadata>'
     image.with_name("a.tif.aux.xml").write_text(f"<PAMDataset>{metadata}</PAMDataset>")
-    with pytest.raises(RasterError, match=r"expected a CRS in a\.tif\.aux\.xml that names no file"):
+    with refused(RasterError, where="in/a.tif", expected="a.tif.aux.xml that names"):
         open_raster(image)
 
 
@@ -182,7 +183,7 @@ def test_a_crs_in_a_geotiff_names_no_file(make_geotiff: Make, secret: Path, opti
     named = WKT.format("/nowhere/g.gsb").encode()
     path.write_bytes(data[:start] + named.ljust(stop - start) + data[stop:])
     assert len(named) <= stop - start
-    with pytest.raises(RasterError, match=r"expected a CRS that names no file, got 'PE String = .*/nowhere"):
+    with refused(RasterError, where="a.tif", got="'PE String ="):
         open_raster(path)
 
 
@@ -200,7 +201,7 @@ def test_a_pipe_or_device_beside_an_image_is_refused(image: Path, secret: Path, 
     beside = image.with_name(name)
     for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
         make(beside)
-        with pytest.raises(RasterError, match=rf"a\.tif: expected a file beside it as {name}, it is a pipe"):
+        with refused(RasterError, fault=f"as {name}, it"):
             open_raster(image)
         beside.unlink()
 
@@ -209,7 +210,7 @@ def test_a_pipe_or_device_beside_an_image_is_refused(image: Path, secret: Path, 
 def test_a_text_beside_an_image_is_of_a_bearable_size(image: Path, name: str) -> None:
     with image.with_name(name).open("wb") as file:
         file.truncate((16 << 20) + 1)
-    with pytest.raises(RasterError, match=rf"expected at most 16 MiB in {name} beside it, got 16,777,217"):
+    with refused(RasterError, expected=f"16 MiB in {name}", got="16,777,217 bytes"):
         open_raster(image)
 
 
@@ -349,7 +350,7 @@ def test_indices_of_a_palette_are_no_measurements(
         make_png("p.png", indices, colours=colours),
         make_geotiff("p.tif", indices, colours=colours),
     ):
-        with pytest.raises(BandsError, match=r"palette.*-expand rgb.*bands"):
+        with refused(BandsError, fault="-expand rgb"):
             open_raster(path)
         with open_raster(path, (1,)) as raster:
             assert any("palette" in remark for remark in raster.info.remarks)
@@ -429,5 +430,5 @@ def test_crs_that_differ_in_heights_or_a_null_shift_place_pixels_alike(make_geot
 def test_a_file_of_subdatasets_alone_is_refused_naming_them(tmp_path: Path, make_geotiff: Make) -> None:
     path = tmp_path / "many.nc"
     rasterio.shutil.copy(make_geotiff("a.tif", np.full((16, 16, 2), 7, np.uint8)), path, driver="netCDF")
-    with pytest.raises(RasterError, match=r"many\.nc.*subdatasets.*Band1"):
+    with refused(RasterError, fault="many.nc"):
         open_raster(path, drivers=("netCDF",))

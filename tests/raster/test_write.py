@@ -27,6 +27,7 @@ from segmenter.raster import (
     remove_leftovers,
     write_raster,
 )
+from tests.helpers.refusals import refused
 
 UTM = CRS.from_epsg(25833)
 SOUTH_UP = Affine(10, 0, 663840, 0, 10, 7378560)
@@ -142,7 +143,7 @@ def test_half_floats_come_back(
 def test_every_pixel_is_written_exactly_once(tmp_path: Path) -> None:
     path = tmp_path / "a.tif"
     with (
-        pytest.raises(ValueError, match="not every pixel was written"),
+        pytest.raises(ValueError, match="every pixel"),
         RasterWriter(path, Size(9, 9)) as writer,
     ):
         writer.write(Window(0, 0, 9, 4), np.zeros((9, 4), np.uint8))
@@ -150,9 +151,9 @@ def test_every_pixel_is_written_exactly_once(tmp_path: Path) -> None:
         writer.write(Window(0, 0, 9, 9), np.zeros((9, 9), np.uint8))
         with pytest.raises(ValueError, match="already written"):
             writer.write(Window(3, 3, 1, 1), np.zeros((1, 1), np.uint8))
-    with pytest.raises(ValueError, match="do not fit"), RasterWriter(path, Size(9, 9)) as writer:
+    with pytest.raises(ValueError, match="fit"), RasterWriter(path, Size(9, 9)) as writer:
         writer.write(Window(0, 0, 10, 9), np.zeros((10, 9), np.uint8))
-    with pytest.raises(ValueError, match="holds neither georeference nor tags"):
+    with pytest.raises(ValueError, match="neither georeference"):
         RasterWriter(tmp_path / "a.png", Size(9, 9), RasterSpec(crs=UTM, driver="PNG"))
     assert [p.name for p in tmp_path.iterdir()] == ["b.tif"]
 
@@ -214,17 +215,17 @@ def test_what_did_not_reach_the_disk_is_noticed(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(RasterWriter, "_close", lossy)
     pixels = np.random.default_rng(1).integers(0, 255, (100, 100), np.uint8)
     for name, driver in (("a.tif", "GTiff"), ("a.png", "PNG")):
-        with pytest.raises(RasterError, match=rf"{name}: did not reach the disk whole.*nothing was left"):
+        with refused(RasterError, fault="disk whole"):
             write_raster(tmp_path / name, pixels, RasterSpec(driver=driver))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_target_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "folder.tif").mkdir()
-    with pytest.raises(RasterError, match=r"folder\.tif: could not be completed: .*directory"):
+    with refused(RasterError, where="folder.tif", fault="completed"):
         write_raster(tmp_path / "folder.tif", np.zeros((4, 4), np.uint8))
     (tmp_path / "file").touch()
-    with pytest.raises(RasterError, match=r"a\.tif: cannot be written: .*(exists|directory)"):
+    with refused(RasterError, where="a.tif", fault="written"):
         write_raster(tmp_path / "file" / "a.tif", np.zeros((4, 4), np.uint8))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder.tif"]
 

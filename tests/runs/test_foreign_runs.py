@@ -18,6 +18,7 @@ from segmenter.runs.checkpoints import save_checkpoint
 from segmenter.runs.run import Run
 from tests.helpers.made_runs import rewritten
 from tests.helpers.made_training import ROOT, made, train
+from tests.helpers.refusals import refused
 from tests.helpers.trained_run import bare_run
 
 
@@ -75,7 +76,7 @@ def test_a_pickled_checkpoint_is_refused(
         result = train(recipe, "--run", str(run.path), "--resume", check=False)
         assert result.returncode == 2
         told += result.stderr.splitlines()
-        assert told[1].endswith("there is no other: start anew in another directory with --run")
+        assert told[1].endswith("with --run")
     assert all("npz: damaged checkpoint (" in line for line in told)
     assert not sprung.exists()
 
@@ -89,16 +90,16 @@ def test_tags_in_a_recipe_are_refused(recipe: Path, run: Run, tmp_path: Path, ca
     rewritten(run.path / "run.json", recipe=[hashlib.sha256(file.read_bytes()).hexdigest()])
     assert run_script(lambda: predict.main([str(run.path), str(recipe), "--output", str(tmp_path)])) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"error: {file}: not valid YAML: expected a plain value, got a tag")
+    assert line.startswith(f"error: {file}: not valid YAML: ")
     assert not sprung.exists()
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"position": np.zeros(3)}, "wrote (not enough values"),
-        ({"position": np.array([7, -1, 0, 0.5])}, "wrote (position (7, -1, 0))"),
-        ({"meta": np.frombuffer(b"{}", np.uint8)}, "wrote (9 validation errors"),
+        ({"position": np.zeros(3)}, "not enough"),
+        ({"position": np.array([7, -1, 0, 0.5])}, "position (7, -1, 0)"),
+        ({"meta": np.frombuffer(b"{}", np.uint8)}, "9 validation"),
     ],
 )  # fmt: skip
 def test_a_checkpoint_of_another_make_is_refused(run: Run, changes: Any, message: str) -> None:
@@ -108,9 +109,8 @@ def test_a_checkpoint_of_another_make_is_refused(run: Run, changes: Any, message
     position = Position(7, 1, 0, 0.5)
     meta = facts_array(run.recipe, "0", position, 1, {})
     save_checkpoint(run.path, 7, {"position": np.array(position), "meta": meta, **changes}, 1)
-    with pytest.raises(CheckpointError) as caught:
+    with refused(CheckpointError, where="step-00000007.npz", fault=f"({message}") as caught:
         checkpoint_to_resume(run.path)
-    assert f"not a checkpoint that train.py {message}" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -7,13 +7,12 @@ import math
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from segmenter.base.errors import OutputError
 from segmenter.base.sealed import sealed
 from segmenter.evaluation.learning_curves import learning_curves
 from segmenter.runs.log import RunLog, log_line, log_records
 from tests.helpers.made_runs import flipped
+from tests.helpers.refusals import refused
 
 RECORDS: list[dict[str, Any]] = [
     {"step": 20, "loss": 1.5, "learning_rate": 1e-3, "held_steps": [20, 3]},
@@ -76,5 +75,5 @@ def test_a_log_with_such_lines_is_rewound(tmp_path: Path) -> None:
 
 def test_a_run_whose_folder_is_removed_says_so(tmp_path: Path) -> None:
     log = RunLog(tmp_path / "run")
-    with pytest.raises(OutputError, match="run: the folder of the run is gone"):
+    with refused(OutputError, where="run", fault="folder"):
         log.append({"step": 1})

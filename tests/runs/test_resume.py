@@ -36,6 +36,7 @@ from segmenter.sampling import Plan
 from segmenter.training.prepare import check_run_directory
 from tests.helpers.forbidden import forbidden
 from tests.helpers.made_checkpoints import MACHINE, RECIPE, plan_of, save
+from tests.helpers.refusals import refused
 from tests.helpers.trained_run import bare_run
 
 
@@ -66,16 +67,15 @@ def test_another_plan_is_refused(tmp_path: Path, other: Plan) -> None:
     path = save(tmp_path, 6)
     checkpoint = checkpoint_to_resume(tmp_path)
     checkpoint.check_plan(plan_of().fingerprint, 4)
-    with pytest.raises(CheckpointError) as caught:
+    with refused(CheckpointError, fault=f"{path}: epoch 2 "):
         checkpoint.check_plan(other.fingerprint, other.steps)
-    assert str(caught.value).startswith(f"{path}: epoch 2 was planned otherwise when it was begun ")
 
 
 def test_a_position_beyond_the_plan_is_refused(tmp_path: Path) -> None:
     save(tmp_path, 6)
     checkpoint = checkpoint_to_resume(tmp_path)
     beyond = dataclasses.replace(checkpoint, position=Position(6, 0, 5, 0.5))
-    with pytest.raises(CheckpointError, match="epoch 1 was planned otherwise"):
+    with refused(CheckpointError, fault="1 was planned"):
         beyond.check_plan(plan_of().fingerprint, 4)
 
 
@@ -124,7 +124,7 @@ def test_arrays_without_what_a_checkpoint_says_of_itself_are_refused(tmp_path: P
     arrays = load_arrays(save(tmp_path, 6))
     del arrays[lacking]
     save_checkpoint(tmp_path, 6, arrays, keep=1)
-    with pytest.raises(CheckpointError, match=rf"not a checkpoint that train.py wrote \('{lacking}'\)"):
+    with refused(CheckpointError, where="00000006.npz", fault=f"('{lacking}')"):
         checkpoint_to_resume(tmp_path)
 
 
@@ -134,36 +134,33 @@ def test_a_log_of_another_format_is_refused_before_anything_is_moved(
     save(tmp_path, 4)
     monkeypatch.setattr("segmenter.training.prepare.load_run", lambda _: None)
     (tmp_path / "log.jsonl").write_text(sealed('{"format": 1, "step": 2}') + "\n")
-    with pytest.raises(CheckpointError, match=r"log\.jsonl, line 1: expected format 2, got 1: written by an"):
+    with refused(CheckpointError, fault="log.jsonl, line 1"):
         check_run_directory(tmp_path, RECIPE, resume=True)
 
 
 def test_the_newest_whole_checkpoint_is_offered(tmp_path: Path) -> None:
     paths = {step: save(tmp_path, step) for step in (4, 8, 12)}
     damage(paths[12])
-    with pytest.raises(DamagedCheckpointError, match=r"12\.npz: damaged .* from it with --resume-from 8$"):
+    with refused(DamagedCheckpointError, fault="--resume-from 8"):
         checkpoint_to_resume(tmp_path)
     damage(paths[8])
-    with pytest.raises(DamagedCheckpointError, match=r"12\.npz: damaged .* from it with --resume-from 4$"):
+    with refused(DamagedCheckpointError, fault="--resume-from 4"):
         checkpoint_to_resume(tmp_path)
     assert checkpoint_to_resume(tmp_path, 4).position.done == 4
     damage(paths[4])
-    with pytest.raises(DamagedCheckpointError, match=r"all 3 checkpoints are damaged: start anew"):
+    with refused(DamagedCheckpointError, fault="all 3 checkpoints"):
         checkpoint_to_resume(tmp_path)
     (tmp_path / "best.npz").write_bytes(save(tmp_path, 16).read_bytes())
     damage(checkpoints(tmp_path)[16])
-    with pytest.raises(DamagedCheckpointError) as caught:
+    with refused(DamagedCheckpointError, fault=f"{tmp_path / 'best.npz'} is whole") as caught:
         checkpoint_to_resume(tmp_path)
-    assert str(caught.value).endswith(
-        f"all 4 checkpoints are damaged, but {tmp_path / 'best.npz'} is whole: start a new run from it with "
-        f"--init-from {tmp_path}"
-    )
+    assert str(caught.value).endswith(f"--init-from {tmp_path}")
 
 
 def test_a_step_that_is_not_there_is_refused(tmp_path: Path) -> None:
     for step in (4, 8):
         save(tmp_path, step)
-    with pytest.raises(CheckpointError, match=r"--resume-from 7: expected one of 4, 8$"):
+    with refused(CheckpointError, where="--resume-from 7", expected="4, 8"):
         checkpoint_to_resume(tmp_path, 7)
 
 
@@ -173,32 +170,32 @@ def test_without_a_checkpoint_the_way_out_is_named(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / ".step-00000003.npz.abcdefgh").write_bytes(b"PK")
     for step in (None, 7):
-        with pytest.raises(CheckpointError, match=r"there is none yet; start again without --resume, or"):
+        with refused(CheckpointError, expected="yet", remedy="again without --resume"):
             check_run_directory(tmp_path, RECIPE, resume=True, resume_from=step)
     assert check_run_directory(tmp_path, RECIPE, resume=False) is None
 
 
 def test_a_best_model_without_checkpoints_is_not_written_over(tmp_path: Path) -> None:
     save(tmp_path, 4).replace(tmp_path / BEST)
-    with pytest.raises(CheckpointError, match=r"holds the best model of a run, best\.npz, without"):
+    with refused(CheckpointError, fault="run, best.npz, without"):
         check_run_directory(tmp_path, RECIPE, resume=False)
 
 
 def test_checkpoints_of_another_process_are_seen(tmp_path: Path) -> None:
     check_as_seen(tmp_path, None)
     save(tmp_path, 4)
-    with pytest.raises(CheckpointError, match=r"another process has trained there; start again, with --res"):
+    with refused(CheckpointError, fault="again, with --res"):
         check_as_seen(tmp_path, None)
     for step in (None, 4):
         check_as_seen(tmp_path, checkpoint_to_resume(tmp_path, step))
     start = checkpoint_to_resume(tmp_path)
     path = save(tmp_path, 4)
     os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))  # clocks can be coarse
-    with pytest.raises(CheckpointError, match="have changed while"):
+    with refused(CheckpointError, fault="changed while"):
         check_as_seen(tmp_path, start)
     start = checkpoint_to_resume(tmp_path, 4)
     save(tmp_path, 8)
-    with pytest.raises(CheckpointError, match="have changed while"):
+    with refused(CheckpointError, fault="changed while"):
         check_as_seen(tmp_path, start)
 
 
@@ -258,7 +255,7 @@ def test_the_recipe_is_compared_with_the_checkpoints_own(
     edited = RECIPE.model_copy(update={"seed": 5})
     monkeypatch.setattr("segmenter.training.prepare.load_run", lambda _: SimpleNamespace(recipe=edited))
     assert check_run_directory(tmp_path, RECIPE, resume=True) is not None
-    with pytest.raises(ConfigError, match=r"cannot resume under another recipe \(seed: 0 → 5\)"):
+    with refused(ConfigError, fault="recipe (seed: 0 → 5)"):
         check_run_directory(tmp_path, edited, resume=True)
 
 
@@ -269,7 +266,7 @@ def test_a_run_is_not_resumed_with_other_transforms(tmp_path: Path, monkeypatch:
     save(tmp_path, 4, recipe=known.model_dump(mode="json"))
     monkeypatch.setattr("segmenter.training.prepare.load_run", lambda _: SimpleNamespace(recipe=known))
     assert check_run_directory(tmp_path, known, resume=True) is not None
-    with pytest.raises(ConfigError, match=r"under another recipe \(augmentation.transforms: "):
+    with refused(ConfigError, fault="another recipe (augmentation.transforms"):
         check_run_directory(tmp_path, other, resume=True)
 
 
@@ -290,11 +287,11 @@ def test_a_log_that_cannot_be_written_is_one_line(tensorflow: ModuleType, tmp_pa
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4, hard))  # as full as a disk can be
     try:
-        with pytest.raises(OutputError, match=r"log\.jsonl: cannot write it: File too large; is the"):
+        with pytest.raises(OutputError, match=r"log\.jsonl"):
             log.trained(2, {"loss": 0.5})
         (tmp_path / "log.jsonl").unlink()
         (tmp_path / "log.jsonl").symlink_to("/dev/null")  # which takes anything
-        with pytest.raises(OutputError, match=r"tensorboard: cannot write there: .*too large; is the disk"):
+        with pytest.raises(OutputError, match="too large"):
             log.trained(2, {"loss": 0.5})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -305,9 +302,8 @@ def test_a_run_below_a_folder_that_one_may_not_enter_is_one_line(tmp_path: Path)
     locked.mkdir()
     for run in (locked / "run", locked / "runs" / "mine"):
         for how in (False, True):
-            with forbidden(locked), pytest.raises(CheckpointError) as caught:
+            with forbidden(locked), refused(CheckpointError, where=str(run), remedy="--run"):
                 check_run_directory(run, RECIPE, resume=how)
-            assert str(caught.value) == (f"{run}: cannot write the run there; name another folder with --run")
 
 
 STEPS = 37
@@ -326,7 +322,7 @@ def recipe_of(epochs: int, **training: Any) -> Recipe:
     return recipe_from({**data, "training": {**data["training"], "epochs": epochs, **training}}, "test")
 
 
-def refused(known: Recipe, now: Recipe, position: Position) -> bool:
+def is_refused(known: Recipe, now: Recipe, position: Position) -> bool:
     try:
         check_extension(Path("runs/a"), known, now, position)
         check_rates(Path("runs/a"), known.training, now.training, position.done, STEPS)
@@ -356,7 +352,7 @@ def test_it_is_refused_exactly_where_a_rate_of_the_past_would_be_another(
         for done in (1, 3, 4, 5, 6, 7, 8, 9, 13, STEPS, 2 * STEPS - 1, 2 * STEPS):
             expected = past[:done] != rates[:done]
             position = Position(done, done // STEPS, done % STEPS)
-            assert refused(known, now, position) == expected, (epochs, done)
+            assert is_refused(known, now, position) == expected, (epochs, done)
             seen.add(expected)
     if schedule in ("poly", "cosine"):  # until the warm-up is done nothing has fallen
         assert seen == ({True, False} if warmup <= 7 else {True})
@@ -370,17 +366,17 @@ def test_a_warm_up_that_was_cut_is_kept_by_saying_its_length() -> None:
     with pytest.raises(ConfigError, match=r"7 steps of 74, .* --set training.warmup=7$"):
         check_rates(Path("runs/a"), known.training, now.training, position.done, STEPS)
     falling = (recipe_of(n, schedule="poly", warmup=100).training for n in (2, 9))
-    with pytest.raises(ConfigError, match="poly falls to 0"):  # which no warm-up mends
+    with refused(ConfigError, where="runs/a", fault="falls to 0"):  # which no warm-up mends
         check_rates(Path("runs/a"), *falling, 2 * STEPS, STEPS)
-    assert not refused(known, recipe_of(9, schedule="constant", warmup=7), position)
+    assert not is_refused(known, recipe_of(9, schedule="constant", warmup=7), position)
 
 
 @pytest.mark.parametrize(
     ("now", "position", "said"),
     [
-        ({"epochs": 1}, Position(50, 1, 13), "expected at least 2, since 2 of its epochs are done or begun"),
-        ({"epochs": 1}, Position(37, 1, 0), "expected at least 2, since 1 of its epochs are done or begun"),
-        ({"epochs": 5, "stop_after": 2}, Position(74, 2, 0, 0.5, 2), "the run ended early, after 2"),
+        ({"epochs": 1}, Position(50, 1, 13), "expected at least 2, since 2 "),
+        ({"epochs": 1}, Position(37, 1, 0), "expected at least 2, since 1 "),
+        ({"epochs": 5, "stop_after": 2}, Position(74, 2, 0, 0.5, 2), "the run ended"),
         ({"epochs": 5, "schedule": "cosine", "warmup": 4}, Position(74, 2, 0), "training.schedule: cosine"),
     ],
     ids=["fewer than begun", "as many as done, of more", "ended early", "falls to the end"],

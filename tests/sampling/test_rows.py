@@ -130,5 +130,5 @@ def test_better_than_blocks_as_they_come() -> None:
 
 
 def test_shares_have_to_fit() -> None:
-    with pytest.raises(ValueError, match="shares of 4 tiles"):
+    with pytest.raises(ValueError, match="4 tiles"):
         order_for_replicas(np.arange(4), (2, 1), np.ones((4, 2), bool))

@@ -71,7 +71,7 @@ def test_a_setting_is_explained_and_nothing_written(data: Path, capsys: Any) -> 
     out = capsys.readouterr().out
     assert "gt/{name}.tif" in out
     assert "reason: 4 labels" in out
-    with pytest.raises(ConfigError, match=r"did you mean dataset\.labels"):
+    with pytest.raises(ConfigError, match=r"mean dataset\.labels"):
         main([str(data), "--explain", "dataset.label"])
     assert not list(Path().glob("town.*"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -46,8 +47,9 @@ def test_folds_train_resume_and_predict_together(tmp_path: Path) -> None:
     table = fold_table(runs)
     assert table in first.stdout
     before = [records(path) for path in runs]
-    again = train(recipe, *FOLDS, "--run", str(run), "--set", "training.epochs=1")
-    assert table in again.stdout
+    again = train(recipe, *FOLDS, "--run", str(run), "--set", "training.epochs=1", "--json")
+    assert table in again.stderr
+    assert [each["run"] for each in json.loads(again.stdout)["folds"]] == list(map(str, runs))
     assert [[r for r in records(path) if "loss" in r] for path in runs] == [
         [r for r in each if "loss" in r] for each in before
     ], "what is finished is not trained again"

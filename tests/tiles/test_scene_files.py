@@ -23,6 +23,7 @@ from segmenter.runs.run import Run
 from segmenter.tiles.scene_files import FILE, PIECE_BYTES, file_digest, save_digests
 from segmenter.training.prepare import Tiles, changed_data, prepare_tiles
 from tests.helpers.made_training import made
+from tests.helpers.refusals import refused
 from tests.helpers.trained_run import bare_run
 
 
@@ -79,8 +80,8 @@ def test_copied_elsewhere_with_other_times_the_data_are_the_same(
 @pytest.mark.parametrize(
     ("scenes", "said"),
     [
-        (["s4"], "the image of scene s4 has changed"),  # the one that validates: the best model hangs on it
-        (["s0", "s3"], "the image of scene s0 has changed, and 1 more difference"),
+        (["s4"], "image of scene s4 "),  # the one that validates: the best model hangs on it
+        (["s0", "s3"], "s0 has changed, and 1 more"),
     ],
 )
 def test_a_run_does_not_go_on_with_other_images_under_the_same_labels(
@@ -91,9 +92,8 @@ def test_a_run_does_not_go_on_with_other_images_under_the_same_labels(
     for scene in scenes:
         invert(data / "images" / f"{scene}.tif")
     checkpoint: Any = None  # is not looked at any more
-    with pytest.raises(CheckpointError) as caught:
+    with refused(CheckpointError, fault=said):
         check_same_plan(run, prepared(data), 1, checkpoint)
-    assert str(caught.value).startswith(f"{run.path}: {said} since this run was started: ")
 
 
 def test_labels_with_the_same_counts_new_and_lost_scenes_are_seen(data: Path, run: Run) -> None:
@@ -161,5 +161,5 @@ def read_so_far() -> int:
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"gone\.tif: cannot read it: No such file"):
+    with refused(DatasetError, where="gone.tif", fault="cannot read"):
         file_digest(tmp_path / "gone.tif")

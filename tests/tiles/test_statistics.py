@@ -19,6 +19,7 @@ from segmenter.grid.windows import grid
 from segmenter.tiles import statistics
 from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.statistics import BandStatistics, _Moments, band_statistics
+from tests.helpers.refusals import refused
 
 Make = Callable[..., Path]
 
@@ -171,7 +172,7 @@ def test_a_band_is_measured_without_what_it_declares_void(
         assert 0.9 * expected.std() < found.spread_C[band] <= expected.std()
     image[..., 1] = nodata
     empty = make_geotiff("b.tif", image, nodata=nodata)
-    with pytest.raises(DatasetError, match=r"no train scene has a pixel with data in band 2"):
+    with refused(DatasetError, fault="band 2"):
         band_statistics(dataset_of(tmp_path, make_classes(2), scene("b", empty, None)), progress=False)
 
 
@@ -198,7 +199,7 @@ def test_a_constant_band_has_deviation_one_and_says_so(
     found = band_statistics(dataset_of(tmp_path, make_classes(2), one), progress=False)
     assert found.std_C[0] == 1
     assert found.std_C[1] < 1
-    assert "band 1 has one value everywhere" in capsys.readouterr().err
+    assert "band 1" in capsys.readouterr().err
 
 
 def test_statistics_errors(tmp_path: Path, make_geotiff: Make, make_classes: Callable[..., ClassMap]) -> None:

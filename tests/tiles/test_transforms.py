@@ -21,6 +21,7 @@ from segmenter.tiles.probing import check_augmentation, check_transforms
 from segmenter.tiles.statistics import BandStatistics
 from segmenter.tiles.transforms import stages_of
 from tests.helpers.made_statistics import statistics_of
+from tests.helpers.refusals import refused
 
 
 def tile(dtype: str = "uint8", bands: int = 3, side: int = 49) -> Tile:
@@ -155,16 +156,16 @@ def test_what_cannot_lose_a_class_skips_listed_transforms_that_may() -> None:
 @pytest.mark.parametrize(
     ("transform", "said"),
     [
-        ({"name": "randomgamma"}, "did you mean RandomGamma"),
-        *(({"name": name}, f"has no transform {name}; ") for name in ("Compose", "DualTransform")),
-        ({"name": "CenterCrop3D", "size": [1, 9, 9]}, "has no transform CenterCrop3D; "),
-        ({"name": "RandomGamma", "gama_limit": 3}, r"gama_limit; .* did you mean gamma_limit\?"),
+        ({"name": "randomgamma"}, "mean RandomGamma"),
+        *(({"name": name}, f"transform {name};") for name in ("Compose", "DualTransform")),
+        ({"name": "CenterCrop3D", "size": [1, 9, 9]}, "transform CenterCrop3D;"),
+        ({"name": "RandomGamma", "gama_limit": 3}, "gama_limit; .* gamma_limit"),
         ({"name": "RandomGamma", "gamma_limit": "x"}, r"gamma_limit: .*got 'x'"),
-        ({"name": "RandomCrop"}, "height: Field required; width: Field required"),
+        ({"name": "RandomCrop"}, "height: .*; width: "),
         ({"name": "Affine", "fill_mask": None}, "fill_mask: .*got None"),
-        ({"name": "Affine", "mask_interpolation": 1}, "mask_interpolation: .* leave it out"),
+        ({"name": "Affine", "mask_interpolation": 1}, "mask_interpolation: "),
         ({"name": "Lambda"}, "takes functions"),
-        ({"name": "Mosaic"}, "use the setting augmentation.mosaic"),
+        ({"name": "Mosaic"}, "augmentation.mosaic"),
         ({"name": "HistogramMatching"}, "needs hm_metadata"),
         ({"name": "BBoxSafeRandomCrop"}, "needs boxes"),
     ],
@@ -179,11 +180,11 @@ def test_unknown_names_and_parameters_are_refused_in_one_line(transform: dict[st
 
 def test_a_transform_that_fails_on_a_tile_is_named() -> None:
     augmenter = Augmenter(listed({"name": "CLAHE", "p": 1}), statistics_of(4))
-    with pytest.raises(ConfigError, match=r"augmentation.transforms.0 \(CLAHE\): fails on a tile: CLAHE"):
+    with refused(ConfigError, where="augmentation.transforms.0 (CLAHE)", fault="tile: CLAHE"):
         augmenter(tile(bands=4), 0)
     for name, size in (("RandomCrop", {"height": 20, "width": 20}), ("PadIfNeeded", {"min_height": 64})):
         resizing = Augmenter(listed({"name": name, **size, "p": 1}), statistics_of())
-        with pytest.raises(ConfigError, match=rf"\({name}\): expected a tile of \(49, 49, 3\)"):
+        with refused(ConfigError, where=f"augmentation.transforms.0 ({name})", got="uint8"):
             resizing(tile(), 0)
 
 
@@ -242,21 +243,21 @@ def test_what_goes_with_every_type_passes(data: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "transform", "said"),
+    ("data", "transform", "where"),
     [
-        ("rgbi", {"name": "CLAHE"}, "fails on tiles of 4 bands of uint8: CLAHE"),
-        ("heights", {"name": "HueSaturationValue"}, "warns on tiles of 1 band of int16: "),
-        ("reflectance", {"name": "MedianBlur"}, "works in 8 bits: "),
-        ("rgb", {"name": "ToFloat"}, "makes float32 of uint8 on tiles"),
-        ("rgb", {"name": "RandomCrop", "height": 32, "width": 32}, "pixels after it, got 32 × 32"),
-        ("heights", {"name": "ToRGB"}, "expected 1 band after it, got 3"),
-        ("rgb", {"name": "Affine", "translate_percent": [2, 2]}, "leaves no labelled pixel"),
+        ("rgbi", {"name": "CLAHE"}, "augmentation.transforms.1 (CLAHE)"),
+        ("heights", {"name": "HueSaturationValue"}, "augmentation.transforms.1 (HueSaturationValue)"),
+        ("reflectance", {"name": "MedianBlur"}, "augmentation.transforms.1 (MedianBlur)"),
+        ("rgb", {"name": "ToFloat"}, "augmentation.transforms.1 (ToFloat)"),
+        ("rgb", {"name": "RandomCrop", "height": 32, "width": 32}, "augmentation.transforms.1 (RandomCrop)"),
+        ("heights", {"name": "ToRGB"}, "augmentation.transforms.1 (ToRGB)"),
+        ("rgb", {"name": "Affine", "translate_percent": [2, 2]}, "augmentation.transforms.1 (Affine)"),
     ],
 )
 def test_what_does_not_go_with_the_data_is_refused_in_one_line(
-    data: str, transform: dict[str, Any], said: str
+    data: str, transform: dict[str, Any], where: str
 ) -> None:
-    with pytest.raises(ConfigError, match=said) as caught:
+    with refused(ConfigError, where=where) as caught:
         check(data, {"name": "D4"}, transform)
     assert str(caught.value).startswith(f"augmentation.transforms.1 ({transform['name']}): ")
     assert "\n" not in str(caught.value)
@@ -305,23 +306,27 @@ class GlobalRandomness(_Made):
 
 
 @pytest.mark.parametrize(
-    ("kind", "data", "said"),
+    ("kind", "data", "fields"),
     [
-        (ImageOnlyMoves, "rgb", r"moves image and label apart"),
-        (LabelOnlyMoves, "reflectance", r"moves image and label apart"),
-        (MixesIds, "rgb", r"invents label values \(\d+"),
-        (Clips, "float", r"clips tiles of 4 bands of float32"),
-        (NotANumber, "float", r"no numbers \(NaN or infinite\)"),
-        (GlobalRandomness, "rgb", r"gives two results for one seed"),
+        (ImageOnlyMoves, "rgb", {"fault": "moves image"}),
+        (LabelOnlyMoves, "reflectance", {"fault": "moves image"}),
+        (MixesIds, "rgb", {"where": "augmentation.transforms.0 (MixesIds)", "fault": "invents label"}),
+        (Clips, "float", {"where": "augmentation.transforms.0 (Clips)", "fault": "4 bands of float32"}),
+        (NotANumber, "float", {"where": "augmentation.transforms.0 (NotANumber)", "fault": "numbers (NaN"}),
+        (
+            GlobalRandomness,
+            "rgb",
+            {"where": "augmentation.transforms.0 (GlobalRandomness)", "fault": "two results"},
+        ),
     ],
 )
 def test_faults_that_make_no_noise_are_found(
-    kind: type[Any], data: str, said: str, monkeypatch: pytest.MonkeyPatch
+    kind: type[Any], data: str, fields: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = transforms._known()
     monkeypatch.setattr(transforms, "_known", lambda: {**known, kind.__name__: kind})
     np.random.seed(1)
-    with pytest.raises(ConfigError, match=said):
+    with refused(ConfigError, **fields):
         check(data, {"name": kind.__name__})
     check(data, {"name": "HorizontalFlip"})
 
@@ -333,9 +338,9 @@ def test_the_first_training_image_is_what_it_is_checked_on(
     scene = Scene("a", make_geotiff("a.tif", image), make_geotiff("b.tif", image[..., 0]), "a", "train")
     dataset = Dataset("made", scene.image.parent, (scene,), make_classes(3))
     config = AugmentationConfig.model_validate([{"name": "Equalize"}])
-    with pytest.raises(ConfigError, match=r"\(Equalize\): fails on tiles of 4 bands of uint16"):
+    with refused(ConfigError, where="(Equalize)", fault="4 bands of uint16"):
         check_augmentation(config, dataset, 32)
-    with pytest.raises(ConfigError, match=r"expected 8-bit images of 3 bands, got 4 of uint16"):
+    with refused(ConfigError, where="augmentation.hue, augmentation.saturation", got="4 of uint16"):
         check_augmentation(AugmentationConfig(hue=10), dataset, 32)
     check_augmentation(AugmentationConfig(), Dataset("none", dataset.root, (), make_classes(3)), 32)
 

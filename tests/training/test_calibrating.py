@@ -5,6 +5,7 @@ from __future__ import annotations
 import filecmp
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,14 @@ import rasterio
 import yaml
 
 import predict
+from datasets import load_dataset
 from datasets.commands import main
 from segmenter.base.errors import run_script
 from segmenter.runs.calibration_file import CALIBRATION, load_calibration
 from segmenter.runs.report.run_record import read_story
 from segmenter.runs.report.sections import report_sections
 from segmenter.runs.run import load_run
+from segmenter.training.calibrating import calibrate
 from tests.helpers.made_training import made, train
 
 
@@ -92,3 +95,18 @@ def test_the_command_makes_the_same_calibration_anew(
     again = json.loads((run / CALIBRATION).read_text())
     assert again["temperature"] == pytest.approx(whole["temperature"], rel=1e-3)
     np.testing.assert_allclose(again["bias"], whole["bias"], atol=1e-3)
+
+
+def test_of_a_single_scene_one_half_measures_what_the_other_fits(
+    tensorflow: Any, trained: Path, tmp_path: Path
+) -> None:
+    run = load_run(trained)
+    dataset = load_dataset(run.recipe)
+    shutil.copytree(trained, tmp_path / "run")
+    one = replace(dataset, scenes=tuple(s for s in dataset.scenes if s.name not in ("s4", "s5")))
+    copied = replace(run, path=tmp_path / "run")
+    fitted = calibrate(copied, one, np.zeros(len(run.classes)))
+    found = load_calibration(tmp_path / "run")
+    assert found is not None
+    assert (found.scenes, found.pixels) == (1, 97 * 83)
+    assert fitted.after.ece < fitted.before.ece

@@ -25,6 +25,7 @@ from segmenter.runs.run import Run, load_run
 from segmenter.training import prepare
 from segmenter.training.beginning.fine_tuning import check_fit, describe_kept, find_source, fitting
 from tests.helpers.made_training import made
+from tests.helpers.refusals import refused
 
 NAMES = ("left", "right", "scarce")
 
@@ -74,7 +75,7 @@ def test_a_run_of_which_little_fits_is_refused_before_the_data_are_read(
     call = ("--run", str(tmp_path / "run"), "--init-from", str(source))
     assert start(monkeypatch, recipe, *call) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "got 3 of its 1,835 parameters (model.width: 3 there, 4 here, model.normalisation: none" in line
+    assert "(model.width: 3 there, 4 here, model.normalisation" in line
     assert "--init-from-partial" in line
     assert not (tmp_path / "run").exists()
     assert start(monkeypatch, recipe, *call, "--init-from-partial") == 99
@@ -105,7 +106,7 @@ def test_a_run_of_another_encoder_is_refused_before_the_data_are_read(
         call = ("--run", str(tmp_path / "run"), "--init-from", str(source))
         assert start(monkeypatch, mobile, *call) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert f"at least half of the model, got none of its encoder ({difference}); take" in line
+        assert f"encoder ({difference}); take" in line
         assert start(monkeypatch, mobile, *call, "--init-from-partial") == 99
 
 
@@ -121,7 +122,7 @@ def test_a_run_of_the_same_encoder_is_measured_by_the_built_model(recipe: Path, 
     loaded = load_recipe(path, ["model.decoder=fpn"])
     source = find_source(run.path, loaded, load_dataset(loaded))
     check_fit(source, {"a/kernel": (4,), "b/kernel": (4,)}, loaded, list(NAMES))
-    with pytest.raises(CheckpointError, match=r"got 4 of its 9 parameters \(model.decoder: unet there"):
+    with refused(CheckpointError, where="run", got="9 parameters (model.decoder: unet"):
         check_fit(source, {"a/kernel": (4,), "b/kernel": (5,)}, loaded, list(NAMES))
     check_fit(replace(source, partial=True), {"b/kernel": (5,)}, loaded, list(NAMES))
 
@@ -160,8 +161,8 @@ def test_what_is_foretold_is_what_is_kept(tensorflow: ModuleType, recipe: Path, 
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (lambda run: (run / "run.json").unlink(), "expected a run directory as train.py leaves it"),
-        (lambda run: next((run / "checkpoints").iterdir()).unlink(), "expected a checkpoint in"),
+        (lambda run: (run / "run.json").unlink(), "directory as train.py"),
+        (lambda run: next((run / "checkpoints").iterdir()).unlink(), "checkpoint"),
         (lambda run: next((run / "checkpoints").iterdir()).write_bytes(b"PK"), "damaged checkpoint"),
     ],
     ids=["no run", "no checkpoint", "damaged"],
@@ -181,4 +182,4 @@ def test_partial_alone_says_what_it_lacks(
     recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert start(monkeypatch, recipe, "--init-from-partial") == 2
-    assert "--init-from-partial says how to use --init-from RUN: it needs it" in capsys.readouterr().err
+    assert "--init-from-partial says how" in capsys.readouterr().err

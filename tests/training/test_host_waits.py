@@ -15,6 +15,7 @@ from tqdm import tqdm
 from segmenter.base.errors import TrainingError
 from segmenter.grid.labels import ClassMap
 from tests.helpers.made_trainer import BATCH, made_trainer
+from tests.helpers.refusals import refused
 
 REPLICAS, STEPS, PER_CALL = 2, 22, 2
 CALLS = STEPS // PER_CALL
@@ -112,6 +113,6 @@ def test_replicas_that_differ_end_the_run_before_a_checkpoint(
     copy = trainer.devices.strategy.experimental_local_results(variable.value)[1]
     copy.assign(copy * 1.0000002)
     trainer.position = trainer.position.after(1)
-    with pytest.raises(TrainingError, match=f"step 1: .* others on CPU:1 than on CPU:0 for {variable.path}"):
+    with refused(TrainingError, fault="CPU:0 for down0_conv0/kernel"):
         trainer.save()
     assert list(first.parent.iterdir()) == [first]

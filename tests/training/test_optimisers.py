@@ -169,9 +169,9 @@ def test_state_survives_a_checkpoint_and_one_of_keras_goes_on(tensorflow: Module
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"momentum": 0.5}, r"expected optimizer: sgd with it, got adamw \[type=training.momentum"),
-        ({"nesterov": False}, r"expected optimizer: sgd with it, got adamw \[type=training.nesterov"),
-        ({"optimizer": "sgd", "momentum": 0, "nesterov": False}, "momentum above 0 with false, got 0"),
+        ({"momentum": 0.5}, r"adamw \[type=training.momentum"),
+        ({"nesterov": False}, r"adamw \[type=training.nesterov"),
+        ({"optimizer": "sgd", "momentum": 0, "nesterov": False}, "momentum above 0"),
     ],
 )
 def test_settings_of_sgd_that_would_do_nothing_are_refused(settings: dict[str, Any], message: str) -> None:

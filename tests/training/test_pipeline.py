@@ -17,6 +17,7 @@ from segmenter.tiles.batches import Batch
 from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.store import SceneStore
 from tests.helpers.rare_scenes import SIDE, loader_of, plan_of, rare_scenes, recipe
+from tests.helpers.refusals import refused
 
 MOVED = {"scale": 0.3, "rotation": 30}
 LOSING = {"scale": 0.85, "rotation": 180}
@@ -123,5 +124,5 @@ def test_decoding_is_announced_with_size_and_place_and_goes_where_it_is_told(
     assert size == pytest.approx(written / 2**20, abs=0.06)
     SceneStore(elsewhere, dataset.scenes, 16, place, progress=False)
     assert capsys.readouterr().out.startswith("images of 3 and labels of 4 of 4 scenes are read from packs: ")
-    with pytest.raises(SegmenterError, match=r"dataset\.cache: cannot write to /dev/null/x; name"):
+    with refused(SegmenterError, where="dataset.cache", fault="write to /dev/null/x"):
         cache_folder(replace(dataset, cache=Path("/dev/null/x")))

@@ -25,6 +25,7 @@ from segmenter.training.beginning.pretraining import frozen_at_random
 from segmenter.training.prepare import changed_data, prepare_tiles
 from tests.helpers.made_training import made
 from tests.helpers.made_weights import encoder_tensors
+from tests.helpers.refusals import refused
 
 SCENES = Normalisation.of([50.0, 60.0, 70.0, 80.0], [5.0, 6.0, 7.0, 8.0])
 
@@ -63,7 +64,7 @@ def test_a_band_is_normalised_as_the_weights_of_its_colour_were(
 
 
 def test_a_normalisation_that_data_cannot_have_is_refused() -> None:
-    with pytest.raises(WeightsError, match="but the data are uint16; use scenes"):
+    with refused(WeightsError, fault="uint16; use scenes"):
         input_normalisation(lite(input_normalisation="weights"), first(3), "uint16")
 
 
@@ -73,7 +74,7 @@ def test_settings_of_weights_are_refused_without_them(tmp_path: Path, setting: s
     recipe = yaml.safe_load(path.read_text())
     recipe["model"] = {"kind": "encoder_decoder", **yaml.safe_load(setting)}
     path.write_text(yaml.safe_dump(recipe))
-    with pytest.raises(ConfigError, match=r"does nothing without model\.weights"):
+    with refused(ConfigError, where="data/recipe.yaml: model", fault="nothing without model.weights"):
         load_recipe(path, [])
 
 
@@ -163,5 +164,5 @@ def test_a_run_begins_with_the_weights_and_knows_its_scenes_again(
     assert "the training images have another scale (" in changed_data(shown, coarser)
 
     file.unlink()
-    with pytest.raises(WeightsError, match="expected a file of weights, there is none"):
+    with refused(WeightsError, where="w.safetensors", expected="weights"):
         check_encoder_weights(recipe.model, dataset)

@@ -14,6 +14,7 @@ from segmenter.sampling import Plan
 from segmenter.sampling.quotas import Quota
 from segmenter.tiles.batches import DrawCounts
 from segmenter.training.progress import Meter, TimeLeft
+from tests.helpers.refusals import refused
 
 
 def plan_of(blocks: int = 1) -> Plan:
@@ -84,7 +85,7 @@ def test_a_step_with_fewer_tiles_than_a_quota_is_short() -> None:
 
 def test_in_strict_mode_it_is_an_error() -> None:
     meter, _, _ = meter_of("strict", plan_of())
-    with pytest.raises(TrainingError, match="step 2: expected every promised class in the step, car"):
+    with refused(TrainingError, fault="step 2"):
         take(meter, WHOLE, SHORT, WHOLE)
 
 
@@ -98,7 +99,7 @@ def test_where_each_replica_was_planned_for_each_has_to_hold_the_class() -> None
 def test_a_loss_that_is_not_finite_is_named_with_its_step_within_the_call() -> None:
     meter, _, _ = meter_of("relaxed", plan_of())
     meter.push(1, results([0.5, np.nan, 0.5], [WHOLE] * 3), 0.0)
-    with pytest.raises(TrainingError, match="step 2: the loss is nan"):
+    with refused(TrainingError, fault="step 2"):
         meter.drain()
 
 
@@ -107,7 +108,7 @@ def test_in_mixed_precision_the_loss_scale_may_settle_first() -> None:
     meter.overflows = 2
     meter.push(1, results([np.inf, np.inf, 0.5, np.nan, np.nan], [WHOLE] * 5), 0.0)
     meter.push(6, results([np.nan], [WHOLE]), 0.0)
-    with pytest.raises(TrainingError, match="step 6: the loss is nan"):
+    with refused(TrainingError, fault="step 6"):
         meter.drain()
 
 
@@ -137,13 +138,9 @@ def test_a_run_that_only_skips_ends_by_its_scale_whatever_the_stops_and_epochs_i
     meter.drain()  # down to 2⁻¹⁰: as far as it may fall
     again, _, _ = meter_of("relaxed", plan_of())  # the next epoch, or a resumed run
     again.push(27, results([0.5] * 2, [WHOLE] * 2, scales[25:27]), 0.0)
-    with pytest.raises(TrainingError) as caught:
+    with refused(TrainingError, fault="step 28: ") as caught:
         again.drain()
-    assert str(caught.value) == (
-        "step 28: gradients are not finite, though the loss scale is down to 0.00049 (skipped in this "
-        "epoch: 1); the checkpoints before it are whole. Lower training.learning_rate, set "
-        "training.clip_norm, or look for odd pixels with datasets check, or set training.precision: float32"
-    )
+    assert "0.00049 (skipped in this epoch: 1)" in str(caught.value)
 
 
 @pytest.mark.parametrize(

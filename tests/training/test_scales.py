@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from segmenter.config.recipe import Recipe
+from segmenter.evaluation.bootstrap import Interval
 from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Dataset
 from segmenter.runs.score_files import scored
@@ -88,7 +89,7 @@ def test_a_training_scores_its_validation_by_scale(
     dataset: Dataset, tensorflow: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One epoch, strict: a step without a class would end it; both validation scenes' scores apart."""
-    monkeypatch.setattr("segmenter.evaluation.bootstrap.LEAST_SCENES", 2)
+    monkeypatch.setattr("segmenter.evaluation.bootstrap.LEAST", 2)
     from segmenter.devices.strategy import make_devices
     from segmenter.training.prepare import prepare_tiles
     from segmenter.training.start import start_training
@@ -112,8 +113,11 @@ def test_a_training_scores_its_validation_by_scale(
     assert (low, high) == pytest.approx(alone, abs=0.02), "two scenes: each end draws one of them twice"
     kept = scored(run / "scores.json")
     assert kept is not None
-    assert kept.interval == (low, high)
-    record = json.loads((run / "log.jsonl").read_text().splitlines()[0])
+    assert kept.scores.interval == Interval((low, high), 2)
+    log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    assert [line["miou_interval_over"] for line in log if "miou" in line] == [{"scenes": 2}]
+    assert "bootstrap over 2 scenes" in (run / "report.html").read_text()
+    record = log[0]
     assert record["promised"] == [0, 1, 2]
     assert record["short_steps"] == 0
     recorded = json.loads((run / "run.json").read_text())["metres_per_pixel"]

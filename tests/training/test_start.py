@@ -23,6 +23,7 @@ from segmenter.runs.run import Run, load_run
 from segmenter.training.prepare import Tiles, check_run_directory, prepare_tiles
 from tests.helpers.made_checkpoints import MACHINE, save
 from tests.helpers.made_training import made
+from tests.helpers.refusals import refused
 from tests.helpers.trained_run import bare_run
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def test_a_checkpoint_that_is_refused_moves_nothing(tensorflow: ModuleType, gone
     from segmenter.training.start import resume_from
 
     before = contents(gone_on.path)
-    with pytest.raises(CheckpointError, match="does not fit"):
+    with refused(CheckpointError, fault="does"):
         resume_from(Trainer(gone_on, refuses=True), checkpoint_to_resume(gone_on.path, 4))  # type: ignore[arg-type]
     assert contents(gone_on.path) == before
 
@@ -159,7 +160,7 @@ def test_an_open_training_stands_at_its_checkpoint_and_keeps_others_out(
         assert checked.checkpoint is not None
         assert trainer.position.done == checked.checkpoint.position.done
         assert trainer.run == load_run(opened)
-        with pytest.raises(SegmenterError, match="another process is writing there"), open_training(checked):
+        with refused(SegmenterError, where="run", fault="another process"), open_training(checked):
             pass
 
 
@@ -177,7 +178,7 @@ def test_what_another_process_trained_meanwhile_is_not_written_over(
     save(path, 8)
     before = contents(path)
     with (
-        pytest.raises(CheckpointError, match="another process has trained there"),
+        refused(CheckpointError, fault="another process"),
         open_training(checked),
     ):
         pass
@@ -193,7 +194,7 @@ def test_killed_before_its_first_checkpoint_a_run_starts_again(prepared: Prepare
     half.parent.mkdir(parents=True)
     half.write_bytes(b"PK")
     (path / "log.jsonl").write_text(log_line({"step": 2, "loss": 1.0}))
-    with pytest.raises(CheckpointError, match="start again without --resume"):
+    with refused(CheckpointError, where="run", remedy="again without --resume"):
         check_run_directory(path, prepared.recipe, resume=True)
     with open_training(check(prepared, path)) as trainer:
         assert trainer.position.done == 0

@@ -12,6 +12,7 @@ from datasets.commands.gpu.matrix import BATCH, CLASSES, LIMIT, WEIGHTS
 from segmenter.base.errors import ConfigError
 from segmenter.config.recipe import LossConfig, Recipe
 from tests.helpers.naive import SEEN
+from tests.helpers.refusals import refused
 from tests.helpers.small_training import (
     AVERAGE,
     NO_NORM,
@@ -123,15 +124,15 @@ def test_averaged_weights_follow_the_formula_on_any_number_of_replicas(tensorflo
 
 
 @pytest.mark.parametrize(
-    ("training", "message"),
+    ("training", "where"),
     [
-        ({"xla": True}, "training.xla: expected false on 4 devices, got true: .* CPU:0"),
-        ({"accumulate": 4}, "expected a divisor of the 2 tiles that each of 4 devices gets, got 4"),
-        ({"global_batch": 6}, "expected a multiple of 4"),
+        ({"xla": True}, "training.xla"),
+        ({"accumulate": 4}, "training.accumulate"),
+        ({"global_batch": 6}, "training.global_batch"),
     ],
 )
 def test_what_does_not_go_with_the_devices_is_refused(
-    tensorflow: ModuleType, training: dict[str, Any], message: str
+    tensorflow: ModuleType, training: dict[str, Any], where: str
 ) -> None:
     from segmenter.devices.strategy import Devices
     from segmenter.training.checks import check_devices
@@ -139,5 +140,5 @@ def test_what_does_not_go_with_the_devices_is_refused(
     folder = {"kind": "potsdam", "root": "nowhere"}
     recipe = Recipe(name="x", dataset=folder, training={"global_batch": 8, **training})
     devices = Devices(None, tuple(SimpleNamespace(name=f"CPU:{i}") for i in range(4)))
-    with pytest.raises(ConfigError, match=message):
+    with refused(ConfigError, where=where):
         check_devices(recipe, devices)

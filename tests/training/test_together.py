@@ -13,6 +13,7 @@ from segmenter.base.errors import WorkerError
 from segmenter.config.reading import recipe_from
 from segmenter.devices.machines.cluster import Cluster
 from segmenter.devices.machines.workers import Workers
+from tests.helpers.refusals import refused
 
 DATA = {"name": "t", "dataset": {"kind": "potsdam", "root": "here"}}
 
@@ -41,22 +42,22 @@ def facts(make_classes: Any, tiles: str = "abc", devices: int = 2, **changes: An
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "where"),
     [
-        ({"seed": 5}, r"worker 1 \(b:2\): recipe, seed: expected 0 as on worker 0 \(a:1\), got 5; start all"),
-        ({"training": {"learning_rate": 0.5}}, r"recipe, training.learning_rate: expected 0.\d+ .*, got 0.5"),
-        ({"tiles": "xyz"}, r"training data \(fingerprint\): expected abc as on .*, got xyz"),
-        ({"devices": 4}, r"devices: expected 2 GPU as on .*, got 4 GPU"),
-        ({"classes": 4}, r"worker 1 \(b:2\): classes: expected "),
+        ({"seed": 5}, "worker 1 (b:2): recipe"),
+        ({"training": {"learning_rate": 0.5}}, "recipe, training.learning_rate"),
+        ({"tiles": "xyz"}, "data (fingerprint)"),
+        ({"devices": 4}, "devices"),
+        ({"classes": 4}, "worker 1 (b:2): classes"),
     ],
 )
 def test_a_worker_that_differs_is_named(
-    tensorflow: ModuleType, make_classes: Any, change: dict[str, Any], message: str
+    tensorflow: ModuleType, make_classes: Any, change: dict[str, Any], where: str
 ) -> None:
     from segmenter.training.workers_agree import check_same
 
     other = Others(json.dumps(facts(make_classes, **change)))
-    with pytest.raises(WorkerError, match=message) as caught:
+    with refused(WorkerError, where=where) as caught:
         check_same(other, facts(make_classes))
     assert "\n" not in str(caught.value)
 
@@ -66,7 +67,7 @@ def test_other_programs_are_refused(tensorflow: ModuleType, make_classes: Any) -
 
     own = facts(make_classes)
     for name, there in (("program", "0.1.0 123"), ("version of tensorflow", "2.20.0")):
-        with pytest.raises(WorkerError, match=rf"worker 1 \(b:2\): {name}: expected .*, got {there}"):
+        with refused(WorkerError, where=f"worker 1 (b:2): {name}", got=there):
             check_same(Others(json.dumps({**own, name: there})), own)
 
 

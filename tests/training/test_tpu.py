@@ -19,6 +19,7 @@ from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import TrainingConfig, UNetConfig
 from segmenter.grid.labels import ClassMap
 from tests.helpers.made_trainer import made_trainer
+from tests.helpers.refusals import refused
 from tests.helpers.small_training import AVERAGE, NORM, PER_IMAGE, PER_PIXEL, Training, batches, difference
 
 ON_THE_HOST = re.compile(r"PyFunc|Summary|Print|^(Where|Unique|Save|Iterator)")
@@ -144,7 +145,7 @@ def test_without_a_tpu_it_says_so_in_one_line(
     with pytest.raises(DeviceError, match=message) as caught:
         make_devices(config)
     assert "\n" not in str(caught.value)
-    with pytest.raises(DeviceError, match=r"--logical-devices: distribution.strategy: tpu uses no CPU"):
+    with refused(DeviceError, fault="--logical-devices: distribution.strategy: tpu uses"):
         make_devices(config, 2)
 
 
@@ -169,16 +170,16 @@ def test_a_tpu_is_connected_and_started_before_its_strategy_is_made(
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "where"),
     [
-        ({"training": {"precision": "mixed_float16"}}, "training.precision: expected mixed_bfloat16 or"),
-        ({"training": {"xla": True}}, "training.xla: expected false with distribution.strategy: tpu"),
-        ({"distribution": {"strategy": "tpu", "shares": [1, 2]}}, r"shares: strategy: tpu .*got \[1, 2\]"),
-        ({"distribution": {"tpu": "x"}}, "distribution.tpu: expected strategy: tpu with it, got auto"),
+        ({"training": {"precision": "mixed_float16"}}, "training.precision"),
+        ({"training": {"xla": True}}, "training.xla"),
+        ({"distribution": {"strategy": "tpu", "shares": [1, 2]}}, "shares"),
+        ({"distribution": {"tpu": "x"}}, "distribution.tpu"),
     ],
     ids=str,
 )
-def test_what_does_not_go_with_a_tpu_is_refused(settings: dict[str, Any], message: str) -> None:
+def test_what_does_not_go_with_a_tpu_is_refused(settings: dict[str, Any], where: str) -> None:
     recipe = {"name": "r", "dataset": {"kind": "potsdam", "root": "r"}, "distribution": {"strategy": "tpu"}}
-    with pytest.raises(ConfigError, match=message):
+    with refused(ConfigError, where=where):
         recipe_from(recipe | settings, "r.yaml")

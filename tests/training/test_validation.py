@@ -19,7 +19,7 @@ from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices
 from segmenter.evaluation.by_gsd import GsdConfusions
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
-from segmenter.grid.geometry import Size
+from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.inference import memory as memory_budget
@@ -79,7 +79,8 @@ def validated(
         pictures = [
             (e.title, e.label_HW.tobytes(), e.prediction_HW.tobytes()) for e in examples.read(dataset)
         ]
-        return (total.matrix.tolist(), by_scale, pictures), [len(each) for each in batches], predict
+        blocks = [each.blocks and each.blocks.counts.tolist() for each in scales.scenes]
+        return (total.matrix.tolist(), by_scale, pictures, blocks), [len(each) for each in batches], predict
 
     return validated
 
@@ -226,13 +227,20 @@ def test_workers_tell_each_other_the_matrix_of_each_scene(
     from segmenter.training.validation import _scenes_of, _told
 
     classes, rng = make_classes(3), np.random.default_rng(1)
-    scenes: list[tuple[str, float | None, ConfusionMatrix]] = []
-    for number in range(2):
-        confusion = ConfusionMatrix(classes)
-        confusion.add(*rng.integers(0, 3, (2, 9, 20), np.uint8))
-        scenes.append((f"s{number}", 0.5, confusion))
-    told = _scenes_of(json.loads(_told(scenes, 0)))
-    assert [(name, metres, counts.tolist()) for name, metres, counts in told] == [
-        (name, metres, confusion.counts.tolist()) for name, metres, confusion in scenes
-    ]
-    assert _scenes_of(json.loads(_told([], 7))) == []
+    scenes: dict[str, tuple[float | None, ConfusionMatrix]] = {}
+    for number, part in enumerate((Window(0, 0, 301, 437), None)):
+        confusion = ConfusionMatrix(classes, part=part)
+        confusion.add(*rng.integers(0, 3, (2, 301, 437), np.uint8), part)
+        scenes[f"s{number}"] = 0.5, confusion
+    told = _scenes_of(json.loads(_told(scenes, 0)), classes)
+    assert list(told) == ["s0", "s1"]
+    for name, (metres, confusion) in scenes.items():
+        assert told[name][0] == metres
+        np.testing.assert_array_equal(told[name][1].counts, confusion.counts)
+    blocks, expected = told["s0"][1].blocks, scenes["s0"][1].blocks
+    assert blocks is not None
+    assert expected is not None
+    assert (blocks.part, blocks.side) == (expected.part, expected.side)
+    np.testing.assert_array_equal(blocks.counts, expected.counts)
+    assert told["s1"][1].blocks is None
+    assert _scenes_of(json.loads(_told({}, 7)), classes) == {}

@@ -107,7 +107,7 @@ class Bench:
     def devices(self, number: int) -> Devices:
         """Return the first `number` devices with their strategy, one strategy per number and process."""
         if number > self.most:
-            raise DeviceError(f"segmenter gpu: expected at most {self.most} devices, got {number}")
+            raise DeviceError("segmenter gpu", expected=f"at most {self.most} devices", got=number)
         self.start()
         return _devices(self.place, self.cards, number)
 

@@ -12,11 +12,13 @@ import datetime
 import platform
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from segmenter.base.errors import DeviceError, OutputError
+from segmenter.base.errors import ConfigError, DeviceError, OutputError
 from segmenter.base.invocation import ToolParser, invocation
+from segmenter.base.options import add_options, option, parsed
 from segmenter.devices.setup import cards_listed, load_tensorflow, overlooked_gpus
 
 from . import page, sections
@@ -27,19 +29,42 @@ from .sections import SECTIONS, Task
 LOGICAL = 4
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    minutes: float = option(10.0, "for all sections but the laws (default: 10)")
+    output: Path = option(Path("build/gpu"), "for gpu.md and gpu.json (default: build/gpu)", "DIR")
+    only: tuple[str, ...] = option((), ", ".join(SECTIONS), "SECTION", several=True, among=SECTIONS)
+    tiny: bool = option(
+        False, "tiny models on four logical CPU devices: tries the command itself", one_of="on a CPU"
+    )
+    logical_devices: int | None = option(
+        None,
+        "all sizes on N devices of the CPU: shows the laws; speeds mean nothing, and take long",
+        "N",
+        among=range(1, 65),
+        one_of="on a CPU",
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 < self.minutes < 24 * 60:
+            raise ConfigError(
+                "--minutes", expected="more than 0 and less than a day", got=f"{self.minutes:g}"
+            )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the sections; return 1 if a law does not hold or a section failed.
 
     Return 3 if no law is broken, but one was not shown within its time limit.
     """
-    given = _parse(arguments)
+    given = parsed(_parser(), _Options, arguments)
     logical = given.logical_devices or (LOGICAL if given.tiny else 0)
     cards = logical or _cards()
     try:
         given.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(
-            f"--output: expected a folder that can be made, got {given.output} ({error})"
+            "--output", expected="a folder that can be made", got=f"{given.output} ({error})"
         ) from None
     names = [name for name in SECTIONS if not given.only or name in given.only]
     head: dict[str, Any] = {
@@ -90,41 +115,13 @@ def places(name: str, cards: int) -> list[Place]:
     return ["parts"] if cards == 1 or name == "resume" else ["cards", "parts"]
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = _parser()
-    given = parser.parse_args(arguments)
-    if not 0 < given.minutes < 24 * 60:
-        parser.error(f"--minutes: expected more than 0 and less than a day, got {given.minutes:g}")
-    return given
-
-
 def _parser() -> ToolParser:
     parser = ToolParser(
         prog=invocation("gpu"),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--minutes", type=float, default=10.0, help="for all sections but the laws (default: 10)"
-    )
-    parser.add_argument(
-        "--output", type=Path, default=Path("build/gpu"), metavar="DIR", help="for gpu.md and gpu.json"
-    )
-    parser.add_argument("--only", nargs="+", choices=SECTIONS, metavar="SECTION", help=", ".join(SECTIONS))
-    on_a_cpu = parser.add_mutually_exclusive_group()
-    on_a_cpu.add_argument(
-        "--tiny",
-        action="store_true",
-        help="tiny models on four logical CPU devices: tries the command itself",
-    )
-    on_a_cpu.add_argument(
-        "--logical-devices",
-        type=int,
-        choices=range(1, 65),
-        metavar="N",
-        help="all sizes on N devices of the CPU: shows the laws; speeds mean nothing, and take long",
-    )
-    return parser
+    return add_options(parser, _Options)
 
 
 def _cards() -> int:

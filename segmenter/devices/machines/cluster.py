@@ -77,11 +77,10 @@ def find_cluster(
         ConfigError: the settings contradict each other, or describe no cluster.
     """
     if asked is None and index is not None:
-        raise ConfigError(f"--index: expected --cluster {_EXAMPLE} with it, got none")
+        raise ConfigError("--index", expected=f"--cluster {_EXAMPLE} with it", got="none")
     if asked is not None and strategy not in _STRATEGIES:
         raise ConfigError(
-            "--cluster: expected distribution.strategy: auto or multi_worker_mirrored with it, got "
-            f"{strategy}"
+            "--cluster", expected="distribution.strategy: auto or multi_worker_mirrored with it", got=strategy
         )
     if strategy not in _STRATEGIES:
         return None
@@ -94,8 +93,10 @@ def find_cluster(
         return _of_tf_config(environment["TF_CONFIG"])
     if strategy == "multi_worker_mirrored":
         raise ConfigError(
-            f"distribution.strategy: multi_worker_mirrored: expected a cluster, by --cluster {_EXAMPLE} "
-            "--index I, by --cluster slurm, or by TF_CONFIG, got none; on one machine use auto"
+            "distribution.strategy: multi_worker_mirrored",
+            expected=f"a cluster, by --cluster {_EXAMPLE} --index I, by --cluster slurm, or by TF_CONFIG",
+            got="none",
+            remedy="on one machine use auto",
         )
     return None
 
@@ -105,9 +106,9 @@ def _addresses(listed: Sequence[Any], where: str) -> tuple[str, ...]:
     for address in addresses:
         match = _ADDRESS.fullmatch(address)
         if match is None or not 0 < int(match[1]) < 1 << 16:
-            raise ConfigError(f"{where}: expected {_EXAMPLE}, got {shortened(address or 'an empty address')}")
+            raise ConfigError(where, expected=_EXAMPLE, got=shortened(address or "an empty address"))
     if twice := [address for i, address in enumerate(addresses) if address in addresses[:i]]:
-        raise ConfigError(f"{where}: expected each address once, got {twice[0]} twice")
+        raise ConfigError(where, expected="each address once", got=f"{twice[0]} twice")
     return addresses
 
 
@@ -115,7 +116,7 @@ def _index(index: Any, workers: int, where: str) -> int:
     if type(index) is not int or not 0 <= index < workers:
         of = f"0 to {workers - 1}" if workers > 1 else "0"
         got = "none" if index is None else shortened(str(index))
-        raise ConfigError(f"{where}: expected the number of this worker, {of}, got {got}")
+        raise ConfigError(where, expected=f"the number of this worker, {of}", got=got)
     return index
 
 
@@ -127,23 +128,25 @@ def _of_tf_config(text: str) -> Cluster | None:
         jobs = {str(job): list(addresses) for job, addresses in dict(cluster).items() if addresses}
         kind, index = str(task.get("type")), task.get("index")
     except (ValueError, TypeError, AttributeError):
-        raise ConfigError(
-            'TF_CONFIG: expected JSON like {"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": '
-            f'{{"type": "worker", "index": 0}}}}, got {shortened(text, 100)}'
-        ) from None
+        layout = (
+            '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
+        )
+        raise ConfigError("TF_CONFIG", expected=f"JSON like {layout}", got=shortened(text, 100)) from None
     if not jobs:
         return None
     if others := set(jobs) - {"chief", "worker"}:
         raise ConfigError(
-            f"TF_CONFIG: expected jobs chief and worker for multi_worker_mirrored, got {sorted(others)[0]}; "
-            "parameter servers need distribution.strategy: parameter_server"
+            "TF_CONFIG",
+            expected="jobs chief and worker for multi_worker_mirrored",
+            got=sorted(others)[0],
+            remedy="parameter servers need distribution.strategy: parameter_server",
         )
     chiefs = jobs.get("chief", [])
     if len(chiefs) > 1:
-        raise ConfigError(f"TF_CONFIG: expected one chief at most, got {len(chiefs)}")
+        raise ConfigError("TF_CONFIG", expected="one chief at most", got=len(chiefs))
     addresses = _addresses([*chiefs, *jobs.get("worker", [])], "TF_CONFIG")
     if kind not in jobs:
-        raise ConfigError(f"TF_CONFIG: task.type: expected one of {', '.join(jobs)}, got {shortened(kind)}")
+        raise ConfigError("TF_CONFIG: task.type", expected=f"one of {', '.join(jobs)}", got=shortened(kind))
     own = _index(index, len(jobs[kind]), f"TF_CONFIG: task.index of {kind}")
     return Cluster(own + (len(chiefs) if kind == "worker" else 0), len(addresses), "TF_CONFIG", addresses)
 
@@ -153,7 +156,7 @@ def _of_tf_config(text: str) -> Cluster | None:
 
 def _of_slurm(index: int | None, environment: Mapping[str, str]) -> Cluster:
     if index is not None:
-        raise ConfigError("--index: Slurm numbers its tasks itself: leave it out with --cluster slurm")
+        raise ConfigError("--index", "Slurm numbers its tasks itself: leave it out with --cluster slurm")
     names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE")
     if missing := [name for name in names if name not in environment]:
         raise ConfigError(
@@ -163,7 +166,7 @@ def _of_slurm(index: int | None, environment: Mapping[str, str]) -> Cluster:
         number, workers = (int(environment[name]) for name in names[:2])
     except ValueError:
         raise ConfigError(
-            "--cluster slurm: expected numbers in SLURM_PROCID and SLURM_STEP_NUM_TASKS"
+            "--cluster slurm", expected="numbers in SLURM_PROCID and SLURM_STEP_NUM_TASKS"
         ) from None
     return Cluster(_index(number, workers, "SLURM_PROCID"), workers, "Slurm")
 
@@ -185,10 +188,11 @@ def _slurm_addresses(environment: Mapping[str, str]) -> tuple[str, ...]:
             for task in range(count)
         ]
     except ValueError as error:
-        raise DeviceError(f"--cluster slurm: cannot read Slurm's list of hosts: {error}") from None
+        raise DeviceError("--cluster slurm", f"cannot read Slurm's list of hosts: {error}") from None
     if len(addresses) != int(environment["SLURM_STEP_NUM_TASKS"]):
         raise DeviceError(
-            f"--cluster slurm: expected {environment['SLURM_STEP_NUM_TASKS']} tasks on Slurm's hosts, got "
-            f"{len(addresses)}"
+            "--cluster slurm",
+            expected=f"{environment['SLURM_STEP_NUM_TASKS']} tasks on Slurm's hosts",
+            got=len(addresses),
         )
     return tuple(addresses)

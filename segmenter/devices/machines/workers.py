@@ -157,8 +157,8 @@ class ClusterWorkers(Workers):
             inspect.signature(service.report_error_to_cluster).bind(_INTERNAL, "")
         except (AttributeError, TypeError) as error:
             raise WorkerError(
-                f"{self.name()}: TensorFlow's service for several workers has changed ({error}): expected a "
-                "TensorFlow of the versions that pyproject.toml names"
+                f"{self.name()}: TensorFlow's service for several workers has changed ({error})",
+                expected="a TensorFlow of the versions that pyproject.toml names",
             ) from None
 
     def _fail(self, line: str) -> None:
@@ -305,7 +305,7 @@ def started(cluster: Cluster, config: DistributionConfig, *, gpus: bool) -> tupl
         strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     except (tf.errors.OpError, RuntimeError) as error:
         what = shortened(" ".join(str(error).split()), 160)
-        raise WorkerError(f"{cluster.name()}: TensorFlow cannot join the workers: {what}") from None
+        raise WorkerError(cluster.name(), f"TensorFlow cannot join the workers: {what}") from None
     return strategy, ClusterWorkers(cluster, config)
 
 

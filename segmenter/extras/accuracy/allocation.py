@@ -62,7 +62,7 @@ class Plan:
     def _check(self, total: int) -> None:
         if total > (pixels := int(self.pixels_H.sum())):
             raise DatasetError(
-                f"--points: expected at most the {counted(pixels, 'pixel')} with data, got {total}"
+                "--points", expected=f"at most the {counted(pixels, 'pixel')} with data", got=total
             )
         check_strata(self.pixels_H, total, self.floor)
 
@@ -135,8 +135,10 @@ def check_strata(pixels_H: NDArray[np.int64], total: int, floor: int | None) -> 
     least, strata = int(np.minimum(pixels_H, floor).sum()), int(np.count_nonzero(pixels_H))
     if total < least:
         raise DatasetError(
-            f"--points: expected at least {least}, {floor} for each of {counted(strata, 'stratum', 'strata')}"
-            f", got {total}; take more points or fewer strata"
+            "--points",
+            expected=f"at least {least}, {floor} for each of {counted(strata, 'stratum', 'strata')}",
+            got=total,
+            remedy="take more points or fewer strata",
         )
 
 

@@ -49,8 +49,7 @@ def beside(given: Path, path: Path, endings: Sequence[str] = (".tif", ".tiff")) 
     ]
     if len(found) != 1:
         raise DatasetError(
-            f"{given}: expected one file {path.stem} ({', '.join(endings)}), as {path} is named, "
-            f"got {len(found)}"
+            given, expected=f"one file {path.stem} ({', '.join(endings)}), as {path} is named", got=len(found)
         )
     return found[0]
 
@@ -157,9 +156,9 @@ class MapStrata(Strata):
                 self._names = tuple(each.name for each in self._one.classes)
             check_same_grid(info, self._one.info)
             if np.dtype(self._one.info.dtype).kind not in "ui":
-                raise DatasetError(f"{file}: expected strata as whole numbers, got {self._one.info.dtype}")
+                raise DatasetError(file, expected="strata as whole numbers", got=self._one.info.dtype)
             if self._known not in (None, self._names):
-                raise DatasetError(f"{file}: expected the classes of the other strata, got {self._names}")
+                raise DatasetError(file, expected="the classes of the other strata", got=self._names)
             self._known = self._names
             yield
 
@@ -171,7 +170,7 @@ class MapStrata(Strata):
         low, high = int(codes.min()), int(codes.max())
         if low < 0 or high >= _CODES:
             raise DatasetError(
-                f"{self._one.info.path}: expected strata from 0 to {_CODES - 1}, got {low} to {high}"
+                self._one.info.path, expected=f"strata from 0 to {_CODES - 1}", got=f"{low} to {high}"
             )
         return np.where(valid, codes.astype(np.int64), -1)
 
@@ -194,7 +193,10 @@ class GridStrata(Strata):
         self.count = self._first[-1]
         if self.count > _MOST_CELLS:
             raise DatasetError(
-                f"--grid: expected at most {_MOST_CELLS:,} cells, got {self.count:,}; take larger"
+                "--grid",
+                expected=f"at most {_MOST_CELLS:,} cells",
+                got=f"{self.count:,}",
+                remedy="take larger",
             )
 
     @contextlib.contextmanager

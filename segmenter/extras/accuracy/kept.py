@@ -40,7 +40,7 @@ def keep(
     ours = [path for path in maps if mapped is None or path.name in mapped]
     if maps and not ours:
         raise DatasetError(
-            f"{maps[0]}: expected maps of the sample, {points} is of {', '.join(sorted(mapped or ())[:3])}"
+            maps[0], expected=f"maps of the sample, {points} is of {', '.join(sorted(mapped or ())[:3])}"
         )
     for run in runs:
         _check_classes(found, run.path, run.classes.names)
@@ -60,7 +60,7 @@ def keep(
 def _check_classes(found: Estimates, path: Path, names: Sequence[str]) -> None:
     if unknown := [name for name in found.sample.classes if name not in names]:
         raise DatasetError(
-            f"{path}: expected the classes of the sample, got {', '.join(names)}; it has no {unknown[0]}"
+            path, expected="the classes of the sample", got=", ".join(names), remedy=f"it has no {unknown[0]}"
         )
 
 

@@ -43,7 +43,7 @@ def _labels(path: Path, ids: list[int]) -> list[str]:
     labels = dict(zip(map(int, found["ID"]), _texts(found["Label"]), strict=True))
     if strange := sorted(labels.keys() - set(ids)):
         raise DatasetError(
-            f"{path}: expected points of the sample, got ID {strange[0]}; is it of another sample?"
+            path, expected="points of the sample", got=f"ID {strange[0]}", remedy="is it of another sample?"
         )
     return [labels.get(number, "") for number in ids]
 
@@ -75,7 +75,7 @@ def read_labelled(
     except (RuntimeError, OSError, ValueError, TypeError, OverflowError) as error:
         why = shortened(" ".join(str(error).split()), 200)
         raise DatasetError(
-            f"{path}: cannot be read: {why}; is it whole, as `accuracy sample` wrote it?"
+            path, f"cannot be read: {why}", remedy="is it whole, as `accuracy sample` wrote it?"
         ) from None
     stratum, mapped, reference = map(_texts, (found["stratum"], found["mapped"], labelled))
     places = [f"{path}, point {fid}" for fid in found["fid"]]
@@ -83,11 +83,11 @@ def read_labelled(
     missing = _missing(path, stratum, dict(zip(names, drawn, strict=True)))
     if not all((numbers > 0).all() and np.isfinite(numbers).all() for numbers in (size, area_H)):
         raise DatasetError(
-            f"{path}: expected an area of each stratum and pixel; remove points that were added"
+            path, expected="an area of each stratum and pixel", remedy="remove points that were added"
         )
     if not known:
         raise DatasetError(
-            f"{path}: layer {CLASSES}: expected the classes of the map, got none; is it whole?"
+            f"{path}: layer {CLASSES}", expected="the classes of the map", got="none", remedy="is it whole?"
         )
     if areas is None:
         of_pixels = dict(zip(names, pixels, strict=True))
@@ -105,14 +105,18 @@ def _layer(path: Path, layer: str, columns: tuple[str, ...]) -> dict[str, NDArra
     if layer not in there:
         got = shortened(", ".join(there), 100) or "none"
         raise DatasetError(
-            f"{path}: expected the layer {layer}, got {got}; label a copy of the whole file, or "
-            "take tables (points.csv --areas areas.csv)"
+            path,
+            expected=f"the layer {layer}",
+            got=got,
+            remedy="label a copy of the whole file, or take tables (points.csv --areas areas.csv)",
         )
     meta, fids, _, values = pyogrio.raw.read(path, layer=layer, return_fids=True, read_geometry=False)
     fields = dict(zip(map(str, meta["fields"]), values, strict=True))
     if missing := [name for name in columns if name not in fields]:
         got = shortened(", ".join(fields), 100) or "none"
-        raise DatasetError(f"{path}: layer {layer}: expected the field {missing[0]}, got {got}; name it so")
+        raise DatasetError(
+            f"{path}: layer {layer}", expected=f"the field {missing[0]}", got=got, remedy="name it so"
+        )
     return {**fields, "fid": np.asarray(fids)}
 
 
@@ -126,7 +130,9 @@ def _missing(path: Path, stratum: list[str], drawn: dict[str, int]) -> int:
     for name, count in drawn.items():
         if there[name] > count:
             raise DatasetError(
-                f"{path}: stratum {shortened(name, 60)}: expected the {count} points that were drawn, "
-                f"got {there[name]}; remove those that were added"
+                f"{path}: stratum {shortened(name, 60)}",
+                expected=f"the {count} points that were drawn",
+                got=there[name],
+                remedy="remove those that were added",
             )
     return sum(drawn.values()) - sum(there[name] for name in drawn)

@@ -148,6 +148,6 @@ def _places(sampled: Sampled) -> tuple[Any, NDArray[np.float64]]:
         xy[of] = placed if to is None or not len(of) else to(placed)
         if not np.isfinite(xy[of]).all():
             raise DatasetError(
-                f"{info.path}: has pixels without longitude and latitude; cut them off (gdalwarp)"
+                info.path, "has pixels without longitude and latitude", remedy="cut them off (gdalwarp)"
             )
     return crs, xy

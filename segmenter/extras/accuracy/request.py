@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from segmenter.base.errors import ConfigError
-from segmenter.base.options import option, positive
+from segmenter.base.options import OverwriteOptions, option, positive
 from segmenter.extras.accuracy.units import Unit
 
 Allocation = Literal["proportional", "equal", "neyman"]
@@ -15,26 +15,25 @@ Allocation = Literal["proportional", "equal", "neyman"]
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateRequest:
-    """Options of the estimates."""
+    """Labelled points, and options of the estimates."""
 
+    points: Path = option(
+        ..., "NAME.gpkg of `sample`, or a table with stratum,mapped,reference", "POINTS", positional=True
+    )
     areas: Path | None = option(None, "areas of the strata, as a table with stratum,area[,pixels]", "CSV")
     unit: Unit | None = option(None, "of the areas in CSV")
     report: Path | None = option(None, "write a page with the results", "HTML")
-    keep: tuple[Path, ...] = option(
-        (),
-        "map, folder of maps or run to note them in",
-        "PATH",
-        read=Path,
-        again=True,
-    )
+    keep: tuple[Path, ...] = option((), "map, folder of maps or run to note them in", "PATH", again=True)
     labels: Path | None = option(None, "labels that AcATaMa saved", "FILE")
     json: bool = option(False, "print all estimates as JSON")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SampleRequest:
-    """Options of the sample."""
+class SampleRequest(OverwriteOptions):
+    """Maps, and options of their sample."""
 
+    maps: tuple[Path, ...] = option(..., "GeoTIFFs, or folders of them", "MAP", positional=True, several=True)
+    output: Path = option(..., "NAME.gpkg", "FILE")
     points: int | None = option(None, "number of points (default: 600)", "N", read=positive(int))
     error: float | None = option(
         None, "as many points as give overall accuracy this standard error", "SHARE", read=positive(float)
@@ -65,10 +64,14 @@ class SampleRequest:
 
     def __post_init__(self) -> None:
         if self.points is not None and self.error is not None:
-            raise ConfigError("--points and --error: expected one of them, got both; leave one out")
+            raise ConfigError(
+                "--points and --error", expected="one of them", got="both", remedy="leave one out"
+            )
         if self.strata is not None and self.grid is not None:
-            raise ConfigError("--strata and --grid: expected one of them, got both; leave one out")
+            raise ConfigError(
+                "--strata and --grid", expected="one of them", got="both", remedy="leave one out"
+            )
         if self.error is not None and self.error >= 0.5:
-            raise ConfigError(f"--error: expected a share below 0.5, such as 0.01, got {self.error:g}")
+            raise ConfigError("--error", expected="a share below 0.5, such as 0.01", got=f"{self.error:g}")
         if self.seed < 0:
-            raise ConfigError(f"--seed: expected a number that is not negative, got {self.seed}")
+            raise ConfigError("--seed", expected="a number that is not negative", got=self.seed)

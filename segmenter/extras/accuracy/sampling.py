@@ -35,18 +35,19 @@ _ORDER = 1 << 31
 """Key of the random order of points, other than those of maps."""
 
 
-def sample(given: Sequence[Path], output: Path, request: SampleRequest) -> list[str]:
+def sample(request: SampleRequest) -> list[str]:
     """Write the points of a sample of maps; return what to print.
 
     Raises:
         SegmenterError: a map cannot be read or lies over another, classes differ, or the request cannot be
             met. No file is left then.
     """
+    output = request.output
     if output.suffix != ".gpkg":
-        raise SegmenterError(f"{output}: expected a name that ends in .gpkg, got {output.suffix!r}")
+        raise SegmenterError(output, expected="a name that ends in .gpkg", got=f"{output.suffix!r}")
     check_writable(output)
     quiet_gdal()
-    frame = _frame(maps_in(given), request)
+    frame = _frame(maps_in(request.maps), request)
     tally, reservoirs = _pass(frame, request)
     present = np.flatnonzero(tally.pixels_H)
     if not len(present):
@@ -113,8 +114,10 @@ def _frame(maps: Sequence[Path], request: SampleRequest) -> _Frame:
         with Cover(path, _older(request, path)) as cover:
             if infos and cover.names != names:
                 raise DatasetError(
-                    f"{path}: expected the classes of {maps[0]} ({', '.join(names)}), got "
-                    f"{', '.join(cover.names)}; sample them apart"
+                    path,
+                    expected=f"the classes of {maps[0]} ({', '.join(names)})",
+                    got=", ".join(cover.names),
+                    remedy="sample them apart",
                 )
             names = cover.names
             infos.append(cover.info)
@@ -144,7 +147,7 @@ def _check_apart(infos: Sequence[RasterInfo]) -> None:
     """Refuse maps that lie over each other: their pixels would count twice."""
     paths = [info.path for info in infos]
     if twice := [path for path in paths if paths.count(path) > 1]:
-        raise DatasetError(f"{twice[0]}: expected each map once, got it twice")
+        raise DatasetError(twice[0], expected="each map once", got="it twice")
     placed = [
         (path, shapely.Polygon(xy)) for path, xy in zip(paths, outlines(infos), strict=True) if xy is not None
     ]

@@ -71,7 +71,10 @@ def read_areas(path: Path) -> Areas:
     names = [row["stratum"] for row in rows]
     if twice := [name for name in names if names.count(name) > 1]:
         raise DatasetError(
-            f"{path}: expected each stratum once, got {shortened(twice[0], 60)!r} again; add the areas up"
+            path,
+            expected="each stratum once",
+            got=f"{shortened(twice[0], 60)!r} again",
+            remedy="add the areas up",
         )
     area = {row["stratum"]: _number(path, row, "area") for row in rows}
     if not rows or "pixels" not in rows[0]:
@@ -92,11 +95,13 @@ def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
         ]
     except (UnicodeDecodeError, csv.Error) as error:
         raise DatasetError(
-            f"{path}: expected comma-separated values in UTF-8: {error}; save it anew"
+            path, expected=f"comma-separated values in UTF-8: {error}", remedy="save it anew"
         ) from None
     if missing := [name for name in columns if name not in fields]:
         got = shortened(", ".join(fields), 100) or "an empty file"
-        raise DatasetError(f"{path}: expected the columns {', '.join(columns)}, got {got}; add {missing[0]}")
+        raise DatasetError(
+            path, expected=f"the columns {', '.join(columns)}", got=got, remedy=f"add {missing[0]}"
+        )
     return rows
 
 
@@ -107,8 +112,10 @@ def _number(path: Path, row: Mapping[str, str], column: str) -> float:
         value = math.nan
     if not 0 < value < math.inf:
         raise DatasetError(
-            f"{path}, line {row['']}: expected {column} to be a number above 0, "
-            f"got {shortened(row[column], 60)!r}; correct it, or leave the row out"
+            f"{path}, line {row['']}",
+            expected=f"{column} to be a number above 0",
+            got=f"{shortened(row[column], 60)!r}",
+            remedy="correct it, or leave the row out",
         )
     return value
 
@@ -133,8 +140,9 @@ def sample_of(
     labelled = [i for i, text in enumerate(points.reference) if text]
     if not labelled:
         raise DatasetError(
-            f"expected points with a reference class, got {counted(len(points.reference), 'point')} without "
-            "one; label them in the field `reference`"
+            expected="points with a reference class",
+            got=f"{counted(len(points.reference), 'point')} without one",
+            remedy="label them in the field `reference`",
         )
     strata = tuple(areas.area)
     _check_known(points, points.stratum, range(len(points.stratum)), strata, "stratum with an area")
@@ -170,8 +178,10 @@ def _check_known(
     for i in which:
         if texts[i] not in names:
             raise DatasetError(
-                f"{points.place[i]}: expected a {what} ({shortened(', '.join(known), 200)}), got "
-                f"{shortened(texts[i], 60)!r}; correct it, or remove a point that lies outside the map"
+                points.place[i],
+                expected=f"a {what} ({shortened(', '.join(known), 200)})",
+                got=f"{shortened(texts[i], 60)!r}",
+                remedy="correct it, or remove a point that lies outside the map",
             )
 
 
@@ -183,6 +193,8 @@ def _check_points(sample: Sample) -> None:
             share = percent(float(sample.area_H[index]) / sample.total)
             most = "" if pixels is None else f" and at most {pixels:,}, its pixels"
             raise DatasetError(
-                f"stratum {shortened(sample.strata[index], 60)} ({share} of the area): expected at least 2 "
-                f"labelled points{most}, got {count}; label more of them, or merge it with another"
+                f"stratum {shortened(sample.strata[index], 60)} ({share} of the area)",
+                expected=f"at least 2 labelled points{most}",
+                got=count,
+                remedy="label more of them, or merge it with another",
             )

@@ -60,7 +60,7 @@ def connected(options: ClusterOptions) -> Iterator[Pool]:
             client.wait_for_workers(1, timeout=_WORKER_SECONDS)
         except TimeoutError:
             raise ClusterError(
-                f"{options.asked}: has no workers; start them with dask worker {options.scheduler or ''}"
+                options.asked, f"has no workers; start them with dask worker {options.scheduler or ''}"
             ) from None
         yield Pool(client, options)
 
@@ -71,7 +71,7 @@ def _load(options: ClusterOptions) -> Any:
         from distributed import Client
     except ImportError as error:
         raise ClusterError(
-            f"{options.asked}: needs Dask, which is not installed ({error}); run {installation('cluster')}"
+            options.asked, f"needs Dask, which is not installed ({error}); run {installation('cluster')}"
         ) from None
     dask.config.set({"distributed.logging.distributed": "critical"})
     loggers = [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]
@@ -111,7 +111,7 @@ def _local(options: ClusterOptions) -> Iterator[Any]:
     # All that its servers of pages would tell others; that they listen cannot be turned off.
     dask.config.set({f"distributed.{part}.http.routes": [] for part in ("scheduler", "worker", "nanny")})
     if (cards := cards_listed()) and options.workers > cards:
-        raise ClusterError(f"--workers: expected at most {cards}, one for each GPU, got {options.workers}")
+        raise ClusterError("--workers", expected=f"at most {cards}, one for each GPU", got=options.workers)
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(folder_aside(Path(tempfile.gettempdir()) / "segmenter-workers"))
         # Ctrl-C is for this process, which ends the others: they inherit that it is held back. The tracker is
@@ -132,9 +132,9 @@ def _local(options: ClusterOptions) -> Iterator[Any]:
                 )
                 stack.callback(_end, cluster)
         except ImportError as error:
-            raise ClusterError(f"{options.asked}: {error}; run {installation('cluster')}") from None
+            raise ClusterError(options.asked, error, remedy=f"run {installation('cluster')}") from None
         except (OSError, RuntimeError) as error:
-            raise ClusterError(f"{options.asked}: its processes cannot be started: {error}") from None
+            raise ClusterError(options.asked, f"its processes cannot be started: {error}") from None
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         yield cluster

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from segmenter.base.errors import ClusterError
 from segmenter.base.options import option
 
-_GROUP = "cluster"
+_option = partial(option, group="cluster")
 _SCHEMES = ("tcp", "tls", "inproc")
 """inproc: a cluster of threads in this process, for Python users."""
 
@@ -23,40 +22,26 @@ class ClusterOptions:
         ClusterError: options exclude each other, or one is missing.
     """
 
-    workers: int | None = option(
-        None,
-        "work in N processes of this machine (Dask; docs/machines.md)",
-        metavar="N",
-        group=_GROUP,
+    workers: int | None = _option(None, "work in N processes of this machine (Dask; docs/machines.md)", "N")
+    scheduler: str | None = _option(
+        None, "work by the workers of a running Dask scheduler, as tcp://host:8786", "ADDRESS"
     )
-    scheduler: str | None = option(
-        None,
-        "work by the workers of a running Dask scheduler, as tcp://host:8786",
-        metavar="ADDRESS",
-        group=_GROUP,
-    )
-    tls_ca: Path | None = option(
-        None, "certificate authority (PEM), for --scheduler tls://…", metavar="FILE", group=_GROUP
-    )
-    tls_cert: Path | None = option(
-        None, "certificate (PEM), for --scheduler tls://…", metavar="FILE", group=_GROUP
-    )
-    tls_key: Path | None = option(
-        None, "private key (PEM), for --scheduler tls://…", metavar="FILE", group=_GROUP
-    )
+    tls_ca: Path | None = _option(None, "certificate authority (PEM), for --scheduler tls://…", "FILE")
+    tls_cert: Path | None = _option(None, "certificate (PEM), for --scheduler tls://…", "FILE")
+    tls_key: Path | None = _option(None, "private key (PEM), for --scheduler tls://…", "FILE")
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.scheduler is not None:
             raise ClusterError(
-                f"--workers {self.workers}: starts processes here, and --scheduler {self.scheduler} has its "
-                "own; give one of the two"
+                f"--workers {self.workers}",
+                f"starts processes here, and --scheduler {self.scheduler} has its own; give one of the two",
             )
         if self.workers is None and self.scheduler is None:
             raise ClusterError(
                 "--tls-ca, --tls-cert and --tls-key are for --scheduler tls://HOST:PORT, got none"
             )
         if self.workers is not None and self.workers < 1:
-            raise ClusterError(f"--workers: expected 1 or more, got {self.workers}")
+            raise ClusterError("--workers", expected="1 or more", got=self.workers)
         if self.scheduler is not None:
             _check_address(self.scheduler)
         self._check_tls()
@@ -80,25 +65,14 @@ class ClusterOptions:
         for name, path in files.items():
             if path is None:
                 raise ClusterError(
-                    f"{self.asked}: expected --tls-ca, --tls-cert and --tls-key, got no {name}"
+                    self.asked, expected="--tls-ca, --tls-cert and --tls-key", got=f"no {name}"
                 )
             if not path.is_file():
-                raise ClusterError(f"{name} {path}: expected a PEM file, there is none")
+                raise ClusterError(f"{name} {path}", expected="a PEM file, there is none")
 
 
 def _check_address(address: str) -> None:
     scheme, _, rest = address.partition("://")
     if scheme in _SCHEMES and rest and (scheme == "inproc" or rest.rpartition(":")[2].isdigit()):
         return
-    raise ClusterError(f"--scheduler: expected tcp://HOST:PORT or tls://HOST:PORT, got {address}")
-
-
-def taken_from(given: dict[str, Any] | argparse.Namespace) -> ClusterOptions | None:
-    """Remove the cluster options from the parsed arguments; return None if none is given.
-
-    Raises:
-        ClusterError: see `ClusterOptions`.
-    """
-    arguments = given if isinstance(given, dict) else vars(given)
-    values = {field.name: arguments.pop(field.name) for field in fields(ClusterOptions)}
-    return None if all(value is None for value in values.values()) else ClusterOptions(**values)
+    raise ClusterError("--scheduler", expected="tcp://HOST:PORT or tls://HOST:PORT", got=address)

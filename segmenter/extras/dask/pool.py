@@ -262,11 +262,11 @@ class Pool:
         if now or any(places.values()):
             self._last_seen = moment
         elif moment - self._last_seen >= _PATIENCE_SECONDS:
-            raise LostClusterError(f"{self.asked}: all workers are gone; {_KEPT}")
+            raise LostClusterError(self.asked, "all workers are gone", remedy=_KEPT)
         return True
 
     def _lost(self) -> LostClusterError:
-        return LostClusterError(f"{self.asked}: the scheduler is gone; {_KEPT}")
+        return LostClusterError(self.asked, "the scheduler is gone", remedy=_KEPT)
 
     def _give(self, name: str, work: Callable[[Item], Any], alone: bool) -> None:
         setup = remote.Setup(name, dumps(work), versions(), alone=alone)

@@ -61,11 +61,11 @@ class Setup(WorkerPlugin):
         """Receive the work; raise ClusterError if the worker cannot be used."""
         where = f"worker {worker.address}"
         if differs := difference(self._expected, versions()):
-            raise ClusterError(f"{where}: {differs}; all workers take the caller's environment and code")
+            raise ClusterError(where, differs, remedy="all workers take the caller's environment and code")
         try:
             work = loads(self._work)
         except Exception as error:  # whatever unpickling meets
-            raise ClusterError(f"{where}: cannot take the work: {type(error).__name__}: {error}") from None
+            raise ClusterError(where, f"cannot take the work: {type(error).__name__}: {error}") from None
         _GIVEN[self.name, worker.address] = work
         await worker.set_resources(**{self.name: 1 if self._alone else worker.state.nthreads})
 
@@ -133,10 +133,10 @@ def _free_card(cards: int) -> int:
             _held.append(lock)
             return card
     except OSError as error:
-        raise DeviceError(f"{folder}: cannot mark a GPU as taken: {error.strerror}") from None
+        raise DeviceError(folder, f"cannot mark a GPU as taken: {error.strerror}") from None
     raise DeviceError(
-        f"expected a GPU for each worker, all {cards} are taken by others of this machine; start one worker "
-        "a GPU, or set CUDA_VISIBLE_DEVICES for each"
+        expected=f"a GPU for each worker, all {cards} are taken by others of this machine",
+        remedy="start one worker a GPU, or set CUDA_VISIBLE_DEVICES for each",
     )
 
 

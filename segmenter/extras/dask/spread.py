@@ -85,7 +85,7 @@ def _lot(work: Callable[[Item], Result], root: Path) -> Callable[[Sequence[Item]
         """Return the answers of the items, up to the first error."""
         if not root.is_dir():
             raise ClusterError(
-                f"{root}: is not there; workers read files themselves, under the caller's paths: mount it"
+                root, "is not there; workers read files themselves, under the caller's paths: mount it"
             )
         from segmenter.extras.dask.remote import Answer
 

@@ -202,7 +202,7 @@ class StripWork:
             run = joined([load_run(path) for path in self.runs])
             run = run if run.checksum() == self.model else uncalibrated(run)  # --no-calibration
             if run.checksum() != self.model:
-                raise ClusterError(f"{self.runs[0]}: holds another model here than where the call was made")
+                raise ClusterError(self.runs[0], "holds another model here than where the call was made")
             return load_predictor(run, self.wanted, self.tta, self.precision)
         except ClusterError:
             raise

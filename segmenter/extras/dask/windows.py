@@ -113,8 +113,10 @@ def tiling_of_worker(call: Call, jobs: Sequence[MapJob], tiling: Tiling, memory:
         return same
     if tiling.blend is not None:
         raise ConfigError(
-            f"{asked}: expected {least / 1e9:.1f}GB for each, which windows of {tiling.window} pixels take, "
-            f"got {memory / 1e9:.1f}GB; take fewer workers, or choose --window-size"
+            asked,
+            expected=f"{least / 1e9:.1f}GB for each, which windows of {tiling.window} pixels take",
+            got=f"{memory / 1e9:.1f}GB",
+            remedy="take fewer workers, or choose --window-size",
         )
     small, _ = plan_tiling(sizes, needs, Choice("exact", memory=memory, batch=request.batch))
     say(
@@ -147,7 +149,7 @@ def _events(
             if answer.value is None:
                 assert answer.error is not None
                 failed.add(id(strip.job))
-                yield Failed(strip.job, RasterError(f"{strip.job.info.path}: {answer.error}"))
+                yield Failed(strip.job, RasterError(strip.job.info.path, answer.error))
                 continue
             for event in _of_strip(strip, answer.value[position]):
                 if isinstance(event, Failed):

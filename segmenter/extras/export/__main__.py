@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from segmenter.base.errors import end_at_once_on_ctrl_c
@@ -15,7 +14,7 @@ if __name__ == "__main__":
 
 from segmenter.base.errors import run_tool
 from segmenter.base.invocation import ToolParser, invocation
-from segmenter.base.options import add_options, taken
+from segmenter.base.options import add_options, parsed
 from segmenter.extras.export.request import ExportRequest
 
 if TYPE_CHECKING:
@@ -35,8 +34,7 @@ exit code
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Export the model and print the result; return the exit code."""
-    given = vars(_parser().parse_args(arguments))
-    request = taken(ExportRequest, given, run=given.pop("run"))
+    request = parsed(_parser(), ExportRequest, arguments)
     from segmenter.extras.export.exporting import export
     from segmenter.raster import quiet_gdal
 
@@ -72,9 +70,7 @@ def _parser() -> ToolParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("run", type=Path, metavar="RUN", help="run directory that train.py wrote")
-    add_options(parser, ExportRequest)
-    return parser
+    return add_options(parser, ExportRequest)
 
 
 if __name__ == "__main__":

@@ -220,8 +220,9 @@ def _open(path: Path, run: Run) -> Raster:
     if len(raster.bands) != run.band_count:
         raster.close()
         raise RasterError(
-            f"{path}: expected {run.band_count} bands of data, as the run was trained with, got "
-            f"{len(raster.bands)}"
+            path,
+            expected=f"{run.band_count} bands of data, as the run was trained with",
+            got=len(raster.bands),
         )
     return raster
 

@@ -70,7 +70,7 @@ def choose_tile(network: NetworkGeometry, size: int | None = None) -> Tile:
     """
     stride = network.stride
     if size is not None and size % stride:
-        raise ConfigError(f"--size: expected a multiple of {stride}, the model's stride, got {size}")
+        raise ConfigError("--size", expected=f"a multiple of {stride}, the model's stride", got=size)
     sizes = range(-(-_LEAST // stride) * stride, _MOST + 1, stride) if size is None else [size]
     tiles = [Tile(side, percent) for side in sizes for percent in range(1, _MOST_PERCENT + 1)]
     fitting = [tile for tile in tiles if tile.exact(network)]
@@ -80,9 +80,9 @@ def choose_tile(network: NetworkGeometry, size: int | None = None) -> Tile:
         return min((t for t in fitting if t.step / t.size >= best * 0.9), key=lambda t: (t.size, t.percent))
     if size is not None and network.radius is not None:
         raise ConfigError(
-            f"--size {size}: no whole percent of it is an overlap of twice the model's radius "
-            f"({network.radius} pixels) that keeps tiles on its stride ({stride} pixels); leave --size out, "
-            "and one is chosen"
+            f"--size {size}",
+            f"no whole percent of it is an overlap of twice the model's radius ({network.radius} pixels) "
+            f"that keeps tiles on its stride ({stride} pixels); leave --size out, and one is chosen",
         )
     return Tile(-(-_LEAST // stride) * stride if size is None else size, _DEFAULT_PERCENT)
 

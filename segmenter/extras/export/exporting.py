@@ -88,16 +88,16 @@ def export(request: ExportRequest) -> Written:
     plan = _plan(request, run)
     target = request.output / plan.name
     if target.exists() and not request.overwrite:
-        raise SegmenterError(f"{target}: exists already; name another folder, or add --overwrite")
+        raise SegmenterError(target, "exists already", remedy="name another folder, or add --overwrite")
     source = find_source(run, request.images)
     member = load_member(run)
     try:
         with _folder(target) as aside:
             return _written(request, run, plan, member, source, aside)
     except ExportError as error:
-        raise ExportError(f"{request.run}: {error}; nothing was written") from None
+        raise ExportError(request.run, error, remedy="nothing was written") from None
     except OSError as error:
-        raise OutputError(f"{request.output}: cannot write it: {error.strerror}; is the disk full?") from None
+        raise OutputError(request.output, f"cannot write it: {error.strerror}; is the disk full?") from None
 
 
 def _plan(request: ExportRequest, run: Run) -> _Plan:
@@ -107,7 +107,7 @@ def _plan(request: ExportRequest, run: Run) -> _Plan:
         tile = choose_tile(run.network, size)
         size, name = tile.size, f"{name}.deepness"
     if size is not None and size % stride:
-        raise ConfigError(f"--size: expected a multiple of {stride}, the model's stride, got {size}")
+        raise ConfigError("--size", expected=f"a multiple of {stride}, the model's stride", got=size)
     return _Plan(size, tile, name + SUFFIX[request.format])
 
 

@@ -154,7 +154,7 @@ def _write_onnx(exported: Exported, path: Path, facts: Mapping[str, str]) -> Non
     try:
         content = model.SerializeToString()
     except ValueError as error:
-        raise ExportError(f"ONNX: one file holds up to 2 GB, the model is larger ({error})") from None
+        raise ExportError("ONNX", f"one file holds up to 2 GB, the model is larger ({error})") from None
     path.write_bytes(content)
 
 

@@ -191,7 +191,7 @@ def write_savedmodel(exported: Exported, path: Path) -> None:
         tf.saved_model.save(module, str(path), signatures=concrete, options=options)
     except tf.errors.OpError as error:
         raise OutputError(
-            f"{path.parent.parent}: cannot write it: {error.message}; is the disk full?"
+            path.parent.parent, f"cannot write it: {error.message}", remedy="is the disk full?"
         ) from None
 
 

@@ -21,7 +21,7 @@ class ExportRequest:
         ConfigError: values exclude each other or are invalid.
     """
 
-    run: Path
+    run: Path = option(..., "run directory that train.py wrote", "RUN", positional=True)
     format: Format = option(..., "the file's format")
     output: Path = option(..., "folder of the file", "DIR")
     profile: Profile = option(
@@ -35,20 +35,19 @@ class ExportRequest:
         (),
         "check on windows of these; without it, of the run's validation images",
         "FILE",
-        read=Path,
         several=True,
     )
     overwrite: bool = option(False, "replace what was exported before")
 
     def __post_init__(self) -> None:
         if self.profile == "deepness" and self.format != "onnx":
-            raise ConfigError(
-                f"--profile deepness: expected --format onnx, which it reads, got {self.format}"
-            )
+            raise ConfigError("--profile deepness", expected="--format onnx, which it reads", got=self.format)
         if self.size is not None and self.size < 1:
-            raise ConfigError(f"--size: expected a number of pixels, got {self.size}")
+            raise ConfigError("--size", expected="a number of pixels", got=self.size)
         if "," in str(self.run) and not self.run.exists():
             raise ConfigError(
-                f"{self.run}: expected one run, got several: an exported model is one network; export each, "
-                "and average their probabilities"
+                self.run,
+                expected="one run",
+                got="several: an exported model is one network",
+                remedy="export each, and average their probabilities",
             )

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import OutputError, SegmenterError
+from segmenter.base.errors import OutputError, SegmenterError, failing
 from segmenter.base.files import real, sync
 from segmenter.extras.gis.documents import (
     attribute_table,
@@ -134,14 +134,8 @@ class StyleFiles:
         of_classes = path.name == f"{self._job.name}.qml"
         return style_file(class_style(legend(self._style, self._job)) if of_classes else share_style())
 
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise OutputError(
-                f"{self._job.output}: its style files cannot be written: {error.strerror}; is there space?"
-            ) from None
+    def _writing(self) -> contextlib.AbstractContextManager[None]:
+        return failing(OutputError, self._job.output, "its style files cannot be written", "is there space?")
 
 
 def write_gone(call: Call, job: MapJob) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from segmenter.base.errors import DeviceError, plain, shortened
+from segmenter.base.errors import DeviceError, failing, plain, shortened
 from segmenter.devices.machines.messages import Line, listen, split
 from segmenter.extras.parameter_servers.roles import Roles
 from segmenter.runs.resume import installed_versions
@@ -265,7 +265,7 @@ def _listener(address: str) -> socket.socket:
     try:
         return listen(address, 1024)
     except OSError as error:
-        raise DeviceError(f"chief ({address}): cannot listen there: {error.strerror or error}") from None
+        raise DeviceError(f"chief ({address})", f"cannot listen there: {error.strerror or error}") from None
 
 
 def check_port(title: str, address: str) -> None:
@@ -273,10 +273,8 @@ def check_port(title: str, address: str) -> None:
 
     TensorFlow's servers would share the port, and each would get some of the other's calls.
     """
-    try:
+    with failing(DeviceError, title, "cannot listen there"):
         socket.create_server(("", split(address)[1])).close()
-    except OSError as error:
-        raise DeviceError(f"{title}: cannot listen there: {error.strerror or error}") from None
 
 
 def _keep_alive(connection: socket.socket) -> None:

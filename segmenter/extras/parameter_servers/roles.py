@@ -70,7 +70,7 @@ def parse_cluster(words: Sequence[str]) -> Jobs:
         role, listed = (role, listed) if equals else ("worker", role)
         if role not in ROLES or role in jobs:
             got = f"{role} twice" if role in jobs else shortened(role)
-            raise ConfigError(f"--cluster: expected each of the roles {', '.join(ROLES)} once, got {got}")
+            raise ConfigError("--cluster", expected=f"each of the roles {', '.join(ROLES)} once", got=got)
         jobs[role] = tuple(part.strip() for part in listed.split(","))
     _check_addresses(jobs, "--cluster")
     return jobs
@@ -91,7 +91,7 @@ def cluster_of_environment(text: str) -> tuple[Jobs, str, int]:
         what = shortened(" ".join(f"{type(error).__name__}: {error}".split()))
         raise ConfigError(f"{form}, got {shortened(text)} ({what})") from None
     if others := [name for name in (*jobs, role) if name not in ROLES]:
-        raise ConfigError(f"TF_CONFIG: expected the roles {', '.join(ROLES)}, got {shortened(others[0])}")
+        raise ConfigError("TF_CONFIG", expected=f"the roles {', '.join(ROLES)}", got=shortened(others[0]))
     _check_addresses(jobs, "TF_CONFIG")
     return jobs, role, index
 
@@ -121,22 +121,26 @@ def roles_of(
         (jobs, own, number), where = cluster_of_environment(text), "TF_CONFIG"
     else:
         raise ConfigError(
-            f"distribution.strategy: parameter_server: expected its processes by {_FORM}, with --role and "
-            "--index for each but the chief, or by TF_CONFIG, got neither"
+            "distribution.strategy: parameter_server",
+            expected=f"its processes by {_FORM}, with --role and --index for each but the chief, or by "
+            "TF_CONFIG",
+            got="neither",
         )
     if missing := [name for name in ROLES if not jobs.get(name)]:
-        raise ConfigError(f"{where}: expected a chief, workers and servers ({_FORM}), got no {missing[0]}")
+        raise ConfigError(where, expected=f"a chief, workers and servers ({_FORM})", got=f"no {missing[0]}")
     if len(jobs["chief"]) != 1:
-        raise ConfigError(f"{where}: expected one chief, got {len(jobs['chief'])}")
+        raise ConfigError(where, expected="one chief", got=len(jobs["chief"]))
     return Roles(jobs["chief"][0], jobs["worker"], jobs["ps"], own, _index(jobs, own, number))
 
 
 def _index(jobs: Jobs, role: str, index: int | None) -> int:
     count = len(jobs[role])
     if index is None and count > 1:
-        raise ConfigError(f"--index: expected which of the {count} of role {role} this is, from 0, got none")
+        raise ConfigError(
+            "--index", expected=f"which of the {count} of role {role} this is, from 0", got="none"
+        )
     if not 0 <= (number := index or 0) < count:
-        raise ConfigError(f"--index: expected 0 to {count - 1} for role {role}, got {number}")
+        raise ConfigError("--index", expected=f"0 to {count - 1} for role {role}", got=number)
     return number
 
 
@@ -146,7 +150,7 @@ def _check_addresses(jobs: Jobs, where: str) -> None:
         for address in listed:
             host, _, port = address.rpartition(":")
             if not host or not port.isdecimal() or not 0 < int(port) <= _MOST_PORT:
-                raise ConfigError(f"{where}: {role}: expected HOST:PORT, got {shortened(address)!r}")
+                raise ConfigError(f"{where}: {role}", expected="HOST:PORT", got=f"{shortened(address)!r}")
             if address in seen:
-                raise ConfigError(f"{where}: {role}: expected each address once, got {address} twice")
+                raise ConfigError(f"{where}: {role}", expected="each address once", got=f"{address} twice")
             seen.add(address)

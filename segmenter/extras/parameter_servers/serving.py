@@ -33,7 +33,7 @@ def run_role(
     """
     if named[3] is not None:
         raise ConfigError(
-            "--logical-devices: expected without distribution.strategy: parameter_server, got both"
+            "--logical-devices", expected="without distribution.strategy: parameter_server", got="both"
         )
     roles = roles_of(*named[:3])
     if roles.role != "chief":
@@ -67,7 +67,7 @@ def serve(config: DistributionConfig, roles: Roles) -> NoReturn:
             config=_session(config, roles),
         )
     except tf.errors.OpError as error:
-        raise DeviceError(f"{title}: TensorFlow cannot serve there: {str(error).splitlines()[0]}") from None
+        raise DeviceError(title, f"TensorFlow cannot serve there: {str(error).splitlines()[0]}") from None
     print(f"{title}: serves as {server.target}", flush=True)
     leave(run_script(functools.partial(stay, roles, lambda line: print(line, flush=True))))
 
@@ -114,7 +114,7 @@ def own_gpu(config: DistributionConfig, roles: Roles, gpus: int) -> int:
     visible = list(range(gpus)) if config.visible_devices is None else sorted(config.visible_devices)
     if missing := [number for number in visible if number >= gpus]:
         raise DeviceError(
-            f"distribution.visible_devices: expected numbers from 0 to {gpus - 1}, got {missing[0]}"
+            "distribution.visible_devices", expected=f"numbers from 0 to {gpus - 1}", got=missing[0]
         )
     if gpus == 1:  # a scheduler has given each process its own
         return 0

@@ -110,8 +110,10 @@ def judges_of(runs: Sequence[Run], load: Callable[[Recipe], Dataset]) -> list[Ju
             judges.append(Judge(run, dataset, scenes))
     if not judges:
         raise DatasetError(
-            f"{runs[0].path}: expected labelled scenes that the model did not learn from, got none; train "
-            "the recipe with --folds 5 and review that folder"
+            runs[0].path,
+            expected="labelled scenes that the model did not learn from",
+            got="none",
+            remedy="train the recipe with --folds 5 and review that folder",
         )
     return judges
 

@@ -17,7 +17,7 @@ from segmenter.evaluation.drawing import hex_colour
 from segmenter.evaluation.figures import coloured, stretched
 from segmenter.extras.review.findings import Finding
 from segmenter.extras.review.held_out import Judge, LabelledJob, tiling_of
-from segmenter.grid.geometry import Size, Window
+from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.inference.loading import load_predictor
 from segmenter.inference.predictor import Failed, Mapped, classify_all
@@ -106,9 +106,8 @@ def _rows(found: Sequence[Finding], classes: ClassMap) -> list[PictureRow]:
         scene, dataset = finding.of.scene, finding.of.judge.dataset
         with open_raster(scene.image, dataset.bands) as raster:
             whole = raster.info.size
-            thin = Size(min(whole.height, _SCENE), min(whole.width, _SCENE))
             if scene.name not in thinned:
-                thinned[scene.name] = raster.thinned(Window.of(whole), thin)
+                thinned[scene.name] = raster.thinned(Window.of(whole), whole.at_most(_SCENE))
             image = stretched(*raster.read(around), thinned[scene.name])
         assert scene.label is not None, "it has findings"
         with LabelRaster(scene.label, dataset.classes) as label:

@@ -133,5 +133,5 @@ def _corners(place: Place, own: Window, crs: Any) -> NDArray[np.float64]:
     to = None if same_ground(place.info.crs, crs) else between(place.info.crs, crs)
     placed = placed if to is None else to(placed)
     if not np.isfinite(placed).all():
-        raise DatasetError(f"{place.info.path}: has pixels without longitude and latitude; cut them off")
+        raise DatasetError(place.info.path, "has pixels without longitude and latitude; cut them off")
     return placed

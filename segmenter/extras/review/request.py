@@ -13,6 +13,10 @@ from segmenter.base.options import option, positive
 class ReviewRequest:
     """Options of a review."""
 
+    run: Path = option(..., "run directory, or folder of folds", "RUN", positional=True)
+    unlabelled: tuple[str, ...] = option(
+        (), "write what to label next in these", "IMAGES", several=True, path=True
+    )
     output: Path = option(Path("review"), "folder to write (default: review)", "FOLDER")
     cell: int | None = option(None, "side of squares (default: 16, to label 128)", "PX", read=positive(int))
     most: int = option(200, "findings (default: 200)", "N", read=positive(int))
@@ -23,7 +27,7 @@ class ReviewRequest:
 
     def __post_init__(self) -> None:
         if self.cell is not None and self.cell < _LEAST_CELL:
-            raise ConfigError(f"--cell: expected at least {_LEAST_CELL} pixels, got {self.cell}")
+            raise ConfigError("--cell", expected=f"at least {_LEAST_CELL} pixels", got=self.cell)
 
 
 _LEAST_CELL = 8

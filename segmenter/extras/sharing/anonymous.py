@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from segmenter.base.errors import SegmenterError
+from segmenter.base.errors import SegmenterError, failing
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.extras.sharing.known_facts import Known
@@ -70,13 +70,11 @@ def copy_without_paths(known: Known, names: Iterable[str], folder: Path) -> list
         if name in _SHOWING or name in copied:
             continue
         source, target = known.run.path / name, folder / name
-        try:
+        with failing(SegmenterError, source, "cannot copy it", "is the disk full?"):
             target.parent.mkdir(exist_ok=True)
             _copy(source, target, run)
             times = source.stat()
             os.utime(target, ns=(times.st_atime_ns, times.st_mtime_ns))
-        except OSError as error:
-            raise SegmenterError(f"{source}: cannot copy it: {error.strerror}; is the disk full?") from None
         copied.append(name)
     return copied
 

@@ -26,7 +26,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from segmenter.base.errors import CheckpointError, OutputError, SegmenterError, shortened
+from segmenter.base.errors import CheckpointError, OutputError, SegmenterError, failing, shortened
 from segmenter.base.files import (
     check_stored,
     folder_aside,
@@ -75,7 +75,7 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o100644 << 16
 _DAMAGE = (ValueError, EOFError, KeyError, RuntimeError, OverflowError, struct.error, zipfile.BadZipFile)
 """Errors of `zipfile` on damaged files, besides OSError."""
-_WHAT = f"expected a run that `{invocation('runs')} pack` wrote"
+_WHAT = f"a run that `{invocation('runs')} pack` wrote"
 Content = Path | bytes
 
 
@@ -205,7 +205,7 @@ def _alone(run: Path) -> Iterator[None]:
             lock.take()
         except BlockingIOError:
             raise CheckpointError(
-                f"{run}: a training is writing there; wait until it has ended, or stop it: --resume goes on"
+                run, "a training is writing there; wait until it has ended, or stop it: --resume goes on"
             ) from None
         except OSError:
             pass  # it cannot be written to: nobody trains there
@@ -241,9 +241,9 @@ def _described(path: Path, fingerprint: str, command: str) -> bytes | None:
     text = read_regular(path)
     if fingerprint.encode() not in text:
         raise CheckpointError(
-            f"{path}: expected a description of these weights, it does not name their fingerprint "
-            f"{fingerprint}; remove it, or write it anew: {invocation('runs')} {command} {path.parent} "
-            "--overwrite"
+            path,
+            expected=f"a description of these weights, it does not name their fingerprint {fingerprint}",
+            remedy=f"remove it, or write it anew: {invocation('runs')} {command} {path.parent} --overwrite",
         )
     return text
 
@@ -301,17 +301,17 @@ def _opened(file: Path) -> Iterator[zipfile.ZipFile]:
     """Open an archive; refuse unknown names, and content that could exceed the archive's size."""
     with _refusing_damage(file):
         if not stat.S_ISREG(file.stat().st_mode):
-            raise CheckpointError(f"{file}: {_WHAT}, got a folder, a pipe or a device")
+            raise CheckpointError(file, expected=_WHAT, got="a folder, a pipe or a device")
         archive = zipfile.ZipFile(file)
     with archive:
         names = archive.namelist()
         if missing := [name for name in _NEEDED if name not in names]:
-            raise CheckpointError(f"{file}: {_WHAT}; it holds no {missing[0]}")
+            raise CheckpointError(file, expected=f"{_WHAT}; it holds no {missing[0]}")
         with _refusing_damage(file):
             check_stored(archive, file.stat().st_size)
         allowed = {SUMS, MANIFEST, BEST, CARD, STAC, *RUN_FILES}
         if other := [name for name in names if name not in allowed and not _STEP.fullmatch(name)]:
-            raise CheckpointError(f"{file}: {_WHAT}; it holds {shortened(other[0])!a}, which none has")
+            raise CheckpointError(file, expected=f"{_WHAT}; it holds {shortened(other[0])!a}, which none has")
         yield archive
 
 
@@ -322,9 +322,11 @@ def _refusing_damage(file: Path) -> Iterator[None]:
         yield
     except _DAMAGE as error:
         what = shortened(" ".join(str(error).split())) or type(error).__name__
-        raise CheckpointError(f"{file}: {_WHAT}; it is damaged, cut short or another file ({what})") from None
+        raise CheckpointError(
+            file, expected=f"{_WHAT}; it is damaged, cut short or another file ({what})"
+        ) from None
     except OSError as error:
-        raise CheckpointError(f"{file}: cannot read it: {error.strerror or error}") from None
+        raise CheckpointError(file, f"cannot read it: {error.strerror or error}") from None
 
 
 def _text(archive: zipfile.ZipFile, name: str, file: Path) -> bytes:
@@ -335,14 +337,14 @@ def _text(archive: zipfile.ZipFile, name: str, file: Path) -> bytes:
 def _manifest(archive: zipfile.ZipFile, file: Path) -> Manifest:
     text = unsealed_text(_text(archive, MANIFEST, file))
     if text is None:
-        raise CheckpointError(f"{file}: {_WHAT}; its {MANIFEST} is damaged or edited")
+        raise CheckpointError(file, expected=f"{_WHAT}; its {MANIFEST} is damaged or edited")
     if (version := (json_object(text) or {}).get("format")) != FORMAT:
-        raise CheckpointError(f"{file}: {other_format(FORMAT, version)}")
+        raise CheckpointError(file, other_format(FORMAT, version))
     try:
         return Manifest.model_validate_json(text)
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"]))
-        raise CheckpointError(f"{file}: {_WHAT}; its {MANIFEST} has no valid {where}") from None
+        raise CheckpointError(file, expected=f"{_WHAT}; its {MANIFEST} has no valid {where}") from None
 
 
 def _checked_sums(archive: zipfile.ZipFile, file: Path) -> dict[str, str]:
@@ -353,13 +355,13 @@ def _checked_sums(archive: zipfile.ZipFile, file: Path) -> dict[str, str]:
         match = _SUM.fullmatch(line)
         if match is None or match[2] in sums:
             raise CheckpointError(
-                f"{file}: {_WHAT}; {SUMS}, line {number}: expected a checksum and a name, each once"
+                file, expected=f"{_WHAT}; {SUMS}, line {number}: expected a checksum and a name, each once"
             )
         sums[match[2]] = match[1]
     names = {name for name in archive.namelist() if name != SUMS}
     if different := sorted(names ^ sums.keys()):
         where = f"only in {SUMS}" if different[0] in sums else f"not in {SUMS}"
-        raise CheckpointError(f"{file}: {_WHAT}; {shortened(different[0])} is {where}")
+        raise CheckpointError(file, expected=f"{_WHAT}; {shortened(different[0])} is {where}")
     return sums
 
 
@@ -367,23 +369,21 @@ def _folder_name(manifest: Manifest, file: Path) -> str:
     name = manifest.name
     if "/" in name or name.startswith(".") or unsafe(name) is not None:
         raise SegmenterError(
-            f"{file}: its run is called {name!a}, which names no folder; say one with --output"
+            file, f"its run is called {name!a}, which names no folder", remedy="say one with --output"
         )
     return name
 
 
 def _check_free(folder: Path) -> None:
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        raise SegmenterError(f"{folder}: exists already; name another folder with --output")
-    try:
+        raise SegmenterError(folder, "exists already", remedy="name another folder with --output")
+    with failing(SegmenterError, folder, "cannot write there"):
         make_folder(folder.absolute().parent)
-    except OSError as error:
-        raise SegmenterError(f"{folder}: cannot write there: {error.strerror}") from None
 
 
 def _extract(archive: zipfile.ZipFile, name: str, folder: Path, expected: str | None, file: Path) -> None:
     target, digest = folder / name, hashlib.sha256()
-    try:
+    with failing(OutputError, file, f"cannot write {name} below {folder.parent.parent}", "is the disk full?"):
         target.parent.mkdir(exist_ok=True)
         with target.open("xb") as written:
             for piece in _pieces(archive, name, file):
@@ -391,13 +391,8 @@ def _extract(archive: zipfile.ZipFile, name: str, folder: Path, expected: str | 
                 written.write(piece)
             written.flush()
             os.fsync(written.fileno())
-    except OSError as error:
-        below = folder.parent.parent
-        raise OutputError(
-            f"{file}: cannot write {name} below {below}: {error.strerror}; is the disk full?"
-        ) from None
     if expected is not None and digest.hexdigest() != expected:
-        raise CheckpointError(f"{file}: {name} in it is damaged: its SHA-256 is another")
+        raise CheckpointError(file, f"{name} in it is damaged: its SHA-256 is another")
 
 
 def _pieces(archive: zipfile.ZipFile, name: str, file: Path) -> Iterator[bytes]:
@@ -414,19 +409,17 @@ def _check_run(folder: Path, manifest: Manifest, file: Path) -> None:
         weights = run.weights_file().relative_to(folder).as_posix()
     except SegmenterError as error:
         why = str(error).replace(f"{folder}{os.sep}", "").replace(str(folder), "the run")
-        raise CheckpointError(f"{file}: {_WHAT}; {why}") from None
+        raise CheckpointError(file, expected=f"{_WHAT}; {why}") from None
     if weights != manifest.weights:
         raise CheckpointError(
-            f"{file}: {_WHAT}; {MANIFEST} names {manifest.weights}, {weights} would predict"
+            file, expected=f"{_WHAT}; {MANIFEST} names {manifest.weights}, {weights} would predict"
         )
 
 
 def _give_name(inner: Path, folder: Path) -> None:
-    try:
+    with failing(SegmenterError, folder, "cannot write there"):
         for below in (inner / "checkpoints", inner):
             if below.is_dir():
                 sync(below)
         os.rename(inner, real(folder))  # on an empty folder, too
         sync(real(folder).parent)
-    except OSError as error:
-        raise SegmenterError(f"{folder}: cannot write there: {error.strerror}") from None

@@ -275,6 +275,7 @@ def _scores(known: Known) -> list[str]:
         "",
         *_table(["class", "IoU", "F1", "precision", "recall"], rows),
         "",
+        *([f"mIoU {scores.interval}.", ""] if scores.interval is not None else []),
         f"Protocol: {scores.protocol}, {scores.pixels:,} pixels. Scores of other protocols cannot be put",
         "beside these.",
         *_per_gsd(known),

@@ -115,7 +115,7 @@ def read_known(path: Path) -> Known:
     weights, arrays = run.weights_file(), run.weights()
     learned = {n: a for n, a in learned_weights(arrays).items() if not n.endswith("/masks")}
     if not learned:
-        raise CheckpointError(f"{weights}: expected the weights of a model, it holds none")
+        raise CheckpointError(weights, expected="the weights of a model, it holds none")
     steps = _steps(arrays)
     scores, why, per_scale = _scores(path, weights, steps)
     with weights.open("rb") as file:

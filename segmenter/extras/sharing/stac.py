@@ -77,7 +77,7 @@ def times_of(text: str) -> tuple[str, str]:
             raise ValueError
     except ValueError:
         raise SegmenterError(
-            f"--datetime: expected BEGIN/END as 2024-05-01/2024-09-30, in order, got {text}"
+            "--datetime", expected="BEGIN/END as 2024-05-01/2024-09-30, in order", got=text
         ) from None
     return times[0], times[1]
 
@@ -90,7 +90,7 @@ def base_of(run: Path, output: Path, href: str | None) -> str:
     """Return the base of links to the run's files from `output`: a given address, else a path."""
     if href is not None:
         if not is_address(href):
-            raise SegmenterError(f"--href: expected an address (https://…, s3://…), got {href}")
+            raise SegmenterError("--href", expected="an address (https://…, s3://…)", got=href)
         return href.rstrip("/") + "/"
     between = os.path.relpath(os.path.realpath(run), os.path.realpath(output.parent))
     return "./" if between == "." else quote(between) + "/"

@@ -121,9 +121,9 @@ class Probe:
             except tf.errors.ResourceExhaustedError:
                 if tiles <= unit:
                     raise TrainingError(
-                        f"distribution.shares: auto: out of memory at {tiles} tiles of "
-                        f"{self.recipe.tiles.size} pixels on {device}: lower tiles.size or "
-                        f"{self.recipe.model.smaller_by}"
+                        "distribution.shares",
+                        f"auto: out of memory at {tiles} tiles of {self.recipe.tiles.size} pixels on "
+                        f"{device}: lower tiles.size or {self.recipe.model.smaller_by}",
                     ) from None
                 tiles = max(unit, tiles // 2 // unit * unit)
             finally:

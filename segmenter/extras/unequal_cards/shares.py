@@ -22,8 +22,9 @@ def with_given(devices: Devices, shares: Sequence[int]) -> Devices:
     if len(shares) != len(devices.used):
         names = ", ".join(devices.names)
         raise DeviceError(
-            f"distribution.shares: expected {len(devices.used)}, one for each device ({names}), "
-            f"got {len(shares)}"
+            "distribution.shares",
+            expected=f"{len(devices.used)}, one for each device ({names})",
+            got=len(shares),
         )
     return replace(devices, shares=tuple(shares))
 
@@ -48,8 +49,10 @@ def quickest(
     units, devices = tiles // unit, len(seconds)
     if units < devices:
         raise ConfigError(
-            f"distribution.shares: auto: expected a tile of a step, and of each micro-batch, for each of "
-            f"{devices} devices, got {tiles} tiles; raise training.global_batch, or use fewer devices"
+            "distribution.shares: auto",
+            expected=f"a tile of a step, and of each micro-batch, for each of {devices} devices",
+            got=f"{tiles} tiles",
+            remedy="raise training.global_batch, or use fewer devices",
         )
     if max(seconds) <= ALIKE * min(seconds) and units % devices == 0:
         return (units // devices * unit,) * devices

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from segmenter.base.errors import end_at_once_on_ctrl_c
@@ -19,26 +20,31 @@ if __name__ == "__main__":
 
 from segmenter.base.errors import SegmenterError, run_tool
 from segmenter.base.invocation import ToolParser, as_started, installation, invocation
-from segmenter.base.options import add_options, taken
+from segmenter.base.options import OverwriteOptions, add_options, option, parsed
 from segmenter.extras.vectors.map_files import maps_in
 from segmenter.extras.vectors.options import PolygonOptions
 from segmenter.raster import quiet_gdal
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Options(OverwriteOptions):
+    maps: tuple[Path, ...] = option(..., "GeoTIFFs, or folders of them", "MAP", positional=True, several=True)
+    output: Path = option(..., "NAME.gpkg or NAME.parquet (GeoParquet)", "FILE")
+    polygons: PolygonOptions = field(default_factory=PolygonOptions)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the file; return the exit code."""
-    args = _parser().parse_args(arguments)
+    given = parsed(_parser(), _Options, arguments)
     quiet_gdal()
-    maps = maps_in(args.maps)
-    if args.output.exists() and not args.overwrite:
-        raise SegmenterError(f"{args.output}: exists already; name another file, or add --overwrite")
-    options = taken(PolygonOptions, vars(args))
+    maps = maps_in(given.maps)
+    given.free(given.output)
     try:
         from segmenter.extras.vectors.vectorise import vectorise
     except ModuleNotFoundError as error:
         raise SegmenterError(f"polygons need the package {error.name}: {installation('vectors')}") from None
-    count = vectorise(maps, args.output, options)
-    print(f"{args.output}: {count:,} polygons of {len(maps)} map{'s' * (len(maps) > 1)}")
+    count = vectorise(maps, given.output, given.polygons)
+    print(f"{given.output}: {count:,} polygons of {len(maps)} map{'s' * (len(maps) > 1)}")
     return 0
 
 
@@ -48,13 +54,7 @@ def _parser() -> ToolParser:
         description=as_started(__doc__),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("maps", type=Path, nargs="+", metavar="MAP", help="GeoTIFFs, or folders of them")
-    parser.add_argument(
-        "--output", type=Path, required=True, metavar="FILE", help="NAME.gpkg or NAME.parquet (GeoParquet)"
-    )
-    add_options(parser, PolygonOptions)
-    parser.add_argument("--overwrite", action="store_true", help="replace FILE")
-    return parser
+    return add_options(parser, _Options)
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ class Burner:
             what = (
                 "set dataset.vector.crs to it" if vector.crs is None else "give it one (gdal_edit.py -a_srs)"
             )
-            raise DatasetError(f"{lacks}: has no CRS, and {has} has one; {what}")
+            raise DatasetError(lacks, f"has no CRS, and {has} has one", remedy=what)
         self._move = between(vector.crs, info.crs)
 
     def strips(self) -> Iterator[tuple[Window, NDArray[np.uint8]]]:

@@ -22,7 +22,7 @@ import pyarrow as pa
 import shapely
 from numpy.typing import NDArray
 
-from segmenter.base.errors import DatasetError, shortened
+from segmenter.base.errors import DatasetError, failing, shortened
 from segmenter.base.finding import VECTOR_ENDINGS
 from segmenter.extras.vectors import geoparquet
 from segmenter.extras.vectors.geoparquet import Header
@@ -88,17 +88,22 @@ class VectorFile:
         count: number of features.
     """
 
-    def __init__(self, path: Path, attribute: str, layer: str | None = None, crs: str | None = None) -> None:
+    def __init__(
+        self, path: Path, attribute: str | None, layer: str | None = None, crs: str | None = None
+    ) -> None:
         """Read the header of the file.
 
         Args:
+            attribute: attribute to read; None: none. A file without features need not have it.
             crs: CRS for a file without one.
 
         Raises:
             DatasetError: the file is unreadable, lacks the layer or attribute, or has an ambiguous CRS.
         """
         self.path, self._attribute = path, attribute
-        check_kind(path)
+        self._blank = _is_blank(path)
+        if not self._blank:
+            check_kind(path)
         self._layer, self._lock = layer, threading.Lock()
         self._all: tuple[Features, shapely.STRtree] | None = None
         self._remark: str | None = None
@@ -107,44 +112,60 @@ class VectorFile:
         self._parquet = path.suffix.lower() == ".parquet"
         with self._reading():
             header = geoparquet.header(path) if self._parquet else self._header()
-        if attribute not in header.fields:
+        if attribute is not None and header.count and attribute not in header.fields:
             fields = shortened(", ".join(header.fields), 200) or "none"
             raise DatasetError(
                 f"{path}: has no attribute {attribute}; it has {fields}: name the one that holds the class "
                 "in dataset.vector.attribute"
             )
-        self.count, self._indexed = header.count, header.indexed
+        self.count, self._indexed, self._fields = header.count, header.indexed, header.fields
         text, self._unsaid = header.crs or crs, ""
         if path.suffix.lower() == ".geojson" and text is None:
             text, self._unsaid = _DEFAULT, "; a GeoJSON without a member crs is taken for EPSG:4326"
         try:
             self.crs = None if text is None else crs_of(text)
         except ValueError as error:
-            raise DatasetError(f"{path}: its CRS {shortened(text or '', 60)} is none: {error}") from None
+            raise DatasetError(path, f"its CRS {shortened(text or '', 60)} is none: {error}") from None
 
     def _header(self) -> Header:
+        if self._blank:
+            return Header((), None, 0, False)
         if self.path.suffix.lower() == ".gpkg":
             check_tables(self.path, self._layer)
         layers = [str(name) for name, kind in pyogrio.list_layers(self.path) if kind is not None]
         if not layers:
-            raise DatasetError(f"{self.path}: has no layer of polygons; is the file whole?")
+            raise DatasetError(self.path, "has no layer of polygons", remedy="is the file whole?")
         if self._layer is None and len(layers) > 1:
             raise DatasetError(
-                f"{self.path}: has several layers, {shortened(', '.join(layers), 200)}: name one in "
-                "dataset.vector.layer"
+                self.path,
+                f"has several layers, {shortened(', '.join(layers), 200)}: name one in dataset.vector.layer",
             )
         if self._layer is not None and self._layer not in layers:
             raise DatasetError(
-                f"{self.path}: has no layer {self._layer}; it has {', '.join(layers) or 'none'}"
+                self.path, f"has no layer {self._layer}", remedy=f"it has {', '.join(layers) or 'none'}"
             )
         self._layer = self._layer or layers[0]
         info = pyogrio.read_info(self.path, layer=self._layer, force_feature_count=True)
         if info["driver"] not in _DRIVERS:
-            raise DatasetError(f"{self.path}: is {info['driver']}, expected {', '.join(sorted(_DRIVERS))}")
+            raise DatasetError(self.path, f"is {info['driver']}, expected {', '.join(sorted(_DRIVERS))}")
         fields = tuple(str(name) for name in info["fields"])
         indexed = bool(info["capabilities"]["fast_spatial_filter"])
         crs = _crs_of_geojson(self.path, info["crs"]) if info["driver"] == "GeoJSON" else info["crs"]
         return Header(fields, crs, int(info["features"]), indexed)
+
+    def attributes(self) -> dict[str, NDArray[Any]]:
+        """Return the values of each attribute.
+
+        Raises:
+            DatasetError: the file cannot be read.
+        """
+        with self._reading():
+            if self._parquet:
+                return {name: geoparquet.read(self.path, name)[2] for name in self._fields}
+            if not self.count:
+                return {}
+            meta, _, _, columns = pyogrio.raw.read(self.path, layer=self._layer, read_geometry=False)
+            return dict(zip(meta["fields"].tolist(), columns, strict=True))
 
     def remark(self) -> str:
         """Check all features once; return a line on those without an area, empty if all have one.
@@ -181,7 +202,7 @@ class VectorFile:
         if wrong.any():
             fid = features.fid_F[feature_V[np.argmax(wrong)]]
             raise DatasetError(
-                f"{self.path}: feature {fid} has a corner whose coordinates are no numbers; mend or remove it"
+                self.path, f"feature {fid} has a corner whose coordinates are no numbers; mend or remove it"
             )
         if self.crs is not None and self.crs.is_geographic:
             wrong = (np.abs(xy) > _MOST_DEGREES).any(axis=1)
@@ -241,10 +262,13 @@ class VectorFile:
     def _read(self, **how: Any) -> Features:
         if self._parquet:
             fids, wkb, values = geoparquet.read(self.path, self._attribute)
+        elif not self.count:
+            fids, wkb, values = np.zeros(0, np.int64), [], np.zeros(0, object)
         else:
-            what = {"layer": self._layer, "columns": [self._attribute], "return_fids": True}
+            wanted = [] if self._attribute is None else [self._attribute]
+            what = {"layer": self._layer, "columns": wanted, "return_fids": True}
             _, fids, wkb, columns = pyogrio.raw.read(self.path, force_2d=True, **what, **how)
-            values = columns[0] if len(wkb) else np.zeros(0, object)
+            values = columns[0] if len(columns) else np.full(len(wkb), None, object)
         shapes = _shapes(np.asarray(wkb, object))
         order = np.argsort(fids, kind="stable")  # not that of an index
         return Features(shapes, values, np.asarray(fids, np.int64)).of(order)
@@ -256,12 +280,12 @@ class VectorFile:
             yield
         except UnicodeDecodeError:
             raise DatasetError(
-                f"{self.path}: expected text in UTF-8, got other bytes; write it anew ({_CONVERT} …)"
+                self.path, expected="text in UTF-8", got="other bytes", remedy=f"write it anew ({_CONVERT} …)"
             ) from None
         except (RuntimeError, OSError, shapely.errors.GEOSException, pa.ArrowException) as error:
             why = shortened(" ".join(str(error).split()), 200)
             raise DatasetError(
-                f"{self.path}: cannot be read as polygons: {why}; is the file whole?"
+                self.path, f"cannot be read as polygons: {why}", remedy="is the file whole?"
             ) from None
 
 
@@ -335,6 +359,11 @@ def _name_in(member: Any) -> str:
     return str(member)
 
 
+def _is_blank(path: Path) -> bool:
+    """Return whether a file is a GeoJSON of no byte, as some write an image without polygons."""
+    return path.suffix.lower() == ".geojson" and path.is_file() and not path.stat().st_size
+
+
 def check_kind(path: Path) -> None:
     """Refuse a file whose content does not match its ending: some formats open further files.
 
@@ -343,15 +372,12 @@ def check_kind(path: Path) -> None:
     """
     ending = path.suffix.lower()
     if ending not in VECTOR_ENDINGS:
-        raise DatasetError(f"{path}: expected a file of polygons ({', '.join(VECTOR_ENDINGS)})")
-    try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD)
-    except OSError as error:
-        raise DatasetError(f"{path}: cannot open it: {error.strerror}") from None
+        raise DatasetError(path, expected=f"a file of polygons ({', '.join(VECTOR_ENDINGS)})")
+    with failing(DatasetError, path, "cannot open it"), path.open("rb") as file:
+        head = file.read(_HEAD)
     if ending == ".geojson":
         right = head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{")
     else:
         right = head.startswith(_BEGINNINGS[ending])
     if not right:
-        raise DatasetError(f"{path}: is no {ending} file by its first bytes; write it anew ({_CONVERT} …)")
+        raise DatasetError(path, f"is no {ending} file by its first bytes; write it anew ({_CONVERT} …)")

@@ -48,16 +48,17 @@ def header(path: Path) -> Header:
     return Header(fields, text, int(pq.read_metadata(path).num_rows), False)
 
 
-def read(path: Path, attribute: str) -> tuple[NDArray[np.int64], list[bytes | None], NDArray[Any]]:
-    """Read row numbers, geometries as WKB and an attribute of all features.
+def read(path: Path, attribute: str | None) -> tuple[NDArray[np.int64], list[bytes | None], NDArray[Any]]:
+    """Read row numbers, geometries as WKB and an attribute of all features; None: no attribute.
 
     Raises:
         OSError, ArrowException: the file is damaged.
     """
     geometry, _, _ = _geometry(path)
-    table = pq.read_table(path, columns=[attribute, geometry])
-    values = np.empty(table.num_rows, object)
-    values[:] = table.column(attribute).to_pylist()
+    table = pq.read_table(path, columns=[*([] if attribute is None else [attribute]), geometry])
+    values = np.full(table.num_rows, None, object)
+    if attribute is not None:
+        values[:] = table.column(attribute).to_pylist()
     return np.arange(table.num_rows), table.column(geometry).to_pylist(), values
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from segmenter.base.errors import DatasetError
+from segmenter.base.errors import DatasetError, counted
 from segmenter.extras.vectors.burning import Burner
 from segmenter.extras.vectors.features import VectorFile, files_of
 from segmenter.extras.vectors.rule import BurnRule
@@ -37,7 +37,7 @@ class LabelFiles(MadeLabels):
             DatasetError: there are no polygons.
         """
         if not source.exists():
-            raise DatasetError(f"{source}: expected a file of polygons, there is none")
+            raise DatasetError(source, expected="a file of polygons, there is none")
         return [*files_of(source), image]
 
     def _file(self, polygons: Path) -> VectorFile:
@@ -75,11 +75,14 @@ class LabelFiles(MadeLabels):
         Args:
             pairs: images and their polygon files.
         """
-        first, *others = sorted({polygons for _, polygons in pairs})
-        crs = self._file(first).crs
+        files = [self._file(each) for each in sorted({polygons for _, polygons in pairs})]
+        first, *others = [file for file in files if file.count] or files
         more = f" and {len(others)} more" if others else ""
+        empty = len(files) - len(others) - 1
+        more += f", {counted(empty, 'file')} without any" if empty else ""
+        crs = "no CRS" if first.crs is None else crs_title(first.crs)
         line = (
-            f"labels: polygons of {first}{more} ({'no CRS' if crs is None else crs_title(crs)}), rasterised "
-            f"on the grid of each image, in {self.folder}"
+            f"labels: polygons of {first.path}{more} ({crs}), rasterised on the grid of each image, in "
+            f"{self.folder}"
         )
-        return (line, *filter(None, (self._file(each).remark() for each in (first, *others))))
+        return (line, *filter(None, (each.remark() for each in files)))

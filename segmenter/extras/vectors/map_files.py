@@ -23,5 +23,5 @@ def _maps(given: Path) -> list[Path]:
         return [given]
     paths = [path for path in sorted(given.glob("*.tif")) if not path.name.endswith(BESIDE)]
     if not paths:
-        raise SegmenterError(f"{given}: expected GeoTIFF maps in this folder, there are none")
+        raise SegmenterError(given, expected="GeoTIFF maps in this folder, there are none")
     return paths

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def _local(text: str) -> Path:
     if is_address(text):
         raise DatasetError(
-            f"--vectors {text}: expected a file here; copy it into a bucket when it is finished"
+            f"--vectors {text}", expected="a file here", remedy="copy it into a bucket when it is finished"
         )
     return Path(text)
 
@@ -57,7 +57,7 @@ class PolygonFile(Finisher):
     def __post_init__(self) -> None:
         if self.vectors is None and (alone := [name for name, value in vars(self.polygons).items() if value]):
             option_name = alone[0].replace("_", "-")
-            raise DatasetError(f"--{option_name}: says what polygons are written; it needs --vectors")
+            raise DatasetError(f"--{option_name}", "says what polygons are written; it needs --vectors")
 
     @cached_property
     def _path(self) -> Path:
@@ -84,7 +84,7 @@ class PolygonFile(Finisher):
 
         names = call.run.classes.names
         if unknown := [name for name in self.polygons.only if name not in names]:
-            raise DatasetError(f"--only: no class {unknown[0]}; there are {', '.join(names)}")
+            raise DatasetError("--only", f"no class {unknown[0]}", remedy=f"there are {', '.join(names)}")
         for job in jobs:
             if job.output.suffix != ".tif":
                 raise DatasetError(
@@ -146,7 +146,7 @@ class PolygonFile(Finisher):
         except SegmenterError as error:
             return [error]
         except OSError as error:
-            return [DatasetError(f"{self._path}: cannot be read again: {error.strerror}")]
+            return [DatasetError(self._path, f"cannot be read again: {error.strerror}")]
         maps = f"{len(jobs)} map{'s' * (len(jobs) > 1)}"
         failed = f"; {len(outcome.failed)} have no map" if outcome.failed else ""
         say(plain(f"{self._path}: {count:,} polygons of {maps}{failed}"))
@@ -162,7 +162,7 @@ def _vectorise() -> Callable[..., int]:
         from segmenter.extras.vectors.vectorise import vectorise
     except ModuleNotFoundError as error:
         raise DatasetError(
-            f"--vectors: polygons need the package {error.name}: {installation('vectors')}"
+            "--vectors", f"polygons need the package {error.name}: {installation('vectors')}"
         ) from None
     return vectorise
 
@@ -194,7 +194,7 @@ def polygon_labels(run: AnyRun, asked: str) -> LabelFiles:
         from segmenter.extras.vectors.rule import BurnRule
     except ModuleNotFoundError as error:
         raise DatasetError(
-            f"{asked}: polygons need the package {error.name}: {installation('vectors')}"
+            asked, f"polygons need the package {error.name}: {installation('vectors')}"
         ) from None
     dataset = run.recipe.dataset
     rule = BurnRule.of(getattr(dataset, "vector", None), run.classes, getattr(dataset, "ignore", ()))

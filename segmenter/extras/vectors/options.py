@@ -18,7 +18,7 @@ class PolygonOptions:
     min_area: float = option(
         0.0,
         "smaller areas go to the neighbour with the longest shared border (pixels without georeference)",
-        metavar="M2",
+        "M2",
         group=OUTPUTS,
     )
     simplify: float = option(
@@ -27,12 +27,12 @@ class PolygonOptions:
         metavar="METRES",
         group=OUTPUTS,
     )
-    only: tuple[str, ...] = option((), "may be given again", metavar="CLASS", group=OUTPUTS, again=True)
+    only: tuple[str, ...] = option((), "may be given again", "CLASS", group=OUTPUTS, again=True)
 
     def __post_init__(self) -> None:
         for name in ("min_area", "simplify"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise SegmenterError(
-                    f"--{name.replace('_', '-')}: expected a number that is not negative, got {value:g}"
+                    f"--{name.replace('_', '-')}", expected="a number that is not negative", got=f"{value:g}"
                 )

@@ -21,12 +21,13 @@ class BurnRule:
 
     Attributes:
         classes: class map of the rasterised labels, see `labels.rasterised_classes`.
+        attribute: None: all polygons are of the one class beside that of `outside`.
         ignored: attribute values for pixels to ignore; a missing value means the same.
         others: as in the recipe, see `VectorLabels`.
     """
 
     classes: ClassMap
-    attribute: str
+    attribute: str | None
     values: Mapping[str, str]
     ignored: tuple[str, ...] = ()
     order: tuple[str, ...] = ()
@@ -67,6 +68,8 @@ class BurnRule:
         Raises:
             LabelError: the value names no class; `where` names file and polygon, `hint` a likely cause.
         """
+        if self.attribute is None:
+            return next(i for i in range(len(self.classes)) if i != self.outside_id)
         text = as_text(value)
         if text is None:
             return IGNORE
@@ -74,9 +77,9 @@ class BurnRule:
         if kind is None:
             listed = ", ".join(shortened(name, 40) for name in self.classes.names)
             raise LabelError(
-                f"{where}: {self.attribute} is {shortened(text, 60)!r}, which names no class (there are "
-                f"{listed}); add it to dataset.vector.values, as the class that it means or as ignore"
-                f"{hint(value)}"
+                where,
+                f"{self.attribute} is {shortened(text, 60)!r}, which names no class (there are {listed}); "
+                f"add it to dataset.vector.values, as the class that it means or as ignore{hint(value)}",
             )
         return kind
 

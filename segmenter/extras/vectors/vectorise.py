@@ -55,7 +55,7 @@ def _check(maps: Sequence[Path], options: PolygonOptions) -> Any:
             infos.append(one.info)
     check_together(infos)
     if unknown := [name for name in options.only if name not in named]:
-        raise SegmenterError(f"--only: no class {unknown[0]}; there are {', '.join(sorted(named))}")
+        raise SegmenterError("--only", f"no class {unknown[0]}; there are {', '.join(sorted(named))}")
     return infos[0].crs if infos else None
 
 
@@ -69,8 +69,10 @@ def check_together(infos: Sequence[RasterInfo]) -> None:
         check_placed(info)
         if not same_ground(info.crs, infos[0].crs):
             raise DatasetError(
-                f"{info.path}: expected the CRS of {infos[0].path}, got another one; write their polygons to "
-                "files of their own"
+                info.path,
+                expected=f"the CRS of {infos[0].path}",
+                got="another one",
+                remedy="write their polygons to files of their own",
             )
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from segmenter.base.errors import OutputError, SegmenterError
+from segmenter.base.errors import OutputError, SegmenterError, failing
 from segmenter.base.files import folder_aside, sync
 from segmenter.extras.vectors.library import pyogrio
 
@@ -53,9 +53,9 @@ def check_name(path: Path) -> None:
         SegmenterError: the ending is wrong, or the folder is missing.
     """
     if path.suffix not in ENDINGS:
-        raise SegmenterError(f"{path}: expected a name that ends in .gpkg or .parquet, got {path.suffix!r}")
+        raise SegmenterError(path, expected="a name that ends in .gpkg or .parquet", got=f"{path.suffix!r}")
     if not path.parent.is_dir():
-        raise SegmenterError(f"{path}: there is no folder {path.parent}; make it first")
+        raise SegmenterError(path, f"there is no folder {path.parent}", remedy="make it first")
 
 
 @contextlib.contextmanager
@@ -82,14 +82,11 @@ def file_aside(path: Path) -> Iterator[Path]:
     Raises:
         SegmenterError: the folder is not writable (OutputError: the file is not).
     """
-    try:
-        with folder_aside(path) as folder:
-            aside = folder / path.name
-            yield aside
-            sync(aside)
-            aside.replace(path)
-    except OSError as error:
-        raise OutputError(f"{path}: cannot write it: {error.strerror or error}; is the disk full?") from None
+    with failing(OutputError, path, "cannot write it", "is the disk full?"), folder_aside(path) as folder:
+        aside = folder / path.name
+        yield aside
+        sync(aside)
+        aside.replace(path)
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from segmenter.base.errors import SegmenterError
+from segmenter.base.errors import SegmenterError, failing
 from segmenter.base.files import opened, sampled_digest, sync
 from segmenter.base.sealed import digest, sealed, unsealed
 from segmenter.raster.remote.settings import RemotePath
@@ -124,7 +124,7 @@ class Journal:
             except FileNotFoundError:
                 raise
             except OSError as error:
-                raise SegmenterError(f"{self.path}: cannot read it: {error.strerror}") from None
+                raise SegmenterError(self.path, f"cannot read it: {error.strerror}") from None
             whole = data[: data.rfind(b"\n") + 1]  # the rest is being written, or never will be
             self._read_to += len(whole)
             for line in whole.splitlines():
@@ -190,7 +190,7 @@ class Journal:
 
     def _write(self, record: Facts) -> bytes:
         line = sealed(json.dumps({"format": _FORMAT, **record}, ensure_ascii=False)).encode() + b"\n"
-        try:
+        with failing(SegmenterError, self.path, "cannot write it", "is there space?"):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with opened(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT) as handle:
                 with self._lock:
@@ -201,8 +201,6 @@ class Journal:
                 os.fsync(handle)
             if new:
                 sync(self.path.parent)
-        except OSError as error:
-            raise SegmenterError(f"{self.path}: cannot write it: {error.strerror}; is there space?") from None
         return line
 
 
@@ -221,12 +219,9 @@ def input_facts(path: Path, header: Mapping[str, Any]) -> Facts:
     if isinstance(path, RemotePath):
         return _remote_facts(path, header)
     stamp = stamp_of(path)
-    try:
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            sample = sampled_digest(file, status.st_size, _PIECE_BYTES)
-    except OSError as error:
-        raise SegmenterError(f"{path}: cannot read it: {error.strerror}") from None
+    with failing(SegmenterError, path, "cannot read it"), path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        sample = sampled_digest(file, status.st_size, _PIECE_BYTES)
     return {
         "file": path.name,
         "bytes": status.st_size,
@@ -239,10 +234,8 @@ def input_facts(path: Path, header: Mapping[str, Any]) -> Facts:
 
 def _remote_facts(path: RemotePath, header: Mapping[str, Any]) -> Facts:
     """Return `input_facts` of a remote file; a signed URL is included if there is no time of change."""
-    try:
+    with failing(SegmenterError, path, "cannot read it"):
         status = path.stat()
-    except OSError as error:
-        raise SegmenterError(f"{path}: cannot read it: {error.strerror}") from None
     known = status.st_mtime_ns > 0
     state = {"bytes": status.st_size, "mtime_ns": status.st_mtime_ns} if known else {}
     address = str(path) if known else path.address

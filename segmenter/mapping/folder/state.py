@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
-from segmenter.base.errors import RasterError, SegmenterError, plain
+from segmenter.base.errors import RasterError, SegmenterError, failing, plain
 from segmenter.base.files import no_locks
 from segmenter.base.locks import FileLock
 from segmenter.base.sealed import digest
@@ -77,7 +77,7 @@ class OutputLocks:
                 else:
                     advice = "; is there permission to write?" if error.errno in _NO_PERMISSION else ""
                     why = f"cannot be written: {error.strerror}{advice}"
-                raise RasterError(f"{output}: {why}") from None
+                raise RasterError(output, why) from None
 
     def give_back(self) -> None:
         """Release the locks, if taken."""
@@ -238,10 +238,8 @@ class FolderState:
         Raises:
             SegmenterError: the journal cannot be written.
         """
-        try:
+        with failing(RasterError, job.output, "cannot be read back"):
             facts = {path.name: file_facts(path) for path in job.files}
-        except OSError as error:
-            raise RasterError(f"{job.output}: cannot be read back: {error.strerror}") from None
         entry = replace(self._entry(job), outputs=facts)
         before = self.journal.find(job.name)
         entry = entry if before is None else self._with_rest(entry, before)

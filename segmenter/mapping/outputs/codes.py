@@ -42,15 +42,19 @@ class FileValues:
     def __post_init__(self) -> None:
         if twice := sorted({code for code in self.codes if self.codes.count(code) > 1}):
             raise DatasetError(
-                f"--codes: expected another code for each class, got {twice[0]} twice; they cannot be told "
-                "apart then"
+                "--codes",
+                expected="another code for each class",
+                got=f"{twice[0]} twice",
+                remedy="they cannot be told apart then",
             )
         if wrong := [value for value in (*self.codes, self.nodata) if not 0 <= value <= _MOST]:
-            raise DatasetError(f"--codes and --nodata: expected values in 0 … {_MOST}, got {wrong[0]}")
+            raise DatasetError("--codes and --nodata", expected=f"values in 0 … {_MOST}", got=wrong[0])
         if self.nodata in self.codes:
             raise DatasetError(
-                f"--nodata: expected a value that is no class's code, got {self.nodata}; the codes are "
-                f"{', '.join(map(str, self.codes))}"
+                "--nodata",
+                expected="a value that is no class's code",
+                got=self.nodata,
+                remedy=f"the codes are {', '.join(map(str, self.codes))}",
             )
 
     @property
@@ -103,9 +107,9 @@ def codes_of(text: str, classes: ClassMap) -> tuple[int, ...]:
         return tuple(each.code for each in classes.classes)
     if isinstance(codes, dict):
         if unknown := [name for name in codes if name not in classes.names]:
-            raise DatasetError(f"--codes: the run has no class {unknown[0]}; {_listed(classes)}")
+            raise DatasetError("--codes", f"the run has no class {unknown[0]}", remedy=_listed(classes))
         if missing := [name for name in classes.names if name not in codes]:
-            raise DatasetError(f"--codes: no code for {', '.join(missing)}; {_listed(classes)}")
+            raise DatasetError("--codes", f"no code for {', '.join(missing)}", remedy=_listed(classes))
         return tuple(codes[name] for name in classes.names)
     if len(codes) != len(classes):
         raise DatasetError(f"--codes: got {len(codes)} codes for {len(classes)} classes; {_listed(classes)}")
@@ -134,12 +138,14 @@ def parse_codes(text: str) -> list[int] | dict[str, int] | None:
         if match is None:
             continue
         if match[1].strip() in named:
-            raise DatasetError(f"--codes: {match[1].strip()} has two codes")
+            raise DatasetError("--codes", f"{match[1].strip()} has two codes")
         named[match[1].strip()] = int(match[2])
         name = ""
     if name or not named:
         raise DatasetError(
-            "--codes: expected whole numbers in the order of the classes, as 10,20,30, or names, as "
-            f"building=10,road=20, or {OF_THE_RECIPE}, got {text!r}"
+            "--codes",
+            expected="whole numbers in the order of the classes, as 10,20,30, or names, as "
+            f"building=10,road=20, or {OF_THE_RECIPE}",
+            got=f"{text!r}",
         )
     return named

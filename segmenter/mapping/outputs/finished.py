@@ -81,7 +81,7 @@ class MapStyle:
     def __post_init__(self) -> None:
         nodata, count = self.request.nodata, len(self.classes)
         if self.codes is None and nodata is not None and not count <= nodata <= 255:
-            raise RasterError(f"--nodata: expected {count} … 255 (the ids below are classes), got {nodata}")
+            raise RasterError("--nodata", expected=f"{count} … 255 (the ids below are classes)", got=nodata)
         _ = self._geotiff_values  # refuses codes that cannot be
 
     @property
@@ -142,7 +142,7 @@ class MapStyle:
                 )
         elif part.size.pixels > _MAX_PNG_PIXELS or max(part.height, part.width) > _MAX_PNG_SIDE:
             raise RasterError(
-                f"{info.path}: a map of {part.size} pixels is too large for a PNG; use --format geotiff"
+                info.path, f"a map of {part.size} pixels is too large for a PNG; use --format geotiff"
             )
 
     def options(self, job: MapJob) -> dict[str, Any]:

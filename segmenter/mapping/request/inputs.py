@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from segmenter.base.addresses import is_address
-from segmenter.base.errors import DatasetError
+from segmenter.base.errors import DatasetError, failing
 from segmenter.base.files import real
 from segmenter.base.finding import matches, walk_once
 from segmenter.grid.scenes import Layout
@@ -67,7 +67,7 @@ def find_inputs(given: Sequence[str], output: Path | None = None, *, remote: boo
             paths, maps = _without_outputs(paths, real(output))
             outputs += maps
             if not paths:
-                raise DatasetError(f"{text}: matches only files in --output {output}; choose another folder")
+                raise DatasetError(text, f"matches only files in --output {output}; choose another folder")
         for path in paths:
             if path.is_dir():
                 folders.append(path)
@@ -75,8 +75,7 @@ def find_inputs(given: Sequence[str], output: Path | None = None, *, remote: boo
                     images, others = _in_folder(path)
                 if not images and path == Path(text):
                     raise DatasetError(
-                        f"{path}: expected image files ({', '.join(EXTENSIONS)}), there is none"
-                        f"{_deeper(path)}"
+                        path, expected=f"image files ({', '.join(EXTENSIONS)}), there is none{_deeper(path)}"
                     )
                 left_out += others
             else:
@@ -84,7 +83,7 @@ def find_inputs(given: Sequence[str], output: Path | None = None, *, remote: boo
             for image in images:
                 files.setdefault(real(image), image)
         if not files:
-            raise DatasetError(f"{text}: matches only folders without images")
+            raise DatasetError(text, "matches only folders without images")
     return Inputs(tuple(files.values()), tuple(left_out), tuple(folders), tuple(dict.fromkeys(outputs)))
 
 
@@ -132,8 +131,9 @@ def _scenes_below(folder: Path, layout: Layout) -> Iterator[BandFiles]:
         for form, own in zip(layout.bands, files, strict=True):
             if len(own) != 1:
                 raise DatasetError(
-                    f"{folder}: expected one file like {form} for {'_'.join(names)}, as the run's recipe has "
-                    f"it, got {', '.join(map(str, own[:3])) or 'none'}"
+                    folder,
+                    expected=f"one file like {form} for {'_'.join(names)}, as the run's recipe has it",
+                    got=", ".join(map(str, own[:3])) or "none",
                 )
         yield BandFiles(folder, "_".join(names), tuple(file for own in files for file in own))
 
@@ -158,7 +158,7 @@ def _remote(text: str) -> list[RemotePath]:
             note_state(path, one.size, one.changed, one.tag)
             addresses.append(path)
     if not addresses:
-        raise DatasetError(f"{text}: expected images ({', '.join(EXTENSIONS)}) there, the bucket has none")
+        raise DatasetError(text, expected=f"images ({', '.join(EXTENSIONS)}) there, the bucket has none")
     return addresses
 
 
@@ -168,13 +168,9 @@ def _is_image(name: str, *, named: bool) -> bool:
     return not path.name.startswith(".") and (named or path.suffix.lower() in EXTENSIONS)
 
 
-@contextlib.contextmanager
-def readable(what: str | Path) -> Iterator[None]:
+def readable(what: str | Path) -> contextlib.AbstractContextManager[None]:
     """Convert a system error about an unreadable folder or invalid name to one line."""
-    try:
-        yield
-    except OSError as error:
-        raise DatasetError(f"{what}: cannot look for files there: {error.strerror}") from None
+    return failing(DatasetError, what, "cannot look for files there")
 
 
 def _matches(text: str) -> list[Path]:
@@ -182,13 +178,13 @@ def _matches(text: str) -> list[Path]:
         return [Path(text)]
     if is_address(text):
         raise DatasetError(
-            f"{text}: expected a local file; URLs and GDAL's own paths are opened only with --remote"
+            text, expected="a local file", remedy="URLs and GDAL's own paths are opened only with --remote"
         )
     paths = [Path(name) for name in matches(text)]
     if not paths:
         kind = "pattern matches no file" if glob.has_magic(text) else "no such file or folder"
         braces = "; patterns have * ? [27] and **, no braces: without quotes, the shell resolves those"
-        raise DatasetError(f"{text}: {kind}{braces if '{' in text else ''}")
+        raise DatasetError(text, f"{kind}{braces if '{' in text else ''}")
     return paths
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from segmenter.base.errors import ConfigError, DatasetError
-from segmenter.base.options import check_choices, option, whole_number
+from segmenter.base.options import check_choices, option
 from segmenter.inference.tta import parse_tta
 from segmenter.mapping.outputs.codes import parse_codes
 
@@ -163,10 +163,9 @@ class MapRequest(Computing):
         None,
         "map only this box, in the coordinates of the input's CRS; inputs beside it are left out",
         ("LEFT", "BOTTOM", "RIGHT", "TOP"),
-        read=float,
     )
     part: tuple[int, int, int, int] | None = option(
-        None, "map only these pixels", ("ROW", "COL", "HEIGHT", "WIDTH"), read=whole_number
+        None, "map only these pixels", ("ROW", "COL", "HEIGHT", "WIDTH")
     )
     bands: tuple[int, ...] | None = option(
         None, "bands of the inputs, not the run's", "1,2,3", read=_bands, spelt=_between_commas
@@ -207,7 +206,9 @@ class MapRequest(Computing):
         "GeoTIFFs; their maps are made in each call",
     )
     mosaic: bool = _computing(False, "inputs that adjoin are one raster: windows see over their edges")
-    labels: str | None = _scoring(None, "score the maps with these labels, as truth/{stem}.png", "PATTERN")
+    labels: str | None = _scoring(
+        None, "score the maps with these labels, as truth/{stem}.png", "PATTERN", path=True
+    )
     label_kind: LabelKind | None = _scoring(None, "what these labels are (those it trained on)")
     protocol: str | None = _scoring(None, "a published protocol: potsdam-6 or potsdam-5", "NAME")
     shapes: int | None = _scoring(
@@ -223,7 +224,7 @@ class MapRequest(Computing):
         check_choices(self)
         for name in _COUNTS:
             if (value := getattr(self, name)) is not None and value < 1:
-                raise DatasetError(f"{_flag(name)}: expected 1 or more, got {value}")
+                raise DatasetError(_flag(name), expected="1 or more", got=value)
         parse_tta(self.tta)
         self._check_runs()
         self._check_source()
@@ -232,7 +233,7 @@ class MapRequest(Computing):
         if self.codes is not None:
             parse_codes(self.codes)
         if self.cog and self.format == "png":
-            raise DatasetError("--cog: is a kind of GeoTIFF, and --format png asks for none")
+            raise DatasetError("--cog", "is a kind of GeoTIFF, and --format png asks for none")
         how = self.protocol or self.label_kind or self.shapes
         if how and self.labels is None and self.split is None:
             raise DatasetError(
@@ -249,20 +250,20 @@ class MapRequest(Computing):
 
     def _check_runs(self) -> None:
         if not self.runs:
-            raise DatasetError("RUN: expected a run directory or several, got none")
+            raise DatasetError("RUN", expected="a run directory or several", got="none")
         twice = [path for i, path in enumerate(self.runs) if path in self.runs[:i]]
         if twice:
-            raise DatasetError(f"RUN: expected each run once, got {twice[0]} twice")
+            raise DatasetError("RUN", expected="each run once", got=f"{twice[0]} twice")
 
     def _check_source(self) -> None:
         """Refuse `images` or `labels` together with a split, and a request with neither inputs nor split."""
         if self.split is None:
             if not self.inputs:
                 raise DatasetError(
-                    "expected INPUT (images, folders or globs), or --split for a recipe's scenes"
+                    expected="INPUT (images, folders or globs), or --split for a recipe's scenes"
                 )
             if self.recipe is not None:
-                raise DatasetError(f"--recipe {self.recipe}: says whose scenes; it needs --split")
+                raise DatasetError(f"--recipe {self.recipe}", "says whose scenes", remedy="it needs --split")
             return
         check_split(self.split)
         theirs = {"INPUT": self.inputs, "--labels": self.labels, "--split-name": self.split_name}
@@ -270,8 +271,8 @@ class MapRequest(Computing):
             if given:
                 shown = given if isinstance(given, str) else given[0]
                 raise DatasetError(
-                    f"--split {self.split}: images, labels and the split's name are the recipe's; leave out "
-                    f"{name} {shown}"
+                    f"--split {self.split}",
+                    f"images, labels and the split's name are the recipe's; leave out {name} {shown}",
                 )
 
     def _check_gsd(self) -> None:
@@ -280,21 +281,21 @@ class MapRequest(Computing):
             if isinstance(value, str) or value is None:
                 continue
             if not (math.isfinite(value) and value > 0):
-                raise DatasetError(f"{_flag(name)}: expected metres a pixel, above 0, got {value:g}")
+                raise DatasetError(_flag(name), expected="metres a pixel, above 0", got=f"{value:g}")
         if self.raster_gsd is not None and self.gsd is None:
-            raise DatasetError(f"--raster-gsd {self.raster_gsd:g}: says from which scale; it needs --gsd")
+            raise DatasetError(f"--raster-gsd {self.raster_gsd:g}", "says from which scale; it needs --gsd")
 
     def _check_part(self) -> None:
         if self.bbox is not None and self.part is not None:
-            raise DatasetError("--bbox, --part: expected one of the two, got both")
+            raise DatasetError("--bbox, --part", expected="one of the two", got="both")
         if self.part is not None and (min(self.part[:2]) < 0 or min(self.part[2:]) < 1):
             got = " ".join(map(str, self.part))
-            raise DatasetError(f"--part: expected ROW COL ≥ 0 and HEIGHT WIDTH ≥ 1, got {got}")
+            raise DatasetError("--part", expected="ROW COL ≥ 0 and HEIGHT WIDTH ≥ 1", got=got)
         if self.bbox is not None:
             left, bottom, right, top = self.bbox
             if not (left < right and bottom < top and all(map(math.isfinite, self.bbox))):
                 got = " ".join(map(str, self.bbox))
-                raise DatasetError(f"--bbox: expected numbers, LEFT < RIGHT and BOTTOM < TOP, got {got}")
+                raise DatasetError("--bbox", expected="numbers, LEFT < RIGHT and BOTTOM < TOP", got=got)
 
 
 def check_split(split: str) -> None:
@@ -306,7 +307,7 @@ def check_split(split: str) -> None:
     from segmenter.grid.scenes import SPLITS  # brings NumPy, which --help does without
 
     if split not in SPLITS:
-        raise DatasetError(f"--split: expected {', '.join(SPLITS)}, got {split}")
+        raise DatasetError("--split", expected=", ".join(SPLITS), got=split)
 
 
 def _flag(name: str) -> str:

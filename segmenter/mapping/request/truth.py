@@ -211,7 +211,7 @@ def _on_images(labels: Labels, files: MadeLabels, *, shared: bool) -> Labels:
             label = files.label(str(real(image)), image, source, shared=shared)
         except SegmenterError as error:
             return error
-        return label or DatasetError(f"{image}: no label of {source} lies on it")
+        return label or DatasetError(image, f"no label of {source} lies on it")
 
     rasters = in_threads(made, list(labels), description="labels onto images", unit="label")
     files.tidy()
@@ -241,7 +241,7 @@ class LabelPattern:
         if unknown := [name for name in self._used if name not in fields]:
             names = [f"{{{name}}}" for name in fields]
             listed = f"{', '.join(names[:-1])} and {names[-1]}"
-            raise DatasetError(f"--labels {text}: unknown {{{unknown[0]}}}; known are {listed}")
+            raise DatasetError(f"--labels {text}", f"unknown {{{unknown[0]}}}", remedy=f"known are {listed}")
 
     @property
     def has_fields(self) -> bool:
@@ -263,7 +263,7 @@ class LabelPattern:
         files = [Path(name) for name in matches(wanted) if Path(name).is_file()]
         if len(files) != 1:
             names = ", ".join(map(str, files[:3])) or "none"
-            raise DatasetError(f"{image}: expected one label file {plain}, found {names}")
+            raise DatasetError(image, expected=f"one label file {plain}, found {names}")
         return files[0]
 
     def _fields(self, image: Path) -> dict[str, str]:
@@ -291,7 +291,7 @@ def check_root(root: str, remote: bool, recipe: Path) -> None:
     """
     if is_address(root) and not remote:
         raise DatasetError(
-            f"{recipe}: its scenes lie at {masked(root)}; addresses are opened only with --remote"
+            recipe, f"its scenes lie at {masked(root)}", remedy="addresses are opened only with --remote"
         )
 
 
@@ -324,7 +324,7 @@ def images_of_split(dataset: Dataset, layout: Layout, split: str, run: AnyRun, r
     truth = Truth(
         f"--split {split}",
         {
-            scene.image: scene.label or DatasetError(f"{scene.image}: scene {scene.name} has no label")
+            scene.image: scene.label or DatasetError(scene.image, f"scene {scene.name} has no label")
             for scene in scenes
         },
         _in_order_of(run.classes, dataset.classes, recipe),
@@ -347,8 +347,10 @@ def _in_order_of(ours: ClassMap, theirs: ClassMap, recipe: Path) -> ClassMap:
     if different := sorted({*ours.names} ^ {*theirs.names}):
         whose = "the run" if different[0] in ours.names else "the recipe"
         raise DatasetError(
-            f"{recipe}: expected the classes of the run ({', '.join(ours.names)}), got "
-            f"{', '.join(theirs.names)}; only {whose} has {different[0]}"
+            recipe,
+            expected=f"the classes of the run ({', '.join(ours.names)})",
+            got=", ".join(theirs.names),
+            remedy=f"only {whose} has {different[0]}",
         )
     by_name = {each.name: each for each in theirs.classes}
     return replace(theirs, classes=tuple(by_name[name] for name in ours.names))
@@ -370,7 +372,9 @@ def check_shared(truth: Truth, jobs: Sequence[MapJob]) -> None:
         sharing = images[files[job.info.path]]
         if len(sharing) > 1 and not both_placed(job.info, raster_info(job.label)):
             raise DatasetError(
-                f"{truth.asked}: expected a label file for each image, got {job.label} for {sharing[0]} and "
-                f"for {sharing[1]}, and no georeference that says where it lies; use one call for each "
-                "folder, or --split"
+                truth.asked,
+                expected="a label file for each image",
+                got=f"{job.label} for {sharing[0]} and for {sharing[1]}, and no georeference that says "
+                "where it lies",
+                remedy="use one call for each folder, or --split",
             )

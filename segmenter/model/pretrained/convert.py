@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from segmenter.base.errors import end_at_once_on_ctrl_c
@@ -17,6 +18,7 @@ if __name__ == "__main__":
 
 from segmenter.base.errors import WeightsError, plain, run_tool
 from segmenter.base.invocation import ToolParser, invocation
+from segmenter.base.options import add_options, option, parsed
 from segmenter.model.pretrained.safe_tensors import write_safetensors
 from segmenter.model.pretrained.torch_files import read_torch
 
@@ -24,21 +26,28 @@ _NO_NAMES = ("", "__metadata__")
 """The second is the key of metadata in a .safetensors file."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    file: Path = option(..., "a .pth, .pt or .ckpt file of torch.save", positional=True)
+    out: Path = option(..., "a .safetensors file to write; must not be there yet", positional=True)
+    prefix: str = option("", "take only tensors whose names begin so, and leave it out of them")
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Convert the file and print the result; return the exit code."""
-    arguments = _parser().parse_args(words)
-    out: Path = arguments.out
+    given = parsed(_parser(), _Options, words)
+    out, prefix = given.out, given.prefix
     if out.suffix != ".safetensors":
-        raise WeightsError(f"{out}: expected a name that ends with .safetensors")
+        raise WeightsError(out, expected="a name that ends with .safetensors")
     if os.path.lexists(out):
-        raise WeightsError(f"{out}: is there already; name another file")
-    content, prefix = read_torch(arguments.file), arguments.prefix
+        raise WeightsError(out, "is there already", remedy="name another file")
+    content = read_torch(given.file)
     if odd := [n for n in content if not n.isprintable() or n in _NO_NAMES]:
-        raise WeightsError(f"{arguments.file}: a tensor is called {plain(odd[0])!r}, which no network has")
+        raise WeightsError(given.file, f"a tensor is called {plain(odd[0])!r}, which no network has")
     tensors = {name.removeprefix(prefix): content[name] for name in content if name.startswith(prefix)}
     if not tensors:
         first = ", ".join(list(content)[:3])
-        raise WeightsError(f"{arguments.file}: no tensor is called {prefix}…; the first are {first}")
+        raise WeightsError(given.file, f"no tensor is called {prefix}…", remedy=f"the first are {first}")
     if odd := [n for n in tensors if n in _NO_NAMES]:
         raise WeightsError(
             f"--prefix {prefix}: expected the beginning of names, as in module.encoder., but of "
@@ -55,12 +64,7 @@ def _parser() -> ToolParser:
         prog=invocation("convert-weights"),
         description="Tensors of a PyTorch checkpoint as .safetensors; nothing in it is run.",
     )
-    parser.add_argument("file", type=Path, help="a .pth, .pt or .ckpt file of torch.save")
-    parser.add_argument("out", type=Path, help="a .safetensors file to write; must not be there yet")
-    parser.add_argument(
-        "--prefix", default="", help="take only tensors whose names begin so, and leave it out of them"
-    )
-    return parser
+    return add_options(parser, _Options)
 
 
 if __name__ == "__main__":

@@ -131,7 +131,7 @@ def packaged_weights(encoder: str) -> Path:
     path = Path(folders[0]) / "models" / name
     digest = hashlib.sha256(read_regular(path, _MOST_BYTES)).hexdigest()
     if not digest.startswith(path.stem.rpartition("-")[2]):
-        raise WeightsError(f"{path}: damaged (its SHA-256 is another); install {package} again")
+        raise WeightsError(path, "damaged (its SHA-256 is another)", remedy=f"install {package} again")
     return path
 
 
@@ -169,8 +169,10 @@ def encoder_arrays(encoder: str, tensors: Tensors, file: str) -> tuple[dict[str,
 def _refuse_unknown(left: list[str], encoder: str, file: str) -> None:
     if left:
         raise WeightsError(
-            f"{file}: expected the weights of {encoder}, got {len(left)} that it has not, the first is "
-            f"{min(left)}; are they of another architecture?"
+            file,
+            expected=f"the weights of {encoder}",
+            got=f"{len(left)} that it has not, the first is {min(left)}",
+            remedy="are they of another architecture?",
         )
 
 
@@ -182,14 +184,17 @@ def _prefix(chain: list[Unit], tensors: Tensors, encoder: str, file: str) -> str
         return prefixes[0]
     if prefixes:
         raise WeightsError(
-            f"{file}: expected the weights of one {encoder}, got several, under "
-            f"{', '.join(map(repr, sorted(prefixes)[:4]))}; take one with convert-weights --prefix "
-            f"{max(prefixes)}"
+            file,
+            expected=f"the weights of one {encoder}",
+            got=f"several, under {', '.join(map(repr, sorted(prefixes)[:4]))}",
+            remedy=f"take one with convert-weights --prefix {max(prefixes)}",
         )
     first = min(tensors, default="none")
     raise WeightsError(
-        f"{file}: expected the weights of {encoder}, with {key} among them, got {len(tensors)} others (the "
-        f"first is {first}); are they of another architecture?"
+        file,
+        expected=f"the weights of {encoder}, with {key} among them",
+        got=f"{len(tensors)} others (the first is {first})",
+        remedy="are they of another architecture?",
     )
 
 
@@ -214,19 +219,25 @@ def _array(
 ) -> NDArray[np.float32]:
     """Return a file's tensor as an array of our layout; the first layer takes any number of channels."""
     if tensor is None:
-        raise WeightsError(f"{file}: expected the weights of {encoder}, got none called {name}")
+        raise WeightsError(file, expected=f"the weights of {encoder}", got=f"none called {name}")
     got = tuple(tensor.shape[i] for i in axes) if tensor.ndim == len(axes) else tensor.shape
     if first and len(got) == 4:
         shape = (*shape[:2], got[2], shape[3])
     if got != shape or tensor.dtype.kind != "f" or not tensor.size:
         wanted = tuple(shape[axes.index(i)] for i in range(len(axes)))
         raise WeightsError(
-            f"{file}: {name}: expected floats of shape {wanted} for {encoder}, got {tensor.dtype} of "
-            f"{tensor.shape}; are they of another architecture?"
+            f"{file}: {name}",
+            expected=f"floats of shape {wanted} for {encoder}",
+            got=f"{tensor.dtype} of {tensor.shape}",
+            remedy="are they of another architecture?",
         )
     array = np.ascontiguousarray(tensor.transpose(axes), np.float32)
     if not np.isfinite(array).all():
-        raise WeightsError(f"{file}: {name}: expected finite numbers, got others; get the file again")
+        raise WeightsError(
+            f"{file}: {name}", expected="finite numbers", got="others", remedy="get the file again"
+        )
     if name.endswith(_VARIANCE) and array.min() < 0:
-        raise WeightsError(f"{file}: {name}: expected a variance, got {array.min():.4g}; get the file again")
+        raise WeightsError(
+            f"{file}: {name}", expected="a variance", got=f"{array.min():.4g}", remedy="get the file again"
+        )
     return array

@@ -26,7 +26,7 @@ def channels_for(bands: int, channels: int, named: Sequence[WeightBand] | None) 
         return [i if i < channels <= bands else None for i in range(bands)]
     if len(named) != bands:
         raise WeightsError(
-            f"model.weight_bands: expected one for each of the model's {bands} bands, got {len(named)}"
+            "model.weight_bands", expected=f"one for each of the model's {bands} bands", got=len(named)
         )
     return [_channel(band, channels) for band in named]
 
@@ -37,12 +37,12 @@ def _channel(band: WeightBand, channels: int) -> int | None:
     if isinstance(band, str):
         if channels != len(RGB):
             raise WeightsError(
-                f"model.weight_bands: {band}: these weights have {channels} channels; say each by its "
-                "number, from 1"
+                "model.weight_bands",
+                f"{band}: these weights have {channels} channels; say each by its number, from 1",
             )
         return RGB.index(band)
     if band > channels:
-        raise WeightsError(f"model.weight_bands: expected channels from 1 to {channels}, got {band}")
+        raise WeightsError("model.weight_bands", expected=f"channels from 1 to {channels}", got=band)
     return band - 1
 
 

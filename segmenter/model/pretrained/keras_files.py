@@ -68,15 +68,15 @@ def file_bands(path: Path, encoder: str) -> int:
     """
     if path.suffix != ".h5":
         raise WeightsError(
-            f"model.weights: {path}: expected imagenet or a .h5 or .weights.h5 file of Keras for {encoder}"
+            f"model.weights: {path}", expected=f"imagenet or a .h5 or .weights.h5 file of Keras for {encoder}"
         )
     with contextlib.suppress(OSError):  # what cannot be looked at is refused when it is opened
         if special(path.stat()):
-            raise WeightsError(f"{path}: expected a file, got a pipe or a device")
+            raise WeightsError(path, expected="a file", got="a pipe or a device")
     shapes = _shapes(path)
     if not shapes or sum(8 * math.prod(shape) for shape in shapes) > MOST_BYTES:
         what = f"{len(shapes)} arrays of more than {MOST_BYTES >> 30} GiB" if shapes else "none"
-        raise WeightsError(f"{path}: expected the arrays of {encoder}, got {what}")
+        raise WeightsError(path, expected=f"the arrays of {encoder}", got=what)
     kernel, least = KERNELS[encoder]
     if (count := shapes.count(kernel)) < least:
         raise WeightsError(
@@ -107,7 +107,7 @@ def _shapes(path: Path) -> list[tuple[int, ...]]:
     except (OSError, RuntimeError, KeyError, ValueError) as error:
         missing = isinstance(error, FileNotFoundError)
         what = "no such file" if missing else shortened(" ".join(str(error).split()))
-        raise WeightsError(f"{path}: no whole .h5 file of Keras' ({what})") from None
+        raise WeightsError(path, f"no whole .h5 file of Keras' ({what})") from None
     return shapes
 
 

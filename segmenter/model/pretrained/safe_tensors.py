@@ -34,7 +34,7 @@ def read_safetensors(path: Path) -> dict[str, NDArray[Any]]:
         tensors = safetensors.deserialize(content)  # the library checks the table against the file
     except safetensors.SafetensorError as error:
         what = shortened(" ".join(str(error).split()))
-        raise WeightsError(f"{path}: no whole .safetensors file ({what}); get it again") from None
+        raise WeightsError(path, f"no whole .safetensors file ({what})", remedy="get it again") from None
     return {name: _array(path, name, part) for name, part in sorted(tensors, key=lambda each: str(each[0]))}
 
 
@@ -46,7 +46,7 @@ def write_safetensors(path: Path, tensors: dict[str, NDArray[Any]]) -> None:
     """
     _library(path)
     if (total := sum(array.nbytes for array in tensors.values())) > MOST_BYTES:
-        raise WeightsError(f"{path}: expected at most {MOST_BYTES >> 30} GiB of tensors, got {total >> 30}")
+        raise WeightsError(path, expected=f"at most {MOST_BYTES >> 30} GiB of tensors", got=total >> 30)
     from safetensors.numpy import save
 
     write_whole(path, save({name: np.array(array, order="C") for name, array in tensors.items()}))
@@ -56,14 +56,14 @@ def _library(path: Path) -> Any:
     try:
         import safetensors
     except ImportError:
-        raise WeightsError(f"{path}: the package safetensors is not installed: {INSTALL}") from None
+        raise WeightsError(path, f"the package safetensors is not installed: {INSTALL}") from None
     return safetensors
 
 
 def _array(path: Path, name: str, part: dict[str, Any]) -> NDArray[Any]:
     if part["dtype"] not in _TYPES:
-        raise WeightsError(f"{path}: {name}: expected one of {', '.join(_TYPES)}, got {part['dtype']}")
+        raise WeightsError(f"{path}: {name}", expected=f"one of {', '.join(_TYPES)}", got=part["dtype"])
     if len(part["shape"]) > MOST_AXES:
-        raise WeightsError(f"{path}: {name}: expected at most {MOST_AXES} axes, got {len(part['shape'])}")
+        raise WeightsError(f"{path}: {name}", expected=f"at most {MOST_AXES} axes", got=len(part["shape"]))
     values = np.frombuffer(part["data"], _TYPES[part["dtype"]]).reshape(part["shape"])
     return upper_halves(values) if part["dtype"] == "BF16" else values

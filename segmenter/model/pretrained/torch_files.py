@@ -87,12 +87,14 @@ def read_torch(path: Path) -> dict[str, NDArray[Any]]:
         return _arrays(_state(unpickled), read)
     except PickleError as error:
         raise WeightsError(
-            f"{path}: refused: expected tensors and plain data only, got {shortened(str(error))}; nothing of "
-            "it was run"
+            f"{path}: refused",
+            expected="tensors and plain data only",
+            got=shortened(str(error)),
+            remedy="nothing of it was run",
         ) from None
     except _DAMAGE as error:
         what = shortened(" ".join(str(error).split())) or type(error).__name__
-        raise WeightsError(f"{path}: no whole file of PyTorch's ({what}); get it again") from None
+        raise WeightsError(path, f"no whole file of PyTorch's ({what})", remedy="get it again") from None
 
 
 def read_weights(path: Path) -> bytes:
@@ -105,9 +107,9 @@ def read_weights(path: Path) -> bytes:
         size = path.stat().st_size
     except OSError as error:
         what = "there is none" if isinstance(error, FileNotFoundError) else str(error.strerror)
-        raise WeightsError(f"{path}: expected a file of weights, {what}") from None
+        raise WeightsError(path, expected=f"a file of weights, {what}") from None
     if size > MOST_BYTES:
-        raise WeightsError(f"{path}: expected at most {MOST_BYTES >> 30} GiB, got {size >> 30} GiB")
+        raise WeightsError(path, expected=f"at most {MOST_BYTES >> 30} GiB", got=f"{size >> 30} GiB")
     return read_regular(path, max(size, 1))  # which takes memory for as many bytes as it may read
 
 

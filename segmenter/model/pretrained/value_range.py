@@ -81,8 +81,10 @@ def check_photographs(config: EncoderDecoderConfig, channels: int, file: str) ->
     """
     if config.input_normalisation == "weights" and channels != len(RGB):
         raise WeightsError(
-            f"{file}: model.input_normalisation: weights: expected weights of red, green and blue, whose "
-            f"normalisation is known, got {channels} channels; use scenes"
+            f"{file}: model.input_normalisation: weights",
+            expected="weights of red, green and blue, whose normalisation is known",
+            got=f"{channels} channels",
+            remedy="use scenes",
         )
 
 

@@ -41,7 +41,7 @@ def naming(path: Path, what: str, advice: str) -> Iterator[None]:
                 "allowed; set JPEGMEM=2000M (or more) in the environment, or convert it to a tiled GeoTIFF"
             ) from None
         why = masked_text(one_line(error).replace(getattr(path, "address", str(path)), str(path)))
-        raise RasterError(f"{path}: {what}: {why}; {advice}") from None
+        raise RasterError(path, f"{what}: {why}", remedy=advice) from None
 
 
 def gdal_window(window: Window) -> GdalWindow:

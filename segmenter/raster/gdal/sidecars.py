@@ -131,8 +131,10 @@ def _check_ordinary(path: Path, beside: str, most: int | None = None) -> None:
         raise RasterError(f"{path}: expected a file beside it as {name}, it is a pipe or device; remove it")
     if most is not None and status.st_size > most:
         raise RasterError(
-            f"{path}: expected at most {most >> 20} MiB in {name} beside it, got {status.st_size:,} bytes; "
-            "remove it, or make it anew"
+            path,
+            expected=f"at most {most >> 20} MiB in {name} beside it",
+            got=f"{status.st_size:,} bytes",
+            remedy="remove it, or make it anew",
         )
 
 
@@ -173,13 +175,15 @@ def _check_xml(path: Path, beside: str) -> None:
         texts.parse(read_regular(Path(beside), _TEXT_BYTES).decode(errors="replace"))
     except expat.ExpatError as error:
         raise RasterError(
-            f"{path}: expected XML beside it, {name} is none ({error}); remove it, or make it anew"
+            path, expected=f"XML beside it, {name} is none ({error})", remedy="remove it, or make it anew"
         ) from None
     for text in texts.crs + [text for text in texts.others if _WKT.match(text)]:
         if _NAMES_FILES.search(text) or not _CRS_TEXT.match(text):
             raise RasterError(
-                f"{path}: expected a CRS in {name} that names no file, as WKT, EPSG:… or +proj=…, got "
-                f"{_short(text)}; mend or remove it"
+                path,
+                expected=f"a CRS in {name} that names no file, as WKT, EPSG:… or +proj=…",
+                got=_short(text),
+                remedy="mend or remove it",
             )
 
 
@@ -229,8 +233,10 @@ def _check_crs_inside(path: Path, name: str) -> None:
             if "pe string" in text.lower() and _NAMES_FILES.search(text):
                 start = text.lower().index("pe string")
                 raise RasterError(
-                    f"{path}: expected a CRS that names no file, got {_short(text[start:])}; set another "
-                    "(gdal_edit.py -a_srs)"
+                    path,
+                    expected="a CRS that names no file",
+                    got=_short(text[start:]),
+                    remedy="set another (gdal_edit.py -a_srs)",
                 )
 
 

@@ -165,7 +165,7 @@ def naming_store(where: str, what: str) -> Iterator[None]:
     except Exception as error:
         if not type(error).__module__.startswith(("botocore", "boto3", "s3transfer")):
             raise
-        raise SegmenterError(f"{where}: {what}: {_why(error)}") from None
+        raise SegmenterError(where, f"{what}: {_why(error)}") from None
 
 
 def _why(error: Exception) -> str:

@@ -190,9 +190,11 @@ def _check_same(served: str, tag: str) -> None:
         forget(served)
         _tags.pop(served, None)
         raise ChangedInputError(
-            f"{masked(served)}: has changed on its server since it was first read: expected {tag or 'none'} "
-            f"(ETag, or time and size), got {now or 'none'}; nothing is made of it: wait until nothing "
-            "writes to it any more, then the same call again"
+            f"{masked(served)}: has changed on its server since it was first read",
+            expected=f"{tag or 'none'} (ETag, or time and size)",
+            got=now or "none",
+            remedy="nothing is made of it: wait until nothing writes to it any more, then the same call "
+            "again",
         )
 
 

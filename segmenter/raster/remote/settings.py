@@ -50,9 +50,7 @@ class RemotePath(PosixPath):
         if not text.startswith("/vsi"):
             if not separator or scheme.lower() not in _SCHEMES:
                 schemes = ", ".join(f"{name}://" for name in _SCHEMES)
-                raise DatasetError(
-                    f"{masked(text)}: expected {schemes} or one of GDAL's own paths (/vsizip/…)"
-                )
+                raise DatasetError(masked(text), expected=f"{schemes} or one of GDAL's own paths (/vsizip/…)")
             address = _SCHEMES[scheme.lower()] + rest
         set_up_remote()
         return cls._at(address)

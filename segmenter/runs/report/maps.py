@@ -25,9 +25,9 @@ def scores_of_maps(run: Run, maps: Path) -> Scores:
         scores = Scores.from_dict(record)
         _table(scores)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-        raise CheckpointError(f"{path}: expected scores of predict.py; score the maps anew") from None
+        raise CheckpointError(path, expected="scores of predict.py", remedy="score the maps anew") from None
     if record.get(MODEL) != run.checksum():
-        raise CheckpointError(f"{path}: expected scores of maps of {run.path}, got another model's")
+        raise CheckpointError(path, expected=f"scores of maps of {run.path}", got="another model's")
     return scores
 
 
@@ -39,6 +39,8 @@ def map_blocks(scores: Scores | None, accuracy: AccuracyFile | None) -> list[Blo
             Paragraph(plain(f"Against labels: {scores.protocol}, {number(scores.pixels)} pixels.")),
             _table(scores),
         ]
+    if scores is not None and scores.interval is not None:
+        blocks.append(Paragraph(f"mIoU {scores.interval}."))
     if scores is not None and scores.more:
         width = scores.more["boundary"]["within_pixels"]
         text = f"Boundary IoU is of pixels at most {width} px from another class; objects match at IoU > 0.5."

@@ -116,8 +116,8 @@ def headline(story: Story) -> str:
         name, value = "miou", finite(best.scores.miou)
     scenes = counted(len(best.scores.protocol.scenes), "validation scene")
     text = "not defined" if value is None else percent(value)
-    if name == "miou" and best.interval is not None:
-        text += f" ({percent(best.interval[0])} to {percent(best.interval[1])}, 95 %)"
+    if name == "miou" and best.scores.interval is not None:
+        text += f" ({best.scores.interval})"
     return f"{title_of(name)} {text} after epoch {best.epoch}, on {scenes}. {came}."
 
 

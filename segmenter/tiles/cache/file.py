@@ -410,4 +410,4 @@ class CacheWriter:
 
 
 def _changed(path: Path) -> DatasetError:
-    return DatasetError(f"{path}: the scene has changed while it was decoded; start again")
+    return DatasetError(path, "the scene has changed while it was decoded", remedy="start again")

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from segmenter.base.errors import DatasetError, OutputError
+from segmenter.base.errors import DatasetError, OutputError, failing
 from segmenter.base.files import gibibytes
 from segmenter.config.datasets import CacheCodec
 from segmenter.tiles.cache.file import CachedArray, CacheFile, CacheWriter, DamagedError, Kind
@@ -115,11 +115,9 @@ class CacheFolder:
             DatasetError: the folder cannot be written.
         """
         with contextlib.ExitStack() as stack:
-            try:
+            with failing(DatasetError, self.path, "cannot write there"):
                 self.path.mkdir(parents=True, exist_ok=True)
                 file = stack.enter_context(self._lock_file.open("a"))
-            except OSError as error:
-                raise DatasetError(f"{self.path}: cannot write there: {error.strerror}") from None
             with contextlib.suppress(OSError):  # a file system without locks: nobody sweeps there
                 fcntl.flock(file, fcntl.LOCK_SH)
             yield

@@ -217,7 +217,7 @@ class _Writers:
     def _rows(self, job: Job) -> Iterator[Rows]:
         for pixels, valid in rows_of(self._dataset, job.scene, job.kind):
             if self._stopped:
-                raise DatasetError(f"{self._folder.path}: interrupted")  # nobody hears of it
+                raise DatasetError(self._folder.path, "interrupted")  # nobody hears of it
             yield pixels, valid
             self._told(job, pixels.shape[0] * pixels.shape[1])
 

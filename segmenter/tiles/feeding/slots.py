@@ -130,7 +130,7 @@ def _made(size: int) -> int:
 
 def _too_large(size: int) -> TrainingError:
     return TrainingError(
-        f"expected {size / _MIB:,.0f} MiB of memory for the batches that worker processes make ahead, "
-        f"{free_memory() / _MIB:,.0f} MiB are free; lower training.input_workers (0: none), "
-        "training.global_batch or tiles.size"
+        expected=f"{size / _MIB:,.0f} MiB of memory for the batches that worker processes make ahead, "
+        f"{free_memory() / _MIB:,.0f} MiB are free",
+        remedy="lower training.input_workers (0: none), training.global_batch or tiles.size",
     )

@@ -84,8 +84,10 @@ def check_validation(recipe: Recipe, dataset: Dataset, validation_K: NDArray[np.
     names = dataset.classes.names
     if colon and name in names and dataset.of("validation") and not validation_K[names.index(name)]:
         raise ConfigError(
-            f"training.best_by: expected a class that validation scenes show, got {name}, of which they have "
-            "no pixel; name another score, or hold out other scenes"
+            "training.best_by",
+            expected="a class that validation scenes show",
+            got=f"{name}, of which they have no pixel",
+            remedy="name another score, or hold out other scenes",
         )
 
 
@@ -97,7 +99,7 @@ def check_class_weights(loss: LossConfig, classes: int) -> None:
     """
     chosen = loss.class_weights
     if not isinstance(chosen, str) and len(chosen) != classes:
-        raise ConfigError(f"loss.class_weights: expected {classes} weights, one a class, got {len(chosen)}")
+        raise ConfigError("loss.class_weights", expected=f"{classes} weights, one a class", got=len(chosen))
 
 
 def check_buffer(recipe: Recipe, network: NetworkGeometry) -> None:
@@ -113,13 +115,16 @@ def check_buffer(recipe: Recipe, network: NetworkGeometry) -> None:
         return
     if network.radius is None:
         raise ConfigError(
-            f"dataset.split.blocks: expected a model with a receptive-field radius, got {network.unlimited}; "
-            "take another model.encoder or model.decoder"
+            "dataset.split.blocks",
+            expected="a model with a receptive-field radius",
+            got=network.unlimited,
+            remedy="take another model.encoder or model.decoder",
         )
     raise ConfigError(
-        "dataset.split.blocks.buffer: expected at least the model's receptive-field radius, "
-        f"{network.radius} pixels, got {blocks.buffer}; raise it, or take a model that sees less far "
-        "(model.kind: unet, a smaller model.depth)"
+        "dataset.split.blocks.buffer",
+        expected=f"at least the model's receptive-field radius, {network.radius} pixels",
+        got=blocks.buffer,
+        remedy="raise it, or take a model that sees less far (model.kind: unet, a smaller model.depth)",
     )
 
 
@@ -164,7 +169,7 @@ def _quotas(recipe: Recipe, dataset: Dataset) -> None:
 
 def _scenes(recipe: Recipe, dataset: Dataset) -> None:
     if not dataset.of("train"):
-        raise DatasetError(f"{dataset.root}: expected scenes to train on, the split leaves none")
+        raise DatasetError(dataset.root, expected="scenes to train on, the split leaves none")
 
 
 def _augmentation(recipe: Recipe, dataset: Dataset) -> None:

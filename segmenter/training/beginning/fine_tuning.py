@@ -84,9 +84,10 @@ def check_fit(source: Source, shapes: Mapping[str, Shape], recipe: Recipe, class
 
 def _little_fits(source: Source, recipe: Recipe, found: str) -> CheckpointError:
     return CheckpointError(
-        f"--init-from {source.run.path}: expected weights for at least half of the model, got {found} "
-        f"({_difference(source.run, recipe)}); take that run's model section, or say --init-from-partial "
-        "to start from what fits"
+        f"--init-from {source.run.path}",
+        expected="weights for at least half of the model",
+        got=f"{found} ({_difference(source.run, recipe)})",
+        remedy="take that run's model section, or say --init-from-partial to start from what fits",
     )
 
 

@@ -44,7 +44,9 @@ def keras_encoder_weights(config: EncoderDecoderConfig, bands: int) -> EncoderWe
     arrays = {weight_key(v.path): np.asarray(v.numpy(), np.float32) for v in network.variables if v.shape}
     for name, array in arrays.items():
         if not np.isfinite(array).all():
-            raise WeightsError(f"{file}: {name}: expected finite numbers, got others; get the file again")
+            raise WeightsError(
+                f"{file}: {name}", expected="finite numbers", got="others", remedy="get the file again"
+            )
     first = next(name for name, array in arrays.items() if array.ndim == 4)
     kernel = arrays[first]
     check_photographs(config, kernel.shape[2], file)
@@ -98,5 +100,5 @@ def _unfit(path: Path, config: EncoderDecoderConfig, error: Exception) -> Weight
             "Delete it, and it is downloaded again"
         )
     return WeightsError(
-        f"{path}: not the weights of {config.encoder} without its head ({what}); are they of another network?"
+        path, f"not the weights of {config.encoder} without its head ({what}); are they of another network?"
     )

@@ -74,7 +74,7 @@ def load_encoder(model: Any, weights: EncoderWeights) -> str:
         if array is None or array.shape != tuple(variable.shape):
             got = "none" if array is None else str(array.shape)
             raise WeightsError(
-                f"{weights.said('no')}: expected {variable.path} of shape {tuple(variable.shape)}, got {got}"
+                weights.said("no"), expected=f"{variable.path} of shape {tuple(variable.shape)}", got=got
             )
         variable.assign(array)
         count += math.prod(array.shape)

@@ -140,7 +140,9 @@ def segmentation_loss(
     priors = None
     if config.logit_adjustment:
         if class_shares is None:
-            raise ConfigError("loss.logit_adjustment: expected the classes' shares of the pixels, got none")
+            raise ConfigError(
+                "loss.logit_adjustment", expected="the classes' shares of the pixels", got="none"
+            )
         priors = log_priors(class_shares, config.logit_adjustment)
     weights = None if class_weights is None else tuple(class_weights)
     return ReplicaLoss(config, weights, global_batch, priors)

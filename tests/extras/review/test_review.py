@@ -338,7 +338,7 @@ def test_disagreement_is_what_the_mean_hides() -> None:
 
 def test_a_cell_has_some_pixels() -> None:
     with pytest.raises(ConfigError):
-        ReviewRequest(cell=7)
+        ReviewRequest(run=Path("runs/a"), cell=7)
     assert IGNORE == 255
 
 

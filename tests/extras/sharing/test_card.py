@@ -21,6 +21,7 @@ from segmenter.extras.sharing.known_facts import read_known
 from segmenter.runs.__main__ import main
 from segmenter.runs.origin import load_origin
 from tests.helpers.made_described import CLASSES, described_run
+from tests.helpers.refusals import refused
 
 
 def card(run: Path, licence: str | None = None) -> tuple[dict[str, Any], str]:
@@ -120,7 +121,7 @@ def test_an_edited_card_is_not_written_over(tmp_path: Path, capsys: Any) -> None
     run = described_run(tmp_path / "run")
     assert main(["card", str(run)]) == 0
     (run / "README.md").write_text("mine")
-    with pytest.raises(SegmenterError, match=r"README\.md: exists already; .*--overwrite"):
+    with refused(SegmenterError, where="README.md", fault="exists already", remedy="--overwrite"):
         main(["card", str(run)])
     assert (run / "README.md").read_text() == "mine"
     assert main(["card", str(run), "--overwrite"]) == 0
@@ -129,7 +130,7 @@ def test_an_edited_card_is_not_written_over(tmp_path: Path, capsys: Any) -> None
 
 
 def test_no_run_and_no_weights_are_refused_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="expected a run directory"):
+    with refused(CheckpointError, fault="run directory"):
         main(["card", str(tmp_path)])
     run = described_run(tmp_path / "run", best=False)
     for file in (run / "checkpoints").iterdir():

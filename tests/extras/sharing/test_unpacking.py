@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,15 +18,16 @@ from segmenter.base.sealed import sealed
 from segmenter.extras.sharing.archive import unpack_run
 from segmenter.runs.run import load_run
 from tests.helpers.made_described import contents, left_behind
+from tests.helpers.refusals import refused
 
 
-def refused(file: Path, folder: Path, match: str) -> None:
+def not_unpacked(file: Path, folder: Path, match: str = "") -> None:
     """Unpacking fails in one line, and leaves nothing."""
     folder.mkdir(exist_ok=True)
-    with pytest.raises(SegmenterError, match=match) as raised:
+    with refused(SegmenterError, where=str(file)) as raised:
         unpack_run(file, folder / "theirs")
     assert "\n" not in str(raised.value)
-    assert str(file) in str(raised.value)
+    assert re.search(match, str(raised.value))
     assert left_behind(folder) == []
 
 
@@ -48,7 +50,7 @@ def test_a_file_that_is_cut_or_changed_anywhere_is_refused(packed: Path, tmp_pat
     whole, file = packed.read_bytes(), tmp_path / "b.zip"
     for length in (0, 1, 100, len(whole) // 2, len(whole) - 30, len(whole) - 1):
         file.write_bytes(whole[:length])
-        refused(file, tmp_path / "out", "damaged, cut short or another file|it holds no")
+        not_unpacked(file, tmp_path / "out", "cut short|holds no")
     right = contents(unpack_run(packed, tmp_path / "right")[0])
     for place in range(0, len(whole), len(whole) // 41):
         file.write_bytes(whole[:place] + bytes([whole[place] ^ 8]) + whole[place + 1 :])
@@ -72,7 +74,7 @@ def test_a_file_that_is_cut_or_changed_anywhere_is_refused(packed: Path, tmp_pat
 )
 def test_names_that_lead_elsewhere_are_refused(packed: Path, tmp_path: Path, name: str) -> None:
     file = changed(packed, tmp_path / "b.zip", lambda files: files.update({name: b"x"}))
-    refused(file, tmp_path / "out", "which none has")
+    not_unpacked(file, tmp_path / "out", "which none has")
     assert left_behind(tmp_path) == ["b.zip", "out"]
 
 
@@ -80,14 +82,14 @@ def test_what_would_grow_is_refused(packed: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(packed) as whole, zipfile.ZipFile(tmp_path / "b.zip", "w", 8) as archive:
         for name in whole.namelist():
             archive.writestr(name, whole.read(name))
-    refused(tmp_path / "b.zip", tmp_path / "out", "got it compressed")
+    not_unpacked(tmp_path / "b.zip", tmp_path / "out", "compressed")
 
 
 def test_a_name_that_occurs_twice_is_refused(packed: Path, tmp_path: Path) -> None:
     file = changed(packed, tmp_path / "b.zip", lambda files: None)
     with zipfile.ZipFile(file, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
         archive.writestr("run.json", b"{}")
-    refused(file, tmp_path / "out", "a part is named twice")
+    not_unpacked(file, tmp_path / "out", "named twice")
 
 
 def edited(file: str, **values: Any) -> Callable[[dict[str, bytes]], None]:
@@ -103,33 +105,33 @@ def edited(file: str, **values: Any) -> Callable[[dict[str, bytes]], None]:
 @pytest.mark.parametrize(
     ("change", "sums", "match"),
     [
-        (lambda files: files.pop("run.json"), True, "it holds no run.json"),
-        (lambda files: files.pop("SHA256SUMS"), True, "it holds no SHA256SUMS"),
-        (lambda files: files.update({"recipe.yaml": b"name: x\n"}), False, "recipe.yaml in it is damaged"),
+        (lambda files: files.pop("run.json"), True, "no run.json"),
+        (lambda files: files.pop("SHA256SUMS"), True, "no SHA256SUMS"),
+        (lambda files: files.update({"recipe.yaml": b"name: x\n"}), False, "recipe.yaml in it"),
         (lambda files: files.update({"recipe.yaml": b"name: x\n"}), True, "edited or damaged"),
         (lambda files: files.update({"best.npz": b"no arrays"}), True, "damaged checkpoint"),
-        (lambda files: files.pop("best.npz"), True, "names best.npz, .* would predict"),
-        (lambda files: files.pop("best.npz"), False, "best.npz is only in SHA256SUMS"),
+        (lambda files: files.pop("best.npz"), True, "names best.npz, "),
+        (lambda files: files.pop("best.npz"), False, "best.npz .* SHA256SUMS"),
         (lambda files: files.update({"SHA256SUMS": b"../../x"}), False, "SHA256SUMS, line 1"),
-        (edited("pack.json", format=2), True, "expected format 1, got 2: written by another version"),
-        (edited("pack.json", fingerprint="?"), True, "its pack.json has no valid fingerprint"),
-        (lambda files: files.update({"pack.json": b"{}"}), True, "its pack.json is damaged or edited"),
+        (edited("pack.json", format=2), True, "format 1, got 2"),
+        (edited("pack.json", fingerprint="?"), True, "pack.json .* fingerprint"),
+        (lambda files: files.update({"pack.json": b"{}"}), True, "pack.json is damaged"),
     ],
 )
 def test_what_is_no_run_is_refused(
     packed: Path, tmp_path: Path, change: Callable[[dict[str, bytes]], Any], sums: bool, match: str
 ) -> None:
-    refused(changed(packed, tmp_path / "b.zip", change, sums), tmp_path / "out", match)
+    not_unpacked(changed(packed, tmp_path / "b.zip", change, sums), tmp_path / "out", match)
 
 
 def test_other_files_are_refused(run: Path, tmp_path: Path) -> None:
-    refused(run, tmp_path / "out", "got a folder, a pipe or a device")
-    refused(tmp_path / "none.zip", tmp_path / "out", "cannot read it: No such file")
-    refused(run / "best.npz", tmp_path / "out", "it holds no SHA256SUMS")
+    not_unpacked(run, tmp_path / "out", "a pipe or")
+    not_unpacked(tmp_path / "none.zip", tmp_path / "out", "No such file")
+    not_unpacked(run / "best.npz", tmp_path / "out", "no SHA256SUMS")
 
 
 def test_a_packed_run_in_the_place_of_a_run_is_told_how_to_unpack(packed: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"got a file; .* segmenter\.runs unpack .*mine\.run\.zip"):
+    with refused(CheckpointError, where="mine.run.zip", got="a file", remedy="segmenter.runs unpack"):
         load_run(packed)
 
 
@@ -138,6 +140,6 @@ def test_a_name_that_is_no_folder_asks_for_one(packed: Path, tmp_path: Path, mon
     assert unpack_run(packed, None)[0] == Path("runs/mine")
     for name in ("../../x", "\x1b[31mx", "a\u202eb", "a\nb", "a\0b"):
         file = changed(packed, tmp_path / "b.zip", edited("pack.json", name=name))
-        with pytest.raises(SegmenterError, match=r"which names no folder; say one with --output") as raised:
+        with refused(SegmenterError, where="b.zip", fault="folder", remedy="--output") as raised:
             unpack_run(file, None)
         assert str(raised.value).isprintable()

@@ -21,6 +21,7 @@ from segmenter.grid.geometry import Window
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from tests.helpers.drawn_labels import COLS, LEFT, ROWS, TOP, box, labels_of
 from tests.helpers.drawn_labels import write as write_values
+from tests.helpers.refusals import refused
 
 CLASSES = ClassMap(tuple(LandCoverClass(name, (i, 9, 9), i) for i, name in enumerate("ab")))
 RULE = BurnRule(CLASSES, "class", {}, outside="b")
@@ -52,7 +53,7 @@ def test_a_corner_of_no_number_is_named(ending: str, bad: float, image: Path, tm
     assert number in content
     text = {"nan": b"NaN", "-inf": b"-1e999"}[str(bad)]
     path.write_bytes(content.replace(number, text if ending == "geojson" else struct.pack("<d", bad)))
-    with pytest.raises(DatasetError, match=r"(feature [012] .*no numbers|cannot be read as polygons)"):
+    with refused(DatasetError, where=path.name):
         burned(path, image)
 
 
@@ -89,7 +90,7 @@ def test_features_without_an_area_are_counted(ending: str, image: Path, tmp_path
 def test_what_a_collection_holds_is_named(image: Path, tmp_path: Path) -> None:
     mixed = shapely.GeometryCollection([box(3, 3, 9, 9), shapely.Point(LEFT + 1, TOP - 1)])
     path = write(tmp_path / "x.gpkg", [mixed])
-    with pytest.raises(DatasetError, match="feature 1 is a GeometryCollection with a Point"):
+    with refused(DatasetError, fault="1 is a GeometryCollection"):
         burned(path, image)
 
 
@@ -117,7 +118,7 @@ UNKNOWN = [
 
 @pytest.mark.parametrize("member", UNKNOWN)
 def test_a_geojson_whose_crs_nobody_knows_is_refused(member: Any, tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"its member crs names .* dataset\.vector\.crs"):
+    with refused(DatasetError, fault="member crs"):
         VectorFile(geojson(tmp_path / "x.geojson", member, shapely.box(12, 52, 13, 53)), "class")
 
 
@@ -133,7 +134,7 @@ def test_a_geojson_in_degrees_is_read_as_such(member: Any, tmp_path: Path) -> No
 
 def test_a_geojson_in_metres_without_a_crs_needs_one(image: Path, tmp_path: Path) -> None:
     path = geojson(tmp_path / "x.geojson", "absent", box(3, 3, 9, 9))
-    with pytest.raises(DatasetError, match=r"expected degrees .*dataset\.vector\.crs"):
+    with refused(DatasetError, fault="dataset.vector.crs"):
         burned(path, image)
     right = burned(path, image, BurnRule(CLASSES, "class", {}, outside="b", crs="EPSG:25833"))
     np.testing.assert_array_equal(right, burned(write(tmp_path / "y.gpkg", [box(3, 3, 9, 9)]), image))
@@ -169,7 +170,7 @@ def test_a_layer_that_is_a_view_is_refused_before_any_row_is_read(layer: str | N
     path = write(tmp_path / "x.gpkg", [box(3, 3, 9, 9)])
     view = f"CREATE VIEW v AS {ENDLESS} c.x AS fid, t.geom, t.class FROM c, x t"
     changed(path, view, *LISTED)
-    with pytest.raises(DatasetError, match="v is a view, expected a table"):
+    with refused(DatasetError, fault="v is a view"):
         VectorFile(path, "class", layer)
     assert VectorFile(path, "class", "x").count == 1
 

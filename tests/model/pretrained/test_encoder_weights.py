@@ -21,6 +21,7 @@ from segmenter.model.pretrained.safe_tensors import read_safetensors, write_safe
 from segmenter.model.pretrained.torch_files import read_torch
 from tests.helpers import made_weights
 from tests.helpers.made_weights import legacy_file, stored, zip_file
+from tests.helpers.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
@@ -230,20 +231,20 @@ def test_weights_of_many_bands_go_by_number(tmp_path: Path) -> None:
 def test_colours_normalisation_is_refused_for_weights_of_other_bands(tmp_path: Path) -> None:
     file = weights_file(tmp_path / "w.safetensors", "resnet18", channels=13)
     asked = config("resnet18", file, input_normalisation="weights")
-    with pytest.raises(WeightsError, match=r"expected weights of red, green and blue, .* got 13 channels"):
+    with refused(WeightsError, where="w.safetensors: model.input_normalisation: weights", got="13 channels"):
         torch_encoder_weights(asked, 13)
 
 
 @pytest.mark.parametrize(
-    ("named", "message"),
+    ("named", "got"),
     [
-        (["red", "green"], "expected one for each of the model's 3 bands, got 2"),
-        ([1, 2, 4], "expected channels from 1 to 3, got 4"),
+        (["red", "green"], 2),
+        ([1, 2, 4], 4),
     ],
 )
-def test_names_that_do_not_fit_are_refused(tmp_path: Path, named: list[Any], message: str) -> None:
+def test_names_that_do_not_fit_are_refused(tmp_path: Path, named: list[Any], got: object) -> None:
     file = weights_file(tmp_path / "w.safetensors", "efficientnet_lite0")
-    with pytest.raises(WeightsError, match=message):
+    with refused(WeightsError, where="model.weight_bands", got=got):
         torch_encoder_weights(config("efficientnet_lite0", file, weight_bands=named), 3)
 
 
@@ -252,45 +253,47 @@ def _without(name: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "fields"),
     [
-        (_without("layer2.0.bn1.running_mean"), "got none called layer2.0.bn1.running_mean"),
-        (_without("layer1.0.conv1.weight"), "with layer1.0.conv1.weight among them"),
-        (lambda t: {**t, "layer1.0.conv2.weight": np.ones((64, 64, 5, 5), np.float32)}, r"float32 of \(64"),
-        (lambda t: {**t, "bn1.weight": np.ones(64, np.int64)}, "expected floats of shape"),
-        (lambda t: {**t, "bn1.weight": np.full(64, np.nan, np.float32)}, "expected finite numbers"),
-        (lambda t: {**t, "bn1.running_var": np.full(64, -0.5, np.float32)}, r"bn1\.running_var: .*got -0\.5"),
-        (lambda _: encoder_tensors("resnet34"), "that it has not, the first is layer1.2.bn1.bias"),
-        (lambda _: encoder_tensors("efficientnet_lite0"), "among them, got 290 others"),
-        (lambda t: {f"{key}.{n}": v for key in "qk" for n, v in t.items()}, "got several, under 'k.', 'q.'"),
+        (_without("layer2.0.bn1.running_mean"), {"got": "layer2.0.bn1.running_mean"}),
+        (_without("layer1.0.conv1.weight"), {"expected": "layer1.0.conv1.weight among them"}),
+        (lambda t: {**t, "layer1.0.conv2.weight": np.ones((64, 64, 5, 5), np.float32)}, {"got": "(64"}),
+        (lambda t: {**t, "bn1.weight": np.ones(64, np.int64)}, {"got": "int64 of (64,)"}),
+        (lambda t: {**t, "bn1.weight": np.full(64, np.nan, np.float32)}, {"got": "others"}),
+        (lambda t: {**t, "bn1.running_var": np.full(64, -0.5, np.float32)}, {"got": "-0.5"}),
+        (lambda _: encoder_tensors("resnet34"), {"got": "first is layer1.2.bn1.bias"}),
+        (lambda _: encoder_tensors("efficientnet_lite0"), {"got": "290 others"}),
+        (lambda t: {f"{key}.{n}": v for key in "qk" for n, v in t.items()}, {"got": "under 'k.', 'q.'"}),
     ],
 )  # fmt: skip
-def test_weights_of_another_network_are_refused_in_a_line(tmp_path: Path, change: Any, message: str) -> None:
+def test_weights_of_another_network_are_refused_in_a_line(
+    tmp_path: Path, change: Any, fields: dict[str, object]
+) -> None:
     file = tmp_path / "w.safetensors"
     write_safetensors(file, change(encoder_tensors("resnet18")))
-    with pytest.raises(WeightsError, match=message) as caught:
+    with refused(WeightsError, **fields) as caught:
         torch_encoder_weights(config("resnet18", file), 3)
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("encoder", "weights", "message"),
+    ("encoder", "weights", "fields"),
     [
-        ("resnet18", "imagenet", "no package has them for resnet18"),
-        ("resnet18", "w.pth", "convert it with: python -m segmenter.model.pretrained.convert"),
-        ("resnet18", "w.h5", r"expected a \.safetensors file for resnet18"),
-        ("resnet18", "none.safetensors", "expected a file of weights, there is none"),
+        ("resnet18", "imagenet", {"fault": "them for resnet18"}),
+        ("resnet18", "w.pth", {"fault": "python -m segmenter.model.pretrained.convert"}),
+        ("resnet18", "w.h5", {"fault": ".safetensors file for resnet18"}),
+        ("resnet18", "none.safetensors", {"where": "none.safetensors", "expected": "weights"}),
     ],
 )
-def test_other_weights_are_refused_in_a_line(encoder: str, weights: str, message: str) -> None:
-    with pytest.raises(WeightsError, match=message):
+def test_other_weights_are_refused_in_a_line(encoder: str, weights: str, fields: dict[str, object]) -> None:
+    with refused(WeightsError, **fields):
         torch_encoder_weights(config(encoder, weights), 3)
 
 
 def test_without_the_package_a_line_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(WeightsError, match=r"lite1.*not installed: make pretrained"):
+    with refused(WeightsError, fault="make pretrained"):
         torch_encoder_weights(config("efficientnet_lite1", "imagenet"), 3)
 
 
@@ -299,7 +302,7 @@ def test_a_cut_or_changed_safetensors_file_is_refused(tmp_path: Path) -> None:
     for number, content in enumerate((b"", whole[:7], whole[:5000], whole[:-1], b"\xff" * 100, whole + b"x")):
         file = tmp_path / f"{number}.safetensors"
         file.write_bytes(content)
-        with pytest.raises(WeightsError, match=r"no whole \.safetensors file") as caught:
+        with refused(WeightsError, fault="whole .safetensors file") as caught:
             torch_encoder_weights(config("resnet18", file), 3)
         assert "\n" not in str(caught.value)
 
@@ -326,12 +329,14 @@ def test_one_of_several_encoders_in_a_checkpoint_is_converted_by_its_prefix(
     source = legacy_file(tmp_path / "w.pth", {"state_dict": stored({**key, **query})})
     whole, part = tmp_path / "whole.safetensors", tmp_path / "q.safetensors"
     assert main([str(source), str(whole)]) == 0
-    with pytest.raises(WeightsError, match=r"got several, .* --prefix module\.encoder_q\.$"):
+    with refused(
+        WeightsError, where="whole.safetensors", got="several,", remedy="--prefix module.encoder_q."
+    ):
         torch_encoder_weights(config("resnet18", whole), 3)
     assert main([str(source), str(part), "--prefix", "module.encoder_q."]) == 0
     assert f"{len(query)} tensors" in capsys.readouterr().out
     torch_encoder_weights(config("resnet18", part), 3)
-    with pytest.raises(WeightsError, match=r"is called teacher…; the first are module\.encoder_k"):
+    with refused(WeightsError, where="w.pth", fault="called teacher…", remedy="first are module.encoder_k"):
         main([str(source), str(tmp_path / "x.safetensors"), "--prefix", "teacher"])
 
 
@@ -341,7 +346,7 @@ def test_views_that_take_more_than_any_network_are_not_written(
     monkeypatch.setattr("segmenter.model.pretrained.safe_tensors.MOST_BYTES", 4000)
     once = np.zeros(500, np.float32)
     write_safetensors(tmp_path / "a.safetensors", {"a": once, "b": once})
-    with pytest.raises(WeightsError, match=r"expected at most .* of tensors"):
+    with refused(WeightsError, where="b.safetensors", got=0):
         write_safetensors(tmp_path / "b.safetensors", {"a": once, "b": once, "c": once[:1]})
     assert not (tmp_path / "b.safetensors").exists()
 
@@ -362,7 +367,9 @@ def test_a_tensor_whose_name_no_file_or_terminal_takes_is_refused_in_one_line(
     source, out = zip_file(tmp_path / "w.pth", stored(tensors)), tmp_path / "w.safetensors"
     assert run_script(lambda: main([str(source), str(out)])) == 2
     said = capsys.readouterr()
-    assert said.err == f"error: {source}: a tensor is called '{shown}', which no network has\n"
+    assert said.err.startswith(f"error: {source}: ")
+    assert f"'{shown}'" in said.err
+    assert said.err.count("\n") == 1
     assert said.out == ""
     assert not out.exists()
 
@@ -386,6 +393,6 @@ def test_what_stands_in_the_place_of_the_file_to_write_is_kept(
     out = tmp_path / "w.safetensors"
     out.symlink_to(tmp_path / "gone")
     assert run_script(lambda: main([str(source), str(out)])) == 2
-    assert capsys.readouterr().err == f"error: {out}: is there already; name another file\n"
+    assert f"error: {out}: is there" in capsys.readouterr().err
     assert out.is_symlink()
     assert not (tmp_path / "gone").exists()

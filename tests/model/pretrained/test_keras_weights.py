@@ -24,6 +24,7 @@ from segmenter.model.pretrained.keras_files import KERNELS, cached_file, check_k
 from segmenter.model.pretrained.value_range import CAFFE
 from tests.helpers.file_server import PROXIES
 from tests.helpers.forbidden import forbidden
+from tests.helpers.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 KERAS = (
@@ -52,7 +53,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """No network: every connection is refused."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -137,7 +138,7 @@ def features(original: Any, encoder: str, image: Any) -> list[Any]:
 
 @pytest.mark.parametrize("encoder", FROM_KERAS)
 def test_imagenet_weights_come_from_keras_own_cache(
-    home: Path, refused: None, accepted: list[str], rng: np.random.Generator, encoder: str
+    home: Path, no_network: None, accepted: list[str], rng: np.random.Generator, encoder: str
 ) -> None:
     original = network(encoder)
     file = cached_file(encoder)
@@ -165,20 +166,22 @@ def test_four_bands_share_the_weights_of_three(home: Path, rng: np.random.Genera
 
 
 @pytest.mark.parametrize("encoder", FROM_KERAS[1:])
-def test_a_file_without_the_published_checksum_is_not_taken(home: Path, refused: None, encoder: str) -> None:
+def test_a_file_without_the_published_checksum_is_not_taken(
+    home: Path, no_network: None, encoder: str
+) -> None:
     """Keras downloads it again; of MobileNetV2 it knows no checksum."""
     cached_file(encoder).write_bytes(b"not what was published")
-    with pytest.raises(WeightsError, match=rf"cannot download {cached_file(encoder).name} .*refused"):
+    with refused(WeightsError, fault=f"download {cached_file(encoder).name}"):
         loaded(encoder, "imagenet")
 
 
 @pytest.mark.parametrize("part", [0.3, 0.99])
-def test_a_cut_download_in_the_cache_is_to_be_deleted(home: Path, refused: None, part: float) -> None:
+def test_a_cut_download_in_the_cache_is_to_be_deleted(home: Path, no_network: None, part: float) -> None:
     file = cached_file("mobilenet_v2")
     with h5py.File(file, "w") as cached:
         keras_layout(network(), cached)
     file.write_bytes(file.read_bytes()[: int(part * file.stat().st_size)])
-    with pytest.raises(WeightsError, match=r"not the whole ImageNet weights.*cut\? Delete it") as caught:
+    with refused(WeightsError, fault="ImageNet weights") as caught:
         loaded("mobilenet_v2", "imagenet")
     assert str(caught.value).startswith(f"{file}: ")
     assert "\n" not in str(caught.value)
@@ -257,7 +260,8 @@ def test_a_broken_proxy_is_one_line(answer: bytes, tmp_path: Path, monkeypatch: 
     with broken_proxy(answer, monkeypatch), pytest.raises(WeightsError) as caught:
         check_keras_weights("mobilenet_v2", "imagenet")
     said = str(caught.value)
-    assert said.startswith("model.weights: imagenet: cannot download mobilenet_v2_weights")
+    assert said.startswith("model.weights: imagenet: ")
+    assert "download mobilenet_v2_weights" in said
     assert "by hand" in said
     assert "\n" not in said
     assert len(said) < 900
@@ -273,7 +277,7 @@ def test_a_file_or_cache_below_a_folder_that_one_may_not_enter_is_one_line(
     monkeypatch.setenv("KERAS_HOME", str(folder))
     "".encode("idna")  # imports what addresses need
     with broken_proxy(b"", monkeypatch), forbidden(folder):
-        with pytest.raises(WeightsError, match=r"w\.h5: no whole \.h5 file of Keras' \(.*Permission denied"):
+        with pytest.raises(WeightsError, match=r"w\.h5: no whole \.h5"):
             file_bands(folder / "w.h5", "mobilenet_v2")
         with pytest.raises(WeightsError, match="cannot download mobilenet_v2"):
             check_keras_weights("mobilenet_v2", "imagenet")
@@ -285,7 +289,7 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     opened = os.open(pipe, os.O_RDWR)  # so that a reader that does not refuse it fails, and never waits
     try:
-        with pytest.raises(WeightsError, match=r"w\.h5: expected a file, got a pipe or a device"):
+        with refused(WeightsError, where="w.h5", got="device"):
             file_bands(pipe, "mobilenet_v2")
     finally:
         os.close(opened)
@@ -308,13 +312,9 @@ def test_a_file_of_another_encoder_is_refused_before_the_data_are_indexed(
         if other == encoder or (encoder, other) == ("efficientnet_v2_b0", "efficientnet_v2_b1"):
             assert file_bands(path, encoder) == 3
         else:
-            with pytest.raises(WeightsError) as refused:
-                file_bands(path, encoder)
             got = 7 if encoder == "efficientnet_v2_b1" and other == "efficientnet_v2_b0" else "none"
-            assert str(refused.value) == (
-                f"{path}: not the weights of {encoder} without its head (expected {KERNELS[encoder][1]} of "
-                f"shape {KERNELS[encoder][0]}, got {got}); are they of another network?"
-            )
+            with refused(WeightsError, fault=f"shape {KERNELS[encoder][0]}, got {got}"):
+                file_bands(path, encoder)
 
 
 SLOW = [pytest.param(e, marks=[pytest.mark.slow] if e != "mobilenet_v2" else []) for e in KERNELS]

@@ -30,6 +30,7 @@ from segmenter.tiles.store import SceneStore
 from segmenter.training import input_only
 from tests.helpers.made_statistics import statistics_of
 from tests.helpers.made_training import made
+from tests.helpers.refusals import refused
 
 Material = tuple[Recipe, TileIndex, SceneStore]
 
@@ -116,7 +117,7 @@ def test_a_number_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) ->
     with pytest.raises(SystemExit) as ended:
         input_tool.main(["recipe.yaml", "--need", "0"])
     assert ended.value.code == 2
-    assert "argument --need: expected a number above 0" in capsys.readouterr().err
+    assert "number above 0" in capsys.readouterr().err
 
 
 GIB = 2**30
@@ -159,5 +160,5 @@ def test_little_memory_takes_fewer_workers_and_batches_and_says_so(
 @pytest.mark.parametrize("given", [257, "some"])
 def test_the_setting_is_refused_where_it_is_no_number_of_processes(given: object) -> None:
     data = {"name": "t", "dataset": {"kind": "potsdam", "root": "x"}, "training": {"input_workers": given}}
-    with pytest.raises(ConfigError, match=r"training\.input_workers: expected auto"):
+    with refused(ConfigError, where="training.input_workers"):
         recipe_from(data, "test")

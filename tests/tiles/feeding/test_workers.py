@@ -40,6 +40,7 @@ from tests.helpers.made_feed import (
     taken,
 )
 from tests.helpers.made_training import made
+from tests.helpers.refusals import refused
 from tests.helpers.time_limits import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -142,9 +143,9 @@ def test_a_killed_worker_ends_the_training_in_one_line() -> None:
         os.kill(pool.pids[0], signal.SIGKILL)
         with pytest.raises(TrainingError) as raised:
             taken(feed, empty_plan(3), 0)
-        assert "input worker 1 of 1" in str(raised.value)
-        assert "was killed (signal 9" in str(raised.value)
-        assert "while it made step " in str(raised.value)
+        assert "worker 1 of 1" in str(raised.value)
+        assert "killed (signal 9" in str(raised.value)
+        assert "made step" in str(raised.value)
         with pytest.raises(TrainingError, match="was killed"):  # also where nobody waits for a batch
             feed.check()
 
@@ -178,7 +179,7 @@ def _ended(pid: int) -> bool:
 
 def test_more_memory_than_is_free_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "free_memory", lambda: SHAPE.bytes)
-    with pytest.raises(TrainingError, match=r"expected 0 MiB of memory for the batches .* lower training\."):
+    with refused(TrainingError, expected="0 MiB", remedy="lower training."):
         WorkerPool(1, SHAPE, 2)
 
 

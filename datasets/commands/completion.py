@@ -1,0 +1,37 @@
+"""Completion of tools, options, choices and files in a shell, by a script on stdout."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from segmenter.base.errors import SegmenterError
+from segmenter.base.invocation import COMMAND, TOOLS, ToolParser, installation
+from segmenter.base.options import add_options, option, parsed
+
+from . import module_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    shell: Literal["bash", "zsh", "tcsh", "fish"] = option(..., "whose script to print", positional=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the script; return the exit code."""
+    given = parsed(_parser(), _Options, arguments)
+    try:
+        import shtab
+    except ModuleNotFoundError:
+        raise SegmenterError(f"completion needs the package shtab: {installation('completion')}") from None
+    everything = ToolParser(prog=COMMAND)
+    tools = everything.add_subparsers()
+    for name, tool in TOOLS.items():
+        tools.add_parser(name, help=tool.about, parents=[module_of(name)._parser()], add_help=False)
+    print(shtab.complete(everything, given.shell))
+    return 0
+
+
+def _parser() -> ToolParser:
+    return add_options(ToolParser(prog=f"{COMMAND} completion", description=__doc__), _Options)
