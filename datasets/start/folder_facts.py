@@ -82,8 +82,7 @@ def _paired(
 ) -> tuple[Patterns, list[tuple[str, str]], tuple[list[str], list[str]]]:
     """Return patterns, the (image, label) pairs that they stand for, and other readings.
 
-    Args:
-        first: file of the first band of scenes of several files.
+    Of a scene of several files, `first` is that of the first band.
 
     Raises:
         DatasetError: no names pair most of the images and labels.
@@ -102,7 +101,7 @@ def _paired(
         alone = len(labels) == 1 and len(ties[labels[0]]) > 1  # any of them might be its image
         if not alone and 2 * fitting > min(len(scenes), fitting + len(left)):
             matched = pattern_regex(patterns.labels, "names").fullmatch
-            if unused := [path for path in left if not matched(path)]:
+            if unused := [path for path in sorted(left) if not matched(path)]:
                 others[1].append(f"labels not used: {few(unused, 2)}")
             return patterns, chosen, others
     raise DatasetError(
@@ -152,7 +151,7 @@ def _serves_all(root: Path, label: str, images: Sequence[str]) -> bool:
 
 def _chosen(
     ties: dict[str, list[str]], view: Callable[[str], Sight], *, numbered: bool, several: bool
-) -> tuple[list[tuple[str, str]], tuple[list[str], list[str]], list[str]]:
+) -> tuple[list[tuple[str, str]], tuple[list[str], list[str]], set[str]]:
     """Return (image, label) pairs of the commonest kinds of names, other readings, and labels of neither.
 
     A scene has one image and one label: a further kind of names counts for scenes that have none yet.
@@ -190,12 +189,10 @@ def _chosen(
             taken.add(stems[role])
         elif len(members) >= least:
             side = int(members[0][1] not in used)
-            kind = {member[side] for member in members}
+            kind, what = {member[side] for member in members}, ("images", "labels")[side]
             told |= kind
-            what = f"{len(kind)} {('images', 'labels')[side]} like {members[0][side]}"
-            others[side].setdefault(role[side], what)
-    rest = sorted(ties.keys() - used - told)
-    return sorted(chosen.items()), (list(others[0].values()), list(others[1].values())), rest
+            others[side].setdefault(role[side], f"{len(kind)} {what} like {members[0][side]}")
+    return sorted(chosen.items()), ([*others[0].values()], [*others[1].values()]), ties.keys() - used - told
 
 
 def _unlikely(
@@ -223,12 +220,8 @@ def _fitting(patterns: Patterns, pairs: Sequence[tuple[str, str]], paths: Sequen
         found = candidates_of(Path(), patterns.images, patterns.labels, paths)
     except ConfigError:  # both match the same files
         return 0
-    once = {
-        (images[0], labels[0])
-        for name, images in found.images.items()
-        if len(images) == len(labels := found.labels.get(name, [])) == 1
-    }
-    return len(once.intersection(pairs))
+    made = {(*images, *found.labels.get(name, ())) for name, images in found.images.items()}
+    return len(made.intersection(pairs))
 
 
 def _with_all_endings(place: Place, patterns: Patterns, pairs: Sequence[tuple[str, str]]) -> Patterns:

@@ -17,6 +17,8 @@ from ..files import in_hash_order
 
 _PART, _WORD = re.compile(r"\d+|[^\W\d_]+"), re.compile(r"[^\W_]+")
 _SEPARATORS = "_-. "
+_CUT = re.compile(r"[^\W\d_]/[^\W\d_]")
+"""A border in the middle of a word, as between `sa` and `t` of `sat_5`."""
 _POSTINGS, _FEW, _EXAMPLES, _MOST_NAMES = 3000, 50, 12, 3
 """Images that a label is compared with, by its rarest part and by others; examples, names of a component."""
 SPLIT_WORDS = {
@@ -57,23 +59,15 @@ def pair(images: Sequence[str], labels: Sequence[str]) -> dict[str, list[str]]:
 
     best, alone = {}, images if len(images) == 1 else []
     for label in labels:
-        known = sorted(
-            (f for f in features[label] if f in postings), key=lambda f: (len(postings[f]), str(f))
-        )
-        near = dict.fromkeys(
-            image
-            for f in known
-            if f in known[:1] or len(postings[f]) <= _FEW
-            for image in postings[f][:_POSTINGS]
-        )
+        known = sorted(postings.keys() & features[label], key=lambda f: (len(postings[f]), str(f)))
+        telling = [f for f in known if f == known[0] or len(postings[f]) <= _FEW]
+        near = dict.fromkeys(image for f in telling for image in postings[f][:_POSTINGS])
         scores = {image: score(label, image) for image in (near or alone)}
         top = max(scores.values(), default=0.0) - 1e-9
         tied = [image for image, value in scores.items() if value >= top][:_FEW]
-        starts = [
-            sum(part.startswith(own) for part in parts[label] for own in {*parts[image]} if len(own) > 2)
-            for image in tied
-        ]
-        best[label] = [image for image, n in zip(tied, starts, strict=True) if n == max(starts)]
+        words = [tuple(part for part in parts[image] if len(part) > 2) for image in tied]
+        begun = [sum(part.startswith(own) for part in parts[label]) for own in words]
+        best[label] = [image for image, n in zip(tied, begun, strict=True) if n == max(begun)]
     return best
 
 
@@ -127,12 +121,9 @@ def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:
     """
     if len(pairs) == 1:
         return Patterns(*pairs[0], splits={})
-    sides = [[each[side] for each in pairs] for side in (0, 1)]
-    images, labels = map(_columns, sides)
-    texts = [
-        [*(_star(column) if column is side[-1] or len({*column}) == 1 else "*" for column in side)]
-        for side in (images, labels)
-    ]
+    sides = list(zip(*pairs, strict=True))
+    images, labels = columns = [_columns(side) for side in sides]
+    texts = [[_star(c) if c is side[-1] or len({*c}) == 1 else "*" for c in side] for side in columns]
     splits: dict[str, str] = {}
     free, last = set(range(len(labels))), len(images) - 1
     for i in (last, *range(last)):  # the stem first: a folder may have a part of it
@@ -141,7 +132,7 @@ def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:
         fits = [(j == len(labels) - 1, fit, j) for j in sorted(free) if (fit := _fit(images[i], labels[j]))]
         if not fits:
             continue
-        _, (_, one, other), j = min(fits, key=lambda each: (each[0] != (i == last), each[1]))
+        (*_, one, other), j = min(fits, key=lambda each: (each[0] != (i == last), each[1]))[1:]
         free.remove(j)
         name = "name" if i == last else f"folder_{i}" if i else "folder"
         words = {value: split_of_words(value) for x in images[i] for value in _middles(x, one)}
@@ -171,27 +162,20 @@ def _star(values: Sequence[str]) -> str:
     return before if len(set(values)) == 1 else f"{before}*{behind}"
 
 
-def _fit(values: Sequence[str], others: Sequence[str]) -> tuple[tuple[int, bool, int], Way, Way] | None:
-    """Return the cost and the constant texts around the common parts of two columns; or None."""
+def _fit(values: Sequence[str], others: Sequence[str]) -> tuple[int, bool, int, Way, Way] | None:
+    """Return three costs and the constant texts around the common parts of two columns; or None."""
     pairs = list(zip(values, others, strict=True))
     some = [pairs[int(i)] for i in in_hash_order(map(str, range(len(pairs))))[:_EXAMPLES]]
-    fitting = [
-        (one, other)
-        for one, other in {way for texts in some for way in _ways(*texts)}
-        if all((found := _middles(a, one)) and found == _middles(b, other) for a, b in pairs)
-    ]
 
-    costs = [
-        ((len(one), any(_cuts_a_word(text, one) for text, _ in some), sum(map(len, one + other))), one, other)
-        for one, other in fitting
-    ]
-    return min(costs, default=None)
+    def fits(one: Way, other: Way) -> bool:
+        return all((found := _middles(a, one)) and found == _middles(b, other) for a, b in pairs)
 
+    def cost(one: Way, other: Way) -> tuple[int, bool, int, Way, Way]:
+        cut = any(_CUT.search(f"{one[0]}/{' '.join(_middles(a, one))}/{one[-1]}") for a, _ in some)
+        return len(one), cut, sum(map(len, one + other)), one, other
 
-def _cuts_a_word(text: str, way: Way) -> bool:
-    """Return whether constant texts around names end in the middle of a word, as `sa` of `sat_5`."""
-    middle = text[len(way[0]) : len(text) - len(way[-1])]
-    return bool(re.search(r"[^\W\d_]/[^\W\d_]", "/".join((way[0], middle, way[-1]))))
+    ways = {way for texts in some for way in _ways(*texts)}
+    return min((cost(*way) for way in ways if fits(*way)), default=None)
 
 
 def _ways(one: str, other: str) -> Iterator[tuple[Way, Way]]:
