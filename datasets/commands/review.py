@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 _NEEDED = {".gpkg": ("vectors", ("shapely", "pyogrio")), ".html": ("report", ("jinja2", "plotly"))}
 """Files that an extra writes, with the extra and its packages."""
-_CELL, _PLACE = 16, 128
-"""Sides of squares if none is asked: of findings, and of places to label."""
+_CELL, _PLACE, _PLACES, _APART = 16, 128, 50, 256
+"""Sides of squares if none is asked, of findings and of places to label; places, and pixels between them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -78,7 +78,8 @@ def _next(runs: Sequence[Run], request: ReviewRequest) -> None:
     from segmenter.extras.review.teaching import spots
 
     files = _files(request, "next", (".csv", ".gpkg"))
-    how = (request.cell or _PLACE, request.points, request.apart)
+    wanted, apart = request.points or _PLACES, request.apart or _APART
+    how = (request.cell or _PLACE, wanted, apart)
     found = spots(runs, request.unlabelled, *how, insist=request.insist)
     names = runs[0].classes.names
     columns = {
@@ -90,7 +91,8 @@ def _next(runs: Sequence[Run], request: ReviewRequest) -> None:
     _write([each.place for each in found], columns, files)
     for file in files.values():
         say(str(file))
-    say(f"{counted(len(found), 'place')} to label next")
+    less = f" of {wanted}: no others are {apart} pixels apart" if len(found) < wanted else ""
+    say(f"{counted(len(found), 'place')}{less}, to label next")
 
 
 def _files(request: ReviewRequest, stem: str, endings: Sequence[str]) -> dict[str, Path]:

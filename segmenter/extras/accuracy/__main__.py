@@ -20,6 +20,7 @@ if __name__ == "__main__":
     end_at_once_on_ctrl_c()  # before the imports that take time
 
 from segmenter.base.errors import SegmenterError, run_tool
+from segmenter.base.files import check_writable
 from segmenter.base.invocation import ToolParser, as_started, installation, invocation
 from segmenter.base.options import Command, add_commands, parsed_command
 from segmenter.base.terminal import say, warn, words_aside
@@ -32,7 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _sample(request: SampleRequest) -> int:
-    request.free(request.output)
+    for output in (request.output, request.output.with_suffix(".qml")):
+        request.free(output)
     try:
         from segmenter.extras.accuracy.sampling import sample
     except ModuleNotFoundError as error:
@@ -49,7 +51,17 @@ def _estimate(request: EstimateRequest) -> int:
     points = request.points
     sample, unit = _labelled(request)
     found = estimates(sample)
+    if request.report is not None:
+        check_writable(request.report)
     with words_aside(request.json) as answer:
+        if request.keep:
+            from segmenter.extras.accuracy.kept import keep
+            from segmenter.extras.accuracy.labelled import maps_of
+
+            mapped = maps_of(points) if _is_geopackage(points) else None
+            kept = keep(found, unit, points, mapped, request.keep)
+            more = f" and {len(kept) - 3} more" if len(kept) > 3 else ""
+            say(f"kept with {', '.join(map(str, kept[:3]))}{more}")
         for line in account.remarks(found):
             warn(line)
         if request.report is not None:
@@ -57,13 +69,6 @@ def _estimate(request: EstimateRequest) -> int:
 
             write_page(found, unit, points, request.report)
             say(str(request.report))
-        if request.keep:
-            from segmenter.extras.accuracy.kept import keep
-            from segmenter.extras.accuracy.labelled import maps_of
-
-            mapped = maps_of(points) if _is_geopackage(points) else None
-            kept = keep(found, unit, points, mapped, request.keep)
-            say(f"kept with {', '.join(map(str, kept))}")
         if request.json:
             print(json.dumps(account.as_json(found, unit), ensure_ascii=False, allow_nan=False), file=answer)
             return 0

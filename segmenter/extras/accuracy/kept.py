@@ -6,7 +6,7 @@ A map's file stays as it is, and so does its entry in the journal of `predict.py
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -18,21 +18,26 @@ from segmenter.extras.accuracy.estimators import Estimates
 from segmenter.extras.accuracy.units import unit_for
 from segmenter.extras.gis.documents import child, document
 from segmenter.extras.vectors.map_files import maps_in
+from segmenter.grid.geometry import Window
 from segmenter.raster.written_map import WrittenMap
 from segmenter.runs.accuracy_file import save_accuracy
 from segmenter.runs.run import RUN_FILE, load_run
 
+Drawn = Mapping[str, Sequence[tuple[int, int, str]]]
+"""Name of a map → row, column and mapped class of its points."""
+
 
 def keep(
-    found: Estimates, unit: str, points: Path, mapped: Collection[str] | None, given: Sequence[Path]
+    found: Estimates, unit: str, points: Path, mapped: Drawn | None, given: Sequence[Path]
 ) -> list[Path]:
     """Write the estimates into maps, folders of maps and run directories; return the maps and runs.
 
     Args:
-        mapped: names of the sampled maps; None: unknown. Other maps of a folder are left out.
+        mapped: the sampled maps; None: unknown. Other maps of a folder are left out.
 
     Raises:
-        DatasetError: a map or run has other classes, or no map is of the sample; nothing is written then.
+        DatasetError: a map or run has other classes, a map is another at the points, or none is of the
+            sample; nothing is written then.
         SegmenterError: a file cannot be read or written.
     """
     runs = [load_run(path) for path in given if (path / RUN_FILE).is_file()]
@@ -44,8 +49,12 @@ def keep(
         )
     for run in runs:
         _check_classes(found, run.path, run.classes.names)
-    texts = {"ACCURACY": account.head(found), "AREAS": "; ".join(account.sentences(found, unit))}
-    sidecars = {path.with_name(f"{path.name}.aux.xml"): _described(found, path, texts) for path in ours}
+    of = f"{len(mapped)} maps together: " if mapped and len(mapped) > 1 else ""
+    texts = {"ACCURACY": account.head(found), "AREAS": of + "; ".join(account.sentences(found, unit))}
+    sidecars = {
+        path.with_name(f"{path.name}.aux.xml"): _described(found, path, texts, (mapped or {}).get(path.name))
+        for path in ours
+    }
     for path, content in sidecars.items():
         write_whole(path, content)
     shown = unit_for(unit, found.sample.total)
@@ -64,10 +73,14 @@ def _check_classes(found: Estimates, path: Path, names: Sequence[str]) -> None:
         )
 
 
-def _described(found: Estimates, path: Path, texts: Mapping[str, str]) -> bytes:
+def _described(
+    found: Estimates, path: Path, texts: Mapping[str, str], drawn: Sequence[tuple[int, int, str]] | None
+) -> bytes:
     """Return GDAL's metadata beside a map, with the texts in place of earlier ones."""
     with WrittenMap(path, with_confidence=False) as one:
-        _check_classes(found, path, [each.name for each in one.classes])
+        names = [each.name for each in one.classes]
+        _check_classes(found, path, names)
+        _check_points(one, names, drawn or ())
     sidecar = path.with_name(f"{path.name}.aux.xml")
     root: Any = ET.Element("PAMDataset")
     if sidecar.exists():
@@ -79,3 +92,15 @@ def _described(found: Estimates, path: Path, texts: Mapping[str, str]) -> bytes:
     for name, text in texts.items():
         child(items, "MDI", text, key=name)
     return document(root)
+
+
+def _check_points(one: WrittenMap, names: Sequence[str], drawn: Sequence[tuple[int, int, str]]) -> None:
+    for row, col, mapped in drawn:
+        there = int(one.read(Window(row, col, 1, 1))[0][0, 0])
+        if mapped in names and there != names.index(mapped):
+            raise DatasetError(
+                one.info.path,
+                expected=f"{mapped} in row {row}, column {col}, as at a point of the sample",
+                got=names[there] if there < len(names) else "no data",
+                remedy="is it another map of that name?",
+            )

@@ -6,7 +6,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from segmenter.base.errors import DatasetError, shortened
 from segmenter.extras.accuracy.estimators import Sample
 from segmenter.extras.accuracy.points import CLASSES, POINTS, STRATA
 from segmenter.extras.accuracy.tables import Areas, Points, sample_of
+from segmenter.extras.accuracy.units import Unit
 from segmenter.extras.vectors.features import check_kind, check_tables
 from segmenter.extras.vectors.library import pyogrio
 
@@ -26,9 +27,15 @@ _LAYERS = {
 """Layers, and the fields that are read; the first is a text, as are `mapped`, `reference` and `unit`."""
 
 
-def maps_of(path: Path) -> set[str]:
-    """Return the file names of the maps that points were drawn from."""
-    return set(_texts(_layer(path, POINTS, ("map",))["map"]))
+def maps_of(path: Path) -> dict[str, list[tuple[int, int, str]]]:
+    """Return the maps that points were drawn from, by name: row, column and mapped class of each point."""
+    layer = _layer(path, POINTS, ("map", "row", "col", "mapped"))
+    found: dict[str, list[tuple[int, int, str]]] = {}
+    for name, row, col, mapped in zip(
+        _texts(layer["map"]), layer["row"], layer["col"], _texts(layer["mapped"]), strict=True
+    ):
+        found.setdefault(name, []).append((int(row), int(col), mapped))
+    return found
 
 
 def _labels(path: Path, ids: list[int]) -> list[str]:
@@ -69,7 +76,10 @@ def read_labelled(
             found, strata, classes = (_layer(path, *each) for each in _LAYERS.items())
         size = np.asarray(found["pixel_area"], np.float64)
         area_H, area_K = (np.asarray(layer["area"], np.float64) for layer in (strata, classes))
-        ids = [int(number) for number in found.get("id", found["fid"])]
+        numbers = found.get("id", found["fid"])
+        if added := [fid for fid, number in zip(found["fid"], numbers, strict=True) if number != number]:
+            raise _added(path, f"point {added[0]}")
+        ids = [int(number) for number in numbers]
         labelled = found["reference"] if labels is None else _labels(labels, ids)
         pixels, drawn = ([int(count) for count in strata[name]] for name in ("pixels", "points"))
     except (RuntimeError, OSError, ValueError, TypeError, OverflowError) as error:
@@ -81,9 +91,11 @@ def read_labelled(
     places = [f"{path}, point {fid}" for fid in found["fid"]]
     names, known = _texts(strata["stratum"]), _texts(classes["class"])
     missing = _missing(path, stratum, dict(zip(names, drawn, strict=True)))
-    if not all((numbers > 0).all() and np.isfinite(numbers).all() for numbers in (size, area_H)):
+    if wrong := [fid for fid, area in zip(found["fid"], size, strict=True) if not 0 < area < np.inf]:
+        raise _added(path, f"point {wrong[0]}")
+    if not ((area_H > 0).all() and np.isfinite(area_H).all()):
         raise DatasetError(
-            path, expected="an area of each stratum and pixel", remedy="remove points that were added"
+            f"{path}: layer {STRATA}", expected="an area of each stratum", remedy="is it whole?"
         )
     if not known:
         raise DatasetError(
@@ -93,9 +105,22 @@ def read_labelled(
         of_pixels = dict(zip(names, pixels, strict=True))
         areas = Areas(dict(zip(names, area_H.tolist(), strict=True)), of_pixels)
         unit = next(iter(_texts(strata["unit"])), "")
+        if unit not in ("", *get_args(Unit)):
+            raise DatasetError(
+                f"{path}: layer {STRATA}", expected=f"unit {', '.join(get_args(Unit))}", got=unit
+            )
     points = Points(places, stratum, mapped, reference, size.tolist())
     sample = sample_of(points, areas, known, dict(zip(known, area_K.tolist(), strict=True)), missing)
     return sample, unit or ""
+
+
+def _added(path: Path, point: str) -> DatasetError:
+    return DatasetError(
+        f"{path}, {point}",
+        expected="points that were drawn",
+        got="one without number or area",
+        remedy="remove those that were added",
+    )
 
 
 def _layer(path: Path, layer: str, columns: tuple[str, ...]) -> dict[str, NDArray[Any]]:

@@ -27,6 +27,10 @@ class EstimateRequest:
     labels: Path | None = option(None, "labels that AcATaMa saved", "FILE")
     json: bool = option(False, "print all estimates as JSON")
 
+    def __post_init__(self) -> None:
+        if self.report is not None and self.report.suffix.lower() not in (".html", ".htm"):
+            raise ConfigError("--report", expected="a name that ends with .html", got=self.report)
+
 
 @dataclass(frozen=True, kw_only=True)
 class SampleRequest(OverwriteOptions):
@@ -71,7 +75,12 @@ class SampleRequest(OverwriteOptions):
             raise ConfigError(
                 "--strata and --grid", expected="one of them", got="both", remedy="leave one out"
             )
-        if self.error is not None and self.error >= 0.5:
-            raise ConfigError("--error", expected="a share below 0.5, such as 0.01", got=f"{self.error:g}")
+        if self.error is not None and not _LEAST_ERROR <= self.error < 0.5:
+            share = f"a share from {_LEAST_ERROR:g} to 0.5, such as 0.01"
+            raise ConfigError("--error", expected=share, got=f"{self.error:g}")
         if self.seed < 0:
             raise ConfigError("--seed", expected="a number that is not negative", got=self.seed)
+
+
+_LEAST_ERROR = 5e-4
+"""Standard error of a million points at most."""

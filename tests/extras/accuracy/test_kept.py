@@ -31,6 +31,7 @@ from segmenter.runs.run import Run, load_run
 from tests.helpers.function_predictor import FunctionPredictor
 from tests.helpers.geopackage import changed
 from tests.helpers.made_described import described_run
+from tests.helpers.refusals import refused
 
 pyogrio = pytest.importorskip(
     "pyogrio", reason="the package pyogrio is not here: pip install -e '.[vectors]'"
@@ -170,3 +171,40 @@ def test_other_maps_and_other_classes_are_refused(points: Path, run: Run, tmp_pa
             estimate(points, path)
         assert raised.value.exit_code == 2
     assert not (run.path / ACCURACY).exists()
+
+
+def test_another_map_of_the_same_name_is_refused(points: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other" / "a.tif"
+    other.parent.mkdir()
+    with rasterio.open(tmp_path / "maps" / "a.tif") as one:
+        ids, profile, tags = one.read(), one.profile, (one.tags(), one.tags(1))
+    with rasterio.open(other, "w", **profile) as written:
+        written.write((ids + 1) % 4)
+        written.update_tags(**tags[0])
+        written.update_tags(1, **tags[1])
+    with refused(DatasetError, where=other):
+        estimate(points, other.parent)
+    assert list(other.parent.iterdir()) == [other]
+
+
+def test_a_page_replaces_no_points_and_a_refused_call_writes_none(points: Path, tmp_path: Path) -> None:
+    before = points.read_bytes()
+    for name in ("points.gpkg", "none/page.html"):
+        with pytest.raises(SegmenterError):
+            main(["estimate", str(points), "--report", str(tmp_path / name)])
+    page = tmp_path / "page.html"
+    with pytest.raises(SegmenterError):
+        estimate(points, tmp_path / "none.tif", more=("--report", str(page)))
+    assert (points.read_bytes(), page.exists()) == (before, False)
+
+
+def test_a_point_added_in_qgis_is_refused_as_added(points: Path) -> None:
+    changed(points, "insert into points (stratum, mapped, reference) values ('roof', 'roof', 'roof')")
+    with refused(DatasetError, remedy="added"):
+        estimate(points)
+
+
+def test_units_that_nobody_knows_are_refused(points: Path) -> None:
+    changed(points, "update strata set unit = 'furlong'")
+    with refused(DatasetError, got="furlong"):
+        estimate(points)
