@@ -202,31 +202,42 @@ def _pairs(
             expected="the same {names} as in dataset.images",
             got=f"{_braces(label_regex)} against {_braces(image_regex)}",
         )
-    advice = ", or set dataset.unlabelled: skip"
-    candidates = Candidates(root, config.images[0], config.labels, advice)
-    order = list(image_regex.groupindex)
+    candidates = candidates_of(root, config.images[0], config.labels, paths)
+    skipped = candidates.images.keys() - candidates.labels.keys() if config.unlabelled == "skip" else set()
+    unused = candidates.unused(skipped, UNLABELLED)
+    pairs = candidates.pairs({*candidates.images, *candidates.labels} - skipped)
+    if not named:
+        pairs = {PurePosixPath(image).stem: (image, label) for image, label in pairs.values()}
+    return pairs, unused
+
+
+def candidates_of(root: Path, image_form: str, label_form: str, paths: Sequence[str]) -> Candidates:
+    """Return the files that patterns with the same names match, by scene name.
+
+    Raises:
+        ConfigError: a pattern is invalid, or no pattern has more literal text and both match a file.
+        DatasetError: two scenes would have one name.
+    """
+    candidates = Candidates(root, image_form, label_form, ", or set dataset.unlabelled: skip")
+    image_regex = pattern_regex(image_form, "dataset.images")
+    label_regex = pattern_regex(label_form, "dataset.labels")
     keys: dict[str, tuple[str, ...]] = {}
     for path in paths:
         for regex, files in ((image_regex, candidates.images), (label_regex, candidates.labels)):
             match = regex.fullmatch(path)
             if match:
-                key = tuple(match[name] for name in order)
+                key = tuple(match[name] for name in image_regex.groupindex)
                 files.setdefault(_scene_name(key, keys, path), []).append(path)
     both = sorted(
         {p for v in candidates.images.values() for p in v}
         & {p for v in candidates.labels.values() for p in v}
     )
     if both:
-        _to_the_more_literal(config, candidates, both)
-    skipped = candidates.images.keys() - candidates.labels.keys() if config.unlabelled == "skip" else set()
-    unused = candidates.unused(skipped, UNLABELLED)
-    pairs = candidates.pairs({*candidates.images, *candidates.labels} - skipped)
-    if not order:
-        pairs = {PurePosixPath(image).stem: (image, label) for image, label in pairs.values()}
-    return pairs, unused
+        _to_the_more_literal(candidates, both)
+    return candidates
 
 
-def _to_the_more_literal(config: FolderConfig, candidates: Candidates, both: Sequence[str]) -> None:
+def _to_the_more_literal(candidates: Candidates, both: Sequence[str]) -> None:
     """Give files that both patterns match to the pattern with more literal text.
 
     So `{name}_mask.tif` takes the labels among `{name}.tif`, `{split}annot/{name}.png` those of
@@ -235,7 +246,8 @@ def _to_the_more_literal(config: FolderConfig, candidates: Candidates, both: Seq
     Raises:
         ConfigError: both patterns have equally much.
     """
-    images, labels = (len(_WILD.sub("", pattern)) for pattern in (config.images[0], config.labels))
+    forms = candidates.image_form, candidates.label_form
+    images, labels = (len(_WILD.sub("", form)) for form in forms)
     if images == labels:
         raise ConfigError(
             "dataset.images and dataset.labels", expected=f"to match different files, both match {both[0]}"

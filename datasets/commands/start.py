@@ -39,7 +39,7 @@ def _gpus(text: str) -> tuple[int, ...]:
 @dataclass(frozen=True, kw_only=True)
 class _Options:
     data: Path = option(..., "folder of images, and of labels", "DATA", positional=True)
-    labels: Path | None = option(None, "folder or file of the labels, where they lie elsewhere", "LABELS")
+    labels: Path | None = option(None, "the labels: a folder, a file, a pattern as '*_lc.tif'", "LABELS")
     output: Path | None = option(None, "recipe to write (default: DATA.yaml, here)", "FILE.yaml")
     hours: float | None = option(None, "time that the training may take", "H", read=positive(float))
     gpus: tuple[int, ...] | None = option(

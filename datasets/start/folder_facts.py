@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from segmenter.base.errors import DatasetError, counted
+from segmenter.base.errors import ConfigError, DatasetError, counted
 from segmenter.base.finding import is_vector
 from segmenter.raster import outlines
 
 from ..files import few
-from ..folder import pattern_regex
-from .names import MARK, Patterns, band_files, pair, pattern_of_band, patterns_of, role_of
-from .sight import Place, Sorted, look_at, sort_files
+from ..folder import candidates_of, pattern_regex
+from .names import MARK, Patterns, band_files, common_start, pair, pattern_of_band, patterns_of, role_of
+from .sight import RASTERS, Place, Sight, Sorted, look_at, sort_files
 
 _LEAST_ROLE = 0.02
 """Share of the pairs that another spelling of names must have to be used, too."""
-_LOOKED_AT = 40
-_USUAL = {"image", "images", "img", "rgb", "sat", "mask", "masks", "msk", "label", "labels", "gt"}
+_EQUAL = 0.75
+"""Share of the commonest kind's pairs from which another kind may be preferred to it."""
+_LOOKED_AT, _MOST_VIEWED = 40, 6
+_USUAL = {"image", "images", "img", "rgb", "rgbnir", "sat", "mask", "masks", "msk", "label", "labels", "gt"}
 _USUAL |= {"annot", "annotation", "annotations"}
 
 
@@ -60,20 +61,11 @@ def find_pairs(place: Place) -> FolderFacts:
         raise DatasetError(place.root, _nothing(place, files))
     bands = _bands(files, len(labels))
     scenes = list(bands or files.images)
-    first = [next(iter(own.values())) for own in bands.values()] or scenes
-    if len(labels) == 1 and _serves_all(place.root, labels[0], first):
+    first = {scene: next(iter(own.values())) for scene, own in bands.items()}
+    if len(labels) == 1 and _serves_all(place.root, labels[0], list(first.values()) or scenes):
         patterns, others = replace(_image_patterns(scenes), labels=labels[0]), (list[str](), list[str]())
     else:
-        ties = pair(scenes, labels)
-        chosen, others = _chosen(ties)
-        patterns = patterns_of(chosen) if chosen else Patterns("", "", {})
-        alone = len(labels) == 1 and len(ties[labels[0]]) > 1  # any of them might be its image
-        if alone or 2 * _fitting(patterns, chosen) < min(len(scenes), len(labels)):
-            raise DatasetError(
-                f"{place.root}: found {counted(len(scenes), 'image')} ({few(scenes, 2)}) and "
-                f"{counted(len(labels), 'label')} ({few(labels, 2)}), but no names that pair most of them, "
-                "nor one georeferenced label; give image and label of a scene the same name in two folders"
-            )
+        patterns, chosen, others = _paired(place, files, scenes, first)
         patterns = _with_all_endings(place, patterns, chosen)
         scenes = [scene for scene, _ in chosen]
     if files.labels and files.vectors:
@@ -85,11 +77,50 @@ def find_pairs(place: Place) -> FolderFacts:
     return FolderFacts(images, patterns.labels, _globs(patterns), shared, others, unreadable)
 
 
+def _paired(
+    place: Place, files: Sorted, scenes: Sequence[str], first: Mapping[str, str]
+) -> tuple[Patterns, list[tuple[str, str]], tuple[list[str], list[str]]]:
+    """Return patterns, the (image, label) pairs that they stand for, and other readings.
+
+    Of a scene of several files, `first` is that of the first band.
+
+    Raises:
+        DatasetError: no names pair most of the images and labels.
+    """
+    labels = files.labels or files.vectors
+    ties = pair(scenes, labels)
+
+    def view(path: str) -> Sight:
+        file = first.get(path, path)
+        return files.looked.setdefault(file, files.looked.get(file) or look_at(place.root, file))
+
+    for numbered, several in ((False, True), (False, False), (True, True)):
+        chosen, others, left = _chosen(ties, view, numbered=numbered, several=several)
+        patterns = patterns_of(chosen) if chosen else Patterns("", "", {})
+        fitting = _fitting(patterns, chosen, (*scenes, *labels))
+        alone = len(labels) == 1 and len(ties[labels[0]]) > 1  # any of them might be its image
+        if not alone and 2 * fitting > min(len(scenes), fitting + len(left)):
+            matched = pattern_regex(patterns.labels, "names").fullmatch
+            if unused := [path for path in sorted(left) if not matched(path)]:
+                others[1].append(f"labels not used: {few(unused, 2)}")
+            return patterns, chosen, others
+    raise DatasetError(
+        place.root,
+        f"found {counted(len(scenes), 'image')} ({few(scenes, 2)}) and {counted(len(labels), 'label')} "
+        f"({few(labels, 2)}), but no names that pair most of them, nor one georeferenced label",
+        remedy="give image and label of a scene the same name in two folders, or name labels of one kind: "
+        "--labels '*_mask.tif'",
+    )
+
+
 def _nothing(place: Place, files: Sorted) -> str:
     """Return what was looked for and found, if that is no dataset."""
     if files.images:
         found = f"found {counted(len(files.images), 'image')} ({few(files.images, 2)}) and no labels"
-        return f"{found}: looked for rasters of a few values and for polygons; --labels names them"
+        rest = [path for path in map(PurePosixPath, place.paths) if path.suffix.lower() not in RASTERS]
+        unread = Counter(f"{path.suffix} in {path.parent}: not read" for path in rest).most_common(1)
+        found += "".join(f"; {n} {kind}" for kind, n in unread if 2 * n > len(files.images))
+        return f"{found}; looked for rasters of a few values and for polygons; --labels names them"
     if files.labels:
         found = f"found {counted(len(files.labels), 'raster')} of a few values ({few(files.labels, 2)})"
         return f"{found}, as labels have, and no image; --labels names the labels"
@@ -118,49 +149,79 @@ def _serves_all(root: Path, label: str, images: Sequence[str]) -> bool:
     return bool(((low < ground.max(axis=0)) & (high > ground.min(axis=0))).all(axis=1).sum() > 1)
 
 
-def _chosen(ties: dict[str, list[str]]) -> tuple[list[tuple[str, str]], tuple[list[str], list[str]]]:
-    """Return (image, label) pairs of the commonest kinds of names, and the other readings."""
+def _chosen(
+    ties: dict[str, list[str]], view: Callable[[str], Sight], *, numbered: bool, several: bool
+) -> tuple[list[tuple[str, str]], tuple[list[str], list[str]], set[str]]:
+    """Return (image, label) pairs of the commonest kinds of names, other readings, and labels of neither.
+
+    A scene has one image and one label: a further kind of names counts for scenes that have none yet.
+
+    Args:
+        numbered: numbers never tell kinds of names apart.
+        several: use further kinds.
+    """
     roles: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    tied: dict[str, list[str]] = {}
     for label, images in ties.items():
         for image in images:
-            roles.setdefault((role_of(image, label), role_of(label, image)), []).append((image, label))
-    ranked = sorted(
-        roles.items(), key=lambda item: (-len({i for i, _ in item[1]}), _oddness(item[0]), item[0])
-    )
-    least = max(2, _LEAST_ROLE * len({image for members in roles.values() for image, _ in members}))
+            role = (role_of(image, label, numbered=numbered), role_of(label, image, numbered=numbered))
+            roles.setdefault(role, []).append((image, label))
+            tied.setdefault(image, []).append(label)
+    counts = {role: min(map(len, map(set, zip(*own, strict=True)))) for role, own in roles.items()}
+    least, many = max(2, _LEAST_ROLE * len(tied)), _EQUAL * max(counts.values(), default=0)
+    if len(likely := [role for role, count in counts.items() if count >= many]) > _LOOKED_AT:
+        likely = []  # no names tell what belongs together
+    keys = {role: (-many, *_unlikely(role, roles[role], view)) for role in likely}
+    ranked = sorted(roles, key=lambda role: (*keys.get(role, (-counts[role],)), -counts[role], role))
     chosen: dict[str, str] = {}
-    used, others = set[str](), (list[str](), list[str]())
-    stems = {_stems(role) for role, _ in ranked[:1]}
-    for role, members in ranked:
-        free = [(image, label) for image, label in members if image not in chosen and label not in used]
-        if (_stems(role) in stems or len(free) >= least) and 2 * len(free) > len(members):
+    stems = {role: tuple(PurePosixPath(text).stem for text in role) for role in ranked}
+    used, told, taken = set[str](), set[str](), set[tuple[str, ...]]()
+    others: tuple[dict[str, str], dict[str, str]] = ({}, {})
+    for role in ranked:
+        members = roles[role]
+        free = [(i, k) for i, k in members if not (chosen.keys() & ties[k] or used & set(tied[i]))]
+        further = role == ranked[0] or (several and (stems[role] in taken or len(free) >= least))
+        if further and 2 * len(free) > len(members):
             for image, label in free:
                 if image not in chosen and label not in used:
                     chosen[image] = label
                     used.add(label)
-            stems.add(_stems(role))
+            taken.add(stems[role])
         elif len(members) >= least:
-            image, label = members[0]
-            kind, like = (0, f"images like {image}") if label in used else (1, f"labels like {label}")
-            others[kind].append(f"{len(members)} {like}")
-    return sorted(chosen.items()), others
+            side = int(members[0][1] not in used)
+            kind, what = {member[side] for member in members}, ("images", "labels")[side]
+            told |= kind
+            others[side].setdefault(role[side], f"{len(kind)} {what} like {members[0][side]}")
+    return sorted(chosen.items()), ([*others[0].values()], [*others[1].values()]), ties.keys() - used - told
 
 
-def _stems(role: tuple[str, str]) -> tuple[str, ...]:
-    return tuple(PurePosixPath(text).stem for text in role)
+def _unlikely(
+    role: tuple[str, str], members: Sequence[tuple[str, str]], view: Callable[[str], Sight]
+) -> tuple[object, ...]:
+    """Return a key by which the likeliest of equally common kinds of names is first.
+
+    Images: on the grid of their label, or the finest if it has none, three bands or more, usual words, most
+    bands. Labels: usual words, no instances, most classes.
+    """
+    image, label = min(members, key=lambda each: (each[1], each[0]))
+    of, on = view(image).info, None if is_vector(label) else view(label).info
+    if of is None:
+        return (True, 0, 0, 0, 0, 0)
+    finest = (False, -of.size.pixels) if on is None else (of.size != on.size, 0)
+    classes = max(view(label).values for _, label in members[:_MOST_VIEWED]) if on else 0
+    words = re.findall(r"[^\W\d_]{2,}", " ".join(role).lower())
+    odd = sum(-1 if word in _USUAL else 1 for word in words) + len(words) * ("instance" in words)
+    return (*finest, -min(of.count, 3), odd, -of.count, -classes)
 
 
-def _oddness(role: tuple[str, str]) -> int:
-    """Return the number of unusual words in the names of images and labels; decides between equals."""
-    words = re.findall(r"[^\W_]{2,}", " ".join(role).lower())
-    return sum(word not in _USUAL for word in words)
-
-
-def _fitting(patterns: Patterns, pairs: Sequence[tuple[str, str]]) -> int:
-    """Return the number of pairs that patterns pair, too."""
-    images, labels = (pattern_regex(each, "names") for each in (patterns.images, patterns.labels))
-    matches = [(images.fullmatch(image), labels.fullmatch(label)) for image, label in pairs]
-    return sum(bool(a and b and a.groupdict() == b.groupdict()) for a, b in matches)
+def _fitting(patterns: Patterns, pairs: Sequence[tuple[str, str]], paths: Sequence[str]) -> int:
+    """Return the number of pairs that the dataset would have by these patterns, too."""
+    try:
+        found = candidates_of(Path(), patterns.images, patterns.labels, paths)
+    except ConfigError:  # both match the same files
+        return 0
+    made = {(*images, *found.labels.get(name, ())) for name, images in found.images.items()}
+    return len(made.intersection(pairs))
 
 
 def _with_all_endings(place: Place, patterns: Patterns, pairs: Sequence[tuple[str, str]]) -> Patterns:
@@ -170,8 +231,7 @@ def _with_all_endings(place: Place, patterns: Patterns, pairs: Sequence[tuple[st
         (patterns.images, patterns.labels), map(set, zip(*pairs, strict=True)), strict=True
     ):
         endings = {PurePosixPath(path).suffix for path in wanted}
-        common = os.path.commonprefix(list(endings))  # noqa: RUF071 - of characters, as .jp of .jpg and .jpeg
-        loose = f"{pattern.removesuffix(PurePosixPath(pattern).suffix)}{common}*"
+        loose = f"{pattern.removesuffix(PurePosixPath(pattern).suffix)}{common_start(list(endings))}*"
         regex = pattern_regex(loose, "names")
         exact = len(endings) > 1 and {path for path in place.paths if regex.fullmatch(path)} == wanted
         made.append(loose if exact else pattern)

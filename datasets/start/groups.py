@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -17,12 +17,22 @@ from segmenter.grid.scenes import Scene
 from segmenter.raster import RasterInfo, outlines
 from segmenter.raster.ground import meeting
 
+from .names import common_start
+
 ENOUGH = 5
 """Groups from which whole ones can be held out; of fewer, a part is more than a fifth."""
 _LARGEST, _LEAST = 0.5, 3
 """Share of the scenes in one group up to which groups are of use; least number of groups by names."""
-_FORMS = (r"^([^/]+)/", r"([^/]+?)[_-]?\d+\.[^./]+$", r"^(.+?)[_-]?\d+\.[^./]+$")
-"""Expressions for the group of numbered pieces: the first folder, the name before its number, or the path."""
+_LETTER = r"(?:[A-Za-z]|row|col)?[_-]?(?<!\d)"
+_FORMS = (
+    (1, r"^([^/]+)/"),
+    (2, rf"([^/]+?)[_-]{_LETTER}\d+[_-]?{_LETTER}\d+"),
+    (1, r"([^/]+?)[_-]?(?<!\d)\d+"),
+    (1, r"^(.+?)[_-]?(?<!\d)\d+"),
+    (0, r"^(.*\d)"),
+)
+"""Numbers of a piece, and expression for its group: the first folder, the name before row and column, the
+name or path before one number; at last the path up to a number, for several images of a place."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +78,8 @@ def groups_of(root: Path, scenes: Sequence[Scene], infos: Sequence[RasterInfo], 
     if len(ground) == len(scenes) > 1:
         return _by_ground(ground, infos, apart)
     paths = [(*scene.files, scene.image)[0].relative_to(root).as_posix() for scene in scenes]
-    for form in _FORMS:
-        if groups := _by_name(paths, form):
+    for numbers, form in _FORMS:
+        if groups := _by_name(paths, form, numbers):
             return groups
     how = f"each of {counted(len(scenes), 'scene')} is a place of its own"
     return Groups(np.arange(len(scenes)), how, other="scenes of one place would need dataset.split.group")
@@ -81,26 +91,40 @@ def _numbered(keys: Sequence[Hashable]) -> NDArray[np.int64]:
     return np.array([order[key] for key in keys], np.int64)
 
 
-def _by_name(paths: Sequence[str], form: str) -> Groups | None:
-    """Return groups by an expression, if each is a series of numbered pieces."""
+def _by_name(paths: Sequence[str], form: str, numbers: int) -> Groups | None:
+    """Return groups by an expression, if they are series of numbered pieces, or several images of a place.
+
+    Behind the numbers are words, or what all names end in, as `_10m.jp2`.
+    """
+    end = common_start([path[::-1] for path in paths])[::-1].lstrip("0123456789")
+    if not form.endswith("/"):
+        form += r"[^\d/]*" + (re.escape(end) if re.search(r"\d", end) else "") + "$"
     names = [match[1] for path in paths if (match := re.search(form, path))]
-    members: dict[str, list[int]] = defaultdict(list)
-    for path, name in zip(paths, names, strict=False):
-        members[name].append(int((re.findall(r"\d+", Path(path).stem) or ["-1"])[-1]))
-    several = [series for series in members.values() if len(series) > 1]
-    if len(names) < len(paths) or len(members) < _LEAST or not several:
+    sizes = Counter(names)
+    several, largest = sum(size > 1 for size in sizes.values()), max(sizes.values(), default=0)
+    if len(names) < len(paths) or len(sizes) < _LEAST or not several or largest > _LARGEST * len(paths):
         return None
-    if max(map(len, several)) > _LARGEST * len(paths) or not all(map(_is_series, several)):
+    pieces: dict[str, dict[str, tuple[int, ...]]] = defaultdict(dict)
+    for path, name in zip(paths, names, strict=True):
+        stem = path.removesuffix(end)
+        found = [int(number) for number in re.findall(r"\d+", stem.rpartition("/")[2])]
+        pieces[name][re.sub(r"\D+$", "", stem) if found else path] = tuple(found[-numbers:] or [-1])
+    corners = Counter(tuple(map(min, zip(*own.values(), strict=True))) for own in pieces.values())
+    if numbers > 1 and 2 * max(corners.values()) < len(corners):
         return None
-    pieces = round(float(np.median([len(series) for series in members.values()])))
-    how = f"{len(members)} series of some {pieces} numbered pieces each ({names[0]}, …)"
-    return Groups(_numbered(names), how, form, tuple(members), "the numbers may count places of their own")
+    if not (all(map(_is_grid, pieces.values())) if numbers else 2 * several > len(sizes)):
+        return None
+    usual = round(float(np.median(list(sizes.values()))))
+    what = "series of some {} numbered pieces" if numbers else "places with some {} images"
+    how = f"{len(sizes)} {what.format(usual)} each ({names[0]}, …)"
+    return Groups(_numbered(names), how, form, tuple(sizes), "the numbers may count places of their own")
 
 
-def _is_series(numbers: Sequence[int]) -> bool:
-    """Return whether numbers are different and mostly evenly spaced, as those of pieces or frames are."""
-    steps = [b - a for a, b in pairwise(sorted(numbers))]
-    return min(steps) > 0 and max(map(steps.count, steps)) >= len(steps) / 2
+def _is_grid(pieces: Mapping[str, tuple[int, ...]]) -> bool:
+    """Return whether pieces have different numbers, each mostly evenly spaced as those of frames are."""
+    steps = [[b - a for a, b in pairwise(sorted(set(axis)))] for axis in zip(*pieces.values(), strict=True)]
+    even = all(2 * max(map(each.count, each), default=0) >= len(each) for each in steps)
+    return even and len(set(pieces.values())) == len(pieces)
 
 
 def _by_ground(ground: Sequence[NDArray[np.float64]], infos: Sequence[RasterInfo], apart: float) -> Groups:

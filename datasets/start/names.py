@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import operator
+import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from itertools import pairwise
 from pathlib import PurePosixPath
 
 from ..files import in_hash_order
 
-_PART = re.compile(r"\d+|[^\W\d_]+")
+_PART, _WORD = re.compile(r"\d+|[^\W\d_]+"), re.compile(r"[^\W_]+")
 _SEPARATORS = "_-. "
-_POSTINGS, _FEW, _EXAMPLES = 3000, 50, 12
-"""Images that a label is compared with: those of its rarest part, those of others that few have; examples."""
+_CUT = re.compile(r"[^\W\d_]/[^\W\d_]")
+"""A border in the middle of a word, as between `sa` and `t` of `sat_5`."""
+_POSTINGS, _FEW, _EXAMPLES, _MOST_NAMES = 3000, 50, 12, 3
+"""Images that a label is compared with, by its rarest part and by others; examples, names of a component."""
 SPLIT_WORDS = {
     **dict.fromkeys(("val", "valid", "validation", "dev"), "validation"),
     **dict.fromkeys(("test", "testing", "holdout"), "test"),
@@ -24,8 +28,10 @@ SPLIT_WORDS = {
 }
 """Words in names of folders, lists and files → split."""
 
-Way = tuple[str, str, str, str]
-"""Constant texts before and behind the common part of an image's name, and of a label's."""
+common_start = os.path.commonprefix
+"""Return the longest text that all texts begin with."""
+Way = tuple[str, ...]
+"""Constant texts of a column: before its first name, between its names, and behind the last."""
 
 
 def parts_of(path: str) -> list[str]:
@@ -36,11 +42,12 @@ def parts_of(path: str) -> list[str]:
 def pair(images: Sequence[str], labels: Sequence[str]) -> dict[str, list[str]]:
     """Return for each label the images whose paths share most with it, rare parts counting more.
 
-    Several if names do not tell them apart, as two versions of one image.
+    Several if names do not tell them apart, as two versions of one image. The folder of all tells nothing.
     """
-    features = {
-        path: Counter[object]([*parts_of(path), *pairwise(parts_of(path))]) for path in (*images, *labels)
-    }
+    paths = (*images, *labels)
+    above = len(os.path.commonpath([os.path.dirname(path) for path in paths]))
+    parts = {path: parts_of(path[above:]) for path in paths}
+    features = {path: Counter[object]([*own, *itertools.pairwise(own)]) for path, own in parts.items()}
     postings: dict[object, list[str]] = defaultdict(list)
     for image in images:
         for feature in features[image]:
@@ -50,34 +57,44 @@ def pair(images: Sequence[str], labels: Sequence[str]) -> dict[str, list[str]]:
         shared = features[label] & features[image]
         return sum(n * math.log(1 + len(images) / len(postings[f])) for f, n in shared.items())
 
-    best, alone = {}, images if len(images) == len(labels) == 1 else []
+    best, alone = {}, images if len(images) == 1 else []
     for label in labels:
-        known = sorted(
-            (f for f in features[label] if f in postings), key=lambda f: (len(postings[f]), str(f))
-        )
-        near = dict.fromkeys(
-            image
-            for f in known
-            if f in known[:1] or len(postings[f]) <= _FEW
-            for image in postings[f][:_POSTINGS]
-        )
+        known = sorted(postings.keys() & features[label], key=lambda f: (len(postings[f]), str(f)))
+        telling = [f for f in known if f == known[0] or len(postings[f]) <= _FEW]
+        near = dict.fromkeys(image for f in telling for image in postings[f][:_POSTINGS])
         scores = {image: score(label, image) for image in (near or alone)}
         top = max(scores.values(), default=0.0) - 1e-9
-        best[label] = [image for image, value in scores.items() if value >= top][:_FEW]
+        tied = [image for image, value in scores.items() if value >= top][:_FEW]
+        words = [tuple(part for part in parts[image] if len(part) > 2) for image in tied]
+        begun = [sum(part.startswith(own) for part in parts[label]) for own in words]
+        best[label] = [image for image, n in zip(tied, begun, strict=True) if n == max(begun)]
     return best
 
 
-def role_of(path: str, other: str) -> str:
-    """Return a path with a star for the parts that its partner has: what makes it an image or a label."""
-    shared, ending = parts_of(other), PurePosixPath(path).suffix
+def role_of(path: str, other: str, *, numbered: bool = False) -> str:
+    """Return a path with a star for what its partner has, too: the rest makes it an image or a label.
+
+    A word may occur anywhere in the partner, a number within another word, as in `s2_raw`, only in the same
+    place: small ones are equal by chance. `numbered`: all numbers are stars.
+    """
+    shared, ending, at = parts_of(other), PurePosixPath(path).suffix, itertools.count()
+    words = set(_WORD.findall(other.removesuffix(PurePosixPath(other).suffix)))
+    blocks = SequenceMatcher(None, parts_of(path), shared, autojunk=False).get_matching_blocks()
+    aligned = {i for block in blocks for i in range(block.a, block.a + block.size)}
+    starts = [word for word in shared if len(word) > 2]
 
     def star(match: re.Match[str]) -> str:
-        if match[0] in shared:
+        alike, number = next(at) in aligned, match[0].isdecimal()
+        if alike or (numbered if number else match[0] in shared):
             return "*"
-        start = max((s for s in shared if len(s) > 2 and match[0].startswith(s)), key=len, default="")
+        start = "" if number else max(filter(match[0].startswith, starts), key=len, default="")
         return f"*{match[0][len(start) :]}" if start else match[0]
 
-    return re.sub(r"\*(?:[\W_]*\*)+", "*", _PART.sub(star, path.removesuffix(ending))) + ending.lower()
+    def stars(match: re.Match[str]) -> str:
+        made = _PART.sub(star, match[0])  # counts its parts
+        return "*" if match[0] in words else made
+
+    return re.sub(r"\*(?:[\W_]*\*)+", "*", _WORD.sub(stars, path.removesuffix(ending))) + ending.lower()
 
 
 # ------------------------------------------------------------------------------------------------ patterns
@@ -99,14 +116,14 @@ class Patterns:
 def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:
     """Return one pattern for the images and one for the labels of these pairs of paths.
 
-    A component that all paths share stays as it is; one that varies alike on both sides becomes a name, as
-    `{folder}`; any other becomes `*`.
+    A component that all paths share stays as it is; what varies alike on both sides becomes a name, as
+    `{folder}`, or several around a word of one side, as `{name}_img_{name_b}`; all else becomes `*`.
     """
     if len(pairs) == 1:
         return Patterns(*pairs[0], splits={})
-    sides = [[each[side] for each in pairs] for side in (0, 1)]
-    images, labels = map(_columns, sides)
-    texts = [[column[0] if len(set(column)) == 1 else "*" for column in side] for side in (images, labels)]
+    sides = list(zip(*pairs, strict=True))
+    images, labels = columns = [_columns(side) for side in sides]
+    texts = [[_star(c) if c is side[-1] or len({*c}) == 1 else "*" for c in side] for side in columns]
     splits: dict[str, str] = {}
     free, last = set(range(len(labels))), len(images) - 1
     for i in (last, *range(last)):  # the stem first: a folder may have a part of it
@@ -115,13 +132,14 @@ def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:
         fits = [(j == len(labels) - 1, fit, j) for j in sorted(free) if (fit := _fit(images[i], labels[j]))]
         if not fits:
             continue
-        _, fit, j = min(fits, key=lambda each: (each[0] != (i == last), sum(map(len, each[1])), each[1]))
+        (*_, one, other), j = min(fits, key=lambda each: (each[0] != (i == last), each[1]))[1:]
         free.remove(j)
         name = "name" if i == last else f"folder_{i}" if i else "folder"
-        words = {value: split_of_words(value) for x in images[i] if (value := _middle(x, *fit[:2]))}
-        if not splits and i != last and "train" in words.values() and "" not in words.values():
+        words = {value: split_of_words(value) for x in images[i] for value in _middles(x, one)}
+        if not splits and i != last and len(one) == 2 and {"train", ""} & {*words.values()} == {"train"}:
             name, splits = "split", words
-        texts[0][i], texts[1][j] = f"{fit[0]}{{{name}}}{fit[1]}", f"{fit[2]}{{{name}}}{fit[3]}"
+        names = [*(f"{{{name}{end}}}" for end in ("", "_b", "_c")[: len(one) - 1]), ""]
+        texts[0][i], texts[1][j] = ("".join(map(operator.add, way, names)) for way in (one, other))
     endings = (Counter(PurePosixPath(path).suffix for path in side).most_common(1)[0][0] for side in sides)
     made = ["/".join(side) + ending for side, ending in zip(texts, endings, strict=True)]
     return Patterns(made[0], made[1], splits)
@@ -137,37 +155,50 @@ def _columns(paths: Sequence[str]) -> list[list[str]]:
     return [list(column) for column in zip(*split, strict=True)]
 
 
-def _fit(values: Sequence[str], others: Sequence[str]) -> Way | None:
-    """Return the shortest constant texts around the common part of two columns; None if there is none."""
+def _star(values: Sequence[str]) -> str:
+    """Return the one text, or the constant ends of several around a star."""
+    before = common_start(values)
+    behind = common_start([value[len(before) :][::-1] for value in values])[::-1]
+    return before if len(set(values)) == 1 else f"{before}*{behind}"
+
+
+def _fit(values: Sequence[str], others: Sequence[str]) -> tuple[int, bool, int, Way, Way] | None:
+    """Return three costs and the constant texts around the common parts of two columns; or None."""
     pairs = list(zip(values, others, strict=True))
     some = [pairs[int(i)] for i in in_hash_order(map(str, range(len(pairs))))[:_EXAMPLES]]
 
-    def fits(way: Way) -> bool:
-        middles = ((_middle(one, *way[:2]), _middle(other, *way[2:])) for one, other in pairs)
-        return all(a is not None and a == b for a, b in middles)
+    def fits(one: Way, other: Way) -> bool:
+        return all((found := _middles(a, one)) and found == _middles(b, other) for a, b in pairs)
 
-    def rank(way: Way) -> tuple[bool, int, Way]:
-        before = way[0]
-        cuts_a_word = any(before[-1:].isalpha() and one[len(before) :][:1].isalpha() for one, _ in some)
-        return cuts_a_word, sum(map(len, way)), way
+    def cost(one: Way, other: Way) -> tuple[int, bool, int, Way, Way]:
+        cut = any(_CUT.search(f"{one[0]}/{' '.join(_middles(a, one))}/{one[-1]}") for a, _ in some)
+        return len(one), cut, sum(map(len, one + other)), one, other
 
-    ways = {way for one, other in some for way in _ways(one, other)}
-    return min(filter(fits, ways), key=rank, default=None)
+    ways = {way for texts in some for way in _ways(*texts)}
+    return min((cost(*way) for way in ways if fits(*way)), default=None)
 
 
-def _ways(one: str, other: str) -> Iterator[Way]:
-    """Yield, for each common part of two texts, what is before and behind it."""
+def _ways(one: str, other: str) -> Iterator[tuple[Way, Way]]:
+    """Yield constant texts around one common part of two texts, then around all of whole words."""
     for match in SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks():
         text = one[match.a : match.a + match.size]
         word = re.split(f"[{re.escape(_SEPARATORS)}]", text, maxsplit=1)[-1]
         for middle in {text if one == other else "", text.strip(_SEPARATORS), word} - {""}:
             a, b = (start + text.index(middle) for start in (match.a, match.b))
-            yield one[:a], one[a + len(middle) :], other[:b], other[b + len(middle) :]
+            yield (one[:a], one[a + len(middle) :]), (other[:b], other[b + len(middle) :])
+    tokens = [re.findall(r"\d+|[^\W\d_]+|.", text) for text in (one, other)]
+    blocks = SequenceMatcher(None, tokens[0], tokens[1], autojunk=False).get_matching_blocks()
+    common = ["".join(tokens[0][block.a : block.a + block.size]).strip(_SEPARATORS) for block in blocks]
+    if 0 < len(common := [text for text in common if text]) <= _MOST_NAMES:
+        form = "(.*?)".join(["", *map(re.escape, common), ""])
+        ways = [found.groups() for text in (one, other) if (found := re.fullmatch(form, text))]
+        yield ways[0], ways[1]
 
 
-def _middle(text: str, before: str, behind: str) -> str | None:
-    whole = len(text) > len(before) + len(behind) and text.startswith(before) and text.endswith(behind)
-    return text[len(before) : len(text) - len(behind)] if whole else None
+def _middles(text: str, way: Way) -> tuple[str, ...]:
+    """Return what is between constant texts, the first as long as possible; empty: the text is another."""
+    match = re.fullmatch("(.+)".join(map(re.escape, way)), text)
+    return match.groups() if match else ()
 
 
 def split_of_words(name: str) -> str:

@@ -6,7 +6,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -18,8 +18,9 @@ from segmenter.grid.labels import packed
 from segmenter.raster import LabelRaster, RasterInfo, open_raster
 
 from ..files import files_under, in_hash_order
+from ..folder import pattern_regex
 
-_RASTERS = (".tif", ".tiff", ".png", ".jpg", ".jpeg", ".jp2")
+RASTERS = (".tif", ".tiff", ".png", ".jpg", ".jpeg", ".jp2")
 _WINDOW = 1024
 """Side of the window whose values are looked at."""
 _FREQUENT, _LABEL_SHARE, _LABEL_FLAT = 32, 0.9, 0.6
@@ -35,12 +36,12 @@ class Place:
     Attributes:
         text: `dataset.root` as the user typed it.
         paths: relative paths of all files, sorted.
-        labels: relative path of the labels' file or folder, if the user named it.
+        labels: expression for the relative paths of labels, if the user named them.
     """
 
     text: str
     paths: tuple[str, ...]
-    labels: str | None = None
+    labels: re.Pattern[str] | None = None
 
     @property
     def root(self) -> Path:
@@ -49,15 +50,26 @@ class Place:
 
     def is_named(self, path: str) -> bool:
         """Return whether the user named a file as one of labels."""
-        return self.labels is not None and (path == self.labels or path.startswith(f"{self.labels}/"))
+        return self.labels is not None and self.labels.fullmatch(path) is not None
 
 
 def place_of(data: Path, labels: Path | None) -> Place:
     """Return the files below a folder, and those of labels beside it.
 
+    Args:
+        labels: folder, file, or pattern of files below `data`, as in a recipe.
+
     Raises:
+        ConfigError: the pattern is invalid.
         DatasetError: there is no such folder or file, or both have no folder in common.
     """
+    if labels is not None and re.search("[*{]", str(labels)) and not labels.exists():
+        below = labels.relative_to(data) if labels.is_relative_to(data) else labels
+        place = replace(place_of(data, None), labels=pattern_regex(f"**/{below.as_posix()}", "--labels"))
+        if not any(map(place.is_named, place.paths)):
+            wanted = f"a folder, a file, or a pattern of files below {data}"
+            raise DatasetError(f"--labels {labels}", expected=wanted, got="no file like it")
+        return place
     asked = [data] if labels is None else [data, labels]
     if missing := [each for each in asked if not each.exists()]:
         raise DatasetError(missing[0], expected=f"a folder or file, there is none (from {Path.cwd()})")
@@ -73,7 +85,8 @@ def place_of(data: Path, labels: Path | None) -> Place:
     for each in asked:
         at = Path(os.path.relpath(each, root))
         paths |= {at.as_posix()} if each.is_file() else {(at / path).as_posix() for path in files_under(each)}
-    named = None if labels is None else Path(os.path.relpath(labels, root)).as_posix()
+    at = Path(os.path.relpath(labels or root, root))
+    named = None if labels is None else re.compile(rf"{re.escape(at.as_posix())}(/.*)?", re.DOTALL)
     return Place(root.as_posix(), tuple(sorted(paths)), named)
 
 
@@ -84,11 +97,13 @@ class Sight:
     Attributes:
         info: its header; None if it cannot be read.
         is_label: the values look like classes.
+        values: number of values, if they do.
         error: why it cannot be read.
     """
 
     info: RasterInfo | None
     is_label: bool = False
+    values: int = 0
     error: str = ""
 
 
@@ -114,7 +129,8 @@ def look_at(root: Path, path: str) -> Sight:
     counts = np.sort(np.unique(values, return_counts=True)[1])
     flat = float((values[:, 1:] == values[:, :-1]).mean()) if values.shape[1] > 1 else 1.0
     frequent = float(counts[-_FREQUENT:].sum() / values.size)
-    return Sight(info, frequent >= _LABEL_SHARE and flat >= _LABEL_FLAT)
+    is_label = frequent >= _LABEL_SHARE and flat >= _LABEL_FLAT
+    return Sight(info, is_label, len(counts) * is_label)
 
 
 # ---------------------------------------------------------------------------------------------- labels or not
@@ -139,13 +155,14 @@ class Sorted:
 def sort_files(place: Place) -> Sorted:
     """Sort files into images and labels, looking at a few of each group of like names.
 
-    Several ways to group are tried: by folder, by the last or first part of the name, each file alone. The
-    first one whose groups are each of one kind is used. Labels that the user named are not looked at.
+    Several ways to group are tried: by folder, by the last or first part of the name, by the whole name; its
+    numbers do not count. The first one whose groups are each of one kind is used. Labels that the user named
+    are not looked at.
 
     Raises:
         DatasetError: no raster can be read.
     """
-    rasters = [path for path in place.paths if PurePosixPath(path).suffix.lower() in _RASTERS]
+    rasters = [path for path in place.paths if PurePosixPath(path).suffix.lower() in RASTERS]
     vectors = [path for path in place.paths if is_vector(path)]
     looked: dict[str, Sight] = {}
     rest = [path for path in rasters if not place.is_named(path)]
@@ -169,7 +186,7 @@ def _kinds(root: Path, rasters: Sequence[str], looked: dict[str, Sight]) -> dict
                 votes += [looked[path].is_label] * (looked[path].info is not None)
                 if len(votes) == _SAMPLES:
                     break
-            kinds |= dict.fromkeys(members if votes else (), 2 * sum(votes) > len(votes))
+            kinds |= dict.fromkeys(members if votes else (), 2 * sum(votes) >= len(votes))
             agreeing, seen = agreeing + max(sum(votes), len(votes) - sum(votes)), seen + len(votes)
         pure = agreeing / max(1, seen) + (len(set(kinds.values())) == 2)
         if pure > best_pure:
@@ -183,8 +200,9 @@ def _kinds(root: Path, rasters: Sequence[str], looked: dict[str, Sight]) -> dict
 
 
 def _groupings(paths: Sequence[str]) -> Iterator[list[list[str]]]:
-    """Yield groupings of paths of at most `_MOST_GROUPS` groups."""
-    words = {path: re.split(r"[_\-. ]", PurePosixPath(path).stem) for path in paths}
+    """Yield groupings of paths of at most `_MOST_GROUPS` groups; numbers of names divide none."""
+    stems = {path: re.sub(r"\d+", "#", PurePosixPath(path).stem) for path in paths}
+    words = {path: re.split(r"[_\-. ]", stem) for path, stem in stems.items()}
     often = {end: Counter(each[end] for each in words.values()) for end in (-1, 0)}
     least = max(2, len(paths) // 20)
 
@@ -196,7 +214,8 @@ def _groupings(paths: Sequence[str]) -> Iterator[list[list[str]]]:
         lambda path: PurePosixPath(path).parent.name,
         lambda path: word(path, -1),
         lambda path: word(path, 0),
-        lambda path: path,
+        stems.__getitem__,
+        lambda path: re.sub(r"\d+", "#", path),
     )
     for way in ways:
         groups: dict[Hashable, list[str]] = {}

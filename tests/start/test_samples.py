@@ -65,6 +65,13 @@ def test_the_median_area_of_a_class() -> None:
         ([f"{i}.png" for i in range(20)], 20),
         ([f"{town}{i}.png" for town in ("rural", "urban") for i in range(9)], 18),
         ([f"scene_{i * i}_x.png" for i in range(12)], 12),
+        ([f"img/{p}_{i}_RGB.png" for p in ("ab", "cd", "ef") for i in range(7)], 3),
+        ([f"{p}_x-{x}_y-{y}_vv.png" for p in ("ab", "cd2", "ef") for x in range(3) for y in range(4)], 3),
+        ([f"{p}_r{64 * y}c{64 * x}_10m.jp2" for p in "abc" for x in range(2) for y in range(5)], 3),
+        ([f"{p}_{y}_{x}.png" for p in (7, 8, 9) for x in range(3) for y in range(3)], 3),
+        ([f"{p}_{p * p + y}_{x}.png" for p in (2, 5, 9) for x in range(3) for y in range(2)], 6),
+        ([f"{i * i}_{when}.png" for i in range(9) for when in ("pre", "post")], 9),
+        ([f"{i * 37 % 101}.png" for i in range(9, 40)], 31),
     ],
 )
 def test_series_of_numbered_names_are_groups(tmp_path: Path, names: list[str], groups: int) -> None:
