@@ -159,8 +159,9 @@ def test_a_label_of_several_bands_is_no_label_of_codes(
     one: Callable[..., Dataset], make_geotiff: Make
 ) -> None:
     for bands in (2, 3):
-        label = make_geotiff(f"{bands}.tif", np.zeros((*SHAPE, bands), np.uint8))
-        report = check_dataset(one(label=label), progress=False)
+        unlike = np.zeros((*SHAPE, bands), np.uint8)
+        unlike[..., 0] = 1
+        report = check_dataset(one(label=make_geotiff(f"{bands}.tif", unlike)), progress=False)
         assert kinds(report) == ["label"]
 
 

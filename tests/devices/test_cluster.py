@@ -65,7 +65,7 @@ def test_without_a_cluster_one_process_trains() -> None:
         ("auto", "a:1,b", 0, {}, {"where": "--cluster", "got": "b"}),
         ("auto", "a:1,a:1", 0, {}, {"where": "--cluster", "got": "a:1 twice"}),
         ("auto", "a:1,b:2", None, {}, {"where": "--index", "got": "none"}),
-        ("auto", None, None, {"TF_CONFIG": "[1]"}, {"fault": "TF_CONFIG: expected JSON"}),
+        ("auto", None, None, {"TF_CONFIG": "[1]"}, {"where": "TF_CONFIG", "expected": "JSON"}),
         ("auto", None, None, tf_config({"ps": ["a:1"], "worker": ["b:2"]}), {"got": "ps"}),
         ("auto", None, None, tf_config({"worker": ["a:1"]}, index=3), {"where": "task.index", "got": 3}),
         ("auto", None, None, tf_config({"chief": ["a:1", "b:1"]}, "chief"), {"where": "TF_CONFIG", "got": 2}),

@@ -88,7 +88,7 @@ def test_an_image_with_more_bands_than_the_others(images: Images, rng: Any) -> N
     odd = dataset.scenes[2].image
     (text,) = [finding.text for finding in check_dataset(dataset, progress=False).findings]
     assert text == f"{odd}: expected 3 bands of uint8 as most have, got 4 of uint8{asks}"
-    with refused(DatasetError, fault=f"3 bands as 0.tif, got 4{asks}"):
+    with refused(DatasetError, expected="3 bands as 0.tif", got=4, remedy=asks[2:]):
         band_statistics(dataset, progress=False)
     named = replace(dataset, bands=(1, 2, 3))
     assert check_dataset(named, progress=False).clean
@@ -100,7 +100,7 @@ def test_training_looks_before_it_starts(tmp_path: Path, make_geotiff: Make, rng
     recipe = load_recipe(made(tmp_path / "data"))
     make_geotiff("four.tif", rng.integers(1, 9, (97, 83, 4), np.uint8), photometric="minisblack", crs=None)
     (tmp_path / "four.tif").replace(tmp_path / "data" / "images" / "s4.tif")
-    with refused(DatasetError, fault="s4.tif: expected 3 bands"):
+    with refused(DatasetError, where="s4.tif", expected="3 bands"):
         prepare_tiles(recipe, load_dataset(recipe))
 
 

@@ -325,7 +325,7 @@ def test_more_bands_than_can_be_read_are_to_be_named(tmp_path: Path) -> None:
         many_bands(tmp_path / "a.tif", 30_000),
     )  # in seconds: no list once a band
     assert raster_info(path).count == count
-    with refused(RasterError, fault="most 4096 bands"):
+    with refused(RasterError, expected="most 4096 bands"):
         open_raster(path)
     with open_raster(path, (1, count)) as raster:
         image, valid = raster.read(Window(0, 0, 4, 4))

@@ -149,9 +149,9 @@ def test_a_validation_without_a_gain_counts_and_a_gain_counts_anew(
 @pytest.mark.parametrize(
     ("name", "fields"),
     [
-        ("loss", {"fault": "validation (miou"}),
-        ("miou:water", {"fault": "validation"}),
-        ("iou:roof", {"fault": "dataset (land"}),
+        ("loss", {"expected": "validation (miou"}),
+        ("miou:water", {"expected": "validation"}),
+        ("iou:roof", {"expected": "dataset (land"}),
     ],
 )
 def test_a_score_that_nothing_has_is_refused(name: str, fields: dict[str, object]) -> None:
