@@ -28,7 +28,7 @@ CANDIDATES = {
     "runs unpack mi": {"mine.yaml"},
     "completion ": {"bash", "zsh", "tcsh", "fish"},
 }
-"""What is typed behind `segmenter`, the last word being completed, in a folder with mine.yaml and maps/."""
+"""Words typed behind `segmenter`, the last one being completed, in a folder with mine.yaml and maps/."""
 
 
 def test_without_the_package_a_line_names_it(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

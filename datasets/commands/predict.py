@@ -176,7 +176,7 @@ def parse(arguments: Sequence[str] | None = None) -> tuple[MappingCall, bool]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Named:
-    """What a command line names in front of the options of the call."""
+    """Runs, inputs and output that a command line names in front of the options of the call."""
 
     run: Path | tuple[Path, ...] = option(
         ...,

@@ -81,7 +81,7 @@ class TrainOptions(RecipeOptions):
 
     @property
     def resumes(self) -> bool:
-        """Whether the training goes on from a checkpoint."""
+        """Return whether the training goes on from a checkpoint."""
         return self.resume or self.resume_from is not None
 
 

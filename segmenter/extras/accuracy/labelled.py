@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+import shapely
 from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError, shortened
@@ -80,6 +81,7 @@ def read_labelled(
         if added := [fid for fid, number in zip(found["fid"], numbers, strict=True) if number != number]:
             raise _added(path, f"point {added[0]}")
         ids = [int(number) for number in numbers]
+        _check_places(path, found)
         labelled = found["reference"] if labels is None else _labels(labels, ids)
         pixels, drawn = ([int(count) for count in strata[name]] for name in ("pixels", "points"))
     except (RuntimeError, OSError, ValueError, TypeError, OverflowError) as error:
@@ -123,8 +125,26 @@ def _added(path: Path, point: str) -> DatasetError:
     )
 
 
+def _check_places(path: Path, found: Mapping[str, NDArray[Any]]) -> None:
+    """Refuse points that were moved: their labels are of other pixels than those that were drawn."""
+    if "x" not in found or "y" not in found:  # of an earlier version
+        return
+    geometry_N = shapely.from_wkb(found["geometry"])
+    here_N2 = np.stack([shapely.get_x(geometry_N), shapely.get_y(geometry_N)], axis=1)
+    drawn_N2 = np.stack([found["x"], found["y"]], axis=1).astype(np.float64)
+    same_N = np.isclose(here_N2, drawn_N2, rtol=1e-9, atol=1e-9).all(axis=1)
+    for number in np.flatnonzero(~same_N)[:1]:
+        at, drawn = (f"{x:.10g}, {y:.10g}" for x, y in (here_N2[number], drawn_N2[number]))
+        raise DatasetError(
+            f"{path}, point {found['fid'][number]}",
+            expected=f"it where it was drawn, at {drawn}",
+            got=at,
+            remedy="move it back, or remove it",
+        )
+
+
 def _layer(path: Path, layer: str, columns: tuple[str, ...]) -> dict[str, NDArray[Any]]:
-    """Return fields of a layer, and `fid`."""
+    """Return fields of a layer, its `geometry` as WKB (None of a table), and `fid`."""
     check_tables(path, layer)
     there = [str(name) for name, _ in pyogrio.list_layers(path)]
     if layer not in there:
@@ -135,14 +155,14 @@ def _layer(path: Path, layer: str, columns: tuple[str, ...]) -> dict[str, NDArra
             got=got,
             remedy="label a copy of the whole file, or take tables (points.csv --areas areas.csv)",
         )
-    meta, fids, _, values = pyogrio.raw.read(path, layer=layer, return_fids=True, read_geometry=False)
+    meta, fids, wkb, values = pyogrio.raw.read(path, layer=layer, return_fids=True)
     fields = dict(zip(map(str, meta["fields"]), values, strict=True))
     if missing := [name for name in columns if name not in fields]:
         got = shortened(", ".join(fields), 100) or "none"
         raise DatasetError(
             f"{path}: layer {layer}", expected=f"the field {missing[0]}", got=got, remedy="name it so"
         )
-    return {**fields, "fid": np.asarray(fids)}
+    return {**fields, "geometry": wkb, "fid": np.asarray(fids)}
 
 
 def _texts(values: Iterable[Any]) -> list[str]:

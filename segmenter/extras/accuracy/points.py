@@ -2,7 +2,7 @@
 
 | layer | columns |
 | --- | --- |
-| `points` | `id`, `stratum`, `mapped`, `reference`, `probability`, `map`, `row`, `col`, `pixel_area` |
+| `points` | `id`, `stratum`, `mapped`, `reference`, `probability`, `map`, `row, col, x, y`, `pixel_area` |
 | `strata` | `stratum`, `area`, `unit`, `pixels`, `points` |
 | `classes` | `class`, `area` (on the map), `unit` |
 
@@ -84,6 +84,8 @@ def write_points(sampled: Sampled, path: Path) -> None:
         "map": _texts([info.path.name for info in sampled.infos])[pixels.raster],
         "row": pixels.row,
         "col": pixels.col,
+        "x": xy[:, 0],
+        "y": xy[:, 1],
         "pixel_area": sampled.area_N,
     }
     of_strata = {

@@ -204,6 +204,12 @@ def test_a_point_added_in_qgis_is_refused_as_added(points: Path) -> None:
         estimate(points)
 
 
+def test_a_point_that_was_moved_is_named(points: Path) -> None:
+    changed(points, "update points set geom = (select geom from points where id = 7) where id = 9")
+    with refused(DatasetError, where="point 9", expected="where it was drawn"):
+        estimate(points)
+
+
 def test_units_that_nobody_knows_are_refused(points: Path) -> None:
     changed(points, "update strata set unit = 'furlong'")
     with refused(DatasetError, got="furlong"):
