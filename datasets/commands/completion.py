@@ -9,6 +9,7 @@ from typing import Literal
 from segmenter.base.errors import SegmenterError
 from segmenter.base.invocation import COMMAND, TOOLS, ToolParser, installation
 from segmenter.base.options import add_options, option, parsed
+from segmenter.base.terminal import words_aside
 
 from . import module_of
 
@@ -29,7 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tools = everything.add_subparsers()
     for name, tool in TOOLS.items():
         tools.add_parser(name, help=tool.about, parents=[module_of(name)._parser()], add_help=False)
-    print(shtab.complete(everything, given.shell))
+    with words_aside(True) as answer:
+        print(shtab.complete(everything, given.shell), file=answer)
     return 0
 
 

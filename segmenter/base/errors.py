@@ -202,14 +202,23 @@ def run_script(main: Callable[[], int]) -> int:
 def run_tool(main: Callable[[], int]) -> int:
     """Run a tool as `run_script` does, whatever becomes of its output streams (`enduring_output`).
 
-    SIGTERM (`kill`) ends it like Ctrl-C, removing unfinished files.
+    A machine-readable answer that cannot be written, as the disk is full, is an error. SIGTERM (`kill`) ends
+    the tool like Ctrl-C, removing unfinished files.
     """
     from segmenter.base.terminal import enduring_output
 
+    def answered() -> int:
+        code = main()
+        out.flush()
+        if out.answers and out.failure is not None and not isinstance(out.failure, BrokenPipeError):
+            fault = f"cannot write it: {out.failure.strerror}"
+            raise OutputError("standard output", fault, remedy="is the disk full?")
+        return code
+
     before = signal.signal(signal.SIGTERM, _end_like_ctrl_c)
     try:
-        with enduring_output():
-            return run_script(main)
+        with enduring_output() as out:
+            return run_script(answered)
     finally:
         signal.signal(signal.SIGTERM, before)
 

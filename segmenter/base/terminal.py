@@ -126,17 +126,17 @@ def aligned(
 
 
 @contextmanager
-def enduring_output() -> Iterator[None]:
+def enduring_output() -> Iterator[Enduring]:
     """Keep the program running if stdout or stderr is closed, full or no longer read (`| head`).
 
     Only the output to that stream is lost. Control characters, and those missing in the terminal's encoding,
-    are printed escaped.
+    are printed escaped. Yields the stream in place of stdout.
     """
     _open_standard_files()
-    out, err = _Enduring(sys.stdout, 1), _Enduring(sys.stderr, 2)
+    out, err = Enduring(sys.stdout, 1), Enduring(sys.stderr, 2)
     with redirect_stdout(out), redirect_stderr(err):
         try:
-            yield
+            yield out
         finally:
             out.flush()  # what is kept until the exit would fail there
             err.flush()
@@ -151,8 +151,16 @@ def _open_standard_files() -> None:
             os.open(os.devnull, os.O_RDWR)  # which takes the lowest that is free
 
 
-class _Enduring:
-    """Stream that switches to /dev/null once it fails, so that its flush at exit succeeds."""
+class Enduring:
+    """Stream that switches to /dev/null once it fails, so that its flush at exit succeeds.
+
+    Attributes:
+        failure: why it failed; None if it did not.
+        answers: True if it carries a machine-readable answer (`words_aside`).
+    """
+
+    failure: OSError | None = None
+    answers = False
 
     def __init__(self, stream: Any, number: int) -> None:
         self._stream = open(number, "w", closefd=False) if stream is None else stream  # noqa: SIM115
@@ -175,7 +183,8 @@ class _Enduring:
     def _going_on(self) -> Iterator[None]:
         try:
             yield
-        except OSError:  # nobody reads it, or the disk below it is full
+        except OSError as error:  # nobody reads it, or the disk below it is full
+            self.failure = error
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
             os.close(nowhere)
@@ -188,6 +197,8 @@ def words_aside(aside: bool) -> Iterator[TextIO]:
     if not aside:
         yield answer
         return
+    if isinstance(answer, Enduring):
+        answer.answers = True
     with redirect_stdout(sys.stderr):
         yield answer
 

@@ -130,6 +130,26 @@ def test_work_goes_on_without_its_output(tmp_path: Path, redirect: str, heard: s
     assert (tmp_path / "code").read_text() == "0\n"
 
 
+ANSWERING = """
+import sys
+from segmenter.base.errors import run_tool
+from segmenter.base.terminal import words_aside
+def answered():
+    with words_aside(True) as answer:
+        print("answer " * 9999, file=answer)
+    return 0
+sys.exit(run_tool(answered))
+"""
+
+
+@pytest.mark.parametrize(("redirect", "code"), [("> /dev/full", 1), ("| true", 0)])
+def test_an_answer_lost_to_a_full_disk_is_an_error(redirect: str, code: int) -> None:
+    """Unlike messages, and unlike an answer whose reader went away."""
+    command = f"set -o pipefail; {sys.executable} -c '{ANSWERING}' {redirect}"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (code, code)
+
+
 @pytest.mark.parametrize("script", ["train.py", "predict.py", "-m datasets"])
 def test_each_script_outlasts_its_reader(script: str) -> None:
     command = f"{sys.executable} {script} --help > /dev/full"
