@@ -32,8 +32,7 @@ from segmenter.base.files import write_whole
 
 HAND = {
     "dubai": {"hand": "configs/dubai.yaml", "hand_pretrained": "configs/dubai_pretrained.yaml"},
-    "naic2020": {"hand": "configs/naic2020.yaml", "hand_pretrained": "configs/naic2020_pretrained.yaml"},
-    "potsdam": {"hand": "configs/demo.yaml", "hand_pretrained": "configs/potsdam_pretrained.yaml"},
+    "potsdam": {"hand": "configs/demo.yaml"},
 }
 MADE = {
     "potsdam": ["--scenes", "9", "--seed", "1", "--size", "1024"],
