@@ -48,15 +48,12 @@ class NetworkGeometry:
 
 
 def network_geometry(model: Any) -> NetworkGeometry:
-    """Return the geometry of a Keras model with one input and one output, for prediction.
+    """Return the geometry of a functional Keras model for prediction.
 
-    If a layer uses the whole image or is unknown, there is no radius, and the stride comes from the layers of
-    known size. Nothing is known about a subclassed model: stride 1.
+    If a layer uses the whole image or is unknown, there is no radius, and the stride comes from the tensors of
+    known size.
     """
-    try:
-        graph = graph_of(model)
-    except TypeError as error:
-        return NetworkGeometry(1, None, 0.0, str(error))
+    graph = graph_of(model)
     planes = planes_of(graph)
     memory = inference_bytes_per_pixel(model)
     try:
@@ -74,7 +71,6 @@ def geometry_of(model: Any) -> NetworkGeometry:
 
     Raises:
         GlobalLayerError: a layer's reach is unlimited or unknown.
-        TypeError: the model is not functional.
     """
     graph = graph_of(model)
     return _geometry(graph, planes_of(graph))
