@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Protocol
 
 from segmenter.model.graph import Call
 
@@ -72,7 +72,7 @@ class Sliding:
 
 @dataclass(frozen=True)
 class Transposed:
-    """Transposed convolution with `same`: input pixel i contributes to outputs i · stride − before … + span."""
+    """Same-padded transposed convolution: input i contributes to outputs i · stride − before … + span."""
 
     span: int
     stride: int
@@ -145,7 +145,7 @@ def _zeros_around(call: Call, axis: int) -> Reach:
 def _transposed(call: Call, axis: int) -> Reach:
     layer = call.operation
     if layer.padding != "same" or layer.output_padding is not None or max(layer.dilation_rate) > 1:
-        raise GlobalLayerError(f"{call} pads or dilates otherwise than a decoder here: its reach is not known")
+        raise GlobalLayerError(f"{call} pads otherwise than a decoder here: its reach is not known")
     return Transposed(layer.kernel_size[axis] - 1, layer.strides[axis])
 
 

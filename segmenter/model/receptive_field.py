@@ -50,8 +50,8 @@ class NetworkGeometry:
 def network_geometry(model: Any) -> NetworkGeometry:
     """Return the geometry of a functional Keras model for prediction.
 
-    If a layer uses the whole image or is unknown, there is no radius, and the stride comes from the tensors of
-    known size.
+    If a layer uses the whole image or is unknown, there is no radius, and the stride is that of the tensors
+    of known size.
     """
     graph = graph_of(model)
     planes = planes_of(graph)

@@ -111,7 +111,6 @@ AXES = (0, 1)
 """Rows and columns."""
 
 
-
 @dataclass(frozen=True)
 class Plane:
     """A tensor of the model.
