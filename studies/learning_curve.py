@@ -35,7 +35,7 @@ from segmenter.base.files import write_whole
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.evaluation.scores import ConfusionMatrix
-from segmenter.extras.review.committee import entropy
+from segmenter.extras.review.teaching import entropy
 from segmenter.extras.review.teaching import scores, weights_of
 from segmenter.raster import quiet_gdal
 from segmenter.tiles.index import TileIndex, build_index, cache_folder

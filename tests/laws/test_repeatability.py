@@ -125,7 +125,7 @@ def test_steps_over_replicas_and_micro_batches_give_the_same_bits_again(tensorfl
 
 
 def test_gradients_of_the_losses_are_added_two_by_two_when_it_runs(tensorflow: ModuleType) -> None:
-    from segmenter.training.losses.total import in_order
+    from segmenter.training.losses import in_order
 
     def widest(fork: Callable[[Any], list[Any]]) -> int:
         @tensorflow.function(input_signature=[tensorflow.TensorSpec((None,))])
@@ -143,7 +143,7 @@ def test_gradients_of_the_losses_are_added_two_by_two_when_it_runs(tensorflow: M
 
 def test_gradients_are_added_in_the_order_of_the_users(tensorflow: ModuleType) -> None:
     tf = tensorflow
-    from segmenter.training.losses.total import in_order
+    from segmenter.training.losses import in_order
 
     factors = np.random.default_rng(2).normal(size=(4, 1000)).astype("float32")
     x = tf.ones(1000)
