@@ -29,7 +29,7 @@ _FIRST = 1000
 
 @dataclass(frozen=True)
 class Sizes:
-    """Amounts of work in a section; the defaults are those of studies/four_gpus.md.
+    """Amounts of work in a section.
 
     Attributes:
         images: images of a step on each device, side × side pixels.
