@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from segmenter.runs.coverage import RunFacts
+from segmenter.runs.log import RunFacts
 from segmenter.sampling.forecast import Outlook
 
 VERSION = 1

@@ -25,7 +25,6 @@ from segmenter.base.files import FileState, file_state, make_folder, remove_left
 from segmenter.base.terminal import say
 from segmenter.base.version import __version__
 from segmenter.config.recipe import Recipe, TrainingConfig
-from segmenter.runs.calibration_file import CALIBRATION
 from segmenter.runs.checkpoints import (
     BEST,
     META,
@@ -37,9 +36,9 @@ from segmenter.runs.checkpoints import (
     newest_whole,
 )
 from segmenter.runs.log import LOG
+from segmenter.runs.records import CALIBRATION, WINDOWS
 from segmenter.runs.run import Extension, Run
 from segmenter.runs.score_files import BEST_FILES, SUMMARY, later_scores
-from segmenter.runs.windows_file import WINDOWS
 
 _PACKAGES = {
     "tensorflow": ("tensorflow", "tensorflow-cpu"),

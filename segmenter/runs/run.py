@@ -9,7 +9,7 @@
     best.npz                the checkpoint with the best mIoU on the validation scenes
     log.jsonl, tensorboard/ logs
     scores.json, *.png      the best validation (last_*: the last), and the learning curves
-    calibration.json        temperature and bias of the probabilities (`calibration_file`)
+    calibration.json        temperature and bias of the probabilities (`records`)
 
 Arrays are stored as .npz with a SHA-256 (`checkpoints`); run.json has checksums of itself (`sealed`) and of
 recipe.yaml, so damage to either is detected. Each checkpoint contains a copy of both texts.
@@ -44,7 +44,6 @@ from segmenter.evaluation.calibration import Calibration
 from segmenter.grid.labels import MAX_CLASSES, ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
-from segmenter.runs.calibration_file import CALIBRATION, load_calibration, step_of
 from segmenter.runs.checkpoints import (
     BEST,
     Arrays,
@@ -54,6 +53,7 @@ from segmenter.runs.checkpoints import (
     newest_checkpoint,
     newest_whole,
 )
+from segmenter.runs.records import CALIBRATION, load_calibration, step_of
 
 RECIPE_FILE = "recipe.yaml"
 _PLAIN = (

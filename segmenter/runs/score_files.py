@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from segmenter.base.errors import ScoreError
 from segmenter.base.files import write_whole
 from segmenter.base.sealed import json_object
-from segmenter.evaluation.scores import FORMAT, Scores, score_of, title_of
+from segmenter.evaluation.scores import Scores, score_of, title_of
 from segmenter.runs.checkpoints import BEST
 
 BEST_FILES = ("scores.json", "confusion.png")
@@ -28,7 +27,8 @@ def keep_as_best(run: Path) -> None:
 
 def later_scores(run: Path, step: int) -> list[Path]:
     """Return the files of the last validation if it came after a step."""
-    if _validated_at(run / LAST_FILES[0]) <= step:
+    last = scored(run / LAST_FILES[0])
+    if last is None or last.step <= step:
         return []
     return [run / name for name in LAST_FILES if (run / name).is_file()]
 
@@ -39,12 +39,12 @@ def describe_scores(run: Path, best_by: str = "miou") -> list[str]:
     Args:
         best_by: score that selects the best model.
     """
-    best, last = (_read(run / names[0], best_by) for names in (BEST_FILES, LAST_FILES))
     lines = []
-    if best:
-        lines.append(f"best: {_line(best)}; {BEST}, which predict.py uses, {', '.join(BEST_FILES)}")
-    if last:
-        lines.append(f"last: {_line(last)}; {', '.join(LAST_FILES)}")
+    if best := scored(run / BEST_FILES[0]):
+        files = ", ".join(BEST_FILES)
+        lines.append(f"best: {_line(best, best_by)}; {BEST}, which predict.py uses, {files}")
+    if last := scored(run / LAST_FILES[0]):
+        lines.append(f"last: {_line(last, best_by)}; {', '.join(LAST_FILES)}")
     return lines
 
 
@@ -94,27 +94,7 @@ def _is_whole(scores: Scores) -> bool:
     )
 
 
-def _line(record: dict[str, Any]) -> str:
-    scores = (f"{title} {'–' if v is None else f'{100 * v:.2f} %'}" for title, v in record["scores"].items())
-    return f"epoch {record['epoch']}, step {record['step']}, {', '.join(scores)}"
-
-
-def _validated_at(path: Path) -> int:
-    return int(_read(path).get("step", -1))
-
-
-def _read(path: Path, best_by: str = "miou") -> dict[str, Any]:
-    """Read a record written by `write_last`; empty if missing or of another kind or format."""
-    try:
-        record = json_object(path.read_bytes()) or {}
-        if record["format"] != FORMAT:
-            return {}
-        scores = {title_of(name): _value(record, name) for name in dict.fromkeys(("miou", best_by))}
-        return {"epoch": int(record["epoch"]), "step": int(record["step"]), "scores": scores}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-
-
-def _value(record: dict[str, Any], name: str) -> Any:
-    key, colon, of = name.partition(":")
-    return record[key][of] if colon else record[key]
+def _line(one: Scored, best_by: str) -> str:
+    values = {title_of(name): score_of(one.scores, name) for name in dict.fromkeys(("miou", best_by))}
+    scores = (f"{title} {f'{100 * v:.2f} %' if np.isfinite(v) else '–'}" for title, v in values.items())
+    return f"epoch {one.epoch}, step {one.step}, {', '.join(scores)}"

@@ -24,7 +24,7 @@ from segmenter.model.pretrained.encoder_weights import EncoderWeights
 from segmenter.raster import raster_info
 from segmenter.raster.ground import lon_lat_corners
 from segmenter.runs.checkpoints import BEST
-from segmenter.runs.origin import (
+from segmenter.runs.records import (
     MOST_OUTLINES,
     Origin,
     Place,
@@ -52,9 +52,8 @@ from segmenter.tiles.scene_files import save_digests
 from segmenter.training.beginning.fine_tuning import Source
 from segmenter.training.beginning.new_run import load_first_weights, new_run
 from segmenter.training.beginning.pretraining import find_encoder_weights
-from segmenter.training.checks import check_devices, check_same_plan
 from segmenter.training.ending import Outcome, train_to_end
-from segmenter.training.prepare import Tiles, describe_plan
+from segmenter.training.prepare import Tiles, check_devices, check_same_plan, describe_plan
 from segmenter.training.trainer import Trainer
 from segmenter.training.workers_agree import (
     arrays_from_chief,

@@ -35,7 +35,7 @@ def parts_of(
     from segmenter.model.building import build_model
     from segmenter.model.normalisation import Normalisation
     from segmenter.training.losses import segmentation_loss
-    from segmenter.training.optimiser.optimisers import build_optimiser
+    from segmenter.training.optimiser import build_optimiser
     from segmenter.training.step import StepParts
 
     strategy = strategy_of(replicas)

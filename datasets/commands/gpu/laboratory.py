@@ -109,7 +109,7 @@ class Trainer:
     """A model with its compiled step; each run starts from the same weights."""
 
     def __init__(self, setting: Setting, rows: Sequence[Row], strategy: Any, dtype: str) -> None:
-        from segmenter.training.optimiser.optimisers import set_trained
+        from segmenter.training.optimiser import set_trained
         from segmenter.training.step import StepParts, make_step
 
         self.setting, self._strategy = setting, strategy
@@ -141,7 +141,7 @@ class Trainer:
 
     def make_optimiser(self, model: Any) -> Any:
         """Make the optimiser, with the setting's clipping."""
-        from segmenter.training.optimiser.optimisers import build_optimiser
+        from segmenter.training.optimiser import build_optimiser
 
         norm, value = (limit if self.setting.clip == kind else 0.0 for kind, limit in CLIPS.items())
         config = TrainingConfig(

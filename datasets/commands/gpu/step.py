@@ -133,7 +133,7 @@ def training_steps(devices: Devices, config: ModelConfig, loss: LossConfig, trai
     from segmenter.model.building import build_model
     from segmenter.model.normalisation import Normalisation
     from segmenter.training.losses import segmentation_loss
-    from segmenter.training.optimiser.optimisers import build_optimiser
+    from segmenter.training.optimiser import build_optimiser
     from segmenter.training.step import StepParts, make_steps
 
     with devices.strategy.scope():

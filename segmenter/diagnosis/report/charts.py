@@ -11,7 +11,7 @@ from typing import Any
 
 from segmenter.base.errors import counted
 from segmenter.diagnosis.data import ClassFacts, Diagnosis, ForecastFacts, PlanFacts, Side
-from segmenter.pages.layout import (
+from segmenter.pages.parts import (
     FILLER,
     GREY,
     HOVER,
@@ -19,15 +19,22 @@ from segmenter.pages.layout import (
     PLAN,
     ROW,
     SHUFFLE,
+    Chart,
     Data,
+    Figure,
+    Named,
+    Table,
     axis,
     bars,
     layout,
+    lines,
     names_axis,
+    number,
+    percent,
     percent_axis,
+    plain,
     square,
 )
-from segmenter.pages.parts import Chart, Figure, Named, Table, lines, number, percent, plain
 from segmenter.sampling.forecast import Outlook
 
 _SIDES = (("shuffle", "plain shuffle", SHUFFLE, "/"), ("plan", "plan", PLAN, ""))

@@ -14,9 +14,9 @@ from segmenter.base.errors import counted
 from segmenter.base.invocation import invocation
 from segmenter.diagnosis.data import Diagnosis, GsdFacts, SceneMap
 from segmenter.diagnosis.text import quota_header, quota_rows
-from segmenter.pages.layout import ROW, heat, layout, names_axis
 from segmenter.pages.page import html_page
 from segmenter.pages.parts import (
+    ROW,
     Block,
     Chart,
     Charts,
@@ -28,9 +28,12 @@ from segmenter.pages.parts import (
     Section,
     Table,
     colour,
+    heat,
     label,
+    layout,
     lines,
     listed,
+    names_axis,
     number,
     percent,
     plain,

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError
 from segmenter.base.files import write_whole
-from segmenter.extras.accuracy.reservoirs import Pixels
+from segmenter.extras.accuracy.covers import Pixels
 from segmenter.extras.gis.documents import QGIS_HEAD, QGIS_VERSION, child, document
 from segmenter.extras.vectors.library import pyogrio
 from segmenter.extras.vectors.writing import FAULTS, file_aside

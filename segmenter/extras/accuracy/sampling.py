@@ -28,6 +28,7 @@ from segmenter.extras.accuracy.covers import (
     Cover,
     GridStrata,
     MapStrata,
+    Reservoirs,
     Strata,
     beside,
     check_same_grid,
@@ -35,7 +36,6 @@ from segmenter.extras.accuracy.covers import (
 )
 from segmenter.extras.accuracy.points import Sampled, write_points
 from segmenter.extras.accuracy.request import Allocation, SampleRequest
-from segmenter.extras.accuracy.reservoirs import Reservoirs
 from segmenter.extras.accuracy.units import unit_for, whole_area
 from segmenter.extras.vectors.map_files import maps_in
 from segmenter.extras.vectors.vectorise import pixel_square_metres

@@ -15,8 +15,7 @@ from segmenter.extras.dask.connect import connected
 from segmenter.extras.dask.options import ClusterOptions
 
 if TYPE_CHECKING:
-    from segmenter.extras.dask.pool import Pool
-    from segmenter.extras.dask.remote import Answer
+    from segmenter.extras.dask.pool import Answer, Pool
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -87,7 +86,7 @@ def _lot(work: Callable[[Item], Result], root: Path) -> Callable[[Sequence[Item]
             raise ClusterError(
                 root, "is not there; workers read files themselves, under the caller's paths: mount it"
             )
-        from segmenter.extras.dask.remote import Answer
+        from segmenter.extras.dask.pool import Answer
 
         answers: list[Answer] = []
         for item in items:

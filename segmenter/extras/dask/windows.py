@@ -205,7 +205,7 @@ class StripWork:
         return [result.given(job) for job, result in zip(jobs, results, strict=True)]
 
     def _loaded(self) -> Predictor:
-        from segmenter.extras.dask.remote import take_share
+        from segmenter.extras.dask.pool import take_share
         from segmenter.inference.loading import load_predictor
         from segmenter.mapping.session import quiet_libraries
         from segmenter.raster import quiet_libtiff

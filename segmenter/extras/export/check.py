@@ -22,7 +22,7 @@ from segmenter.grid.labels import IGNORE
 from segmenter.grid.windows import round_up
 from segmenter.inference.prediction import Worker
 from segmenter.raster import Raster, open_raster
-from segmenter.runs.origin import VALIDATION_FILE, validation_images
+from segmenter.runs.records import VALIDATION_FILE, validation_images
 from segmenter.runs.run import Run
 
 TOLERANCE, TOLERANCE_FP16 = 1e-3, 5e-2

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from segmenter.base.errors import DeviceError, failing, plain, shortened
-from segmenter.devices.machines.messages import Line, listen, split
+from segmenter.devices.machines.rendezvous import Line, listen, split
 from segmenter.extras.parameter_servers.roles import Roles
 from segmenter.runs.resume import installed_versions
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from segmenter.base.errors import ConfigError, shortened
-from segmenter.devices.machines.messages import split
+from segmenter.devices.machines.rendezvous import split
 
 ROLES = ("chief", "worker", "ps")
 """As TensorFlow calls them; `ps` is a parameter server."""

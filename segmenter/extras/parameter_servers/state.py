@@ -23,8 +23,7 @@ import tensorflow as tf
 
 from segmenter.config.recipe import TrainingConfig
 from segmenter.model.stages import Pace
-from segmenter.training.optimiser.ema import AveragedWeights
-from segmenter.training.optimiser.optimisers import LossScale, Optimiser, numbers_in
+from segmenter.training.optimiser import AveragedWeights, LossScale, Optimiser, numbers_in
 
 _NOT_NEGATIVE = "/moving_variance"
 

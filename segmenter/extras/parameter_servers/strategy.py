@@ -9,7 +9,7 @@ from typing import Any
 
 from segmenter.base.errors import DeviceError
 from segmenter.config.devices import DistributionConfig
-from segmenter.devices.machines.messages import split
+from segmenter.devices.machines.rendezvous import split
 from segmenter.devices.strategy import Devices, Kind, make_devices
 from segmenter.extras.parameter_servers.control import Watch
 from segmenter.extras.parameter_servers.roles import Roles

@@ -26,11 +26,10 @@ from segmenter.base.errors import DeviceError, TrainingError
 from segmenter.base.threads import Prefetch
 from segmenter.extras.parameter_servers.state import ServedState
 from segmenter.runs.checkpoints import checkpoints
-from segmenter.training.checks import in_memory
-from segmenter.training.pipeline import epoch_dataset
+from segmenter.training.prepare import in_memory
 from segmenter.training.progress import Meter
 from segmenter.training.step import StepResult
-from segmenter.training.trainer import PATIENCE, Trainer
+from segmenter.training.trainer import PATIENCE, Trainer, epoch_dataset
 from segmenter.training.workers_agree import Stop
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from segmenter.extras.parameter_servers.state import Shard
-from segmenter.training.optimiser.optimisers import as_vector, numbers_in
+from segmenter.training.optimiser import as_vector, numbers_in
 from segmenter.training.step import StepParts, held_in, micro_batch
 
 

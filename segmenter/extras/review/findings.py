@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from segmenter.extras.review.cells import LEVELS
-from segmenter.extras.review.held_out import Judged
+from segmenter.extras.review.held_out import LEVELS, Judged
 from segmenter.extras.review.places import Place
 from segmenter.grid.geometry import Window
 

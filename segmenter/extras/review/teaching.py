@@ -35,7 +35,7 @@ from segmenter.inference.predictor import classify_all
 from segmenter.mapping.request.inputs import find_inputs
 from segmenter.raster import Raster, RasterInfo, open_raster
 from segmenter.runs.ensemble import AnyRun, joined
-from segmenter.runs.origin import load_origin
+from segmenter.runs.records import load_origin
 from segmenter.runs.run import Run
 
 WANTED = ExtraOutputs(probabilities="float16")

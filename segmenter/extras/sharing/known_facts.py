@@ -23,9 +23,8 @@ from segmenter.base.files import read_regular
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.evaluation.scores import Scores
 from segmenter.model.pretrained.encoder_weights import PACKAGE_LICENCE, package_of
-from segmenter.runs.accuracy_file import AccuracyFile, load_accuracy
 from segmenter.runs.checkpoints import BEST, META, Arrays, fingerprint, learned_weights
-from segmenter.runs.origin import Origin, load_origin
+from segmenter.runs.records import AccuracyFile, Origin, load_accuracy, load_origin
 from segmenter.runs.resume import Facts
 from segmenter.runs.run import Run, load_run
 from segmenter.runs.score_files import BEST_FILES

@@ -18,7 +18,7 @@ from segmenter.base.errors import SegmenterError
 from segmenter.evaluation.scores import FIGURES, percent
 from segmenter.extras.sharing import card
 from segmenter.extras.sharing.known_facts import Known
-from segmenter.runs.origin import Place
+from segmenter.runs.records import Place
 
 FILE = "stac.json"
 _EXTENSIONS = {

@@ -10,11 +10,15 @@ from segmenter.base.files import check_writable, write_whole
 from segmenter.base.invocation import invocation
 from segmenter.evaluation.calibration import COVERAGES, Fitted, Measures
 from segmenter.evaluation.scores import score_of, title_of
-from segmenter.pages.layout import FILLER, GREY, HOVER, PLAN, Data, layout, percent_axis
 from segmenter.pages.page import html_page
 from segmenter.pages.parts import (
+    FILLER,
+    GREY,
+    HOVER,
+    PLAN,
     Block,
     Chart,
+    Data,
     Head,
     Named,
     Paragraph,
@@ -23,14 +27,16 @@ from segmenter.pages.parts import (
     Pictures,
     Section,
     Table,
+    layout,
     lines,
     listed,
     number,
     percent,
+    percent_axis,
     plain,
     side_by_side,
 )
-from segmenter.runs.calibration_file import CalibrationFile
+from segmenter.runs.records import CalibrationFile, ShownWindow, ShownWindows
 from segmenter.runs.report.charts import (
     class_scores,
     confusion_chart,
@@ -40,9 +46,7 @@ from segmenter.runs.report.charts import (
     scores_chart,
 )
 from segmenter.runs.report.coverage import run_held, run_history, run_text
-from segmenter.runs.report.maps import map_blocks
-from segmenter.runs.report.run_record import Story, finite, read_story
-from segmenter.runs.windows_file import ShownWindow, ShownWindows
+from segmenter.runs.report.run_record import Story, finite, map_blocks, read_story
 
 _BEFORE, _AFTER = "before", "calibrated"
 _LOOKS = {_BEFORE: (FILLER, "circle-open"), _AFTER: (PLAN, "square")}

@@ -14,7 +14,7 @@ from segmenter.model.size import Shape, weight_shapes
 from segmenter.model.stages import joined_stages
 from segmenter.raster import open_raster
 from segmenter.runs.checkpoints import Arrays, learned_weights
-from segmenter.runs.origin import load_origin
+from segmenter.runs.records import load_origin
 from segmenter.runs.run import Run, load_run
 from segmenter.tiles.scene_files import Digests, changes_since
 

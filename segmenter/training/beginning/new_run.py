@@ -35,9 +35,8 @@ from segmenter.training.beginning.fine_tuning import (
     lines_of_change,
 )
 from segmenter.training.beginning.pretraining import frozen_at_random, load_encoder
-from segmenter.training.checks import check_memory
 from segmenter.training.learner import Learner
-from segmenter.training.prepare import Tiles
+from segmenter.training.prepare import Tiles, check_memory
 
 _SAME, _NOTABLE = 0.005, 0.1
 """Shares of a deviation, or of a ratio of two: no difference; enough to harm a frozen layer."""

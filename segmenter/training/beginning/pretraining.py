@@ -12,8 +12,8 @@ from segmenter.config.models import EncoderDecoderConfig, ModelConfig
 from segmenter.grid.scenes import Dataset
 from segmenter.model.architectures import FAMILIES
 from segmenter.model.pretrained.encoder_weights import EncoderWeights, torch_encoder_weights
-from segmenter.model.pretrained.first_layer import channels_for
 from segmenter.model.pretrained.keras_files import check_keras_weights, file_bands
+from segmenter.model.pretrained.value_range import channels_for
 from segmenter.model.stages import Pace, joined_stages
 from segmenter.training.beginning.fine_tuning import bands_seen
 

@@ -28,7 +28,7 @@ import pyogrio
 
 from segmenter.extras.accuracy import covers
 from segmenter.extras.accuracy.__main__ import main
-from segmenter.extras.accuracy.reservoirs import Reservoirs
+from segmenter.extras.accuracy.covers import Reservoirs
 from segmenter.extras.accuracy.sampling import Plan
 
 NAMES = ("water", "Wald ¼", "road")
