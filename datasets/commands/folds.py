@@ -26,7 +26,6 @@ def train_folds(
     A fold that has a checkpoint goes on from it, so that the same command continues after any stop.
 
     Args:
-        given: the command line.
         train: trains by a command line and a recipe.
 
     Returns:

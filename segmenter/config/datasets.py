@@ -51,7 +51,6 @@ class Located(Section):
     """Section of a dataset in a folder or at an address.
 
     Attributes:
-        title: name of the data in model cards.
         maps_hold_codes: True if maps of its images are PNGs of class codes, as its contest requires.
     """
 

@@ -161,7 +161,6 @@ class Device:
 
     Attributes:
         name: TensorFlow's name, such as GPU:0.
-        model: model of the card or processor.
         memory: usable memory as text; empty if unknown.
         card: the physical device that it is or belongs to.
         bytes: usable memory in bytes; None: unknown. Replicas on a CPU share it.
@@ -283,8 +282,6 @@ def memory_limits(
     """Return the limit in MiB of each visible GPU; None: no limit.
 
     Args:
-        asked: the recipe's `distribution.memory_limit`.
-        models: of the visible GPUs.
         totals: bytes by model, as far as the driver reports them.
 
     Raises:

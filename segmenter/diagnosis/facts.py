@@ -64,10 +64,8 @@ def diagnose(
     """Return all facts on the class coverage of one split.
 
     Args:
-        index: the tiles of the split.
         batches: global batch sizes for which the plan is compared with a plain shuffle.
         run: a run directory, whose coverage is compared with the promises.
-        progress: show bars on stderr.
 
     Raises:
         DatasetError: the split has no tiles.

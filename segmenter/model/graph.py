@@ -15,7 +15,6 @@ class Call:
 
     Attributes:
         inputs: indices of its input tensors; a tensor used twice appears twice.
-        outputs: indices of its output tensors.
         node: Keras' record of the call, with all arguments.
     """
 

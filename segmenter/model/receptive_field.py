@@ -25,7 +25,6 @@ class NetworkGeometry:
         radius: the farthest input pixel, along a row or column, that an output pixel depends on; None if it
             depends on all pixels, or a layer's reach is unknown.
         bytes_per_pixel: memory for a pixel of a window during prediction; 0: unknown.
-        unlimited: reason why there is no radius.
     """
 
     stride: int

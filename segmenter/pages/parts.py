@@ -99,11 +99,7 @@ def square(
     hovers: Sequence[Sequence[str]],
     across: str,
 ) -> tuple[Data, int]:
-    """Return a heat map of classes by classes, and the width that it needs (0: any).
-
-    Args:
-        across: title of the columns.
-    """
+    """Return a heat map of classes by classes, and the width that it needs (0: any)."""
     count = len(names)
     numbered = count <= NUMBERED
     columns = names_axis(names) | {"range": [-0.5, count - 0.5], "tickangle": -90}
@@ -163,12 +159,10 @@ class Chart:
     Attributes:
         name: an id, unique on the page.
         title: one sentence with the message of the chart.
-        note: how to read it.
         figures: Plotly's `data` and `layout` by choice; with several, the page offers the choice and draws
             `chosen` first.
         titles: title for each choice, if it differs.
         table: the same numbers, for screen readers and for copying.
-        choice: name of the choice.
         width: width in pixels; a narrower screen scrolls it.
     """
 
@@ -195,9 +189,7 @@ class Maps:
     """Small maps of a class's share, drawn by the page's script.
 
     Attributes:
-        maps: name and description of each.
         choices: choices to draw; index `chosen` is drawn first.
-        legend: the classes.
         few: True if each map may be large.
     """
 
@@ -262,9 +254,6 @@ class Head:
 
     Attributes:
         title: title of the page; may contain any text.
-        lead: summary in one or two sentences.
-        facts: short facts by name.
-        maker: command that makes such a page.
     """
 
     title: str
@@ -287,7 +276,6 @@ def label(text: str, longest: int = 0) -> str:
     Characters that could begin one become entities, which Plotly converts back at the end.
 
     Args:
-        text: text of a user.
         longest: maximum number of characters; 0: no limit.
     """
     line = plain(text)

@@ -35,7 +35,6 @@ class RunFacts:
 
     Attributes:
         promised: classes that every line of the log promises; `best_effort`: classes that some line does not.
-        redrawn, replaced: share of tiles redrawn or replaced.
         held_tiles, promised_tiles: mean tiles of each class in a step, as received and as promised last (0:
             no promise); empty for an older log.
     """

@@ -68,10 +68,6 @@ class AccuracyFile(BaseModel):
 
     Attributes:
         weights: fingerprint of the weights that predicted (`checkpoints.fingerprint`).
-        source: name of the file of points.
-        head: overall accuracy, as a sentence.
-        titles, rows: table of the classes.
-        remarks: weaknesses of the sample.
     """
 
     model_config = ConfigDict(strict=True, frozen=True)
@@ -139,9 +135,7 @@ class Origin(_Strict):
     """Origin of a run.
 
     Attributes:
-        format: format number of the file.
         begun: start of the training in UTC, as `2026-11-22T19:05:00Z`; None: unknown.
-        scenes: number of scenes in each split.
         tiles: number of training tiles, and of tiles left out for lack of labels.
         tile_px: side of a tile in pixels.
         pixels: labelled pixels of the training tiles by class name.
@@ -250,10 +244,8 @@ class ShownWindows(_Strict):
     """Windows shown in a report.
 
     Attributes:
-        step, epoch: step and epoch of the validation.
         windows: number of windows from which these were chosen.
         scenes: scenes of those windows; with several machines, the first machine's.
-        of_scenes: number of scenes validated by all machines.
         shown: chosen windows, worst first.
     """
 

@@ -34,11 +34,7 @@ def later_scores(run: Path, step: int) -> list[Path]:
 
 
 def describe_scores(run: Path, best_by: str = "miou") -> list[str]:
-    """Return a line on the best validation and one on the last, each with its files.
-
-    Args:
-        best_by: score that selects the best model.
-    """
+    """Return a line on the best validation and one on the last, each with its files."""
     lines = []
     if best := scored(run / BEST_FILES[0]):
         files = ", ".join(BEST_FILES)

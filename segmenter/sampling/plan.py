@@ -209,7 +209,6 @@ def plan_epoch(
     Args:
         counts: (tiles, classes) pixels of each class in each tile, any integer type; at most 62 classes.
         global_batch: tiles of a step, over all replicas; the plan does not depend on their number.
-        min_pixels: see above.
         max_repeats: coverage shows no tile more often than 1 + `max_repeats` times an epoch; a class that
             needs more is not promised, and its tiles are used once like others. None: no limit. The default
             is that of recipes.
@@ -240,9 +239,6 @@ def planned_epoch(
     amounts: SamplingConfig | None = None,
 ) -> Plan:
     """Plan an epoch, with the facts that `Plan` records.
-
-    Args:
-        names: names of the classes, for messages.
 
     Raises:
         DatasetError: as in `plan_epoch`.
@@ -276,8 +272,6 @@ def plan(
 
     Args:
         counts_NK: (tiles, classes) pixels of each class in each tile.
-        global_batch: tiles of a step, over all replicas.
-        names: names of the classes, for messages.
         replicas: used only by `per_replica: guarantee`: each replica's block of a row holds each class.
         strata: strata of the tiles' scale; each class is planned in each stratum that shows it.
 

@@ -146,7 +146,6 @@ class Wishes:
         odds_P: probability of each column by the rarity of its pixels; all 0: one tile of each.
         by_hand: (class, tiles in a step), in place of the odds.
         lift: most uses of a column's tiles in an epoch, on average, if the odds ask for them.
-        blocks: rows of a step.
     """
 
     class_P: tuple[int, ...]

@@ -37,10 +37,8 @@ class Outcome:
     """Outcome of a call that trained.
 
     Attributes:
-        run: run directory.
         ended: "finished", "early" (by training.stop_after) or "stopped" (by a signal).
         resumed: True if it resumed from a checkpoint.
-        epochs, steps: number done by the run in all.
         seconds: duration of this call's training, including validations.
         best: the best validation so far; None without validation.
         exit_code: 0, or 128 + the number of the signal.

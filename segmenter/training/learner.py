@@ -125,8 +125,6 @@ class Learner:
 
     Attributes:
         model: Keras model; `averaged`: its weight average, or None.
-        optimiser, pace: optimiser and training schedule of its weights.
-        parts: parts of its step.
         steps: compiled function (stack, count) of several steps, for the weights trained now (`enter`).
         frozen: True while the late weights are frozen; None before `enter`.
     """
@@ -142,7 +140,6 @@ class Learner:
         """Build model, optimiser, weight average and step.
 
         Args:
-            steps: number of steps of the whole training.
             class_weights, class_shares: (K,), as in `losses.segmentation_loss`.
         """
         recipe, strategy = run.recipe, devices.strategy

@@ -290,7 +290,6 @@ class ReplicaLoss:
     and their gradients to its gradient.
 
     Attributes:
-        config: section `loss` of the recipe.
         class_weights: (K,) weights in cross-entropy and focal loss; None: all 1.
         global_batch: images of a step over all replicas, if constant; None: counted in each step by an
             all-reduce, for batches that may be short.

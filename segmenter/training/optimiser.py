@@ -88,7 +88,6 @@ class Schedule:
     """Learning rate by step, counted from 0: a linear warm-up to the peak, then one of `COURSES`.
 
     Attributes:
-        config: section `training` of the recipe.
         steps: number of steps of the whole training, including warm-up.
     """
 
@@ -209,8 +208,6 @@ class Segment:
 
     Attributes:
         weights: Keras variables, in the vector's order.
-        decayed: number of the vector's elements with decay.
-        rate: factor on learning rate and decay.
         late: True if they are frozen at first.
         vector: stands for the weights in Keras' update.
     """
@@ -226,7 +223,6 @@ class LossScale:
     """Dynamic loss scale like Keras': halved at an overflow, doubled after some steps without one.
 
     Attributes:
-        scale: variable of the scale.
         steps: variable: number of steps since its last change.
         growth_steps: number of steps after which it is doubled.
     """
@@ -268,9 +264,6 @@ class Optimiser:
         """Create the state for all weights that train in any epoch.
 
         Args:
-            weights: Keras variables, in the model's order.
-            steps: number of steps of the whole training.
-            scaled: use a dynamic loss scale.
             shared: other processes update the same variables concurrently, so changes are added atomically.
         """
         self._config, self._shared = config, shared
@@ -504,7 +497,6 @@ def build_optimiser(
     """Return the recipe's optimiser for a model; call in the strategy's scope.
 
     Args:
-        steps: number of steps of the whole training.
         pace: training schedule of the weights (`model.stages.pace_of`); weights that never train have no
             state. None: all train alike from the start.
     """

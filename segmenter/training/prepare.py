@@ -77,7 +77,6 @@ def check_memory(recipe: Recipe, devices: Devices, of_a_tile: int, parameters: i
 
     Args:
         of_a_tile: bytes by `training_bytes_per_image`, up to 1.5 times the real need.
-        parameters: number of the model's parameters.
 
     Raises:
         ConfigError: a step exceeds the machine's memory.

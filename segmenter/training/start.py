@@ -81,7 +81,6 @@ def record_origin(
     Reads headers of training scenes, at most 1,000.
 
     Args:
-        source: another run whose weights are used.
         computed_on: as in `Origin`.
         resumed: True for a resumed run: without a record, its start is unknown.
 
@@ -161,10 +160,6 @@ class CheckedTraining:
     """A training that has passed all checks before its start; nothing is written yet.
 
     Attributes:
-        run: run to be saved.
-        checkpoint: checkpoint of this run to resume from.
-        source: another run to take weights from.
-        pretrained: initial weights of the encoder.
         workers: worker processes that make the batches; None: threads of this process.
     """
 
@@ -194,8 +189,6 @@ def start_training(
     """Train in the run directory `path`.
 
     Args:
-        checkpoint: checkpoint of this run to resume from.
-        source: another run to take weights from.
         workers: worker processes that make the batches; None: threads of this process.
     """
     with devices.workers.together(), quiet(not devices.workers.chief):

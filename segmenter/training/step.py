@@ -130,10 +130,8 @@ class StepParts:
     """Parts of a training step.
 
     Attributes:
-        loss: a `losses.ReplicaLoss`.
         min_pixels: least pixels of a class for a tile to hold it, from the recipe.
         accumulate: number of micro-batches into which each replica splits its part of the batch.
-        averaged: moving average of the weights, if any.
         xla: compile a replica's work with XLA; for one device or for GPUs, without accumulation. None:
             decided by a trial (`xla_trial`).
         batch: tiles of a step over all replicas, for batches with slots.
@@ -155,7 +153,6 @@ class StepResult(NamedTuple):
     """Result of one step: scalars and `held` (2, K); of several steps, with a leading axis of steps.
 
     Attributes:
-        loss: loss of the global batch.
         held: int32, counted on the step's label tensors: number of tiles of the global batch that hold each
             class, and number of replicas with such a tile.
         applied: false if the loss scale skipped the step because a gradient was not finite; weights are then
@@ -274,11 +271,7 @@ def _at_once(parts: StepParts) -> Callable[[Any], Any]:
 
 
 def _applied_centrally(parts: StepParts, gradient: Any) -> tuple[Any, Any]:
-    """Update weights that all replicas share as one copy: once, on the host, outside the replicas.
-
-    Args:
-        gradient: gradient summed over the replicas.
-    """
+    """Update weights that all replicas share as one copy: once, on the host, outside the replicas."""
     with tf.device("CPU:0"):
         return _updated(parts, gradient)
 

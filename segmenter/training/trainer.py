@@ -162,12 +162,7 @@ class Trainer:
 
     Attributes:
         run: directory, recipe and meaning of the model's input.
-        index: index of the training tiles.
-        feed: prefetched batches.
-        devices: strategy and replicas.
         dataset: dataset with the validation scenes, if any.
-        position: position of the training.
-        profile: write a TensorBoard profile of some steps.
     """
 
     run: Run

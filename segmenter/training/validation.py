@@ -66,10 +66,6 @@ class Examples:
     """Selected windows of a validation so far; for ties, the first.
 
     Memory holds only two full windows and a few subsampled ones.
-
-    Attributes:
-        windows: number of labelled windows so far.
-        scenes: names of their scenes.
     """
 
     def __init__(self) -> None:

@@ -21,7 +21,6 @@ class Figure:
 
     Attributes:
         value: None if it could not be measured; `note` then has the reason.
-        expected: a limit, as text.
         holds: True if the value is as expected; None without an expectation.
         law: True for a law of the program: if it does not hold, the command fails.
     """

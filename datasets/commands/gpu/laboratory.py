@@ -54,7 +54,6 @@ class Laboratory:
 
     Args:
         strategies: makes the strategy for a number of replicas, once for each number.
-        dtype: precision of all computations.
     """
 
     def __init__(

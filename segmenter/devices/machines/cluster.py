@@ -28,8 +28,6 @@ class Cluster:
 
     Attributes:
         index: index of this process, from 0; worker 0 is the chief.
-        workers: number of workers.
-        source: origin of this information, for messages.
         addresses: host:port of each worker; with Slurm, empty until `resolved`.
     """
 
@@ -67,11 +65,6 @@ def find_cluster(
     strategy: str, asked: str | None, index: int | None, environment: Mapping[str, str]
 ) -> Cluster | None:
     """Return the cluster of this process; None for a training by one process.
-
-    Args:
-        strategy: the recipe's `distribution.strategy`.
-        asked: `--cluster`.
-        index: `--index`.
 
     Raises:
         ConfigError: the settings contradict each other, or describe no cluster.

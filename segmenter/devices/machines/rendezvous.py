@@ -19,11 +19,7 @@ from segmenter.devices.machines.cluster import Cluster
 
 
 class Line(Closing):
-    """Connection for messages; open within its context.
-
-    Attributes:
-        socket: the connection's socket, for its options.
-    """
+    """Connection for messages; open within its context."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection

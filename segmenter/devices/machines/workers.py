@@ -37,13 +37,7 @@ _TASK = re.compile(r"/job:\w+(?:/replica:\d+)?/task:(\d+)")
 
 
 class Place(NamedTuple):
-    """Progress of a worker, comparable between workers, since all do the same in the same order.
-
-    Attributes:
-        steps: optimiser steps done.
-        exchanges: number of exchanges begun so far.
-        stage: one of `STAGES`.
-    """
+    """Progress of a worker, comparable between workers, since all do the same in the same order."""
 
     steps: int
     exchanges: int
@@ -59,7 +53,6 @@ class Workers:
 
     Attributes:
         index: index of this worker, from 0.
-        count: number of workers.
     """
 
     index, count = 0, 1

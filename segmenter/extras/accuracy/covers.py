@@ -58,7 +58,6 @@ class Reservoirs:
     """Kept pixels of all strata.
 
     Args:
-        strata: number of strata.
         most: pixels to keep of each.
         seed: of all random numbers, with the position of the window.
     """
@@ -167,7 +166,6 @@ class Cover(Closing):
     """An open class map, or two as one map of changes; a context manager.
 
     Attributes:
-        info: header of the map.
         names: its classes; of changes, all pairs.
     """
 
@@ -211,11 +209,7 @@ def _ids(one: WrittenMap, window: Window) -> Ids:
 
 
 class Strata:
-    """Strata of several maps: their classes.
-
-    Attributes:
-        count: number of strata that may occur.
-    """
+    """Strata of several maps: their classes."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names, self.count = tuple(names), len(names)
@@ -279,7 +273,6 @@ class GridStrata(Strata):
 
     Args:
         side: of a cell, in metres; in pixels for maps without georeference.
-        infos: headers of the maps.
     """
 
     def __init__(self, side: float, infos: Sequence[RasterInfo]) -> None:

@@ -46,7 +46,6 @@ class Sample:
     """Labelled points of a stratified random sample.
 
     Attributes:
-        classes, strata: names.
         area_H: area of each stratum, in any unit.
         pixels_H: number of pixels of each stratum; None: unknown.
         stratum_N, mapped_N, reference_N: index of each point's stratum, mapped class and reference class.
@@ -100,8 +99,6 @@ class Estimates:
 
     Attributes:
         matrix_KK: share of the area by mapped class (rows) and reference class (columns).
-        counts_KK: points, alike.
-        overall: overall accuracy.
         shares, users, producers: for each class, its share of the area, user's and producer's accuracy.
     """
 

@@ -70,13 +70,9 @@ class Sampled:
     """A sample of maps.
 
     Attributes:
-        classes, strata: names.
         pixels_H, area_H, points_H: of each stratum.
-        mapped_area_K: area of each class on the maps.
         unit: `m2`, or `px` without georeference.
         stratum_N, area_N: stratum of each point, and area of its pixel.
-        pixels: the points.
-        infos: headers of the maps.
     """
 
     classes: tuple[str, ...]

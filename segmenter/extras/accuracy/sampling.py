@@ -57,7 +57,6 @@ class Plan:
         weight_H: area of each stratum, in any unit.
         pixels_H: number of its pixels.
         spread_H: S_h of this module's docstring.
-        allocation: way of allocation.
         floor: least points of a stratum; None: `FLOOR`, or half of an equal part if that is fewer.
     """
 
@@ -183,9 +182,6 @@ _ENDINGS = (".tif", ".tiff", ".png", ".jpg", ".jpeg")
 
 def write_chips(sampled: Sampled, images: Path, folder: Path) -> None:
     """Write `FOLDER/FID.png` for each point; an older folder is replaced.
-
-    Args:
-        images: folder of images of the maps' names.
 
     Raises:
         DatasetError: an image is missing or lies elsewhere than its map.

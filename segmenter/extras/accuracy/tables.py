@@ -71,7 +71,6 @@ def read_labelled(
 
     Args:
         areas: strata to take in place of the file's.
-        unit: their unit.
         labels: file of AcATaMa with the labels; None: they are in `reference`.
 
     Raises:
@@ -200,8 +199,6 @@ class Points:
     """Points as they are read.
 
     Attributes:
-        place: of each point, for messages.
-        stratum, mapped, reference: names; no reference is "".
         size: area of each point's pixel.
     """
 

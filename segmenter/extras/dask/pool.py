@@ -60,9 +60,6 @@ class Setup(WorkerPlugin):
     """Plugin that sends the work to each worker, also to those that join later.
 
     Args:
-        name: name of the call.
-        work: the work as a pickle.
-        expected: versions at the caller.
         alone: True: a worker takes one item at a time; else one for each of its threads.
     """
 
@@ -208,9 +205,6 @@ class _Task:
 
 class Pool:
     """Workers of a cluster.
-
-    Args:
-        options: as they were given, for messages.
 
     Attributes:
         warn: is called with a line when a worker is lost.

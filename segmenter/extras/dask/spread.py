@@ -43,11 +43,7 @@ def spread_over(options: ClusterOptions | None, root: Path) -> Iterator[Spread]:
 
 
 def on_workers(pool: Pool, root: Path) -> Spread:
-    """Return what works as `in_threads` does; `work` is sent with a copy of all that it holds.
-
-    Args:
-        root: see `spread_over`.
-    """
+    """Return what works as `in_threads` does; `work` is sent with a copy of all that it holds."""
     places, root = sum(threads for *_, threads in pool.machines().values()), root.absolute()
 
     def spread(

@@ -94,8 +94,6 @@ class StripResult:
 
     Attributes:
         windows: windows in the format of a partial map, compressed.
-        remark: warning about the raster.
-        error: error that ended the strip early.
         unseen: True if the worker does not find the raster.
     """
 
@@ -177,9 +175,7 @@ class StripWork:
     """Computation of strips; sent to each worker once, which loads the model at the first strip.
 
     Attributes:
-        runs: run directories, by paths on the workers.
         model: checksum of the runs.
-        mosaic: mosaic that the windows extend into.
     """
 
     runs: tuple[Path, ...]
@@ -379,7 +375,6 @@ def tiling_of_worker(call: Call, jobs: Sequence[MapJob], tiling: Tiling, memory:
 
     Args:
         memory: bytes of each process.
-        asked: option that named the processes.
 
     Raises:
         ConfigError: blended windows do not fit.

@@ -153,10 +153,6 @@ class Written:
 
     Attributes:
         path: the file, or the folder of a SavedModel, with `PATH.json` beside it.
-        bytes: its size.
-        checked_on: images used to compare it with predict.py.
-        agreement: agreement with predict.py.
-        facts: facts in the .json.
     """
 
     path: Path
@@ -173,7 +169,6 @@ class _Plan:
     Attributes:
         size: fixed side in pixels; None: any.
         tile: tile of Deepness; None without that profile.
-        name: name of the file.
     """
 
     size: int | None
@@ -326,7 +321,6 @@ def facts_of(
 
     Args:
         image: shape of the input, with names for variable sizes.
-        outputs: shapes by name.
         standardised: True if the caller normalises, without a rule for pixels without data.
         fp16: use of 16-bit floats; empty: none.
     """

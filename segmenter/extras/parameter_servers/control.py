@@ -43,14 +43,7 @@ def versions_here() -> dict[str, str]:
 
 
 class Watch:
-    """The chief's connections to the members of its cluster.
-
-    Attributes:
-        roles: roles of the cluster.
-
-    Args:
-        say: prints a line; called from another thread.
-    """
+    """The chief's connections to the members of its cluster."""
 
     def __init__(self, roles: Roles, say: Callable[[str], None] = print) -> None:
         """Listen for members.

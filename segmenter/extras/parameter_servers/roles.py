@@ -24,10 +24,7 @@ class Roles:
     """A cluster of a chief, workers and parameter servers, and the role of this process.
 
     Attributes:
-        chief: address of the chief.
         workers, servers: addresses of workers and servers, by index.
-        role: role of this process, one of `ROLES`.
-        index: index of this process within its role.
     """
 
     chief: str

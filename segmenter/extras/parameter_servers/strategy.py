@@ -20,7 +20,6 @@ class ServerCluster(Kind):
 
     Attributes:
         coordinator: coordinator of TensorFlow; schedules steps on workers, and repeats those of lost workers.
-        watch: connections to the members.
     """
 
     elsewhere = True

@@ -237,7 +237,6 @@ class InFlight:
     """Steps given to a coordinator whose results are missing; a bounded number.
 
     Args:
-        coordinator: TensorFlow's `ClusterCoordinator`.
         step: `tf.function` that a worker runs on a batch.
         most: most steps in progress; the chief keeps their batches, in case a worker is lost.
     """

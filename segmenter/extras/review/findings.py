@@ -71,11 +71,7 @@ def wrong_KKL(all_judged: Sequence[Judged], classes: int) -> Floats:
 
 
 def findings(all_judged: Sequence[Judged], classes: int, most: int) -> list[Finding]:
-    """Return the costliest findings of all scenes, at most `most`, in this order.
-
-    Args:
-        classes: number of classes K.
-    """
+    """Return the costliest findings of all scenes, at most `most`, in this order."""
     table = wrong_KKL(all_judged, classes)
     found = [finding for each in all_judged for finding in _of_scene(each, table, most)]
     found.sort(key=lambda each: (-each.wrong, each.of.scene.name, each.window.row, each.window.col))

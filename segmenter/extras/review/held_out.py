@@ -72,7 +72,6 @@ class Cells:
     Attributes:
         size: of the scene in pixels.
         side: of a cell; cells at the right and lower edge are smaller.
-        classes: K.
     """
 
     size: Size
@@ -111,7 +110,6 @@ class Cells:
         """Add a window's pixels; those without label or data count nowhere.
 
         Args:
-            likely_HW: the model's classes.
             probabilities_HWK: × 255, rounded.
         """
         row_HW, col_HW = np.ogrid[window.row : window.row_stop, window.col : window.col_stop]
@@ -228,9 +226,6 @@ def runs_of(path: Path) -> list[Run]:
 
 def judges_of(runs: Sequence[Run], load: Callable[[Recipe], Dataset]) -> list[Judge]:
     """Return each run with its labelled validation scenes; the first also has the test scenes.
-
-    Args:
-        load: loads the dataset of a recipe.
 
     Raises:
         DatasetError: no labelled scene was held out.

@@ -215,9 +215,7 @@ def spots(
     """Return the places where a label teaches most, the first teaches most.
 
     Args:
-        images: files, folders or globs.
         side: of a cell in pixels.
-        points: number of places at most.
         apart: least distance of two places of one image in pixels.
         insist: take images of another type or unit than in training.
 

@@ -160,13 +160,9 @@ class Manifest(BaseModel):
     """Content of pack.json.
 
     Attributes:
-        format: format of the archive.
-        name: name of the run.
-        weights: the file that predicts.
         fingerprint: digest of the weights that predict (`known_facts.Known`).
         checkpoints: True if training can resume.
         anonymous: True if paths of the owner's machine were removed.
-        program: version that packed it.
     """
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
@@ -185,7 +181,6 @@ class Packed:
     """Result of packing.
 
     Attributes:
-        files: number of files in the archive.
         size: size of the archive in bytes.
         paths: settings of the recipe with paths, and the paths; empty if removed.
         left_out: names in the run directory that are not in the archive.

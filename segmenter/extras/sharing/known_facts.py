@@ -35,11 +35,8 @@ class Known:
     """Facts of a run.
 
     Attributes:
-        run: the run.
-        weights: the file that predicts.
         sha256, size: of that file; size in bytes.
         fingerprint: SHA-256 of the named weights that predict, independent of their file.
-        parameters: number of their elements, including BatchNorm's statistics.
         steps: optimiser steps of these weights; None: unknown.
         facts: record of how they were computed; None: unknown.
         origin: origin of the training data; None: trained by an older program.

@@ -37,9 +37,7 @@ class Header:
     """Header of a file of polygons.
 
     Attributes:
-        fields: names of the attributes.
         crs: CRS as text; None if unknown.
-        count: number of features.
         indexed: True if features in a box can be found without reading all.
     """
 
@@ -120,8 +118,6 @@ class Features:
 
     Attributes:
         shape_F: two-dimensional shapely geometries, or None.
-        value_F: values of the attribute.
-        fid_F: their numbers in the file.
     """
 
     shape_F: NDArray[Any]
@@ -148,7 +144,6 @@ class VectorFile:
 
     Attributes:
         crs: CRS of rasterio; None if neither the file nor the recipe names one.
-        count: number of features.
     """
 
     def __init__(
@@ -158,7 +153,6 @@ class VectorFile:
 
         Args:
             attribute: attribute to read; None: none. A file without features need not have it.
-            crs: CRS for a file without one.
 
         Raises:
             DatasetError: the file is unreadable, lacks the layer or attribute, or has an ambiguous CRS.

@@ -45,7 +45,6 @@ class Polygons:
 
     Attributes:
         shape_P: shapely polygons, in columns and rows of the map.
-        class_P: class ids.
         pixels_P: pixels of each, before simplification.
         confidence_P: sum of confidence over the pixels; None if unknown.
     """

@@ -153,7 +153,6 @@ class Decoder:
     """A decoder.
 
     Attributes:
-        build: function that adds its layers.
         stages: names after `decoder_` in its layers with weights: its stages, for learning rates.
     """
 

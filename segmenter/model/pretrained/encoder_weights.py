@@ -61,9 +61,6 @@ class EncoderWeights:
 def torch_encoder_weights(config: EncoderDecoderConfig, bands: int) -> EncoderWeights:
     """Load a recipe's weights for an EfficientNet-Lite or ResNet, without TensorFlow.
 
-    Args:
-        bands: number of bands that the model sees.
-
     Raises:
         WeightsError: the weights are missing, damaged, of another architecture, or have channels that do not
             fit the requested normalisation.

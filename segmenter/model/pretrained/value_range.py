@@ -116,7 +116,6 @@ def input_normalisation(
     that of the training scenes. The setting `input_normalisation` can force either.
 
     Args:
-        scenes: normalisation of the training scenes.
         dtype: pixel type of the data.
 
     Raises:

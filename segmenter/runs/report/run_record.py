@@ -104,7 +104,6 @@ class Validation:
     """A validation from the log; scores are fractions of 1, None if undefined.
 
     Attributes:
-        iou: IoU of each class by name.
         protocol: protocol as text; empty if the log does not have it.
     """
 
@@ -136,9 +135,7 @@ class Story:
     Attributes:
         record: position and facts of the newest checkpoint; None if missing or damaged.
         facts: facts of that checkpoint, else of the best model (a packed run may have only that).
-        best, last: validations with their confusion matrices.
         coverage: coverage of the steps; None if the log has none.
-        windows: windows of the best validation.
         missing: a sentence on each record that could not be read or is not shown.
         calibration: calibration of the weights that predict; None if not calibrated.
         accuracy: estimates of the maps of these weights; None if there are none.

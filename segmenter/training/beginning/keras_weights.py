@@ -32,9 +32,6 @@ def weight_key(path: str) -> str:
 def keras_encoder_weights(config: EncoderDecoderConfig, bands: int) -> EncoderWeights:
     """Return a recipe's weights for an encoder of `keras.applications`.
 
-    Args:
-        bands: number of bands that the model sees.
-
     Raises:
         WeightsError: the weights cannot be downloaded, or a file is damaged or of another network.
     """

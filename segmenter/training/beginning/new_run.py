@@ -55,7 +55,6 @@ def normalisation_of(
     """Return the model's normalisation, and that of the training scenes if different; print it.
 
     Args:
-        source: another run to take weights from.
         shapes, classes, pace: those of the new model.
         chief: True on the chief of a cluster; other workers do not know the source and use the chief's
             choice.
@@ -168,9 +167,6 @@ def new_run(
     recipe: Recipe, dataset: Dataset, tiles: Tiles, path: Path, source: Source | None, devices: Devices
 ) -> Run:
     """Return the run of a new training, not saved yet; print its model's size and normalisation.
-
-    Args:
-        source: another run to take weights from.
 
     Raises:
         CheckpointError: the weights of `source` do not fit.
