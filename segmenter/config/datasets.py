@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from segmenter.base.addresses import is_address, masked
 from segmenter.base.errors import shortened
-from segmenter.base.finding import is_vector
+from segmenter.base.files import is_vector
 from segmenter.config.sections import Section, about, kinds_of, setting
 
 CacheCodec = Literal["none", "lz4"]

@@ -17,7 +17,7 @@ from segmenter.evaluation.scores import Scores, percent, title_of
 from segmenter.runs.report.sections import write_report
 from segmenter.runs.score_files import BEST_FILES, SUMMARY, Scored, describe_scores, scored
 from segmenter.training.calibrating import calibrate, describe, is_current, prior_bias
-from segmenter.training.signals import StoppedError
+from segmenter.training.trainer import StoppedError
 
 if TYPE_CHECKING:
     from segmenter.training.trainer import Trainer

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 from segmenter.base.errors import SegmenterError, WorkerError, plain, shortened
 from segmenter.base.terminal import say
 from segmenter.config.devices import DistributionConfig
-from segmenter.devices.machines.cluster import Cluster
-from segmenter.devices.machines.rendezvous import listening, meet
+from segmenter.devices.machines.cluster import Cluster, listening, meet
 
 GO_ON = "go on with the same command and --resume, on as many workers or others"
 _POLL_MS = 1000

@@ -45,7 +45,7 @@ def _sample(request: SampleRequest) -> int:
 
 
 def _estimate(request: EstimateRequest) -> int:
-    from segmenter.extras.accuracy import account
+    from segmenter.extras.accuracy import estimators as account
     from segmenter.extras.accuracy.estimators import estimates
 
     points = request.points

@@ -9,8 +9,15 @@ from pathlib import Path
 from segmenter.base.errors import counted
 from segmenter.base.files import check_writable, write_whole
 from segmenter.base.invocation import invocation
-from segmenter.extras.accuracy.account import class_rows, head, remarks, sentences, titles
-from segmenter.extras.accuracy.estimators import Estimates, Figure
+from segmenter.extras.accuracy.estimators import (
+    Estimates,
+    Figure,
+    class_rows,
+    head,
+    remarks,
+    sentences,
+    titles,
+)
 from segmenter.extras.accuracy.units import Shown, in_percent, unit_for, whole_area, with_interval
 from segmenter.pages.page import html_page
 from segmenter.pages.parts import (

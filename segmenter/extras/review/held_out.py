@@ -32,8 +32,8 @@ from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.predictor import Failed, Finished, Mapped, Predictor, Tiling, classify_all
 from segmenter.raster import LabelIds, Raster, RasterInfo, open_raster
 from segmenter.runs.ensemble import AnyRun, joined
-from segmenter.runs.folds import folds_in
 from segmenter.runs.run import Run, load_run
+from segmenter.runs.score_files import folds_in
 
 LEVELS = 5
 _LEVEL_OF_BYTE = np.searchsorted([26, 128, 230, 250], np.arange(256), side="right").astype(np.uint8)

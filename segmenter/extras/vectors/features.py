@@ -24,7 +24,7 @@ import shapely
 from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError, failing, shortened
-from segmenter.base.finding import VECTOR_ENDINGS
+from segmenter.base.files import VECTOR_ENDINGS
 from segmenter.extras.vectors.library import pyogrio
 from segmenter.raster.polygons import crs_of
 

@@ -17,8 +17,7 @@ from segmenter.base.files import read_regular
 from segmenter.base.invocation import invocation
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.model.architectures import FAMILIES, Unit, units
-from segmenter.model.pretrained.safe_tensors import INSTALL, read_safetensors
-from segmenter.model.pretrained.torch_files import read_torch
+from segmenter.model.pretrained.torch_files import INSTALL, read_safetensors, read_torch
 from segmenter.model.pretrained.value_range import channels_for, check_photographs, describe, fitted
 
 _FIRST = "stem_conv/kernel"
