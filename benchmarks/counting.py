@@ -33,7 +33,7 @@ def main() -> None:
 
     from segmenter.model.building import build_model
     from segmenter.training.losses import segmentation_loss
-    from segmenter.training.optimiser.optimisers import build_optimiser
+    from segmenter.training.optimiser import build_optimiser
     from segmenter.training.step import StepParts, make_step, tiles_holding
 
     rng = np.random.default_rng(0)

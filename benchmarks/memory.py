@@ -64,7 +64,7 @@ def _peak(name: str, depth: int, width: int, batch: int) -> int:
     from segmenter.config.recipe import LossConfig, TrainingConfig
     from segmenter.model.normalisation import Normalisation
     from segmenter.training.losses import segmentation_loss
-    from segmenter.training.optimiser.optimisers import build_optimiser
+    from segmenter.training.optimiser import build_optimiser
     from segmenter.training.step import StepParts, make_step
 
     strategy = tf.distribute.OneDeviceStrategy("CPU:0")

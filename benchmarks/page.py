@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from datasets.commands.gpu.page import table as table
+from datasets.commands.gpu.figures import table as table
 
 END = "<!-- end of table -->"
 

@@ -43,7 +43,7 @@ from segmenter.tiles.index import build_index
 from segmenter.tiles.index_cache import cache_folder
 from segmenter.tiles.statistics import band_statistics
 from segmenter.tiles.store import SceneStore
-from segmenter.training.pipeline import epoch_dataset
+from segmenter.training.trainer import epoch_dataset
 
 SIDE = 256
 _TICK = 1 / os.sysconf("SC_CLK_TCK")

@@ -64,7 +64,7 @@ def load_dataset(recipe: Recipe) -> Dataset:
 
 def _has_to_be_made(section: FolderConfig) -> bool:
     """Return whether images or labels must be made, because files cannot be used directly."""
-    from segmenter.base.finding import is_vector
+    from segmenter.base.files import is_vector
 
     from .folder import one_label
 

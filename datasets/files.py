@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from segmenter.base.addresses import is_address
 from segmenter.base.errors import DatasetError, shortened
-from segmenter.base.finding import walk_once
+from segmenter.base.files import walk_once
 from segmenter.grid.scenes import Split
 
 if TYPE_CHECKING:

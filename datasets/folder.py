@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from segmenter.base.errors import ConfigError, DatasetError, shortened
-from segmenter.base.finding import is_vector
+from segmenter.base.files import is_vector
 from segmenter.config.datasets import FolderConfig, FolderSplit
 from segmenter.grid.labels import ClassMap, Colour, LandCoverClass, own_colour
 from segmenter.grid.scenes import Dataset, Layout, Scene, Split

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from segmenter.base.addresses import is_address
 from segmenter.base.errors import DatasetError, SegmenterError, counted, grouped, plain
-from segmenter.base.finding import is_vector
+from segmenter.base.files import is_vector
 from segmenter.base.invocation import installation, invocation
 from segmenter.base.threads import in_threads
 from segmenter.config.datasets import FolderConfig

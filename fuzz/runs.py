@@ -18,17 +18,23 @@ from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
-from segmenter.runs.accuracy_file import load_accuracy, save_accuracy
-from segmenter.runs.calibration_file import load_calibration, save_calibration
 from segmenter.runs.checkpoints import META, Arrays, save_arrays, save_checkpoint
-from segmenter.runs.coverage import run_coverage
-from segmenter.runs.log import RunLog, log_line
+from segmenter.runs.log import RunLog, log_line, run_coverage
+from segmenter.runs.records import (
+    ShownWindow,
+    as_base64,
+    load_accuracy,
+    load_calibration,
+    load_windows,
+    save_accuracy,
+    save_calibration,
+    save_windows,
+)
 from segmenter.runs.report.run_record import read_story
 from segmenter.runs.report.sections import report_sections
 from segmenter.runs.resume import Position, checkpoint_to_resume, facts_array
 from segmenter.runs.run import Run, load_run
 from segmenter.runs.score_files import BEST_FILES
-from segmenter.runs.windows_file import ShownWindow, as_base64, load_windows, save_windows
 from segmenter.sampling.plan import plan
 
 CONFIGS = Path(__file__).parents[1] / "configs"

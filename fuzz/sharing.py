@@ -8,7 +8,7 @@ from pathlib import Path
 from fuzz.runs import make_run
 from fuzz.target import Facts, digest
 from segmenter.extras.sharing.archive import pack_run, unpack_run
-from segmenter.runs.origin import Origin, load_origin, save_origin
+from segmenter.runs.records import Origin, load_origin, save_origin
 
 _NAMES = ("water", "forest")
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from fuzz.target import Facts, digest
 from segmenter.model.pretrained.keras_files import KERNELS, file_bands
-from segmenter.model.pretrained.safe_tensors import read_safetensors, write_safetensors
-from segmenter.model.pretrained.torch_files import read_torch
+from segmenter.model.pretrained.torch_files import read_safetensors, read_torch, write_safetensors
 
 _SHAPES = {"conv.weight": (4, 3, 3, 3), "norm.weight": (4,), "norm.running_var": (4,)}
 PICKLES = (

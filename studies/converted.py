@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.model.pretrained.encoder_weights import torch_encoder_weights
 from segmenter.model.pretrained.encoder_weights import packaged_weights
-from segmenter.model.pretrained.safe_tensors import write_safetensors
+from segmenter.model.pretrained.torch_files import write_safetensors
 
 SIDES = {"efficientnet_lite0": 224, "efficientnet_lite1": 240, "efficientnet_lite2": 260}
 """Those that each was trained at."""

@@ -111,7 +111,7 @@ def _step(task: dict[str, Any]) -> tuple[Callable[[], float], int]:
     from segmenter.model.building import build_model
     from segmenter.model.normalisation import Normalisation
     from segmenter.training.losses import segmentation_loss
-    from segmenter.training.optimiser.optimisers import build_optimiser
+    from segmenter.training.optimiser import build_optimiser
     from segmenter.training.step import StepParts, make_step
 
     tf.config.threading.set_intra_op_parallelism_threads(task["threads"])

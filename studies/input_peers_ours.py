@@ -89,7 +89,7 @@ def _batches(asked: Recipe, workers: bool) -> Iterator[Any]:
         from segmenter.devices.strategy import load_tensorflow
 
         load_tensorflow()
-        from segmenter.training.pipeline import epoch_dataset
+        from segmenter.training.trainer import epoch_dataset
 
         epoch = 0
         while True:

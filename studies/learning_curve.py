@@ -35,7 +35,7 @@ from segmenter.base.files import write_whole
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.evaluation.scores import ConfusionMatrix
-from segmenter.extras.review.committee import entropy
+from segmenter.extras.review.teaching import entropy
 from segmenter.extras.review.teaching import scores, weights_of
 from segmenter.raster import quiet_gdal
 from segmenter.tiles.index import TileIndex, build_index, cache_folder
@@ -124,7 +124,7 @@ class Trainer:
         from segmenter.inference.prediction import ExtraOutputs
         from segmenter.model.building import build_model
         from segmenter.training.losses import segmentation_loss
-        from segmenter.training.optimiser.optimisers import build_optimiser
+        from segmenter.training.optimiser import build_optimiser
         from segmenter.training.step import StepParts, make_step
 
         self.recipe, self.material = recipe, material
@@ -149,7 +149,7 @@ class Trainer:
 
     def train(self, tiles: TileIndex, seed: int) -> None:
         """From the seed's first weights, on these tiles."""
-        from segmenter.training.pipeline import epoch_dataset
+        from segmenter.training.trainer import epoch_dataset
 
         self.model.set_weights(self.first(seed))
         for variable, value in zip(self.optimiser.variables, self.fresh, strict=True):

@@ -139,7 +139,7 @@ def _step_seconds(recipe: Any) -> float:
     """Return processor seconds of a step, on made tiles, after the calls that compile."""
     import tensorflow as tf
 
-    from datasets.commands.gpu.steps import made_stack, training_steps
+    from datasets.commands.gpu.step import made_stack, training_steps
     from segmenter.devices.strategy import make_devices
 
     devices = make_devices(recipe.distribution)

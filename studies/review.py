@@ -43,7 +43,7 @@ from studies.coverage_table import rounded
 from datasets import load_dataset
 from segmenter.config.reading import load_recipe
 from segmenter.evaluation.scores import ConfusionMatrix
-from segmenter.extras.review.cells import Cells
+from segmenter.extras.review.held_out import Cells
 from segmenter.extras.review.findings import findings
 from segmenter.extras.review.held_out import WANTED, Judged, LabelledJob, judges_of, runs_of, tiling_of
 from segmenter.grid.geometry import Window

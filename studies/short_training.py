@@ -18,7 +18,7 @@ from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.index import TileIndex
 from segmenter.tiles.statistics import BandStatistics, band_statistics
 from segmenter.tiles.store import SceneStore
-from segmenter.training.pipeline import epoch_dataset
+from segmenter.training.trainer import epoch_dataset
 from segmenter.training.prepare import class_weights, epoch_plan
 
 
@@ -88,7 +88,7 @@ def train(
 
     from segmenter.model.building import build_model
     from segmenter.training.losses import segmentation_loss
-    from segmenter.training.optimiser.optimisers import build_optimiser
+    from segmenter.training.optimiser import build_optimiser
     from segmenter.training.step import StepParts, make_step
 
     keras.utils.set_random_seed(recipe.seed)

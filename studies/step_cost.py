@@ -80,7 +80,7 @@ def traced_step(
     from segmenter.model.building import build_model, stages_of
     from segmenter.model.stages import pace_of
     from segmenter.training.losses import segmentation_loss
-    from segmenter.training.optimiser.optimisers import build_optimiser, set_trained
+    from segmenter.training.optimiser import build_optimiser, set_trained
 
     model = build_model(config, BANDS, CLASSES, dtype=precision, synchronised=synchronised)
     training = TrainingConfig(freeze_norms=frozen)

@@ -110,7 +110,7 @@ def _timed(
     from segmenter.model.building import build_model
     from segmenter.model.normalisation import Normalisation
     from segmenter.training.losses import segmentation_loss
-    from segmenter.training.optimiser.optimisers import build_optimiser
+    from segmenter.training.optimiser import build_optimiser
     from segmenter.training.step import StepParts, make_step
 
     devices, batch = replace(devices, shares=shares), recipe.training.global_batch

@@ -35,7 +35,7 @@ from studies.what_lifts_data import BATCH, DATA, Study, Trial
 from studies.what_lifts_page import write_page
 from segmenter.base.errors import SegmenterError
 from segmenter.base.files import write_whole
-from segmenter.base.locks import FileLock
+from segmenter.base.files import FileLock
 from segmenter.raster import quiet_gdal
 
 SAMPLINGS: dict[str, dict[str, Any]] = {

@@ -234,7 +234,7 @@ def _whole_scenes(material: Material, recipe: Recipe, model: Any, predict: Any) 
     """Over every labelled pixel of the held-out tile's images, mapped whole in exact windows."""
     from segmenter.model.receptive_field import network_geometry
     from segmenter.runs.run import Run
-    from segmenter.training.examples import Examples
+    from segmenter.training.validation import Examples
     from segmenter.training.validation import validate, validation_protocol
 
     dataset = material.dataset

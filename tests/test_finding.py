@@ -11,7 +11,7 @@ import pytest
 
 from datasets.files import files_under
 from segmenter.base.errors import DatasetError
-from segmenter.base.finding import matches
+from segmenter.base.files import matches
 from segmenter.grid.scenes import Layout
 from segmenter.mapping.request.inputs import find_inputs
 from segmenter.mapping.request.truth import LabelPattern

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from segmenter.base.files import alone_in
-from segmenter.base.locks import FileLock
+from segmenter.base.files import FileLock, alone_in
 from segmenter.grid.geometry import Window
 from segmenter.grid.windows import Columns
 from segmenter.mapping.folder.partial import PartialMap

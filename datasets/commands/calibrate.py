@@ -22,8 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parsed(_parser(), _Options, arguments)
 
     from segmenter.base.files import alone_in
-    from segmenter.devices.installed import require_tensorflow
-    from segmenter.devices.setup import load_tensorflow
+    from segmenter.devices.setup import load_tensorflow, require_tensorflow
     from segmenter.raster import quiet_gdal
     from segmenter.runs.run import load_run
 

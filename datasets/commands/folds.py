@@ -26,7 +26,6 @@ def train_folds(
     A fold that has a checkpoint goes on from it, so that the same command continues after any stop.
 
     Args:
-        given: the command line.
         train: trains by a command line and a recipe.
 
     Returns:
@@ -36,7 +35,7 @@ def train_folds(
         ConfigError: the recipe has no folds, or an option is of one run.
     """
     from segmenter.runs.checkpoints import has_checkpoint
-    from segmenter.runs.folds import fold_path, fold_table
+    from segmenter.runs.score_files import fold_path, fold_table
 
     folds = recipe.dataset.split.folds if isinstance(recipe.dataset, FolderConfig) else 0
     if not folds:

@@ -108,7 +108,7 @@ def _main(given: TrainOptions, answer: TextIO) -> int:
     if given.print_config:
         print(f"{recipe.model_dump_json()}\n" if given.json else describe_recipe(recipe), end="", file=answer)
         return 0
-    from segmenter.devices.installed import require_tensorflow
+    from segmenter.devices.setup import require_tensorflow
 
     require_tensorflow()
 

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from segmenter.base.errors import ConfigError, DatasetError, counted
-from segmenter.base.finding import is_vector
+from segmenter.base.files import is_vector
 from segmenter.raster import outlines
 
 from ..files import few

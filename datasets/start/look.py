@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from segmenter.base.errors import BandsError, DatasetError, SegmenterError, counted
-from segmenter.base.finding import is_vector
+from segmenter.base.files import is_vector
 from segmenter.base.threads import in_threads
 from segmenter.config.datasets import FolderConfig
 from segmenter.config.reading import recipe_from

@@ -17,9 +17,12 @@ from segmenter.evaluation.figures import coloured, stretched
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, class_pixels
 from segmenter.grid.scenes import SPLITS, Dataset
-from segmenter.pages.layout import BAR, FILLER, HOVER, SHUFFLE, axis, layout
 from segmenter.pages.page import html_page
 from segmenter.pages.parts import (
+    BAR,
+    FILLER,
+    HOVER,
+    SHUFFLE,
     Block,
     Chart,
     Head,
@@ -30,6 +33,8 @@ from segmenter.pages.parts import (
     Points,
     Section,
     Table,
+    axis,
+    layout,
     lines,
     number,
     percent,

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 
 from segmenter.base.errors import DatasetError, SegmenterError
-from segmenter.base.finding import is_vector
+from segmenter.base.files import is_vector
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import packed
 from segmenter.raster import LabelRaster, RasterInfo, open_raster

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from segmenter.base.errors import DatasetError, SegmenterError, counted
 from segmenter.base.files import read_regular
 from segmenter.config.datasets import BlocksConfig, FolderSplit
-from segmenter.config.plain_yaml import parse
+from segmenter.config.reading import parse
 from segmenter.grid.labels import class_pixels
 from segmenter.grid.scenes import SPLITS, Scene
 from segmenter.sampling.forecast import scene_pixels

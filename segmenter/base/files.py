@@ -14,12 +14,131 @@ import stat
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePath
 from typing import BinaryIO, Self
 
 from segmenter.base.errors import OutputError, SegmenterError, failing
-from segmenter.base.locks import FileLock
+
+VECTOR_ENDINGS = (".gpkg", ".geojson", ".shp", ".fgb", ".parquet")
+"""Endings of files of polygons."""
+
+
+def walk_once(
+    root: str | Path, onerror: Callable[[OSError], object] | None = None
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield `root` and each folder below it with its file names; sorted, without hidden ones.
+
+    Links to folders are followed, but no folder is visited twice: two links to their own parent would
+    otherwise give 2⁴⁰ paths.
+    """
+    seen: set[str] = set()
+    for folder, folders, names in os.walk(root, followlinks=True, onerror=onerror):
+        real = os.path.realpath(folder)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield folder, sorted(name for name in names if not name.startswith("."))
+
+
+def matches(pattern: str) -> list[str]:
+    """Return the paths that match a glob pattern, sorted; `**` matches any folders, each visited once."""
+    return sorted(set(_matches(pattern)))
+
+
+def _matches(pattern: str) -> Iterator[str]:
+    parts = pattern.split("/")
+    if "**" not in parts:
+        yield from glob.iglob(pattern)
+        return
+    first = parts.index("**")
+    while parts[first + 1 : first + 2] == ["**"]:  # two in a row mean one
+        del parts[first]
+    rest = "/".join(parts[first + 1 :])
+    for start in _folders("/".join(parts[:first]), from_root=pattern.startswith("/")):
+        for folder, names in walk_once(start or "."):
+            inside = folder if start else os.path.relpath(folder, ".")
+            base = "" if inside == "." and not start else os.path.join(inside, "")
+            if not rest:
+                names = [] if pattern.endswith("/") else names
+                yield from filter(None, (base, *(base + name for name in names)))
+            else:
+                yield from _matches(glob.escape(base) + rest)
+
+
+def _folders(pattern: str, *, from_root: bool) -> list[str]:
+    if not pattern:
+        return ["/"] if from_root else [""]
+    return sorted(glob.glob(pattern))
+
+
+def is_vector(name: str | PurePath) -> bool:
+    """Return whether a file name, or a pattern of names, has the ending of a vector file."""
+    return PurePath(name).suffix.lower() in VECTOR_ENDINGS
+
+
+_NONE_HERE = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL)
+"""Errors of file systems without locks: Lustre mounted without them, some of FUSE, SMB and NFS."""
+
+
+class FileLock:
+    """Lock on a file that serves no other purpose.
+
+    The file is deleted when the lock is released; after a kill it stays, empty, until the next lock.
+
+    Attributes:
+        missing: reason why the file system has no locks, set by `take`; None if it has. Without locks, other
+            processes are not kept out, and no file stays.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.missing: str | None = None
+        self._handle: int | None = None
+
+    def take(self) -> None:
+        """Take the lock at once, or fail.
+
+        Raises:
+            BlockingIOError: another process has the lock.
+            OSError: the lock file cannot be made.
+        """
+        self.missing = None
+        while self._handle is None and self.missing is None:
+            self._handle = self._try()
+
+    def _try(self) -> int | None:
+        handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whoever had it may have removed the file in between: then this is a lock on nothing.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(handle), os.stat(self.path)):
+                    kept, handle = handle, -1
+                    return kept
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+            if error.errno not in _NONE_HERE:
+                raise
+            self.missing = error.strerror
+        finally:
+            if handle >= 0:
+                os.close(handle)
+        return None
+
+    def give_back(self) -> None:
+        """Release the lock, if it was taken."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+            os.close(handle)
+
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ASIDE = re.compile(r"\..+\.(npz|json|jsonl|yaml|png|html)\.[a-z0-9_]{8}")

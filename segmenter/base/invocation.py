@@ -21,7 +21,6 @@ class Tool(NamedTuple):
 
     Attributes:
         module: its module in a clone, with `main` and `_parser`.
-        about: purpose, for the list of tools.
         script: its command line from the root of a clone, other than `python -m` and the module; empty: it
             has none there.
     """

@@ -31,9 +31,7 @@ class Option:
     """One option or argument of a command line: a field of a dataclass with its text; see `option`.
 
     Attributes:
-        help: its text in `--help`.
         metavar: name of the value; several names declare a tuple of as many numbers.
-        group: title in `--help`.
         read: converts a text (each text of several) to a value; None: by the field's type.
         spelt: converts a value given in Python to text.
         again: True if it may be given several times, for a tuple of texts.
@@ -42,7 +40,6 @@ class Option:
         alone: its value if it is given without one; None: it needs one.
         among: allowed values, of a type without `Literal`.
         one_of: name of the options of which only one may be given.
-        short: shorter form, as `-s`.
         path: True if a text names a file or folder, as values of type Path do: shells complete it.
         meant: gives names that may be meant by an unknown option: settings, of `--set`.
         name, kinds, default: the field's name, the members of its type, its default; set by `options_of`.
@@ -186,7 +183,6 @@ def option(default: Any, help: str, metavar: str | tuple[str, ...] | None = None
 
     Args:
         default: `...`: required; a flag that is True by default is `--no-NAME` there.
-        how: further attributes of `Option`.
     """
     default = MISSING if default is ... else default
     return field(default=default, metadata={Option: Option(help=help, metavar=metavar, **how)})
@@ -235,9 +231,6 @@ def taken(kind: type[Kind], given: Mapping[str, Any], **more: Any) -> Kind:
     """Build a dataclass from parsed options; missing values get the default.
 
     A dataclass within it has its default if none of its options is given.
-
-    Args:
-        more: fields that are no options.
     """
     for name, part in _parts(kind).items():
         if not isinstance(part, Option):

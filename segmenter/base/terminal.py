@@ -28,8 +28,6 @@ class Said:
     """Messages collected instead of printed.
 
     Attributes:
-        lines: messages for stdout.
-        warnings: messages for stderr.
         bars: True if progress bars are shown.
     """
 
@@ -57,11 +55,7 @@ def warn(text: str) -> None:
 
 @contextmanager
 def listening(*, bars: bool = False) -> Iterator[Said]:
-    """Collect messages of the block, and of threads started in it, instead of printing them.
-
-    Args:
-        bars: show progress bars nevertheless.
-    """
+    """Collect messages of the block, and of threads started in it, instead of printing them."""
     said = Said(bars=bars)
     token = _LISTENER.set(said)
     try:
@@ -110,9 +104,6 @@ def aligned(
     """Return the lines of a table.
 
     Args:
-        head: titles of the columns.
-        rows: rows of as many cells as `head`.
-        gap: text between columns.
         left: number of left-aligned columns; the others are right-aligned.
     """
     lines = [head, *rows]

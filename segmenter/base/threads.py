@@ -40,7 +40,6 @@ def in_threads(
     """Yield `work` of each item, in the order of the items; the first error ends it and is raised here.
 
     Args:
-        description, unit: for the bar on stderr.
         workers: threads; None: one per processor, at most 16.
         at_end: is called before the threads are waited for, after the last result, an error or Ctrl-C.
     """
@@ -91,7 +90,6 @@ class Prefetch(Generic[T]):
         waited: seconds that the consumer has waited for results.
 
     Args:
-        name: name of the thread.
         given_up: returns True if the consumer should stop waiting; the results then end.
         patience: seconds that `close` waits for the thread; None: until it ends. A dead disk must not keep
             the program from ending.

@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from segmenter.base.addresses import is_address, masked
 from segmenter.base.errors import shortened
-from segmenter.base.finding import is_vector
+from segmenter.base.files import is_vector
 from segmenter.config.sections import Section, about, kinds_of, setting
 
 CacheCodec = Literal["none", "lz4"]
@@ -51,7 +51,6 @@ class Located(Section):
     """Section of a dataset in a folder or at an address.
 
     Attributes:
-        title: name of the data in model cards.
         maps_hold_codes: True if maps of its images are PNGs of class codes, as its contest requires.
     """
 

@@ -63,7 +63,6 @@ class MachineGpus:
         files: number of device files, /dev/nvidia0 and so on: the GPUs given to a container.
         listed: models that nvidia-smi lists.
         driver: version of the driver; empty if none is loaded.
-        tool_error: reason why nvidia-smi lists none.
         container: True if this process runs in a container.
         hidden: CUDA_VISIBLE_DEVICES; None: not set.
     """

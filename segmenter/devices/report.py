@@ -15,8 +15,7 @@ from segmenter.base.invocation import installation
 from segmenter.base.machine import machine_memory, usable_cores
 from segmenter.base.terminal import aligned, stderr_held
 from segmenter.devices.driver import MachineGpus
-from segmenter.devices.installed import cuda_libraries
-from segmenter.devices.setup import Device, processor_model
+from segmenter.devices.setup import Device, cuda_libraries, processor_model
 from segmenter.devices.strategy import Devices
 
 LEAST_DRIVER = {11: 450, 12: 525, 13: 580}

@@ -7,6 +7,7 @@ TensorFlow reads some settings when it is imported (`load_tensorflow`) and the r
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import platform
 import sys
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,53 @@ from segmenter.base.machine import machine_memory, shortages
 from segmenter.base.terminal import say, stderr_held
 from segmenter.config.devices import DistributionConfig, MemoryLimit, share_of_card
 from segmenter.devices.driver import ask, named_gpus
-from segmenter.devices.installed import cuda_libraries, how_to_install
+
+_NO_MEMORY = ("OUT_OF_MEMORY", "out of memory", "ALLOC_FAILED")
+"""Words of CUDA and cuDNN, in errors that are not TensorFlow's own ResourceExhaustedError."""
+
+
+@contextmanager
+def memory_errors(doing: str, remedy: str) -> Iterator[None]:
+    """Convert TensorFlow's out-of-memory errors to one line that contains `doing` and `remedy`.
+
+    Raises:
+        DeviceError: memory is exhausted; all other errors pass unchanged.
+    """
+    import tensorflow as tf
+
+    try:
+        yield
+    except tf.errors.OpError as error:
+        text = str(error)
+        if not isinstance(error, tf.errors.ResourceExhaustedError) and not any(w in text for w in _NO_MEMORY):
+            raise
+        cause = next((line for line in text.splitlines() if "OOM" in line), text.splitlines()[0])
+        raise DeviceError(f"out of memory {doing}: {remedy} ({cause.strip()})") from None
+
+
+def require_tensorflow() -> None:
+    """Refuse work that needs TensorFlow if it is missing.
+
+    Raises:
+        DeviceError: TensorFlow is not installed.
+    """
+    if importlib.util.find_spec("tensorflow") is None:
+        raise DeviceError(f"TensorFlow is not installed; {how_to_install()}")
+
+
+def how_to_install() -> str:
+    """Return the command that installs TensorFlow, for a message."""
+    return f"run {installation('cpu')}, or with NVIDIA GPUs {installation('gpu')}"
+
+
+def cuda_libraries() -> str:
+    """Return the versions of CUDA, cuDNN and NCCL, if installed as Python packages."""
+    versions = []
+    for name, package in (("CUDA", "cuda-runtime"), ("cuDNN", "cudnn"), ("NCCL", "nccl")):
+        with suppress(PackageNotFoundError):
+            versions.append(f"{name} {version(f'nvidia-{package}-cu12')}")
+    return ", ".join(versions) or "of the system"
+
 
 _GREETINGS = ("absl::InitializeLog()", "oneDNN custom operations are on", "to use available CPU instructions")
 _MIB = 2**20
@@ -113,7 +161,6 @@ class Device:
 
     Attributes:
         name: TensorFlow's name, such as GPU:0.
-        model: model of the card or processor.
         memory: usable memory as text; empty if unknown.
         card: the physical device that it is or belongs to.
         bytes: usable memory in bytes; None: unknown. Replicas on a CPU share it.
@@ -235,8 +282,6 @@ def memory_limits(
     """Return the limit in MiB of each visible GPU; None: no limit.
 
     Args:
-        asked: the recipe's `distribution.memory_limit`.
-        models: of the visible GPUs.
         totals: bytes by model, as far as the driver reports them.
 
     Raises:

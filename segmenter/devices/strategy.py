@@ -56,13 +56,10 @@ class Devices:
     """Devices of a training and their strategy.
 
     Attributes:
-        strategy: the `tf.distribute.Strategy`.
         used: one device per replica of this worker.
-        idle: names of visible but unused GPUs.
         cpu_chosen: True if the CPU was requested, whatever GPUs exist.
         shares: share of the global batch for each replica; empty: equal shares.
         workers: workers that train together; all have the same number of devices.
-        kind: way in which a step is computed.
         predicts_on_host: True if the devices cannot compute shapes unknown in advance, so the host predicts.
     """
 
@@ -141,9 +138,6 @@ class Devices:
         `experimental_distribute_dataset` is not used: its iterator ignores the dataset's options, and when it
         is released at the end of an epoch, it waits up to a minute for its tuning thread, with all devices
         idle.
-
-        Args:
-            axis: axis of the tiles.
         """
         import tensorflow as tf
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from segmenter.runs.coverage import RunFacts
+from segmenter.runs.log import RunFacts
 from segmenter.sampling.forecast import Outlook
 
 VERSION = 1
@@ -25,9 +25,7 @@ class ClassFacts:
 
     Attributes:
         colour: "#rrggbb".
-        tiles: number of tiles that hold it.
         pixels: labelled pixels of the class; `share`: their share of all labelled pixels.
-        scenes: number of scenes that show it.
     """
 
     id: int
@@ -63,7 +61,6 @@ class ForecastFacts:
     """Random batches: the probability that they hold all classes.
 
     Attributes:
-        classes: ids of the classes that occur.
         curve: values over many batch sizes; `batches`: at the requested ones.
         needed: batch size that holds all classes with a probability of "90", "99" or "99.9" percent; None if
             not even all tiles do.
@@ -139,7 +136,6 @@ class SamplingFacts:
         complete_steps: share of the steps that hold all classes that occur.
         limiting_steps: share of the steps that hold the limiting class; None if no class limits.
         tiles_seen: share of the tiles drawn at least once.
-        most_uses: uses of the tile drawn most often.
     """
 
     batch: int
@@ -158,7 +154,6 @@ class QuotaFacts:
 
     Attributes:
         lift: `sampling.lift` of the plan; None for one tile of each class.
-        steps, repeats: numbers in the epoch.
         tiles: mean tiles of each class that a step is promised; 0 for a class without a promise.
         uses: mean uses of the tiles of each class; None for a class without tiles.
     """
@@ -194,7 +189,6 @@ class GsdFacts:
     Attributes:
         planned: True for the strata of the recipe's plan; False for octaves.
         strata: titles such as `0.35–0.71 m`, in metres a pixel.
-        scenes, tiles: numbers in each stratum.
         held: (strata, classes) number of tiles that hold each class.
         pixels: (strata, classes) labelled pixels of each class.
         random: for the requested batch sizes: forecast that a random batch holds each class at each scale
@@ -218,11 +212,9 @@ class Diagnosis:
     Attributes:
         left_out: number of tiles with too few labelled pixels.
         min_pixels: least pixels of a class for a tile to hold it.
-        global_batch: global batch of the recipe.
         tiles_by_classes: number of tiles that hold exactly 0, 1, … classes.
         together: (classes, classes) number of tiles that hold both.
         maps: maps of class shares; `maps_left_out`: number of maps not drawn.
-        plans: plan at each requested batch size.
         run: coverage of a run; None if none was given.
         scales: classes by scale; None if the scenes have one scale, or unknown scales.
         samplings: each sampling method at each batch size; empty in a diagnosis of an older version.

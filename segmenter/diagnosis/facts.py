@@ -33,10 +33,10 @@ from segmenter.diagnosis.limits import REPLICAS, limit, planned
 from segmenter.diagnosis.scene_maps import class_maps
 from segmenter.grid.gsd import OCTAVES, scene_strata
 from segmenter.grid.scenes import Dataset
-from segmenter.runs.coverage import run_coverage
+from segmenter.runs.log import run_coverage
 from segmenter.sampling import TileStrata, held_by_rows, order_for_replicas, part_title, plan
 from segmenter.sampling.forecast import ClassStatistics, Forecast, Outlook, class_statistics, forecast, holds
-from segmenter.sampling.strata import part_table
+from segmenter.sampling.quotas import part_table
 from segmenter.tiles.gsd import scene_gsds
 from segmenter.tiles.index import TileIndex
 
@@ -64,10 +64,8 @@ def diagnose(
     """Return all facts on the class coverage of one split.
 
     Args:
-        index: the tiles of the split.
         batches: global batch sizes for which the plan is compared with a plain shuffle.
         run: a run directory, whose coverage is compared with the promises.
-        progress: show bars on stderr.
 
     Raises:
         DatasetError: the split has no tiles.

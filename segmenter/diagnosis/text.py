@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from segmenter.base.terminal import aligned
 from segmenter.diagnosis.data import Diagnosis, GsdFacts, Limit, PlanFacts
-from segmenter.runs.coverage import RunFacts
+from segmenter.runs.log import RunFacts
 
 __all__ = ["quota_header", "quota_rows", "table"]
 

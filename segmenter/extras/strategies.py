@@ -43,7 +43,7 @@ def make_devices(
         return make_chief(config, logical_devices, watch)
     devices = strategy.make_devices(config, logical_devices, cluster)
     if isinstance(config.shares, tuple):
-        from segmenter.extras.unequal_cards.shares import with_given
+        from segmenter.extras.unequal_cards.measured import with_given
 
         return with_given(devices, config.shares)
     return devices

@@ -173,11 +173,7 @@ class Uploads(Finisher):
                 aside.unlink(missing_ok=True)
 
     def add(self, files: Sequence[Path], entry: Entry | None = None) -> None:
-        """Upload finished files in threads.
-
-        Args:
-            entry: journal entry of these outputs.
-        """
+        """Upload finished files in threads."""
         existing = [path for path in files if path.exists()]
 
         def send_all() -> None:

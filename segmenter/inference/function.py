@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from segmenter.devices.exhausted import memory_errors
+from segmenter.devices.setup import memory_errors
 from segmenter.devices.strategy import Devices
 from segmenter.grid.geometry import Size, Window
 from segmenter.inference.prediction import ExtraOutputs, Prediction, Predictor

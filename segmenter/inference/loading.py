@@ -14,9 +14,9 @@ from segmenter.devices.setup import computing_on, overlooked_gpus, smallest_card
 from segmenter.inference.prediction import ExtraOutputs, Predictor
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.model.size import check_weights, weight_shapes
-from segmenter.runs.calibration_file import calibrated_head
 from segmenter.runs.checkpoints import assign_weights, learned_weights
 from segmenter.runs.ensemble import AnyRun, members
+from segmenter.runs.records import calibrated_head
 from segmenter.runs.run import RUN_FILE, Run
 
 if TYPE_CHECKING:
@@ -84,8 +84,7 @@ def load_predictor(
 
 
 def _load(run: AnyRun, wanted: ExtraOutputs, tta: str, policies: Sequence[str]) -> Predictor:
-    from segmenter.devices.exhausted import memory_errors
-    from segmenter.devices.setup import let_memory_grow, load_tensorflow
+    from segmenter.devices.setup import let_memory_grow, load_tensorflow, memory_errors
 
     weights = [_weights(member) for member in members(run)]
     load_tensorflow()
@@ -146,8 +145,7 @@ def load_member(run: Run, precision: str = "float32") -> Member:
         CheckpointError: the checkpoint is missing, damaged, or of another model.
         DeviceError: the device has no memory for the model.
     """
-    from segmenter.devices.exhausted import memory_errors
-    from segmenter.devices.setup import let_memory_grow, load_tensorflow
+    from segmenter.devices.setup import let_memory_grow, load_tensorflow, memory_errors
 
     weights = _weights(run)
     load_tensorflow()

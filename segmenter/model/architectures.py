@@ -30,14 +30,8 @@ class Block:
     """A residual block, or one of the same structure without a shortcut.
 
     Attributes:
-        name: prefix of its layers' names.
-        torch: prefix in the original.
-        kernel: side of its spatial convolution.
-        stride: stride of that convolution.
-        width: channels of that convolution.
         bottleneck: True if it lies between two 1×1 convolutions (ResNet: else a second 3×3 follows).
         feature: True if its output is the last at its stride.
-        dilation: dilation of the spatial convolution.
         later: dilation of a second one, applied after the stride.
     """
 
@@ -59,8 +53,6 @@ class Unit:
     """A convolution without bias, followed by BatchNorm.
 
     Attributes:
-        conv, norm: names of the layers.
-        torch_conv, torch_norm: their names in the original.
         depthwise: True if each channel is convolved separately.
     """
 

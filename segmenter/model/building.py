@@ -27,7 +27,6 @@ def build_model(
     """Build a model from (B, H, W, bands) normalised pixels to (B, H, W, classes) logits.
 
     Args:
-        config: the recipe's model section.
         dtype: a Keras dtype policy, `mixed_float16` for tensor cores. Logits are float32 at least.
         synchronised: for training: use `SyncBatchNorm`, over all replicas and with the same bits in each run,
             also on one device. The weights are the same.

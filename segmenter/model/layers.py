@@ -16,12 +16,7 @@ from segmenter.model.dropout import DropPath
 
 @dataclass(frozen=True)
 class Layers:
-    """Maker of layers, all of the same precision.
-
-    Attributes:
-        policy: Keras' dtype policy.
-        synchronised: use `SyncBatchNorm`, over all replicas.
-    """
+    """Maker of layers, all of the same precision."""
 
     policy: keras.DTypePolicy
     synchronised: bool

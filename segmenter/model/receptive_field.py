@@ -25,7 +25,6 @@ class NetworkGeometry:
         radius: the farthest input pixel, along a row or column, that an output pixel depends on; None if it
             depends on all pixels, or a layer's reach is unknown.
         bytes_per_pixel: memory for a pixel of a window during prediction; 0: unknown.
-        unlimited: reason why there is no radius.
     """
 
     stride: int
@@ -48,15 +47,12 @@ class NetworkGeometry:
 
 
 def network_geometry(model: Any) -> NetworkGeometry:
-    """Return the geometry of a Keras model with one input and one output, for prediction.
+    """Return the geometry of a functional Keras model for prediction.
 
-    If a layer uses the whole image or is unknown, there is no radius, and the stride comes from the layers of
-    known size. Nothing is known about a subclassed model: stride 1.
+    If a layer uses the whole image or is unknown, there is no radius, and the stride is that of the tensors
+    of known size.
     """
-    try:
-        graph = graph_of(model)
-    except TypeError as error:
-        return NetworkGeometry(1, None, 0.0, str(error))
+    graph = graph_of(model)
     planes = planes_of(graph)
     memory = inference_bytes_per_pixel(model)
     try:
@@ -74,7 +70,6 @@ def geometry_of(model: Any) -> NetworkGeometry:
 
     Raises:
         GlobalLayerError: a layer's reach is unlimited or unknown.
-        TypeError: the model is not functional.
     """
     graph = graph_of(model)
     return _geometry(graph, planes_of(graph))

@@ -12,7 +12,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from segmenter.base.errors import CheckpointError
 from segmenter.config.models import UNetConfig
 from segmenter.model.graph import Call, Graph, graph_of
-from segmenter.model.layer_reach import Extent, GlobalLayerError, reach, takes_several
+from segmenter.model.layer_reach import Extent, GlobalLayerError, reach
 
 Shape = tuple[int, ...]
 _LAYER = re.compile(r"(down|bottom|up|enlarge|logits)(\d*)")
@@ -111,9 +110,6 @@ def _block(config: UNetConfig, name: str, channels: int, width: int) -> Iterator
 AXES = (0, 1)
 """Rows and columns."""
 
-_MANY = 3360
-"""Pixels that the strides of most layers divide: 2⁵ · 3 · 5 · 7."""
-
 
 @dataclass(frozen=True)
 class Plane:
@@ -127,87 +123,32 @@ class Plane:
     extents: tuple[Extent, Extent] | None
     unlimited: str = ""
 
-    @property
-    def scale(self) -> Fraction | None:
-        """Image pixels per pixel of the tensor, rows × columns."""
-        return None if self.extents is None else self.extents[0].scale * self.extents[1].scale
-
 
 def planes_of(graph: Graph) -> list[Plane]:
     """Return the tensors of a graph as planes."""
     planes: list[Plane] = [Plane(None)] * len(graph.shapes)
     for tensor in graph.inputs:
-        is_image = len(graph.shapes[tensor]) == 4 and len(graph.inputs) == 1
-        planes[tensor] = (
-            Plane((Extent(), Extent()))
-            if is_image
-            else Plane(None, f"expected one input of (rows, columns, bands), got {len(graph.inputs)} inputs")
-        )
+        planes[tensor] = Plane((Extent(), Extent()))
     for call in graph.calls:
         result = _given(call, [planes[tensor] for tensor in call.inputs])
-        for number, tensor in enumerate(call.outputs):
-            # No known layer gives several: of an unknown one's, the first alone is measured.
-            planes[tensor] = result if number == 0 else Plane(None, result.unlimited)
+        for tensor in call.outputs:
+            planes[tensor] = result
     return planes
 
 
 def _given(call: Call, inputs: Sequence[Plane]) -> Plane:
     unlimited = next((plane.unlimited for plane in inputs if plane.unlimited), "")
-    extents = [plane.extents for plane in inputs if plane.extents is not None]
+    if call.kind == "SpreadParts":  # as large as its second input
+        return Plane(inputs[1].extents, unlimited)
     try:
         reaches = [reach(call, axis) for axis in AXES]
     except GlobalLayerError as error:
-        return Plane(_probed(call, inputs), unlimited or str(error))
-    if not extents:
+        return Plane(None, unlimited or str(error))
+    extents = next((plane.extents for plane in inputs if plane.extents is not None), None)
+    if extents is None:
         return Plane(None, unlimited)
-    if len(set(extents)) > 1 or (len(inputs) > 1 and not takes_several(call)):
-        return Plane(_probed(call, inputs), unlimited or f"{call} joins tensors of different sizes")
-    rows, cols = (of_axis.size(extents[0][axis]) for axis, of_axis in enumerate(reaches))
+    rows, cols = (of_axis.size(extents[axis]) for axis, of_axis in enumerate(reaches))
     return Plane((rows, cols), unlimited)
-
-
-def _probed(call: Call, inputs: Sequence[Plane]) -> tuple[Extent, Extent] | None:
-    """Return the size of an unknown layer's output, as Keras infers it for images of three sizes.
-
-    None if it does not grow with the image, or Keras cannot infer it.
-    """
-    scales = [extent.scale for plane in inputs for extent in plane.extents or ()]
-    if not scales:
-        return None
-    unit = _MANY * math.lcm(*(scale.numerator for scale in scales))
-    try:
-        small, middle, large = (shape_for(call, inputs, unit * times) for times in (1, 2, 3))
-    except Exception:  # somebody else's code, asked about sizes it may never have thought of
-        return None
-    extents = [_line(unit, small[1 + a], middle[1 + a], large[1 + a]) for a in AXES if len(small) == 4]
-    return (extents[0], extents[1]) if len(extents) == 2 and extents[0] and extents[1] else None
-
-
-def shape_for(call: Call, inputs: Sequence[Plane], pixels: int) -> Any:
-    """Return the shape of a call's first output for an image of `pixels` rows and columns."""
-    made = {}
-    for tensor, plane in zip(call.node.input_tensors, inputs, strict=True):
-        shape = list(tensor.shape)
-        for axis, extent in enumerate(plane.extents or ()):
-            shape[1 + axis] = int(pixels / extent.scale) + extent.offset
-        made[id(tensor)] = type(tensor)(shape, dtype=tensor.dtype)
-    positional, named = call.node.arguments.fill_in(made)
-    result = call.operation.compute_output_spec(*positional, **named)
-    while isinstance(result, list | tuple):
-        result = result[0]
-    return result.shape
-
-
-def _line(unit: int, small: Any, middle: Any, large: Any) -> Extent | None:
-    """Fit a line through sizes for images of 1, 2 and 3 units; None if they are not on a line."""
-    sizes = (small, middle, large)
-    if (
-        not all(isinstance(size, int) for size in sizes)
-        or large - middle != middle - small
-        or middle <= small
-    ):
-        return None
-    return Extent(Fraction(unit, middle - small), 2 * small - middle)
 
 
 # ----------------------------------------------------------------------------------------------------- memory

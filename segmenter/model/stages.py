@@ -86,9 +86,6 @@ def pace_of(stage_of: Mapping[str, str], training: TrainingConfig) -> Pace:
 
     A stage's rate overrides its part's; frozen BatchNorm has no rate.
 
-    Args:
-        stage_of: stage of each weight by path.
-
     Raises:
         ConfigError: the model lacks a stage, or nothing would train.
     """

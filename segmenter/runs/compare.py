@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +18,14 @@ from segmenter.base.terminal import aligned
 from segmenter.config.reading import flat_settings
 from segmenter.evaluation.scores import FIGURES, Protocol, Scores, score_of, title_of
 from segmenter.evaluation.scores import percent as table_percent
-from segmenter.pages.parts import Table, number, percent, plain
+from segmenter.pages.parts import number, percent, plain
 from segmenter.runs.report.run_record import Story, read_story
 from segmenter.runs.run import RUN_FILE, runs_in
 
 _WIDEST = 36
 """Characters of a cell in the terminal."""
-_IDENTITY = {"name"}
-"""Settings that differ between runs of one kind."""
+Ranked = tuple[int, Scores]
+"""Index of a run, and its best scores."""
 
 
 def compare(given: Sequence[Path]) -> str:
@@ -36,7 +35,7 @@ def compare(given: Sequence[Path]) -> str:
         SegmenterError: there are fewer than two, or one comes twice.
     """
     paths = _checked([run for path in given for run in _meant(path)])
-    return as_text(comparison([read_story(path) for path in paths]))
+    return comparison([read_story(path) for path in paths])
 
 
 def _meant(path: Path) -> list[Path]:
@@ -61,45 +60,11 @@ def _checked(paths: Sequence[Path]) -> list[Path]:
     return list(paths)
 
 
-@dataclass(frozen=True)
-class Group:
-    """Runs whose scores may be compared, the best first.
-
-    Attributes:
-        title: protocol and score of the ranking.
-        members: indices of the runs.
-    """
-
-    title: str
-    members: Sequence[int]
-    ranking: Table
-    classes: Table
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Result of a comparison of runs.
-
-    Attributes:
-        names: unique names of the runs.
-        apart: lines that explain why runs are in separate rankings.
-        unscored: runs without scores.
-    """
-
-    stories: Sequence[Story]
-    names: Sequence[str]
-    groups: Sequence[Group]
-    apart: Sequence[str]
-    unscored: Table
-    speed: Table
-    settings: Table
-
-
-def comparison(stories: Sequence[Story]) -> Compared:
-    """Make the tables of a comparison."""
+def comparison(stories: Sequence[Story]) -> str:
+    """Return a comparison as text: rankings, why they are separate, runs without scores, speed, settings."""
     names = _names(stories)
     with_scores = [(i, story.best.scores) for i, story in enumerate(stories) if story.best is not None]
-    groups: list[list[tuple[int, Scores]]] = []
+    groups: list[list[Ranked]] = []
     for one in with_scores:
         alike = (g for g in groups if not _differences(one[1], g[0][1]))
         group = next(alike, None)
@@ -108,16 +73,12 @@ def comparison(stories: Sequence[Story]) -> Compared:
         else:
             group.append(one)
     groups.sort(key=len, reverse=True)  # the largest first
-    without = [i for i, story in enumerate(stories) if story.best is None]
-    return Compared(
-        stories,
-        names,
-        [_group(stories, names, group) for group in groups],
-        _apart(names, groups),
-        Table("Without scores", ["Run", "Why"], [[names[i], _why_none(stories[i])] for i in without]),
-        _speed(stories, names),
-        _settings(stories, names),
-    )
+    parts = [part for group in groups for part in _group(stories, names, group)]
+    if lines := _apart(names, groups):
+        parts.append("\n".join(["not in one ranking:", *(f"  {line}" for line in lines)]))
+    without = [[names[i], _why_none(story)] for i, story in enumerate(stories) if story.best is None]
+    parts += [_table("Without scores", ["Run", "Why"], without)] if without else []
+    return "\n\n".join([*parts, _speed(stories, names), _settings(stories, names)])
 
 
 def _names(stories: Sequence[Story]) -> list[str]:
@@ -134,15 +95,12 @@ def _why_none(story: Story) -> str:
     return "no validation was done" if not story.validations else "the file of its best scores is not there"
 
 
-def _apart(names: Sequence[str], groups: Sequence[Sequence[tuple[int, Scores]]]) -> list[str]:
-    """Return for each further group why it is separate from the first."""
-    if len(groups) < 2:
-        return []
-    first = groups[0][0]
+def _apart(names: Sequence[str], groups: Sequence[Sequence[Ranked]]) -> list[str]:
     lines = []
     for other in groups[1:]:
-        differences = _differences(first[1], other[0][1])
-        lines.append(f"{names[first[0]]} and {names[other[0][0]]}: {'; '.join(map(_short, differences))}")
+        differences = _differences(groups[0][0][1], other[0][1])
+        two = f"{names[groups[0][0][0]]} and {names[other[0][0]]}"
+        lines.append(f"{two}: {'; '.join(map(_short, differences))}")
     return lines
 
 
@@ -163,7 +121,8 @@ def _short(text: str) -> str:
 # ---------------------------------------------------------------------------------------- rankings
 
 
-def _group(stories: Sequence[Story], names: Sequence[str], group: Sequence[tuple[int, Scores]]) -> Group:
+def _group(stories: Sequence[Story], names: Sequence[str], group: Sequence[Ranked]) -> list[str]:
+    """Return the ranking of runs whose scores may be compared, the best first, and their classes."""
     name = _ranked_by([stories[i] for i, _ in group], group[0][1].protocol)
     ranked = sorted(group, key=lambda one: _down(score_of(one[1], name)))
     columns = list(dict.fromkeys([name, *FIGURES]))
@@ -176,7 +135,7 @@ def _group(stories: Sequence[Story], names: Sequence[str], group: Sequence[tuple
         epochs = str(story.run.recipe.training.epochs)
         rows.append([names[i], *cells, "–" if best is None else str(best.epoch), epochs, number(story.steps)])
     title = f"{plain(str(group[0][1].protocol))}; by {title_of(name)}, in percent"
-    return Group(title, [i for i, _ in ranked], Table(title, header, rows), _class_table(names, ranked))
+    return [_table(title, header, rows), _class_table(names, ranked)]
 
 
 def _ranked_by(stories: Sequence[Story], protocol: Protocol) -> str:
@@ -187,7 +146,7 @@ def _ranked_by(stories: Sequence[Story], protocol: Protocol) -> str:
     return name if not of or of in protocol.classes else "miou"
 
 
-def _class_table(names: Sequence[str], ranked: Sequence[tuple[int, Scores]]) -> Table:
+def _class_table(names: Sequence[str], ranked: Sequence[Ranked]) -> str:
     rows = []
     for name in ranked[0][1].protocol.classes:
         values = [float(s.iou[s.protocol.classes.index(name)]) for _, s in ranked]
@@ -196,7 +155,7 @@ def _class_table(names: Sequence[str], ranked: Sequence[tuple[int, Scores]]) -> 
         several = len(defined) > 1
         rows.append([name, *(("*" if several and v == top else "") + table_percent(v) for v in values)])
     header = ["Class", *(names[i] for i, _ in ranked)]
-    return Table("IoU of each class at the best validation, in percent; *: the highest", header, rows)
+    return _table("IoU of each class, in percent", header, rows)
 
 
 def _down(value: float) -> float:
@@ -206,7 +165,7 @@ def _down(value: float) -> float:
 # ------------------------------------------------------------------------------- speed and settings
 
 
-def _speed(stories: Sequence[Story], names: Sequence[str]) -> Table:
+def _speed(stories: Sequence[Story], names: Sequence[str]) -> str:
     rows = []
     for story, name in zip(stories, names, strict=True):
         speeds = story.speeds
@@ -216,18 +175,20 @@ def _speed(stories: Sequence[Story], names: Sequence[str]) -> Table:
         devices = "–" if story.facts is None else str(story.facts.replicas)
         rows.append([name, rate, percent(story.waiting), time, devices, story.status])
     header = ["Run", "images/s", "waiting", "time of steps", "devices", "how far"]
-    return Table("Speed; waiting: for data, share of the time", header, rows)
+    return _table("Speed; waiting: for data, share of the time", header, rows)
 
 
-def _settings(stories: Sequence[Story], names: Sequence[str]) -> Table:
+def _settings(stories: Sequence[Story], names: Sequence[str]) -> str:
     settings_of = [flat_settings(story.run.recipe) for story in stories]
     keys = dict.fromkeys(key for settings in settings_of for key in settings)
     rows = []
     for key in keys:
         values = [shown(settings[key]) if key in settings else "–" for settings in settings_of]
-        if len({repr(settings.get(key)) for settings in settings_of}) > 1 and key not in _IDENTITY:
+        if len({repr(settings.get(key)) for settings in settings_of}) > 1 and key != "name":
             rows.append([key, *values])
-    return Table("Settings in which they differ", ["Setting", *names], rows, True)
+    if not rows:
+        return "their recipes have the same settings"
+    return _table("Settings in which they differ", ["Setting", *names], rows, words=True)
 
 
 def shown(value: Any) -> str:
@@ -246,28 +207,10 @@ def duration(seconds: float) -> str:
 # ------------------------------------------------------------------------------------------- text
 
 
-def as_text(compared: Compared) -> str:
-    """Return the comparison as text for a terminal."""
-    parts = []
-    for group in compared.groups:
-        parts.append("\n".join([group.title, *_table(group.ranking.header, group.ranking.rows)]))
-        parts.append(
-            "\n".join(["IoU of each class, in percent", *_table(group.classes.header, group.classes.rows)])
-        )
-    if compared.apart:
-        parts.append("\n".join(["not in one ranking:", *(f"  {line}" for line in compared.apart)]))
-    for table in (compared.unscored, compared.speed, compared.settings):
-        if table.rows:
-            parts.append("\n".join([table.caption, *_table(table.header, table.rows, words=table.words)]))
-    if not compared.settings.rows:
-        parts.append("their recipes have the same settings")
-    return "\n\n".join(parts)
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[object]], *, words: bool = False) -> list[str]:
-    """Return the lines of a table; long cells are cut, columns of `words` are left-aligned."""
-    cells = [[_cut(str(getattr(cell, "name", cell))) for cell in row] for row in rows]
-    return [f"  {line}" for line in aligned(header, cells, left=len(header) if words else 1)]
+def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]], *, words: bool = False) -> str:
+    """Return a table under its title; long cells are cut, columns of `words` are left-aligned."""
+    lines = aligned(header, [list(map(_cut, row)) for row in rows], left=len(header) if words else 1)
+    return "\n".join([title, *(f"  {line}" for line in lines)])
 
 
 def _cut(text: str) -> str:

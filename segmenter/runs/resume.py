@@ -25,7 +25,6 @@ from segmenter.base.files import FileState, file_state, make_folder, remove_left
 from segmenter.base.terminal import say
 from segmenter.base.version import __version__
 from segmenter.config.recipe import Recipe, TrainingConfig
-from segmenter.runs.calibration_file import CALIBRATION
 from segmenter.runs.checkpoints import (
     BEST,
     META,
@@ -37,9 +36,9 @@ from segmenter.runs.checkpoints import (
     newest_whole,
 )
 from segmenter.runs.log import LOG
+from segmenter.runs.records import CALIBRATION, WINDOWS
 from segmenter.runs.run import Extension, Run
 from segmenter.runs.score_files import BEST_FILES, SUMMARY, later_scores
-from segmenter.runs.windows_file import WINDOWS
 
 _PACKAGES = {
     "tensorflow": ("tensorflow", "tensorflow-cpu"),
@@ -59,7 +58,6 @@ class Position(NamedTuple):
     """Position of a training.
 
     Attributes:
-        done: optimiser steps done.
         epoch, step: epoch of the next step, and its number in the epoch's plan.
         best_score: highest value so far of the score that selects the best model.
         without_gain: number of validations since then.
@@ -93,13 +91,7 @@ class Facts(BaseModel):
     """Record in a checkpoint of how it was made.
 
     Attributes:
-        versions: version of each package.
-        seed: seed of the recipe.
-        epoch, step: position of the next step.
         planned_epoch: epoch of the last step.
-        plan: fingerprint of that epoch's plan.
-        replicas: number of replicas.
-        recipe: resolved recipe.
         computed_on: further facts that its bits depend on (`devices.setup`).
     """
 
@@ -121,10 +113,6 @@ class Checkpoint:
     """An undamaged checkpoint.
 
     Attributes:
-        path: its file.
-        arrays: all its arrays.
-        position: position of the training.
-        facts: record of how it was made.
         seen: the run's checkpoints when this one was chosen, for `check_as_seen`.
     """
 
@@ -156,7 +144,6 @@ class Checkpoint:
         """Return a line for each difference that changes the rest of the training.
 
         Args:
-            replicas: number of replicas here.
             computed_on: facts here, as in `Facts`.
         """
         lines = []
@@ -389,11 +376,6 @@ def extends(changed: Iterable[str]) -> bool:
 def check_extension(path: Path, known: Recipe, recipe: Recipe, position: Position) -> str:
     """Refuse a change that is not an extension, before data are read; return a line on the extension.
 
-    Args:
-        path: the run directory, for messages.
-        known: settings of the checkpoint's recipe.
-        recipe: recipe with another number of epochs.
-
     Raises:
         ConfigError: the change is no extension; the message has an alternative.
     """
@@ -419,12 +401,6 @@ def check_extension(path: Path, known: Recipe, recipe: Recipe, position: Positio
 
 def check_rates(path: Path, known: TrainingConfig, now: TrainingConfig, done: int, epoch_steps: int) -> None:
     """Refuse an extension that would change the learning rates of finished steps.
-
-    Args:
-        path: the run directory, for messages.
-        known: settings of the checkpoint's recipe.
-        done: number of finished steps.
-        epoch_steps: steps of an epoch.
 
     Raises:
         ConfigError: the rates differ; the message has an alternative.

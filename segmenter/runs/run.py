@@ -9,7 +9,7 @@
     best.npz                the checkpoint with the best mIoU on the validation scenes
     log.jsonl, tensorboard/ logs
     scores.json, *.png      the best validation (last_*: the last), and the learning curves
-    calibration.json        temperature and bias of the probabilities (`calibration_file`)
+    calibration.json        temperature and bias of the probabilities (`records`)
 
 Arrays are stored as .npz with a SHA-256 (`checkpoints`); run.json has checksums of itself (`sealed`) and of
 recipe.yaml, so damage to either is detected. Each checkpoint contains a copy of both texts.
@@ -44,7 +44,6 @@ from segmenter.evaluation.calibration import Calibration
 from segmenter.grid.labels import MAX_CLASSES, ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
-from segmenter.runs.calibration_file import CALIBRATION, load_calibration, step_of
 from segmenter.runs.checkpoints import (
     BEST,
     Arrays,
@@ -54,6 +53,7 @@ from segmenter.runs.checkpoints import (
     newest_checkpoint,
     newest_whole,
 )
+from segmenter.runs.records import CALIBRATION, load_calibration, step_of
 
 RECIPE_FILE = "recipe.yaml"
 _PLAIN = (
@@ -96,7 +96,6 @@ class MeasuredShares:
 
     Attributes:
         tiles: tiles of a step on each device.
-        devices: their models, in order.
     """
 
     tiles: tuple[Annotated[int, Field(ge=0, le=1 << 20)], ...] = Field(min_length=1, max_length=1 << 12)
@@ -108,7 +107,6 @@ class Extension:
     """Change of the number of epochs of a begun run.
 
     Attributes:
-        step: step after which it was made.
         before, epochs: old and new number of epochs.
     """
 
@@ -122,20 +120,13 @@ class Run:
     """A run directory's record of its model.
 
     Attributes:
-        path: the directory.
-        recipe: resolved recipe.
-        classes: classes of the model's output.
         bands: 1-based bands of an image file that the model sees, in order; None: all but alpha.
-        band_count: number of these bands.
         band_names: names of these bands in the training images; empty if unnamed.
         dtype: pixel type of the training images.
-        normalisation: normalisation of the bands.
         shares: shares measured before the first step; None: not requested.
         scenes: normalisation by the training scenes, if the model uses that of pretrained weights; None: the
             same.
         metres_per_pixel: gsd of the training images; None if unknown.
-        labels: kind of labels that it learned from.
-        network: stride, receptive-field radius and memory.
         tiles: fingerprint of the training tiles, on which the plans depend; empty: unknown.
         planned_replicas: number of replicas that each get every promised class; 1: only the step does.
         extensions: extensions of the run; the recipe has the last number of epochs.
@@ -450,7 +441,6 @@ class RunFile(_Strict):
     """Content of run.json; `Run` documents the fields.
 
     Attributes:
-        format: format number of the file.
         recipe: SHA-256 of recipe.yaml; also of the old one while it is replaced.
     """
 
@@ -510,9 +500,6 @@ def run_file_text(data: Mapping[str, Any]) -> bytes:
 
 def read_run_file(content: bytes, where: str) -> RunFile:
     """Read and check the content of run.json.
-
-    Args:
-        where: name of the file in errors.
 
     Raises:
         CheckpointError: the content is damaged, edited, of another format, or has a wrong type or value.

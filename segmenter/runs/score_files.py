@@ -2,17 +2,61 @@
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from segmenter.base.errors import ScoreError
+from segmenter.base.errors import ScoreError, SegmenterError
 from segmenter.base.files import write_whole
 from segmenter.base.sealed import json_object
-from segmenter.evaluation.scores import FORMAT, Scores, score_of, title_of
+from segmenter.base.terminal import aligned
+from segmenter.evaluation.scores import FIGURES, Scores, percent, score_of, title_of
 from segmenter.runs.checkpoints import BEST
+from segmenter.runs.run import RUN_FILE, runs_in
+
+_NAME = re.compile(r"fold_(\d+)")
+
+
+def fold_path(folder: Path, fold: int) -> Path:
+    """Return the run directory of a fold, counted from 1."""
+    return folder / f"fold_{fold}"
+
+
+def folds_in(folder: Path) -> list[Path]:
+    """Return the run directories of the folds in a folder, in order; empty if it is a run, or has none."""
+    if os.path.exists(folder / RUN_FILE):  # no error of a folder that cannot be read
+        return []
+    matches = [(match, path) for path in runs_in(folder) if (match := _NAME.fullmatch(path.name))]
+    return [path for _, path in sorted(matches, key=lambda item: int(item[0][1]))]
+
+
+def fold_table(runs: Sequence[Path]) -> str:
+    """Return each fold's best scores, their mean and their standard deviation, in percent.
+
+    Raises:
+        SegmenterError: a run has no scores.
+    """
+    all_scores = []
+    for run in runs:
+        if (best := scored(run / BEST_FILES[0])) is None:
+            raise SegmenterError(run, expected=f"scores in {BEST_FILES[0]}, there are none")
+        all_scores.append(best.scores)
+    rows = {title: [float(getattr(one, key)) for one in all_scores] for key, title in FIGURES.items()}
+    for k, name in enumerate(all_scores[0].protocol.classes):
+        rows[name] = [float(one.iou[k]) for one in all_scores]
+    lines = []
+    for title, values in rows.items():
+        known = [value for value in values if np.isfinite(value)]
+        mean = float(np.mean(known)) if known else np.nan
+        spread = float(np.std(known, ddof=1)) if len(known) > 1 else np.nan
+        lines.append([title, *map(percent, values), percent(mean), percent(spread)])
+    titles = [run.name for run in runs]
+    return "\n".join(aligned(["score, or IoU of a class", *titles, "mean", "± deviation"], lines))
+
 
 BEST_FILES = ("scores.json", "confusion.png")
 SUMMARY = "summary.png"
@@ -28,23 +72,20 @@ def keep_as_best(run: Path) -> None:
 
 def later_scores(run: Path, step: int) -> list[Path]:
     """Return the files of the last validation if it came after a step."""
-    if _validated_at(run / LAST_FILES[0]) <= step:
+    last = scored(run / LAST_FILES[0])
+    if last is None or last.step <= step:
         return []
     return [run / name for name in LAST_FILES if (run / name).is_file()]
 
 
 def describe_scores(run: Path, best_by: str = "miou") -> list[str]:
-    """Return a line on the best validation and one on the last, each with its files.
-
-    Args:
-        best_by: score that selects the best model.
-    """
-    best, last = (_read(run / names[0], best_by) for names in (BEST_FILES, LAST_FILES))
+    """Return a line on the best validation and one on the last, each with its files."""
     lines = []
-    if best:
-        lines.append(f"best: {_line(best)}; {BEST}, which predict.py uses, {', '.join(BEST_FILES)}")
-    if last:
-        lines.append(f"last: {_line(last)}; {', '.join(LAST_FILES)}")
+    if best := scored(run / BEST_FILES[0]):
+        files = ", ".join(BEST_FILES)
+        lines.append(f"best: {_line(best, best_by)}; {BEST}, which predict.py uses, {files}")
+    if last := scored(run / LAST_FILES[0]):
+        lines.append(f"last: {_line(last, best_by)}; {', '.join(LAST_FILES)}")
     return lines
 
 
@@ -94,27 +135,7 @@ def _is_whole(scores: Scores) -> bool:
     )
 
 
-def _line(record: dict[str, Any]) -> str:
-    scores = (f"{title} {'–' if v is None else f'{100 * v:.2f} %'}" for title, v in record["scores"].items())
-    return f"epoch {record['epoch']}, step {record['step']}, {', '.join(scores)}"
-
-
-def _validated_at(path: Path) -> int:
-    return int(_read(path).get("step", -1))
-
-
-def _read(path: Path, best_by: str = "miou") -> dict[str, Any]:
-    """Read a record written by `write_last`; empty if missing or of another kind or format."""
-    try:
-        record = json_object(path.read_bytes()) or {}
-        if record["format"] != FORMAT:
-            return {}
-        scores = {title_of(name): _value(record, name) for name in dict.fromkeys(("miou", best_by))}
-        return {"epoch": int(record["epoch"]), "step": int(record["step"]), "scores": scores}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
-
-
-def _value(record: dict[str, Any], name: str) -> Any:
-    key, colon, of = name.partition(":")
-    return record[key][of] if colon else record[key]
+def _line(one: Scored, best_by: str) -> str:
+    values = {title_of(name): score_of(one.scores, name) for name in dict.fromkeys(("miou", best_by))}
+    scores = (f"{title} {f'{100 * v:.2f} %' if np.isfinite(v) else '–'}" for title, v in values.items())
+    return f"epoch {one.epoch}, step {one.step}, {', '.join(scores)}"

@@ -46,7 +46,6 @@ class ClassStatistics:
     """Frequency of the classes.
 
     Attributes:
-        tiles_K: number of tiles that hold the class.
         pixels_K: number of pixels of the class in all tiles; a pixel counts in every tile that has it.
         scenes_K: number of scenes with at least one pixel of the class in a tile.
         tiles_by_classes: (K + 1,) number of tiles that hold exactly 0, 1, … K classes.
@@ -113,9 +112,7 @@ class Forecast:
     """The outlook of random batches of any size.
 
     Attributes:
-        method: how probabilities are computed.
         classes: ids of the classes that occur: held by at least one tile.
-        tiles: number of all tiles.
     """
 
     method: Literal["exact", "simulation"]

@@ -23,7 +23,6 @@ class Kinds:
 
     Attributes:
         codes_T: classes of each kind as bits; all different.
-        tiles_T: number of tiles of each kind.
         classes: number of classes (bits in use); each is held by at least one tile.
     """
 

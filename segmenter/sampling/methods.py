@@ -29,7 +29,6 @@ class Drawn:
     Attributes:
         rows_SB: (steps, global batch) tile indices.
         wanted_SB: class for which each tile was drawn and which it must show, −1 for none; None: none at all.
-        fillers: extra uses that complete the last row.
     """
 
     rows_SB: Tiles

@@ -42,11 +42,8 @@ def lay_out(
     """Return (steps, batch) tile indices.
 
     Args:
-        needed: kinds that each row must have.
-        kinds: table of the kinds.
         new_T: kind of each finer kind in `kind_N`.
         kind_N: finer kind of each tile.
-        batch: tiles of a row.
         demand: tiles of each class that a row needs; None: one of each.
     """
     order_N = rng.permutation(len(kind_N)).astype(np.int32)

@@ -33,7 +33,6 @@ class Cover:
     """Kinds required in each row, as parallel arrays.
 
     Attributes:
-        steps: number of rows.
         row_P, kind_P: each entry puts a tile of a kind into a row.
         repeat_P: True for a repeated use of a tile; the other entries use each tile at most once.
         bound: lower bound of the repeats for that many steps: the largest `steps − tiles with c`; with a

@@ -19,7 +19,7 @@ from segmenter.base.errors import DatasetError
 from segmenter.config.recipe import Recipe
 from segmenter.grid.geometry import Window
 from segmenter.sampling import Plan, order_for_replicas
-from segmenter.sampling.strata import tiles_of_parts
+from segmenter.sampling.quotas import tiles_of_parts
 from segmenter.tiles.augment import Augmenter
 from segmenter.tiles.gsd import GroundGsd, resampled
 from segmenter.tiles.index import TileIndex

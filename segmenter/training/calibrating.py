@@ -16,7 +16,7 @@ from segmenter.grid.labels import IGNORE
 from segmenter.grid.scenes import Dataset
 from segmenter.inference.loading import load_predictor
 from segmenter.inference.predictor import ExtraOutputs, Failed, Finished, Mapped, Predictor, classify_all
-from segmenter.runs.calibration_file import CALIBRATION, save_calibration, step_of
+from segmenter.runs.records import CALIBRATION, save_calibration, step_of
 from segmenter.runs.run import Run
 from segmenter.tiles.gsd import with_gsds
 from segmenter.tiles.index import build_index

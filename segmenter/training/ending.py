@@ -17,7 +17,7 @@ from segmenter.evaluation.scores import Scores, percent, title_of
 from segmenter.runs.report.sections import write_report
 from segmenter.runs.score_files import BEST_FILES, SUMMARY, Scored, describe_scores, scored
 from segmenter.training.calibrating import calibrate, describe, is_current, prior_bias
-from segmenter.training.signals import StoppedError
+from segmenter.training.trainer import StoppedError
 
 if TYPE_CHECKING:
     from segmenter.training.trainer import Trainer
@@ -37,10 +37,8 @@ class Outcome:
     """Outcome of a call that trained.
 
     Attributes:
-        run: run directory.
         ended: "finished", "early" (by training.stop_after) or "stopped" (by a signal).
         resumed: True if it resumed from a checkpoint.
-        epochs, steps: number done by the run in all.
         seconds: duration of this call's training, including validations.
         best: the best validation so far; None without validation.
         exit_code: 0, or 128 + the number of the signal.

@@ -50,7 +50,6 @@ def measure_input(
     """Return text on the input: cost of a tile by stage, tiles a second, number of cards that can be fed.
 
     Args:
-        names: names of the classes.
         workers: worker processes that make the batches; None: threads of this process.
         steps, minutes: limits of the measurement, whichever comes first.
         need: tiles a second of one card; None: upper limit for an RTX 2080 Ti, from its convolutions.

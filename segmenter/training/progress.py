@@ -47,8 +47,6 @@ class TimeLeft:
     """Estimate of the remaining time, printed after the first steps and after the first validation.
 
     Attributes:
-        steps: steps of the whole training.
-        epochs: epochs of the whole training.
         validate_every: epochs between validations; 0: none.
     """
 
@@ -110,17 +108,12 @@ class Meter:
 
     Attributes:
         plan: plan of the epoch, with the classes promised to each step.
-        names: names of the classes.
         epoch: number of the epoch, from 1.
-        replicas: number of devices that compute together.
         strict: treat a step without a promised class as an error.
         overflows: number of consecutive steps whose loss may be non-finite.
         scaled: True with a dynamic loss scale, whose skipped steps are counted.
-        time_left: estimate of the remaining time.
-        bar: progress bar of tqdm.
         log: called with (step, values) for a line of the log; None if another process writes it.
         rate_at: returns the learning rate of a step, counted from 1.
-        drawn: returns the counts of draws so far.
         drawn_before: the part of these counts in earlier log lines.
         compiled: True if the epoch's first call needs no compilation, so the rate includes it.
     """

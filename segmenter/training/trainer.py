@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing
+import os
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,31 +15,194 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from segmenter.base.errors import TrainingError
+from segmenter.base.errors import OutputError, TrainingError
 from segmenter.base.threads import Prefetch
 from segmenter.devices.machines.workers import BATCHES, SHARE, STEP, Workers
 from segmenter.devices.strategy import Devices
-from segmenter.evaluation.bootstrap import miou_interval
-from segmenter.evaluation.by_gsd import GsdConfusions, gsd_table
-from segmenter.evaluation.scores import percent, score_of, title_of
+from segmenter.evaluation.bootstrap import INTERVAL, miou_interval
+from segmenter.evaluation.by_gsd import GsdConfusions, gsd_facts, gsd_table
+from segmenter.evaluation.drawing import save_figure
+from segmenter.evaluation.figures import confusion_panel
+from segmenter.evaluation.learning_curves import learning_curves
+from segmenter.evaluation.protocol import of_one_rule
+from segmenter.evaluation.scores import ConfusionMatrix, Scores, percent, score_of, title_of
+from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Dataset
 from segmenter.runs.checkpoints import BEST, META, save_arrays, save_checkpoint
+from segmenter.runs.log import RunLog
 from segmenter.runs.resume import Checkpoint, Position, facts_array
 from segmenter.runs.run import Run
+from segmenter.runs.score_files import LAST_FILES
 from segmenter.sampling import Plan
-from segmenter.tiles.batches import DrawCounts
+from segmenter.tiles.batches import Batch, BatchLoader, DrawCounts
 from segmenter.tiles.feeding.feed import Feed
 from segmenter.tiles.index import TileIndex
-from segmenter.training.checks import in_memory
-from segmenter.training.examples import Examples, show_best
 from segmenter.training.learner import Learner
-from segmenter.training.log import TrainLog
-from segmenter.training.pipeline import epoch_dataset
-from segmenter.training.prepare import class_weights, epoch_plan
+from segmenter.training.prepare import class_weights, epoch_plan, in_memory
 from segmenter.training.progress import DIVERGED, TOLERATED_OVERFLOWS, Meter, Profiler, TimeLeft
-from segmenter.training.signals import StoppedError, stop_signal
-from segmenter.training.validation import validate, validate_together, validation_protocol
+from segmenter.training.validation import (
+    Examples,
+    show_best,
+    validate,
+    validate_together,
+    validation_protocol,
+)
 from segmenter.training.workers_agree import Stop
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_HEARD = b"\nstopping after this call of the devices or validation; once more ends at once\n"
+
+
+class StoppedError(Exception):
+    """A signal stopped the training, which has written a checkpoint."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
+
+
+@contextmanager
+def stop_signal() -> Iterator[list[int]]:
+    """Yield a list that SIGINT or SIGTERM fills, read between calls; a second signal ends at once.
+
+    The second one exits with code 128 + its number, wherever the program is. Python's own handlers run only
+    when the main thread returns from TensorFlow, and two signals may have become one by then; so a thread
+    reads each from the interpreter's wake-up pipe. The next start removes unfinished files.
+    """
+    caught: list[int] = []
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    watch = threading.Thread(target=_watch, args=(reading, caught), name="signals", daemon=True)
+    watch.start()
+    before = {number: signal.signal(number, _nothing) for number in _SIGNALS}
+    woken = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    try:
+        yield caught
+    finally:
+        signal.set_wakeup_fd(woken)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(writing)
+        watch.join()
+        os.close(reading)
+
+
+def _nothing(_number: int, _frame: Any) -> None:
+    """Do nothing: a thread handles the signal, which would end the program without a handler."""
+
+
+def _watch(reading: int, caught: list[int]) -> None:
+    while heard := os.read(reading, 1):
+        if heard[0] not in _SIGNALS:
+            continue
+        caught.append(heard[0])
+        if len(caught) > 1:
+            os._exit(128 + heard[0])
+        with suppress(OSError):  # who reads it may have been stopped by the same key
+            os.write(2, _HEARD)
+
+
+def epoch_dataset(
+    source: Feed | BatchLoader, plan: Plan, epoch: int, first_step: int = 0, stacked: int | None = None
+) -> Any:
+    """Return the global batches of an epoch from `first_step` on, in order, as a `tf.data.Dataset`.
+
+    With `stacked`, that many batches come together, with one more leading axis; the last stack of an epoch is
+    padded with zeros. The feed makes and prefetches batches; here they are copied out once, to free its
+    memory for the next.
+
+    Args:
+        source: a feed, or a batch loader, which threads of this process then use.
+    """
+    import tensorflow as tf
+
+    feed = source if isinstance(source, Feed) else Feed(source, plan.rows_SB.shape[1])
+    count = stacked or 1
+
+    def load(first: Any) -> Batch:
+        batches = feed.shape.empty((count,))
+        done = min(count, plan.steps - int(first))
+        for place in range(done):
+            feed.take(plan, epoch, int(first) + place, tuple(part[place] for part in batches))
+        for part in batches:
+            part[done:] = 0
+        image, valid, label, slot = batches if stacked else (part[0] for part in batches)
+        return image, valid, label, slot
+
+    def from_step(first: Any) -> Any:
+        # Stateless, as far as TensorFlow is concerned: the batches follow from the step alone.
+        types = [tf.as_dtype(dtype) for _, dtype in feed.shape.arrays]
+        parts = tf.numpy_function(load, [first], types, stateful=False)
+        for part, (shape, _) in zip(parts, feed.shape.arrays, strict=True):
+            part.set_shape((*((count,) if stacked else ()), *shape))
+        return tuple(parts)
+
+    options = tf.data.Options()
+    # Nothing is left to tune, and its thread sleeps for longer and longer: ending an epoch would wait for it,
+    # with idle devices, for as long again as the epoch took.
+    options.autotune.enabled = False
+    steps = tf.data.Dataset.range(first_step, plan.steps, count)
+    return steps.map(from_step).prefetch(1 if stacked else 2).with_options(options)
+
+
+class TrainLog:
+    """Logs of a run directory."""
+
+    def __init__(self, run: Path, classes: ClassMap | None = None) -> None:
+        """Open the logs; `classes` define the colours of the learning curves."""
+        self._run, self._log, self._classes = run, RunLog(run), classes
+        self._board = tf.summary.create_file_writer(str(run / "tensorboard"))
+
+    def rewind(self, step: int, *, validated: bool) -> None:
+        """Remove records after a step, as `RunLog.rewind` does."""
+        self._log.rewind(step, validated=validated)
+
+    def trained(self, step: int, values: dict[str, Any]) -> None:
+        """Log the steps since the last line; numbers also become TensorBoard scalars, lists do not."""
+        self._log.append({"step": step, **values})
+        with self._shown(step):
+            for name, value in values.items():
+                if not isinstance(value, list):
+                    tf.summary.scalar(f"training/{name}", value)
+
+    def validated(
+        self,
+        step: int,
+        epoch: int,
+        scores: Scores,
+        confusion: ConfusionMatrix,
+        by_scale: Mapping[str, Scores] | None = None,
+    ) -> None:
+        """Log a validation's scores, and write the files of the last validation."""
+        data = scores.to_dict()
+        figures = {key: data[key] for key in ("miou", "iou", "completeness", *INTERVAL) if key in data}
+        figures["protocol"] = str(scores.protocol)
+        self._log.append({"step": step, "epoch": epoch, **figures})
+        table, picture = (self._run / name for name in LAST_FILES)
+        scores.write(table, gsd_facts(by_scale or {}), facts={"epoch": epoch, "step": step})
+        save_figure(confusion_panel(confusion, f"validation after epoch {epoch}, step {step}"), picture)
+        with self._shown(step):
+            for key in ("miou", "mf1", "oa"):
+                tf.summary.scalar(f"validation/{key}", data[key] or 0.0)
+            for name, value in data["iou"].items():
+                tf.summary.scalar(f"validation_iou/{name}", value or 0.0)
+
+    def curves(self) -> None:
+        """Draw learning_curves.png from the whole log."""
+        path = self._run / "learning_curves.png"
+        learning_curves(of_one_rule(self._log.records()), path, self._run.name, classes=self._classes)
+
+    @contextmanager
+    def _shown(self, step: int) -> Iterator[None]:
+        """Pass the scalars written in the block to TensorBoard at once."""
+        try:
+            with self._board.as_default(step):
+                yield
+            self._board.flush()
+        except tf.errors.OpError as error:
+            where, what = self._run / "tensorboard", str(error.message).splitlines()[0]
+            raise OutputError(where, f"cannot write there: {what}", remedy="is the disk full?") from None
+
 
 _AHEAD = 1
 """Calls whose batches wait on the devices, besides the one in use: memory is scarce there."""
@@ -50,12 +216,7 @@ class Trainer:
 
     Attributes:
         run: directory, recipe and meaning of the model's input.
-        index: index of the training tiles.
-        feed: prefetched batches.
-        devices: strategy and replicas.
         dataset: dataset with the validation scenes, if any.
-        position: position of the training.
-        profile: write a TensorBoard profile of some steps.
     """
 
     run: Run

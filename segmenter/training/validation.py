@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
+from bisect import insort
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,16 +17,208 @@ from segmenter.base.errors import DatasetError
 from segmenter.devices.machines.workers import SHARE
 from segmenter.devices.strategy import Devices
 from segmenter.evaluation.by_gsd import GsdConfusions
+from segmenter.evaluation.drawing import encoded
+from segmenter.evaluation.figures import Example, coloured, stretched, summary_figure
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.geometry import Window
-from segmenter.grid.labels import ClassMap
+from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.inference.memory import usual_tiling
 from segmenter.inference.predictor import Failed, Finished, Mapped, Predictor, Tiling, classify_all
 from segmenter.raster import LabelIds, Raster, open_raster
+from segmenter.runs.records import SIDE, ShownWindow, as_base64, save_windows
+from segmenter.runs.resume import Position
 from segmenter.runs.run import Run
-from segmenter.training.examples import Examples
+from segmenter.runs.score_files import SUMMARY, keep_as_best
 from segmenter.training.workers_agree import packed, share_of, unpacked
+
+SHOWN = 3
+"""Worst windows of a validation that are shown, and as many best ones."""
+
+
+_TRACE = 0.02
+"""Share of a window's labelled pixels below which a class is a trace in it."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    scene: Scene
+    window: Window
+    label: NDArray[np.uint8]
+    prediction: NDArray[np.uint8]
+    value: tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class _Thin:
+    """A window subsampled for its pictures, with label and map."""
+
+    scene: Scene
+    window: Window
+    label: NDArray[np.uint8]
+    prediction: NDArray[np.uint8]
+    step: int
+    right: int
+    labelled: int
+
+
+class Examples:
+    """Selected windows of a validation so far; for ties, the first.
+
+    Memory holds only two full windows and a few subsampled ones.
+    """
+
+    def __init__(self) -> None:
+        self.windows, self.scenes = 0, set[str]()
+        self._best: dict[str, _Seen] = {}
+        self._worst = _Ranking(SHOWN)
+        self._right = _Ranking(2 * SHOWN)  # a window may be among both: it is then shown as a bad one
+
+    def consider(
+        self, scene: Scene, window: Window, label: NDArray[np.uint8], prediction: NDArray[np.uint8]
+    ) -> None:
+        """Consider a window of a scene with its class ids; pixels without data are ignored."""
+        labelled = (label != IGNORE) & (prediction != IGNORE)
+        wrong, right = (int((labelled & where).sum()) for where in (label != prediction, label == prediction))
+        classes = int(np.count_nonzero(np.bincount(label[labelled], minlength=1)))
+        for why, value in (
+            ("the most classes", (classes, wrong + right)),
+            ("the most mistakes", (wrong, right)),
+        ):
+            if why not in self._best or value > self._best[why].value:
+                self._best[why] = _Seen(scene, window, label.copy(), prediction.copy(), value)
+        if not classes:
+            return
+        self.windows += 1
+        self.scenes.add(scene.name)
+        place = (scene, window, label, prediction)
+        self._worst.offer((wrong, right), *place, right, wrong + right)
+        # The most right pixels would be those of one large class, which shows little.
+        self._right.offer((_classes_right(label, labelled, prediction), right), *place, right, wrong + right)
+
+    def read(self, dataset: Dataset) -> list[Example]:
+        """Read the windows with most classes and with most mistakes, which may be the same one.
+
+        Raises:
+            RasterError: a scene cannot be read again.
+        """
+        reasons: dict[tuple[str, Window], list[str]] = {}
+        for why, seen in self._best.items():
+            reasons.setdefault((seen.scene.name, seen.window), []).append(why)
+        return [_example(self._best[why[0]], why, dataset) for why in reasons.values()]
+
+    def shown(self, dataset: Dataset) -> list[ShownWindow]:
+        """Return the windows with most wrong pixels, worst first, then those with most correct classes.
+
+        Raises:
+            RasterError: a scene cannot be read again.
+        """
+        worst = [one for one in self._worst.found() if one.right < one.labelled]
+        taken = {(one.scene.name, one.window) for one in worst}
+        best = [one for one in self._right.found() if (one.scene.name, one.window) not in taken][:SHOWN]
+        return [
+            *(_shown("worst", one, dataset) for one in worst),
+            *(_shown("best", one, dataset) for one in best),
+        ]
+
+
+def _classes_right(
+    label: NDArray[np.uint8], labelled: NDArray[np.bool_], prediction: NDArray[np.uint8]
+) -> float:
+    """Sum the correct shares of a window's classes; traces of a class are ignored."""
+    truth = np.bincount(label[labelled], minlength=256)
+    right = np.bincount(label[labelled & (label == prediction)], minlength=256)
+    counted = truth >= max(1, _TRACE * truth.sum())
+    return float((right[counted] / truth[counted]).sum())
+
+
+class _Ranking:
+    """Windows with the highest values; for ties, the first."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: list[tuple[tuple[float, int], int, _Thin]] = []
+        self._offered = 0
+
+    def offer(
+        self,
+        value: tuple[float, int],
+        scene: Scene,
+        window: Window,
+        label: NDArray[np.uint8],
+        prediction: NDArray[np.uint8],
+        right: int,
+        labelled: int,
+    ) -> None:
+        """Add a window if its value is among the highest so far."""
+        self._offered += 1
+        if len(self._kept) == self._most and value <= self._kept[0][0]:
+            return
+        step = max(1, math.ceil(max(label.shape) / SIDE))
+        thin = (slice(None, None, step),) * 2
+        one = _Thin(scene, window, label[thin].copy(), prediction[thin].copy(), step, right, labelled)
+        insort(self._kept, (value, -self._offered, one), key=lambda kept: kept[:2])
+        del self._kept[: -self._most]
+
+    def found(self) -> list[_Thin]:
+        """Return the windows, highest value first."""
+        return [one for *_, one in reversed(self._kept)]
+
+
+def _example(seen: _Seen, why: list[str], dataset: Dataset) -> Example:
+    image, valid = _read(seen.scene, seen.window, dataset)
+    place = f"row {seen.window.row}, column {seen.window.col}"
+    title = f"{seen.scene.name}, {place}: the window with {' and '.join(why)}"
+    return Example(title, image, valid, seen.label, seen.prediction)
+
+
+def _read(scene: Scene, window: Window, dataset: Dataset) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    with open_raster(scene.image, dataset.bands) as raster:
+        return raster.read(window)
+
+
+def _shown(why: Literal["worst", "best"], one: _Thin, dataset: Dataset) -> ShownWindow:
+    image, valid = _read(one.scene, one.window, dataset)
+    thin = (slice(None, None, one.step),) * 2
+    height, width = one.label.shape
+    return ShownWindow(
+        why=why,
+        scene=one.scene.name,
+        row=one.window.row,
+        col=one.window.col,
+        height=one.window.height,
+        width=one.window.width,
+        right=one.right,
+        labelled=one.labelled,
+        picture_height=height,
+        picture_width=width,
+        image=as_base64(encoded(stretched(image[thin], valid[thin]), "jpeg")),
+        label=as_base64(encoded(coloured(one.label, dataset.classes), "png")),
+        map=as_base64(encoded(coloured(one.prediction, dataset.classes), "png")),
+    )
+
+
+def show_best(
+    run: Run, position: Position, dataset: Dataset, confusion: ConfusionMatrix, examples: Examples
+) -> None:
+    """Store the scores of the validation just done as the best, with its summary and windows.
+
+    Raises:
+        RasterError: a scene cannot be read again.
+        OutputError: a file cannot be written.
+    """
+    keep_as_best(run.path)
+    title = f"validation after epoch {position.epoch}"
+    summary_figure(confusion, examples.read(dataset), run.classes, run.path / SUMMARY, title)
+    save_windows(
+        run.path,
+        examples.shown(dataset),
+        step=position.done,
+        epoch=position.epoch,
+        windows=examples.windows,
+        scenes=len(examples.scenes),
+        of_scenes=len(dataset.of("validation")),
+    )
 
 
 @dataclass(eq=False)

@@ -19,15 +19,13 @@ import pytest
 from datasets.commands.gpu import (
     command,
     equivalence,
-    expected,
     facts,
     feed,
+    figures,
     memory,
-    page,
     resume,
     sections,
     step,
-    steps,
 )
 from datasets.commands.gpu.bench import TINY, Bench, Sizes, distribution
 from datasets.commands.gpu.figures import Figure, Section, line_of, read_line
@@ -59,11 +57,11 @@ def test_the_command_runs_every_section(tmp_path: Path) -> None:
     call = [sys.executable, "-m", "benchmarks.gpu", "--tiny", "--output", str(tmp_path / "out")]
     done = subprocess.run(call, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    lines = json.loads((tmp_path / "out" / page.JSON).read_text())["sections"]
+    lines = json.loads((tmp_path / "out" / figures.JSON).read_text())["sections"]
     assert [line["section"] for line in lines] == list(sections.SECTIONS)
     assert {line["section"] for line in lines if line["verdict"] == "yes"} >= {"equivalence", "resume"}
     assert [line["fault"] for line in lines if "fault" in line] == []
-    text = (tmp_path / "out" / page.PAGE).read_text()
+    text = (tmp_path / "out" / figures.PAGE).read_text()
     assert "4 logical CPU devices against one, float64" in text
     rates = [f for line in lines for f in line["figures"] if f["name"].startswith("images/s")]
     assert [figure["note"] for figure in rates if figure["value"] is None] == []
@@ -118,7 +116,7 @@ def test_the_exit_code_is_that_of_the_laws(
     written = []
 
     def run(task: sections.Task, known: Mapping[str, Any]) -> Any:
-        written.append(len(json.loads((tmp_path / page.JSON).read_text())["sections"]) if known else 0)
+        written.append(len(json.loads((tmp_path / "gpu.json").read_text())["sections"]) if known else 0)
         late = task.name == "resume"
         figures = [BROKEN if task.name == "equivalence" else SLOW]
         return Section(task.name, 1, figures=figures, cut_off=late, fault="late" * late, is_law=late)
@@ -129,7 +127,7 @@ def test_the_exit_code_is_that_of_the_laws(
     assert command.main([*call, "facts", "equivalence"]) == 1
     assert written == [0, 1] * 2, "written after each section"
     assert "run: equivalence" in capsys.readouterr().err
-    assert "| weights, 4 replicas | 0.001 | ≤ 1e-10 | no (law) |  |" in (tmp_path / page.PAGE).read_text()
+    assert "| weights, 4 replicas | 0.001 | ≤ 1e-10 | no (law) |  |" in (tmp_path / figures.PAGE).read_text()
     assert command.main([*call, "resume"]) == 3
 
 
@@ -266,10 +264,10 @@ def test_the_two_ends_are_timed_first(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(set(names)) == len(names)
 
 
-def test_four_cards_are_compared_with_the_page(tensorflow: ModuleType, tmp_path: Path) -> None:
+def test_four_cards_have_a_least_speed_up(tensorflow: ModuleType, tmp_path: Path) -> None:
     found = step.speedup(Bench("cards", 4, Sizes(), tmp_path), step.Case("float32", 4), 3.2)
     assert (found.holds, found.law) == (False, False)
-    assert found.expected == "≥ 3.4; 3.60 … 3.86 ×"
+    assert found.expected == "≥ 3.4"
 
 
 @pytest.mark.parametrize("rates", [(50.0, 400.0), (400.0, 50.0), (50.0, 60.0)])
@@ -292,25 +290,7 @@ def test_the_rate_counts_the_images_of_all_devices(
 ) -> None:
     """With a clock that says a second a call."""
     ticks = iter([0.0, 5.0])
-    monkeypatch.setattr(steps.time, "perf_counter", lambda: next(ticks))
+    monkeypatch.setattr(step.time, "perf_counter", lambda: next(ticks))
     devices = Devices(strategy_of(2), tuple(SimpleNamespace(name=f"CPU:{i}") for i in range(2)))  # type: ignore[arg-type]
     training = TrainingConfig(global_batch=6, steps_per_call=3, precision="mixed_float16")
-    assert steps.rate_of(devices, TINY.model, LossConfig(), training, 16, 5) == pytest.approx(3 * 6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", sorted(expected.STEPS))
-def test_the_command_expects_what_the_formula_gives(tensorflow: ModuleType, precision: str) -> None:
-    from segmenter.config.models import UNetConfig
-    from studies.four_gpus import IMAGES, MACHINES, REPLICAS, Plan, megapixels, step_of
-
-    found = [step_of(Plan(UNetConfig(), precision), machine) for machine in MACHINES.values()]
-    ranges = {
-        "one": [IMAGES / step.single for step in found],
-        "four": [REPLICAS * IMAGES / step.all for step in found],
-        "speedup": [step.speedup for step in found],
-    }
-    for name, values in ranges.items():
-        assert getattr(expected.STEPS[precision], name) == pytest.approx((min(values), max(values)), rel=1e-3)
-    rates = [megapixels(UNetConfig(), precision, machine) for machine in MACHINES.values()]
-    assert expected.MAPPED[precision] == pytest.approx((min(rates), max(rates)), rel=1e-3)
+    assert step.rate_of(devices, TINY.model, LossConfig(), training, 16, 5) == pytest.approx(3 * 6)

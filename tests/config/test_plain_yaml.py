@@ -15,8 +15,7 @@ import yaml
 from datasets import load_dataset
 from datasets.folder import pattern_regex
 from segmenter.base.errors import ConfigError, DatasetError
-from segmenter.config.plain_yaml import MAX_BYTES, _refuse_bare_colours, parse
-from segmenter.config.reading import load_recipe, recipe_from
+from segmenter.config.reading import MAX_BYTES, _refuse_bare_colours, load_recipe, parse, recipe_from
 from tests.helpers.refusals import refused
 
 LONGEST = 700

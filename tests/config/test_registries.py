@@ -84,7 +84,7 @@ def test_every_setting_of_the_loss_is_a_term_or_says_which_terms_read_it() -> No
 
 @pytest.mark.parametrize("term", LossConfig.terms())
 def test_every_term_counts_in_the_total(tensorflow: ModuleType, term: str) -> None:
-    from segmenter.training.losses.total import segmentation_loss
+    from segmenter.training.losses import segmentation_loss
 
     rng = np.random.default_rng(3)
     labels = rng.integers(0, 3, (2, 7, 5)).astype(np.uint8)

@@ -10,8 +10,7 @@ import pytest
 
 from segmenter.base.errors import ConfigError, DeviceError, SegmenterError, WorkerError
 from segmenter.config.devices import DistributionConfig
-from segmenter.devices.machines.cluster import Cluster, find_cluster
-from segmenter.devices.machines.rendezvous import listening, meet
+from segmenter.devices.machines.cluster import Cluster, find_cluster, listening, meet
 from tests.helpers.refusals import refused
 from tests.helpers.several_workers import free_ports
 

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from segmenter.base.errors import DeviceError, TrainingError
-from segmenter.extras.parameter_servers.control import Watch, check_port, stay, versions_here, watching
-from segmenter.extras.parameter_servers.roles import Roles
+from segmenter.extras.parameter_servers.control import Roles, Watch, check_port, stay, versions_here, watching
 from tests.helpers.made_cluster import addresses
 from tests.helpers.refusals import refused
 from tests.helpers.time_limits import wait_until

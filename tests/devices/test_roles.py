@@ -9,7 +9,7 @@ import pytest
 
 from segmenter.base.errors import ConfigError, DeviceError
 from segmenter.config.devices import DistributionConfig
-from segmenter.extras.parameter_servers.roles import Roles, cluster_of_environment, parse_cluster, roles_of
+from segmenter.extras.parameter_servers.control import Roles, cluster_of_environment, parse_cluster, roles_of
 from segmenter.extras.parameter_servers.serving import own_gpu
 from tests.helpers.refusals import refused
 

@@ -14,7 +14,7 @@ from segmenter.config.reading import recipe_from
 from segmenter.devices import strategy
 from segmenter.devices.setup import Device, memory_limits
 from segmenter.devices.strategy import Devices, dealt
-from segmenter.extras.unequal_cards.shares import quickest, with_given
+from segmenter.extras.unequal_cards.measured import quickest, with_given
 from tests.helpers.refusals import refused
 
 THREE = [Device(f"CPU:{i}", "its model", "", "CPU") for i in range(3)]

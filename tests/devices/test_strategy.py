@@ -36,7 +36,7 @@ import keras
 from segmenter.training.losses import segmentation_loss
 from segmenter.model.building import build_model
 from segmenter.model.normalisation import Normalisation
-from segmenter.training.optimiser.optimisers import build_optimiser
+from segmenter.training.optimiser import build_optimiser
 from segmenter.training.step import StepParts, make_step
 
 keras.utils.set_random_seed(1)
@@ -200,7 +200,7 @@ def test_predict_ends_with_that_line_and_without_a_map(
     tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch, make_classes: Callable[..., Any],
     make_geotiff: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    from segmenter.devices.exhausted import memory_errors
+    from segmenter.devices.setup import memory_errors
     from tests.helpers.exact_network import fake_run, run_predict
     from tests.helpers.function_predictor import FunctionPredictor
 
@@ -218,7 +218,7 @@ def test_predict_ends_with_that_line_and_without_a_map(
 
 
 def test_other_errors_keep_their_traceback(tensorflow: ModuleType) -> None:
-    from segmenter.devices.exhausted import memory_errors
+    from segmenter.devices.setup import memory_errors
 
     with pytest.raises(tensorflow.errors.InvalidArgumentError), memory_errors("", ""):
         raise tensorflow.errors.InvalidArgumentError(None, None, "shapes")

@@ -15,10 +15,9 @@ from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.checkpoints import META, save_arrays
 from segmenter.runs.log import log_line
-from segmenter.runs.origin import Origin, Place, save_origin
+from segmenter.runs.records import Origin, Place, save_origin, save_windows
 from segmenter.runs.resume import Position, facts_array
 from segmenter.runs.run import Run
-from segmenter.runs.windows_file import save_windows
 from tests.helpers.made_checkpoints import plan_of
 
 ROOT = "/srv/owner-kim/city scenes"

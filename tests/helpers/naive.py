@@ -164,7 +164,7 @@ def mean_of_means(
     def loss(labels: Any, logits: Any) -> Any:
         labelled = tf.reduce_any(labels != IGNORE, axis=(1, 2))
         replicas = tf.distribute.get_replica_context().num_replicas_in_sync
-        with mock.patch("segmenter.training.losses.total.replicas", return_value=1):
+        with mock.patch("segmenter.training.losses.replicas", return_value=1):
             own = alone(tf.boolean_mask(labels, labelled), tf.boolean_mask(logits, labelled))
         return own / replicas
 

@@ -62,8 +62,7 @@ class Training:
         from segmenter.devices.strategy import Devices
         from segmenter.model.building import build_model, stages_of
         from segmenter.training.losses import segmentation_loss
-        from segmenter.training.optimiser.ema import AveragedWeights
-        from segmenter.training.optimiser.optimisers import build_optimiser
+        from segmenter.training.optimiser import AveragedWeights, build_optimiser
         from segmenter.training.step import StepParts
 
         keras.utils.set_random_seed(1)
@@ -94,7 +93,7 @@ class Training:
 
     def enter(self, epoch: int) -> None:
         """Steps for the weights that train in an epoch, from 0."""
-        from segmenter.training.optimiser.optimisers import set_trained
+        from segmenter.training.optimiser import set_trained
         from segmenter.training.step import make_step, make_steps
 
         set_trained(self.model, self.pace, epoch)

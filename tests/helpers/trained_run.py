@@ -17,10 +17,10 @@ from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.checkpoints import META, save_checkpoint
 from segmenter.runs.log import LOG, log_line
+from segmenter.runs.records import ShownWindow, as_base64, save_windows
 from segmenter.runs.resume import Position, facts_array
 from segmenter.runs.run import Run
 from segmenter.runs.score_files import BEST_FILES, LAST_FILES
-from segmenter.runs.windows_file import ShownWindow, as_base64, save_windows
 from tests.helpers.made_checkpoints import MACHINE, RECIPE, plan_of
 
 NAMES = ("water", "forest", "road")

@@ -18,9 +18,9 @@ from segmenter.evaluation.calibration import Calibration, Fitted, Measures
 from segmenter.grid.labels import ClassMap
 from segmenter.inference.loading import KeptModels, load_predictor
 from segmenter.inference.prediction import ExtraOutputs
-from segmenter.runs.calibration_file import CALIBRATION, calibrated_head, save_calibration
 from segmenter.runs.checkpoints import load_arrays, save_arrays
 from segmenter.runs.ensemble import joined, uncalibrated
+from segmenter.runs.records import CALIBRATION, calibrated_head, save_calibration
 from segmenter.runs.run import load_run
 from tests.helpers.made_runs import rewritten
 from tests.helpers.random_run import random_run

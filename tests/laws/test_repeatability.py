@@ -35,7 +35,7 @@ def parts_of(
     from segmenter.model.building import build_model
     from segmenter.model.normalisation import Normalisation
     from segmenter.training.losses import segmentation_loss
-    from segmenter.training.optimiser.optimisers import build_optimiser
+    from segmenter.training.optimiser import build_optimiser
     from segmenter.training.step import StepParts
 
     strategy = strategy_of(replicas)
@@ -125,7 +125,7 @@ def test_steps_over_replicas_and_micro_batches_give_the_same_bits_again(tensorfl
 
 
 def test_gradients_of_the_losses_are_added_two_by_two_when_it_runs(tensorflow: ModuleType) -> None:
-    from segmenter.training.losses.total import in_order
+    from segmenter.training.losses import in_order
 
     def widest(fork: Callable[[Any], list[Any]]) -> int:
         @tensorflow.function(input_signature=[tensorflow.TensorSpec((None,))])
@@ -143,7 +143,7 @@ def test_gradients_of_the_losses_are_added_two_by_two_when_it_runs(tensorflow: M
 
 def test_gradients_are_added_in_the_order_of_the_users(tensorflow: ModuleType) -> None:
     tf = tensorflow
-    from segmenter.training.losses.total import in_order
+    from segmenter.training.losses import in_order
 
     factors = np.random.default_rng(2).normal(size=(4, 1000)).astype("float32")
     x = tf.ones(1000)

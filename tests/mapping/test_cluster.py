@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import rasterio
 
-from segmenter.extras.dask.strips import Strip
+from segmenter.extras.dask.windows import Strip
 from segmenter.mapping.folder.partial import PartialMap
 from tests.helpers.child_predict import CLASSES, COMMAND, files, scene, without_styles
 from tests.helpers.cluster_worker import KILL, PRELOAD, running_with

@@ -71,12 +71,6 @@ def test_a_layer_nobody_knows_means_smooth_never_a_guess(tensorflow: ModuleType)
 
     from segmenter.model.decoders.pooling import PartMeans
 
-    class Conv2D(keras.layers.Conv2D):
-        """A known name is not enough: its `call` may do anything."""
-
-        def call(self, inputs: Any) -> Any:
-            return super().call(inputs) - keras.ops.mean(inputs, axis=(1, 2), keepdims=True)
-
     class Own(keras.layers.Layer):
         def call(self, inputs: Any) -> Any:
             return inputs[:, ::-1]
@@ -84,23 +78,11 @@ def test_a_layer_nobody_knows_means_smooth_never_a_guess(tensorflow: ModuleType)
     layers = keras.layers
     gap = layers.GlobalAveragePooling2D(keepdims=True)
     cases: dict[str, Any] = {
-        "(Conv2D) is of a kind": Conv2D(4, 3, padding="same"),
         "(Own) is of a kind": Own(),
-        "(Lambda) is of a kind": layers.Lambda(lambda x: x[:, ::-1], output_shape=(None, None, 4)),
         "(Flip) is of a kind": lambda x: keras.ops.flip(x, axis=1),
-        "(Relu) is of a kind": keras.ops.relu,
-        "(Softmax) is of a kind": lambda x: keras.ops.softmax(x, axis=1),
-        "(Concatenate) is of a kind": lambda x: keras.ops.concatenate([x, x], axis=-1),
-        "has an operand": lambda x: x + np.ones((1, 1, 1, 4), np.float32),
-        "(Conv2D) has an activation of its own": layers.Conv2D(4, 1, activation=lambda x: x - x[:, :1, :1]),
-        "(LayerNormalization) works along the axes": layers.LayerNormalization(axis=(1, -1)),
-        "(BatchNormalization) computes as in training": lambda x: layers.BatchNormalization()(
-            x, training=True
-        ),
-        "(GroupNormalization) looks at the whole": layers.GroupNormalization(2),
         "(PartMeans) looks at the whole image": lambda x: layers.Multiply()([x, PartMeans(1)(x)]),
-        "enlarges by 'bicubic'": lambda x: layers.MaxPooling2D(2)(
-            layers.UpSampling2D(2, interpolation="bicubic")(x)
+        "otherwise than a decoder here": lambda x: layers.MaxPooling2D(2)(
+            layers.Conv2DTranspose(4, 2, 2, padding="valid")(x)
         ),
         "enlarges bilinearly by 3": lambda x: layers.MaxPooling2D(3)(
             layers.UpSampling2D(3, interpolation="bilinear")(x)
@@ -112,42 +94,10 @@ def test_a_layer_nobody_knows_means_smooth_never_a_guess(tensorflow: ModuleType)
         found = network_geometry(model)
         assert found.radius is None, reason
         assert reason in found.unlimited
-        assert found.stride in (2, 4), f"{reason}: {found.stride}"
+        assert found.stride == 2, f"{reason}: {found.stride}"
         assert found.bytes_per_pixel > 0
         with pytest.raises(GlobalLayerError, match=re.escape(reason)):
             geometry_of(model)
-
-
-def test_an_unknown_layer_leaves_the_stride_of_the_others(tensorflow: ModuleType) -> None:
-    import keras
-
-    image = keras.Input((None, None, 3))
-    x = keras.layers.Lambda(lambda x: x[:, ::2, ::2], output_shape=None)(image)
-    x = keras.layers.Conv2D(4, 3, 2, padding="same")(keras.ops.relu(x))
-    x = keras.layers.UpSampling2D(4)(x)
-    assert network_geometry(keras.Model(image, x)).stride == 4
-
-
-def test_a_subclassed_model_is_not_known(tensorflow: ModuleType) -> None:
-    import keras
-
-    class Own(keras.Model):
-        def call(self, inputs: Any) -> Any:
-            return inputs
-
-    found = network_geometry(Own())
-    assert (found.stride, found.radius) == (1, None)
-    assert "no functional Keras model" in found.unlimited
-    inner = keras.Input((None, None, 4))
-
-    class Changed(keras.Model):
-        def call(self, inputs: Any) -> Any:
-            return super().call(inputs)[:, ::-1]
-
-    changed = Changed(inner, keras.layers.Conv2D(4, 3, padding="same")(inner))
-    assert "(Changed) is of a kind" in network_geometry(_network(changed)).unlimited
-    nested = _network(keras.Sequential([inner, keras.layers.Conv2D(4, 3, padding="same")]))
-    assert network_geometry(nested).radius == 4
 
 
 def test_rows_and_columns_may_differ(tensorflow: ModuleType) -> None:
@@ -190,12 +140,11 @@ class _Blocks:
 
     def block(self, x: Any, levels: int) -> Any:
         kinds: list[Callable[[], Any]] = [
-            *(lambda: self.same(x), lambda: self.same(x), lambda: self.padded(x), lambda: self.shifted(x)),
+            *(lambda: self.same(x), lambda: self.same(x), lambda: self.padded(x)),
             *(lambda: self.pixelwise(x), lambda: self.pool(x)),
         ]
         if levels:
-            kinds += [lambda: self.branches(x, levels), lambda: self.nested(x, levels)]
-            kinds += [lambda: self.down_and_up(x, levels)] * 2
+            kinds += [lambda: self.branches(x, levels)] + [lambda: self.down_and_up(x, levels)] * 2
         return self._one_of(kinds)()
 
     def _one_of(self, kinds: Sequence[Any]) -> Any:
@@ -206,8 +155,6 @@ class _Blocks:
         options = {"padding": "same", "dilation_rate": dilation, "use_bias": False, "dtype": "float64"}
         if self._rng.random() < 0.3:
             return self._layers.DepthwiseConv2D(kernel, **options)(x)
-        if self._rng.random() < 0.3:
-            return self._layers.SeparableConv2D(_CHANNELS, kernel, **options)(x)
         layer = self._layers.Conv2D(_CHANNELS, kernel, **options)
         return layer(layer(x)) if self._rng.random() < 0.2 else layer(x)
 
@@ -217,20 +164,12 @@ class _Blocks:
         kernel = (top + bottom + 1, left + right + 1)
         return self._layers.Conv2D(_CHANNELS, kernel, use_bias=False, dtype="float64")(x)
 
-    def shifted(self, x: Any) -> Any:
-        down, right = map(int, self._rng.integers(0, 4, 2))
-        x = self._layers.ZeroPadding2D(((down, 0), (0, right)), dtype="float64")(x)
-        return self._layers.Cropping2D(((0, down), (right, 0)), dtype="float64")(x)
-
     def pixelwise(self, x: Any) -> Any:
         kinds = [
             lambda: self._layers.BatchNormalization(dtype="float64"),
             lambda: self._layers.Activation("gelu", dtype="float64"),
             lambda: self._layers.Dense(_CHANNELS, dtype="float64"),
-            lambda: self._layers.SpatialDropout2D(0.2, dtype="float64"),
         ]
-        if self._signed:
-            kinds.append(lambda: self._layers.LayerNormalization(dtype="float64"))
         return self._one_of(kinds)()(x)
 
     def pool(self, x: Any) -> Any:
@@ -247,16 +186,7 @@ class _Blocks:
         if self._rng.random() < 0.3:
             joined = self._layers.Concatenate(dtype="float64")([left, right, x])
             return self._layers.Conv2D(_CHANNELS, 1, dtype="float64")(joined)
-        if self._rng.random() < 0.3:
-            return left + right * 2.0
         return self._layers.Add(dtype="float64")([left, right])
-
-    def nested(self, x: Any, levels: int) -> Any:
-        import keras
-
-        inner = keras.Input((None, None, _CHANNELS), dtype="float64")
-        model = keras.Model(inner, self.block(self.block(inner, levels - 1), levels - 1))
-        return model(model(x)) if self._rng.random() < 0.3 else model(x)
 
     def down_and_up(self, x: Any, levels: int) -> Any:
         by = int(self._rng.choice([2, 2, 4]))
@@ -278,12 +208,7 @@ class _Blocks:
             mode = "nearest" if self._rng.random() < 0.5 else "bilinear"
             return self._layers.UpSampling2D(by, interpolation=mode, dtype="float64")(x)
         kernel = by + int(self._rng.integers(0, 4))
-        if self._rng.random() < 0.5:
-            return self._layers.Conv2DTranspose(_CHANNELS, kernel, by, padding="same", **options)(x)
-        x = self._layers.Conv2DTranspose(_CHANNELS, kernel, by, padding="valid", **options)(x)
-        first = int(self._rng.integers(0, kernel - by + 1))
-        crop = (first, kernel - by - first)
-        return self._layers.Cropping2D((crop, crop[::-1]), dtype="float64")(x)
+        return self._layers.Conv2DTranspose(_CHANNELS, kernel, by, padding="same", **options)(x)
 
 
 def _measured(model: Any, rng: np.random.Generator) -> tuple[int, int]:

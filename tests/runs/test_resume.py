@@ -18,6 +18,7 @@ from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.runs import resume
 from segmenter.runs.checkpoints import BEST, META, checkpoints, load_arrays, save_checkpoint
+from segmenter.runs.records import WINDOWS
 from segmenter.runs.resume import (
     Position,
     check_as_seen,
@@ -31,7 +32,6 @@ from segmenter.runs.resume import (
 )
 from segmenter.runs.run import Extension, load_run
 from segmenter.runs.score_files import BEST_FILES, LAST_FILES, SUMMARY
-from segmenter.runs.windows_file import WINDOWS
 from segmenter.sampling import Plan
 from segmenter.training.prepare import check_run_directory
 from tests.helpers.forbidden import forbidden
@@ -280,7 +280,7 @@ def test_what_computes_nothing_may_change(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_log_that_cannot_be_written_is_one_line(tensorflow: ModuleType, tmp_path: Path) -> None:
-    from segmenter.training.log import TrainLog
+    from segmenter.training.trainer import TrainLog
 
     log = TrainLog(tmp_path)
     log.trained(1, {"loss": 0.5})
@@ -336,7 +336,7 @@ def is_refused(known: Recipe, now: Recipe, position: Position) -> bool:
 def test_it_is_refused_exactly_where_a_rate_of_the_past_would_be_another(
     tensorflow: ModuleType, schedule: str, warmup: int
 ) -> None:
-    from segmenter.training.optimiser.schedules import Schedule
+    from segmenter.training.optimiser import Schedule
 
     setting = {"schedule": schedule, "warmup": warmup, **SCHEDULES[schedule]}
     known, seen = recipe_of(2, **setting), set()

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segmenter.sampling import held_by_rows, order_for_replicas, plan_epoch
-from segmenter.sampling.replicas import classes_seen
+from segmenter.sampling.plan import classes_seen
 
 SEEDS = 2000
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from segmenter.base.errors import DatasetError
 from segmenter.config.recipe import SamplingConfig
 from segmenter.sampling import Part, TileStrata, plan
-from segmenter.sampling.strata import part_table
+from segmenter.sampling.quotas import part_table
 from tests.helpers.refusals import refused
 
 CONFIG = SamplingConfig(scale_strata=(0.3, 1.0))

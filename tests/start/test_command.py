@@ -14,8 +14,7 @@ from datasets.commands.start import main
 from datasets.start.choice import Choice, nested
 from datasets.start.recipe_file import recipe_text
 from segmenter.base.errors import ConfigError, SegmenterError
-from segmenter.config.plain_yaml import parse
-from segmenter.config.reading import load_recipe
+from segmenter.config.reading import load_recipe, parse
 from tests.helpers import made_folders as made
 
 

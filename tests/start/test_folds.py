@@ -11,7 +11,7 @@ import pytest
 
 from segmenter.base.errors import SegmenterError
 from segmenter.mapping.request.map_request import MapRequest
-from segmenter.runs.folds import fold_path, fold_table, folds_in
+from segmenter.runs.score_files import fold_path, fold_table, folds_in
 from tests.helpers.made_training import ROOT, made, records, train
 
 FOLDS = ("--folds", "2")

@@ -21,7 +21,7 @@ class Copies:
         import keras
 
         from segmenter.devices.strategy import Devices
-        from segmenter.training.optimiser.replicas_agree import Agreement
+        from segmenter.training.learner import Agreement
 
         strategy = strategy_of(REPLICAS)
         used: Any = [SimpleNamespace(name=f"CPU:{i}", model=model) for i, model in enumerate(models)]

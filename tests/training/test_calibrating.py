@@ -18,7 +18,7 @@ import predict
 from datasets import load_dataset
 from datasets.commands import main
 from segmenter.base.errors import run_script
-from segmenter.runs.calibration_file import CALIBRATION, load_calibration
+from segmenter.runs.records import CALIBRATION, load_calibration
 from segmenter.runs.report.run_record import read_story
 from segmenter.runs.report.sections import report_sections
 from segmenter.runs.run import load_run

@@ -49,7 +49,7 @@ def test_the_batchnorm_of_keras_fails_there(tensorflow: ModuleType) -> None:
 
 
 def test_there_are_no_copies_to_compare(tensorflow: ModuleType) -> None:
-    from segmenter.training.optimiser.replicas_agree import Agreement
+    from segmenter.training.learner import Agreement
 
     used: Any = tuple(Device(f"CPU:{i}", "its model", "", "CPU") for i in range(2))
     devices = Devices(central_of(2), used)

@@ -41,7 +41,7 @@ class Training:
         from segmenter.model.building import build_model
         from segmenter.model.normalisation import Normalisation
         from segmenter.training.losses import segmentation_loss
-        from segmenter.training.optimiser.optimisers import build_optimiser
+        from segmenter.training.optimiser import build_optimiser
         from segmenter.training.step import StepParts, make_step
 
         keras.utils.set_random_seed(3)

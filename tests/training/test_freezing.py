@@ -152,7 +152,7 @@ def test_decay_spares_scales_and_shifts_and_nothing_else(tensorflow: ModuleType)
     """By computation: a step without any gradient is the decay alone."""
     import keras
 
-    from segmenter.training.optimiser.optimisers import build_optimiser
+    from segmenter.training.optimiser import build_optimiser
 
     class Scale(keras.layers.Layer):  # type: ignore[misc]
         """As ConvNeXt's LayerScale, whose weight has no name."""

@@ -16,8 +16,7 @@ from segmenter.runs.resume import Position
 def test_the_next_epoch_is_begun_before_the_validation_and_none_after_the_last(
     tensorflow: ModuleType, stops: bool
 ) -> None:
-    from segmenter.training.signals import StoppedError
-    from segmenter.training.trainer import Trainer
+    from segmenter.training.trainer import StoppedError, Trainer
 
     trainer = Trainer.__new__(Trainer)
     training = SimpleNamespace(epochs=3, stop_after=0, validate_every=1)

@@ -24,7 +24,7 @@ from segmenter.model.stages import pace_of
 from segmenter.runs.run import Run, load_run
 from segmenter.tiles.statistics import BandStatistics
 from segmenter.training.beginning.fine_tuning import Source
-from segmenter.training.beginning.normalising import normalisation_of
+from segmenter.training.beginning.new_run import normalisation_of
 from segmenter.training.prepare import prepare_tiles
 from tests.helpers.made_checkpoints import RECIPE
 from tests.helpers.made_training import made

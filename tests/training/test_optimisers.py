@@ -51,7 +51,7 @@ def trained(
 
 
 def ours_of(settings: TrainingConfig) -> Callable[[Any], Any]:
-    from segmenter.training.optimiser.optimisers import build_optimiser
+    from segmenter.training.optimiser import build_optimiser
 
     def make(model: Any) -> Any:
         optimiser, weights = build_optimiser(settings, model, 9), model.trainable_variables
@@ -66,7 +66,7 @@ def keras_own(settings: TrainingConfig) -> Callable[[Any], Any]:
     import keras
 
     from segmenter.model.stages import is_decayed
-    from segmenter.training.optimiser.schedules import Schedule
+    from segmenter.training.optimiser import Schedule
 
     class Rate(keras.optimizers.schedules.LearningRateSchedule):
         def __call__(self, step: Any) -> Any:
@@ -121,7 +121,7 @@ def test_a_loss_scale_is_that_of_keras_to_the_bit(
     """Finite, two overflows, and as many steps as double it."""
     import keras
 
-    from segmenter.training.optimiser.optimisers import LossScale
+    from segmenter.training.optimiser import LossScale
 
     monkeypatch.setattr(LossScale, "growth_steps", 2)
     initial = keras.optimizers.LossScaleOptimizer.__init__
@@ -151,7 +151,7 @@ def test_clipping_by_norm_is_that_of_keras_but_for_the_order_of_a_sum(tensorflow
 
 
 def test_state_survives_a_checkpoint_and_one_of_keras_goes_on(tensorflow: ModuleType) -> None:
-    from segmenter.training.optimiser.optimisers import build_optimiser
+    from segmenter.training.optimiser import build_optimiser
     from segmenter.training.step import assign_optimiser, optimiser_arrays
 
     both = config(precision="mixed_float16")
@@ -196,7 +196,7 @@ def operations(settings: TrainingConfig, layers: int) -> int:
     """Count those of an update that compute with vectors: assignments and reshapes launch nothing."""
     import tensorflow as tf
 
-    from segmenter.training.optimiser.optimisers import build_optimiser
+    from segmenter.training.optimiser import build_optimiser
 
     model = network(layers)
     optimiser, weights = build_optimiser(settings, model, 9), model.trainable_variables

@@ -17,7 +17,7 @@ from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import EncoderDecoderConfig, TrainingConfig
 from segmenter.devices import strategy
 from segmenter.model.normalisation import Normalisation
-from segmenter.model.pretrained.safe_tensors import write_safetensors
+from segmenter.model.pretrained.torch_files import write_safetensors
 from segmenter.model.pretrained.value_range import input_normalisation
 from segmenter.model.stages import pace_of
 from segmenter.runs.run import load_run

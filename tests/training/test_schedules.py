@@ -16,7 +16,7 @@ from tests.helpers.refusals import refused
 
 
 def rates(steps: Any, total: int = 1000, **settings: Any) -> list[float]:
-    from segmenter.training.optimiser.schedules import Schedule
+    from segmenter.training.optimiser import Schedule
 
     schedule = Schedule(TrainingConfig(**settings), total)
     return [float(schedule(step)) for step in steps]
@@ -37,7 +37,7 @@ def rates(steps: Any, total: int = 1000, **settings: Any) -> list[float]:
 def test_the_peak_follows_the_rule(
     tensorflow: ModuleType, scaling: str, batch: int, reference: int | None, peak: float
 ) -> None:
-    from segmenter.training.optimiser.schedules import peak_of
+    from segmenter.training.optimiser import peak_of
 
     config = TrainingConfig(global_batch=batch, scaling=scaling, reference_batch=reference)
     assert peak_of(config) == pytest.approx(peak, rel=1e-15)
@@ -50,7 +50,7 @@ def test_the_peak_follows_the_rule(
 
 
 def test_the_resolved_peak_is_said(tensorflow: ModuleType) -> None:
-    from segmenter.training.optimiser.schedules import describe_schedule
+    from segmenter.training.optimiser import describe_schedule
 
     scaled = TrainingConfig(scaling="linear", reference_batch=16, warmup=0, schedule="cosine")
     assert "peak 0.004 = 0.001 × 64/16 (linear), cosine" in describe_schedule(scaled, 2000)

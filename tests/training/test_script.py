@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from segmenter.runs.calibration_file import CALIBRATION
-from segmenter.runs.origin import validation_images
+from segmenter.runs.records import CALIBRATION, validation_images
 from tests.helpers.made_training import ROOT, made, records, train
 
 

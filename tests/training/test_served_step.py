@@ -63,7 +63,7 @@ def state_of(training: Training) -> dict[str, Any]:
 def test_one_worker_computes_what_one_device_does(
     model: UNetConfig, loss: LossConfig, dtype: str, config: TrainingConfig, options: dict[str, Any]
 ) -> None:
-    from segmenter.extras.parameter_servers.step import make_served_step
+    from segmenter.extras.parameter_servers.trainer import make_served_step
 
     one, other = (Training(model, loss, 1, dtype, AVERAGE, config, **options) for _ in range(2))
     state = served(other, config, servers=1 if config.clip_norm else 2)  # a norm's sum has the servers' order
@@ -93,7 +93,7 @@ def test_one_worker_computes_what_one_device_does(
 
 
 def test_two_workers_at_once_lose_no_update() -> None:
-    from segmenter.extras.parameter_servers.step import make_served_step
+    from segmenter.extras.parameter_servers.trainer import make_served_step
 
     training = Training(DROPOUT, REGION, 1, "float32", AVERAGE, ADAMW)
     state, steps = served(training, ADAMW, workers=2), 30
@@ -127,7 +127,7 @@ def test_statistics_that_others_have_changed_meanwhile_are_changed_further() -> 
     import keras
 
     from segmenter.extras.parameter_servers.state import Shard
-    from segmenter.extras.parameter_servers.step import follow
+    from segmenter.extras.parameter_servers.trainer import follow
 
     with keras.name_scope("norm"):
         names = ("moving_mean", "moving_variance", "masks")

@@ -17,10 +17,10 @@ from segmenter.evaluation.figures import summary_figure
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap, LandCoverClass
+from segmenter.runs.records import SIDE
 from segmenter.runs.score_files import BEST_FILES, LAST_FILES, SUMMARY
-from segmenter.runs.windows_file import SIDE
 from segmenter.training.ending import describe_result
-from segmenter.training.examples import SHOWN, Examples
+from segmenter.training.validation import SHOWN, Examples
 
 
 def confused(classes: ClassMap) -> ConfusionMatrix:

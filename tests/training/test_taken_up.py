@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from segmenter.runs.origin import Origin, save_origin
+from segmenter.runs.records import Origin, save_origin
 from segmenter.tiles.scene_files import save_digests
 from segmenter.training.beginning.fine_tuning import lines_of_change
 from tests.helpers.trained_run import bare_run

@@ -27,7 +27,7 @@ from segmenter.inference.memory import usual_tiling
 from segmenter.inference.prediction import Prediction
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
-from segmenter.training.examples import Examples
+from segmenter.training.validation import Examples
 from tests.helpers.function_predictor import FunctionPredictor
 from tests.helpers.scaled_scenes import scaled_dataset
 

@@ -99,7 +99,7 @@ def recipe_with(**training: Any) -> Any:
 
 @pytest.mark.slow
 def test_a_trial_compares_both_ways_and_changes_nothing(dropping: Training, stack: Any) -> None:
-    from segmenter.training import xla_trial
+    from segmenter.training import step as xla_trial
 
     before, rates = (
         dropping.weights(),
@@ -120,7 +120,7 @@ def test_a_trial_compares_both_ways_and_changes_nothing(dropping: Training, stac
 def test_where_xla_fails_the_training_goes_on_without_it(tensorflow: ModuleType, stack: Any) -> None:
     """Between CPU devices TensorFlow cannot compile sums; all copies of all variables are as before."""
     from datasets.commands.gpu.replicas import unequal_copies
-    from segmenter.training.xla_trial import tried_xla
+    from segmenter.training.step import tried_xla
 
     training = Training(UNetConfig(depth=1, width=3, dropout=0.3), PER_IMAGE, 2, xla=None)
     before = training.weights()
@@ -136,7 +136,7 @@ def test_where_xla_fails_the_training_goes_on_without_it(tensorflow: ModuleType,
 @pytest.mark.slow
 def test_in_16_bits_the_first_loss_scale_does_not_decide(tensorflow: ModuleType, stack: Any) -> None:
     """Gradients that overflow both ways cannot be compared."""
-    from segmenter.training.xla_trial import tried_xla
+    from segmenter.training.step import tried_xla
 
     settings = TrainingConfig(global_batch=BATCH, precision="mixed_float16", warmup=0)
     training = Training(NORM, PER_IMAGE, 1, "mixed_float16", training=settings, xla=None)
@@ -168,7 +168,7 @@ def test_xla_is_chosen_where_it_agrees_and_is_sooner(
     seconds: float,
     chosen: bool,
 ) -> None:
-    from segmenter.training import xla_trial
+    from segmenter.training import step as xla_trial
 
     def timed(parts: Any, batch: Any, *, compiled: bool) -> Any:
         if not compiled:
@@ -201,7 +201,7 @@ def test_xla_is_chosen_where_it_agrees_and_is_sooner(
 )
 def test_where_xla_is_tried(asked: dict[str, Any], cards: tuple[str, ...], found: bool | None) -> None:
     from segmenter.devices.strategy import Devices
-    from segmenter.training.xla_trial import xla_of
+    from segmenter.training.step import xla_of
 
     used: Any = tuple(devices(*cards))
     assert (

@@ -29,7 +29,7 @@ _FIRST = 1000
 
 @dataclass(frozen=True)
 class Sizes:
-    """Amounts of work in a section; the defaults are those of studies/four_gpus.md.
+    """Amounts of work in a section.
 
     Attributes:
         images: images of a step on each device, side × side pixels.
@@ -40,7 +40,6 @@ class Sizes:
         rows: rows of the equivalence matrix, with shallow models for tiny sizes.
         epochs: epochs of the training that is stopped and resumed.
         raster, window: sides in pixels of the mapped raster and its windows.
-        feed: largest number of batches for each thread.
     """
 
     tiny: bool = False
@@ -82,8 +81,6 @@ class Bench:
 
     Attributes:
         cards: number of GPUs that TensorFlow finds, or of logical devices.
-        folder: folder for temporary files.
-        known: figures of earlier sections.
     """
 
     place: Place

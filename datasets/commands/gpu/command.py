@@ -1,8 +1,8 @@
 """Laws and speed of a GPU server, in ten minutes, after `make setup GPU=1`.
 
 Facts, collectives, equivalence (law 2), memory, the training step, input rate, prediction and resuming (law
-3). Each section is a process with a time limit; gpu.md and gpu.json are written after each, with every figure
-beside the expectation of studies/four_gpus.md. Exit code 1 if a law does not hold, 3 if one was not shown.
+3). Each section is a process with a time limit; gpu.md and gpu.json are written after each. Exit code 1 if a
+law does not hold, 3 if one was not shown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.options import add_options, option, parsed
 from segmenter.devices.setup import cards_listed, load_tensorflow, overlooked_gpus
 
-from . import page, sections
+from . import figures, sections
 from .bench import Place
 from .figures import Section, Value
 from .sections import SECTIONS, Task
@@ -79,12 +79,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run = sections.run_here if given.tiny else sections.run
     for task in tasks(names, cards, given.minutes, logical=bool(logical)):
         done.append(run(task, known))
-        known |= {figure.name: figure.value for figure in done[-1].figures}
-        page.write(given.output, head, done)
-        print(page.line(done[-1]), flush=True)
-    print(
-        f"{given.output / page.PAGE}: all figures, beside those of studies/four_gpus.md; in {page.JSON} too"
-    )
+        known |= {each.name: each.value for each in done[-1].figures}
+        figures.write(given.output, head, done)
+        print(figures.line(done[-1]), flush=True)
+    print(f"{given.output / figures.PAGE}: all figures; in {figures.JSON} too")
     for code, text, which in (
         (1, "a law does not hold, or a section could not be run", [s for s in done if s.fails]),
         (3, "a law was not shown", [s for s in done if s.not_shown]),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator
 from itertools import takewhile
-from pathlib import Path
 from typing import Any
+
+from segmenter.devices.driver import machine_gpus
+from segmenter.devices.report import describe_machine, look
 
 from .bench import Bench
 from .figures import Figure
@@ -19,22 +20,18 @@ _QUERY = (
     *("name", "memory.total", "driver_version", "pcie.link.gen.current", "pcie.link.gen.max"),
     *("pcie.link.width.current", "pcie.link.width.max", "clocks.max.sm", "power.limit"),
 )
-_SHARED_BYTES = 2**30
-"""Least bytes of /dev/shm, through which pass NCCL's sums and the batches of worker processes."""
 
 
 def figures(bench: Bench) -> Iterator[Figure]:
     """Yield facts, and checks that TensorFlow has code for the card and that shared memory suffices."""
     devices = bench.devices(bench.numbers[-1])
-    import keras
     import tensorflow as tf
 
     build: dict[str, Any] = tf.sysconfig.get_build_info()
-    cuda = f", CUDA {build.get('cuda_version')}, cuDNN {build.get('cudnn_version')}"
-    yield Figure(
-        "TensorFlow",
-        tf.__version__ + cuda * bool(build.get("is_cuda_build")) + f", Keras {keras.__version__}",
-    )
+    for line in describe_machine(machine_gpus(), look(), devices.used):
+        name, _, text = line.partition("  ")
+        yield Figure(name.strip() or "device", text.strip())
+    yield Figure("system", f"{platform.platform()}, Python {platform.python_version()}")
     yield Figure("computed on", f"{len(devices.used)} {bench.device_noun}: {devices.used[0].model}")
     for number, gpu in enumerate(tf.config.list_physical_devices("GPU")):
         yield from _card(number, tf.config.experimental.get_device_details(gpu), build)
@@ -46,7 +43,6 @@ def figures(bench: Bench) -> Iterator[Figure]:
     for line in takewhile(lambda line: not line.startswith("Legend"), ask("nvidia-smi", "topo", "-m")):
         if words := re.sub(r"\x1b\[[\d;]*m", "", line).strip():
             yield Figure("topology", words)
-    yield from _host()
 
 
 def _card(number: int, details: dict[str, Any], build: dict[str, Any]) -> Iterator[Figure]:
@@ -74,19 +70,6 @@ def has_code(capability: tuple[int, ...], code: Any) -> bool:
         if kind == "sm" and capability[0] == major and capability[1] >= minor:
             return True
     return False
-
-
-def _host() -> Iterator[Figure]:
-    allowed = len(os.sched_getaffinity(0))
-    yield Figure("cores", f"{allowed} that this process may use, {os.cpu_count()} in the machine")
-    yield Figure("system", f"{platform.platform()}, Python {platform.python_version()}")
-    shared = Path("/dev/shm")
-    if not shared.is_dir():
-        yield Figure("/dev/shm", None, note="not there")
-        return
-    size = shutil.disk_usage(shared).total
-    note = "" if size >= _SHARED_BYTES else "in Docker: --shm-size=1g"
-    yield Figure("/dev/shm", size / 2**30, "GiB", "≥ 1 GiB", size >= _SHARED_BYTES, note=note)
 
 
 def ask(*command: str) -> list[str]:

@@ -1,11 +1,14 @@
-"""Figures of a section, each beside the expectation of studies/four_gpus.md, and the section's verdict."""
+"""Figures of a section, its verdict, and the files gpu.json and gpu.md, rewritten after each section."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal
+
+from segmenter.base.files import write_whole
 
 MARK = "segmenter gpu: "
 """Prefix of a section's results, to separate them from output of libraries."""
@@ -18,7 +21,6 @@ class Figure:
 
     Attributes:
         value: None if it could not be measured; `note` then has the reason.
-        expected: text: the value computed by studies/four_gpus.md for four RTX 2080 Ti, or a limit.
         holds: True if the value is as expected; None without an expectation.
         law: True for a law of the program: if it does not hold, the command fails.
     """
@@ -112,3 +114,66 @@ def read_line(line: str) -> Figure | None:
 def spread(values: Sequence[float], unit: str = "") -> str:
     """Return smallest and largest of repeated values as text, for a note."""
     return f"{min(values):.4g} … {max(values):.4g} {unit}".strip() + f" in {len(values)}"
+
+
+JSON, PAGE = "gpu.json", "gpu.md"
+_WORDS = {True: "yes", False: "no", None: ""}
+
+
+def write(folder: Path, head: Mapping[str, Any], sections: Sequence[Section]) -> None:
+    """Write both files completely: results survive a later crash."""
+    content = {**head, "sections": [section.as_line() for section in sections]}
+    for name, text in (
+        (JSON, json.dumps(content, indent=1) + "\n"),
+        (PAGE, "\n".join(lines(head, sections))),
+    ):
+        write_whole(folder / name, text.encode())
+
+
+def lines(head: Mapping[str, Any], sections: Sequence[Section]) -> Iterator[str]:
+    """Yield the lines of gpu.md."""
+    yield "# Measured on this machine"
+    yield ""
+    yield "; ".join(f"{key}: {value}" for key, value in head.items())
+    yield ""
+    if head.get("tiny"):
+        yield "**Tiny models on logical CPU devices: the command runs; no figure means anything.**"
+        yield ""
+    elif "logical" in head["devices"]:
+        yield "**Logical CPU devices: laws hold or do not; no speed means anything.**"
+        yield ""
+    yield "A law that does not hold ends the command with exit code 1, one that was not shown with 3."
+    yield ""
+    rows = [[s.name, s.verdict, f"{s.seconds:.0f}", f"{s.limit:.0f}", cell(s.fault)] for s in sections]
+    yield from table(["section", "as expected", "seconds", "limit", "remark"], rows, words=2)
+    for section in sections:
+        yield ""
+        yield f"## {section.name}"
+        yield ""
+        yield from table(
+            ["figure", "measured", "expected", "holds", "remark"], map(_row, section.figures), words=5
+        )
+    yield ""
+
+
+def _row(figure: Figure) -> list[str]:
+    holds = _WORDS[figure.holds] + " (law)" * (figure.law and figure.holds is not None)
+    return [cell(text) for text in (figure.name, figure.shown, figure.expected, holds, figure.note)]
+
+
+def cell(text: str) -> str:
+    """Return a text for a cell of a Markdown table: one line without `|`."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def line(section: Section) -> str:
+    """Return a line for the terminal: the section with its figures that have a verdict, or its first ones."""
+    judged = [f for f in section.figures if f.holds is not None] or section.figures[:3]
+    text = "; ".join(f"{figure.name} {figure.shown}" for figure in judged[:4])
+    return f"{section.name:<12} {section.verdict:<9} {section.seconds:4.0f} s   {section.fault or text}"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> list[str]:
+    """Return lines of a Markdown table; the first `words` columns are text, the others numbers."""
+    rule = [" --- " if column < words else " ---: " for column in range(len(head))]
+    return [f"| {' | '.join(head)} |", f"|{'|'.join(rule)}|", *(f"| {' | '.join(row)} |" for row in rows)]

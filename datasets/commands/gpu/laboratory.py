@@ -54,7 +54,6 @@ class Laboratory:
 
     Args:
         strategies: makes the strategy for a number of replicas, once for each number.
-        dtype: precision of all computations.
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class Trainer:
     """A model with its compiled step; each run starts from the same weights."""
 
     def __init__(self, setting: Setting, rows: Sequence[Row], strategy: Any, dtype: str) -> None:
-        from segmenter.training.optimiser.optimisers import set_trained
+        from segmenter.training.optimiser import set_trained
         from segmenter.training.step import StepParts, make_step
 
         self.setting, self._strategy = setting, strategy
@@ -141,7 +140,7 @@ class Trainer:
 
     def make_optimiser(self, model: Any) -> Any:
         """Make the optimiser, with the setting's clipping."""
-        from segmenter.training.optimiser.optimisers import build_optimiser
+        from segmenter.training.optimiser import build_optimiser
 
         norm, value = (limit if self.setting.clip == kind else 0.0 for kind, limit in CLIPS.items())
         config = TrainingConfig(

@@ -43,13 +43,11 @@ class Row:
     """One row of the matrix.
 
     Attributes:
-        loss: section `loss` of the recipe.
         lopsided: True: all pixels of images 1 to 3 and almost all of image 0 are ignored, so that of four
             replicas with two images each, the first has almost no labels and the second none.
         images: images of the global batch; with fewer than `BATCH`, some replicas get fewer or none.
         clip: `norm`, `value` or nothing.
         blocks: True: labels are blocks of 8 × 8 pixels; else every pixel has a random one.
-        depth: depth of the model.
         paced: True: the encoder is frozen, and the head trains at half the decoder's rate.
     """
 

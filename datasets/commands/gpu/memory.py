@@ -10,7 +10,7 @@ from segmenter.config.recipe import LossConfig, TrainingConfig
 
 from .bench import Bench
 from .figures import Figure
-from .steps import BANDS, CLASSES, made_stack, training_steps
+from .step import BANDS, CLASSES, made_stack, training_steps
 
 BETWEEN = (0.75, 1.33)
 """Formula over measured that is good enough to choose a batch by."""

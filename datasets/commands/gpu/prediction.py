@@ -18,10 +18,9 @@ from segmenter.inference.predictor import Mapped, Tiling, classify_all
 from segmenter.model.normalisation import Normalisation
 from segmenter.raster import Raster, RasterSpec, RasterWriter, open_raster
 
-from . import expected
 from .bench import Bench
 from .figures import Figure, spread
-from .steps import BANDS, CLASSES
+from .step import BANDS, CLASSES
 
 PRECISIONS = ("float32", "mixed_float16")
 BLOCK = 512
@@ -45,7 +44,7 @@ def figures(bench: Bench) -> Iterator[Figure]:
             ][1:]  # the first compiles
             yield Figure(
                 f"prediction, {number} device{'s' * (number > 1)}, {precision}", median(rates), "MPx/s",
-                expected_rate(bench, precision) if number == 1 else "", note=spread(rates),
+                note=spread(rates),
             )  # fmt: skip
             with rasterio.open(out) as file:
                 maps.append(file.read(1))
@@ -85,11 +84,6 @@ def function(bench: Bench, precision: str, names: list[str]) -> tuple[Any, Tilin
     assert geometry.radius is not None
     window = Size(bench.sizes.window, bench.sizes.window)
     return predict, Tiling(window, geometry.radius, geometry.stride, 4)
-
-
-def expected_rate(bench: Bench, precision: str) -> str:
-    """Return the expected speed of a fully used 2080 Ti, as a range."""
-    return "" if bench.sizes.tiny else expected.mapped(precision, bench.sizes.window)
 
 
 class FileJob:

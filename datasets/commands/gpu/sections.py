@@ -77,11 +77,7 @@ def figures_of(name: str, bench: Bench) -> Iterator[Figure]:
 
 
 def run(task: Task, known: Mapping[str, Value]) -> Section:
-    """Run a section in a separate process; at its limit, kill it with all its child processes.
-
-    Args:
-        known: figures of earlier sections.
-    """
+    """Run a section in a separate process; at its limit, kill it with all its child processes."""
     section = Section(task.name, task.limit, is_law=SECTIONS[task.name].is_law)
     started = time.monotonic()
     with (

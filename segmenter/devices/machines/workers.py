@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 from segmenter.base.errors import SegmenterError, WorkerError, plain, shortened
 from segmenter.base.terminal import say
 from segmenter.config.devices import DistributionConfig
-from segmenter.devices.machines.cluster import Cluster
-from segmenter.devices.machines.rendezvous import listening, meet
+from segmenter.devices.machines.cluster import Cluster, listening, meet
 
 GO_ON = "go on with the same command and --resume, on as many workers or others"
 _POLL_MS = 1000
@@ -37,13 +36,7 @@ _TASK = re.compile(r"/job:\w+(?:/replica:\d+)?/task:(\d+)")
 
 
 class Place(NamedTuple):
-    """Progress of a worker, comparable between workers, since all do the same in the same order.
-
-    Attributes:
-        steps: optimiser steps done.
-        exchanges: number of exchanges begun so far.
-        stage: one of `STAGES`.
-    """
+    """Progress of a worker, comparable between workers, since all do the same in the same order."""
 
     steps: int
     exchanges: int
@@ -59,7 +52,6 @@ class Workers:
 
     Attributes:
         index: index of this worker, from 0.
-        count: number of workers.
     """
 
     index, count = 0, 1

@@ -6,29 +6,198 @@ message, a reading guide, and its numbers as a table.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import segmenter.diagnosis.report.charts as report_charts
-import segmenter.diagnosis.report.plans as report_plans
 from segmenter.base.errors import counted
 from segmenter.base.invocation import invocation
-from segmenter.diagnosis.data import Diagnosis
-from segmenter.diagnosis.report.gsd import gsd_section
-from segmenter.diagnosis.report.maps import map_data, map_section
+from segmenter.diagnosis.data import Diagnosis, GsdFacts, SceneMap
 from segmenter.diagnosis.text import quota_header, quota_rows
 from segmenter.pages.page import html_page
 from segmenter.pages.parts import (
+    ROW,
     Block,
+    Chart,
+    Charts,
     Head,
+    Maps,
+    Named,
     Paragraph,
     Points,
     Section,
     Table,
+    colour,
+    heat,
+    label,
+    layout,
+    lines,
     listed,
+    names_axis,
     number,
     percent,
     plain,
     side_by_side,
 )
 from segmenter.runs.report.coverage import run_held, run_history, run_text
+
+_FEW_MAPS = 4  # up to so many are drawn large
+
+
+def map_section(diagnosis: Diagnosis) -> Section:
+    """Return a small map for each scene or group; a reader chooses the class, the rarest comes first."""
+    title, maps = "Where does a class lie?", diagnosis.maps
+    if not maps:
+        return Section("maps", title, [Paragraph("There is no scene to draw a map of.")])
+    if not diagnosis.rarest_first:
+        return Section("maps", title, [Paragraph("")])
+    left = diagnosis.maps_left_out
+    note = "Each cell is a part of a scene; north is up where the scene has a place on the ground. "
+    note += f"{counted(left, 'more map is', 'more maps are')} not shown." if left else ""
+    block = Maps(
+        maps=[(one.name, _map_text(one)) for one in maps],
+        choices=["All classes: the largest of each cell", *diagnosis.names],
+        chosen=diagnosis.rarest_first[0] + 1,
+        legend=[Named(c.name, c.colour) for c in diagnosis.classes],
+        few=len(maps) <= _FEW_MAPS,
+        note=note,
+        table=_map_table(diagnosis),
+    )
+    return Section("maps", title, [block])
+
+
+def _map_text(one: SceneMap) -> str:
+    text = counted(one.scenes, "scene")
+    return f"{text}, {one.crs}" if one.georeferenced and one.crs else f"{text}, no place on the ground"
+
+
+def _cells(one: SceneMap, c: int) -> list[float]:
+    """Return the shares of class c in cells with data."""
+    return [share for row in one.share[c] for share in row if share is not None]
+
+
+def _map_table(diagnosis: Diagnosis) -> Table:
+    """Return a table of each map's share of cells that show each class."""
+    rows = []
+    for one in diagnosis.maps:
+        cells = [_cells(one, c.id) for c in diagnosis.classes]
+        shares = [sum(s > 0 for s in of_class) / len(of_class) if of_class else None for of_class in cells]
+        rows.append([one.name, *map(percent, shares)])
+    return Table("Cells that show any of the class", ["Map", *diagnosis.names], rows)
+
+
+def map_data(diagnosis: Diagnosis) -> dict[str, Any] | None:
+    """Return the data from which the page's script draws the maps; shares in percent, two digits."""
+    maps, ids = diagnosis.maps, range(len(diagnosis.classes))
+    if not maps or not diagnosis.rarest_first:
+        return None
+    most = [max((s for m in maps for s in _cells(m, c)), default=0.0) for c in ids]
+    shown = [sum(any(s > 0 for s in _cells(m, c)) for m in maps) for c in ids]
+    titles = ["The class that covers most of each cell"]
+    for name, count in zip(diagnosis.names, shown, strict=True):
+        titles.append(f"{plain(name)} lies in {count} of {counted(len(maps), 'map')}")
+    return {
+        "maps": [
+            {
+                "rows": m.rows,
+                "cols": m.cols,
+                "aspect": _aspect(m),
+                "share": [_rounded(m.share[c]) for c in ids],
+            }
+            for m in maps
+        ],
+        "names": [label(name) for name in diagnosis.names],
+        "colours": [colour(c.colour) for c in diagnosis.classes],
+        "most": [_two_digits(share) for share in most],
+        "mostText": [f"up to {percent(share)} of a cell" for share in most],
+        "titles": titles,
+    }
+
+
+def _aspect(one: SceneMap) -> float:
+    """Return a map's height divided by its width, limited to fit the page."""
+    height, width = float(one.rows), float(one.cols)
+    if one.bounds:
+        left, bottom, right, top = one.bounds
+        height, width = abs(top - bottom), abs(right - left)
+    return float(min(1.6, max(0.3, height / width if width else 1.0)))
+
+
+def _rounded(share: Sequence[Sequence[float | None]]) -> list[list[float | None]]:
+    return [[None if s is None else _two_digits(s) for s in row] for row in share]
+
+
+def _two_digits(share: float) -> float:
+    """Return percent with two digits; whole numbers without a point: a page may have a million."""
+    value = float(f"{100 * share:.2g}")
+    return int(value) if value.is_integer() else value
+
+
+def gsd_section(diagnosis: Diagnosis) -> Section:
+    """Return the section on scales; empty if the scenes have one scale or none is known."""
+    title = "Which classes are there at which scale?"
+    ids, facts = diagnosis.rarest_first, diagnosis.scales
+    if facts is None or not ids:
+        return Section("scales", title, [])
+    blocks: list[Block] = [Charts([_chart(diagnosis, facts, ids)]), _random(facts)]
+    if not facts.planned:
+        text = (
+            "The plan does not tell scales apart: a step may hold a class at one scale only. With "
+            "boundaries in sampling.scale_strata it holds each class at each."
+        )
+        blocks.append(Paragraph(text))
+    return Section("scales", title, blocks)
+
+
+def _chart(diagnosis: Diagnosis, facts: GsdFacts, ids: Sequence[int]) -> Chart:
+    name, strata = diagnosis.names, range(len(facts.strata))
+    share = [[facts.held[t][c] / facts.tiles[t] if facts.tiles[t] else None for t in strata] for c in ids]
+    hovers = [
+        [
+            lines(
+                f"Of the {counted(facts.tiles[t], 'tile')} at {facts.strata[t]},",
+                f"{percent(row[t])} ({facts.held[t][c]:,}) hold {name[c]}",
+            )
+            for t in strata
+        ]
+        for c, row in zip(ids, share, strict=True)
+    ]
+    columns = names_axis(facts.strata) | {"range": [-0.5, len(facts.strata) - 0.5]}
+    columns["title"] = {"text": "metres a pixel: share of the tiles (%)", "standoff": 8}
+    rows = names_axis([name[c] for c in ids]) | {"range": [len(ids) - 0.5, -0.5]}
+    look = layout(ROW * len(ids) + 120, columns, rows, plot_bgcolor="#c9ced4")
+    figure = {"data": [heat(share, hovers, numbered=True)], "layout": look}
+    note = (
+        "Read down a column: of the tiles whose scenes have that scale, how many hold the class. Pale: the "
+        "class is hardly there: the model sees it at other scales only."
+    )
+    return Chart("class-scales", _title(facts, ids, name), note, {"": figure}, _table(diagnosis, facts, ids))
+
+
+def _random(facts: GsdFacts) -> Table:
+    rows = [[number(one.batch), percent(one.probability)] for one in facts.random]
+    header = ["Tiles in the batch", f"Random batches with all {facts.columns} classes at a scale"]
+    return Table("Does a random batch hold each class at each scale?", header, rows)
+
+
+def _title(facts: GsdFacts, ids: Sequence[int], name: Sequence[str]) -> str:
+    """Return a title on the class held by the smallest share of tiles at any scale."""
+    there = [t for t in range(len(facts.strata)) if facts.tiles[t]]
+    held, c, t = min((facts.held[t][c] / facts.tiles[t], c, t) for c in ids for t in there)
+    return f"{percent(held)} of the tiles at {facts.strata[t]} hold {plain(name[c])}"
+
+
+def _table(diagnosis: Diagnosis, facts: GsdFacts, ids: Sequence[int]) -> Table:
+    classes = diagnosis.classes
+    heads = [
+        f"{title} ({counted(scenes, 'scene')}, {counted(tiles, 'tile')})"
+        for title, scenes, tiles in zip(facts.strata, facts.scenes, facts.tiles, strict=True)
+    ]
+    rows: list[list[str | Named]] = [
+        [Named(classes[c].name, classes[c].colour), *(number(held[c]) for held in facts.held)] for c in ids
+    ]
+    return Table("Tiles that hold each class at each scale", ["Class", *heads], rows)
+
 
 _USUAL_BATCH = 64
 _LEVERS = {
@@ -69,7 +238,7 @@ def html_report(diagnosis: Diagnosis) -> str:
 
 def main_batch(diagnosis: Diagnosis) -> int:
     """Return the page's main batch size: the recipe's, else 64, else the largest with a plan."""
-    made = [p.batch for p in report_plans.made(diagnosis)]
+    made = [p.batch for p in report_charts.made(diagnosis)]
     sizes = made or [p.batch for p in diagnosis.plans]
     wanted = (diagnosis.global_batch, _USUAL_BATCH)
     choices = [size for size in wanted if size is not None and size in sizes]
@@ -165,12 +334,12 @@ def _plans(diagnosis: Diagnosis) -> Section:
         for p in diagnosis.plans
         if p.refused
     ]
-    if report_plans.made(diagnosis):
+    if report_charts.made(diagnosis):
         batch = main_batch(diagnosis)
-        blocks += side_by_side(report_plans.complete_steps(diagnosis))
-        blocks += [report_plans.plan_table(diagnosis)]
-        blocks += side_by_side(report_plans.gaps(diagnosis, batch))
-        blocks += side_by_side(report_plans.repeats(diagnosis), report_plans.per_replica(diagnosis, batch))
+        blocks += side_by_side(report_charts.complete_steps(diagnosis))
+        blocks += [report_charts.plan_table(diagnosis)]
+        blocks += side_by_side(report_charts.gaps(diagnosis, batch))
+        blocks += side_by_side(report_charts.repeats(diagnosis), report_charts.per_replica(diagnosis, batch))
     return Section("plan", "What does the plan change?", blocks)
 
 
@@ -202,7 +371,7 @@ def _best_effort(diagnosis: Diagnosis) -> list[Block]:
     name = diagnosis.names
     rows = [
         [name[c], number(p.batch), *(percent(p.side(side).held_share[c]) for side in ("shuffle", "plan"))]
-        for p in report_plans.made(diagnosis)
+        for p in report_charts.made(diagnosis)
         for c in p.best_effort
     ]
     if not rows:
@@ -218,7 +387,7 @@ def _best_effort(diagnosis: Diagnosis) -> list[Block]:
 
 def _rare_at_gsd(diagnosis: Diagnosis) -> list[Block]:
     """Return a table of classes too rare for a promise at one scale, if the recipe plans by scale."""
-    rows = [[name, number(p.batch)] for p in report_plans.made(diagnosis) for name in p.rare_at_scale]
+    rows = [[name, number(p.batch)] for p in report_charts.made(diagnosis) for name in p.rare_at_scale]
     return [Table("Best effort at their scale", ["Class", "Tiles in the batch"], rows)] if rows else []
 
 

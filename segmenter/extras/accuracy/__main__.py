@@ -45,7 +45,7 @@ def _sample(request: SampleRequest) -> int:
 
 
 def _estimate(request: EstimateRequest) -> int:
-    from segmenter.extras.accuracy import account
+    from segmenter.extras.accuracy import estimators as account
     from segmenter.extras.accuracy.estimators import estimates
 
     points = request.points
@@ -56,7 +56,7 @@ def _estimate(request: EstimateRequest) -> int:
     with words_aside(request.json) as answer:
         if request.keep:
             from segmenter.extras.accuracy.kept import keep
-            from segmenter.extras.accuracy.labelled import maps_of
+            from segmenter.extras.accuracy.tables import maps_of
 
             mapped = maps_of(points) if _is_geopackage(points) else None
             kept = keep(found, unit, points, mapped, request.keep)
@@ -89,7 +89,7 @@ def _labelled(request: EstimateRequest) -> tuple[Any, str]:
     areas = None if request.areas is None else read_areas(request.areas)
     if _is_geopackage(path):
         try:
-            from segmenter.extras.accuracy.labelled import read_labelled
+            from segmenter.extras.accuracy.tables import read_labelled
         except ModuleNotFoundError as error:
             raise SegmenterError(
                 f"GeoPackages need the package {error.name}: {installation('vectors')}"

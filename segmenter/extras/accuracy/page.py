@@ -9,34 +9,39 @@ from pathlib import Path
 from segmenter.base.errors import counted
 from segmenter.base.files import check_writable, write_whole
 from segmenter.base.invocation import invocation
-from segmenter.extras.accuracy.account import class_rows, head, remarks, sentences, titles
-from segmenter.extras.accuracy.estimators import Estimates, Figure
+from segmenter.extras.accuracy.estimators import (
+    Estimates,
+    Figure,
+    class_rows,
+    head,
+    remarks,
+    sentences,
+    titles,
+)
 from segmenter.extras.accuracy.units import Shown, in_percent, unit_for, whole_area, with_interval
-from segmenter.pages.layout import (
+from segmenter.pages.page import html_page
+from segmenter.pages.parts import (
     FILLER,
     HOVER,
     PLAN,
     ROW,
-    Data,
-    axis,
-    layout,
-    names_axis,
-    percent_axis,
-    square,
-)
-from segmenter.pages.page import html_page
-from segmenter.pages.parts import (
     Block,
     Chart,
+    Data,
     Head,
     Paragraph,
     Section,
     Table,
+    axis,
+    layout,
     lines,
+    names_axis,
     number,
     percent,
+    percent_axis,
     plain,
     side_by_side,
+    square,
 )
 
 _AXIS = 90  # pixels of an axis with its title and the legend

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import shapely
@@ -25,13 +26,39 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError
 from segmenter.base.files import write_whole
-from segmenter.extras.accuracy.form import label_form
-from segmenter.extras.accuracy.reservoirs import Pixels
+from segmenter.extras.accuracy.covers import Pixels
+from segmenter.extras.gis.documents import QGIS_HEAD, QGIS_VERSION, child, document
 from segmenter.extras.vectors.library import pyogrio
 from segmenter.extras.vectors.writing import FAULTS, file_aside
 from segmenter.raster import RasterInfo
 from segmenter.raster.crs_units import same_ground
 from segmenter.raster.polygons import between, crs_of
+
+FIELD = "reference"
+_HIDDEN = ("stratum", "mapped", "probability", "pixel_area")
+
+
+def label_form(classes: Sequence[str]) -> bytes:
+    """Return the `.qml` of points to label with these classes."""
+    root = ET.Element("qgis", version=QGIS_VERSION, styleCategories="Fields|Forms")
+    fields = child(root, "fieldConfiguration")
+    config = _widget(fields, FIELD, "ValueMap")
+    listed = child(child(config, "Option", type="Map"), "Option", type="List", name="map")
+    for name in classes:
+        child(child(listed, "Option", type="Map"), "Option", type="QString", name=name, value=name)
+    for name in _HIDDEN:
+        _widget(fields, name, "Hidden")
+    editable = child(root, "editable")
+    for name in (*_HIDDEN, "id", "map", "row", "col"):
+        child(editable, "field", name=name, editable=0)
+    return document(root, QGIS_HEAD)
+
+
+def _widget(fields: ET.Element, name: str, kind: str) -> ET.Element:
+    """Add a field's widget; return the element of its settings."""
+    widget = child(child(fields, "field", name=name), "editWidget", type=kind)
+    return child(widget, "config")
+
 
 POINTS, STRATA, CLASSES = "points", "strata", "classes"
 """Names of the layers."""
@@ -43,13 +70,9 @@ class Sampled:
     """A sample of maps.
 
     Attributes:
-        classes, strata: names.
         pixels_H, area_H, points_H: of each stratum.
-        mapped_area_K: area of each class on the maps.
         unit: `m2`, or `px` without georeference.
         stratum_N, area_N: stratum of each point, and area of its pixel.
-        pixels: the points.
-        infos: headers of the maps.
     """
 
     classes: tuple[str, ...]

@@ -15,8 +15,7 @@ from segmenter.extras.dask.connect import connected
 from segmenter.extras.dask.options import ClusterOptions
 
 if TYPE_CHECKING:
-    from segmenter.extras.dask.pool import Pool
-    from segmenter.extras.dask.remote import Answer
+    from segmenter.extras.dask.pool import Answer, Pool
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -44,11 +43,7 @@ def spread_over(options: ClusterOptions | None, root: Path) -> Iterator[Spread]:
 
 
 def on_workers(pool: Pool, root: Path) -> Spread:
-    """Return what works as `in_threads` does; `work` is sent with a copy of all that it holds.
-
-    Args:
-        root: see `spread_over`.
-    """
+    """Return what works as `in_threads` does; `work` is sent with a copy of all that it holds."""
     places, root = sum(threads for *_, threads in pool.machines().values()), root.absolute()
 
     def spread(
@@ -87,7 +82,7 @@ def _lot(work: Callable[[Item], Result], root: Path) -> Callable[[Sequence[Item]
             raise ClusterError(
                 root, "is not there; workers read files themselves, under the caller's paths: mount it"
             )
-        from segmenter.extras.dask.remote import Answer
+        from segmenter.extras.dask.pool import Answer
 
         answers: list[Answer] = []
         for item in items:

@@ -22,7 +22,7 @@ from segmenter.grid.labels import IGNORE
 from segmenter.grid.windows import round_up
 from segmenter.inference.prediction import Worker
 from segmenter.raster import Raster, open_raster
-from segmenter.runs.origin import VALIDATION_FILE, validation_images
+from segmenter.runs.records import VALIDATION_FILE, validation_images
 from segmenter.runs.run import Run
 
 TOLERANCE, TOLERANCE_FP16 = 1e-3, 5e-2
@@ -52,7 +52,6 @@ class Agreement:
         windows, pixels: numbers compared; only pixels with data.
         largest: largest difference of a probability.
         ties: pixels with another class, whose two best probabilities differ by less than the tolerance.
-        tolerance: tolerance of a probability.
     """
 
     windows: int
@@ -86,7 +85,6 @@ def compare(
     """Run both models on the same windows and compare them.
 
     Args:
-        original: compiled model of predict.py.
         stride: stride to whose multiples the original's windows are padded.
         nodata: True if NaN marks pixels without data in the exported model; else all pixels have data.
 
@@ -160,7 +158,6 @@ class Source:
 
     Attributes:
         images: files to read windows from; empty: synthetic pixels.
-        said: description of the images.
     """
 
     images: tuple[Path, ...]
@@ -198,7 +195,6 @@ def probes(run: Run, source: Source, size: int | None, batch: int) -> Iterator[P
     """Yield batches of windows, of one size if it is fixed, else of odd sizes.
 
     Args:
-        size: fixed height and width.
         batch: windows of a batch, 1 or 2.
 
     Raises:

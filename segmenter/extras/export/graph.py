@@ -27,7 +27,6 @@ class Shape:
     """Input and output of a model.
 
     Attributes:
-        bands: number of bands C.
         stride: stride of the model; the function pads height and width to multiples of it.
         size: fixed height and width; None: any.
         batch: fixed number of windows; None: any.
@@ -56,7 +55,6 @@ class Exported:
 
     Attributes:
         function: compiled function from `image` to a dict of `classes` and `probabilities`, or the latter.
-        signature: its signature.
         variables: variables that it reads.
         channels_first: see `Shape`.
     """

@@ -56,11 +56,7 @@ def _lies_beside(path: Path, name: str, image: Path) -> bool:
 
 
 class StyleFiles:
-    """Style files of one job while they are written: renamed to their final names after the map.
-
-    Args:
-        paths: paths of these files.
-    """
+    """Style files of one job while they are written: renamed to their final names after the map."""
 
     def __init__(self, job: MapJob, style: MapStyle, paths: Iterable[Path]) -> None:
         self._job, self._style = job, style

@@ -12,8 +12,7 @@ from segmenter.base.errors import ConfigError, DeviceError, run_script
 from segmenter.base.machine import usable_cores
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.setup import load_tensorflow
-from segmenter.extras.parameter_servers.control import Watch, check_port, stay, watching
-from segmenter.extras.parameter_servers.roles import Roles, roles_of
+from segmenter.extras.parameter_servers.control import Roles, Watch, check_port, roles_of, stay, watching
 
 
 def run_role(

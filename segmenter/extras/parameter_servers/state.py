@@ -23,8 +23,7 @@ import tensorflow as tf
 
 from segmenter.config.recipe import TrainingConfig
 from segmenter.model.stages import Pace
-from segmenter.training.optimiser.ema import AveragedWeights
-from segmenter.training.optimiser.optimisers import LossScale, Optimiser, numbers_in
+from segmenter.training.optimiser import AveragedWeights, LossScale, Optimiser, numbers_in
 
 _NOT_NEGATIVE = "/moving_variance"
 
@@ -34,7 +33,6 @@ class Shard:
     """Part of the state, on one server.
 
     Attributes:
-        device: TensorFlow's name of the server's CPU.
         own: variables on the chief, in the model's order.
         kept: variables on the server, in the same order and with the same paths.
         optimiser: optimiser of those that ever train; None if none does.
@@ -57,17 +55,10 @@ class ServedState:
     """All shards of a training.
 
     Attributes:
-        shards: one for each server.
         loss_scale: loss scale, on the first server; None without one.
         statistics: paths of variables that steps update without a gradient: BatchNorm's moving statistics,
             the number of dropout's masks.
         shared: True if several workers write concurrently.
-
-    Args:
-        model, optimiser, averaged: those of the chief.
-        steps: steps of the whole training.
-        servers: TensorFlow's names of the servers' CPUs.
-        workers: number of workers that update them.
     """
 
     def __init__(

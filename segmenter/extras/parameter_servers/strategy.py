@@ -9,10 +9,9 @@ from typing import Any
 
 from segmenter.base.errors import DeviceError
 from segmenter.config.devices import DistributionConfig
-from segmenter.devices.machines.messages import split
+from segmenter.devices.machines.cluster import split
 from segmenter.devices.strategy import Devices, Kind, make_devices
-from segmenter.extras.parameter_servers.control import Watch
-from segmenter.extras.parameter_servers.roles import Roles
+from segmenter.extras.parameter_servers.control import Roles, Watch
 
 
 class ServerCluster(Kind):
@@ -20,7 +19,6 @@ class ServerCluster(Kind):
 
     Attributes:
         coordinator: coordinator of TensorFlow; schedules steps on workers, and repeats those of lost workers.
-        watch: connections to the members.
     """
 
     elsewhere = True

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from segmenter.extras.review.cells import LEVELS
-from segmenter.extras.review.held_out import Judged
+from segmenter.extras.review.held_out import LEVELS, Judged
 from segmenter.extras.review.places import Place
 from segmenter.grid.geometry import Window
 
@@ -72,11 +71,7 @@ def wrong_KKL(all_judged: Sequence[Judged], classes: int) -> Floats:
 
 
 def findings(all_judged: Sequence[Judged], classes: int, most: int) -> list[Finding]:
-    """Return the costliest findings of all scenes, at most `most`, in this order.
-
-    Args:
-        classes: number of classes K.
-    """
+    """Return the costliest findings of all scenes, at most `most`, in this order."""
     table = wrong_KKL(all_judged, classes)
     found = [finding for each in all_judged for finding in _of_scene(each, table, most)]
     found.sort(key=lambda each: (-each.wrong, each.of.scene.name, each.window.row, each.window.col))

@@ -34,7 +34,6 @@ class Place:
     """Pixels in an image.
 
     Attributes:
-        window: the rectangle around them.
         squares: of pixels, side by side; none: all of the rectangle.
     """
 

@@ -6,6 +6,11 @@
 
 Files are not compressed, and no times or owners are stored: the same run gives the same bytes, and unpacking
 never gives more than the archive's size.
+
+Copy of a run without information on its owner's machine and locations. It omits the paths in the recipe and
+in all its copies, a TPU's address, the outlines of the training scenes, and the pictures and page with
+imagery. Weights, scores and settings are unchanged: the copy predicts the same bits, and training can resume
+with `--set dataset.root=…`.
 """
 
 from __future__ import annotations
@@ -15,19 +20,22 @@ import io
 import json
 import os
 import re
+import shutil
 import stat
 import struct
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from segmenter.base.errors import CheckpointError, OutputError, SegmenterError, failing, shortened
 from segmenter.base.files import (
+    FileLock,
     check_stored,
     folder_aside,
     make_folder,
@@ -38,25 +46,94 @@ from segmenter.base.files import (
     written_whole,
 )
 from segmenter.base.invocation import invocation
-from segmenter.base.locks import FileLock
 from segmenter.base.sealed import json_object, other_format, sealed, unsealed_text
 from segmenter.base.terminal import unsafe
 from segmenter.base.version import __version__
-from segmenter.extras.sharing.anonymous import copy_without_paths, paths_of
+from segmenter.config.reading import recipe_from
+from segmenter.config.recipe import Recipe
 from segmenter.extras.sharing.card import FILE as CARD
 from segmenter.extras.sharing.card import card_text
 from segmenter.extras.sharing.known_facts import Known, read_known
 from segmenter.extras.sharing.stac import FILE as STAC
 from segmenter.extras.sharing.stac import item
-from segmenter.runs.accuracy_file import ACCURACY
-from segmenter.runs.calibration_file import CALIBRATION
-from segmenter.runs.checkpoints import BEST, checkpoints, load_arrays
+from segmenter.runs.checkpoints import BEST, META, checkpoints, load_arrays, save_arrays
 from segmenter.runs.log import LOG
-from segmenter.runs.origin import FILE as ORIGIN
+from segmenter.runs.records import ACCURACY, CALIBRATION, WINDOWS, load_origin, save_origin
+from segmenter.runs.records import FILE as ORIGIN
 from segmenter.runs.report.sections import REPORT
-from segmenter.runs.run import RECIPE_FILE, RUN_FILE, load_run
+from segmenter.runs.resume import Facts
+from segmenter.runs.run import RECIPE_FILE, RUN_FILE, Run, load_run
 from segmenter.runs.score_files import BEST_FILES, LAST_FILES, SUMMARY
-from segmenter.runs.windows_file import WINDOWS
+
+LEFT_OUT = "left-out"
+"""In the place of a folder's path."""
+_SHOWING = (SUMMARY, REPORT, WINDOWS)
+"""Files that show imagery or paths."""
+_PATHS = (("dataset", "root"), ("dataset", "files"), ("dataset", "cache"), ("distribution", "tpu"))
+
+
+def paths_of(recipe: Recipe) -> Iterator[str]:
+    """Yield text such as `dataset.root /data/city` for each setting with a path or address."""
+    data = recipe.model_dump(mode="json")
+    for section, key in _PATHS:
+        if data[section].get(key) is not None:
+            yield f"{section}.{key} {data[section][key]}"
+    if (weights := data["model"].get("weights")) not in (None, "imagenet"):
+        yield f"model.weights {weights}"
+
+
+def without_paths(recipe: Recipe) -> Recipe:
+    """Return the recipe without paths; of weight files, only the name remains."""
+    data: dict[str, Any] = recipe.model_dump(mode="json")
+    for section, key in _PATHS:
+        if key in data[section]:
+            data[section][key] = LEFT_OUT if key == "root" else None
+    if data["model"].get("weights") is not None:
+        data["model"]["weights"] = Path(data["model"]["weights"]).name
+    return recipe_from(data, "recipe without paths")
+
+
+def copy_without_paths(known: Known, names: Iterable[str], folder: Path) -> list[str]:
+    """Copy files of a run into an empty folder; return the names of the copies.
+
+    Raises:
+        SegmenterError: a file cannot be read or written.
+    """
+    run = replace(known.run, path=folder, recipe=without_paths(known.run.recipe))
+    run.save()
+    copied = [RUN_FILE, RECIPE_FILE]
+    for name in names:
+        if name in _SHOWING or name in copied:
+            continue
+        source, target = known.run.path / name, folder / name
+        with failing(SegmenterError, source, "cannot copy it", "is the disk full?"):
+            target.parent.mkdir(exist_ok=True)
+            _copy(source, target, run)
+            times = source.stat()
+            os.utime(target, ns=(times.st_atime_ns, times.st_mtime_ns))
+        copied.append(name)
+    return copied
+
+
+def _copy(source: Path, target: Path, run: Run) -> None:
+    if target.suffix == ".npz":
+        save_arrays(target, _rewritten(source, run))
+    elif target.name == ORIGIN and (origin := load_origin(source.parent)) is not None:
+        save_origin(target.parent, origin.model_copy(update={"place": None}))
+    else:
+        shutil.copyfile(source, target)
+
+
+def _rewritten(path: Path, run: Run) -> dict[str, Any]:
+    """Return the arrays of a checkpoint with its copies of the recipe replaced by the run's."""
+    arrays = load_arrays(path)
+    arrays |= {name: text for name, text in run.text_arrays().items() if name in arrays}
+    if META in arrays:
+        facts = Facts.model_validate_json(arrays[META].tobytes())
+        facts = facts.model_copy(update={"recipe": run.recipe.model_dump(mode="json")})
+        arrays[META] = np.frombuffer(facts.model_dump_json().encode(), np.uint8)
+    return arrays
+
 
 FORMAT = 1
 SUMS, MANIFEST = "SHA256SUMS", "pack.json"
@@ -83,13 +160,9 @@ class Manifest(BaseModel):
     """Content of pack.json.
 
     Attributes:
-        format: format of the archive.
-        name: name of the run.
-        weights: the file that predicts.
         fingerprint: digest of the weights that predict (`known_facts.Known`).
         checkpoints: True if training can resume.
         anonymous: True if paths of the owner's machine were removed.
-        program: version that packed it.
     """
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
@@ -108,7 +181,6 @@ class Packed:
     """Result of packing.
 
     Attributes:
-        files: number of files in the archive.
         size: size of the archive in bytes.
         paths: settings of the recipe with paths, and the paths; empty if removed.
         left_out: names in the run directory that are not in the archive.

@@ -16,8 +16,7 @@ from segmenter.config.recipe import Recipe
 from segmenter.evaluation.scores import FIGURES, Scores, percent, title_of
 from segmenter.extras.sharing.known_facts import Known
 from segmenter.model.normalisation import Normalisation
-from segmenter.runs.accuracy_file import AccuracyFile
-from segmenter.runs.origin import Place
+from segmenter.runs.records import AccuracyFile, Place
 
 FILE = "README.md"
 """Name under which hubs look for a card."""

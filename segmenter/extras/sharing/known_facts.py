@@ -23,9 +23,8 @@ from segmenter.base.files import read_regular
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.evaluation.scores import Scores
 from segmenter.model.pretrained.encoder_weights import PACKAGE_LICENCE, package_of
-from segmenter.runs.accuracy_file import AccuracyFile, load_accuracy
 from segmenter.runs.checkpoints import BEST, META, Arrays, fingerprint, learned_weights
-from segmenter.runs.origin import Origin, load_origin
+from segmenter.runs.records import AccuracyFile, Origin, load_accuracy, load_origin
 from segmenter.runs.resume import Facts
 from segmenter.runs.run import Run, load_run
 from segmenter.runs.score_files import BEST_FILES
@@ -36,11 +35,8 @@ class Known:
     """Facts of a run.
 
     Attributes:
-        run: the run.
-        weights: the file that predicts.
         sha256, size: of that file; size in bytes.
         fingerprint: SHA-256 of the named weights that predict, independent of their file.
-        parameters: number of their elements, including BatchNorm's statistics.
         steps: optimiser steps of these weights; None: unknown.
         facts: record of how they were computed; None: unknown.
         origin: origin of the training data; None: trained by an older program.

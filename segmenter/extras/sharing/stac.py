@@ -18,7 +18,7 @@ from segmenter.base.errors import SegmenterError
 from segmenter.evaluation.scores import FIGURES, percent
 from segmenter.extras.sharing import card
 from segmenter.extras.sharing.known_facts import Known
-from segmenter.runs.origin import Place
+from segmenter.runs.records import Place
 
 FILE = "stac.json"
 _EXTENSIONS = {
@@ -44,7 +44,6 @@ def item(
 
     Args:
         base: address or relative path of the run's files, ending with a slash.
-        names: names of the existing files.
         licence: licence of the weights (an SPDX identifier); None: not stated.
         times: acquisition period of suitable imagery, see `times_of`; None: unknown, the item has the time of
             the weights.

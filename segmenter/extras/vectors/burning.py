@@ -39,13 +39,7 @@ _POLYGON, _MULTI, _COLLECTION = 3, 6, 7
 
 @dataclass(frozen=True)
 class Placed:
-    """Simple polygons on an image's grid.
-
-    Attributes:
-        shape_P: polygons in columns and rows.
-        kind_P: class ids, or `IGNORE`.
-        fid_P: feature number of each in the file.
-    """
+    """Simple polygons on an image's grid."""
 
     shape_P: NDArray[Any]
     kind_P: NDArray[np.uint8]

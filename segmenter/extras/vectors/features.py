@@ -19,15 +19,76 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import shapely
 from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError, failing, shortened
-from segmenter.base.finding import VECTOR_ENDINGS
-from segmenter.extras.vectors import geoparquet
-from segmenter.extras.vectors.geoparquet import Header
+from segmenter.base.files import VECTOR_ENDINGS
 from segmenter.extras.vectors.library import pyogrio
 from segmenter.raster.polygons import crs_of
+
+_NO_CRS_SAID = "OGC:CRS84"
+"""Longitude and latitude, where the metadata has no entry at all; null says that it is unknown."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """Header of a file of polygons.
+
+    Attributes:
+        crs: CRS as text; None if unknown.
+        indexed: True if features in a box can be found without reading all.
+    """
+
+    fields: tuple[str, ...]
+    crs: str | None
+    count: int
+    indexed: bool
+
+
+def parquet_header(path: Path) -> Header:
+    """Read the header of a file.
+
+    Raises:
+        OSError, ArrowException: the file is damaged, no GeoParquet, or has no WKB.
+    """
+    geometry, described, schema = _geometry(path)
+    if (encoding := described.get("encoding")) != "WKB":
+        raise OSError(f"its geometries are {encoding}, expected WKB")
+    crs = described.get("crs", _NO_CRS_SAID)
+    text = crs if crs is None or isinstance(crs, str) else json.dumps(crs)
+    fields = tuple(name for name in schema.names if name != geometry)
+    return Header(fields, text, int(pq.read_metadata(path).num_rows), False)
+
+
+def read_parquet(
+    path: Path, attribute: str | None
+) -> tuple[NDArray[np.int64], list[bytes | None], NDArray[Any]]:
+    """Read row numbers, geometries as WKB and an attribute of all features; None: no attribute.
+
+    Raises:
+        OSError, ArrowException: the file is damaged.
+    """
+    geometry, _, _ = _geometry(path)
+    table = pq.read_table(path, columns=[*([] if attribute is None else [attribute]), geometry])
+    values = np.full(table.num_rows, None, object)
+    if attribute is not None:
+        values[:] = table.column(attribute).to_pylist()
+    return np.arange(table.num_rows), table.column(geometry).to_pylist(), values
+
+
+def _geometry(path: Path) -> tuple[str, dict[str, Any], pa.Schema]:
+    """Return the name of the geometry column, its metadata, and the schema."""
+    schema = pq.read_schema(path)
+    text = (schema.metadata or {}).get(b"geo")
+    try:
+        geo = json.loads(text or b"null")
+        name = str(geo["primary_column"])
+        return name, dict(geo["columns"][name]), schema
+    except (ValueError, TypeError, KeyError):
+        raise OSError("it has no metadata `geo` as GeoParquet has them") from None
+
 
 Box = tuple[float, float, float, float]
 """Left, bottom, right, top in the file's CRS."""
@@ -57,8 +118,6 @@ class Features:
 
     Attributes:
         shape_F: two-dimensional shapely geometries, or None.
-        value_F: values of the attribute.
-        fid_F: their numbers in the file.
     """
 
     shape_F: NDArray[Any]
@@ -85,7 +144,6 @@ class VectorFile:
 
     Attributes:
         crs: CRS of rasterio; None if neither the file nor the recipe names one.
-        count: number of features.
     """
 
     def __init__(
@@ -95,7 +153,6 @@ class VectorFile:
 
         Args:
             attribute: attribute to read; None: none. A file without features need not have it.
-            crs: CRS for a file without one.
 
         Raises:
             DatasetError: the file is unreadable, lacks the layer or attribute, or has an ambiguous CRS.
@@ -111,7 +168,7 @@ class VectorFile:
         warnings.filterwarnings("ignore", category=RuntimeWarning, module="pyogrio")
         self._parquet = path.suffix.lower() == ".parquet"
         with self._reading():
-            header = geoparquet.header(path) if self._parquet else self._header()
+            header = parquet_header(path) if self._parquet else self._header()
         if attribute is not None and header.count and attribute not in header.fields:
             fields = shortened(", ".join(header.fields), 200) or "none"
             raise DatasetError(
@@ -161,7 +218,7 @@ class VectorFile:
         """
         with self._reading():
             if self._parquet:
-                return {name: geoparquet.read(self.path, name)[2] for name in self._fields}
+                return {name: read_parquet(self.path, name)[2] for name in self._fields}
             if not self.count:
                 return {}
             meta, _, _, columns = pyogrio.raw.read(self.path, layer=self._layer, read_geometry=False)
@@ -261,7 +318,7 @@ class VectorFile:
 
     def _read(self, **how: Any) -> Features:
         if self._parquet:
-            fids, wkb, values = geoparquet.read(self.path, self._attribute)
+            fids, wkb, values = read_parquet(self.path, self._attribute)
         elif not self.count:
             fids, wkb, values = np.zeros(0, np.int64), [], np.zeros(0, object)
         else:

@@ -70,11 +70,7 @@ class LabelFiles(MadeLabels):
         return self.write(path, info, {"RASTERISED": polygons.path.name}, burner.strips(), wanted)
 
     def notes(self, pairs: Sequence[tuple[Path, Path]]) -> tuple[str, ...]:
-        """Return lines on rasterised files, and on features that label nothing.
-
-        Args:
-            pairs: images and their polygon files.
-        """
+        """Return lines on rasterised files, and on features that label nothing."""
         files = [self._file(each) for each in sorted({polygons for _, polygons in pairs})]
         first, *others = [file for file in files if file.count] or files
         more = f" and {len(others)} more" if others else ""

@@ -23,7 +23,6 @@ class BurnRule:
         classes: class map of the rasterised labels, see `labels.rasterised_classes`.
         attribute: None: all polygons are of the one class beside that of `outside`.
         ignored: attribute values for pixels to ignore; a missing value means the same.
-        others: as in the recipe, see `VectorLabels`.
     """
 
     classes: ClassMap

@@ -63,7 +63,6 @@ def polygon_file(path: Path, crs: Any) -> Iterator[Callable[[Batch], None]]:
     """Yield a function that writes a batch; rename the file at the end, or remove it after an error.
 
     Args:
-        path: a path ending in .gpkg or .parquet.
         crs: CRS of all polygons, as a rasterio CRS; or None.
 
     Raises:

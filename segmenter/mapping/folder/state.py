@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 from tqdm import tqdm
 
 from segmenter.base.errors import RasterError, SegmenterError, failing, plain
-from segmenter.base.files import no_locks
-from segmenter.base.locks import FileLock
+from segmenter.base.files import FileLock, no_locks
 from segmenter.base.sealed import digest
 from segmenter.base.terminal import warn
 from segmenter.inference.reading import Tiling

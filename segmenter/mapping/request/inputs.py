@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from segmenter.base.addresses import is_address
 from segmenter.base.errors import DatasetError, failing
-from segmenter.base.files import real
-from segmenter.base.finding import matches, walk_once
+from segmenter.base.files import matches, real, walk_once
 from segmenter.grid.scenes import Layout
 from segmenter.raster.remote.buckets import Place, listing
 from segmenter.raster.remote.settings import RemotePath, note_state

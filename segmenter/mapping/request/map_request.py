@@ -243,7 +243,7 @@ class MapRequest(Computing):
     @property
     def runs(self) -> tuple[Path, ...]:
         """The run directories, one or more; of a folder with folds, each of them."""
-        from segmenter.runs.folds import folds_in  # brings NumPy, which --help does without
+        from segmenter.runs.score_files import folds_in  # brings NumPy, which --help does without
 
         given = self.run if isinstance(self.run, tuple) else (self.run,)
         return tuple(run for path in given for run in (folds_in(path) or [path]))

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from segmenter.base.addresses import is_address, masked
 from segmenter.base.errors import DatasetError, SegmenterError
-from segmenter.base.files import caches, real
-from segmenter.base.finding import is_vector, matches
+from segmenter.base.files import caches, is_vector, matches, real
 from segmenter.base.terminal import say
 from segmenter.base.threads import in_threads
 from segmenter.grid.labels import ClassMap

@@ -38,10 +38,8 @@ class Source:
     """A network of `keras.applications`.
 
     Attributes:
-        make: function that builds it.
         features: layers at strides 2, 4, 8, 16 and 32; `before NAME`: the input of a layer, `end`: the
             network's output; None for a stride without features.
-        options: arguments of that function.
     """
 
     make: Callable[..., keras.Model]
@@ -68,7 +66,6 @@ class _Made(NamedTuple):
 
     Attributes:
         tensor: tensor for the network's next layers.
-        name: name of the layer that makes it.
         scale: its stride in Keras' network, larger than here if the stride is kept.
         feature: tensor for the decoder.
     """

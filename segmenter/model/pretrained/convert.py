@@ -19,8 +19,7 @@ if __name__ == "__main__":
 from segmenter.base.errors import WeightsError, plain, run_tool
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.options import add_options, option, parsed
-from segmenter.model.pretrained.safe_tensors import write_safetensors
-from segmenter.model.pretrained.torch_files import read_torch
+from segmenter.model.pretrained.torch_files import read_torch, write_safetensors
 
 _NO_NAMES = ("", "__metadata__")
 """The second is the key of metadata in a .safetensors file."""

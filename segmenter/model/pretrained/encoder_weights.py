@@ -17,10 +17,8 @@ from segmenter.base.files import read_regular
 from segmenter.base.invocation import invocation
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.model.architectures import FAMILIES, Unit, units
-from segmenter.model.pretrained.first_layer import channels_for, describe, fitted
-from segmenter.model.pretrained.safe_tensors import INSTALL, read_safetensors
-from segmenter.model.pretrained.torch_files import read_torch
-from segmenter.model.pretrained.value_range import check_photographs
+from segmenter.model.pretrained.torch_files import INSTALL, read_safetensors, read_torch
+from segmenter.model.pretrained.value_range import channels_for, check_photographs, describe, fitted
 
 _FIRST = "stem_conv/kernel"
 _FILES = {
@@ -61,9 +59,6 @@ class EncoderWeights:
 
 def torch_encoder_weights(config: EncoderDecoderConfig, bands: int) -> EncoderWeights:
     """Load a recipe's weights for an EfficientNet-Lite or ResNet, without TensorFlow.
-
-    Args:
-        bands: number of bands that the model sees.
 
     Raises:
         WeightsError: the weights are missing, damaged, of another architecture, or have channels that do not

@@ -13,21 +13,30 @@ from segmenter.base.errors import counted
 from segmenter.evaluation.scores import FIGURES, Scores
 from segmenter.evaluation.scores import percent as table_percent
 from segmenter.grid.labels import LandCoverClass
-from segmenter.pages.layout import GREY, INK, ROW, Data, axis, bars, layout, names_axis, percent_axis, square
 from segmenter.pages.parts import (
+    GREY,
+    INK,
+    ROW,
     Block,
     Chart,
+    Data,
     Named,
     Paragraph,
     Table,
+    axis,
+    bars,
     colour,
     label,
+    layout,
     lines,
     listed,
+    names_axis,
     number,
     percent,
+    percent_axis,
     plain,
     short,
+    square,
 )
 from segmenter.runs.report.run_record import Line, Story, Validation, finite
 

@@ -6,21 +6,27 @@ import math
 from collections.abc import Sequence
 
 from segmenter.base.errors import counted
-from segmenter.pages.layout import (
+from segmenter.pages.parts import (
     COLOUR_BAR,
     HOVER,
     INK,
     PLAN,
     ROW,
+    Block,
+    Chart,
     Data,
+    Paragraph,
+    Table,
     axis,
     bars,
     layout,
+    lines,
     names_axis,
+    percent,
     percent_axis,
+    plain,
 )
-from segmenter.pages.parts import Block, Chart, Paragraph, Table, lines, percent, plain
-from segmenter.runs.coverage import LogPoint, RunFacts
+from segmenter.runs.log import LogPoint, RunFacts
 
 _MOST_COLUMNS = 160  # of the chart of a run's history
 _HELD = [[0.0, "#7f1d1d"], [0.5, "#e8862e"], [0.999999, "#fde9c9"], [1.0, PLAN]]

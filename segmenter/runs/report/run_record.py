@@ -10,18 +10,74 @@ from pathlib import Path
 from typing import Any
 
 from segmenter.base.errors import CheckpointError, counted
+from segmenter.base.files import read_regular
+from segmenter.base.sealed import json_object
 from segmenter.evaluation.protocol import of_one_rule
-from segmenter.evaluation.scores import Scores
-from segmenter.runs.accuracy_file import AccuracyFile, load_accuracy
-from segmenter.runs.calibration_file import CalibrationFile, load_calibration
+from segmenter.evaluation.scores import MODEL, Scores, percent
+from segmenter.pages.parts import Block, Paragraph, Table, number, plain
 from segmenter.runs.checkpoints import BEST
-from segmenter.runs.coverage import RunFacts, run_coverage
-from segmenter.runs.log import RunLog
-from segmenter.runs.report.maps import scores_of_maps
+from segmenter.runs.log import RunFacts, RunLog, run_coverage
+from segmenter.runs.records import (
+    AccuracyFile,
+    CalibrationFile,
+    ShownWindows,
+    load_accuracy,
+    load_calibration,
+    load_windows,
+)
 from segmenter.runs.resume import Checkpoint, Facts, newest_record, record_of
 from segmenter.runs.run import Run, load_run
 from segmenter.runs.score_files import BEST_FILES, LAST_FILES, Scored, scored
-from segmenter.runs.windows_file import ShownWindows, load_windows
+
+
+def scores_of_maps(run: Run, maps: Path) -> Scores:
+    """Read the scores that predict.py wrote beside maps of this run.
+
+    Raises:
+        CheckpointError: there are none, they are damaged, or the maps are of another model.
+    """
+    path = maps / "scores.json"
+    try:
+        record = json_object(read_regular(path)) or {}
+        scores = Scores.from_dict(record)
+        _table(scores)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        raise CheckpointError(path, expected="scores of predict.py", remedy="score the maps anew") from None
+    if record.get(MODEL) != run.checksum():
+        raise CheckpointError(path, expected=f"scores of maps of {run.path}", got="another model's")
+    return scores
+
+
+def map_blocks(scores: Scores | None, accuracy: AccuracyFile | None) -> list[Block]:
+    """Return what is known of the maps."""
+    blocks: list[Block] = []
+    if scores is not None:
+        blocks += [
+            Paragraph(plain(f"Against labels: {scores.protocol}, {number(scores.pixels)} pixels.")),
+            _table(scores),
+        ]
+    if scores is not None and scores.interval is not None:
+        blocks.append(Paragraph(f"mIoU {scores.interval}."))
+    if scores is not None and scores.more:
+        width = scores.more["boundary"]["within_pixels"]
+        text = f"Boundary IoU is of pixels at most {width} px from another class; objects match at IoU > 0.5."
+        blocks.append(Paragraph(text))
+    if accuracy is not None:
+        blocks.append(Paragraph(plain(f"From labelled points, {accuracy.source}: {accuracy.head}.")))
+        blocks += [Paragraph(plain(f"{line}."), "notice") for line in accuracy.remarks]
+        blocks.append(Table("Accuracy and area of each class", accuracy.titles, accuracy.rows))
+    return blocks
+
+
+def _table(scores: Scores) -> Table:
+    names = scores.protocol.classes
+    columns = {"IoU %": [*scores.iou.tolist(), scores.miou], "F1 %": [*scores.f1.tolist(), scores.mf1]}
+    if scores.more:
+        boundary, objects = scores.more["boundary"], scores.more["objects"]
+        columns["Boundary IoU %"] = [*(boundary["iou"][name] for name in names), boundary["miou"]]
+        columns["Object F1 %"] = [*(objects["f1"][name] for name in names), objects["mf1"]]
+    rows = zip((*names, "mean"), *(map(percent, values) for values in columns.values()), strict=True)
+    return Table("Scores of the maps", ["Class", *columns], list(rows))
 
 
 @dataclass(frozen=True)
@@ -48,7 +104,6 @@ class Validation:
     """A validation from the log; scores are fractions of 1, None if undefined.
 
     Attributes:
-        iou: IoU of each class by name.
         protocol: protocol as text; empty if the log does not have it.
     """
 
@@ -80,9 +135,7 @@ class Story:
     Attributes:
         record: position and facts of the newest checkpoint; None if missing or damaged.
         facts: facts of that checkpoint, else of the best model (a packed run may have only that).
-        best, last: validations with their confusion matrices.
         coverage: coverage of the steps; None if the log has none.
-        windows: windows of the best validation.
         missing: a sentence on each record that could not be read or is not shown.
         calibration: calibration of the weights that predict; None if not calibrated.
         accuracy: estimates of the maps of these weights; None if there are none.

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.sampling import Plan
-from segmenter.sampling.quotas import Quota
-from segmenter.sampling.strata import Part
+from segmenter.sampling.quotas import Part, Quota
 from segmenter.tiles.batches import DrawCounts
 
 _TICKETS = itertools.count()

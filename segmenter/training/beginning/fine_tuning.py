@@ -14,7 +14,7 @@ from segmenter.model.size import Shape, weight_shapes
 from segmenter.model.stages import joined_stages
 from segmenter.raster import open_raster
 from segmenter.runs.checkpoints import Arrays, learned_weights
-from segmenter.runs.origin import load_origin
+from segmenter.runs.records import load_origin
 from segmenter.runs.run import Run, load_run
 from segmenter.tiles.scene_files import Digests, changes_since
 
@@ -30,8 +30,6 @@ class Source:
     """Another run to start from, with its weights in memory.
 
     Attributes:
-        run: the other run.
-        weights: its weights for prediction, under `model/`.
         partial: `--init-from-partial`: accept it however few of its weights fit.
     """
 
@@ -70,7 +68,6 @@ def check_fit(source: Source, shapes: Mapping[str, Shape], recipe: Recipe, class
 
     Args:
         shapes: shapes of the new model's weights by path.
-        classes: names of the new model's classes.
 
     Raises:
         CheckpointError: too few weights fit; the message lists the models' differences.
@@ -104,12 +101,7 @@ def fitting(source: Source, shapes: Mapping[str, Shape], classes: list[str]) -> 
 
 
 def describe_kept(shapes: Mapping[str, Shape], kept: Collection[str], stage_of: Mapping[str, str]) -> str:
-    """Return a line on the parameters kept, and on stages kept, partly kept and random.
-
-    Args:
-        shapes: shapes of all weights by path.
-        stage_of: stage of each weight by path.
-    """
+    """Return a line on the parameters kept, and on stages kept, partly kept and random."""
     stages: dict[str, list[str]] = {}
     for path in sorted(shapes, key=lambda path: _PARTS.index(stage_of[path].split(" ")[0])):
         stages.setdefault(stage_of[path], []).append(path)
@@ -154,7 +146,6 @@ def lines_of_change(source: Run, digests: Digests, pixels: Mapping[str, int]) ->
     """Yield lines on scenes and classes that differ from those of an earlier run; none if it has no record.
 
     Args:
-        digests: digests of the training and validation scenes.
         pixels: labelled pixels of the training tiles by class.
     """
     changes = changes_since(source.path, digests)

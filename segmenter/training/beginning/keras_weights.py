@@ -14,9 +14,8 @@ from segmenter.base.errors import WeightsError, shortened
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.model.encoders.keras_applications import SOURCES
 from segmenter.model.pretrained.encoder_weights import EncoderWeights
-from segmenter.model.pretrained.first_layer import channels_for, describe, fitted
 from segmenter.model.pretrained.keras_files import cached_file, check_keras_weights, file_bands, no_network
-from segmenter.model.pretrained.value_range import CAFFE, check_photographs
+from segmenter.model.pretrained.value_range import CAFFE, channels_for, check_photographs, describe, fitted
 
 _COUNTED = re.compile(r"/variable(_\d+)?$")
 """Keras names the weight of ConvNeXt's layer scale by a count through the process; here it is gamma."""
@@ -32,9 +31,6 @@ def weight_key(path: str) -> str:
 
 def keras_encoder_weights(config: EncoderDecoderConfig, bands: int) -> EncoderWeights:
     """Return a recipe's weights for an encoder of `keras.applications`.
-
-    Args:
-        bands: number of bands that the model sees.
 
     Raises:
         WeightsError: the weights cannot be downloaded, or a file is damaged or of another network.

@@ -12,8 +12,8 @@ from segmenter.config.models import EncoderDecoderConfig, ModelConfig
 from segmenter.grid.scenes import Dataset
 from segmenter.model.architectures import FAMILIES
 from segmenter.model.pretrained.encoder_weights import EncoderWeights, torch_encoder_weights
-from segmenter.model.pretrained.first_layer import channels_for
 from segmenter.model.pretrained.keras_files import check_keras_weights, file_bands
+from segmenter.model.pretrained.value_range import channels_for
 from segmenter.model.stages import Pace, joined_stages
 from segmenter.training.beginning.fine_tuning import bands_seen
 
@@ -23,9 +23,6 @@ _NOT_ENCODER = ("decoder_", "logits")
 
 def check_encoder_weights(config: ModelConfig, dataset: Dataset, *, download: bool = True) -> None:
     """Refuse missing, damaged or unsuitable encoder weights before the data are indexed.
-
-    Args:
-        download: also check that weights can be downloaded.
 
     Raises:
         WeightsError: the weights cannot be used.
@@ -82,12 +79,7 @@ def load_encoder(model: Any, weights: EncoderWeights) -> str:
 
 
 def frozen_at_random(pace: Pace, known: Collection[str], epochs: int) -> str:
-    """Return a warning if untrained random weights are frozen at the start; else empty text.
-
-    Args:
-        known: paths of the weights that were loaded.
-        epochs: number of epochs of the training.
-    """
+    """Return a warning if untrained random weights are frozen at the start; else empty text."""
     by_duration: dict[str, list[str]] = {}
     for stage, paths in pace.stages.items():
         if anew := [path for path in paths if path not in known and not pace.trains(path, 0)]:

@@ -25,7 +25,7 @@ from segmenter.extras.sharing.card import card_text
 from segmenter.extras.sharing.known_facts import read_known
 from segmenter.grid.labels import IGNORE
 from segmenter.inference.predictor import Prediction
-from segmenter.runs.accuracy_file import ACCURACY
+from segmenter.runs.records import ACCURACY
 from segmenter.runs.report.sections import write_report
 from segmenter.runs.run import Run, load_run
 from tests.helpers.function_predictor import FunctionPredictor

@@ -28,8 +28,8 @@ import pyogrio
 
 from segmenter.extras.accuracy import covers
 from segmenter.extras.accuracy.__main__ import main
-from segmenter.extras.accuracy.allocation import Plan
-from segmenter.extras.accuracy.reservoirs import Reservoirs
+from segmenter.extras.accuracy.covers import Reservoirs
+from segmenter.extras.accuracy.sampling import Plan
 
 NAMES = ("water", "Wald ¼", "road")
 METRES = rasterio.Affine(2.0, 0, 368_000, 0, -2.0, 5_808_000)

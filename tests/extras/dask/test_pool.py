@@ -17,7 +17,7 @@ import pytest
 from distributed import Future
 
 from segmenter.base.errors import ClusterError, DatasetError, DeviceError, LostClusterError
-from segmenter.extras.dask import remote
+from segmenter.extras.dask import pool as remote
 from segmenter.extras.dask.connect import connected
 from segmenter.extras.dask.options import ClusterOptions
 from segmenter.extras.dask.pool import Pool

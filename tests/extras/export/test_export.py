@@ -22,14 +22,13 @@ import predict
 from segmenter.base.errors import ConfigError, ExportError, run_script
 from segmenter.extras.export.__main__ import main
 from segmenter.extras.export.check import Agreement, Probe, compare
-from segmenter.extras.export.deepness import Tile, choose_tile
-from segmenter.extras.export.exporting import tiling_text
+from segmenter.extras.export.exporting import Tile, choose_tile, tiling_text
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Scene
 from segmenter.grid.windows import round_up
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.raster.remote.settings import RemotePath
-from segmenter.runs.origin import save_validation_images, validation_images
+from segmenter.runs.records import save_validation_images, validation_images
 from segmenter.runs.run import load_run
 from tests.helpers.random_run import random_run
 from tests.helpers.refusals import refused

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from datasets.commands.review import main
 from segmenter.base.errors import ConfigError, DatasetError, OutputError, SegmenterError
-from segmenter.extras.review import committee, held_out, page, places, teaching
-from segmenter.extras.review.cells import LEVELS, Cells
+from segmenter.extras.review import held_out, page, places, teaching
 from segmenter.extras.review.findings import Finding, findings, wrong_KKL
-from segmenter.extras.review.held_out import Judged
+from segmenter.extras.review.held_out import LEVELS, Cells, Judged
 from segmenter.extras.review.request import ReviewRequest
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap
@@ -66,7 +65,7 @@ def model(
 
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (held_out, page, committee):
+    for module in (held_out, page, teaching):
         monkeypatch.setattr(module, "load_predictor", fake_load_predictor)
 
 
@@ -330,10 +329,10 @@ def test_spread_takes_the_best_first_and_leaves_out_what_is_near() -> None:
 
 def test_disagreement_is_what_the_mean_hides() -> None:
     sure = np.array([[1.0, 0], [0, 1]], np.float32)
-    assert committee.with_disagreement([sure, sure])[:, 2] == pytest.approx(0, abs=1e-6)
-    assert committee.with_disagreement([sure, sure[::-1]])[:, 2] == pytest.approx(1, abs=1e-6)
+    assert teaching.with_disagreement([sure, sure])[:, 2] == pytest.approx(0, abs=1e-6)
+    assert teaching.with_disagreement([sure, sure[::-1]])[:, 2] == pytest.approx(1, abs=1e-6)
     half = np.full((1, 2), 0.5, np.float32)
-    assert committee.with_disagreement([half, half])[0].tolist() == pytest.approx([0.5, 0.5, 0])
+    assert teaching.with_disagreement([half, half])[0].tolist() == pytest.approx([0.5, 0.5, 0])
 
 
 def test_a_cell_has_some_pixels() -> None:

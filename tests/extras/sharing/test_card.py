@@ -19,7 +19,7 @@ from segmenter.config.sections import setting
 from segmenter.extras.sharing.card import card_text
 from segmenter.extras.sharing.known_facts import read_known
 from segmenter.runs.__main__ import main
-from segmenter.runs.origin import load_origin
+from segmenter.runs.records import load_origin
 from tests.helpers.made_described import CLASSES, described_run
 from tests.helpers.refusals import refused
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from segmenter.base.errors import CheckpointError, OutputError, SegmenterError, run_script
-from segmenter.base.locks import FileLock
+from segmenter.base.files import FileLock
 from segmenter.extras.sharing.archive import pack_run, unpack_run
 from segmenter.extras.sharing.known_facts import read_known
 from segmenter.grid.labels import ClassMap

@@ -17,7 +17,7 @@ from referencing.jsonschema import DRAFT7
 from segmenter.base.errors import SegmenterError
 from segmenter.extras.sharing.stac import times_of
 from segmenter.runs.__main__ import main
-from segmenter.runs.origin import Place
+from segmenter.runs.records import Place
 from tests.helpers.made_described import CLASSES, PLACE, described_run
 from tests.helpers.refusals import refused
 

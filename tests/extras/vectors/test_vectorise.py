@@ -20,8 +20,7 @@ from rasterio.features import rasterize
 
 from segmenter.base.errors import SegmenterError
 from segmenter.extras.vectors.__main__ import main
-from segmenter.extras.vectors.polygons import Joiner, Polygons
-from segmenter.extras.vectors.slivers import Slivers
+from segmenter.extras.vectors.vectorise import Joiner, Polygons, Slivers
 from segmenter.grid import components as strips
 from segmenter.grid.components import components
 from segmenter.grid.geometry import Size, Window

@@ -17,8 +17,7 @@ from segmenter.config.models import EncoderDecoderConfig
 from segmenter.model.architectures import FAMILIES, shapes
 from segmenter.model.pretrained.convert import main
 from segmenter.model.pretrained.encoder_weights import EncoderWeights, packaged_weights, torch_encoder_weights
-from segmenter.model.pretrained.safe_tensors import read_safetensors, write_safetensors
-from segmenter.model.pretrained.torch_files import read_torch
+from segmenter.model.pretrained.torch_files import read_safetensors, read_torch, write_safetensors
 from tests.helpers import made_weights
 from tests.helpers.made_weights import legacy_file, stored, zip_file
 from tests.helpers.refusals import refused

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from segmenter.base.errors import WeightsError
-from segmenter.model.pretrained.safe_tensors import read_safetensors
-from segmenter.model.pretrained.torch_files import read_torch
+from segmenter.model.pretrained.torch_files import read_safetensors, read_torch
 from tests.helpers.made_weights import Stored, legacy_file, pickled, stored, zip_file
 from tests.helpers.refusals import refused
 

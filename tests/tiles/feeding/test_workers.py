@@ -21,15 +21,14 @@ from segmenter.base.errors import RasterError, TrainingError
 from segmenter.raster import LabelRaster
 from segmenter.raster import opening_cache as known
 from segmenter.sampling import Plan
-from segmenter.sampling.quotas import Quota
-from segmenter.sampling.strata import Part
+from segmenter.sampling.quotas import Part, Quota
 from segmenter.tiles.batches import Batch
 from segmenter.tiles.feeding import slots
 from segmenter.tiles.feeding.feed import Feed
 from segmenter.tiles.feeding.makers import FeedClosedError, Threads
 from segmenter.tiles.feeding.orders import Order
 from segmenter.tiles.feeding.processes import WorkerPool, packed
-from segmenter.training.pipeline import epoch_dataset
+from segmenter.training.trainer import epoch_dataset
 from tests.helpers.made_feed import (
     BATCH,
     SHAPE,

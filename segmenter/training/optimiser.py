@@ -14,6 +14,7 @@ they stay equal, since all apply the same sum.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,11 +22,142 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from keras.optimizers import schedules as keras_schedules
 from numpy.typing import NDArray
 
 from segmenter.config.recipe import TrainingConfig
 from segmenter.model.stages import Pace, is_decayed
-from segmenter.training.optimiser.schedules import Schedule
+from segmenter.runs.resume import warmup_steps
+
+
+class AveragedWeights:
+    """Moving average of a model's weights: a ← d·a + (1 − d)·w after each applied step.
+
+    After n updates, d is the smaller of `decay` and (1 + n) / (10 + n): first an average over all steps,
+    which forgets the random start, later over the last 1 / (1 − decay). (As in
+    `tf.train.ExponentialMovingAverage` with `num_updates`; Keras' own fails under a strategy.) BatchNorm's
+    statistics are averaged like weights; counters are copied.
+
+    Each replica computes the average from its own copy of the weights: nothing is sent.
+    """
+
+    def __init__(self, strategy: Any, model: Any, averaged: Any, decay: float) -> None:
+        """Average a model's weights into `averaged`, another model of the same structure.
+
+        Both must have been built in the strategy's scope.
+        """
+        self._decay = decay
+        self.model = averaged
+        self._pairs = list(zip(averaged.variables, model.variables, strict=True))
+        with strategy.scope():  # each replica counts for itself
+            self._updates = tf.Variable(0, False, dtype=tf.int64)
+        self.follow()
+
+    def follow(self) -> None:
+        """Restart the average from the model's weights."""
+        for average, weight in self._pairs:
+            average.assign(weight.value)
+        self._updates.assign(0)
+
+    def take_in(self) -> None:
+        """Add the model's current weights to the average; call in a replica, compiled, after an update."""
+        self._updates.assign_add(1)
+        for average, weight in self._pairs:
+            if not weight.value.dtype.is_floating:
+                average.assign(weight.value)
+        for dtype in dict.fromkeys(w.dtype for _, w in self._pairs if w.value.dtype.is_floating):
+            averages, weights = zip(*(pair for pair in self._pairs if pair[1].dtype == dtype), strict=True)
+            n = tf.cast(self._updates, dtype)
+            decay = tf.minimum(tf.cast(self._decay, dtype), (1 + n) / (10 + n))
+            change = (1 - decay) * (as_vector(weights) - as_vector(averages))
+            # Added, and not assigned: other workers may update it at the same time.
+            for average, part in zip(averages, parts_of(change, averages), strict=True):
+                average.value.assign_add(part)
+
+    def arrays(self) -> dict[str, Any]:
+        """Return the arrays that a checkpoint stores besides the averaged model's weights."""
+        return {"ema_updates": self._updates.numpy()}
+
+    def assign(self, arrays: dict[str, Any]) -> None:
+        """Restore the state from the result of `arrays`."""
+        self._updates.assign(arrays["ema_updates"])
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Learning rate by step, counted from 0: a linear warm-up to the peak, then one of `COURSES`.
+
+    Attributes:
+        steps: number of steps of the whole training, including warm-up.
+    """
+
+    config: TrainingConfig
+    steps: int
+
+    @property
+    def warmup(self) -> int:
+        """Steps in which the rate rises linearly to the peak: (step + 1) / warmup."""
+        return warmup_steps(self.config, self.steps)
+
+    def __call__(self, step: Any) -> Any:
+        """Return the learning rate of a step as float32, exact up to step 2^24."""
+        now = tf.cast(step, tf.float32)
+        rising = (now + 1) / max(self.warmup, 1)
+        since = tf.maximum(now - self.warmup, 0.0)
+        falling = COURSES[self.config.schedule](self)(since)
+        return peak_of(self.config) * tf.where(now < self.warmup, rising, falling)
+
+
+def _decay(schedule: Schedule) -> int:
+    """Return the number of steps from the end of the warm-up to the end of the training."""
+    return max(schedule.steps - schedule.warmup, 1)
+
+
+COURSES: dict[str, Callable[[Schedule], Callable[[Any], Any]]] = {
+    # (1 − t)^0.9 (Chen et al., arXiv:1606.00915)
+    "poly": lambda schedule: keras_schedules.PolynomialDecay(1.0, _decay(schedule), 0.0, power=0.9),
+    # ½ (1 + cos πt) (Loshchilov & Hutter, arXiv:1608.03983, without restarts)
+    "cosine": lambda schedule: keras_schedules.CosineDecay(1.0, _decay(schedule)),
+    "constant": lambda schedule: tf.ones_like,
+    # decay_rate^(s / decay_steps); with a staircase, of whole decay_steps
+    "exponential": lambda schedule: keras_schedules.ExponentialDecay(
+        1.0, schedule.config.decay_steps, schedule.config.decay_rate, schedule.config.staircase
+    ),
+    # values[i] in the steps above boundaries[i − 1] and up to boundaries[i], counted from the first step
+    "piecewise": lambda schedule: keras_schedules.PiecewiseConstantDecay(
+        [float(boundary - schedule.warmup) for boundary in schedule.config.boundaries],
+        list(schedule.config.values),
+    ),
+}
+"""`training.schedule` → share of the peak as a function of the steps since the warm-up, as Keras has it."""
+
+
+def peak_of(config: TrainingConfig) -> float:
+    """Return the peak learning rate for the recipe's global batch B, by its rule against reference R.
+
+    linear: × B/R (Goyal et al., arXiv:1706.02677), for SGD; sqrt: × √(B/R) (Krizhevsky, arXiv:1404.5997),
+    which keeps the variance of a step and suits Adam (Malladi et al., arXiv:2205.10287).
+    """
+    if config.reference_batch is None:
+        return config.learning_rate
+    ratio = config.global_batch / config.reference_batch
+    return config.learning_rate * (ratio if config.scaling == "linear" else math.sqrt(ratio))
+
+
+def describe_schedule(config: TrainingConfig, steps: int) -> str:
+    """Return a line on the peak rate and its origin, the warm-up, and the further course."""
+    warmup = warmup_steps(config, steps)
+    parts = [f"learning rate: peak {peak_of(config):.4g}"]
+    if config.scaling != "none":
+        ratio = f"{config.global_batch}/{config.reference_batch}"
+        root = f"√({ratio})" if config.scaling == "sqrt" else ratio
+        parts[0] += f" = {config.learning_rate:.4g} × {root} ({config.scaling})"
+    if warmup:
+        parts.append(f"{warmup} steps of warm-up")
+    parts.append(f"then {config.schedule} to step {steps}" if warmup else f"{config.schedule}")
+    late = [boundary for boundary in config.boundaries if boundary >= steps]
+    note = f"; warning: the training ends before boundary {late[0]}" if late else ""
+    return ", ".join(parts) + note
 
 
 def sum_over_replicas(gradient: Any) -> Any:
@@ -76,8 +208,6 @@ class Segment:
 
     Attributes:
         weights: Keras variables, in the vector's order.
-        decayed: number of the vector's elements with decay.
-        rate: factor on learning rate and decay.
         late: True if they are frozen at first.
         vector: stands for the weights in Keras' update.
     """
@@ -93,7 +223,6 @@ class LossScale:
     """Dynamic loss scale like Keras': halved at an overflow, doubled after some steps without one.
 
     Attributes:
-        scale: variable of the scale.
         steps: variable: number of steps since its last change.
         growth_steps: number of steps after which it is doubled.
     """
@@ -135,9 +264,6 @@ class Optimiser:
         """Create the state for all weights that train in any epoch.
 
         Args:
-            weights: Keras variables, in the model's order.
-            steps: number of steps of the whole training.
-            scaled: use a dynamic loss scale.
             shared: other processes update the same variables concurrently, so changes are added atomically.
         """
         self._config, self._shared = config, shared
@@ -371,7 +497,6 @@ def build_optimiser(
     """Return the recipe's optimiser for a model; call in the strategy's scope.
 
     Args:
-        steps: number of steps of the whole training.
         pace: training schedule of the weights (`model.stages.pace_of`); weights that never train have no
             state. None: all train alike from the start.
     """

@@ -1,0 +1,400 @@
+"""Records of a run beside its weights, as sealed JSON: calibration, windows, origin, accuracy of its maps.
+
+Size and content are limited and checked when a file is read: a run directory may come from a stranger.
+`origin.json` serves descriptions of the run and contains no path; `validation.json` serves later checks of a
+model, and its paths are valid only on this machine.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from segmenter.base.errors import CheckpointError, SegmenterError
+from segmenter.base.files import read_regular, write_whole
+from segmenter.base.invocation import invocation
+from segmenter.base.sealed import json_object, other_format, sealed, unsealed_text
+from segmenter.evaluation.calibration import BINS, COVERAGES, Calibration, Fitted, Measures
+from segmenter.grid.labels import MAX_CLASSES
+from segmenter.grid.scenes import Scene
+from segmenter.runs.checkpoints import Arrays, fingerprint, load_some
+
+if TYPE_CHECKING:
+    from segmenter.runs.run import Run
+
+Record = TypeVar("Record", bound=BaseModel)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(
+        strict=True, frozen=True, extra="forbid", allow_inf_nan=False, from_attributes=True
+    )
+
+
+def _loaded(path: Path, kind: type[Record], most: int = 1 << 24, remedy: Any = ...) -> Record | None:
+    """Load a sealed record of a run; None without that file.
+
+    Raises:
+        CheckpointError: the file is damaged or of another format.
+        SegmenterError: the file has more than `most` bytes, or cannot be read.
+    """
+    if not path.exists():
+        return None
+    whole = unsealed_text(read_regular(path, most))
+    if whole is None:
+        raise CheckpointError(path, "damaged or edited: its checksum is another, or missing", remedy=remedy)
+    if (data := json_object(whole)) is not None and data.get("format") != 1:
+        raise CheckpointError(path, other_format(1, data.get("format")), remedy=remedy)
+    try:
+        return kind.model_validate_json(whole)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise CheckpointError(path, f"damaged or edited: {where}: {first['msg']}", remedy=remedy) from None
+
+
+ACCURACY = "accuracy.json"
+
+
+class AccuracyFile(BaseModel):
+    """Shown part of accuracy.json, which has all figures.
+
+    Attributes:
+        weights: fingerprint of the weights that predicted (`checkpoints.fingerprint`).
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+    format: Literal[1] = 1
+    weights: str
+    source: str
+    head: str
+    titles: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    remarks: tuple[str, ...]
+
+
+def save_accuracy(run: Run, content: Mapping[str, Any]) -> None:
+    """Write the estimates of a run's maps: fields of `AccuracyFile` but `weights`, and others for JSON.
+
+    Raises:
+        CheckpointError: the run has no weights.
+        OutputError: the file cannot be written.
+    """
+    whole = {"format": 1, "weights": fingerprint(run.weights()), **content}
+    write_whole(run.path / ACCURACY, sealed(json.dumps(whole, ensure_ascii=False, indent=1)).encode())
+
+
+def load_accuracy(run: Run) -> AccuracyFile | None:
+    """Load the estimates of the maps of these weights; None without that file.
+
+    Raises:
+        CheckpointError: the file is damaged, of another format or of other weights.
+    """
+    path, anew = run.path / ACCURACY, "remove it, or estimate anew"
+    found = _loaded(path, AccuracyFile, remedy=anew)
+    if found is not None and found.weights != fingerprint(run.weights()):
+        raise CheckpointError(path, "is of other weights than those that predict", remedy=anew)
+    return found
+
+
+FILE = "origin.json"
+MOST_OUTLINES = 200
+"""Most outlines of scenes that are stored one by one; for more scenes, only a common outline."""
+
+Natural = Annotated[int, Field(ge=0)]
+LonLat = tuple[Annotated[float, Field(ge=-180, le=180)], Annotated[float, Field(ge=-90, le=90)]]
+Ring = Annotated[tuple[LonLat, ...], Field(min_length=4, max_length=1 << 12)]
+VALIDATION_FILE = "validation.json"
+_IMAGES_FORMAT, _MOST_IMAGES = 1, 64
+"""Images that are recorded at most: enough to check on, of a dataset of any size."""
+
+
+class Place(_Strict):
+    """Location of the training scenes on the ground.
+
+    Attributes:
+        rings: closed outlines, counter-clockwise, in degrees of longitude and latitude (WGS 84).
+        scenes: number of outlined scenes; others have no georeference, or were not read.
+        exact: True: one ring per scene; False: one ring around all.
+    """
+
+    rings: Annotated[tuple[Ring, ...], Field(min_length=1, max_length=MOST_OUTLINES)]
+    scenes: Annotated[int, Field(ge=1)]
+    exact: bool
+
+
+class Origin(_Strict):
+    """Origin of a run.
+
+    Attributes:
+        begun: start of the training in UTC, as `2026-11-22T19:05:00Z`; None: unknown.
+        tiles: number of training tiles, and of tiles left out for lack of labels.
+        tile_px: side of a tile in pixels.
+        pixels: labelled pixels of the training tiles by class name.
+        tiles_with: number of tiles with enough pixels of a class, by class name.
+        metres_per_pixel: the finest and the coarsest of the training scenes that were read; None: unknown.
+        place: location of the training scenes; None: unknown, or left out.
+        started_from: name of the run whose weights it started from; empty: no run; None: unknown.
+        computed_on: hardware and CUDA libraries at its start (`devices.setup.computed_on`).
+    """
+
+    format: Literal[1] = 1
+    begun: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")] | None = None
+    scenes: dict[Literal["train", "validation", "test"], Natural]
+    tiles: Natural
+    tiles_left_out: Natural
+    tile_px: Natural
+    pixels: dict[str, Natural]
+    tiles_with: dict[str, Natural]
+    metres_per_pixel: tuple[float, float] | None = None
+    place: Place | None = None
+    started_from: str | None = None
+    computed_on: dict[str, str] = {}
+
+
+def save_origin(run: Path, origin: Origin) -> None:
+    """Write the origin into a run directory, completely or not at all.
+
+    Raises:
+        SegmenterError: the file cannot be written.
+    """
+    write_whole(run / FILE, sealed(origin.model_dump_json(indent=2)).encode())
+
+
+def load_origin(run: Path) -> Origin | None:
+    """Load the origin from a run directory; None if missing, damaged or of another format."""
+    with suppress(SegmenterError):
+        return _loaded(run / FILE, Origin)
+    return None
+
+
+# ------------------------------------------------------------------------------------------ validation images
+
+
+def save_validation_images(run: Path, scenes: Sequence[Scene]) -> None:
+    """Write the paths of a run's validation images, evenly chosen if there are many.
+
+    Addresses are left out: they may contain secrets.
+    """
+    local = [scene.image for scene in scenes if type(scene.image) is type(Path())]
+    count = min(len(local), _MOST_IMAGES)
+    images = [str(local[i * len(local) // count].absolute()) for i in range(count)]
+    content = {"format": _IMAGES_FORMAT, "images": images}
+    write_whole(run / VALIDATION_FILE, json.dumps(content, indent=0).encode())
+
+
+def validation_images(run: Path) -> list[Path]:
+    """Return the recorded image paths, existing or not; empty if there is no valid record."""
+    try:
+        data = json.loads(read_regular(run / VALIDATION_FILE))
+        if data["format"] != _IMAGES_FORMAT:
+            return []
+        return [Path(str(path)) for path in data["images"]]
+    except (SegmenterError, ValueError, KeyError, TypeError, RecursionError):
+        return []
+
+
+WINDOWS = "windows.json"
+SIDE = 320
+"""Pixels of a picture's longer side, at most."""
+MOST = 12
+"""Windows in a file."""
+
+Text = Annotated[str, Field(max_length=10_000)]
+Count = Annotated[int, Field(ge=0, le=1 << 53)]
+Base64 = Annotated[str, Field(max_length=1 << 19, pattern=r"^[A-Za-z0-9+/]+={0,2}$")]
+
+
+class ShownWindow(_Strict):
+    """A window of a scene, with pictures of its image, label and map.
+
+    Attributes:
+        why: reason for its choice: "worst" for most wrong pixels, "best" for most correct classes.
+        scene: name of the scene.
+        row, col, height, width: window in the scene, in pixels.
+        right, labelled: number of correct and of labelled pixels.
+        picture_height, picture_width: pixels of each picture; larger windows are subsampled.
+        image: a JPEG, in base64; `label`, `map`: PNGs in the classes' colours.
+    """
+
+    why: Literal["worst", "best"]
+    scene: Text
+    row: Count
+    col: Count
+    height: Annotated[int, Field(ge=1, le=1 << 31)]
+    width: Annotated[int, Field(ge=1, le=1 << 31)]
+    right: Count
+    labelled: Annotated[int, Field(ge=1, le=1 << 53)]
+    picture_height: Annotated[int, Field(ge=1, le=SIDE)]
+    picture_width: Annotated[int, Field(ge=1, le=SIDE)]
+    image: Base64
+    label: Base64
+    map: Base64
+
+
+class ShownWindows(_Strict):
+    """Windows shown in a report.
+
+    Attributes:
+        windows: number of windows from which these were chosen.
+        scenes: scenes of those windows; with several machines, the first machine's.
+        shown: chosen windows, worst first.
+    """
+
+    format: Literal[1]
+    step: Count
+    epoch: Count
+    windows: Count
+    scenes: Count
+    of_scenes: Count
+    shown: Annotated[tuple[ShownWindow, ...], Field(max_length=MOST)]
+
+
+def as_base64(content: bytes) -> str:
+    """Return a picture's bytes as base64 text, as in the file."""
+    return base64.b64encode(content).decode()
+
+
+def save_windows(
+    run: Path,
+    shown: Sequence[ShownWindow],
+    *,
+    step: int,
+    epoch: int,
+    windows: int,
+    scenes: int,
+    of_scenes: int,
+) -> None:
+    """Write the windows file of a run, completely or not at all; arguments as in `ShownWindows`.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    content = ShownWindows(
+        format=1,
+        step=step,
+        epoch=epoch,
+        windows=windows,
+        scenes=scenes,
+        of_scenes=of_scenes,
+        shown=tuple(shown),
+    )
+    write_whole(run / WINDOWS, sealed(json.dumps(content.model_dump(mode="json"))).encode())
+
+
+def load_windows(run: Path) -> ShownWindows | None:
+    """Load the windows of a run; None without that file, as in runs without validation.
+
+    Raises:
+        CheckpointError: the file is damaged, of another format, or too large.
+    """
+    return _loaded(run / WINDOWS, ShownWindows, 1 << 23)
+
+
+CALIBRATION = "calibration.json"
+Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
+Bias = Annotated[float, Field(ge=-1000, le=1000)]
+
+
+class _Measures(_Strict):
+    ece: Share
+    nll: float
+    miou: Share
+    bins: Annotated[
+        tuple[tuple[Annotated[int, Field(ge=0)], Share, Share], ...],
+        Field(min_length=BINS, max_length=BINS),
+    ]
+    risks: Annotated[tuple[Share, ...], Field(min_length=len(COVERAGES), max_length=len(COVERAGES))]
+    area: Share
+
+    def measures(self) -> Measures:
+        return Measures(**dict(self))
+
+
+class CalibrationFile(_Strict):
+    """Content of calibration.json.
+
+    Attributes:
+        step: step of the weights that it was fitted for; -1 if their file does not say it.
+        temperature, bias: of `Calibration`; the bias is 0 where temperature alone is used.
+        pixels, scenes: numbers of the labelled pixels, and of their validation scenes.
+        before, with_temperature, with_bias: measures of `Fitted`, on scenes left out of the fit.
+    """
+
+    format: Literal[1] = 1
+    step: int = Field(ge=-1, le=1 << 53)
+    temperature: float = Field(ge=1e-3, le=1e3)
+    bias: tuple[Bias, ...] = Field(min_length=1, max_length=MAX_CLASSES)
+    pixels: int = Field(ge=1)
+    scenes: int = Field(ge=1)
+    before: _Measures
+    with_temperature: _Measures
+    with_bias: _Measures
+
+    @property
+    def fitted(self) -> Fitted:
+        """Calibration with its measures."""
+        each = (self.before, self.with_temperature, self.with_bias)
+        return Fitted(Calibration(self.temperature, self.bias), *(one.measures() for one in each))
+
+
+def save_calibration(run: Path, fitted: Fitted, *, step: int, pixels: int, scenes: int) -> None:
+    """Write the calibration of a run, completely or not at all; arguments as in `CalibrationFile`.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    of = _Measures.model_validate
+    content = CalibrationFile(
+        step=step,
+        temperature=fitted.calibration.temperature,
+        bias=fitted.calibration.bias,
+        pixels=pixels,
+        scenes=scenes,
+        before=of(fitted.before),
+        with_temperature=of(fitted.temperature),
+        with_bias=of(fitted.with_bias),
+    )
+    text = json.dumps(content.model_dump(mode="json"), indent=1)
+    write_whole(run / CALIBRATION, sealed(text).encode())
+
+
+def load_calibration(run: Path) -> CalibrationFile | None:
+    """Load the calibration of a run; None without that file.
+
+    Raises:
+        CheckpointError: the file is damaged or of another format.
+    """
+    anew = f"remove it, or make it anew: {invocation('calibrate')} {run}"
+    return _loaded(run / CALIBRATION, CalibrationFile, 1 << 20, remedy=anew)
+
+
+def step_of(weights: Path) -> int:
+    """Return the step of a file of weights; -1 if it does not say it."""
+    with suppress(CheckpointError, IndexError, ValueError, OverflowError):
+        return int(load_some(weights, ["position"])["position"].ravel()[0])
+    return -1
+
+
+def calibrated_head(arrays: Arrays, calibration: Calibration) -> Arrays:
+    """Return the weights of the layer `logits` with temperature and bias: its logits are calibrated.
+
+    A later bilinear enlargement keeps this, since its weights sum to 1. Returns none of a model without
+    such a layer, whose misfit is reported where its weights are checked.
+    """
+    names = ("model/logits/kernel", "model/logits/bias")
+    if not all(name in arrays for name in names):
+        return {}
+    kernel, bias_K = (arrays[name].astype(np.float64) / calibration.temperature for name in names)
+    return {
+        names[0]: kernel.astype(arrays[names[0]].dtype),
+        names[1]: (bias_K + np.array(calibration.bias)).astype(arrays[names[1]].dtype),
+    }

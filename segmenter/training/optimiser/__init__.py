@@ -1,1 +1,0 @@
-"""Weight updates: rules, schedules, averages, and the check that replicas agree."""
