@@ -19,7 +19,6 @@ import pytest
 from datasets.commands.gpu import (
     command,
     equivalence,
-    expected,
     facts,
     feed,
     memory,
@@ -30,7 +29,7 @@ from datasets.commands.gpu import (
     steps,
 )
 from datasets.commands.gpu.bench import TINY, Bench, Sizes, distribution
-from datasets.commands.gpu.figures import Figure, Section, line_of, read_line
+from datasets.commands.gpu.figures import Figure, Section
 from datasets.commands.gpu.replicas import strategy_of
 from datasets.commands.recipes import ready_made
 from segmenter.base.errors import DeviceError
@@ -41,7 +40,6 @@ from segmenter.devices.strategy import Devices
 ROOT = Path(__file__).parents[2]
 GOOD = Figure("weights, 2 replicas", 1e-14, "", "≤ 1e-10", True, law=True)
 BROKEN = Figure("weights, 4 replicas", 1e-3, "", "≤ 1e-10", False, law=True)
-ENDS = ("1 device", "4 devices")
 SLOW = Figure("speed-up", 2.1, "×", "≥ 3.4", False)
 
 
@@ -191,12 +189,6 @@ def test_a_section_is_ended_at_its_limit_with_its_children(
     assert not child or not alive(child)
 
 
-def test_a_line_comes_back_as_it_was_and_noise_is_no_line() -> None:
-    assert read_line(line_of(BROKEN) + "\n") == BROKEN
-    assert read_line("2026-11-22 I tensorflow: hello") is None
-    assert read_line(line_of(BROKEN)[:-9]) is None
-
-
 @pytest.mark.parametrize(("cards", "expected"), [(1, ["parts"]), (2, ["cards", "parts"]), (4, ["cards"])])
 def test_laws_are_shown_on_cards_or_on_parts_of_one(cards: int, expected: list[str]) -> None:
     assert command.places("equivalence", cards) == expected
@@ -258,20 +250,6 @@ def test_the_formula_against_two_peaks() -> None:
     assert ratio.holds is False
 
 
-def test_the_two_ends_are_timed_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "has_bfloat16", lambda _: True)
-    names = [case.name for case in step.cases(Bench("cards", 4, Sizes(), tmp_path))]
-    assert names[:4] == [f"{devices}, mixed_float16{xla}" for xla in ("", ", XLA") for devices in ENDS]
-    assert {"4 devices, mixed_float16, XLA", "4 devices, mixed_bfloat16", "3 devices, float32"} <= set(names)
-    assert len(set(names)) == len(names)
-
-
-def test_four_cards_are_compared_with_the_page(tensorflow: ModuleType, tmp_path: Path) -> None:
-    found = step.speedup(Bench("cards", 4, Sizes(), tmp_path), step.Case("float32", 4), 3.2)
-    assert (found.holds, found.law) == (False, False)
-    assert found.expected == "≥ 3.4; 3.60 … 3.86 ×"
-
-
 @pytest.mark.parametrize("rates", [(50.0, 400.0), (400.0, 50.0), (50.0, 60.0)])
 def test_the_input_is_judged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rates: tuple[float, float]
@@ -296,21 +274,3 @@ def test_the_rate_counts_the_images_of_all_devices(
     devices = Devices(strategy_of(2), tuple(SimpleNamespace(name=f"CPU:{i}") for i in range(2)))  # type: ignore[arg-type]
     training = TrainingConfig(global_batch=6, steps_per_call=3, precision="mixed_float16")
     assert steps.rate_of(devices, TINY.model, LossConfig(), training, 16, 5) == pytest.approx(3 * 6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", sorted(expected.STEPS))
-def test_the_command_expects_what_the_formula_gives(tensorflow: ModuleType, precision: str) -> None:
-    from segmenter.config.models import UNetConfig
-    from studies.four_gpus import IMAGES, MACHINES, REPLICAS, Plan, megapixels, step_of
-
-    found = [step_of(Plan(UNetConfig(), precision), machine) for machine in MACHINES.values()]
-    ranges = {
-        "one": [IMAGES / step.single for step in found],
-        "four": [REPLICAS * IMAGES / step.all for step in found],
-        "speedup": [step.speedup for step in found],
-    }
-    for name, values in ranges.items():
-        assert getattr(expected.STEPS[precision], name) == pytest.approx((min(values), max(values)), rel=1e-3)
-    rates = [megapixels(UNetConfig(), precision, machine) for machine in MACHINES.values()]
-    assert expected.MAPPED[precision] == pytest.approx((min(rates), max(rates)), rel=1e-3)

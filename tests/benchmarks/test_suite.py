@@ -1,4 +1,4 @@
-"""All benchmarks as a table: repeated and interleaved, a failure is a row, cost against work is drawn."""
+"""All benchmarks as a table; the arithmetic of models against TensorFlow's counts; seams that can be seen."""
 
 from __future__ import annotations
 
@@ -7,11 +7,20 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+import numpy as np
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import suite
+from benchmarks import model_table, suite
+from benchmarks.model_table import BASELINE, Row, flops
+from benchmarks.seams import RADIUS, MadeScene, made_model, seams, seams_of
+from segmenter.devices.setup import processor_model
+from segmenter.grid.geometry import Size
+from segmenter.inference.blending import Blend
+from segmenter.inference.predictor import Tiling
 
 PRINTS = """
 import json, sys
@@ -81,3 +90,84 @@ def test_arguments_are_such_as_the_benchmarks_take(quick: bool) -> None:
         source = Path(str(importlib.util.find_spec(f"benchmarks.{entry.name}").origin)).read_text()  # type: ignore[union-attr]
         options = {word for word in entry.arguments(quick=quick) or () if word.startswith("--")}
         assert [word for word in sorted(options) if f'"{word}"' not in source] == [], entry.name
+
+
+def test_arithmetic_is_what_tensorflow_counts(tensorflow: ModuleType) -> None:
+    import keras
+
+    layers = keras.layers
+    image = keras.Input((None, None, 3))
+    x = layers.Conv2D(8, 3, 2, padding="same")(image)
+    x = layers.DepthwiseConv2D(3, padding="same")(layers.ZeroPadding2D(1)(x))
+    x = layers.Cropping2D(1)(layers.Conv2D(8, 3, padding="same", dilation_rate=1)(x))
+    x = layers.SeparableConv2D(6, 3, padding="same")(x)
+    model = keras.Model(image, layers.Conv2D(4, 1)(layers.Conv2DTranspose(6, 2, 2)(x)))
+    spec = tensorflow.TensorSpec((1, 32, 32, 3))
+    graph = tensorflow.function(lambda x: model(x, training=False)).get_concrete_function(spec).graph
+    count = tensorflow.compat.v1.profiler.ProfileOptionBuilder
+    options = count(count.float_operation()).with_empty_output().build()
+    options["account_type_regexes"] = [".*Conv2D.*", ".*Depthwise.*"]
+    counted = tensorflow.compat.v1.profiler.profile(graph, options=options).total_float_ops
+    assert flops(model, 32) == counted > 0
+
+
+def test_the_page_keeps_other_models_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{model_table._MARK}\n<!-- end of table -->\nafter\n")
+
+    def of(parameters: int, *names: str) -> list[str]:
+        def row(name: str, *_: object) -> Row:
+            step = 4.0 if name == BASELINE else 1.6
+            return Row(name, parameters, 4_000_000_000, 8, None, 150, 91, 41, step, step / 8)
+
+        monkeypatch.setattr(model_table, "measured", row)
+        monkeypatch.setattr(sys, "argv", ["model_table", "--page", str(page), "--models", *names])
+        model_table.main()
+        return page.read_text().splitlines()
+
+    of(1_000_000, "dubai")
+    lines = of(2_000_000, "demo", "resnet18 fpn")
+    assert lines[0] == "before"
+    assert lines[-1] == "after"
+    rows = [line.split(" | ")[:2] for line in lines[4:-2]]
+    demo, dubai, potsdam, pair = ("| demo", "| dubai", "| potsdam", "| resnet18 fpn")
+    assert rows == [[demo, "2.0 M"], [dubai, "1.0 M"], [potsdam, "2.0 M"], [pair, "2.0 M"]]
+    assert f"| none: smooth | 150 / 91 | 41 | 0.62 | 2.50 | 5.00 | 2.50 | {processor_model()}, 20" in lines[4]
+
+
+SIDE = Size(64, 64)
+
+
+@pytest.fixture(scope="module")
+def made_scene() -> MadeScene:
+    return MadeScene(701, 907)
+
+
+@pytest.mark.parametrize(
+    "kind", ["exact", "hann", *(pytest.param(k, marks=pytest.mark.slow) for k in ("gaussian", "linear"))]
+)
+def test_window_borders_are_lines_like_others(made_scene: MadeScene, kind: Any) -> None:
+    exact = kind == "exact"
+    tiling = Tiling(SIDE, RADIUS if exact else 0, 1, 4, None if exact else Blend(50, kind))
+    found = seams_of(made_scene, tiling, made_model())
+    assert found.ratio <= 1.1
+    assert found.high <= 1.1
+    assert found.low <= 1
+
+
+def test_without_a_halo_they_show(made_scene: MadeScene) -> None:
+    assert seams_of(made_scene, Tiling(SIDE, 0, 1, 4), made_model()).low >= 2
+
+
+def test_the_measure_counts_changes_across_lines() -> None:
+    ids = np.zeros((100, 100), np.uint8)
+    ids[50:] = 1  # one change across row 50, in all of its pixels
+    ids[:, 30:] += 2
+    ids[::7, 61:] = 5
+    found = seams(ids, [50], [30, 0, 100])
+    elsewhere = (found_changes(ids) - 2 * 100) / (2 * 99 - 2)
+    assert found.ratio == pytest.approx(100 / elsewhere)
+
+
+def found_changes(ids: np.ndarray) -> int:
+    return int((ids[1:] != ids[:-1]).sum() + (ids[:, 1:] != ids[:, :-1]).sum())

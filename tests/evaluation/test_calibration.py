@@ -76,13 +76,6 @@ def test_unseen_classes_keep_the_prior_bias_and_little_seen_ones_stay_near(rng: 
     assert free / 2 < bias[3] - bias[0] < 0
 
 
-def test_draws_from_the_probabilities_are_calibrated_and_others_are_not(rng: np.random.Generator) -> None:
-    log = log_softmax(rng.normal(size=(COUNT, 4)) * 2, axis=1)
-    label = drawn(rng, np.exp(log))
-    assert measures(log, label).ece < 0.01
-    assert measures(log_softmax(3 * log, axis=1), label).ece > 0.1
-
-
 def test_the_calibration_error_is_that_of_a_naive_loop(rng: np.random.Generator) -> None:
     confidence, right = rng.random(997), rng.random(997) < 0.6
     confidence[:3] = 0, 1, 1 / 3

@@ -97,13 +97,6 @@ def test_each_device_has_two_batches_under_way_and_the_map_is_one_devices(
     assert all(most[card] == 2 for card in range(DEVICES)), most
 
 
-def test_a_device_that_takes_one_batch_has_one_beside_one_that_takes_two(rng: np.random.Generator) -> None:
-    before, most = counting(lambda most: sum(most.values()) > 3, 0.02)
-    raster, cards = scene(rng, 150, 60), Cards(before, (1, 2))
-    np.testing.assert_array_equal(mapped(raster, TILING, cards), mapped(raster, TILING, exact_network(3, 8)))
-    assert most == {0: 1, 1: 2}
-
-
 def test_a_slow_device_keeps_no_other_waiting(rng: np.random.Generator) -> None:
     """Device 0 holds its two batches until the others have done as many as may wait for an earlier one."""
     total = 40

@@ -148,12 +148,6 @@ def test_rows_of_a_finer_raster_count_where_the_model_sees_a_coarser_grid() -> N
         plan([seen], 1.1 * GB, replace(on_grid, own=own), mode="exact")
 
 
-def test_columns_are_as_wide_as_the_memory_allows_so_that_most_rasters_are_one() -> None:
-    wide = [Size(20000, 60000)]
-    columns = [plan(wide, memory * GB, mode="smooth")[0].column for memory in (1.4, 1.8, 64)]
-    assert columns[0] < columns[1] < columns[2] == COLUMN > 60000
-
-
 def test_a_cards_memory_bounds_the_model_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     free, _ = plan(SCENE, 64 * GB)
     monkeypatch.setattr(memory_budget, "smallest_card", lambda: 11 * GB)

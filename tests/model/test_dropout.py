@@ -121,18 +121,6 @@ def test_masks_differ_between_images_replicas_steps_and_layers() -> None:
     assert np.abs(correlation).max() < 0.35  # 200 draws: 5 standard deviations; the same mask has 1
 
 
-def test_keras_dropout_has_the_same_mask_everywhere() -> None:
-    """The trap that the layer is there for: without it, this file would prove nothing."""
-    import tensorflow as tf
-
-    strategy = strategy_of(4)
-    with strategy.scope():
-        theirs = keras.layers.Dropout(RATE, seed=5)
-    drawn = strategy.run(tf.function(lambda: theirs(tf.ones((2, 5, 8)), training=True)))
-    first, *others = (kept(part) for part in strategy.experimental_local_results(drawn))
-    assert all(np.array_equal(first, other) for other in others)
-
-
 @pytest.mark.parametrize(("rate", "dtype"), [(0.1, "float32"), (0.5, "float64"), (0.9, "mixed_float16")])
 def test_share_and_scale(rate: float, dtype: str) -> None:
     policy = keras.DTypePolicy(dtype)

@@ -95,29 +95,6 @@ def test_score_files_are_of_the_best_and_the_last_is_beside_them(
         assert (tmp_path / names[0]).read_bytes() == (tmp_path / names[1]).read_bytes()
 
 
-def test_the_end_names_the_best_and_the_last_with_epoch_and_step(
-    validate: Callable[..., Any], tmp_path: Path
-) -> None:
-    assert describe_scores(tmp_path) == []
-    for wrong in (0, 50):
-        validate(wrong)
-    assert describe_scores(tmp_path) == [
-        "best: epoch 1, step 7, mIoU 100.00 %; best.npz, which predict.py uses, scores.json, confusion.png",
-        "last: epoch 2, step 14, mIoU 58.33 %; last_scores.json, last_confusion.png",
-    ]
-
-
-def test_without_a_score_there_is_a_last_and_no_best(tmp_path: Path) -> None:
-    (tmp_path / LAST_FILES[0]).write_text('{"format": 2, "epoch": 1, "step": 7, "miou": null}')
-    assert describe_scores(tmp_path) == []  # of another format
-    (tmp_path / LAST_FILES[0]).write_text('{"format": 1, "epoch": 1, "step": 7, "miou": null}')
-    assert describe_scores(tmp_path) == [
-        "last: epoch 1, step 7, mIoU –; last_scores.json, last_confusion.png"
-    ]
-    (tmp_path / LAST_FILES[0]).write_text("{")
-    assert describe_scores(tmp_path) == []
-
-
 def test_the_best_is_chosen_by_the_named_score(
     validate: Callable[..., Any], make_classes: Callable[..., ClassMap], tmp_path: Path
 ) -> None:

@@ -55,7 +55,7 @@ class Cards:
         return min(tiles, self._most.get(device, tiles)), self._seconds[device]
 
 
-def test_a_larger_part_than_was_timed_is_tried_before_it_is_chosen() -> None:
+def test_a_larger_part_than_was_timed_is_tried_and_too_few_tiles_are_refused() -> None:
     from segmenter.extras.unequal_cards.measured import measured
 
     cards = Cards({"a": 1.0, "b": 3.0})
@@ -66,8 +66,6 @@ def test_a_larger_part_than_was_timed_is_tried_before_it_is_chosen() -> None:
     cards = Cards({"a": 1.0, "b": 3.0}, {"b": 4})
     assert measured(cards, ("a", "b"), 24, 2)[0] == (20, 4)  # type: ignore[arg-type]
 
-
-def test_too_few_tiles_are_refused_before_anything_is_measured() -> None:
     from segmenter.extras.unequal_cards.measured import measured
 
     cards = Cards({})

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,6 @@ from segmenter.extras.accuracy.units import unit_for, with_interval
 from segmenter.raster import RasterSpec, write_raster
 from tests.helpers.geopackage import changed
 
-ROOT = Path(__file__).parents[3]
 POINTS = (
     "stratum,mapped,reference\n" + "wet,water,water\n" * 40 + "wet,water,land\n" * 5 + "dry,land,land\n" * 50
 )
@@ -81,27 +78,6 @@ def test_known_pixels_narrow_the_intervals(table: Any, capsys: Any) -> None:
     )
     ratio = known["overall"]["se"] / without["overall"]["se"]
     assert ratio == pytest.approx(np.sqrt(1 - 45 / 60))
-
-
-def test_plain_tables_need_neither_rasterio_nor_tensorflow(table: Any) -> None:
-    words = ["estimate", str(table("p.csv", POINTS)), "--areas", str(table("a.csv", AREAS)), "--json"]
-    code = (
-        "import sys\nfrom segmenter.extras.accuracy.__main__ import main\n"
-        f"main({words!r})\nloaded = {{'rasterio', 'tensorflow', 'pyogrio', 'shapely'}} & set(sys.modules)\n"
-        "sys.exit(bool(loaded))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
-    assert done.returncode == 0
-
-
-def test_the_terminal_shows_table_and_sentences(table: Any, capsys: Any) -> None:
-    words = ["estimate", str(table("p.csv", POINTS)), "--areas", str(table("a.csv", AREAS)), "--unit", "ha"]
-    assert main(words) == 0
-    shown = capsys.readouterr()
-    lines = shown.out.splitlines()
-    assert [line.split()[0] for line in lines[:3]] == ["Class", "land", "water"]
-    assert lines[-1].startswith("water 2.67 ± 0.28 km²")
-    assert shown.err.count("warning: ") == 2
 
 
 def test_numbers_have_the_digits_of_their_intervals() -> None:

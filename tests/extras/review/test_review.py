@@ -14,12 +14,11 @@ import pytest
 from numpy.typing import NDArray
 
 from datasets.commands.review import main
-from segmenter.base.errors import ConfigError, DatasetError, OutputError, SegmenterError
+from segmenter.base.errors import DatasetError, OutputError, SegmenterError
 from segmenter.extras.review import committee, held_out, page, places, teaching
 from segmenter.extras.review.cells import LEVELS, Cells
 from segmenter.extras.review.findings import Finding, findings, wrong_KKL
 from segmenter.extras.review.held_out import Judged
-from segmenter.extras.review.request import ReviewRequest
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Dataset, Scene, Split
@@ -334,12 +333,6 @@ def test_disagreement_is_what_the_mean_hides() -> None:
     assert committee.with_disagreement([sure, sure[::-1]])[:, 2] == pytest.approx(1, abs=1e-6)
     half = np.full((1, 2), 0.5, np.float32)
     assert committee.with_disagreement([half, half])[0].tolist() == pytest.approx([0.5, 0.5, 0])
-
-
-def test_a_cell_has_some_pixels() -> None:
-    with pytest.raises(ConfigError):
-        ReviewRequest(run=Path("runs/a"), cell=7)
-    assert IGNORE == 255
 
 
 @pytest.mark.slow
