@@ -28,7 +28,7 @@ from datasets.commands.gpu import (
     step,
     steps,
 )
-from datasets.commands.gpu.bench import TINY, Bench, Sizes, distribution
+from datasets.commands.gpu.bench import TINY, Bench, Sizes
 from datasets.commands.gpu.figures import Figure, Section
 from datasets.commands.gpu.replicas import strategy_of
 from datasets.commands.recipes import ready_made
@@ -206,15 +206,6 @@ def test_one_draw_in_which_a_rounding_turns_a_unit_on_breaks_no_law(draws_off: i
     found = equivalence._median(SimpleNamespace(differences=differences), "row", 4, equivalence.DRAWS)  # type: ignore[arg-type]
     allowed = equivalence._allowed(dict.fromkeys(equivalence.KINDS, 2e-7))
     assert all(found[kind] <= allowed[kind] for kind in equivalence.KINDS) is holds
-
-
-def test_parts_of_a_card_are_a_section_that_the_recipe_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("datasets.commands.gpu.bench.smallest_card", lambda: 11 * 2**30)
-    found = distribution("parts", 4)
-    assert found.logical_gpus is not None
-    assert 4 * found.logical_gpus.memory < 11 * 1024
-    assert (found.visible_devices, found.devices) == ((0,), (0, 1, 2, 3))
-    assert distribution("cards", 1).strategy == "one_device"
 
 
 @pytest.mark.parametrize(("place", "cards"), [("cards", 1), ("cards", 4), ("parts", 1), ("logical", 4)])

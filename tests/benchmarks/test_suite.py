@@ -10,14 +10,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import model_table, suite
-from benchmarks.model_table import BASELINE, Row, flops
-from benchmarks.seams import RADIUS, MadeScene, made_model, seams, seams_of
-from segmenter.devices.setup import processor_model
+from benchmarks import suite
+from benchmarks.model_table import flops
+from benchmarks.seams import RADIUS, MadeScene, made_model, seams_of
 from segmenter.grid.geometry import Size
 from segmenter.inference.blending import Blend
 from segmenter.inference.predictor import Tiling
@@ -111,30 +109,6 @@ def test_arithmetic_is_what_tensorflow_counts(tensorflow: ModuleType) -> None:
     assert flops(model, 32) == counted > 0
 
 
-def test_the_page_keeps_other_models_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{model_table._MARK}\n<!-- end of table -->\nafter\n")
-
-    def of(parameters: int, *names: str) -> list[str]:
-        def row(name: str, *_: object) -> Row:
-            step = 4.0 if name == BASELINE else 1.6
-            return Row(name, parameters, 4_000_000_000, 8, None, 150, 91, 41, step, step / 8)
-
-        monkeypatch.setattr(model_table, "measured", row)
-        monkeypatch.setattr(sys, "argv", ["model_table", "--page", str(page), "--models", *names])
-        model_table.main()
-        return page.read_text().splitlines()
-
-    of(1_000_000, "dubai")
-    lines = of(2_000_000, "demo", "resnet18 fpn")
-    assert lines[0] == "before"
-    assert lines[-1] == "after"
-    rows = [line.split(" | ")[:2] for line in lines[4:-2]]
-    demo, dubai, potsdam, pair = ("| demo", "| dubai", "| potsdam", "| resnet18 fpn")
-    assert rows == [[demo, "2.0 M"], [dubai, "1.0 M"], [potsdam, "2.0 M"], [pair, "2.0 M"]]
-    assert f"| none: smooth | 150 / 91 | 41 | 0.62 | 2.50 | 5.00 | 2.50 | {processor_model()}, 20" in lines[4]
-
-
 SIDE = Size(64, 64)
 
 
@@ -157,17 +131,3 @@ def test_window_borders_are_lines_like_others(made_scene: MadeScene, kind: Any) 
 
 def test_without_a_halo_they_show(made_scene: MadeScene) -> None:
     assert seams_of(made_scene, Tiling(SIDE, 0, 1, 4), made_model()).low >= 2
-
-
-def test_the_measure_counts_changes_across_lines() -> None:
-    ids = np.zeros((100, 100), np.uint8)
-    ids[50:] = 1  # one change across row 50, in all of its pixels
-    ids[:, 30:] += 2
-    ids[::7, 61:] = 5
-    found = seams(ids, [50], [30, 0, 100])
-    elsewhere = (found_changes(ids) - 2 * 100) / (2 * 99 - 2)
-    assert found.ratio == pytest.approx(100 / elsewhere)
-
-
-def found_changes(ids: np.ndarray) -> int:
-    return int((ids[1:] != ids[:-1]).sum() + (ids[:, 1:] != ids[:, :-1]).sum())

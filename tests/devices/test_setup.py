@@ -295,13 +295,6 @@ def test_settings_that_contradict_each_other_are_refused(
 # ------------------------------------------------------------------------------- what is printed
 
 
-def test_the_table_names_each_device(machine: Any) -> None:
-    machine(4)
-    lines = describe(devices(), 64, "mixed_float16").splitlines()
-    assert lines[0].split() == ["device", "name", "memory", "local", "batch", "precision"]
-    assert lines[1:] == [f"{gpu}   {MODEL}  11.0 GiB  16           mixed_float16" for gpu in GPUS]
-
-
 def test_unused_gpus_and_unknown_memory_are_said(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     machine(4)
     text = describe(devices(strategy="one_device"), 64, "float32")

@@ -32,9 +32,9 @@ def drawn(rng: np.random.Generator, probabilities_NK: NDArray[Any]) -> NDArray[n
     return np.asarray(below_NK.sum(axis=1).clip(0, probabilities_NK.shape[1] - 1))
 
 
-@pytest.mark.parametrize("classes", [2, 3, 7, 19])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("temperature", [0.4, 1.0, 2.7])
+@pytest.mark.parametrize(
+    ("classes", "dtype", "temperature"), [(2, np.float64, 0.4), (7, np.float32, 1.0), (19, np.float32, 2.7)]
+)
 def test_a_fit_finds_the_temperature_and_bias_of_the_data(
     rng: np.random.Generator, classes: int, dtype: Any, temperature: float
 ) -> None:

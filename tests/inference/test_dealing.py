@@ -136,7 +136,7 @@ def test_what_waits_for_an_earlier_result_is_bounded_and_holds_no_pixels(rng: np
     assert [batch.image for batch, _ in compute_all(batches, cards, blended=False)] == [None] * 3
 
 
-def test_an_error_of_one_device_ends_all_and_no_thread_is_left(rng: np.random.Generator) -> None:
+def test_an_error_of_one_device_or_stopping_early_ends_all_threads(rng: np.random.Generator) -> None:
     running = set(threading.enumerate())
 
     def before(card: int) -> None:
@@ -147,13 +147,10 @@ def test_an_error_of_one_device_ends_all_and_no_thread_is_left(rng: np.random.Ge
         mapped(scene(rng, 32 * 50, 32), TILING, Cards(before))
     assert wait_until(lambda: set(threading.enumerate()) <= running)
 
-
-def test_stopping_early_ends_all_threads(rng: np.random.Generator) -> None:
-    before = set(threading.enumerate())
     events = classify_all([ArrayJob(scene(rng, 3200, 16))], TILING, Cards(lambda _: None))
     next(events)
     events.close()
-    assert set(threading.enumerate()) <= before  # others' threads may end meanwhile
+    assert set(threading.enumerate()) <= running  # others' threads may end meanwhile
 
 
 @pytest.fixture(scope="module")

@@ -168,7 +168,7 @@ class Broken(ArrayRaster):
         return super().read(window)
 
 
-def test_one_unreadable_file_does_not_stop_the_others(rng: np.random.Generator) -> None:
+def test_one_unreadable_file_does_not_stop_the_others_but_a_defect_does(rng: np.random.Generator) -> None:
     good = [ArrayJob(scene(rng, 100, 20)) for _ in range(4)]
     bad = ArrayJob(Broken(scene(rng, 100, 20), 64, RasterError("broken.tif", "cannot read rows 64–95")))
     jobs = [*good[:2], bad, *good[2:]]
@@ -180,8 +180,6 @@ def test_one_unreadable_file_does_not_stop_the_others(rng: np.random.Generator) 
     with refused(RasterError, fault="rows 64–95"):
         list(classify(bad.raster, Window(0, 0, 100, 20), Tiling(Size(32, 32), 0, 8, 3), exact_network(0, 8)))
 
-
-def test_an_unexpected_error_of_the_reading_thread_surfaces(rng: np.random.Generator) -> None:
     job = ArrayJob(Broken(scene(rng, 100, 20), 64, ZeroDivisionError("a defect")))
     with pytest.raises(ZeroDivisionError, match="a defect"):
         list(classify_all([job], Tiling(Size(32, 32), 0, 8, 1), exact_network(0, 8)))

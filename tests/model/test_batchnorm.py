@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from benchmarks.collectives import collectives_of
 from datasets.commands.gpu.replicas import strategy_of
 from segmenter.config.recipe import UNetConfig
 from segmenter.runs.checkpoints import assign_weights, weight_arrays
@@ -204,27 +203,6 @@ def test_mixed_precision_keeps_what_it_is_given(tensorflow: ModuleType) -> None:
     assert mixed["moving"].dtype == np.float32
     for name, limit in {"y": 1e-3, "dx": 3e-3, "weights": 3e-3, "moving": 1e-6}.items():
         assert off(mixed[name].astype(np.float64), exact[name]) <= limit, name
-
-
-def test_one_collective_each_way(tensorflow: ModuleType, four_replicas: list[str]) -> None:
-    tf, strategy = tensorflow, strategy_of(len(four_replicas))
-
-    def count(kind: str, training: bool, backward: bool) -> float:
-        with strategy.scope():
-            layer = layer_of(kind, (8, 6, 7, 5))
-
-        @tf.function
-        def step(x: Any) -> Any:
-            if backward:
-                return strategy.run(lambda x: share(layer, x, training), args=(x,))
-            return strategy.run(lambda x: layer(x, training=training), args=(x,))
-
-        x = tf.zeros((2, 6, 7, 5), tf.float64)
-        return collectives_of(step.get_concrete_function(x)) / len(four_replicas)
-
-    assert [count("ours", True, backward) for backward in (False, True)] == [1, 2]
-    assert count("ours", False, True) == 0
-    assert [count("keras synchronized", True, backward) for backward in (False, True)] == [3, 5]
 
 
 def models(policy: str = "float32") -> tuple[Any, Any]:

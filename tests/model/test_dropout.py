@@ -185,7 +185,7 @@ def network(seed: int) -> Any:
     return build_model(MODEL, 3, 4)
 
 
-def test_masks_go_on_where_a_checkpoint_left_them() -> None:
+def test_masks_go_on_where_a_checkpoint_left_them_and_an_older_one_is_not_resumed() -> None:
     x = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype("float32")
     whole, resumed = network(1), network(2)
     whole(x, training=True)
@@ -196,8 +196,6 @@ def test_masks_go_on_where_a_checkpoint_left_them() -> None:
     np.testing.assert_array_equal(got, expected)
     assert not np.array_equal(*expected)
 
-
-def test_an_older_checkpoint_predicts_and_is_not_resumed() -> None:
     model = network(1)
     arrays = weight_arrays(model, "model")
     del arrays["model/dropout/masks"]
@@ -206,8 +204,6 @@ def test_an_older_checkpoint_predicts_and_is_not_resumed() -> None:
     with refused(CheckpointError, where="checkpoint", got="none"):
         assign_weights(model, arrays, "model")
 
-
-def test_a_new_run_takes_no_masks_from_another() -> None:
     model, other = network(1), network(2)
     before = model.get_layer("dropout").masks.numpy()
     kept_names, fresh = transfer_weights(model, weight_arrays(other, "model"))

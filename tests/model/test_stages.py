@@ -39,7 +39,7 @@ def test_layers_that_are_not_the_decoders_nor_the_head_are_the_encoders(path: st
     assert part_of(path) == part
 
 
-def test_a_stage_goes_before_its_part() -> None:
+def test_a_stage_goes_before_its_part_and_trains_after_the_frozen_epochs() -> None:
     found = pace(rates={"encoder": 0.1, "encoder stage 1": 0.05, "decoder": 0, "head": 1})
     assert found.rates["down0_conv0/kernel"] == 0.05
     assert found.rates["down1_norm0/beta"] == found.rates["bottom_conv1/kernel"] == 0.1
@@ -47,8 +47,6 @@ def test_a_stage_goes_before_its_part() -> None:
     assert not found.trains("up0_conv0/kernel")
     assert found.trains("logits/kernel", 0)
 
-
-def test_the_encoder_trains_from_the_epoch_after_the_frozen_ones() -> None:
     found = pace(freeze_encoder=2)
     assert [found.trains("down0_conv0/kernel", epoch) for epoch in range(4)] == [False, False, True, True]
     assert all(found.trains(path, 0) for path in ("up0_conv0/kernel", "enlarge1/bias", "logits/bias"))

@@ -86,13 +86,6 @@ def test_one_scarce_class_meets_the_bound(seed: int) -> None:
     assert result.repeats_bound > 0
 
 
-def test_no_repeats_where_the_counts_force_none() -> None:
-    counts = table(640, [0.9, 0.5, 0.2], 3)
-    result = plan(counts, 64, RELAXED, 0, 0)
-    assert (result.steps, result.coverage_repeats, result.fillers, result.proven) == (10, 0, 0, True)
-    assert np.bincount(result.rows_SB.reshape(-1)).tolist() == [1] * 640
-
-
 def test_a_scarce_class_is_repeated_evenly_and_as_seldom_as_it_must_by_all_tiles_that_serve() -> None:
     counts = np.full((100, 2), 0, np.int64)
     counts[:, 0], counts[:4, 1] = 500, 500
@@ -110,14 +103,6 @@ def test_a_scarce_class_is_repeated_evenly_and_as_seldom_as_it_must_by_all_tiles
     uses = np.bincount(result.rows_SB.reshape(-1), minlength=1000)[480:520]
     assert uses.sum() >= result.steps
     assert np.ptp(uses) <= 1
-
-
-def test_one_repeat_serves_several_classes() -> None:
-    counts = np.zeros((200, 4), np.int64)
-    counts[:, 0] = 99
-    counts[:5, 1], counts[3:8, 2], counts[3:5, 3] = 99, 99, 99
-    result = plan(counts, 10, SamplingConfig(max_repeats_per_tile=100), 0, 0)
-    assert result.coverage_repeats == result.repeats_bound == result.steps - 2
 
 
 @given(st.integers(40, 300), st.integers(2, 20), st.integers(0, 10_000))
@@ -150,15 +135,6 @@ def test_too_rare_is_best_effort_and_refuses_nothing() -> None:
     counts[0, 2] = 99  # with it promised, a row of any other tile would need three places
     result = plan(counts, 2, RELAXED, 0, 0)
     assert (result.promised, result.best_effort) == ((0, 1), (2,))
-
-
-def test_repeats_keep_their_limit_where_they_add_steps() -> None:
-    """Four classes that exclude each other in rows of four: each row is all repeats but one."""
-    counts = np.zeros((1180, 4), np.int64)
-    counts[:1000, 0], counts[1000:1060, 1], counts[1060:1120, 2], counts[1120:, 3] = 99, 99, 99, 99
-    result = plan(counts, 4, RELAXED, 0, 0)
-    check(result, counts, 4, RELAXED.max_repeats_per_tile)
-    assert result.best_effort
 
 
 def test_strict_refuses_and_says_what_would_do_or_that_nothing_would() -> None:

@@ -41,7 +41,9 @@ def estimated(capsys: Any, *words: Any) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_tables_give_the_figures_as_json(table: Any, capsys: Any) -> None:
+def test_tables_give_the_figures_as_json_and_known_pixels_narrow_the_intervals(
+    table: Any, capsys: Any
+) -> None:
     found = estimated(capsys, table("p.csv", POINTS), "--areas", table("a.csv", AREAS), "--unit", "km2")
     water = next(each for each in found["classes"] if each["name"] == "water")
     assert water["users"]["value"] == pytest.approx(40 / 45)
@@ -53,6 +55,14 @@ def test_tables_give_the_figures_as_json(table: Any, capsys: Any) -> None:
     assert np.sum(found["matrix"]) == pytest.approx(1)
     assert found["sentences"][1].startswith("water 267 ± 28 km²")
     assert [line.partition(":")[0] for line in found["remarks"]] == ["land", "water"]
+
+    points = table("p.csv", POINTS)
+    without = estimated(capsys, points, "--areas", table("a.csv", AREAS))
+    known = estimated(
+        capsys, points, "--areas", table("b.csv", "stratum,area,pixels\nwet,300,60\ndry,9700,1940\n")
+    )
+    ratio = known["overall"]["se"] / without["overall"]["se"]
+    assert ratio == pytest.approx(np.sqrt(1 - 45 / 60))
 
 
 def test_the_same_table_in_other_forms_is_the_same(table: Any, capsys: Any) -> None:
@@ -68,16 +78,6 @@ def test_the_same_table_in_other_forms_is_the_same(table: Any, capsys: Any) -> N
     assert all(
         a["users"] == pytest.approx(b["users"]) and a["area"] == pytest.approx(b["area"]) for a, b in pairs
     )
-
-
-def test_known_pixels_narrow_the_intervals(table: Any, capsys: Any) -> None:
-    points = table("p.csv", POINTS)
-    without = estimated(capsys, points, "--areas", table("a.csv", AREAS))
-    known = estimated(
-        capsys, points, "--areas", table("b.csv", "stratum,area,pixels\nwet,300,60\ndry,9700,1940\n")
-    )
-    ratio = known["overall"]["se"] / without["overall"]["se"]
-    assert ratio == pytest.approx(np.sqrt(1 - 45 / 60))
 
 
 def test_numbers_have_the_digits_of_their_intervals() -> None:

@@ -93,14 +93,12 @@ def test_an_error_of_an_item_is_its_answer_and_a_defect_is_raised() -> None:
             list(pool.in_order(work, range(3, 5)))
 
 
-def test_a_worker_that_differs_gets_no_work(monkeypatch: Any) -> None:
+def test_a_worker_that_differs_or_cannot_take_the_work_is_named(monkeypatch: Any) -> None:
     with pool_of(1) as (pool, _):
         monkeypatch.setattr(remote, "versions", lambda: {"this program": "other"})
         with refused(ClusterError, where="worker", fault="other"):
             list(pool.in_order(abs, [1]))
 
-
-def test_work_that_a_worker_cannot_take_is_one_line() -> None:
     line = r"worker .*: cannot take the work: ModuleNotFoundError"
     with pool_of(1) as (pool, _), pytest.raises(ClusterError, match=line):
         list(pool.in_order(_Elsewhere(), [1]))

@@ -208,7 +208,7 @@ def test_an_image_with_the_same_in_all_bands_gives_what_it_gave_in_three(tmp_pat
     )
 
 
-def test_named_bands_take_the_weights_of_their_channel(tmp_path: Path) -> None:
+def test_named_bands_take_the_weights_of_their_channel_or_number(tmp_path: Path) -> None:
     file = weights_file(tmp_path / "w.safetensors", "efficientnet_lite0")
     kernel = first_kernel(torch_encoder_weights(config("efficientnet_lite0", file), 3))
     named = config("efficientnet_lite0", file, weight_bands=[None, "blue", 1, "green"])
@@ -217,8 +217,6 @@ def test_named_bands_take_the_weights_of_their_channel(tmp_path: Path) -> None:
     np.testing.assert_allclose(first_kernel(found), wanted, rtol=1e-6)
     assert found.said("").endswith("first layer: 4 bands from 3: mean, blue, red, green, times 3/4")
 
-
-def test_weights_of_many_bands_go_by_number(tmp_path: Path) -> None:
     file = weights_file(tmp_path / "w.safetensors", "resnet18", channels=13)
     named = torch_encoder_weights(config("resnet18", file, weight_bands=[4, 3, 2]), 3)
     kernel = encoder_tensors("resnet18", channels=13)["conv1.weight"].transpose(2, 3, 1, 0)
