@@ -14,11 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from segmenter.base.errors import ScoreError
+from segmenter.base.errors import ConfigError, ScoreError
 from segmenter.evaluation.by_gsd import GsdConfusions, gsd_facts, gsd_table
 from segmenter.evaluation.protocol import of_one_rule
-from segmenter.evaluation.scores import MEANS, PROTOCOLS, ConfusionMatrix, Protocol, Scores
+from segmenter.evaluation.scores import MEANS, PROTOCOLS, ConfusionMatrix, Protocol, Scores, check_name
 from segmenter.grid.labels import IGNORE, ClassMap, LandCoverClass
+from tests.helpers.refusals import refused
 
 FOUR = ClassMap(tuple(LandCoverClass(name, (i, i, i), i) for i, name in enumerate("abcd")))
 PLAIN = Protocol(tuple("abcd"), "full", "test", scenes=("s1",))
@@ -228,6 +229,20 @@ def test_a_protocol_that_does_not_fit_is_refused(build: Callable[[], object], sa
 def test_what_differs_between_protocols_is_named(other: Protocol, message: str) -> None:
     (found,) = PLAIN.differences(other)
     assert found == message
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("loss", {"expected": "validation (miou"}),
+        ("miou:water", {"expected": "validation"}),
+        ("iou:roof", {"expected": "dataset (land"}),
+    ],
+)
+def test_a_score_that_nothing_has_is_refused(name: str, fields: dict[str, object]) -> None:
+    with refused(ConfigError, **fields):
+        check_name(name, ["land", "water"], "r")
+    check_name("iou:water", ["land", "water"], "r")
 
 
 def test_the_order_of_classes_is_no_difference() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,11 +19,15 @@ from segmenter.devices import strategy
 from segmenter.evaluation.scores import ConfusionMatrix
 from segmenter.runs.checkpoints import BEST, META, checkpoints, load_arrays, newest_checkpoint
 from segmenter.runs.run import Extension, load_run, read_run_file
+from segmenter.runs.score_files import BEST_FILES, LAST_FILES
 from segmenter.training.prepare import check_run_directory, prepare_tiles
 from tests.helpers.made_training import made, records
 
-WRONG = {1: 50, 2: 20, 3: 40, 4: 30, 5: 0}
-"""After each epoch, so many of 100 pixels of a class are wrong: two without a gain end it at 4."""
+WRONG = {1: (50, 0), 2: (20, 60), 3: (20, 40), 4: (30, 0), 5: (0, 0)}
+"""After each epoch, so many of 100 pixels of the scarce and of another class are wrong.
+
+By the scarce one's IoU the second is the best, and two without a gain end it at 4; by mIoU, 4 would be.
+"""
 SETTINGS = ("model.width=2", "training.steps_per_call=2", "distribution.strategy=one_device")
 PHASES = (
     *("training.freeze_encoder=2", "training.rates.encoder=0.5", "training.stop_after=2"),
@@ -71,7 +76,8 @@ def made_validations(tensorflow: ModuleType) -> Iterator[None]:
         confusion = ConfusionMatrix(run.classes)
         truth = np.repeat(np.arange(3, dtype=np.uint8), 100)
         found = truth.copy()
-        found[200 : 200 + WRONG[after["epoch"]]] = 0
+        scarce, other = WRONG[after["epoch"]]
+        found[200 : 200 + scarce], found[100 : 100 + other] = 0, 0
         confusion.add(truth, found)
         return confusion
 
@@ -119,6 +125,15 @@ def test_it_ends_early_and_says_so_again_when_it_is_resumed(
     assert "Ended early, after 4 of 6 epochs." in (run / "report.html").read_text(encoding="utf-8")
     assert max(checkpoints(run)) == newest
     assert differing(before, last_arrays(run)) == set()
+
+
+def test_score_files_are_of_the_best_by_the_named_score_and_of_the_last(straight: Path) -> None:
+    best, last = (json.loads((straight / names[0]).read_text()) for names in (BEST_FILES, LAST_FILES))
+    assert (best["epoch"], last["epoch"]) == (2, 4)
+    assert [scores["confusion"][2][2] for scores in (best, last)] == [80, 70]
+    assert best["miou"] < last["miou"]
+    assert load_arrays(straight / BEST)["position"][0] == best["step"]
+    assert (straight / BEST_FILES[1]).read_bytes() != (straight / LAST_FILES[1]).read_bytes()
 
 
 @pytest.mark.parametrize(

@@ -94,14 +94,13 @@ def test_an_error_of_an_item_is_its_answer_and_a_defect_is_raised() -> None:
 
 
 def test_a_worker_that_differs_or_cannot_take_the_work_is_named(monkeypatch: Any) -> None:
+    line = r"worker .*: cannot take the work: ModuleNotFoundError"
+    with pool_of(1) as (pool, _), pytest.raises(ClusterError, match=line):
+        list(pool.in_order(_Elsewhere(), [1]))
     with pool_of(1) as (pool, _):
         monkeypatch.setattr(remote, "versions", lambda: {"this program": "other"})
         with refused(ClusterError, where="worker", fault="other"):
             list(pool.in_order(abs, [1]))
-
-    line = r"worker .*: cannot take the work: ModuleNotFoundError"
-    with pool_of(1) as (pool, _), pytest.raises(ClusterError, match=line):
-        list(pool.in_order(_Elsewhere(), [1]))
 
 
 class _Elsewhere:
