@@ -98,14 +98,6 @@ def test_the_notebook_is_small_and_uses_what_there_is() -> None:
             inspect.signature(getattr(segmenter, node.func.id)).bind(*node.args, **arguments)
 
 
-def test_the_notebook_s_counts_can_be_planned() -> None:
-    """The cell that needs no training, which is seldom run with the others."""
-    (cell,) = [cell for cell in _cells() if "counts = " in "".join(cell["source"])]
-    names = {**{name: getattr(segmenter, name) for name in segmenter.__all__}, "np": np}
-    exec("".join(cell["source"]), names)
-    assert names["counts"].shape == (4, 3)
-
-
 @pytest.mark.slow
 def test_the_notebook_runs(tmp_path: Path, monkeypatch: Any) -> None:
     """From the first cell to the last, by this Python, with what it makes in a folder of its own."""

@@ -69,14 +69,6 @@ def test_what_is_too_rare_is_named(counts: Any) -> None:
     assert plan_epoch(counts, 4, max_repeats=None).best_effort == ()
 
 
-def test_a_forecast_counts_by_hand() -> None:
-    """Two classes, each in 2 of 4 tiles and never together: of the 6 pairs, 4 hold both."""
-    random = forecast([[50, 0], [50, 0], [0, 50], [0, 50]])
-    assert random.probability(2) == pytest.approx(4 / 6)
-    assert random.expected_classes(2) == pytest.approx(1 + 4 / 6)
-    assert (random.needed(0.9), random.needed(0.5), random.exact) == (3, 2, True)
-
-
 def test_tiles_are_those_of_the_index(tiles: Tiles, pair: tuple[Path, Path]) -> None:
     _, dataset, index = tiles._source
     np.testing.assert_array_equal(tiles.counts, index.counts_NK)

@@ -27,8 +27,8 @@ from datasets.commands.gpu import (
     sections,
     step,
 )
-from datasets.commands.gpu.bench import TINY, Bench, Sizes, distribution
-from datasets.commands.gpu.figures import Figure, Section, line_of, read_line
+from datasets.commands.gpu.bench import TINY, Bench, Sizes
+from datasets.commands.gpu.figures import Figure, Section
 from datasets.commands.gpu.replicas import strategy_of
 from datasets.commands.recipes import ready_made
 from segmenter.base.errors import DeviceError
@@ -39,7 +39,6 @@ from segmenter.devices.strategy import Devices
 ROOT = Path(__file__).parents[2]
 GOOD = Figure("weights, 2 replicas", 1e-14, "", "≤ 1e-10", True, law=True)
 BROKEN = Figure("weights, 4 replicas", 1e-3, "", "≤ 1e-10", False, law=True)
-ENDS = ("1 device", "4 devices")
 SLOW = Figure("speed-up", 2.1, "×", "≥ 3.4", False)
 
 
@@ -189,12 +188,6 @@ def test_a_section_is_ended_at_its_limit_with_its_children(
     assert not child or not alive(child)
 
 
-def test_a_line_comes_back_as_it_was_and_noise_is_no_line() -> None:
-    assert read_line(line_of(BROKEN) + "\n") == BROKEN
-    assert read_line("2026-11-22 I tensorflow: hello") is None
-    assert read_line(line_of(BROKEN)[:-9]) is None
-
-
 @pytest.mark.parametrize(("cards", "expected"), [(1, ["parts"]), (2, ["cards", "parts"]), (4, ["cards"])])
 def test_laws_are_shown_on_cards_or_on_parts_of_one(cards: int, expected: list[str]) -> None:
     assert command.places("equivalence", cards) == expected
@@ -212,15 +205,6 @@ def test_one_draw_in_which_a_rounding_turns_a_unit_on_breaks_no_law(draws_off: i
     found = equivalence._median(SimpleNamespace(differences=differences), "row", 4, equivalence.DRAWS)  # type: ignore[arg-type]
     allowed = equivalence._allowed(dict.fromkeys(equivalence.KINDS, 2e-7))
     assert all(found[kind] <= allowed[kind] for kind in equivalence.KINDS) is holds
-
-
-def test_parts_of_a_card_are_a_section_that_the_recipe_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("datasets.commands.gpu.bench.smallest_card", lambda: 11 * 2**30)
-    found = distribution("parts", 4)
-    assert found.logical_gpus is not None
-    assert 4 * found.logical_gpus.memory < 11 * 1024
-    assert (found.visible_devices, found.devices) == ((0,), (0, 1, 2, 3))
-    assert distribution("cards", 1).strategy == "one_device"
 
 
 @pytest.mark.parametrize(("place", "cards"), [("cards", 1), ("cards", 4), ("parts", 1), ("logical", 4)])
@@ -256,20 +240,6 @@ def test_the_formula_against_two_peaks() -> None:
     assert ratio.holds is False
 
 
-def test_the_two_ends_are_timed_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step, "has_bfloat16", lambda _: True)
-    names = [case.name for case in step.cases(Bench("cards", 4, Sizes(), tmp_path))]
-    assert names[:4] == [f"{devices}, mixed_float16{xla}" for xla in ("", ", XLA") for devices in ENDS]
-    assert {"4 devices, mixed_float16, XLA", "4 devices, mixed_bfloat16", "3 devices, float32"} <= set(names)
-    assert len(set(names)) == len(names)
-
-
-def test_four_cards_have_a_least_speed_up(tensorflow: ModuleType, tmp_path: Path) -> None:
-    found = step.speedup(Bench("cards", 4, Sizes(), tmp_path), step.Case("float32", 4), 3.2)
-    assert (found.holds, found.law) == (False, False)
-    assert found.expected == "≥ 3.4"
-
-
 @pytest.mark.parametrize("rates", [(50.0, 400.0), (400.0, 50.0), (50.0, 60.0)])
 def test_the_input_is_judged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rates: tuple[float, float]
@@ -293,4 +263,4 @@ def test_the_rate_counts_the_images_of_all_devices(
     monkeypatch.setattr(step.time, "perf_counter", lambda: next(ticks))
     devices = Devices(strategy_of(2), tuple(SimpleNamespace(name=f"CPU:{i}") for i in range(2)))  # type: ignore[arg-type]
     training = TrainingConfig(global_batch=6, steps_per_call=3, precision="mixed_float16")
-    assert step.rate_of(devices, TINY.model, LossConfig(), training, 16, 5) == pytest.approx(3 * 6)
+    assert steps.rate_of(devices, TINY.model, LossConfig(), training, 16, 5) == pytest.approx(3 * 6)

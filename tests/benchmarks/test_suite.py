@@ -1,4 +1,4 @@
-"""All benchmarks as a table: repeated and interleaved, a failure is a row, cost against work is drawn."""
+"""All benchmarks as a table; the arithmetic of models against TensorFlow's counts; seams that can be seen."""
 
 from __future__ import annotations
 
@@ -7,11 +7,18 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
 from benchmarks import __main__ as command
 from benchmarks import suite
+from benchmarks.model_table import flops
+from benchmarks.seams import RADIUS, MadeScene, made_model, seams_of
+from segmenter.grid.geometry import Size
+from segmenter.inference.blending import Blend
+from segmenter.inference.predictor import Tiling
 
 PRINTS = """
 import json, sys
@@ -81,3 +88,46 @@ def test_arguments_are_such_as_the_benchmarks_take(quick: bool) -> None:
         source = Path(str(importlib.util.find_spec(f"benchmarks.{entry.name}").origin)).read_text()  # type: ignore[union-attr]
         options = {word for word in entry.arguments(quick=quick) or () if word.startswith("--")}
         assert [word for word in sorted(options) if f'"{word}"' not in source] == [], entry.name
+
+
+def test_arithmetic_is_what_tensorflow_counts(tensorflow: ModuleType) -> None:
+    import keras
+
+    layers = keras.layers
+    image = keras.Input((None, None, 3))
+    x = layers.Conv2D(8, 3, 2, padding="same")(image)
+    x = layers.DepthwiseConv2D(3, padding="same")(layers.ZeroPadding2D(1)(x))
+    x = layers.Cropping2D(1)(layers.Conv2D(8, 3, padding="same", dilation_rate=1)(x))
+    x = layers.SeparableConv2D(6, 3, padding="same")(x)
+    model = keras.Model(image, layers.Conv2D(4, 1)(layers.Conv2DTranspose(6, 2, 2)(x)))
+    spec = tensorflow.TensorSpec((1, 32, 32, 3))
+    graph = tensorflow.function(lambda x: model(x, training=False)).get_concrete_function(spec).graph
+    count = tensorflow.compat.v1.profiler.ProfileOptionBuilder
+    options = count(count.float_operation()).with_empty_output().build()
+    options["account_type_regexes"] = [".*Conv2D.*", ".*Depthwise.*"]
+    counted = tensorflow.compat.v1.profiler.profile(graph, options=options).total_float_ops
+    assert flops(model, 32) == counted > 0
+
+
+SIDE = Size(64, 64)
+
+
+@pytest.fixture(scope="module")
+def made_scene() -> MadeScene:
+    return MadeScene(701, 907)
+
+
+@pytest.mark.parametrize(
+    "kind", ["exact", "hann", *(pytest.param(k, marks=pytest.mark.slow) for k in ("gaussian", "linear"))]
+)
+def test_window_borders_are_lines_like_others(made_scene: MadeScene, kind: Any) -> None:
+    exact = kind == "exact"
+    tiling = Tiling(SIDE, RADIUS if exact else 0, 1, 4, None if exact else Blend(50, kind))
+    found = seams_of(made_scene, tiling, made_model())
+    assert found.ratio <= 1.1
+    assert found.high <= 1.1
+    assert found.low <= 1
+
+
+def test_without_a_halo_they_show(made_scene: MadeScene) -> None:
+    assert seams_of(made_scene, Tiling(SIDE, 0, 1, 4), made_model()).low >= 2

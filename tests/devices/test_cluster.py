@@ -1,16 +1,19 @@
-"""Who trains together: what the command line and the environment say, and what is no cluster."""
+"""Who trains together: what the command line and the environment say, who is missing, who hangs."""
 
 from __future__ import annotations
 
 import json
 import threading
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from segmenter.base.errors import ConfigError, DeviceError, SegmenterError, WorkerError
 from segmenter.config.devices import DistributionConfig
-from segmenter.devices.machines.cluster import Cluster, find_cluster, listening, meet
+from segmenter.devices.machines import workers
+from segmenter.devices.machines.cluster import Cluster, find_cluster
+from segmenter.devices.machines.rendezvous import listening, meet
+from segmenter.devices.machines.workers import BATCHES, OTHERS, SHARE, STEP, ClusterWorkers, Place
 from tests.helpers.refusals import refused
 from tests.helpers.several_workers import free_ports
 
@@ -19,7 +22,7 @@ def tf_config(jobs: dict[str, list[str]], kind: str = "worker", index: int = 0) 
     return {"TF_CONFIG": json.dumps({"cluster": jobs, "task": {"type": kind, "index": index}})}
 
 
-def test_addresses_and_number_of_the_command_line() -> None:
+def test_the_command_line_counts_before_the_environment() -> None:
     found = find_cluster("auto", "a:1,b.example:2,[::1]:3", 2, {})
     assert found is not None
     assert (found.index, found.workers, found.chief) == (2, 3, False)
@@ -27,8 +30,6 @@ def test_addresses_and_number_of_the_command_line() -> None:
     assert found.name(0) == "worker 0 (a:1)"
     assert json.loads(found.tf_config())["task"] == {"type": "worker", "index": 2}
 
-
-def test_the_command_line_counts_before_the_environment() -> None:
     found = find_cluster("multi_worker_mirrored", "a:1,b:2", 0, tf_config({"worker": ["c:3", "d:4"]}))
     assert found is not None
     assert found.addresses == ("a:1", "b:2")
@@ -152,7 +153,7 @@ def test_who_does_not_come_is_named_to_all() -> None:
     )
 
 
-def test_other_addresses_are_refused() -> None:
+def test_other_addresses_and_a_port_in_use_are_refused() -> None:
     first, second, third = local(3)
     said: list[str] = []
 
@@ -169,9 +170,84 @@ def test_other_addresses_are_refused() -> None:
     assert "expected the same addresses on all workers" in said[0]
     assert chief[0].startswith(f"worker 1 ({second}) did not come")
 
-
-def test_a_port_in_use_is_one_line() -> None:
     (address,) = local(1)
     cluster = Cluster(0, 1, "test", (address,))
     with listening(cluster), refused(DeviceError, fault="cannot listen"):
         listening(cluster)
+
+
+ADDRESSES = ("a:1", "b:2", "c:3")
+
+
+class Service:
+    """Number of a worker → seconds idle and place; nothing else is known."""
+
+    def __init__(self, said: dict[int, tuple[float, Place]]) -> None:
+        self.said = said
+
+    def get_config_key_value(self, key: str, _: int) -> str:
+        idle, place = self.said[int(key.rpartition("/")[2])]
+        return json.dumps([1, idle, *place])
+
+
+def found(
+    monkeypatch: pytest.MonkeyPatch, own: Place, said: dict[int, tuple[float, Place]]
+) -> tuple[int, str] | None:
+    monkeypatch.setattr(workers, "_service", lambda: Service(said))
+    cluster = ClusterWorkers(Cluster(0, 3, "test", ADDRESSES), DistributionConfig(progress_timeout=9))
+    cluster._place = own
+    return cluster._least_far({}, 9)
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "number", "doing"),
+    [
+        (Place(7, 2, STEP), [Place(7, 2, STEP), Place(7, 2, BATCHES)], 2, "waits for its batches"),
+        (Place(7, 2, STEP), [Place(6, 2, STEP), Place(7, 2, STEP)], 1, "computes a step"),
+        (Place(7, 3, OTHERS), [Place(7, 2, SHARE), Place(7, 3, OTHERS)], 1, "works on its share"),
+        (Place(7, 2, SHARE), [Place(7, 3, OTHERS), Place(7, 3, OTHERS)], 0, "works on its share"),
+    ],
+)  # fmt: skip
+def test_the_worker_that_is_least_far_is_named(
+    monkeypatch: pytest.MonkeyPatch, own: Place, others: list[Place], number: int, doing: str
+) -> None:
+    said = {i: (10.0, place) for i, place in enumerate(others, 1)}
+    step = min(own, *others).steps
+    assert found(monkeypatch, own, said) == (
+        number,
+        f"hangs: no progress for 9 s while it {doing} after step {step}",
+    )
+
+
+def test_while_one_goes_on_nobody_hangs_and_who_is_silent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {1: (10.0, Place(7, 2, STEP)), 2: (0.5, Place(7, 2, SHARE))}
+    assert found(monkeypatch, Place(7, 2, STEP), said) is None
+
+    monkeypatch.setattr(workers, "_service", lambda: Service({}))
+    cluster = ClusterWorkers(Cluster(0, 3, "test", ADDRESSES), DistributionConfig(progress_timeout=9))
+    monkeypatch.setattr(workers, "time", SimpleNamespace(monotonic=lambda: 100.0))
+    long_ago = {1: ("x", 80.0)}
+    assert cluster._least_far(long_ago, 9) == (1, "hangs: it says nothing for 9 s")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "Error reported from /job:worker/task:2: Tasks are unhealthy (stopped sending heartbeats):\n"
+            "/job:worker/replica:0/task:1\nThe tasks have crashed.",
+            "worker 1 (b:2) was lost: no sign of life for 60 s; all workers end, go on with the same command",
+        ),
+        (
+            "recvmsg:Connection reset by peer\nAdditional GRPC error information from remote target "
+            "/job:worker/replica:0/task:2 while calling /tensorflow.WorkerService/CompleteInstance:",
+            "worker 2 (c:3) was lost: its connection broke, or it was silent for 60 s; all workers end",
+        ),
+    ],
+)  # fmt: skip
+def test_tensorflows_words_on_a_lost_worker_become_one_line(text: str, line: str) -> None:
+    cluster = ClusterWorkers(Cluster(0, 3, "test", ADDRESSES), DistributionConfig())
+    said = cluster._said_by_tensorflow(text)
+    assert said is not None
+    assert str(said).startswith(line)
+    assert cluster._said_by_tensorflow("Matrix size-incompatible: In[0]: [2,3]") is None

@@ -112,7 +112,7 @@ def machine(tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
     return make
 
 
-def test_the_report_fits_a_screen_and_its_exit_code_tells_a_fault(
+def test_the_report_fits_a_screen_is_of_a_recipe_and_its_exit_code_tells_a_fault(
     machine: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine(MachineGpus(), Seen())
@@ -130,11 +130,7 @@ def test_the_report_fits_a_screen_and_its_exit_code_tells_a_fault(
     assert err.startswith("error: the machine has 4 NVIDIA GPUs, TensorFlow sees 3: ")
     assert len(out.splitlines()) < 24
 
-
-def test_the_report_is_of_a_recipes_devices_and_precision(
-    machine: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """What the recipe asks for in vain is told after what the machine has."""
+    # What the recipe asks for in vain is told after what the machine has.
     machine(MachineGpus(), Seen())
     recipe = ["configs/potsdam.yaml", "--set", "distribution.visible_devices=[3]"]
     assert run_script(lambda: main(recipe)) == 2

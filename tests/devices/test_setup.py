@@ -135,8 +135,6 @@ def test_everything_is_told_before_the_devices_start(machine: Any) -> None:
         ("split", "GPU:1", [4096]), ("split", "GPU:3", [4096]), ("start",),
     ]  # fmt: skip
 
-
-def test_all_memory_at_once_where_growth_is_off(machine: Any) -> None:
     made = machine(2)
     devices(memory_growth=False)
     assert made.calls[1:3] == [("grow", "0", False), ("grow", "1", False)]
@@ -150,20 +148,6 @@ def test_limits_of_memory_are_in_the_cards_order(machine: Any) -> None:
     machine(3)
     with refused(DeviceError, where="memory_limit", got=2):
         devices(memory_growth=False, memory_limit=[2048, 2048])
-
-
-def test_cards_without_units_for_bfloat16_are_named(
-    machine: Any, tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine(2)
-    got = devices()
-    assert "warning" not in describe(got, 4, "mixed_bfloat16")
-    turing = {"device_name": MODEL, "compute_capability": (7, 5)}
-    monkeypatch.setattr(tensorflow.config.experimental, "get_device_details", lambda _: turing)
-    told = describe(got, 4, "mixed_bfloat16")
-    assert told.count("warning") == 1
-    assert f"expected compute capability 8.0 or more, {MODEL} (7.5) has no units for it" in told
-    assert "warning" not in describe(got, 4, "mixed_float16")
 
 
 def test_one_card_becomes_several_devices(machine: Any) -> None:
@@ -311,14 +295,7 @@ def test_settings_that_contradict_each_other_are_refused(
 # ------------------------------------------------------------------------------- what is printed
 
 
-def test_the_table_names_each_device(machine: Any) -> None:
-    machine(4)
-    lines = describe(devices(), 64, "mixed_float16").splitlines()
-    assert lines[0].split() == ["device", "name", "memory", "local", "batch", "precision"]
-    assert lines[1:] == [f"{gpu}   {MODEL}  11.0 GiB  16           mixed_float16" for gpu in GPUS]
-
-
-def test_gpus_that_stay_unused_are_warned_of(machine: Any) -> None:
+def test_unused_gpus_and_unknown_memory_are_said(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     machine(4)
     text = describe(devices(strategy="one_device"), 64, "float32")
     assert text.endswith("warning: 3 visible GPUs stay unused: GPU:1, GPU:2, GPU:3")
@@ -327,10 +304,6 @@ def test_gpus_that_stay_unused_are_warned_of(machine: Any) -> None:
     machine(0, listed=4)
     assert "warning" not in describe(devices(visible_devices=[]), 64, "float32")  # then it was meant
 
-
-def test_memory_that_cannot_be_found_out_is_said_to_be_unknown(
-    machine: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
     machine(1)
     monkeypatch.setattr(setup, "_ask_driver", lambda: [(MODEL, BYTES), (MODEL, 2 * BYTES)])
     monkeypatch.setattr(setup, "cards_listed", lambda: 1)
@@ -360,7 +333,9 @@ def test_a_global_batch_is_dealt_evenly_or_refused() -> None:
         two.local_batch(7)
 
 
-def test_what_bits_depend_on_is_told(tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_bits_depend_on_is_told_libraries_of_gpus_alone(
+    tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cpu, gpu = Device("CPU:0", "its model", "", "CPU"), Device("GPU:0", "a card", "", "GPU:0")
     monkeypatch.setenv("TF_ENABLE_ONEDNN_OPTS", "0")
     monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
@@ -374,10 +349,6 @@ def test_what_bits_depend_on_is_told(tensorflow: ModuleType, monkeypatch: pytest
         monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "3")
         assert Devices(None, (cpu,)).computed_on["threads of an operation"] == "3"
 
-
-def test_a_checkpoint_names_the_libraries_of_gpus_alone(
-    tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
     installed = {"nvidia-cudnn-cu12": "9.28.0.42", "nvidia-nccl-cu12": "2.32.3"}
 
     def version(name: str) -> str:

@@ -11,7 +11,6 @@ import pytest
 from segmenter.base.errors import ConfigError, DeviceError
 from segmenter.config.devices import DistributionConfig
 from segmenter.config.reading import recipe_from
-from segmenter.devices import strategy
 from segmenter.devices.setup import Device, memory_limits
 from segmenter.devices.strategy import Devices, dealt
 from segmenter.extras.unequal_cards.measured import quickest, with_given
@@ -34,10 +33,6 @@ def test_each_device_gets_its_quota_or_one_more_or_less_and_all_tiles_are_dealt(
     assert dealt(sum(shares) * unit, shares, unit) == tuple(unit * share for share in shares)
 
 
-def test_equal_remainders_go_to_the_first() -> None:
-    assert dealt(66, (1, 1, 1, 1)) == (17, 17, 16, 16)
-
-
 def test_a_share_that_would_get_nothing_is_refused_and_zero_is_not() -> None:
     message = (
         r"distribution.shares: expected a tile of a step for every device that has a share, got none for "
@@ -48,6 +43,8 @@ def test_a_share_that_would_get_nothing_is_refused_and_zero_is_not() -> None:
     assert dealt(8, (9, 9, 0)) == (4, 4, 0)
     with refused(ConfigError, where="distribution.shares", expected="each micro-batch"):
         dealt(8, (3, 3, 2), 4)
+
+    assert dealt(66, (1, 1, 1, 1)) == (17, 17, 16, 16)
 
 
 @pytest.mark.parametrize("seconds", [(1.0, 1.0, 2.1), (3.0, 1.0, 7.0)])
@@ -63,19 +60,15 @@ def test_the_quickest_shares_are_quicker_than_all_others(seconds: tuple[float, .
     assert slowest(counts) == min(slowest(way) for way in ways if sum(way) == 9)
 
 
-def test_devices_that_are_alike_get_equal_parts() -> None:
+def test_devices_that_are_alike_get_equal_parts_as_far_as_their_memory_goes() -> None:
     assert quickest(64, (1.0, 1.05, 0.99, 1.02)) == (16, 16, 16, 16)
     assert quickest(64, (1.0, 1.0, 2.0, 2.0)) == (22, 22, 10, 10)
     assert quickest(10, (1.0, 1.01, 1.02)) == (4, 3, 3)
 
-
-def test_a_memory_that_is_full_leaves_tiles_to_the_others() -> None:
     assert quickest(24, (1.0, 2.0), most=(12, None)) == (12, 12)
     assert quickest(24, (1.0, 2.0), unit=2, most=(5, None)) == (10, 14)
     assert quickest(24, (1.0, 2.0), most=(4, 4)) == quickest(24, (1.0, 2.0))  # nothing fits: who knows
 
-
-def test_too_few_tiles_for_all_devices_are_refused() -> None:
     with refused(ConfigError, where="shares: auto", got="4 tiles"):
         quickest(4, (1.0, 1.0, 2.0), unit=2)
 
@@ -94,14 +87,6 @@ def test_each_replica_gets_its_block_of_the_batch(tensorflow: Any) -> None:
         [[6, 7], [14, 15]],
     ]
     assert [block.device.rpartition("device:")[2] for block in found] == ["CPU:0", "CPU:1", "CPU:2"]
-
-
-def test_the_table_of_devices_shows_each_ones_part(tensorflow: Any) -> None:
-    devices = Devices(None, tuple(THREE), cpu_chosen=True, shares=(5, 2, 1))
-    rows = strategy.describe(devices, 8, "float32").splitlines()[1:4]
-    assert [row.split()[-2] for row in rows] == ["5", "2", "1"]
-    rows = strategy.describe(devices, 8, "float32", to_measure=True).splitlines()[1:4]
-    assert all("to be measured" in row for row in rows)
 
 
 def test_shares_for_other_devices_are_refused() -> None:

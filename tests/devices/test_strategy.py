@@ -1,4 +1,4 @@
-"""Devices for real, made of the CPU: each case is a process, since devices can be set up once in each."""
+"""Devices for real, made of the CPU: each choice of them in a process, where they can be set up once."""
 
 from __future__ import annotations
 
@@ -74,6 +74,7 @@ def one() -> dict[str, Any]:
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("logical", "settings", "names"),
     [
@@ -82,13 +83,8 @@ def one() -> dict[str, Any]:
             {"strategy": "mirrored", "devices": [3, 0, 1], "soft_placement": False, "log_placement": True},
             ["CPU:3", "CPU:0", "CPU:1"],
         ),
-        pytest.param(
-            *(4, {"cross_device": "hierarchical_copy"}, ["CPU:0", "CPU:1", "CPU:2", "CPU:3"]),
-            marks=pytest.mark.slow,
-        ),
-        pytest.param(
-            *(3, {"cross_device": "reduction_to_one"}, ["CPU:0", "CPU:1", "CPU:2"]), marks=pytest.mark.slow
-        ),
+        (4, {"cross_device": "hierarchical_copy"}, ["CPU:0", "CPU:1", "CPU:2", "CPU:3"]),
+        (3, {"cross_device": "reduction_to_one"}, ["CPU:0", "CPU:1", "CPU:2"]),
     ],
     ids=str,
 )
@@ -108,19 +104,6 @@ def test_every_choice_of_devices_computes_what_one_does(
     if settings.get("log_placement"):
         assert "/device:CPU:0" in done.stderr
         assert "placed" in done.stderr or "Executing op" in done.stderr
-
-
-def test_hierarchical_copy_loses_a_summand_of_an_odd_number_of_devices(tensorflow: ModuleType) -> None:
-    """Why `strategy` refuses it: TensorFlow says nothing."""
-    distribute = tensorflow.distribute
-    operation = distribute.HierarchicalCopyAllReduce()
-    three = distribute.MirroredStrategy([f"CPU:{i}" for i in range(3)], cross_device_ops=operation)
-
-    def ones() -> Any:
-        return distribute.get_replica_context().all_reduce("SUM", tensorflow.ones(()))
-
-    total = tensorflow.function(lambda: three.run(ones))()
-    assert float(three.experimental_local_results(total)[0]) == 2.0
 
 
 def test_the_log_of_placements_is_refused_when_it_is_too_late(
@@ -177,7 +160,7 @@ def test_a_run_is_loaded_with_growing_memory(
         load_predictor(run)
 
 
-def test_too_little_memory_in_predicting_is_one_line(tensorflow: ModuleType) -> None:
+def test_too_little_memory_is_one_line_and_other_errors_keep_their_traceback(tensorflow: ModuleType) -> None:
     """A batch that no memory holds: TensorFlow's own error, from its own allocator."""
     from segmenter.inference.function import predict_function
     from segmenter.model.normalisation import Normalisation
@@ -194,6 +177,13 @@ def test_too_little_memory_in_predicting_is_one_line(tensorflow: ModuleType) -> 
     assert "1 windows of 8×8 pixels: lower prediction.batch" in text
     assert "allocating tensor" in text
     assert "\n" not in text
+
+    from segmenter.devices.exhausted import memory_errors
+
+    with pytest.raises(tensorflow.errors.InvalidArgumentError), memory_errors("", ""):
+        raise tensorflow.errors.InvalidArgumentError(None, None, "shapes")
+    with pytest.raises(ValueError, match="memory"), memory_errors("", ""):
+        raise ValueError("out of memory")
 
 
 def test_predict_ends_with_that_line_and_without_a_map(
@@ -215,12 +205,3 @@ def test_predict_ends_with_that_line_and_without_a_map(
     assert "4 windows: lower --batch (OOM" in error
     assert "Details" not in error
     assert not (tmp_path / "maps").exists()
-
-
-def test_other_errors_keep_their_traceback(tensorflow: ModuleType) -> None:
-    from segmenter.devices.setup import memory_errors
-
-    with pytest.raises(tensorflow.errors.InvalidArgumentError), memory_errors("", ""):
-        raise tensorflow.errors.InvalidArgumentError(None, None, "shapes")
-    with pytest.raises(ValueError, match="memory"), memory_errors("", ""):
-        raise ValueError("out of memory")

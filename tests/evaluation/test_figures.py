@@ -15,11 +15,9 @@ from matplotlib.image import imread
 from numpy.typing import NDArray
 
 from segmenter.base.errors import SegmenterError
-from segmenter.evaluation.drawing import figure_pixels, save_figure
+from segmenter.evaluation.drawing import save_figure
 from segmenter.evaluation.figures import (
-    _below_each_other,
     confusion_panel,
-    panels_figure,
     scene_panels,
     stretched,
 )
@@ -96,10 +94,15 @@ def test_a_part_is_stretched_as_its_whole(rng: np.random.Generator) -> None:
     assert (stretched(*part, nothing) == stretched(*part)).all(), "which has no pixels to go by"
 
 
-def test_an_image_without_data_or_without_contrast_is_drawn() -> None:
+def test_what_is_empty_or_without_contrast_is_drawn(
+    make_classes: Callable[..., ClassMap], tmp_path: Path
+) -> None:
     empty = stretched(np.full((9, 11, 3), np.nan, np.float32), np.ones((9, 11), bool))
     assert len(np.unique(empty)) == 2  # hatched
     assert np.unique(stretched(np.full((9, 11, 3), 7, np.uint16), np.ones((9, 11), bool))).tolist() == [127]
+
+    save_figure(confusion_panel(ConfusionMatrix(make_classes(3))), tmp_path / "p.png")
+    assert (tmp_path / "p.png").stat().st_size > 1000
 
 
 def test_each_panel_shows_its_classes_in_their_colours(classes: ClassMap, tmp_path: Path) -> None:
@@ -142,22 +145,6 @@ def test_panels_of_different_size_are_a_defect(classes: ClassMap) -> None:
         scene_panels(large, None, small, classes)
 
 
-def test_each_panel_below_another_makes_the_picture_as_much_higher(classes: ClassMap) -> None:
-    wide, heights = np.zeros((40, 300, 3), np.uint8), []
-    for count in (1, 2, 3, 4):
-        figure = panels_figure({str(i): wide for i in range(count)}, classes, False, "title", 400)
-        height = figure.get_size_inches()[1] * figure.dpi
-        heights.append(height)
-        places = [axes.get_position() for axes in figure.axes[:count]]
-        assert all(place.height * height == pytest.approx(40) for place in places)
-        tops = [figure.texts[0].get_position()[1], *(place.y0 for place in places)]
-        assert tops[0] < 1
-        assert all(place.y1 < above for place, above in zip(places, tops[:-1], strict=True))
-        assert tops[-1] > 0
-    assert heights[1] - heights[0] > 40
-    np.testing.assert_allclose(np.diff(heights), heights[1] - heights[0])
-
-
 def test_names_are_drawn_as_text_never_as_markup(classes: ClassMap, tmp_path: Path) -> None:
     confusion = ConfusionMatrix(classes)
     confusion.add(np.array([0, 0, 1, 2, 4, 5], np.uint8), np.array([0, 1, 1, IGNORE, 3, 5], np.uint8))
@@ -169,23 +156,6 @@ def test_names_are_drawn_as_text_never_as_markup(classes: ClassMap, tmp_path: Pa
     assert len(list(tmp_path.iterdir())) == 3
 
 
-@pytest.mark.parametrize("count", [1, 5, 15])
-def test_a_confusion_matrix_has_cells_of_one_size_between_the_names_and_the_edge(
-    count: int, make_classes: Callable[..., ClassMap]
-) -> None:
-    figure = confusion_panel(ConfusionMatrix(make_classes(count)))
-    place, height = figure.axes[0].get_position(), figure.get_size_inches()[1] * figure.dpi
-    assert place.height * height == pytest.approx(46 * count)
-    assert place.y0 * height == pytest.approx(50)
-    assert figure_pixels(figure).shape[2] == 3
-
-
-def test_pictures_below_each_other_begin_at_one_edge_on_white() -> None:
-    narrow, wide = np.full((2, 3, 3), 7, np.uint8), np.full((1, 5, 3), 9, np.uint8)
-    whole = _below_each_other([narrow, wide])
-    assert whole[..., 0].tolist() == [[7, 7, 7, 255, 255], [7, 7, 7, 255, 255], [9, 9, 9, 9, 9]]
-
-
 def test_scores_draw_the_classes_of_their_protocol(
     make_classes: Callable[..., ClassMap], tmp_path: Path
 ) -> None:
@@ -195,11 +165,6 @@ def test_scores_draw_the_classes_of_their_protocol(
     save_figure(panel, tmp_path / "p.png")
     # Class a found, class b wholly missed, class c not there.
     assert 2 * 1400 < _pixels_of(_picture(tmp_path / "p.png"), (8, 48, 107)) < 2 * 46 * 46 + 100
-
-
-def test_an_empty_confusion_matrix_is_drawn(make_classes: Callable[..., ClassMap], tmp_path: Path) -> None:
-    save_figure(confusion_panel(ConfusionMatrix(make_classes(3))), tmp_path / "p.png")
-    assert (tmp_path / "p.png").stat().st_size > 1000
 
 
 def test_learning_curves_have_the_colours_of_the_map(tmp_path: Path) -> None:
@@ -216,15 +181,13 @@ def test_learning_curves_have_the_colours_of_the_map(tmp_path: Path) -> None:
         assert sum(_pixels_of(panel, c) for c in (*others, (31, 119, 180))) == 0  # the last is matplotlib's
 
 
-def test_the_loss_is_drawn(tmp_path: Path) -> None:
+def test_losses_and_learning_rates_are_drawn(tmp_path: Path) -> None:
     learning_curves([{"step": i, "loss": 2 / i} for i in range(1, 30)], tmp_path / "c.png")
     learning_curves([{"step": i, "miou": 0.5, "iou": {}} for i in range(1, 30)], tmp_path / "none.png")
     blue, none = (_picture(tmp_path / f"{name}.png").astype(int) for name in ("c", "none"))
     bluish = [int(((p[..., 2] - p[..., 0]) > 30).sum()) for p in (blue, none)]
     assert bluish[0] > bluish[1] + 100
 
-
-def test_learning_rates_are_drawn(tmp_path: Path) -> None:
     learning_curves([{"step": s, "learning_rate": 1e-3} for s in (10, 20, 30)], tmp_path / "c.png")
     panel = _picture(tmp_path / "c.png")[760:, 95:760]  # the lowest
     assert _pixels_of(panel, (31, 119, 180)) > 30  # what is not at the edge of the line

@@ -93,7 +93,7 @@ def test_speckle_and_rings_match_across_strips() -> None:
             assert (found.boundary_K3.tolist(), found.objects_K3.tolist()) == (boundary, objects)
 
 
-def test_a_map_like_its_label_is_right_and_absent_classes_are_in_no_mean() -> None:
+def test_absent_classes_and_labels_without_a_boundary_are_in_no_mean() -> None:
     truth = np.zeros((9, 15), np.uint8)
     truth[:, 8:] = 1
     facts = counted(truth, truth, NAMES, 2, 30).facts(Protocol(NAMES, "full", "test"))
@@ -102,8 +102,6 @@ def test_a_map_like_its_label_is_right_and_absent_classes_are_in_no_mean() -> No
     assert facts["objects"]["f1"]["water"] == facts["objects"]["mf1"] == 1
     assert str(facts["objects"]["matched"]["water"]) == "1"
 
-
-def test_labels_without_a_boundary_say_nothing_of_the_maps() -> None:
     truth = np.zeros((9, 15), np.uint8)
     eroded = np.where(np.abs(np.arange(15) - 7) < 4, IGNORE, np.arange(15) > 7).astype(np.uint8)
     truth[:] = eroded

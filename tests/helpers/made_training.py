@@ -77,5 +77,13 @@ def weights(run: Path) -> dict[str, np.ndarray]:
         return {name: file[name] for name in file.files}
 
 
+def apart(a: Path, b: Path) -> float:
+    """Return the largest difference of a weight between the newest checkpoints, relative to the largest."""
+    one, other = weights(a), weights(b)
+    names = [name for name in one if name.startswith("model/") and not name.endswith("/masks")]
+    largest = max(np.abs(other[name]).max() for name in names)
+    return float(max(np.abs(one[name] - other[name]).max() for name in names) / largest)
+
+
 def records(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]

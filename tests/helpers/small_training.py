@@ -99,13 +99,16 @@ class Training:
         set_trained(self.model, self.pace, epoch)
         self.step, self._many = make_step(self.parts), make_steps(self.parts)
 
-    def operations(self, stack: Any) -> Counter[str]:
-        """Kinds of operations of the compiled step, with those of the functions in it."""
+    def nodes(self, stack: Any) -> list[Any]:
+        """Operations of the compiled step, with those of the functions in it."""
         graph = self.step.get_concrete_function(
             self.devices.distributed(tuple(part[0] for part in with_slots(stack)))
         ).graph.as_graph_def()
-        nodes = [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
-        return Counter(node.op for node in nodes)
+        return [*graph.node, *(node for f in graph.library.function for node in f.node_def)]
+
+    def operations(self, stack: Any) -> Counter[str]:
+        """Count the operations of the compiled step by their kinds."""
+        return Counter(node.op for node in self.nodes(stack))
 
     def each(self, stack: Any) -> list[float]:
         """The losses of steps, one call each."""

@@ -17,7 +17,6 @@ from segmenter.grid.geometry import Size, Window
 from segmenter.inference.events import Failed, Finished, Piece
 from segmenter.inference.reading import Tiling, read_batches
 from segmenter.raster import open_raster
-from tests.helpers.time_limits import wait_until
 
 TILING = Tiling(Size(48, 48), 8, 8, 3)
 Make = Callable[..., Path]
@@ -88,24 +87,6 @@ def test_several_readers_read_what_one_does_in_its_order(
     columns = [columns for _, columns in job.handles]
     assert sum(map(len, columns)) == len(set.union(*columns)), "a handle keeps to its columns"
     assert job.open_now == 0
-
-
-def test_readers_read_at_once_and_no_farther_than_one_run_each(
-    make_geotiff: Make, image: NDArray[np.uint8]
-) -> None:
-    inside, most = set[int](), [0]
-    lock = threading.Lock()
-
-    def before(window: Window) -> None:
-        with lock:
-            inside.add(threading.get_ident())
-            most[0] = max(most[0], len(inside))
-        assert window.row or wait_until(lambda: most[0] == 3, 10), f"{most[0]} read at once"
-        with lock:
-            inside.discard(threading.get_ident())
-
-    assert windows(FileJob(make_geotiff("a.tif", image, **BLOCKS), before), 3)
-    assert most == [3]
 
 
 @pytest.mark.parametrize(

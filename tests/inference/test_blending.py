@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,41 +50,6 @@ def test_weights_sum_to_1_on_every_pixel(
         for place in touching:
             np.testing.assert_array_equal(place.rows, some[place.read].rows)
             np.testing.assert_array_equal(place.cols, some[place.read].cols)
-
-
-@pytest.mark.parametrize("kind", WEIGHTS)
-def test_weights_are_symmetric_and_largest_in_the_middle(kind: str) -> None:
-    for side in (1, 2, 15, 512):
-        weights = window_weights(kind, side)
-        np.testing.assert_allclose(weights, weights[::-1])
-        assert weights.min() > 0
-        assert (np.diff(weights[: (side + 1) // 2]) > 0).all()
-        assert side == 2 or 1 >= weights.max() > 0.9
-
-
-def constant_network(probabilities: list[float]) -> Any:
-    """Says the same of every pixel, whatever its place in the window."""
-
-    def weighted(image: Any, valid: Any, rows: Any, cols: Any) -> Any:
-        weights = rows[:, :, None, None] * cols[:, None, :, None]
-        return (weights * np.array(probabilities, np.float32)).astype(np.float32)
-
-    plain = exact_network(0, 8, wanted=ExtraOutputs(True, "float16"))
-    return replace(plain, weigh=weighted, classes=len(probabilities))
-
-
-@pytest.mark.parametrize("size", [(1, 1), (101, 203), (331, 33)], ids=str)
-@pytest.mark.parametrize("kind", WEIGHTS)
-def test_what_all_windows_agree_on_is_what_comes_out(
-    rng: np.random.Generator, size: tuple[int, int], kind: Any
-) -> None:
-    raster = scene(rng, *size)
-    shares = [0.1, 0.2, 0.4, 0.3]
-    found = blended(raster, Tiling(Size(40, 48), 0, 8, 3, Blend(50, kind)), constant_network(shares))
-    np.testing.assert_array_equal(found.ids, np.where(raster.valid, 2, IGNORE))
-    np.testing.assert_array_equal(found.confidence, np.where(raster.valid, 102, 0))
-    expected = np.where(raster.valid[..., None], shares, 0)
-    np.testing.assert_allclose(found.probabilities, expected, atol=1e-3)
 
 
 def test_blending_is_the_weighted_mean_of_the_windows(rng: np.random.Generator) -> None:

@@ -110,14 +110,12 @@ def test_a_calibration_changes_the_checksum_and_cached_models(run: Path, rng: np
     assert uncalibrated(load_run(run)).checksum() == checksum
 
 
-def test_a_calibration_of_other_weights_is_not_used(run: Path) -> None:
+def test_a_calibration_of_other_weights_or_layers_is_not_used(run: Path) -> None:
     calibrate(run, 2.0, (0.0,) * 5, step=7)
     assert load_run(run).calibration() is None
     save_arrays(run / "best.npz", {**load_arrays(run / "best.npz"), "position": np.array([7.0, 1, 0])})
     assert load_run(run).calibration() == Calibration(2.0, (0.0,) * 5)
 
-
-def test_a_model_without_that_layer_is_left_as_it_is() -> None:
     arrays = {"model/head/kernel": np.ones((1, 1, 3, 2), np.float32)}
     assert calibrated_head(arrays, Calibration(2.0, (0.0, 0.0))) == {}
 

@@ -105,13 +105,6 @@ def test_too_little_memory_is_refused_and_not_made_do_with_tiny_windows(memory: 
     assert plan(SCENE, enough * GB, mode=mode)[0].window >= Size(256, 256)
 
 
-def test_a_small_machine_does_what_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_budget, "machine_memory", lambda: 2 * GB)
-    tiling, notes = plan_tiling(SCENE, NEEDS, Choice())
-    assert tiling.window >= Size(256, 256)
-    assert "windows of 256 pixels, the recipe has 512" in notes[-1]
-
-
 @pytest.mark.parametrize("mode", ["exact", "smooth"])
 @pytest.mark.parametrize("wanted", [ExtraOutputs(), ExtraOutputs(True, "float16")], ids=["ids", "everything"])
 @pytest.mark.parametrize("memory", [1.5 * GB, 3 * GB, 6 * GB, 64 * GB])
@@ -148,12 +141,6 @@ def test_rows_of_a_finer_raster_count_where_the_model_sees_a_coarser_grid() -> N
         plan([seen], 1.1 * GB, replace(on_grid, own=own), mode="exact")
 
 
-def test_columns_are_as_wide_as_the_memory_allows_so_that_most_rasters_are_one() -> None:
-    wide = [Size(20000, 60000)]
-    columns = [plan(wide, memory * GB, mode="smooth")[0].column for memory in (1.4, 1.8, 64)]
-    assert columns[0] < columns[1] < columns[2] == COLUMN > 60000
-
-
 def test_a_cards_memory_bounds_the_model_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     free, _ = plan(SCENE, 64 * GB)
     monkeypatch.setattr(memory_budget, "smallest_card", lambda: 11 * GB)
@@ -162,9 +149,16 @@ def test_a_cards_memory_bounds_the_model_alone(monkeypatch: pytest.MonkeyPatch) 
     assert NEEDS.model(card.window, card.batch) <= 0.8 * 11 * GB
 
 
-def test_what_is_asked_for_is_kept() -> None:
+def test_what_is_asked_for_is_kept_and_a_small_machine_does_what_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     tiling, _ = plan(SCENE, 4 * GB, window=500, batch=3)
     assert (tiling.window, tiling.batch, tiling.pixels) == (Size(512, 512), 3, 0)
+
+    monkeypatch.setattr(memory_budget, "machine_memory", lambda: 2 * GB)
+    tiling, notes = plan_tiling(SCENE, NEEDS, Choice())
+    assert tiling.window >= Size(256, 256)
+    assert "windows of 256 pixels, the recipe has 512" in notes[-1]
 
 
 @pytest.mark.parametrize(
@@ -190,7 +184,7 @@ def _small_device(most: int, batches: list[int]) -> Any:
     return FunctionPredictor(predict)
 
 
-def test_a_batch_that_does_not_fit_is_halved_once(rng: np.random.Generator) -> None:
+def test_a_batch_that_does_not_fit_is_halved_once_and_a_window_ends_it(rng: np.random.Generator) -> None:
     raster, batches = scene(rng, 32 * 16, 32), []
     tiling = Tiling(Size(32, 32), 0, 8, 8)
     events = list(classify_all([ArrayJob(raster)], tiling, _small_device(3, batches)))
@@ -198,8 +192,6 @@ def test_a_batch_that_does_not_fit_is_halved_once(rng: np.random.Generator) -> N
     result = np.concatenate([event.ids for event in events if isinstance(event, Mapped)])
     np.testing.assert_array_equal(result, np.where(raster.valid, raster.image[..., 0], 255))
 
-
-def test_a_window_that_does_not_fit_ends_it(rng: np.random.Generator) -> None:
     tiling = Tiling(Size(32, 32), 0, 8, 8)
     with refused(DeviceError, fault="1 windows"):
         list(classify_all([ArrayJob(scene(rng, 64, 64))], tiling, _small_device(0, [])))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +16,14 @@ from numpy.typing import NDArray
 from segmenter.base.errors import ConfigError, RasterError
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE
-from segmenter.inference.blending import Blend
 from segmenter.inference.events import Failed, Finished
 from segmenter.inference.prediction import Prediction
 from segmenter.inference.predictor import Mapped, Tiling, classify_all
-from segmenter.inference.reading import read_batches
 from segmenter.raster import RasterWriter, open_raster
 from tests.helpers.array_raster import ArrayJob, ArrayRaster, scene
 from tests.helpers.exact_network import exact_network
 from tests.helpers.function_predictor import FunctionPredictor, classify
 from tests.helpers.refusals import refused
-from tests.helpers.time_limits import wait_until
 
 Make = Callable[..., Path]
 
@@ -173,7 +168,7 @@ class Broken(ArrayRaster):
         return super().read(window)
 
 
-def test_one_unreadable_file_does_not_stop_the_others(rng: np.random.Generator) -> None:
+def test_one_unreadable_file_does_not_stop_the_others_but_a_defect_does(rng: np.random.Generator) -> None:
     good = [ArrayJob(scene(rng, 100, 20)) for _ in range(4)]
     bad = ArrayJob(Broken(scene(rng, 100, 20), 64, RasterError("broken.tif", "cannot read rows 64–95")))
     jobs = [*good[:2], bad, *good[2:]]
@@ -185,51 +180,9 @@ def test_one_unreadable_file_does_not_stop_the_others(rng: np.random.Generator) 
     with refused(RasterError, fault="rows 64–95"):
         list(classify(bad.raster, Window(0, 0, 100, 20), Tiling(Size(32, 32), 0, 8, 3), exact_network(0, 8)))
 
-
-def test_an_unexpected_error_of_the_reading_thread_surfaces(rng: np.random.Generator) -> None:
     job = ArrayJob(Broken(scene(rng, 100, 20), 64, ZeroDivisionError("a defect")))
     with pytest.raises(ZeroDivisionError, match="a defect"):
         list(classify_all([job], Tiling(Size(32, 32), 0, 8, 1), exact_network(0, 8)))
-
-
-def test_a_wrong_predict_function_is_told(rng: np.random.Generator) -> None:
-    wrong = FunctionPredictor(lambda *_: Prediction(np.zeros((2, 4))))
-    with pytest.raises(ValueError, match=r"gave \(2, 4\) of float64"):
-        list(classify_all([ArrayJob(scene(rng, 16, 16))], Tiling(Size(32, 32), 0, 8, 1), wrong))
-
-
-def test_blending_needs_weighted_probabilities_and_windows_with_weights(rng: np.random.Generator) -> None:
-    raster, tiling = scene(rng, 16, 16), Tiling(Size(32, 32), 0, 8, 1)
-    plain = FunctionPredictor(exact_network(0, 8).function)
-    with pytest.raises(ValueError, match="predictor"):
-        list(classify_all([ArrayJob(raster)], replace(tiling, blend=Blend()), plain))
-    batch = next(read_batches([ArrayJob(raster)], tiling))
-    with pytest.raises(TypeError, match="weights"):
-        _ = batch.entries[0].weights
-
-
-def test_reading_computing_and_taking_overlap(rng: np.random.Generator) -> None:
-    """The model runs while later windows are read, and while who takes the results is busy."""
-    read, computed = [threading.Event() for _ in range(8)], [threading.Event() for _ in range(8)]
-
-    class Told(ArrayRaster):
-        def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-            read[window.row // 32].set()
-            return super().read(window)
-
-    calls = iter(range(8))
-
-    def predict(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
-        number = next(calls)
-        assert wait_until(read[min(number + 1, 7)].is_set), "nothing is read while the model runs"
-        computed[number].set()
-        return Prediction(np.zeros(valid.shape, np.uint8))
-
-    job = ArrayJob(Told(scene(rng, 32 * 8, 32).image))
-    events = classify_all([job], Tiling(Size(32, 32), 0, 8, 1), FunctionPredictor(predict))
-    next(events)
-    assert wait_until(computed[1].is_set), "nothing is computed while a result is being written"
-    assert len(list(events)) == 8
 
 
 def test_memory_is_bounded(tmp_path: Path, make_geotiff: Make) -> None:
@@ -278,29 +231,3 @@ def test_a_file_of_nothing_stays_in_bounds() -> None:
 
 
 # ---------------------------------------------------------------------------- which windows are read
-
-
-def test_windows_that_wait_hold_no_others(rng: np.random.Generator) -> None:
-    """One of the windows that are read at once is computed: it must not keep the pixels of all of them."""
-    raster = scene(rng, 32, 32 * 16)
-    raster.valid[:, 32:] = False
-    (batch, *_) = read_batches([ArrayJob(raster)], Tiling(Size(32, 32), 0, 8, 16))
-    alone = batch.image.base
-    assert batch.image.shape == (1, 32, 32, 2)
-    assert alone is None or alone.nbytes == batch.image.nbytes
-
-
-def test_few_windows_without_data_wait_for_one_that_is_computed(rng: np.random.Generator) -> None:
-    """Memory: a batch is given out, full or not, while others of its size are read."""
-    raster, batch = scene(rng, 32, 32 * 400), 4
-    raster.valid[:, 32:] = False
-    read: list[Window] = []
-
-    class Counted(ArrayRaster):
-        def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-            read.append(window)
-            return super().read(window)
-
-    batches = read_batches([ArrayJob(Counted(raster.image, raster.valid))], Tiling(Size(32, 32), 0, 8, batch))
-    assert next(iter(batches)).image.shape[0] == 1
-    assert sum(window.width for window in read) <= 32 * (4 * batch + 64 + batch)

@@ -49,12 +49,12 @@ print(largest, others, seen)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("instructions", "primitives", "most"),
     [
         ("AVX2", "1", 2e-6),  # as a user has it, on most processors without AVX-512
-        # As docs/internals.md says for those who want the same bits there.
-        pytest.param("AVX", "0", 0, marks=pytest.mark.slow),
+        ("AVX", "0", 0),  # as docs/internals.md says for those who want the same bits there
     ],
 )
 def test_windows_are_the_whole_raster_up_to_what_the_instructions_round(

@@ -19,7 +19,7 @@ from segmenter.base.errors import RasterError
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.windows import Columns
 from segmenter.inference.blending import Blend
-from segmenter.inference.predictor import ExtraOutputs, Finished, Mapped, Prediction, Tiling, classify_all
+from segmenter.inference.predictor import ExtraOutputs, Mapped, Prediction, Tiling, classify_all
 from segmenter.raster import Raster, RasterWriter, open_raster
 from tests.helpers.array_raster import ArrayJob, scene
 from tests.helpers.child_predict import files
@@ -50,12 +50,6 @@ def test_columns_hold_every_pixel_once_and_what_is_done_is_counted(
     assert columns.pixels(done) + sum(window.size.pixels for window in left) == height * width
     assert [w.col for w in left] == sorted(w.col for w in left)
     assert all(window.row == part.row for window in left[1:])
-
-
-def test_columns_begin_with_blocks_and_are_nearly_equal() -> None:
-    columns = list(Columns(Window(0, 5, 9, 100_000), 1 << 16).left(0))
-    assert [window.col - 5 for window in columns] == [0, 50_176]
-    assert columns[0].width % 512 == 0
 
 
 def predicted(job: ArrayJob, part: Window, tiling: Tiling, predict: Any) -> tuple[Prediction, np.ndarray]:
@@ -95,28 +89,6 @@ def test_columns_give_the_bits_of_the_uncut(mode: str, data: st.DataObject) -> N
     np.testing.assert_array_equal(times, there)
     for name in ("ids", "confidence", "probabilities"):
         np.testing.assert_array_equal(getattr(found, name)[times > 0], getattr(expected, name)[times > 0])
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_the_windows_of_columns_come_in_their_order(rng: np.random.Generator, mode: str) -> None:
-    """Those at the raster's edge have another shape than the others, and are in other batches."""
-    blend, halo = MODES[mode]
-    tiling = Tiling(Size(40, 40), halo, 8, 3, blend, column=48)
-    jobs = [ArrayJob(scene(rng, 70, width)) for width in (203, 40, 100)]
-    ended, rows, at = set(), {id(job): 0 for job in jobs}, {id(job): 0 for job in jobs}
-    for event in classify_all(jobs, tiling, exact_network(5, 8, wanted=ExtraOutputs(probabilities="uint8"))):
-        key, columns = id(event.job), Columns(Window.of(event.job.raster.info.size), tiling.column)
-        assert key not in ended
-        if isinstance(event, Finished):
-            ended.add(key)
-            assert next(columns.left(rows[key]), None) is None
-            continue
-        left = next(columns.left(rows[key]))
-        assert (event.window.row, event.window.col) == (left.row, left.col + at[key])
-        at[key] += event.window.width
-        if at[key] == left.width:
-            rows[key], at[key] = rows[key] + event.window.height, 0
-    assert len(ended) == 3
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -17,7 +17,7 @@ import rasterio
 import predict
 from segmenter.base.errors import CheckpointError
 from segmenter.grid.labels import ClassMap
-from segmenter.inference.loading import load_predictor
+from segmenter.inference.loading import KeptModels, load_predictor
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.runs.run import load_run
 from tests.helpers.random_run import random_run
@@ -44,10 +44,18 @@ def run_path(
     return random_run(tmp_path_factory.mktemp("run"), make_classes(4))
 
 
+@pytest.fixture(scope="module")
+def models() -> KeptModels:
+    """Models that are compiled once."""
+    return KeptModels()
+
+
 @pytest.mark.parametrize("size", [(353, 611), (40, 300), (1, 1)], ids=str)
 def test_tiles_disappear(
-    run_path: Path, make_geotiff: Make, tmp_path: Path, rng: np.random.Generator, size: tuple[int, int]
-) -> None:
+    run_path: Path, models: KeptModels, make_geotiff: Make, tmp_path: Path, rng: np.random.Generator,
+    size: tuple[int, int],
+) -> None:  # fmt: skip
+    """Ids, confidence and probabilities; of more pixels than one fused loop takes at once."""
     image = rng.integers(1, 1000, (*size, 3), np.uint16)
     image[size[0] // 2 :, : size[1] // 5] = 0
     source = make_geotiff("in/a.tif", image, nodata=0)
@@ -55,13 +63,24 @@ def test_tiles_disappear(
     assert run.network.stride == 8
     below, right = -size[0] % 8, -size[1] % 8
     valid = np.pad((image != 0).all(axis=2), ((0, below), (0, right)))[None]
-    whole = load_predictor(run)(np.pad(image, ((0, below), (0, right), (0, 0)))[None], valid).ids
-    expected = np.where(valid, whole, 255)[0, : size[0], : size[1]]
-    arguments = [str(run_path), str(source), "--output", str(tmp_path / "maps")]
-    arguments += ["--window-size", "160", "--batch", "3"]
-    assert predict.main(arguments) == 0
+    with models.used():
+        predictor = load_predictor(run, ExtraOutputs(confidence=True, probabilities="float16"))
+        whole = predictor(np.pad(image, ((0, below), (0, right), (0, 0)))[None], valid).masked(valid)[0]
+        arguments = [str(run_path), str(source), "--output", str(tmp_path / "maps")]
+        arguments += ["--window-size", "160", "--batch", "3", "--confidence", "--probabilities", "float16"]
+        assert predict.main(arguments) == 0
+    there = slice(size[0]), slice(size[1])
+    expected = whole.ids[there]
     with rasterio.open(tmp_path / "maps" / "a.tif") as result:
         np.testing.assert_array_equal(result.read(1), expected)
+    assert whole.confidence is not None
+    assert whole.probabilities is not None
+    with rasterio.open(tmp_path / "maps" / "a.confidence.tif") as result:
+        np.testing.assert_array_equal(result.read(1), whole.confidence[there])
+    with rasterio.open(tmp_path / "maps" / "a.probabilities.tif") as result:
+        found = np.moveaxis(result.read(), 0, 2)
+        known = expected != 255
+        np.testing.assert_array_equal(found[known], whole.probabilities[there][known].astype(np.float32))
     if image.size > 10_000:
         assert len(np.unique(expected[expected != 255])) == 4
 
@@ -95,34 +114,6 @@ def test_maps_in_mixed_precision_are_of_the_whole_and_of_the_validation(
     np.testing.assert_array_equal(maps["run"], validated)
     differing = (maps["run"] != maps["float32"]).mean()
     assert 0 < differing < 0.02, "the precision decides some pixels, and few"
-
-
-def test_confidence_and_probabilities_are_those_of_the_whole(
-    run_path: Path, make_geotiff: Make, tmp_path: Path, rng: np.random.Generator
-) -> None:
-    """Of more pixels than one fused loop takes at once."""
-    image = rng.integers(1, 1000, (352, 600, 3), np.uint16)
-    source = make_geotiff("in/a.tif", image)
-    predictor = load_predictor(load_run(run_path), ExtraOutputs(confidence=True, probabilities="float16"))
-    whole = predictor(image[None], np.ones((1, 352, 600), np.bool_))
-    arguments = [
-        str(run_path),
-        str(source),
-        "--output",
-        str(tmp_path),
-        "--window-size",
-        "160",
-        "--batch",
-        "5",
-    ]
-    assert predict.main([*arguments, "--confidence", "--probabilities", "float16"]) == 0
-    assert whole.confidence is not None
-    assert whole.probabilities is not None
-    with rasterio.open(tmp_path / "a.confidence.tif") as result:
-        np.testing.assert_array_equal(result.read(1), whole.confidence[0])
-    with rasterio.open(tmp_path / "a.probabilities.tif") as result:
-        found = np.moveaxis(result.read(), 0, 2)
-        np.testing.assert_array_equal(found, whole.probabilities[0].astype(np.float32))
 
 
 @pytest.mark.slow

@@ -12,15 +12,9 @@ import pytest
 import rasterio
 
 import predict
-from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import ClassMap
-from segmenter.grid.windows import halo_windows
-from segmenter.inference.prediction import ExtraOutputs
-from segmenter.inference.predictor import Mapped, Tiling, classify_all
-from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry, network_geometry
 from segmenter.runs.run import load_run
-from tests.helpers.array_raster import ArrayJob, scene
 from tests.helpers.random_run import random_run
 from tests.helpers.small_encoders import narrow
 
@@ -83,51 +77,6 @@ def test_windows_of_one_shape_agree_to_the_bit(
         one = first[:, down:, right:][:, radius : -radius or None, radius : -radius or None]
         two = other[:, : side - down, : side - right][:, radius : -radius or None, radius : -radius or None]
         np.testing.assert_array_equal(one, two)
-
-
-def test_windows_give_the_whole(compute: Any, geometry: NetworkGeometry, rng: np.random.Generator) -> None:
-    """Logits, up to rounding: TensorFlow divides sums among its threads by the size of an array.
-
-    Beyond the radius, windows differ by far more, so that the radius is needed.
-    """
-    size = Size(301, 467)
-    padded = size.round_up(16)
-    image = np.zeros((1, padded.height, padded.width, 3), np.float32)
-    image[:, :301, :467] = rng.normal(size=(1, 301, 467, 3))
-    whole, windows = compute(image).numpy(), 0
-    for placement in halo_windows(size, Size(224, 240), geometry.radius or 0, 16):
-        off = np.abs(compute(image[:, *placement.read.slices()]).numpy() - whole[:, *placement.read.slices()])
-        assert off[:, *placement.keep.relative_to(placement.read).slices()].max() < 2e-5
-        assert off.max() > 0.1
-        windows += 1
-    assert windows > 3
-
-
-@pytest.mark.parametrize("symmetries", ["none", pytest.param("flips", marks=pytest.mark.slow)])
-def test_tiles_disappear(
-    network: Any, geometry: NetworkGeometry, rng: np.random.Generator, symmetries: str
-) -> None:
-    """Ids and probabilities through the predictor, on rasters of odd sizes; up to rounding, as above."""
-    from segmenter.inference.function import predict_function
-
-    predict = predict_function(
-        network, Normalisation.of((127,) * 3, (70,) * 3), ExtraOutputs(True, "float16"), symmetries
-    )
-    seen: set[int] = set()
-    for height, width in [(241, 307), (17, 259), (5, 3)]:
-        raster = scene(rng, height, width, 3)
-        image, valid = raster.read(Window.of(Size(height, width).round_up(16)))
-        whole = predict(image[None], valid[None])[0].masked(valid)
-        tiling = Tiling(Size(224, 224), geometry.radius or 0, 16, 2)
-        for event in classify_all([ArrayJob(raster)], tiling, predict):
-            if isinstance(event, Mapped):
-                expected, got = whole[event.window.slices()], event.prediction
-                np.testing.assert_allclose(got.probabilities, expected.probabilities, atol=1e-3)
-                best = np.sort(expected.probabilities.astype(np.float32), axis=-1)
-                clear = best[..., -1] - best[..., -2] > 2e-3
-                np.testing.assert_array_equal(got.ids[clear], expected.ids[clear])
-        seen |= set(np.unique(whole.ids))
-    assert len(seen - {255}) == 3
 
 
 @pytest.mark.parametrize(

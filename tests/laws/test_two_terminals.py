@@ -13,9 +13,8 @@ import pytest
 
 from datasets.commands.gpu.matrix import LIMIT
 from segmenter.runs.checkpoints import checkpoints
-from tests.helpers.made_training import made, train, weights
+from tests.helpers.made_training import apart, made, train, weights
 from tests.helpers.several_workers import ROOT, ended_with, free_ports
-from tests.helpers.small_training import difference
 from tests.helpers.time_limits import wait_until
 
 PAGE = ROOT / "docs" / "machines.md"
@@ -41,12 +40,6 @@ def run_both(recipe: Path, *more: str) -> list[str]:
         said = [worker.communicate()[0] for worker in running]
     assert [worker.returncode for worker in running] == [0, 0], said
     return said
-
-
-def apart(a: Path, b: Path) -> float:
-    one, other = weights(a), weights(b)
-    names = [name for name in one if name.startswith("model/") and not name.endswith("/masks")]
-    return difference([one[name] for name in names], [other[name] for name in names])
 
 
 @pytest.mark.slow

@@ -121,18 +121,6 @@ def test_masks_differ_between_images_replicas_steps_and_layers() -> None:
     assert np.abs(correlation).max() < 0.35  # 200 draws: 5 standard deviations; the same mask has 1
 
 
-def test_keras_dropout_has_the_same_mask_everywhere() -> None:
-    """The trap that the layer is there for: without it, this file would prove nothing."""
-    import tensorflow as tf
-
-    strategy = strategy_of(4)
-    with strategy.scope():
-        theirs = keras.layers.Dropout(RATE, seed=5)
-    drawn = strategy.run(tf.function(lambda: theirs(tf.ones((2, 5, 8)), training=True)))
-    first, *others = (kept(part) for part in strategy.experimental_local_results(drawn))
-    assert all(np.array_equal(first, other) for other in others)
-
-
 @pytest.mark.parametrize(("rate", "dtype"), [(0.1, "float32"), (0.5, "float64"), (0.9, "mixed_float16")])
 def test_share_and_scale(rate: float, dtype: str) -> None:
     policy = keras.DTypePolicy(dtype)
@@ -197,7 +185,7 @@ def network(seed: int) -> Any:
     return build_model(MODEL, 3, 4)
 
 
-def test_masks_go_on_where_a_checkpoint_left_them() -> None:
+def test_masks_go_on_where_a_checkpoint_left_them_and_an_older_one_is_not_resumed() -> None:
     x = np.random.default_rng(0).normal(size=(2, 8, 8, 3)).astype("float32")
     whole, resumed = network(1), network(2)
     whole(x, training=True)
@@ -208,8 +196,6 @@ def test_masks_go_on_where_a_checkpoint_left_them() -> None:
     np.testing.assert_array_equal(got, expected)
     assert not np.array_equal(*expected)
 
-
-def test_an_older_checkpoint_predicts_and_is_not_resumed() -> None:
     model = network(1)
     arrays = weight_arrays(model, "model")
     del arrays["model/dropout/masks"]
@@ -218,8 +204,6 @@ def test_an_older_checkpoint_predicts_and_is_not_resumed() -> None:
     with refused(CheckpointError, where="checkpoint", got="none"):
         assign_weights(model, arrays, "model")
 
-
-def test_a_new_run_takes_no_masks_from_another() -> None:
     model, other = network(1), network(2)
     before = model.get_layer("dropout").masks.numpy()
     kept_names, fresh = transfer_weights(model, weight_arrays(other, "model"))

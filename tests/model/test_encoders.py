@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from pydantic import ValidationError
 
 from segmenter.config.models import NOT_ATROUS, NOT_RESIDUAL, EncoderDecoderConfig
+from segmenter.config.recipe import UNetConfig
 from segmenter.model.stages import stages_told
+from tests.helpers.encoder_pairs import DECODERS, ENCODERS, pair
 from tests.helpers.executed_sums import widest_sum
 from tests.helpers.small_encoders import small_encoder
 
@@ -236,3 +239,42 @@ def test_channel_norm_trains_as_it_predicts_and_has_no_wide_sum(tensorflow: Modu
         return max(len(node.input) for node in graph.node if node.op == "AddN")
 
     assert (widest(True), widest(False) > 2) == (2, True)
+
+
+MODELS = {
+    "unet": UNetConfig(depth=1, width=4, dropout=0.2),
+    **{f"{encoder}, fpn": pair(encoder, "fpn") for encoder in ENCODERS},
+    **{f"resnet18, {decoder}": pair("resnet18", decoder) for decoder in DECODERS},
+}
+QUICK = {("unet", "mixed_float16"), ("efficientnet_lite0, fpn", "float32")}
+CASES = [(name, dtype) for name in MODELS for dtype in ("float32", "mixed_float16")]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [pytest.param(*e, marks=[] if e in QUICK else [pytest.mark.slow]) for e in CASES]
+)
+def test_a_model_that_keras_saved_is_the_same(
+    tensorflow: ModuleType, tmp_path: Path, rng: np.random.Generator, name: str, dtype: str
+) -> None:
+    import keras
+
+    from segmenter.model.building import build_model
+
+    model = build_model(MODELS[name], 3, 4, dtype=dtype, synchronised=True)
+    image = rng.normal(size=(2, 64, 64, 3)).astype(np.float32)
+    model(image, training=True)  # statistics and masks that are not those of a new model
+    model.save(tmp_path / "x.keras")
+    loaded, copy = keras.models.load_model(tmp_path / "x.keras"), keras.models.clone_model(model)
+    copy.set_weights(model.get_weights())
+    for other in (loaded, copy):
+        assert [type(layer) for layer in other.layers] == [type(layer) for layer in model.layers]
+        for training in (False, True):
+            np.testing.assert_array_equal(*(_output(each, image, training) for each in (other, model)))
+
+
+def _output(model: Any, image: Any, training: bool) -> Any:
+    """Call a model as it is now: a step of training counts a mask and moves the statistics."""
+    before = model.get_weights()
+    found = model(image, training=training).numpy()
+    model.set_weights(before)
+    return found

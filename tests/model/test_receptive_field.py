@@ -35,7 +35,7 @@ def test_outputs_of_a_unet_move_as_far_as_its_radius(
         assert (moved.farthest(), moved.shifts()) == (geometry.radius, [2**depth])
 
 
-def test_memory_of_prediction_is_that_of_the_tensors_alive(tensorflow: ModuleType) -> None:
+def test_memory_is_that_of_the_tensors_alive_and_shrinks_with_precision(tensorflow: ModuleType) -> None:
     """By hand, in floats a pixel: where the skip is joined, 16 of it, 32 from below and 48 together."""
     from segmenter.model.building import build_model
 
@@ -43,8 +43,6 @@ def test_memory_of_prediction_is_that_of_the_tensors_alive(tensorflow: ModuleTyp
     assert network_geometry(model).bytes_per_pixel == pytest.approx(4 * (16 + 32 + 48) * 1.7)
     assert network_geometry(model).radius == geometry_of(model).radius
 
-
-def test_memory_grows_with_the_pixels_and_shrinks_with_precision(tensorflow: ModuleType) -> None:
     from segmenter.model.building import build_model
 
     single = build_model(UNetConfig(depth=2, width=8), 3, 4)
@@ -100,7 +98,39 @@ def test_a_layer_nobody_knows_means_smooth_never_a_guess(tensorflow: ModuleType)
             geometry_of(model)
 
 
-def test_rows_and_columns_may_differ(tensorflow: ModuleType) -> None:
+def test_an_unknown_layer_leaves_the_stride_of_the_others(tensorflow: ModuleType) -> None:
+    import keras
+
+    image = keras.Input((None, None, 3))
+    x = keras.layers.Lambda(lambda x: x[:, ::2, ::2], output_shape=None)(image)
+    x = keras.layers.Conv2D(4, 3, 2, padding="same")(keras.ops.relu(x))
+    x = keras.layers.UpSampling2D(4)(x)
+    assert network_geometry(keras.Model(image, x)).stride == 4
+
+
+def test_a_subclassed_model_is_not_known(tensorflow: ModuleType) -> None:
+    import keras
+
+    class Own(keras.Model):
+        def call(self, inputs: Any) -> Any:
+            return inputs
+
+    found = network_geometry(Own())
+    assert (found.stride, found.radius) == (1, None)
+    assert "no functional Keras model" in found.unlimited
+    inner = keras.Input((None, None, 4))
+
+    class Changed(keras.Model):
+        def call(self, inputs: Any) -> Any:
+            return super().call(inputs)[:, ::-1]
+
+    changed = Changed(inner, keras.layers.Conv2D(4, 3, padding="same")(inner))
+    assert "(Changed) is of a kind" in network_geometry(_network(changed)).unlimited
+    nested = _network(keras.Sequential([inner, keras.layers.Conv2D(4, 3, padding="same")]))
+    assert network_geometry(nested).radius == 4
+
+
+def test_rows_and_columns_may_differ_and_another_size_has_no_exact_windows(tensorflow: ModuleType) -> None:
     import keras
 
     image = keras.Input((None, None, 1))
@@ -108,8 +138,6 @@ def test_rows_and_columns_may_differ(tensorflow: ModuleType) -> None:
     model = keras.Model(image, keras.layers.UpSampling2D((2, 1))(x))
     assert (geometry_of(model).stride, geometry_of(model).radius) == (2, 3)
 
-
-def test_an_output_of_another_size_has_no_exact_windows(tensorflow: ModuleType) -> None:
     import keras
 
     image = keras.Input((None, None, 1))

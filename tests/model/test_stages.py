@@ -11,7 +11,7 @@ from segmenter.base.errors import ConfigError
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import ModelConfig, TrainingConfig, UNetConfig
 from segmenter.model.size import stage_of, weight_shapes
-from segmenter.model.stages import Pace, is_decayed, pace_of, part_of, stages_told
+from segmenter.model.stages import Pace, pace_of, part_of, stages_told
 from tests.helpers.encoder_pairs import DECODERS, pair
 from tests.helpers.refusals import refused
 from tests.helpers.small_encoders import SMALL, narrow, small_encoder, smallest_of_keras
@@ -39,7 +39,7 @@ def test_layers_that_are_not_the_decoders_nor_the_head_are_the_encoders(path: st
     assert part_of(path) == part
 
 
-def test_a_stage_goes_before_its_part() -> None:
+def test_a_stage_goes_before_its_part_and_trains_after_the_frozen_epochs() -> None:
     found = pace(rates={"encoder": 0.1, "encoder stage 1": 0.05, "decoder": 0, "head": 1})
     assert found.rates["down0_conv0/kernel"] == 0.05
     assert found.rates["down1_norm0/beta"] == found.rates["bottom_conv1/kernel"] == 0.1
@@ -47,24 +47,9 @@ def test_a_stage_goes_before_its_part() -> None:
     assert not found.trains("up0_conv0/kernel")
     assert found.trains("logits/kernel", 0)
 
-
-def test_the_encoder_trains_from_the_epoch_after_the_frozen_ones() -> None:
     found = pace(freeze_encoder=2)
     assert [found.trains("down0_conv0/kernel", epoch) for epoch in range(4)] == [False, False, True, True]
     assert all(found.trains(path, 0) for path in ("up0_conv0/kernel", "enlarge1/bias", "logits/bias"))
-
-
-def test_every_stage_is_said_with_its_rate_and_its_first_epoch() -> None:
-    assert pace().describe() == ""
-    assert pace(rates={"encoder": 1}).describe() == ""
-    assert pace(freeze_encoder=2, rates={"encoder": 0.1, "encoder stage 1": 0, "head": 3}).describe() == (
-        "stages: encoder stage 1 frozen; encoder stage 2, bottleneck frozen in epochs 1 to 2, then at 0.1 × "
-        "the learning rate; decoder stages 1 and 2 at the learning rate; head at 3 × the learning rate"
-    )
-    assert pace(freeze_norms="all").describe() == (
-        "stages: encoder stages 1 and 2, bottleneck, decoder stages 1 and 2, head at the learning rate; "
-        "BatchNorm of the encoder and the decoder frozen"
-    )
 
 
 @pytest.mark.parametrize(
@@ -128,11 +113,3 @@ def test_settings_that_no_model_could_have_are_refused_with_the_recipe(
     data = {"name": "t", "dataset": {"kind": "potsdam", "root": "x"}, "training": settings}
     with refused(ConfigError, where=where):
         recipe_from(data, "r.yaml")
-
-
-def test_scales_and_shifts_do_not_decay_whatever_their_layers_are_called() -> None:
-    assert is_decayed("beta_bias_gamma/kernel", 4)
-    assert is_decayed("separable/depthwise_kernel", 4)
-    for path, rank in (("x/bias", 1), ("norm/gamma", 1), ("norm/beta", 1), ("scale/variable", 1)):
-        assert not is_decayed(path, rank)
-    assert not is_decayed("attention/query/bias", 2)

@@ -10,9 +10,7 @@ import pytest
 
 from segmenter.base.errors import DatasetError
 from segmenter.config.recipe import SamplingConfig
-from segmenter.sampling import exact, plan
-from segmenter.sampling.kinds import Kinds, cover_sizes
-from segmenter.sampling.search import _fewest_steps
+from segmenter.sampling import plan
 
 NO_LIMIT = SamplingConfig(max_repeats_per_tile=10**6)
 
@@ -104,41 +102,3 @@ def test_the_limit_of_repeats_holds_in_the_exact_search() -> None:
     assert tight.promised == (0, 1, 2)
     assert np.bincount(tight.rows_SB.reshape(-1)).max() <= 4  # one more as a filler
     assert tight.coverage_repeats >= free.coverage_repeats
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_the_fewest_tiles_for_each_set_of_classes(seed: int) -> None:
-    """Against all sets of kinds; one kind holds a class that no other has."""
-    rng = np.random.default_rng(seed)
-    classes = 4
-    codes = sorted({8, *rng.integers(1, 8, 5).tolist()} | {1, 2, 4})
-    kinds = Kinds(np.array(codes), np.ones(len(codes), np.int64), classes)
-    found = cover_sizes(kinds)
-    every = [chosen for n in range(len(codes) + 1) for chosen in combinations(codes, n)]
-    fewest = [min(len(c) for c in every if union(list(c)) & wanted == wanted) for wanted in range(2**classes)]
-    assert found.tolist() == fewest
-
-
-def test_sets_of_kinds_are_found_without_detours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four kinds of a class each: one set, grown class by class, so that five looks are enough."""
-    monkeypatch.setattr(exact, "_TRIED", 6)
-    kinds = Kinds(np.array([1, 2, 4, 8]), np.ones(4, np.int64), 4)
-    assert exact._minimal_sets(kinds, 4) == [(0, 1, 2, 3)]
-
-
-@pytest.mark.parametrize(("spare", "searched"), [(0, True), (-1, False)])
-def test_a_table_is_searched_up_to_the_last_cell(
-    spare: int, searched: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two kinds with three tiles each, four rows at most: 4 × 4 places for each of the numbers 0 to 4."""
-    kinds = Kinds(np.array([1, 2]), np.full(2, 3, np.int64), 2)
-    monkeypatch.setattr(exact, "_CELLS", 16 * 5 + spare)
-    found = exact.exact_rows(kinds, 2, None, 1, 1, 4, np.random.default_rng(0))
-    assert (found is not None) is searched
-
-
-def test_the_least_steps_have_room_for_the_repeats_of_the_scarcest_class() -> None:
-    """100 tiles by twos, of which one holds the class: each row has it, and one of the 99 others."""
-    kinds = Kinds(np.array([0, 1]), np.array([99, 1]), 1)
-    assert _fewest_steps(kinds, 2, 1) == 99
-    assert _fewest_steps(kinds, 2, 4) == 100

@@ -39,8 +39,6 @@ def test_an_epoch_follows_from_seed_and_epoch(method: str) -> None:
     assert (first.promised, first.best_effort) == ((), ())
     assert first.steps == later.steps >= -(-len(counts) // 16)
 
-
-def test_the_shuffle_is_that_of_coverage_off() -> None:
     off = plan(table(), 16, SamplingConfig(coverage="off"), 5, 0)
     assert rows(table(), "shuffle").fingerprint == off.fingerprint
 
@@ -79,7 +77,7 @@ def test_over_many_epochs_a_tile_is_repeated_by_its_factor() -> None:
     np.testing.assert_allclose(np.mean(uses, axis=0), factor_N, atol=0.11)  # 0.025 of deviation, and fillers
 
 
-def test_rare_classes_are_drawn_by_their_softmax() -> None:
+def test_rare_classes_are_drawn_by_their_softmax_near_nought_the_rarest_alone() -> None:
     counts = table()
     share_K = counts.sum(axis=0) / counts.sum()
     odds_K = rare_class_odds(counts, 32, 0.1)
@@ -92,6 +90,8 @@ def test_rare_classes_are_drawn_by_their_softmax() -> None:
     tiles = np.stack([one.rows_SB for one in epochs])
     assert (counts[tiles, wanted] >= 32).all()
 
+    assert rare_class_odds(table(), 32, 1e-4).tolist() == [0, 0, 1, 0]
+
 
 def test_a_rare_class_takes_its_tiles_in_turn() -> None:
     """No tile a second time for a class before all others of it have come."""
@@ -101,10 +101,6 @@ def test_a_rare_class_takes_its_tiles_in_turn() -> None:
         holders = np.flatnonzero(counts[:, c] >= 32)
         uses = np.bincount(epoch.rows_SB[epoch.wanted_SB == c], minlength=len(counts))[holders]
         assert uses.max() - uses.min() <= 1
-
-
-def test_a_temperature_near_nought_draws_the_rarest_alone() -> None:
-    assert rare_class_odds(table(), 32, 1e-4).tolist() == [0, 0, 1, 0]
 
 
 @pytest.mark.parametrize("temperature", [1e-3, 1e-5, 1e-320])

@@ -86,23 +86,7 @@ def test_one_scarce_class_meets_the_bound(seed: int) -> None:
     assert result.repeats_bound > 0
 
 
-def test_several_scarce_classes_share_their_repeats() -> None:
-    """Rows of two tiles, three classes of which each is in fewer tiles than there are rows."""
-    rng = np.random.default_rng(0)
-    counts = (rng.random((3000, 3)) < [0.5, 0.5, 0.6]) * 100
-    result = plan(counts, 2, SamplingConfig(max_repeats_per_tile=10**6), 0, 0)
-    assert held_by_rows(result.rows_SB, counts, 32).all()
-    assert result.coverage_repeats <= 1.02 * result.repeats_bound
-
-
-def test_no_repeats_where_the_counts_force_none() -> None:
-    counts = table(640, [0.9, 0.5, 0.2], 3)
-    result = plan(counts, 64, RELAXED, 0, 0)
-    assert (result.steps, result.coverage_repeats, result.fillers, result.proven) == (10, 0, 0, True)
-    assert np.bincount(result.rows_SB.reshape(-1)).tolist() == [1] * 640
-
-
-def test_a_scarce_class_is_repeated_evenly_and_as_seldom_as_it_must() -> None:
+def test_a_scarce_class_is_repeated_evenly_and_as_seldom_as_it_must_by_all_tiles_that_serve() -> None:
     counts = np.full((100, 2), 0, np.int64)
     counts[:, 0], counts[:4, 1] = 500, 500
     result = plan(counts, 10, RELAXED, 0, 0)
@@ -111,9 +95,7 @@ def test_a_scarce_class_is_repeated_evenly_and_as_seldom_as_it_must() -> None:
     assert np.ptp(uses[:4]) <= 1
     assert uses[4:].max() <= 2  # fillers are tiles that are not repeated already
 
-
-def test_repeats_are_spread_over_all_tiles_that_serve_whatever_else_they_hold() -> None:
-    """The rare class comes in three kinds of tile; each is repeated as often."""
+    # The rare class comes in three kinds of tile; each is repeated as often.
     counts = np.zeros((1000, 3), np.int64)
     counts[:, 0], counts[:500, 1] = 99, 99
     counts[480:520, 2] = 99  # 20 with class 1, 20 without
@@ -121,14 +103,6 @@ def test_repeats_are_spread_over_all_tiles_that_serve_whatever_else_they_hold() 
     uses = np.bincount(result.rows_SB.reshape(-1), minlength=1000)[480:520]
     assert uses.sum() >= result.steps
     assert np.ptp(uses) <= 1
-
-
-def test_one_repeat_serves_several_classes() -> None:
-    counts = np.zeros((200, 4), np.int64)
-    counts[:, 0] = 99
-    counts[:5, 1], counts[3:8, 2], counts[3:5, 3] = 99, 99, 99
-    result = plan(counts, 10, SamplingConfig(max_repeats_per_tile=100), 0, 0)
-    assert result.coverage_repeats == result.repeats_bound == result.steps - 2
 
 
 @given(st.integers(40, 300), st.integers(2, 20), st.integers(0, 10_000))
@@ -150,23 +124,20 @@ def test_fewer_tiles_than_places(batch: int) -> None:
     assert np.ptp(np.bincount(rows.reshape(-1))) <= 1
 
 
-def test_too_rare_is_best_effort_and_said() -> None:
+def test_too_rare_is_best_effort_and_refuses_nothing() -> None:
     counts = np.zeros((1000, 3), np.int64)
     counts[:, 0], counts[0, 1], counts[5, 2] = 500, 500, 31  # class 2: in no tile that holds it
     result = plan(counts, 10, RELAXED, 0, 0)
     assert (result.promised, result.best_effort) == ((0,), (1, 2))
 
-
-def test_repeats_keep_their_limit_where_they_add_steps() -> None:
-    """Four classes that exclude each other in rows of four: each row is all repeats but one."""
-    counts = np.zeros((1180, 4), np.int64)
-    counts[:1000, 0], counts[1000:1060, 1], counts[1060:1120, 2], counts[1120:, 3] = 99, 99, 99, 99
-    result = plan(counts, 4, RELAXED, 0, 0)
-    check(result, counts, 4, RELAXED.max_repeats_per_tile)
-    assert result.best_effort
+    counts = np.zeros((1000, 3), np.int64)
+    counts[:500, 0], counts[500:, 1] = 99, 99
+    counts[0, 2] = 99  # with it promised, a row of any other tile would need three places
+    result = plan(counts, 2, RELAXED, 0, 0)
+    assert (result.promised, result.best_effort) == ((0, 1), (2,))
 
 
-def test_strict_refuses_naming_class_tiles_steps_and_the_batch_that_would_do() -> None:
+def test_strict_refuses_and_says_what_would_do_or_that_nothing_would() -> None:
     counts = np.zeros((100, 2), np.int64)
     counts[:, 0], counts[:4, 1] = 500, 500
     strict = SamplingConfig(coverage="strict")
@@ -175,6 +146,12 @@ def test_strict_refuses_naming_class_tiles_steps_and_the_batch_that_would_do() -
         plan(counts, 10, strict, 0, 0, names=("road", "car"))
     assert plan(counts, 25, strict, 0, 0).coverage_repeats == 0
 
+    counts = np.full((100, 2), 99)
+    counts[:, 1] = 0
+    counts[3, 1] = 20
+    with refused(DatasetError, fault="holds 32 pixels"):
+        plan(counts, 10, SamplingConfig(coverage="strict"), 0, 0, names=("road", "car"))
+
 
 def test_the_batch_that_would_do_does_also_where_classes_exclude_each_other() -> None:
     counts = np.zeros((60, 3), np.int64)
@@ -182,10 +159,6 @@ def test_the_batch_that_would_do_does_also_where_classes_exclude_each_other() ->
     batch = batch_without_repeats(counts, 32)
     assert plan(counts, batch, SamplingConfig(coverage="strict"), 0, 0).coverage_repeats == 0
     assert plan(counts, batch - 1, RELAXED, 0, 0).coverage_repeats > 0
-
-
-def test_where_every_tile_holds_every_class_a_batch_of_one_would_do() -> None:
-    assert batch_without_repeats(np.full((7, 2), 99), 32) == 1
 
 
 def test_a_pixel_may_be_enough() -> None:
@@ -199,7 +172,7 @@ def test_a_pixel_may_be_enough() -> None:
         plan_epoch(counts, 2, min_pixels=0, max_repeats=None, seed=0)
 
 
-def test_fewer_places_than_classes_need_is_refused_with_the_smallest_batch_that_can() -> None:
+def test_fewer_places_than_classes_need_is_refused_with_the_smallest_batch_that_can_do() -> None:
     counts = np.eye(5, dtype=np.int64).repeat(4, axis=0) * 100
     with refused(DatasetError, fault="least 5"):
         plan(counts, 4, RELAXED, 0, 0)
@@ -209,6 +182,11 @@ def test_fewer_places_than_classes_need_is_refused_with_the_smallest_batch_that_
     with pytest.raises(DatasetError, match="at least 6"):
         plan_epoch(with_empty, 5)
     assert held_by_rows(plan_epoch(with_empty, 6), with_empty, 32).all()
+
+    everywhere = np.ones((50, 21), np.int64) * 99
+    assert plan_epoch(everywhere, 1).shape == (50, 1)  # a class that all tiles hold asks nothing of a row
+    with pytest.raises(DatasetError, match="at least 22"):
+        plan_epoch(everywhere * (np.arange(21) != np.arange(50)[:, None]), 4)
 
 
 @pytest.mark.parametrize(
@@ -234,29 +212,6 @@ def test_many_rare_classes_that_come_together(batch: int) -> None:
     site = rng.random((5000, 1)) * 2  # towns have more classes than fields
     counts = (rng.random((5000, 15)) < np.array(shares) * site) * 100
     check(plan(counts, batch, RELAXED, 0, 0), counts, batch, RELAXED.max_repeats_per_tile)
-
-
-def test_more_than_twenty_classes_need_as_many_places() -> None:
-    everywhere = np.ones((50, 21), np.int64) * 99
-    assert plan_epoch(everywhere, 1).shape == (50, 1)  # a class that all tiles hold asks nothing of a row
-    with pytest.raises(DatasetError, match="at least 22"):
-        plan_epoch(everywhere * (np.arange(21) != np.arange(50)[:, None]), 4)
-
-
-def test_a_class_that_will_be_given_up_refuses_nothing() -> None:
-    counts = np.zeros((1000, 3), np.int64)
-    counts[:500, 0], counts[500:, 1] = 99, 99
-    counts[0, 2] = 99  # with it promised, a row of any other tile would need three places
-    result = plan(counts, 2, RELAXED, 0, 0)
-    assert (result.promised, result.best_effort) == ((0, 1), (2,))
-
-
-def test_strict_says_what_is_wrong_where_no_batch_would_do() -> None:
-    counts = np.full((100, 2), 99)
-    counts[:, 1] = 0
-    counts[3, 1] = 20
-    with refused(DatasetError, fault="holds 32 pixels"):
-        plan(counts, 10, SamplingConfig(coverage="strict"), 0, 0, names=("road", "car"))
 
 
 @pytest.mark.parametrize("setting", [{"seed": -1}, {"epoch": -1}, {"min_pixels": 0}, {"max_repeats": -1}])
@@ -304,12 +259,6 @@ def test_steps_and_promise_follow_from_the_seed_alone() -> None:
     assert not any(each.proven for each in epochs)
     assert len({(each.steps, each.promised, each.best_effort) for each in epochs}) == 1
     assert len({each.fingerprint for each in epochs}) == len(epochs)
-
-
-def test_the_type_of_the_counts_changes_nothing() -> None:
-    counts = table(300, [0.5, 0.05, 0.3], 1)
-    for dtype in (np.uint16, np.int32):
-        np.testing.assert_array_equal(plan_epoch(counts.astype(dtype), 16), plan_epoch(counts, 16))
 
 
 def test_off_is_a_plain_shuffle() -> None:

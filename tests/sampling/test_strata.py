@@ -83,7 +83,7 @@ def test_one_stratum_is_the_plan_of_the_classes() -> None:
     assert (split.promised, split.best_effort) == (plain.promised, plain.best_effort)
 
 
-def test_a_batch_too_small_for_all_scales_names_them() -> None:
+def test_what_cannot_be_planned_names_the_class_at_its_scale() -> None:
     counts = np.kron(np.eye(6, dtype=np.int64), np.full((20, 1), 100)).reshape(120, 6)[:, :3]
     counts[60:] = counts[:60]
     by_scale = TileStrata((np.arange(120) // 60).astype(np.int32), TITLES[:2])
@@ -91,16 +91,12 @@ def test_a_batch_too_small_for_all_scales_names_them() -> None:
     with pytest.raises(DatasetError, match=expected):
         plan(counts, 4, CONFIG, 0, 0, names=NAMES, strata=by_scale)
 
-
-def test_strict_names_the_class_at_its_scale() -> None:
     counts = np.full((64, 2), 100, np.int64)
     by_scale = TileStrata(np.r_[0, np.ones(63)].astype(np.int32), TITLES[:2])
     strict = CONFIG.model_copy(update={"coverage": "strict"})
     with refused(DatasetError, fault="water at 0.05–0.3 m"):
         plan(counts, 8, strict, 0, 0, names=NAMES[:2], strata=by_scale)
 
-
-def test_too_many_columns_are_refused() -> None:
     counts, by_scale = np.full((90, 16), 100, np.int64), TileStrata(np.arange(90, dtype=np.int32) % 3, TITLES)
     with refused(DatasetError, where="scale_strata", got="16 and 48"):
         plan(counts, 64, CONFIG, 0, 0, strata=by_scale)

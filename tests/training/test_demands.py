@@ -1,10 +1,10 @@
-"""Demands of a recipe on its dataset: a training refuses the first, `datasets check` says all of them."""
+"""Demands of a recipe on its dataset and on the machine: a training refuses the first, `check` says all."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +13,14 @@ import rasterio
 from datasets import load_dataset
 from datasets.__main__ import main
 from segmenter.base.errors import ConfigError, DatasetError, SegmenterError, run_script
-from segmenter.config.reading import load_recipe
-from segmenter.training.prepare import prepare_tiles
-from tests.helpers.made_training import ROOT, made
+from segmenter.config.reading import load_recipe, recipe_from
+from segmenter.config.recipe import Recipe
+from segmenter.devices.setup import Device
+from segmenter.devices.strategy import Devices
+from segmenter.training import checks
+from segmenter.training.checks import check_memory
+from segmenter.training.prepare import epoch_plan, few_steps, prepare_tiles
+from tests.helpers.made_training import made
 from tests.helpers.refusals import refused
 
 _VERDICT = "not clean: 4 findings"
@@ -38,18 +43,24 @@ UNMET = {
 }
 
 
+@pytest.fixture(scope="module")
+def four_bands(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The recipe of scenes of four bands of 16 bits."""
+    return made(tmp_path_factory.mktemp("demands") / "data", "uint16", 4)
+
+
 @pytest.mark.parametrize(("settings", "said"), UNMET.items())
 def test_what_a_training_refuses_at_its_start_the_check_says_in_the_same_words(
-    settings: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    settings: str, said: str, four_bands: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file, words = made(tmp_path, "uint16", 4), _words(settings)
-    recipe = load_recipe(file, words)
+    words = _words(settings)
+    recipe = load_recipe(four_bands, words)
     with pytest.raises(SegmenterError) as raised:
         prepare_tiles(recipe, load_dataset(recipe))
     assert said in str(raised.value)
-    assert not list(tmp_path.glob(".tile-index/*"))
+    assert not list(four_bands.parent.glob(".tile-index/*"))
     options = [option for word in words for option in ("--set", word)]
-    assert run_script(lambda: main(["check", str(file), *options])) == 2
+    assert run_script(lambda: main(["check", str(four_bands), *options])) == 2
     assert f"error: {raised.value}\n" in capsys.readouterr().err
 
 
@@ -65,11 +76,11 @@ def _words(settings: str) -> list[str]:
 
 
 def test_the_check_says_all_that_is_unmet_each_in_a_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    four_bands: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = ("loss.class_weights=[1, 2]", "training.best_by=beauty", "augmentation.hue=10")
     options = [option for setting in settings for option in ("--set", setting)]
-    assert run_script(lambda: main(["check", str(made(tmp_path, "uint16", 4)), *options])) == 2
+    assert run_script(lambda: main(["check", str(four_bands), *options])) == 2
     seen = capsys.readouterr()
     lines = [line for line in seen.err.splitlines() if line.startswith("error: ")]
     assert [line.split(":")[1].split(",")[0].strip() for line in lines] == [
@@ -163,19 +174,82 @@ def test_weights_that_do_not_go_with_the_images_are_said_by_the_check(
     assert said in capsys.readouterr().err
 
 
-def test_classes_that_no_tile_holds_are_refused_once_the_index_is_known(tmp_path: Path) -> None:
-    settings = ["augmentation.copy_paste={classes: [scarce]}", "sampling.min_pixels=900"]
-    recipe = load_recipe(made(tmp_path), settings)
+def test_what_the_tiles_cannot_give_is_refused_once_the_index_is_known(tmp_path: Path) -> None:
+    file = made(tmp_path)
+    recipe = load_recipe(file, ["augmentation.copy_paste={classes: [scarce]}", "sampling.min_pixels=900"])
     with refused(ConfigError, where="augmentation.copy_paste.classes", got="scarce"):
+        prepare_tiles(recipe, load_dataset(recipe))
+    recipe = load_recipe(file, ["sampling.coverage=strict", "training.global_batch=4"])
+    with refused(DatasetError, fault="4 tiles"):
         prepare_tiles(recipe, load_dataset(recipe))
 
 
-def test_the_check_needs_no_tensorflow(tmp_path: Path) -> None:
-    code = (
-        "import sys\nfrom datasets.__main__ import main\n"
-        "code = main(['check', sys.argv[1], '--set', 'augmentation.transforms=[{name: D4}]'])\n"
-        "sys.exit(code + 3 * bool({'tensorflow', 'keras'} & set(sys.modules)))"
+TILE, GIB = 300 * 2**20, 2**30
+
+
+def recipe_of(**training: Any) -> Recipe:
+    data = {"name": "r", "dataset": {"kind": "potsdam", "root": "r"}, "training": training}
+    return recipe_from(data, "r.yaml")
+
+
+def devices_of(kind: str, count: int, gib: float | None) -> Devices:
+    known = None if gib is None else int(gib * GIB)
+    cards = ["CPU"] * count if kind == "CPU" else [f"GPU:{i}" for i in range(count)]
+    return Devices(None, tuple(Device(f"{kind}:{i}", "", "", c, known) for i, c in enumerate(cards)))
+
+
+@pytest.fixture
+def free(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes that are free of the machine's memory, to be set."""
+    bytes_ = [10**15]
+    monkeypatch.setattr(checks, "free_memory", lambda: bytes_[0])
+    return bytes_
+
+
+@pytest.mark.parametrize("kind", ["CPU", "GPU"])
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_what_is_proposed_fits(kind: str, count: int, free: list[int]) -> None:
+    """The batch, or the number of parts, that a warning names brings none."""
+    devices, recipe = (
+        devices_of(kind, count, 11 / (count if kind == "GPU" else 1)),
+        recipe_of(global_batch=48),
     )
-    command = [sys.executable, "-c", code, str(made(tmp_path))]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (1, _VERDICT), done.stderr
+    said = check_memory(recipe, devices, TILE, 10**7)
+    assert "48" in said or kind == "GPU"
+    lower = int(re.search(r"global_batch to (\d+)", said)[1]) // count * count  # type: ignore[index]
+    parts = int(re.search(r"accumulate to (\d+)", said)[1])  # type: ignore[index]
+    assert check_memory(recipe_of(global_batch=lower), devices, TILE, 10**7) == ""
+    assert check_memory(recipe_of(global_batch=lower + 2 * count), devices, TILE, 10**7) != ""
+    assert check_memory(recipe_of(global_batch=48, accumulate=parts), devices, TILE, 10**7) == ""
+
+
+def test_what_a_machine_cannot_hold_is_refused_and_a_full_one_is_warned_of(free: list[int]) -> None:
+    devices, recipe = devices_of("CPU", 1, 16), recipe_of(global_batch=32)
+    assert check_memory(recipe, devices, TILE, 0) == ""
+    free[0] = 5 * GIB
+    assert re.search(
+        r"32 tiles .* take about 9.4 GiB .* 5.0 GiB of 16.0 GiB are free",
+        said := check_memory(recipe, devices, TILE, 0),
+    ), said
+    with refused(ConfigError, fault="training.global_batch"):
+        check_memory(recipe_of(global_batch=5000), devices, TILE, 0)
+    with refused(ConfigError, fault="lower model.width or tiles.size"):
+        check_memory(recipe, devices, 10**12, 0)
+
+
+@pytest.mark.parametrize(
+    ("tiles", "batch", "warned"), [(44, 64, True), (44, 40, True), (44, 11, False), (9, 9, True)]
+)
+def test_a_batch_for_few_tiles_says_what_would_do(tiles: int, batch: int, warned: bool) -> None:
+    counts_NK = np.full((tiles, 2), 5000, np.uint32)
+    recipe = recipe_of(global_batch=batch, epochs=5)
+    index: Any = type("Index", (), {"counts_NK": counts_NK, "strata": None})
+    first = epoch_plan(recipe, index, ["a", "b"], 0)
+    lines = list(few_steps(recipe.training, first, tiles))
+    assert len(lines) == warned
+    for line in lines:
+        assert f"{batch} for {tiles} tiles: {first.steps} step{'s' * (first.steps > 1)} an epoch" in line
+        assert f"{first.fillers / first.rows_SB.size:.0%} of each epoch are fillers" in line
+        better = int(re.search(r"lower it \((\d+) makes", line)[1])  # type: ignore[index]
+        smaller = recipe_of(global_batch=better, epochs=5)
+        assert list(few_steps(smaller.training, epoch_plan(smaller, index, ["a", "b"], 0), tiles)) == []

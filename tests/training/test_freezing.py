@@ -122,15 +122,6 @@ def test_a_rate_scales_update_and_decay_of_its_stage(
         np.testing.assert_allclose(own[path] - start[path], rate * step, rtol=1e-6, atol=1e-13)
 
 
-def test_a_rate_of_0_freezes_for_good_and_has_no_state(tensorflow: ModuleType) -> None:
-    training = Training(NORM, PER_IMAGE, training=config(rates={"encoder": 0}))
-    for epoch in (0, 5):
-        training.enter(epoch)
-        assert not any(is_encoder(v.path) for v in training.model.trainable_variables)
-    assert not any("down" in path or "bottom" in path for path in moments(training))
-    assert any("up0" in path for path in moments(training))
-
-
 def test_frozen_batch_norm_stays_and_costs_no_collective(tensorflow: ModuleType) -> None:
     """Two replicas do what one does; six layers of BatchNorm, four of the encoder, have two sums each."""
     which = ("none", "encoder", "all")

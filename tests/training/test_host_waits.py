@@ -1,25 +1,31 @@
-"""What the host reads of the devices during an epoch, and when: never of the call that is under way."""
+"""The host reads nothing of the call under way; before a checkpoint it compares the replicas' copies."""
 
 from __future__ import annotations
 
-import threading
+import shutil
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from tqdm import tqdm
 
+from datasets.commands.gpu.matrix import LIMIT
+from datasets.commands.gpu.replicas import strategy_of
 from segmenter.base.errors import TrainingError
+from segmenter.devices.setup import Device
+from segmenter.devices.strategy import Devices
 from segmenter.grid.labels import ClassMap
+from segmenter.runs.checkpoints import checkpoints
 from tests.helpers.made_trainer import BATCH, made_trainer
+from tests.helpers.made_training import apart, made, train
 from tests.helpers.refusals import refused
+from tests.helpers.small_training import central_of
 
 REPLICAS, STEPS, PER_CALL = 2, 22, 2
 CALLS = STEPS // PER_CALL
-READERS = ("__array__", "__float__", "__int__", "__bool__", "__index__", "numpy", "_numpy")
 
 
 class Result:
@@ -41,14 +47,11 @@ def test_an_epoch_waits_for_no_call_before_the_next_is_under_way(
 ) -> None:
     made: list[int] = []
     reads: list[tuple[int, int]] = []
-    waits = waits_of_this_thread(tensorflow, monkeypatch)
     classes = 3
 
     def steps(stack: Any, count: Any) -> Any:
         from segmenter.training.step import StepResult
 
-        if not made:
-            waits.clear()  # what tf.data looks at to begin: tensors of the host
         made.append(len(made))
         held = np.full((PER_CALL, 2, classes), [[BATCH], [REPLICAS]])
         values = np.ones(PER_CALL, np.float32), held, np.ones(PER_CALL, bool), np.ones(PER_CALL, np.float32)
@@ -67,39 +70,7 @@ def test_an_epoch_waits_for_no_call_before_the_next_is_under_way(
     assert len(made) == CALLS
     # Four results of each call, all of them when the next one has been handed over; of the last at the end.
     assert reads == [(call, min(call + 2, CALLS)) for call in range(CALLS) for _ in range(4)]
-    # Beside these the learning rate of each line of the log, which the host computes for itself.
     assert written == [20, 22]
-    assert waits == ["__float__"] * len(written)
-
-
-def waits_of_this_thread(tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Filled with each reading of an eager tensor by this thread, whichever way; not that of the feeder."""
-    from tensorflow.python.framework import ops
-
-    found: list[str] = []
-    own, nested = threading.get_ident(), threading.local()
-
-    def spied(name: str, read: Callable[..., Any]) -> Callable[..., Any]:
-        def reading(self: Any, *given: Any, **options: Any) -> Any:
-            outermost = threading.get_ident() == own and not getattr(nested, "inside", False)
-            if outermost:
-                found.append(name)
-                nested.inside = True
-            try:
-                return read(self, *given, **options)
-            finally:
-                if outermost:
-                    nested.inside = False
-
-        return reading
-
-    for name in READERS:
-        monkeypatch.setattr(ops._EagerTensorBase, name, spied(name, getattr(ops._EagerTensorBase, name)))
-    before = len(found)
-    float(tensorflow.constant(1.0))  # it does see one
-    assert len(found) == before + 1
-    found.clear()
-    return found
 
 
 def test_replicas_that_differ_end_the_run_before_a_checkpoint(
@@ -116,3 +87,83 @@ def test_replicas_that_differ_end_the_run_before_a_checkpoint(
     with refused(TrainingError, fault="CPU:0 for down0_conv0/kernel"):
         trainer.save()
     assert list(first.parent.iterdir()) == [first]
+
+
+REPLICAS = 3
+
+
+class Copies:
+    """Some variables with a copy on each replica, and the check of them."""
+
+    def __init__(self, models: tuple[str, ...] = ("a card",) * REPLICAS) -> None:
+        import keras
+
+        from segmenter.devices.strategy import Devices
+        from segmenter.training.optimiser.replicas_agree import Agreement
+
+        strategy = strategy_of(REPLICAS)
+        used: Any = [SimpleNamespace(name=f"CPU:{i}", model=model) for i, model in enumerate(models)]
+        rng = np.random.default_rng(5)
+        with strategy.scope():
+            plain = [keras.Variable(rng.normal(size=(5, 7)), dtype=t, name=t) for t in ("float32", "float64")]
+            counter = keras.Variable(3, dtype="int64", trainable=False, name="counter")
+            local = {"synchronization": "on_read", "aggregation": "only_first_replica"}
+            moving = keras.Variable(rng.normal(size=9), trainable=False, name="moving", **local)
+        self.variables = [*plain, counter, moving]
+        self.agreement = Agreement(Devices(strategy, tuple(used)), self.variables)
+        self._strategy = strategy
+
+    def copy(self, variable: Any, replica: int) -> Any:
+        return self._strategy.experimental_local_results(variable.value)[replica]
+
+
+def test_equal_copies_agree_and_one_bit_of_one_copy_does_not(tensorflow: ModuleType) -> None:
+    copies = Copies()
+    assert copies.agreement.check(1) == ""
+    for variable in copies.variables:
+        copy = copies.copy(variable, 2)
+        before = copy.numpy()
+        changed = before + 1 if before.dtype == np.int64 else before.copy()
+        if before.dtype != np.int64:
+            changed.flat[-1] = np.nextafter(changed.flat[-1], np.inf, dtype=before.dtype)
+        copy.assign(changed)
+        line = f"step 7: expected the same .* got others on CPU:2 than on CPU:0 for {variable.path}; a device"
+        with pytest.raises(TrainingError, match=line):
+            copies.agreement.check(7)
+        copy.assign(before)
+    assert copies.agreement.check(8) == ""
+
+
+def test_several_models_of_card_may_differ_and_it_is_said_once(tensorflow: ModuleType) -> None:
+    copies = Copies(("RTX 2080 Ti", "RTX 2080 Ti", "TITAN RTX"))
+    copies.copy(copies.variables[0], 1).assign(np.zeros((5, 7)))
+    assert copies.agreement.check(7).endswith("for float32; so do RTX 2080 Ti and TITAN RTX side by side")
+    assert copies.agreement.check(8) == ""
+
+
+def test_there_are_no_copies_to_compare(tensorflow: ModuleType) -> None:
+    from segmenter.training.optimiser.replicas_agree import Agreement
+
+    used: Any = tuple(Device(f"CPU:{i}", "its model", "", "CPU") for i in range(2))
+    devices = Devices(central_of(2), used)
+    assert devices.central
+    assert devices.computed_on["variables"] == "one copy, on the host"
+    assert Agreement(devices, []).check(1) == ""
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_mirrored_and_a_mirrored_one_there(tmp_path: Path) -> None:
+    """By train.py, which validates and writes checkpoints."""
+    recipe = made(tmp_path / "data")
+    two = ("--logical-devices", "2", "--set", "training.precision=float64")
+    central = ("--set", "distribution.strategy=central_storage", "--set", "distribution.shares=[5,3]")
+    kinds_of = {"mirrored": (), "central": central}
+    for first, then in (("mirrored", "central"), ("central", "mirrored")):
+        run = tmp_path / first
+        train(recipe, "--run", str(run), *two, *kinds_of[first])
+        whole = shutil.copytree(run, tmp_path / f"{first} as it was")
+        step = min(checkpoints(run))
+        out = train(recipe, "--run", str(run), "--resume-from", str(step), *two, *kinds_of[then]).stdout
+        assert "computed otherwise, the bits of what follows may differ: " in out
+        assert "variables" in out
+        assert apart(run, whole) <= LIMIT

@@ -1,7 +1,8 @@
-"""The recipe's optimiser: Keras' own update, to the bit, of all weights as one vector."""
+"""The recipe's optimiser: Keras' own update, to the bit; its learning rates against values by hand."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
@@ -10,7 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from segmenter.base.errors import ConfigError
+from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import TrainingConfig
+from tests.helpers.refusals import refused
 
 CONFIG = {"learning_rate": 0.01, "schedule": "cosine", "warmup": 0, "weight_decay": 0.1}
 STEPS = 4
@@ -137,7 +141,9 @@ def test_a_loss_scale_is_that_of_keras_to_the_bit(
     assert all(np.isfinite(array).all() for array in ours[0])
 
 
-def test_clipping_by_norm_is_that_of_keras_but_for_the_order_of_a_sum(tensorflow: ModuleType) -> None:
+def test_clipping_is_that_of_keras_but_for_the_order_of_a_sum_and_plain_sgd_keeps_no_state(
+    tensorflow: ModuleType,
+) -> None:
     both, free = config(clip_norm=0.5), config()
     (ours, _), (theirs, _), (unclipped, _) = (
         trained(ours_of(both)),
@@ -148,6 +154,9 @@ def test_clipping_by_norm_is_that_of_keras_but_for_the_order_of_a_sum(tensorflow
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=1e-7)
     sgd = config(optimizer="sgd", clip_norm=0.5)
     assert max(np.abs(a - b).max() for a, b in zip(trained(ours_of(sgd))[0], unclipped, strict=True)) > 1e-3
+
+    _, state = trained(ours_of(config(optimizer="sgd", momentum=0)))
+    assert [array.shape for array in state] == [()]  # the count of the steps
 
 
 def test_state_survives_a_checkpoint_and_one_of_keras_goes_on(tensorflow: ModuleType) -> None:
@@ -179,34 +188,92 @@ def test_settings_of_sgd_that_would_do_nothing_are_refused(settings: dict[str, A
         config(**settings)
 
 
-def test_plain_sgd_keeps_nothing_beside_the_weights(tensorflow: ModuleType) -> None:
-    _, state = trained(ours_of(config(optimizer="sgd", momentum=0)))
-    assert [array.shape for array in state] == [()]  # the count of the steps
+def rates(steps: Any, total: int = 1000, **settings: Any) -> list[float]:
+    from segmenter.training.optimiser.schedules import Schedule
+
+    schedule = Schedule(TrainingConfig(**settings), total)
+    return [float(schedule(step)) for step in steps]
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-def test_the_number_of_operations_does_not_depend_on_that_of_weights(
-    tensorflow: ModuleType, optimizer: str
+# ------------------------------------------------------------------------------- scaling
+
+
+@pytest.mark.parametrize(
+    ("scaling", "batch", "reference", "peak"),
+    [
+        ("none", 64, None, 0.001),
+        ("linear", 64, 16, 0.004),
+        ("sqrt", 64, 16, 0.002),
+        ("sqrt", 8, 16, 0.001 / math.sqrt(2)),
+    ],
+)
+def test_the_peak_follows_the_rule(
+    tensorflow: ModuleType, scaling: str, batch: int, reference: int | None, peak: float
 ) -> None:
-    few, many = (operations(config(optimizer=optimizer, clip_norm=1.0), layers) for layers in (2, 4))
-    assert few == many <= 25
+    from segmenter.training.optimiser.schedules import peak_of
+
+    config = TrainingConfig(global_batch=batch, scaling=scaling, reference_batch=reference)
+    assert peak_of(config) == pytest.approx(peak, rel=1e-15)
+    common = {"global_batch": batch, "scaling": scaling, "reference_batch": reference, "warmup": 10}
+    # Scaled alike: the warm-up, the peak, and what follows.
+    for schedule, share in (("constant", 1.0), ("poly", 0.5**0.9)):
+        assert rates([4, 505], 1000, schedule=schedule, **common) == pytest.approx(
+            [0.5 * peak, share * peak], rel=1e-6
+        )
 
 
-def operations(settings: TrainingConfig, layers: int) -> int:
-    """Count those of an update that compute with vectors: assignments and reshapes launch nothing."""
-    import tensorflow as tf
+# ------------------------------------------------------------------------------- shapes
 
-    from segmenter.training.optimiser import build_optimiser
 
-    model = network(layers)
-    optimiser, weights = build_optimiser(settings, model, 9), model.trainable_variables
+def test_schedules_by_hand(tensorflow: ModuleType) -> None:
+    common = {"learning_rate": 2.0, "warmup": 10}
+    assert rates([0, 4, 9], 110, **common) == pytest.approx([0.2, 1.0, 2.0], rel=1e-6)
+    assert rates([10, 60, 110, 500], 110, **common) == pytest.approx([2, 2 * 0.5**0.9, 0, 0], rel=1e-6)
+    cosine = rates([10, 35, 60, 110], 110, schedule="cosine", **common)
+    assert cosine == pytest.approx([2, 1 + math.sqrt(0.5), 1, 0], rel=1e-6, abs=1e-6)
+    assert rates([10, 10_000], 110, schedule="constant", **common) == [2, 2]
+    decaying = {**common, "schedule": "exponential", "decay_rate": 0.25, "decay_steps": 20}
+    assert rates([9, 10, 20, 30, 50], 110, **decaying) == pytest.approx([2, 2, 1, 0.5, 0.125], rel=1e-6)
+    stairs = rates([9, 10, 29, 30, 49, 50], 110, staircase=True, **decaying)
+    assert stairs == pytest.approx([2, 2, 2, 0.5, 0.5, 0.125], rel=1e-6)
+    pieces = {**common, "schedule": "piecewise", "boundaries": [20, 40], "values": [1, 0.5, 0.25]}
+    assert rates([0, 9, 20, 21, 40, 41, 999], 110, **pieces) == pytest.approx([0.2, 2, 2, 1, 1, 0.5, 0.5])
 
-    @tf.function
-    def update(gradient: Any) -> Any:
-        return optimiser.apply(gradient, weights)
 
-    size = sum(int(np.prod(v.shape)) for v in weights)
-    graph = update.get_concrete_function(tf.TensorSpec((size,))).graph
-    moves = ("AssignVariableOp", "Const", "Identity", "NoOp", "Placeholder", "ReadVariableOp", "Reshape")
-    computing = (op for op in graph.get_operations() if op.type not in moves)
-    return sum(any(t.shape.rank for t in (*op.inputs, *op.outputs)) for op in computing)
+def test_a_staircase_falls_on_the_step_for_long_trainings_too(tensorflow: ModuleType) -> None:
+    settings = {"schedule": "exponential", "decay_rate": 0.999, "decay_steps": 7919, "staircase": True}
+    edges = 7919 * np.arange(1, 200, 7)
+    before = rates(edges - 1, 10**7, warmup=0, **settings)
+    after = rates(edges, 10**7, warmup=0, **settings)
+    np.testing.assert_allclose(after, 1e-3 * 0.999 ** (edges // 7919), rtol=1e-5)
+    np.testing.assert_allclose(np.divide(after, before), 0.999, rtol=1e-5)
+
+
+# ------------------------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(
+    ("settings", "fields"),
+    [
+        ({"scaling": "linear"}, {"where": "training.reference_batch", "got": "none"}),
+        ({"reference_batch": 16}, {"where": "training.reference_batch", "got": "none"}),
+        ({"schedule": "exponential"}, {"where": "training.decay_steps", "got": "none"}),
+        ({"staircase": True}, {"where": "training.staircase", "got": "poly"}),
+        ({"schedule": "piecewise"}, {"where": "training.boundaries", "got": "none"}),
+        ({"boundaries": [5], "values": [1, 2]}, {"where": "training.boundaries", "got": "poly"}),
+        (
+            {"schedule": "piecewise", "boundaries": [9, 9], "values": [1, 1, 1]},
+            {"where": "training.boundaries", "got": "[9, 9]"},
+        ),
+        (
+            {"schedule": "piecewise", "boundaries": [9, 12], "values": [1, 0.1]},
+            {"where": "training.values", "got": 2},
+        ),
+        ({"schedule": "steps"}, {"where": "training.schedule", "got": "'steps'"}),
+    ],
+)
+def test_a_mistake_is_named(settings: dict[str, Any], fields: dict[str, object]) -> None:
+    with refused(ConfigError, **fields):
+        recipe_from(
+            {"name": "x", "dataset": {"kind": "potsdam", "root": "r"}, "training": settings}, "r.yaml"
+        )

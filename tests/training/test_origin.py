@@ -12,17 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 from affine import Affine
-from rasterio.crs import CRS
 
 from datasets import load_dataset
 from segmenter.config.reading import load_recipe
-from segmenter.grid.geometry import Size
 from segmenter.raster import raster_info
 from segmenter.raster.ground import lon_lat_corners
-from segmenter.raster.header import RasterInfo
-from segmenter.raster.remote.settings import RemotePath
-from segmenter.runs.records import MOST_OUTLINES, load_origin
-from segmenter.tiles.gsd import some_of
+from segmenter.runs.origin import MOST_OUTLINES, load_origin
 from segmenter.tiles.index import TileIndex, build_index
 from segmenter.training.start import origin_of, place_of, record_origin
 from tests.helpers.made_training import made
@@ -94,19 +89,6 @@ def test_scenes_without_a_place_are_not_outlined(
     assert place_of([]) is None
 
 
-def test_of_many_scenes_a_bounded_number_is_looked_at(data: tuple[Any, Any, TileIndex]) -> None:
-    scene = data[2].scenes[0]
-    scenes = [replace(scene, name=str(i)) for i in range(12_345)]
-    found = some_of(scenes)
-    assert len(found) == 1000
-    assert (found[0], found[-1]) == (scenes[0], scenes[-1])
-    steps = np.diff([int(scene.name) for scene in found])
-    assert (steps.min(), steps.max()) == (12, 13)
-    assert some_of(scenes[:1000]) == scenes[:1000]
-    remote = [replace(each, image=RemotePath.of("s3://bucket/a.tif")) for each in scenes]
-    assert len(some_of(remote)) == 100
-
-
 def test_many_scenes_have_one_outline_around_them(rng: np.random.Generator) -> None:
     corners = np.array([(0, 0), (0, 0.1), (0.1, 0.1), (0.1, 0)])
     scenes = [corners + rng.uniform(-20, 20, 2) for _ in range(MOST_OUTLINES + 1)]
@@ -143,30 +125,11 @@ def test_corners_in_degrees(make_geotiff: Callable[..., Path]) -> None:
     found = lon_lat_corners(info)
     assert found is not None
     assert found.tolist() == pytest.approx(np.array([(7, 50), (10, 50), (10, 46), (7, 46)]))
-    assert lon_lat_corners(raster_info(make_geotiff("b.tif", image, crs=None))) is None
-
-
-@pytest.mark.parametrize(
-    ("crs", "transform"),
-    [
+    nowhere: tuple[tuple[str | None, Affine | None], ...] = (
+        (None, None),
         ("EPSG:4326", Affine(1, 0, 0, 0, -1, 400)),  # beyond the pole
         ("EPSG:32660", Affine(20_000, 0, 500_000, 0, -20_000, 5_000_000)),  # across the 180th meridian
-    ],
-)
-def test_corners_that_are_nowhere_or_across_the_antimeridian_are_none(crs: str, transform: Affine) -> None:
-    info = RasterInfo(
-        Path("a.tif"),
-        Size(20, 30),
-        1,
-        "uint8",
-        CRS.from_string(crs),
-        transform,
-        (None,),
-        (None,),
-        ("undefined",),
-        "GTiff",
-        (),
-        False,
-        1.0,
     )
-    assert lon_lat_corners(info) is None
+    for number, (crs, transform) in enumerate(nowhere):
+        where = {} if transform is None else {"transform": transform}
+        assert lon_lat_corners(raster_info(make_geotiff(f"{number}.tif", image, crs=crs, **where))) is None

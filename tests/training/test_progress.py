@@ -64,7 +64,9 @@ WHOLE = [[5, 0, 1], [4, 0, 1]]
 SHORT = [[8, 2, 0], [4, 2, 0]]
 
 
-def test_a_short_step_is_counted_shown_and_logged(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_short_step_is_counted_shown_and_logged_and_in_strict_mode_an_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     meter, lines, shown = meter_of("relaxed", plan_of())
     take(meter, WHOLE, SHORT, WHOLE)
     assert "step 2 holds fewer tiles of car than" in capsys.readouterr().out
@@ -75,18 +77,16 @@ def test_a_short_step_is_counted_shown_and_logged(capsys: pytest.CaptureFixture[
     assert (line["promised"], line["best_effort"]) == ([0, 2], [1])
     assert (line["held_tiles"], line["promised_tiles"]) == ([18, 2, 2], [1, 1])
 
+    meter, _, _ = meter_of("strict", plan_of())
+    with refused(TrainingError, fault="step 2"):
+        take(meter, WHOLE, SHORT, WHOLE)
+
 
 def test_a_step_with_fewer_tiles_than_a_quota_is_short() -> None:
     meter, lines, _ = meter_of("relaxed", replace(plan_of(), quotas=(Quota(4, 2.5), Quota(1, 1))))
     take(meter, [[2, 0, 1], [2, 0, 1]], [[1, 0, 1], [1, 0, 1]], [[3, 0, 1], [3, 0, 1]])
     (line,) = lines
     assert (line["short_steps"], line["promised_tiles"]) == (1, [2.5, 1])
-
-
-def test_in_strict_mode_it_is_an_error() -> None:
-    meter, _, _ = meter_of("strict", plan_of())
-    with refused(TrainingError, fault="step 2"):
-        take(meter, WHOLE, SHORT, WHOLE)
 
 
 def test_where_each_replica_was_planned_for_each_has_to_hold_the_class() -> None:
@@ -96,14 +96,12 @@ def test_where_each_replica_was_planned_for_each_has_to_hold_the_class() -> None
     assert lines[0]["classes_per_replica"] == pytest.approx((8 + 7) / 2 / 4)
 
 
-def test_a_loss_that_is_not_finite_is_named_with_its_step_within_the_call() -> None:
+def test_a_loss_that_is_not_finite_is_named_with_its_step_once_the_loss_scale_has_settled() -> None:
     meter, _, _ = meter_of("relaxed", plan_of())
     meter.push(1, results([0.5, np.nan, 0.5], [WHOLE] * 3), 0.0)
     with refused(TrainingError, fault="step 2"):
         meter.drain()
 
-
-def test_in_mixed_precision_the_loss_scale_may_settle_first() -> None:
     meter, _, _ = meter_of("relaxed", plan_of())
     meter.overflows = 2
     meter.push(1, results([np.inf, np.inf, 0.5, np.nan, np.nan], [WHOLE] * 5), 0.0)
@@ -201,14 +199,3 @@ def test_the_time_that_is_left_is_said_once_before_and_once_after_a_validation(
         units = {"h": 3600, "min": 60, "s": 1}
         shown = sum(float(n) * units[unit] for n, unit in zip(parts[::2], parts[1::2], strict=True))
         assert abs(shown - seconds) <= 30
-
-
-def test_nothing_is_said_of_a_training_that_ends_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr("segmenter.training.progress.tqdm.write", said.append)
-    left = TimeLeft(40, 2, 1)
-    for done in range(1, 21):
-        left.stepped(done)
-    with left.validating(20):
-        pass
-    assert said == []

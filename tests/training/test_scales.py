@@ -18,7 +18,6 @@ from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Dataset
 from segmenter.runs.score_files import scored
 from segmenter.tiles.index import build_index
-from segmenter.training.prepare import trained_gsd
 from tests.helpers.scaled_scenes import SIDE, scaled_dataset, scaled_recipe
 
 METRES = (0.1, 0.25, 2.0, 0.12, 2.1)
@@ -47,11 +46,6 @@ def middle_of_what_is_shown(dataset: Dataset, settings: Recipe) -> float:
     ends = np.array([[0.2, 0.1 * 171 / SIDE], [0.2, 1.0], [2.0 / 4, 1.0]])
     tiles_S = np.bincount(build_index(dataset, "train", settings.tiles, progress=False).scene_N)
     return float(np.exp(np.log(ends).mean(axis=1) @ tiles_S / tiles_S.sum()))
-
-
-def test_the_scale_that_a_model_is_trained_for() -> None:
-    assert trained_gsd((0.1, 0.3, 0.2, None), None) == 0.2
-    assert trained_gsd((None, None), None) is None
 
 
 def test_of_many_scenes_those_along_the_list_say_the_scale_of_the_training(

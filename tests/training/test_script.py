@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
+import filecmp
 import json
-import subprocess
-import sys
+import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+import rasterio
+import yaml
 
-from segmenter.runs.records import CALIBRATION, validation_images
-from tests.helpers.made_training import ROOT, made, records, train
+import predict
+from datasets import load_dataset
+from datasets.commands import main
+from segmenter.base.errors import CheckpointError, run_script
+from segmenter.config.reading import load_recipe
+from segmenter.runs.calibration_file import CALIBRATION, load_calibration
+from segmenter.runs.origin import validation_images
+from segmenter.runs.report.run_record import read_story
+from segmenter.runs.report.sections import report_sections
+from segmenter.runs.run import load_run
+from segmenter.training.calibrating import calibrate
+from segmenter.training.prepare import check_run_directory
+from tests.helpers.file_server import FileServer
+from tests.helpers.made_training import made, records, train
+from tests.helpers.refusals import refused
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A recipe and the run it gave on one device."""
+    """A recipe and the run it gave on two devices, each of which gets every class in every step.
+
+    Beside them `answer.json` and `words.txt`, what train.py gave and said.
+    """
     folder = tmp_path_factory.mktemp("train")
-    recipe = made(folder / "data")
-    done = train(recipe, "--run", str(folder / "run"), "--json")
+    recipe = made(folder / "data", scenes=7)
+    text = yaml.safe_load(recipe.read_text())
+    text["dataset"]["split"]["validation"] = ["s4", "s5", "s6"]
+    text["sampling"] = {"per_replica": "guarantee", "max_repeats_per_tile": 20}
+    recipe.write_text(yaml.safe_dump(text))
+    done = train(recipe, "--run", str(folder / "run"), "--logical-devices", "2", "--json")
     (folder / "answer.json").write_text(done.stdout)
     (folder / "words.txt").write_text(done.stderr)
     return recipe, folder / "run"
@@ -26,7 +51,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 def test_a_run_directory_is_whole_and_learned(finished: tuple[Path, Path]) -> None:
     recipe, run = finished
-    assert validation_images(run) == [recipe.parent / "images" / "s4.tif"]
+    assert validation_images(run) == [recipe.parent / "images" / f"s{i}.tif" for i in (4, 5, 6)]
     names = {p.name for p in run.iterdir()}
     assert {
         "recipe.yaml", "run.json", "best.npz", "log.jsonl", "scores.json", "confusion.png",
@@ -34,15 +59,30 @@ def test_a_run_directory_is_whole_and_learned(finished: tuple[Path, Path]) -> No
         "origin.json",
         "windows.json", "report.html",
     } <= names  # fmt: skip
-    lines = records(run)
-    losses = [line["loss"] for line in lines if "loss" in line]
+    losses = [line["loss"] for line in records(run) if "loss" in line]
     assert losses[-1] < losses[0]
-    assert all(line.get("short_steps", 0) == 0 for line in lines)
     assert json.loads((run / "scores.json").read_text())["protocol"]["split"] == "validation"
 
 
-def test_a_training_with_a_single_validation_scene_is_calibrated(finished: tuple[Path, Path]) -> None:
-    assert (finished[1] / CALIBRATION).exists()
+def test_the_log_and_the_diagnosis_have_what_each_class_had(
+    finished: tuple[Path, Path], tmp_path: Path
+) -> None:
+    recipe, run = finished
+    assert "each of 2 devices gets every class" in (run.parent / "words.txt").read_text()
+    lines = [line for line in records(run) if "held_steps" in line]
+    steps = sum(line["steps"] for line in lines)
+    assert steps == lines[-1]["step"]
+    assert np.sum([line["held_steps"] for line in lines], axis=0).tolist() == [steps] * 3
+    assert {tuple(line["promised"]) for line in lines} == {(0, 1, 2)}
+    assert (np.sum([line["held_tiles"] for line in lines], axis=0) >= steps).all()
+    assert sum(line["tiles_drawn"] for line in lines) == 8 * steps
+    assert {line["classes_per_replica"] for line in lines} == {3.0}
+    assert sum(line["short_steps"] for line in lines) == 0
+    to = tmp_path / "coverage.json"
+    assert main(["datasets", "coverage", str(recipe), "--run", str(run), "--json", str(to)]) == 0
+    ran = json.loads(to.read_text())["run"]
+    assert ran["held_share"] == [1.0, 1.0, 1.0]
+    assert (ran["short_steps"], ran["promised"], ran["steps"]) == (0, [0, 1, 2], steps)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +112,8 @@ def test_other_imagery_trains_and_fine_tunes_as_8_bit_does(
 def test_json_is_all_that_stdout_gets(finished: tuple[Path, Path]) -> None:
     run = finished[1]
     answer = json.loads((run.parent / "answer.json").read_text())
-    reached = {"run": str(run), "ended": "finished", "resumed": False, "epochs": 3, "steps": 21}
+    steps = records(run)[-1]["step"]
+    reached = {"run": str(run), "ended": "finished", "resumed": False, "epochs": 3, "steps": steps}
     assert reached.items() <= answer.items()
     scores = json.loads((run / "scores.json").read_text())
     assert (answer["best_epoch"], answer["best_step"]) == (scores["epoch"], scores["step"])
@@ -105,28 +146,8 @@ def test_a_users_mistake_is_one_clear_line(
 
 def test_a_run_is_not_written_over(finished: tuple[Path, Path]) -> None:
     recipe, run = finished
-    before = (run / "log.jsonl").read_bytes()
-    result = train(recipe, "--run", str(run), check=False)
-    assert result.returncode == 2
-    assert "run already" in result.stderr
-    assert (run / "log.jsonl").read_bytes() == before
-
-
-def test_a_run_with_dropout_predicts(finished: tuple[Path, Path], tmp_path: Path) -> None:
-    recipe, run = finished
-    command = [
-        sys.executable,
-        "predict.py",
-        str(run),
-        str(recipe.parent / "images"),
-        "--output",
-        str(tmp_path),
-    ]
-    labels = ["--labels", str(recipe.parent / "labels" / "{stem}.tif")]
-    result = subprocess.run([*command, *labels], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    assert json.loads((tmp_path / "scores.json").read_text())["miou"] > 0.5
-    assert len(list(tmp_path.glob("*.tif"))) == 5
+    with refused(CheckpointError, where="run", fault="run already"):
+        check_run_directory(run, load_recipe(recipe), resume=False)
 
 
 @pytest.mark.parametrize(
@@ -156,3 +177,107 @@ def test_print_config_shows_what_load_reads(finished: tuple[Path, Path], tmp_pat
     copy = tmp_path / "copy.yaml"
     copy.write_text(shown)
     assert train(copy, "--print-config").stdout == shown
+
+
+# ------------------------------------------------------------------------------------ calibration
+
+
+def maps(run: Path, output: Path, *options: str) -> dict[str, Path]:
+    """Class map and confidence of a validation scene; with their scores."""
+    data = run.parent / "data"
+    arguments = [str(data / "images" / "s4.tif"), "--labels", str(data / "labels" / "{stem}.tif")]
+    call = [str(run), *arguments, "--output", str(output), "--confidence", *options]
+    assert run_script(lambda: predict.main(call)) == 0
+    assert json.loads((output / "scores.json").read_text())["miou"] > 0.5
+    return {path.name: path for path in output.glob("*.tif")}
+
+
+def test_a_training_leaves_a_calibration_of_its_best_model(finished: tuple[Path, Path]) -> None:
+    run = finished[1]
+    found, scores = load_calibration(run), json.loads((run / "scores.json").read_text())
+    assert found is not None
+    assert (found.scenes, found.pixels, found.step) == (3, 3 * 97 * 83, scores["step"])
+    assert found.before.miou == pytest.approx(scores["miou"])
+    assert found.fitted.after.ece < found.before.ece
+    assert load_run(run).calibration() == found.fitted.calibration
+    assert "calibration" in [section.name for section in report_sections(read_story(run))]
+    assert 'id="reliability"' in (run / "report.html").read_text()
+
+
+def test_maps_are_calibrated_unless_asked_otherwise(
+    tensorflow: Any, finished: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run, bare = finished[1], tmp_path / "bare" / "run"
+    shutil.copytree(run, bare)
+    (bare / CALIBRATION).unlink()
+    (bare.parent / "data").symlink_to(run.parent / "data")
+    before = maps(bare, tmp_path / "before")
+    off = maps(run, tmp_path / "off", "--no-calibration")
+    on = maps(run, tmp_path / "on")
+    assert len(before) == 2
+    for name, path in before.items():
+        assert filecmp.cmp(path, off[name], shallow=False)
+        with rasterio.open(path) as first, rasterio.open(on[name]) as second:
+            assert "CALIBRATION" not in first.tags()
+            assert second.tags()["CALIBRATION"].startswith("temperature ")
+            if ".confidence." in name:
+                assert first.descriptions == ("largest probability",)
+                assert "calibrated" in second.descriptions[0]
+                assert (first.read() != second.read()).any()
+            elif not load_calibration(run).fitted.calibration.shifts:  # type: ignore[union-attr]
+                np.testing.assert_array_equal(first.read(), second.read())
+
+
+def test_the_command_makes_the_same_calibration_anew(
+    tensorflow: Any, finished: tuple[Path, Path], tmp_path: Path, capsys: Any
+) -> None:
+    run = shutil.copytree(finished[1], tmp_path / "run")
+    whole = json.loads((run / CALIBRATION).read_text())
+    (run / CALIBRATION).write_bytes((run / CALIBRATION).read_bytes()[:-9])
+    image = str(finished[0].parent / "images" / "s0.tif")
+    assert run_script(lambda: predict.main([str(run), image, "--output", str(tmp_path / "maps")])) == 2
+    error = capsys.readouterr().err
+    assert (error.count("\n"), str(run / CALIBRATION) in error) == (1, True)
+    assert main(["calibrate", str(run)]) == 0
+    again = json.loads((run / CALIBRATION).read_text())
+    assert again["temperature"] == pytest.approx(whole["temperature"], rel=1e-3)
+    np.testing.assert_allclose(again["bias"], whole["bias"], atol=1e-3)
+
+
+def test_of_a_single_scene_one_half_measures_what_the_other_fits(
+    tensorflow: Any, finished: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run = load_run(finished[1])
+    dataset = load_dataset(run.recipe)
+    copied = replace(run, path=shutil.copytree(run.path, tmp_path / "run"))
+    one = replace(dataset, scenes=tuple(s for s in dataset.scenes if s.name not in ("s5", "s6")))
+    fitted = calibrate(copied, one, np.zeros(len(run.classes)))
+    found = load_calibration(copied.path)
+    assert found is not None
+    assert (found.scenes, found.pixels) == (1, 97 * 83)
+    assert fitted.after.ece < fitted.before.ece
+
+
+@pytest.mark.slow
+def test_a_training_over_urls_gives_the_bits_of_a_local_one(server: FileServer, tmp_path: Path) -> None:
+    """Also by worker processes, where a tenth of the answers are cut off; the run holds no signature."""
+    recipe = made(server.folder / "data")
+    files = [p.relative_to(server.folder / "data").as_posix() for p in (server.folder / "data").rglob("*.*")]
+    (tmp_path / "files.txt").write_text("\n".join(name for name in files if ".tile-index" not in name))
+    train(recipe, "--run", str(tmp_path / "local"))
+    server.fault = lambda number, path: "cut" if number % 10 == 7 else None
+    remote = (
+        *("--set", f"dataset.root={server.url('data?signature=n0t-t0-be-seen')}"),
+        *("--set", f"dataset.files={tmp_path / 'files.txt'}"),
+        *("--set", f"dataset.cache={tmp_path / 'cache'}"),
+        *("--set", "training.input_workers=2"),
+    )
+    said = train(recipe, "--run", str(tmp_path / "remote"), *remote).stdout
+    assert len(server.asked) > 10
+    with np.load(tmp_path / "local/best.npz") as local, np.load(tmp_path / "remote/best.npz") as other:
+        weights = [name for name in local.files if local[name].dtype.kind == "f"]
+        assert weights
+        for name in weights:
+            np.testing.assert_array_equal(local[name], other[name], err_msg=name)
+    texts = [path.read_bytes() for path in (tmp_path / "remote").rglob("*") if path.is_file()]
+    assert not any(b"n0t-t0-be-seen" in text for text in [*texts, said.encode()])

@@ -55,7 +55,7 @@ class Cards:
         return min(tiles, self._most.get(device, tiles)), self._seconds[device]
 
 
-def test_a_larger_part_than_was_timed_is_tried_before_it_is_chosen() -> None:
+def test_a_larger_part_than_was_timed_is_tried_and_too_few_tiles_are_refused() -> None:
     from segmenter.extras.unequal_cards.measured import measured
 
     cards = Cards({"a": 1.0, "b": 3.0})
@@ -66,8 +66,6 @@ def test_a_larger_part_than_was_timed_is_tried_before_it_is_chosen() -> None:
     cards = Cards({"a": 1.0, "b": 3.0}, {"b": 4})
     assert measured(cards, ("a", "b"), 24, 2)[0] == (20, 4)  # type: ignore[arg-type]
 
-
-def test_too_few_tiles_are_refused_before_anything_is_measured() -> None:
     from segmenter.extras.unequal_cards.measured import measured
 
     cards = Cards({})
@@ -97,10 +95,7 @@ def test_what_was_measured_and_chosen_is_said(
     cards(0.01, 0.02, 0.02)
     devices = share_out(devices_of("fast", "slow", "slow"), recipe_of(), FORM, 3)
     assert devices.dealt(24) == devices.shares == (12, 6, 6)
-    assert capsys.readouterr().out == (
-        "shares: a tile takes 10 ms on GPU:0, 20 ms on GPU:1, 20 ms on GPU:2: tiles 12 on GPU:0, 6 on GPU:1, "
-        "6 on GPU:2 of each step, 1.33 times as fast as equal parts by these times\n"
-    )
+    assert "1.33 times as fast as equal parts" in capsys.readouterr().out
     cards(0.01, 0.0101, 0.0103)
     devices = share_out(devices_of("a", "a", "a"), recipe_of(), FORM, 3)
     assert devices.shares == ()  # and so the bits of equal parts
@@ -117,9 +112,7 @@ def test_a_resumed_run_has_the_shares_it_had_and_on_other_devices_new_ones(
     devices = share_out(devices_of(*known.devices), recipe_of(), FORM, 3, known)
     assert devices.shares == known.tiles
     assert asked.tried == []
-    assert capsys.readouterr().out == (
-        "shares: tiles 16 on GPU:0, 4 on GPU:1, 4 on GPU:2 of each step, as this run has measured before\n"
-    )
+    assert "as this run has measured before" in capsys.readouterr().out
     devices = share_out(devices_of("fast", "fast", "slow"), recipe_of(), FORM, 3, known)
     assert devices.shares == (11, 10, 3)
     assert share_out(devices_of("fast"), recipe_of(), FORM, 3, known).shares == ()  # nothing to share

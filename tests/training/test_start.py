@@ -15,7 +15,6 @@ from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import Recipe
 from segmenter.devices import strategy
 from segmenter.grid.scenes import Dataset
-from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.checkpoints import BEST, checkpoints
 from segmenter.runs.log import log_line
 from segmenter.runs.resume import checkpoint_to_resume
@@ -200,28 +199,3 @@ def test_killed_before_its_first_checkpoint_a_run_starts_again(prepared: Prepare
         assert trainer.position.done == 0
         assert not half.exists()
         assert not (path / "log.jsonl").exists()  # else the steps would be in it twice
-
-
-def test_the_start_says_which_layer_has_no_bound(
-    prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    network = NetworkGeometry(32, None, unlimited="layer a (B) looks at the whole image")
-    monkeypatch.setattr("segmenter.training.beginning.new_run.network_geometry", lambda model: network)
-    check(prepared, tmp_path / "run")
-    said = capsys.readouterr().out
-    assert "stride 32 px, no receptive-field radius (layer a (B) looks at the whole image: " in said
-
-
-@pytest.mark.parametrize(("epoch", "early"), [(3, True), (4, False)])
-def test_a_run_that_has_all_its_epochs_did_not_end_early(
-    tensorflow: ModuleType, epoch: int, early: bool
-) -> None:
-    """Also where its last validation is the one that patience ends at: there is nothing to go on with."""
-    from segmenter.training.trainer import Trainer
-
-    training = SimpleNamespace(stop_after=2, epochs=4)
-    trainer = SimpleNamespace(
-        run=SimpleNamespace(recipe=SimpleNamespace(training=training)),
-        position=SimpleNamespace(epoch=epoch, without_gain=2),
-    )
-    assert Trainer.ended_early.fget(trainer) is early  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets.commands.gpu.matrix import BATCH, CLASSES, LIMIT, WEIGHTS
+from datasets.commands.gpu.matrix import BATCH, CLASSES, EMPHASES, LIMIT, SHARES, SIDE, SUM, WEIGHTS
 from segmenter.base.errors import ConfigError
 from segmenter.config.recipe import LossConfig, Recipe
 from tests.helpers.naive import SEEN
@@ -44,24 +44,6 @@ def test_micro_batches_without_batchnorm_equal_the_batch(
     np.testing.assert_allclose(cut.each(stack), whole.each(stack), rtol=LIMIT)
     assert difference(cut.weights(), whole.weights()) <= LIMIT
     assert difference(start, whole.weights()) > SEEN  # they did move
-
-
-def test_micro_batches_that_divide_by_their_own_weight_are_seen(tensorflow: ModuleType) -> None:
-    from segmenter.training.losses import segmentation_loss
-
-    class Naive:
-        """The trap: each micro-batch is a mean over its own valid pixels."""
-
-        needs_valid_weight = False
-        share = segmentation_loss(PER_PIXEL, WEIGHTS, BATCH)
-
-        def __call__(self, labels: Any, logits: Any) -> Any:
-            return self.share(labels, logits) / 4
-
-    stack = batches(2)
-    whole, cut = Training(NO_NORM, PER_PIXEL), Training(NO_NORM, Naive(), accumulate=4)
-    whole.each(stack), cut.each(stack)
-    assert difference(cut.weights(), whole.weights()) > SEEN
 
 
 def test_with_batchnorm_the_statistics_are_those_of_the_micro_batches(tensorflow: ModuleType) -> None:
@@ -142,3 +124,38 @@ def test_what_does_not_go_with_the_devices_is_refused(
     devices = Devices(None, tuple(SimpleNamespace(name=f"CPU:{i}") for i in range(4)))
     with refused(ConfigError, where=where):
         check_devices(recipe, devices)
+
+
+HANDED_ON = {"Cast", "TopKV2"}
+"""Of int32 these have kernels on a GPU: `Cast` makes other numbers of it, `TopKV2` gives its order so."""
+
+
+@pytest.mark.parametrize("config", [SUM, EMPHASES], ids=["sum of all", "emphases"])
+def test_no_map_of_int32_is_computed_with(tensorflow: ModuleType, config: LossConfig) -> None:
+    """TensorFlow 2.21 adds, multiplies and compares int32 in host memory, also on a GPU."""
+    from segmenter.training.losses import segmentation_loss
+
+    training = Training(NORM, segmentation_loss(config, WEIGHTS, BATCH, SHARES), dtype="float32")
+    batch = training.devices.distributed(tuple(part[0] for part in batches(1)))
+    graph = training.step.get_concrete_function(batch).graph
+    found = {op.type for op in graph.get_operations() if any(map(_is_map, (*op.inputs, *op.outputs)))}
+    assert found <= HANDED_ON
+    assert "Conv2D" in {op.type for op in graph.get_operations()}  # it is the graph that computes
+
+
+def _is_map(tensor: Any) -> bool:
+    size = tensor.shape.num_elements()
+    return tensor.dtype == np.int32 and (size is None or size >= BATCH * SIDE * SIDE)
+
+
+@pytest.mark.parametrize("side", [5, 3000])
+def test_pixels_are_counted_exactly(tensorflow: ModuleType, side: int) -> None:
+    """In float32, tile by tile: 9 million pixels are below 2^24."""
+    from segmenter.training.step import tiles_holding
+
+    label = np.zeros((2, side, side), np.uint8)
+    label[1, 0, 0] = 1
+    most = side * side
+    assert tiles_holding(tensorflow.constant(label), 3, most).numpy().tolist() == [1, 0, 0]
+    assert tiles_holding(tensorflow.constant(label), 3, most - 1).numpy().tolist() == [2, 0, 0]
+    assert tiles_holding(tensorflow.constant(label), 3, 1).numpy().tolist() == [2, 1, 0]

@@ -10,15 +10,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 from matplotlib.image import imread
 
 from segmenter.evaluation.figures import summary_figure
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.geometry import Window
-from segmenter.grid.labels import IGNORE, ClassMap, LandCoverClass
-from segmenter.runs.records import SIDE
-from segmenter.runs.score_files import BEST_FILES, LAST_FILES, SUMMARY
+from segmenter.grid.labels import IGNORE, ClassMap
+from segmenter.runs.score_files import BEST_FILES, SUMMARY
+from segmenter.runs.windows_file import SIDE
 from segmenter.training.ending import describe_result
 from segmenter.training.validation import SHOWN, Examples
 
@@ -53,39 +52,6 @@ def test_the_end_of_a_training_fits_one_screen(make_classes: Callable[..., Class
     ]
     assert lines[-1] == f"pictures: {tmp_path / SUMMARY}, {tmp_path / 'learning_curves.png'}"
     assert len(lines) < 24
-
-
-@pytest.mark.parametrize(("count", "absent"), [(8, 0), (9, 0), (9, 3), (14, 1), (40, 3)])
-def test_the_end_fits_one_screen_whatever_the_number_of_classes(
-    tmp_path: Path, count: int, absent: int
-) -> None:
-    """Of many, the lowest IoUs and the highest are shown, and how many are not; absent classes have none."""
-    classes = ClassMap(tuple(LandCoverClass(f"c{i}", (i, i, i), i) for i in range(count)), "codes")
-    confusion, present = ConfusionMatrix(classes), count - absent
-    truth = np.repeat(np.arange(present, dtype=np.uint8), 100)
-    found = truth.copy()
-    for number in range(present - 1):  # the first class is mistaken most
-        found[100 * number : 100 * number + 90 - 2 * number] = number + 1
-    confusion.add(truth, found)
-    scores = confusion.scores(Protocol(tuple(classes.names), "full", "validation"))
-    for name in (BEST_FILES[0], LAST_FILES[0]):
-        scores.write(tmp_path / name, facts={"epoch": 3, "step": 21})
-    for name in (SUMMARY, "learning_curves.png"):
-        (tmp_path / name).touch()
-    lines = describe_result(tmp_path, "miou")
-    assert len(lines) < 22  # the first two and the last may need two lines of a terminal
-    assert "most confused:" in lines
-    first = [line.split()[0] for line in lines[4 : lines.index("most confused:") - 1]]
-    if count == 8:
-        assert first == list(classes.names)
-        return
-    iou = scores.iou[:present]
-    order = [classes.names[i] for i in np.argsort(iou, kind="stable")]
-    worst, best = order[:5], order[5:][-2:]
-    between = len(order) > 7  # else those left out are absent ones
-    assert first == ([*worst, "…", *best] if between else [*worst, *best, "…"])
-    hidden = count - len(order[:5]) - len(order[5:][-2:])
-    assert f"… {hidden} more, see {BEST_FILES[0]}" in lines
 
 
 def test_without_a_validation_nothing_is_made_up(tmp_path: Path) -> None:
@@ -171,41 +137,6 @@ def test_shown_are_the_windows_with_the_most_wrong_pixels_and_those_with_most_cl
         truth[: side // 2] = 1
         assert np.array_equal(label_HWC, dataset.classes.palette()[truth[::step, ::step]])
         assert decoded(one.image).shape == label_HWC.shape
-
-
-def test_a_trace_of_a_class_does_not_make_a_window_a_good_one(
-    make_geotiff: Callable[..., Path], make_classes: Callable[..., ClassMap]
-) -> None:
-    """Shares of classes that are right: 1.2 in a window of two; 1 in others, with a trace or without."""
-    side = 20
-    scene: Any = SimpleNamespace(
-        name="s", image=make_geotiff("s.tif", np.zeros((side, 6 * side, 3), np.uint8))
-    )
-    dataset: Any = SimpleNamespace(bands=None, classes=make_classes(3))
-    examples = Examples()
-    for number, (of_a_second_class, right) in enumerate([(0, 0)] * 3 + [(7, 7), (0, 0), (10, 2)]):
-        label = np.zeros((side, side), np.uint8)
-        label[0, :of_a_second_class] = 1
-        found = np.full_like(label, 2 if number < 3 else 0)  # the first three are the worst
-        found[0, :right] = 1
-        examples.consider(scene, Window(0, number * side, side, side), label, found)
-    best = [one.col // side for one in examples.shown(dataset) if one.why == "best"]
-    assert best == [5, 3, 4]
-
-
-def test_of_equal_windows_the_first_are_shown(
-    make_geotiff: Callable[..., Path], make_classes: Callable[..., ClassMap]
-) -> None:
-    scene: Any = SimpleNamespace(name="s", image=make_geotiff("s.tif", np.zeros((8, 160, 3), np.uint8)))
-    dataset: Any = SimpleNamespace(bands=None, classes=make_classes(3))
-    examples, label = Examples(), np.zeros((8, 8), np.uint8)
-    label[4:] = 1
-    for col in range(0, 160, 8):
-        examples.consider(scene, Window(0, col, 8, 8), label, np.zeros_like(label))
-    assert [(one.why, one.col) for one in examples.shown(dataset)] == [
-        *(("worst", col) for col in (0, 8, 16)),
-        *(("best", col) for col in (24, 32, 40)),
-    ]
 
 
 def decoded(picture: str) -> np.ndarray:

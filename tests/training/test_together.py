@@ -62,7 +62,9 @@ def test_a_worker_that_differs_is_named(
     assert "\n" not in str(caught.value)
 
 
-def test_other_programs_are_refused(tensorflow: ModuleType, make_classes: Any) -> None:
+def test_other_programs_are_refused_and_what_each_may_have_of_its_own_is_not(
+    tensorflow: ModuleType, make_classes: Any
+) -> None:
     from segmenter.training.workers_agree import check_same
 
     own = facts(make_classes)
@@ -70,8 +72,6 @@ def test_other_programs_are_refused(tensorflow: ModuleType, make_classes: Any) -
         with refused(WorkerError, where=f"worker 1 (b:2): {name}", got=there):
             check_same(Others(json.dumps({**own, name: there})), own)
 
-
-def test_what_each_may_have_of_its_own_is_not_compared(tensorflow: ModuleType, make_classes: Any) -> None:
     from segmenter.training.workers_agree import check_same
 
     dataset = {"dataset": {"kind": "potsdam", "root": "there", "cache": "elsewhere"}}

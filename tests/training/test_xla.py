@@ -59,18 +59,19 @@ def devices(*cards: str) -> list[Device]:
 
 
 @pytest.mark.parametrize(
-    ("cards", "cross_device", "why"),
+    ("cards", "settings", "why"),
     [
-        (("GPU:0", "GPU:1"), "auto", ""),
-        (("CPU", "CPU"), "auto", "over GPUs only, and CPU:0 is none"),
-        (("GPU:2", "GPU:2"), "auto", "over cards only, and some devices are parts of one"),
-        (("GPU:0", "GPU:1"), "nccl", "its own collectives only, not distribution.cross_device: nccl"),
+        (("GPU:0", "GPU:1"), {}, ""),
+        (("CPU", "CPU"), {}, "over GPUs only, and CPU:0 is none"),
+        (("GPU:2", "GPU:2"), {}, "over cards only, and some devices are parts of one"),
+        (("GPU:0", "GPU:1"), {"cross_device": "nccl"}, "not distribution.cross_device: nccl"),
+        (("GPU:0", "GPU:1"), {"strategy": "central_storage"}, "central_storage adds and updates on the host"),
     ],
 )
 def test_where_sums_cannot_be_compiled_it_says_why(
-    cards: tuple[str, ...], cross_device: str, why: str
+    cards: tuple[str, ...], settings: dict[str, Any], why: str
 ) -> None:
-    found = sums_not_compiled(DistributionConfig(cross_device=cross_device), devices(*cards))
+    found = sums_not_compiled(DistributionConfig(**settings), devices(*cards))
     assert found.endswith(why)
     assert bool(found) == bool(why)
 

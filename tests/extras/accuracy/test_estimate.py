@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,6 @@ from segmenter.extras.accuracy.units import unit_for, with_interval
 from segmenter.raster import RasterSpec, write_raster
 from tests.helpers.geopackage import changed
 
-ROOT = Path(__file__).parents[3]
 POINTS = (
     "stratum,mapped,reference\n" + "wet,water,water\n" * 40 + "wet,water,land\n" * 5 + "dry,land,land\n" * 50
 )
@@ -44,7 +41,9 @@ def estimated(capsys: Any, *words: Any) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def test_tables_give_the_figures_as_json(table: Any, capsys: Any) -> None:
+def test_tables_give_the_figures_as_json_and_known_pixels_narrow_the_intervals(
+    table: Any, capsys: Any
+) -> None:
     found = estimated(capsys, table("p.csv", POINTS), "--areas", table("a.csv", AREAS), "--unit", "km2")
     water = next(each for each in found["classes"] if each["name"] == "water")
     assert water["users"]["value"] == pytest.approx(40 / 45)
@@ -56,6 +55,14 @@ def test_tables_give_the_figures_as_json(table: Any, capsys: Any) -> None:
     assert np.sum(found["matrix"]) == pytest.approx(1)
     assert found["sentences"][1].startswith("water 267 ± 28 km²")
     assert [line.partition(":")[0] for line in found["remarks"]] == ["land", "water"]
+
+    points = table("p.csv", POINTS)
+    without = estimated(capsys, points, "--areas", table("a.csv", AREAS))
+    known = estimated(
+        capsys, points, "--areas", table("b.csv", "stratum,area,pixels\nwet,300,60\ndry,9700,1940\n")
+    )
+    ratio = known["overall"]["se"] / without["overall"]["se"]
+    assert ratio == pytest.approx(np.sqrt(1 - 45 / 60))
 
 
 def test_the_same_table_in_other_forms_is_the_same(table: Any, capsys: Any) -> None:
@@ -71,37 +78,6 @@ def test_the_same_table_in_other_forms_is_the_same(table: Any, capsys: Any) -> N
     assert all(
         a["users"] == pytest.approx(b["users"]) and a["area"] == pytest.approx(b["area"]) for a, b in pairs
     )
-
-
-def test_known_pixels_narrow_the_intervals(table: Any, capsys: Any) -> None:
-    points = table("p.csv", POINTS)
-    without = estimated(capsys, points, "--areas", table("a.csv", AREAS))
-    known = estimated(
-        capsys, points, "--areas", table("b.csv", "stratum,area,pixels\nwet,300,60\ndry,9700,1940\n")
-    )
-    ratio = known["overall"]["se"] / without["overall"]["se"]
-    assert ratio == pytest.approx(np.sqrt(1 - 45 / 60))
-
-
-def test_plain_tables_need_neither_rasterio_nor_tensorflow(table: Any) -> None:
-    words = ["estimate", str(table("p.csv", POINTS)), "--areas", str(table("a.csv", AREAS)), "--json"]
-    code = (
-        "import sys\nfrom segmenter.extras.accuracy.__main__ import main\n"
-        f"main({words!r})\nloaded = {{'rasterio', 'tensorflow', 'pyogrio', 'shapely'}} & set(sys.modules)\n"
-        "sys.exit(bool(loaded))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
-    assert done.returncode == 0
-
-
-def test_the_terminal_shows_table_and_sentences(table: Any, capsys: Any) -> None:
-    words = ["estimate", str(table("p.csv", POINTS)), "--areas", str(table("a.csv", AREAS)), "--unit", "ha"]
-    assert main(words) == 0
-    shown = capsys.readouterr()
-    lines = shown.out.splitlines()
-    assert [line.split()[0] for line in lines[:3]] == ["Class", "land", "water"]
-    assert lines[-1].startswith("water 2.67 ± 0.28 km²")
-    assert shown.err.count("warning: ") == 2
 
 
 def test_numbers_have_the_digits_of_their_intervals() -> None:

@@ -160,20 +160,9 @@ def test_labels_of_acatama_are_taken_by_their_number(points: Path, tmp_path: Pat
         main(["estimate", str(points), "--labels", str(saved)])
 
 
-def test_other_maps_and_other_classes_are_refused(points: Path, run: Run, tmp_path: Path) -> None:
-    changed(points, "update classes set class = 'sea' where rowid = 1")
-    changed(
-        points,
-        *(f"update points set {name} = 'sea' where {name} = 'roof'" for name in ("mapped", "reference")),
-    )
-    for path in (tmp_path / "maps" / "b.tif", tmp_path / "maps" / "a.tif", run.path, tmp_path / "none.tif"):
-        with pytest.raises(SegmenterError) as raised:
-            estimate(points, path)
-        assert raised.value.exit_code == 2
-    assert not (run.path / ACCURACY).exists()
-
-
-def test_another_map_of_the_same_name_is_refused(points: Path, tmp_path: Path) -> None:
+def test_other_maps_also_of_the_same_name_and_other_classes_are_refused(
+    points: Path, tmp_path: Path, run: Run
+) -> None:
     other = tmp_path / "other" / "a.tif"
     other.parent.mkdir()
     with rasterio.open(tmp_path / "maps" / "a.tif") as one:
@@ -185,6 +174,17 @@ def test_another_map_of_the_same_name_is_refused(points: Path, tmp_path: Path) -
     with refused(DatasetError, where=other):
         estimate(points, other.parent)
     assert list(other.parent.iterdir()) == [other]
+
+    changed(points, "update classes set class = 'sea' where rowid = 1")
+    changed(
+        points,
+        *(f"update points set {name} = 'sea' where {name} = 'roof'" for name in ("mapped", "reference")),
+    )
+    for path in (tmp_path / "maps" / "b.tif", tmp_path / "maps" / "a.tif", run.path, tmp_path / "none.tif"):
+        with pytest.raises(SegmenterError) as raised:
+            estimate(points, path)
+        assert raised.value.exit_code == 2
+    assert not (run.path / ACCURACY).exists()
 
 
 def test_a_page_replaces_no_points_and_a_refused_call_writes_none(points: Path, tmp_path: Path) -> None:
@@ -198,19 +198,24 @@ def test_a_page_replaces_no_points_and_a_refused_call_writes_none(points: Path, 
     assert (points.read_bytes(), page.exists()) == (before, False)
 
 
-def test_a_point_added_in_qgis_is_refused_as_added(points: Path) -> None:
-    changed(points, "insert into points (stratum, mapped, reference) values ('roof', 'roof', 'roof')")
-    with refused(DatasetError, remedy="added"):
-        estimate(points)
-
-
-def test_a_point_that_was_moved_is_named(points: Path) -> None:
-    changed(points, "update points set geom = (select geom from points where id = 7) where id = 9")
-    with refused(DatasetError, where="point 9", expected="where it was drawn"):
-        estimate(points)
-
-
-def test_units_that_nobody_knows_are_refused(points: Path) -> None:
-    changed(points, "update strata set unit = 'furlong'")
-    with refused(DatasetError, got="furlong"):
+@pytest.mark.parametrize(
+    ("statement", "fields"),
+    [
+        (
+            "insert into points (stratum, mapped, reference) values ('roof', 'roof', 'roof')",
+            {"remedy": "added"},
+        ),
+        (
+            "update points set geom = (select geom from points where id = 7) where id = 9",
+            {"where": "point 9", "expected": "where it was drawn"},
+        ),
+        ("update strata set unit = 'furlong'", {"got": "furlong"}),
+    ],
+    ids=["added in QGIS", "moved", "unknown unit"],
+)
+def test_what_was_changed_since_the_drawing_is_named(
+    points: Path, statement: str, fields: dict[str, object]
+) -> None:
+    changed(points, statement)
+    with refused(DatasetError, **fields):
         estimate(points)

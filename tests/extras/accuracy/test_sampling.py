@@ -162,13 +162,11 @@ def test_points_add_up_keep_the_floor_and_reach_the_wished_error(allocation: Any
     assert size == (floor or 2) * 4 or one.error(one.points(size - 40)) > 0.012
 
 
-def test_strata_that_are_expected_to_be_right_get_points_too() -> None:
+def test_strata_that_are_expected_to_be_right_get_points_and_small_ones_are_taken_whole() -> None:
     sure = Plan(np.array([3.0, 1.0]), np.array([300, 100]), np.zeros(2), "neyman", 1)
     assert sure.points(40).tolist() == [30, 10]
     assert sure.error(sure.points(40)) == 0
 
-
-def test_strata_smaller_than_their_share_are_taken_whole() -> None:
     small = Plan(np.array([5.0, 1e6]), np.array([5, 10**6]), np.array([0.4, 0.4]), "equal", 50)
     assert small.points(600).tolist() == [5, 595]
     with pytest.raises(DatasetError, match="--points"):

@@ -14,7 +14,6 @@ from typing import Any
 
 import psutil
 import pytest
-from distributed import Future
 
 from segmenter.base.errors import ClusterError, DatasetError, DeviceError, LostClusterError
 from segmenter.extras.dask import pool as remote
@@ -94,17 +93,14 @@ def test_an_error_of_an_item_is_its_answer_and_a_defect_is_raised() -> None:
             list(pool.in_order(work, range(3, 5)))
 
 
-def test_a_worker_that_differs_gets_no_work(monkeypatch: Any) -> None:
+def test_a_worker_that_differs_or_cannot_take_the_work_is_named(monkeypatch: Any) -> None:
+    line = r"worker .*: cannot take the work: ModuleNotFoundError"
+    with pool_of(1) as (pool, _), pytest.raises(ClusterError, match=line):
+        list(pool.in_order(_Elsewhere(), [1]))
     with pool_of(1) as (pool, _):
         monkeypatch.setattr(remote, "versions", lambda: {"this program": "other"})
         with refused(ClusterError, where="worker", fault="other"):
             list(pool.in_order(abs, [1]))
-
-
-def test_work_that_a_worker_cannot_take_is_one_line() -> None:
-    line = r"worker .*: cannot take the work: ModuleNotFoundError"
-    with pool_of(1) as (pool, _), pytest.raises(ClusterError, match=line):
-        list(pool.in_order(_Elsewhere(), [1]))
 
 
 class _Elsewhere:
@@ -122,22 +118,6 @@ def test_without_workers_the_call_ends_in_one_line(monkeypatch: Any) -> None:
     line = "has no workers; start them with dask worker inproc"
     with pytest.raises(ClusterError, match=line), pool_of(0):
         pass
-
-
-def test_a_result_that_does_not_come_is_fetched_again_with_more_patience(monkeypatch: Any) -> None:
-    """It may have gone with its worker: who waited for it without end would not see that nobody is left."""
-    fetch, patience = Future.result, list[float]()
-
-    def late(future: Any, timeout: float) -> Any:
-        patience.append(timeout)
-        if len(patience) < 4:
-            raise TimeoutError
-        return fetch(future, timeout)
-
-    monkeypatch.setattr(Future, "result", late)
-    with pool_of(1) as (pool, _):
-        assert [answer.value for _, answer in pool.in_order(abs, [-7])] == [7]
-    assert patience == [1, 2, 4, 8]
 
 
 def test_all_workers_lost_is_one_line(monkeypatch: Any) -> None:

@@ -19,10 +19,11 @@ import rasterio
 from numpy.typing import NDArray
 
 import predict
+from benchmarks.export_table import FORMATS, measured, measured_model
 from segmenter.base.errors import ConfigError, ExportError, run_script
 from segmenter.extras.export.__main__ import main
 from segmenter.extras.export.check import Agreement, Probe, compare
-from segmenter.extras.export.exporting import Tile, choose_tile, tiling_text
+from segmenter.extras.export.deepness import Tile, choose_tile
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Scene
 from segmenter.grid.windows import round_up
@@ -172,16 +173,6 @@ def test_tiling_as_the_page_says_gives_the_map(mapped: Mapped, export: Export) -
 
     mapped.check(tiled(halo))
     assert (tiled(4) != mapped.ids_HW).mean() > 0.01
-
-
-def test_a_window_that_is_all_border_is_not_said_to_give_the_map(mapped: Mapped) -> None:
-    run = load_run(mapped.run)
-    halo = round_up(run.network.radius or 0, run.network.stride)
-    sides = (2 * halo, 2 * halo + run.network.stride)
-    small, enough = (tiling_text(run, [1, side, side, 3]) for side in sides)
-    assert small.startswith(f"no windows of {2 * halo} pixels give the map of the whole raster")
-    assert enough.startswith(f"windows that begin at multiples of {run.network.stride} pixels")
-    assert tiling_text(run, ["batch", "height", "width", 3]) == enough
 
 
 def test_facts_are_in_the_file_and_beside_it(mapped: Mapped, export: Export) -> None:
@@ -396,14 +387,6 @@ def test_ties_are_counted_and_everything_else_is_refused() -> None:
         _compare(_Original(0.6, 0.4), 0.6, 0.4, nodata=0)
 
 
-def test_predict_is_given_windows_filled_up_with_pixels_without_data() -> None:
-    original = _Original(0.6, 0.4)
-    _compare(original, 0.6, 0.4)
-    assert original.valid is not None
-    assert original.valid.shape == (1, 8, 8)
-    assert original.valid.sum() == 5 * 7 - 1
-
-
 @pytest.mark.parametrize(("stride", "radius"), [(4, 21), (16, 107), (32, 401)])
 def test_tiles_of_deepness_lie_on_the_grid_with_overlap_for_the_radius(stride: int, radius: int) -> None:
     network = NetworkGeometry(stride, radius)
@@ -471,3 +454,46 @@ def as_deepness(model: Any, layer_HWC: NDArray[Any]) -> NDArray[np.int64]:
     assert (result >= 0).all()
     assert json.loads(keys["seg_small_segment"]) == 0
     return result[: layer_HWC.shape[0], : layer_HWC.shape[1]]
+
+
+LARGEST = 1e-4
+
+
+def test_our_own_layers_export(tensorflow: ModuleType) -> None:
+    """Dropout, drop path, shared tensors, bilinear enlargement, means over parts of the window, and those of
+    ConvNeXt, in one small model; windows of any size."""
+    import keras
+
+    from segmenter.model.decoders.pooling import pooled
+    from segmenter.model.dropout import GlobalDropout
+    from segmenter.model.layers import ChannelNorm, Layers, LayerScale
+
+    layers, image = Layers(keras.DTypePolicy("float32"), synchronised=True), keras.Input((None, None, 3))
+    x = layers.block(image, 4, "first", strides=2)
+    x = keras.layers.Conv2D(4, 3, padding="same", groups=4, name="groups")(x)
+    x = LayerScale(0.5, name="scale")(ChannelNorm(name="norm")(x))
+    x = keras.layers.Activation("gelu", name="gelu")(x)
+    one, two, three = layers.shared(x, 3, "x")
+    x = layers.concatenate(
+        [one, layers.drop_path(two, 0.5, "path"), pooled(three, 3, 4, layers, "pooled")], "join"
+    )
+    x = layers.enlarge(GlobalDropout(0.5, name="dropout")(x), 2, "enlarge", smooth=True)
+    model = keras.Model(image, keras.layers.Conv2D(5, 1, name="logits")(x))
+    found = measured_model(model, ("onnx",))
+    assert set(found) == {"onnx"}
+    assert all(float(value) < LARGEST for value in found.values()), found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("scratch+nearest", "scratch+bilinear", "scratch+transpose", "resnet18+fpn", "keras_resnet50+unet"),
+        *("efficientnet_lite0+deeplabv3plus", "efficientnet_v2_b0+unet", "mobilenet_v2+upernet"),
+        *("densenet121+fpn", "convnext_tiny+upernet"),
+    ],
+)
+def test_each_family_exports(tensorflow: ModuleType, name: str) -> None:
+    found: dict[str, Any] = measured(name)
+    assert set(found) == set(FORMATS)
+    assert all(float(value) < LARGEST for value in found.values()), found

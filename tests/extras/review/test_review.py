@@ -14,11 +14,11 @@ import pytest
 from numpy.typing import NDArray
 
 from datasets.commands.review import main
-from segmenter.base.errors import ConfigError, DatasetError, OutputError, SegmenterError
-from segmenter.extras.review import held_out, page, places, teaching
+from segmenter.base.errors import DatasetError, OutputError, SegmenterError
+from segmenter.extras.review import committee, held_out, page, places, teaching
+from segmenter.extras.review.cells import LEVELS, Cells
 from segmenter.extras.review.findings import Finding, findings, wrong_KKL
-from segmenter.extras.review.held_out import LEVELS, Cells, Judged
-from segmenter.extras.review.request import ReviewRequest
+from segmenter.extras.review.held_out import Judged
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Dataset, Scene, Split
@@ -320,25 +320,17 @@ def test_the_next_label_is_where_folds_doubt_rare_classes_and_places_keep_their_
     assert plain.exists()
 
 
-def test_spread_takes_the_best_first_and_leaves_out_what_is_near() -> None:
+def test_spread_takes_the_best_first_and_disagreement_is_what_the_mean_hides() -> None:
     score = np.array([5.0, 4, 3, 2, 0, 1, 0, 0, 6], np.float64)
     assert teaching.spread(score, 3, 9, 1) == [8, 0, 1, 2, 3, 5]
     assert teaching.spread(score, 3, 9, 1.5) == [8, 0, 2]
     assert teaching.spread(score, 3, 2, 1.5) == [8, 0]
 
-
-def test_disagreement_is_what_the_mean_hides() -> None:
     sure = np.array([[1.0, 0], [0, 1]], np.float32)
     assert teaching.with_disagreement([sure, sure])[:, 2] == pytest.approx(0, abs=1e-6)
     assert teaching.with_disagreement([sure, sure[::-1]])[:, 2] == pytest.approx(1, abs=1e-6)
     half = np.full((1, 2), 0.5, np.float32)
     assert teaching.with_disagreement([half, half])[0].tolist() == pytest.approx([0.5, 0.5, 0])
-
-
-def test_a_cell_has_some_pixels() -> None:
-    with pytest.raises(ConfigError):
-        ReviewRequest(run=Path("runs/a"), cell=7)
-    assert IGNORE == 255
 
 
 @pytest.mark.slow

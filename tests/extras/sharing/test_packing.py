@@ -212,19 +212,3 @@ def test_an_edited_card_goes_along_and_one_of_other_weights_does_not(tmp_path: P
     (run / "checkpoints" / "step-00000008.npz").replace(run / "best.npz")
     with refused(CheckpointError, where="README.md", expected="these weights"):
         pack_run(run, tmp_path / "b.zip")
-
-
-def test_the_command_says_what_was_done(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["pack", str(run)]) == 0
-    said = capsys.readouterr().out
-    left = "checkpoints, tensorboard, validation.json"
-    assert said.startswith(f"mine.run.zip: 16 files, 0.0 MiB\nnot in it: {left}\n")
-    assert f"names places on this machine: dataset.root {ROOT}; dataset.cache" in said
-    assert main(["unpack", "mine.run.zip"]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith("runs/mine: 16 files of the run mine, each with the checksum")
-    assert "python predict.py runs/mine INPUT" in said
-    assert "--resume" not in said

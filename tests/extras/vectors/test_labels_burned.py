@@ -152,7 +152,7 @@ def test_a_map_becomes_a_label_again(make_geotiff: Make, tmp_path: Path) -> None
         np.testing.assert_array_equal(labels(tmp_path / f"areas.{ending}", image, rule), ids)
 
 
-def test_another_crs_bends_edges_as_they_are(make_geotiff: Make, tmp_path: Path) -> None:
+def test_another_crs_bends_edges_and_half_the_world_is_cut(make_geotiff: Make, tmp_path: Path) -> None:
     """A rectangle of 70 km in degrees: its northern edge is an arc in UTM, far from the chord."""
     image = make_geotiff(
         "wide.tif",
@@ -171,8 +171,6 @@ def test_another_crs_bends_edges_as_they_are(make_geotiff: Make, tmp_path: Path)
     assert not expected.all()
     assert (found != expected).mean() < 0.002  # within a sixteenth of a pixel of the edge
 
-
-def test_a_polygon_of_half_the_world_is_cut(image: Path, tmp_path: Path) -> None:
     path = write(tmp_path / "x.gpkg", [shapely.box(-170, -89, 170, 89)], ["road"], "EPSG:4326")
     assert (labels(path, image) == 2).all()
 

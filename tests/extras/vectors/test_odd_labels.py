@@ -175,14 +175,6 @@ def test_a_layer_that_is_a_view_is_refused_before_any_row_is_read(layer: str | N
     assert VectorFile(path, "class", "x").count == 1
 
 
-@pytest.mark.parametrize("table", ["gpkg_contents", "gpkg_geometry_columns", "gpkg_ogr_contents"])
-def test_tables_of_a_geopackage_that_are_views_are_refused(table: str, tmp_path: Path) -> None:
-    path = write(tmp_path / "x.gpkg", [box(3, 3, 9, 9)])
-    changed(path, f"ALTER TABLE {table} RENAME TO z", f"CREATE VIEW {table} AS {ENDLESS} z.* FROM z, c")
-    with pytest.raises(DatasetError, match=f"{table} is a view"):
-        VectorFile(path, "class")
-
-
 def test_a_view_that_is_no_layer_does_no_harm(image: Path, tmp_path: Path) -> None:
     path = write(tmp_path / "x.gpkg", [box(3, 3, 9, 9)])
     right = burned(path, image)

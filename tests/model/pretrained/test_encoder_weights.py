@@ -207,7 +207,7 @@ def test_an_image_with_the_same_in_all_bands_gives_what_it_gave_in_three(tmp_pat
     )
 
 
-def test_named_bands_take_the_weights_of_their_channel(tmp_path: Path) -> None:
+def test_named_bands_take_the_weights_of_their_channel_or_number(tmp_path: Path) -> None:
     file = weights_file(tmp_path / "w.safetensors", "efficientnet_lite0")
     kernel = first_kernel(torch_encoder_weights(config("efficientnet_lite0", file), 3))
     named = config("efficientnet_lite0", file, weight_bands=[None, "blue", 1, "green"])
@@ -216,8 +216,6 @@ def test_named_bands_take_the_weights_of_their_channel(tmp_path: Path) -> None:
     np.testing.assert_allclose(first_kernel(found), wanted, rtol=1e-6)
     assert found.said("").endswith("first layer: 4 bands from 3: mean, blue, red, green, times 3/4")
 
-
-def test_weights_of_many_bands_go_by_number(tmp_path: Path) -> None:
     file = weights_file(tmp_path / "w.safetensors", "resnet18", channels=13)
     named = torch_encoder_weights(config("resnet18", file, weight_bands=[4, 3, 2]), 3)
     kernel = encoder_tensors("resnet18", channels=13)["conv1.weight"].transpose(2, 3, 1, 0)
@@ -337,40 +335,6 @@ def test_one_of_several_encoders_in_a_checkpoint_is_converted_by_its_prefix(
     torch_encoder_weights(config("resnet18", part), 3)
     with refused(WeightsError, where="w.pth", fault="called teacher…", remedy="first are module.encoder_k"):
         main([str(source), str(tmp_path / "x.safetensors"), "--prefix", "teacher"])
-
-
-def test_views_that_take_more_than_any_network_are_not_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("segmenter.model.pretrained.torch_files.MOST_BYTES", 4000)
-    once = np.zeros(500, np.float32)
-    write_safetensors(tmp_path / "a.safetensors", {"a": once, "b": once})
-    with refused(WeightsError, where="b.safetensors", got=0):
-        write_safetensors(tmp_path / "b.safetensors", {"a": once, "b": once, "c": once[:1]})
-    assert not (tmp_path / "b.safetensors").exists()
-
-
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [
-        ("__metadata__", "__metadata__"),  # .safetensors keeps other things under this name
-        ("a\nerror: b", r"a\\nerror: b"),
-        ("\x1b[2Jconv.weight", r"\\x1b[2Jconv.weight"),
-        ("\u202econv", r"\\u202econv"),
-    ],
-)
-def test_a_tensor_whose_name_no_file_or_terminal_takes_is_refused_in_one_line(
-    name: str, shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    tensors = {"conv.weight": np.ones(3, np.float32), name: np.ones(2, np.float32)}
-    source, out = zip_file(tmp_path / "w.pth", stored(tensors)), tmp_path / "w.safetensors"
-    assert run_script(lambda: main([str(source), str(out)])) == 2
-    said = capsys.readouterr()
-    assert said.err.startswith(f"error: {source}: ")
-    assert f"'{shown}'" in said.err
-    assert said.err.count("\n") == 1
-    assert said.out == ""
-    assert not out.exists()
 
 
 def test_a_prefix_that_leaves_a_tensor_no_name_is_refused(

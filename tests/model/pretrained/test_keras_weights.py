@@ -23,7 +23,6 @@ from segmenter.config.models import EncoderDecoderConfig
 from segmenter.model.pretrained.keras_files import KERNELS, cached_file, check_keras_weights, file_bands
 from segmenter.model.pretrained.value_range import CAFFE
 from tests.helpers.file_server import PROXIES
-from tests.helpers.forbidden import forbidden
 from tests.helpers.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
@@ -154,17 +153,6 @@ def test_imagenet_weights_come_from_keras_own_cache(
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4 * np.abs(wanted).max())
 
 
-@pytest.mark.slow
-def test_four_bands_share_the_weights_of_three(home: Path, rng: np.random.Generator) -> None:
-    network().save_weights(home / "w.weights.h5")
-    three, _ = loaded("mobilenet_v2", home / "w.weights.h5")
-    four, line = loaded("mobilenet_v2", home / "w.weights.h5", 4)
-    assert line.endswith("first layer: 4 bands from 3: red, green, blue, mean, times 3/4")
-    grey = np.repeat(rng.normal(size=(1, 64, 64, 1)).astype(np.float32), 4, axis=-1)
-    for a, b in zip(four(grey), three(grey[..., :3]), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-3 * np.abs(b).max())
-
-
 @pytest.mark.parametrize("encoder", FROM_KERAS[1:])
 def test_a_file_without_the_published_checksum_is_not_taken(
     home: Path, no_network: None, encoder: str
@@ -265,34 +253,6 @@ def test_a_broken_proxy_is_one_line(answer: bytes, tmp_path: Path, monkeypatch: 
     assert "by hand" in said
     assert "\n" not in said
     assert len(said) < 900
-
-
-def test_a_file_or_cache_below_a_folder_that_one_may_not_enter_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "locked"
-    folder.mkdir()
-    with h5py.File(folder / "w.h5", "w") as file:
-        file["a"] = [1.0]
-    monkeypatch.setenv("KERAS_HOME", str(folder))
-    "".encode("idna")  # imports what addresses need
-    with broken_proxy(b"", monkeypatch), forbidden(folder):
-        with pytest.raises(WeightsError, match=r"w\.h5: no whole \.h5"):
-            file_bands(folder / "w.h5", "mobilenet_v2")
-        with pytest.raises(WeightsError, match="cannot download mobilenet_v2"):
-            check_keras_weights("mobilenet_v2", "imagenet")
-    assert cached_file("mobilenet_v2").parent == folder / "models"
-
-
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    pipe = tmp_path / "w.h5"
-    os.mkfifo(pipe)
-    opened = os.open(pipe, os.O_RDWR)  # so that a reader that does not refuse it fails, and never waits
-    try:
-        with refused(WeightsError, where="w.h5", got="device"):
-            file_bands(pipe, "mobilenet_v2")
-    finally:
-        os.close(opened)
 
 
 def _add(file: Any, shape: tuple[int, ...], count: int) -> None:
