@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +13,6 @@ import pytest
 import yaml
 
 from datasets.folder import load_folder
-from segmenter.base.invocation import TOOLS
 from segmenter.config.datasets import FolderConfig
 from segmenter.config.models import MODEL_KINDS
 from segmenter.config.reading import default_recipe, flat_settings, load_recipe
@@ -187,13 +184,3 @@ def test_every_key_and_option_is_explained() -> None:
     ]
     assert len(rows) > 250
     assert [row[0] for row in rows if not row[-1]] == []
-
-
-def test_every_tool_has_its_options() -> None:
-    text = reference.options_page()
-    assert re.findall(r"^## segmenter (\S+)$", text, re.MULTILINE) == list(TOOLS)
-
-
-def test_no_tensorflow_is_imported() -> None:
-    code = "import sys, website.reference; sys.exit('tensorflow' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

@@ -16,7 +16,6 @@ from segmenter.grid.labels import (
     UNKNOWN,
     ClassMap,
     LandCoverClass,
-    class_pixels,
     rasterised_classes,
 )
 from tests.helpers.refusals import refused
@@ -140,14 +139,6 @@ def test_from_dict_is_the_inverse_of_to_dict(encoding: str, make_classes: Callab
     ignored = (99,) if encoding == "codes" else (BLACK, (1, 2, 3))
     classes = make_classes(5, encoding, ignored=ignored)
     assert ClassMap.from_dict(classes.to_dict()) == classes
-
-
-def test_class_pixels_leaves_out_what_is_ignored(rng: np.random.Generator) -> None:
-    ids = rng.integers(0, 4, (101, 203)).astype(np.uint8)
-    ids[:11, :13] = IGNORE
-    counts = class_pixels(ids, 4)
-    assert counts.tolist() == [int((ids == i).sum()) for i in range(4)]
-    assert counts.sum() == 101 * 203 - 11 * 13
 
 
 def test_further_codes_of_a_class_mean_it_and_survive_a_run() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import __main__ as benchmarks
 from datasets.commands.predict import parse
-from segmenter.base import errors
-from segmenter.base.errors import ConfigError, OutputError, RasterError, SegmenterError, run_script
+from segmenter.base.errors import ConfigError, OutputError, RasterError, run_script
 from tests.helpers import messages
 
 Make = Callable[..., Path]
@@ -31,31 +28,12 @@ def test_many_inputs_that_fail_alike_are_one_line(
     assert lines[0].startswith(f"error: in/{paths[0].name} and 4 more: expected 3 bands")
 
 
-def test_a_box_beside_the_inputs_is_told_where_they_lie(
-    call: Callable[..., int], make_geotiff: Make, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_geotiff("a.tif", np.ones((40, 60, 3), np.uint8))
-    assert call("a.tif", "--bbox", 13.0, 52.3, 13.1, 52.4) == 2
-    said = capsys.readouterr().err
-    assert "a.tif extends over 368000 5807980 368030 5808000 (EPSG:25833)" in said
-
-
 @pytest.mark.parametrize("bands", ["1,2,x", "0", ""])
 def test_bands_are_numbers(bands: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         parse(["run", "in", "--output", "out", "--bands", bands])
     assert f"got {bands!r}" in capsys.readouterr().err
     assert parse(["run", "in", "--output", "out", "--bands", "3,2"])[0].request.bands == (3, 2)
-
-
-def test_help_starts_no_benchmark(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("a process was started"))
-    monkeypatch.setattr(sys, "argv", ["benchmarks", "--help"])
-    with pytest.raises(SystemExit, match="0"):
-        benchmarks.main()
-    assert "python -m benchmarks.NAME" in capsys.readouterr().out
 
 
 def test_elsewhere_than_on_linux_one_line_says_so(
@@ -68,14 +46,6 @@ def test_elsewhere_than_on_linux_one_line_says_so(
 
 def _raise(error: BaseException) -> int:
     raise error
-
-
-def test_every_error_is_a_child_of_the_root() -> None:
-    named = [v for v in vars(errors).values() if getattr(v, "__module__", "") == errors.__name__]
-    children = [value for value in named if isinstance(value, type)]
-    assert len(children) >= 9
-    assert all(issubclass(child, SegmenterError) for child in children)
-    assert all(child.__doc__ for child in children)
 
 
 @pytest.mark.parametrize(

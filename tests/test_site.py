@@ -8,15 +8,11 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import pytest
-
-from tests.helpers.time_limits import wait_until
 
 pytest.importorskip("mkdocs", reason="the package mkdocs is not here: pip install -e '.[docs]'")
 pytest.importorskip("material", reason="the package mkdocs-material is not here: pip install -e '.[docs]'")
@@ -108,50 +104,12 @@ def test_nothing_is_fetched_from_elsewhere(site: Path, pages: dict[Path, Page]) 
     assert not any("url(http" in style or "@import" in style for style in styles)
 
 
-def test_a_link_out_of_docs_leads_to_the_file(site: Path, pages: dict[Path, Page]) -> None:
-    assert "repository/configs/folder.yaml.html" in pages[site / "data.html"].values("href")
-    shown = (site / "repository/configs/folder.yaml.html").read_text(encoding="utf-8")
-    assert "what pairs an image with its label" in shown
-
-
 def test_the_search_knows_pages_and_not_sources(site: Path) -> None:
     index = (site / "search" / "search_index.json").read_text(encoding="utf-8")
     assert "receptive-field radius" in index
     assert "folder.yaml.html" not in index
     assert (site / "search" / "search_index.js").is_file()  # for pages that are opened without a server
     assert (site / "assets" / "iframe-worker.js").is_file()
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from tests.helpers.browser import browser
-
-    with browser(tmp_path_factory.mktemp("profile")) as chrome:
-        yield chrome
-
-
-@pytest.mark.parametrize("name", ["index", "recipe", "repository/README.zh-CN"])
-def test_pages_fit_a_phone_and_make_no_errors(site: Path, driver: Any, name: str) -> None:
-    from tests.helpers.browser import PHONE, WIDE, resize
-
-    for width in (WIDE, PHONE):
-        resize(driver, width)
-        driver.get((site / f"{name}.html").as_uri())
-        assert driver.execute_script("return document.documentElement.scrollWidth") <= width
-        assert driver.get_log("browser") == []
-
-
-def test_the_search_finds_without_a_server(site: Path, driver: Any) -> None:
-    from tests.helpers.browser import WIDE, resize
-
-    resize(driver, WIDE)
-    driver.get((site / "index.html").as_uri())
-    field = driver.find_element("css selector", "input.md-search__input")
-    field.click()
-    field.send_keys("parameter server")
-    found = "return [...document.querySelectorAll('.md-search-result__link')].map(a => a.href)"
-    assert wait_until(lambda: any("machines.html" in link for link in driver.execute_script(found)))
-    assert driver.get_log("browser") == []
 
 
 @pytest.fixture(scope="module")

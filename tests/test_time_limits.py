@@ -59,6 +59,7 @@ def test_children_of_children_are_seen() -> None:
         os.kill(child, 9)
 
 
+@pytest.mark.slow
 def test_whatever_hangs_fails_and_the_next_test_runs(tmp_path: Path) -> None:
     (tmp_path / "test_hangs.py").write_text(HANGS)
     (tmp_path / "conftest.py").write_text(

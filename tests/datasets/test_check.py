@@ -15,7 +15,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasets import load_dataset, pixels
+from datasets import load_dataset
 from datasets.__main__ import main
 from datasets.check import CheckReport, check_dataset
 from datasets.pixels import pieces
@@ -110,17 +110,6 @@ def test_unknown_colours_in_rgb_and_in_palettes(
         assert [f.text for f in report.findings] == [unknown]
         with refused(LabelError, fault=unknown):
             build_index(dataset, "train", TilesConfig(size=16), progress=False)
-
-
-def test_palettes_are_decoded_by_their_colours(
-    one: Callable[..., Dataset], make_png: Make, make_classes: Callable[..., ClassMap]
-) -> None:
-    palette = {0: (0, 0, 255, 255), 1: (0, 255, 255, 255)}
-    label = make_png("palette.png", label_of(1), colours=palette)
-    report = check_dataset(one(label=label, classes=make_classes(3, encoding="colours")), progress=False)
-    assert report.clean
-    assert int(report.pixels_K[2]) > SHAPE[0] * SHAPE[1]
-    assert check_dataset(one(label=label), progress=False).pixels_K[1] > SHAPE[0] * SHAPE[1]
 
 
 def test_a_label_that_does_not_fit_is_named(
@@ -270,20 +259,6 @@ def test_amazon_has_a_mask_that_is_wider_than_its_image(shared_data: Callable[[s
     assert "got 515×512" in report.findings[0].text
 
 
-def test_near_infrared_that_is_tagged_as_alpha_masks_nothing(shared_data: Callable[[str], Path]) -> None:
-    names = ("background", "building", "road", "bare", "forest")
-    report = check_real(
-        shared_data("naip"),
-        images="{part}/img/tile_{number}.tif",
-        labels="{part}/mask/mask_{number}.tif",
-        classes=[{"name": name, "code": i} for i, name in enumerate(names)],
-        bands=[1, 2, 3, 4],
-        split={"group": "^(train|val)/", "validation": ["val"]},
-    )
-    assert report.clean
-    assert (report.ignored, int(report.pixels_K.sum())) == (0, 6 * 256 * 256)
-
-
 def test_each_kind_of_finding_names_the_keys_that_settle_it(
     one: Callable[..., Dataset], make_png: Make, make_geotiff: Make, make_classes: Callable[..., ClassMap]
 ) -> None:
@@ -311,21 +286,6 @@ def test_each_kind_of_finding_names_the_keys_that_settle_it(
         assert {key for key in keys if key in settled} == keys
     count = len(kinds(report))
     assert lines[-1] == f"not clean: {count} finding{'s' * (count > 1)}"
-
-
-def test_a_recipe_names_its_own_key_for_leaving_out(tmp_path: Path, make_png: Make) -> None:
-    for name, value in (("a", 1), ("b", 7)):
-        make_png(f"{name}_image.png", np.full((*SHAPE, 3), value, np.uint8))
-        root = make_png(f"{name}_label.png", label_of(value)).parent
-    patterns = {"images": "{name}_image.png", "labels": "{name}_label.png"}
-    section = {"kind": "folder", "root": str(root), **patterns, "classes": [{"name": "a", "code": 1}]}
-    dataset = load_dataset(recipe_from({"name": "t", "dataset": section}, "t"))
-    text = check_dataset(dataset, progress=False).text()
-    assert "the scene in dataset.split.leave_out" in text
-    assert "7: 713 pixels in 1 file: " in text
-    assert "warning: dataset.classes: a is the only class" in text
-    assert "scale: " not in text
-    assert text.endswith("not clean: 1 finding")
 
 
 def test_a_scene_whose_named_bands_stand_in_another_order_is_found(
@@ -358,28 +318,6 @@ def test_pieces_cover_a_raster_once_and_are_bounded(height: int, width: int, byt
 def test_a_raster_of_one_endless_row_is_cut_too() -> None:
     sizes = [piece.size.pixels for piece in pieces(Size(1, 1 << 30))]
     assert (sum(sizes), max(sizes)) == (1 << 30, 1 << 22)
-
-
-def test_a_label_is_opened_once_however_many_pieces_it_has(
-    make_geotiff: Make, make_classes: Callable[..., ClassMap], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    image = make_geotiff("a.tif", np.arange(97 * 53 * 3).reshape(97, 53, 3).astype(np.uint8))
-    label = make_geotiff("l.tif", (np.arange(97 * 53) % 3).reshape(97, 53).astype(np.uint8))
-    opened: list[str] = []
-    original = rasterio.open
-    monkeypatch.setattr(
-        rasterio, "open", lambda path, *a, **k: opened.append(str(path)) or original(path, *a, **k)
-    )
-    dataset = Dataset("made", image.parent, (Scene("a", image, label, "a", "train"),), make_classes(3))
-    counts = []
-    for piece in (1 << 22, 64):
-        monkeypatch.setattr(pixels, "_PIECE_PIXELS", piece)
-        opened.clear()
-        report = check_dataset(dataset, progress=False)
-        assert report.clean
-        assert int(report.pixels_K.sum()) == 97 * 53
-        counts.append(opened.count(str(label)))
-    assert counts[0] == counts[1] > 0
 
 
 def sparse(path: Path, height: int, width: int) -> Path:

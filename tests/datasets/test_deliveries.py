@@ -258,10 +258,8 @@ def worldcover(root: Path, width: int, height: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("map_too", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_the_page_leads_from_products_to_a_map(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, map_too: bool
-) -> None:
+@pytest.mark.slow
+def test_the_page_leads_from_products_to_a_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its recipe and its commands, as they stand there, on made files of that layout."""
     page = (ROOT / "docs" / "start_sentinel2.md").read_text(encoding="utf-8")
     data = tmp_path / "data"
@@ -287,8 +285,6 @@ def test_the_page_leads_from_products_to_a_map(
         if " check " in line:
             assert "placed on 3 images by the majority" in said
             assert said.endswith("clean\n")
-            if not map_too:
-                return
     assert "1 map in maps" in said
     assert "mIoU" in said
     (made,) = (tmp_path / "maps").glob("*.tif")

@@ -21,7 +21,6 @@ from segmenter.raster import raster_info
 Make = Callable[..., Path]
 HEIGHT, WIDTH = 23, 31
 PIXEL = 0.5
-FOUR = (1, 2, 3, 4)
 EAST, NORTH = 368_000.0, 5_808_000.0
 
 
@@ -153,20 +152,6 @@ def test_many_scenes_are_compared_in_little_work(make_geotiff: Make) -> None:
     assert "2501.tif" in found[0].text()
 
 
-def test_the_report_says_what_the_images_are(check: Check, make_geotiff: Make) -> None:
-    images = {make_geotiff(f"{i}.tif", pixels(i, 4), transform=at(40 * i, 0)): "train" for i in range(3)}
-    said = "images: 3 of 4 bands, uint8, 0.5 m a pixel, EPSG:25833, 31×23 pixels"
-    assert said in check(images, bands=FOUR).text()
-    assert "images: 3 of bands 3, 1 of 4, uint8, 0.5 m" in check(images, bands=(3, 1)).text()
-    plain = make_geotiff("plain.tif", pixels(9, 4)[:, :9], crs=None)
-    report = check({**images, plain: "train"}, bands=FOUR)
-    assert "images: 1 of 4 bands, uint8, no georeference, 9×23 pixels" in report.text()
-    texts = [f.text for f in report.findings]
-    assert texts == [f"{plain}: has no CRS, 3 other images have one (EPSG:25833)"]
-    assert report.findings[0].kind == "georeferencing"
-    assert check({plain: "train"}, bands=FOUR).clean
-
-
 def test_the_report_names_what_is_held_out_and_shares_of_each_split(
     tmp_path: Path, make_geotiff: Make, make_png: Make, make_classes: Callable[..., ClassMap]
 ) -> None:
@@ -197,13 +182,3 @@ def test_classes_of_one_colour_are_a_finding(check: Check, make_geotiff: Make) -
     assert f"road, {shown}: have one colour, #1f77b4; give each its own" in report.text()
     assert not report.clean
     assert all(line.isprintable() for line in report.text().split("\n"))
-
-
-def test_equal_findings_are_one_line(check: Check, make_geotiff: Make) -> None:
-    images = {make_geotiff(f"{i:02}.tif", pixels(i), transform=at(40 * i, 0)): "train" for i in range(9)}
-    report = check(images, bands=(1, 2, 5))
-    first = min(images)
-    assert report.text().count("expected band 5") == 1
-    assert "unreadable: 9" in report.text()
-    assert f"  {first} and 8 more: expected band 5 (of 1, 2, 5), the raster has 3" in report.text()
-    assert report.text(everything=True).count("expected band 5") == 9

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from datasets import kinds, load_dataset
-from datasets.classes import NAIC2020_ROUND1, POTSDAM_TEST, POTSDAM_TRAIN
+from datasets.classes import POTSDAM_TEST, POTSDAM_TRAIN
 from datasets.files import files_under, held_out
 from datasets.folder import pattern_regex
 from datasets.synthetic.make import potsdam_names
-from segmenter.base.errors import ConfigError, DatasetError, LabelError
+from segmenter.base.errors import ConfigError, DatasetError
 from segmenter.config.reading import load_recipe, recipe_from
 from segmenter.grid.scenes import SPLITS, Dataset
 from tests.helpers.refusals import refused
@@ -142,24 +141,6 @@ def test_naic_pairs_by_stem_and_holds_out_a_stable_share(tmp_path: Path) -> None
     assert (len(many.of("validation")), len(moved) < 5) == (40, True)
     assert (len(few.classes), len(many.classes)) == (8, 15)
     assert all(s.label is not None and s.label.stem == s.image.stem == s.name for s in many.scenes)
-
-
-@pytest.mark.parametrize(
-    ("files", "fields"),
-    [
-        ([], {"fault": "found", "remedy": "files like images/NAME.tif"}),
-        ([*naic_files("1"), "other/1.png"], {"got": "2"}),
-    ],
-)
-def test_naic_errors(tmp_path: Path, files: list[str], fields: dict[str, object]) -> None:
-    with refused(DatasetError, **fields):
-        load(touch(tmp_path, files), "naic2020")
-
-
-def test_unpaired_files_are_listed_up_to_five(tmp_path: Path) -> None:
-    touch(tmp_path, [*naic_files("a"), *(f"{i}.tif" for i in range(8))])
-    with refused(DatasetError, fault="8 of 9 image"):
-        load(tmp_path, "naic2020")
 
 
 # ------------------------------------------------------------------------------------------ folder
@@ -313,11 +294,6 @@ def test_further_codes_are_codes_or_ranges(tmp_path: Path) -> None:
         )
 
 
-def test_folder_class_map_errors(tmp_path: Path) -> None:
-    with refused(LabelError, fault="twice: 1"):
-        load(tiled(tmp_path), "folder", **{**CODES, "ignore": [1]})
-
-
 def test_folder_colours(tmp_path: Path) -> None:
     classes = [{"name": "a", "colour": "#3C1098"}, {"name": "b", "colour": "8429f6"}]
     settings = {**CODES, "encoding": "colours", "classes": classes, "ignore": ["#9B9B9B"]}
@@ -364,13 +340,6 @@ def test_links_are_followed_once_and_hidden_files_are_not_data(tmp_path: Path) -
     (tmp_path / "data" / "loop").symlink_to(tmp_path / "data", target_is_directory=True)
     (tmp_path / "data" / "far").symlink_to(tmp_path / "far", target_is_directory=True)
     assert files_under(tmp_path / "data") == ["a.tif", "far/c.tif"]
-
-
-def test_real_folders_load(shared_data: Callable[[str], Path]) -> None:
-    classes = {"classes": CODES["classes"], "split": {"group": "^(tile_[0-9]+)/", "validation": ["tile_4"]}}
-    patterns = {"images": "{tile}/images/{part}.jpg", "labels": "{tile}/masks/{part}.png"}
-    dataset = load(shared_data("dubai"), "folder", **patterns, **classes)
-    assert tuple(map(len, split_names(dataset))) == (36, 9, 0)
 
 
 def test_files_whose_ending_is_spelt_otherwise_are_counted(tmp_path: Path) -> None:
@@ -426,28 +395,6 @@ def test_parts_of_one_place_on_both_sides_are_said_with_what_keeps_them_together
     assert {scene.group.removeprefix("a_") for scene in whole.of("validation")} < {"t0", "t1", "t2", "t3"}
 
 
-@pytest.mark.parametrize(
-    "split", [{}, {"validation": ["t1_*"]}, {"validation_share": 0.3, "group": "(t[0-9])"}]
-)
-def test_a_split_that_keeps_parts_together_is_not_remarked_on(tmp_path: Path, split: dict[str, Any]) -> None:
-    assert load(tiled(tmp_path), "folder", **CODES, split=split).notes == ()
-
-
-@pytest.mark.parametrize(
-    ("entry", "fields"),
-    [
-        ("t1", {"where": "dataset.split.validation", "fault": "mean 't1*' (2 scenes)?"}),
-        ("1_p", {"where": "dataset.split.validation", "fault": "'*1_p*'"}),
-        ("t2_p2", {"where": "dataset.split.validation", "fault": "you mean t2_p"}),
-    ],
-)
-def test_an_entry_of_the_split_that_matches_nothing_says_what_would(
-    tmp_path: Path, entry: str, fields: dict[str, object]
-) -> None:
-    with refused(DatasetError, **fields):
-        load(tiled(tmp_path), "folder", **CODES, split={"validation": [entry]})
-
-
 # ---------------------------------------------------------------------------------------- left out
 
 
@@ -481,27 +428,6 @@ def test_potsdam_leaves_out_and_ignores(tmp_path: Path) -> None:
     assert (len(five), set(five.ignored)) == (5, {(0, 0, 0), (255, 0, 0)})
     with refused(ConfigError, where="dataset.ignore.0", got="'grey'"):
         load(tmp_path, "potsdam", leave_out=["7_7"], ignore=["grey"])
-
-
-def test_naic2020_leaves_out_and_ignores(tmp_path: Path) -> None:
-    touch(tmp_path, [f"{i}.{ending}" for i in range(30) for ending in ("tif", "png")] + ["alone.tif"])
-    dataset = load(tmp_path, "naic2020", leave_out=["1?", "alone"], ignore=[0])
-    assert len(dataset.scenes) == 20
-    assert len(dataset.unused) == 11
-    assert dataset.classes.ignored == (0,)
-    assert dataset.classes.classes == NAIC2020_ROUND1.classes
-    with refused(DatasetError, where="dataset.leave_out", fault="99 matches"):
-        load(tmp_path, "naic2020", leave_out=["alone", "99"])
-
-
-@pytest.mark.parametrize("kind", ["potsdam", "naic2020", "folder"])
-def test_the_advice_at_an_unknown_value_names_settings_that_the_kind_has(kind: str) -> None:
-    with refused(LabelError, fault="know: 7") as raised:
-        NAIC2020_ROUND1.decode(np.full((3, 5), 7, np.uint8))
-    left_out = {**FOLDER, "split": {"leave_out": ["x"]}} if kind == "folder" else {"leave_out": ["x"]}
-    advised = {"ignore": ["#000000"] if kind == "potsdam" else [7], **left_out}
-    recipe_from({"name": "t", "dataset": {"kind": kind, "root": "r", **advised}}, "t")
-    assert "folder's dataset.classes" in str(raised.value)
 
 
 FOLDER: dict[str, Any] = {"images": "i/{n}.tif", "labels": "l/{n}.png", "classes": [{"name": "a", "code": 0}]}

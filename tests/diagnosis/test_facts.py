@@ -213,15 +213,6 @@ def test_quotas_are_those_of_the_plan_that_training_would_have(image: Path) -> N
     assert line[1:] == [f"{one['repeats']:,}" for one in found["quotas"]]
 
 
-def test_advice_is_of_one_tile_of_each_class_whatever_the_quotas(image: Path) -> None:
-    counts = table_of()
-    presence, rarity = (
-        diagnosed(counts, image, (16,), config=recipe(sampling={"quota": quota}))["limit"]
-        for quota in ("presence", "rarity")
-    )
-    assert presence == rarity
-
-
 def test_dealing_shows_a_replica_more_classes(image: Path) -> None:
     dealt, cut = (
         diagnosed(table_of(), image, (16,), config=recipe(sampling={"per_replica": how}))["plans"][0]
@@ -230,12 +221,6 @@ def test_dealing_shows_a_replica_more_classes(image: Path) -> None:
     assert dealt["plan"]["classes_per_replica"] > cut["plan"]["classes_per_replica"]
     assert dealt["shuffle"] == cut["shuffle"]
     assert dealt["plan"]["classes_per_step"] == cut["plan"]["classes_per_step"]
-
-
-def test_a_class_seen_never_has_no_gap(image: Path) -> None:
-    counts = np.hstack([rare(40, 9), np.zeros((40, 1), np.int64)])
-    shuffle = diagnosed(counts, image)["plans"][0]["shuffle"]
-    assert shuffle["mean_gap"][2] is shuffle["longest_gap"][2] is None
 
 
 def test_a_refused_plan_does_not_stop_the_diagnosis(image: Path) -> None:
@@ -321,22 +306,6 @@ def test_pixels_that_no_tile_holds_come_before_all_else(image: Path) -> None:
     assert "c is in 3 of 4 scenes, most of all in s1 (0 tiles" in lever(found, "label")
 
 
-def test_scenes_to_label_are_those_where_it_occurs_most(image: Path) -> None:
-    counts = rare(80, 0)
-    for scene, tiles in ((4, 7), (1, 5), (6, 1)):
-        counts[scene * 10 : scene * 10 + tiles, 1] = 100
-    text = lever(diagnosed(counts, image, per_scene=10, across=5), "label")
-    assert "b is in 3 of 8 scenes, most of all in s4 (7 tiles, 7.22% of its pixels), s1 (5 tiles" in text
-    assert text.index("s1 (") < text.index("s6 (1 tile,")
-    assert "s0" not in text
-
-
-def test_a_class_without_a_pixel_is_named(image: Path) -> None:
-    found = diagnosed(np.hstack([rare(40, 9), np.zeros((40, 2), np.int64)]), image)
-    assert "c, d have no labelled pixel in these tiles" in lever(found, "label")
-    assert found["limit"]["class"] == 1
-
-
 def test_more_classes_than_can_be_planned_for_are_forecast_all_the_same(image: Path) -> None:
     counts = np.random.default_rng(0).integers(0, 64, (300, 70))
     names = ",".join(f"class {i}" for i in range(70))
@@ -399,28 +368,6 @@ def test_runs_that_do_not_fit_are_refused(image: Path, tmp_path: Path) -> None:
 
 
 # -------------------------------------------------------------------------------------- the table
-
-
-def test_the_table_says_the_same_in_short(image: Path) -> None:
-    found = diagnosed(table_of(), image, (16, 64), names="water,road,built-up,harbour\u200b")
-    text = table(Diagnosis.from_dict(found))
-    lines = text.splitlines()
-    assert max(map(len, lines)) <= 130
-    assert "\u200b" not in text
-    row = next(line.split() for line in lines if line.startswith("  road"))
-    assert row[1:4] == [str(found["classes"][1]["tiles"]), row[2], str(found["classes"][1]["pixels"])]
-    one = found["plans"][0]
-    row = next(line.split() for line in lines if line.split()[:2] == ["16", str(one["steps"])])
-    assert [int(n) for n in row[2:5]] == [one[k] for k in ("coverage_repeats", "repeats_bound", "fillers")]
-    assert f"{found['forecast']['needed']['99']} tiles for 99 %" in text
-    assert "what limits: harbour? is held by the fewest tiles" in text
-
-
-def test_a_share_is_a_whole_hundred_only_where_it_is(image: Path) -> None:
-    """Half of the tiles lack b: 16 random tiles hold both all but always, 15 in a million do not."""
-    text = table(Diagnosis.from_dict(diagnosed(rare(4000, 2000), image, (16,))))
-    assert ">99.99%" in text
-    assert "100.00%" in text  # of a, which all tiles hold
 
 
 def test_a_map_shows_where_a_class_lies(tmp_path: Path, make_geotiff: Make) -> None:
@@ -493,12 +440,3 @@ def test_scenes_without_a_place_lie_side_by_side_by_group(image: Path) -> None:
     b = one["share"][1]
     assert b[3] == [0.0, 0.0, 1.0, 0.0, 0.0, 0.0, None, None, None]
     assert sum(value or 0 for row in b for value in row) == 1
-
-
-def test_what_is_not_drawn_is_counted(image: Path) -> None:
-    large = diagnosed(rare(30 * 9, 5), image, per_scene=9, across=3)
-    assert (len(large["maps"]), large["maps_left_out"]) == (24, 6)
-    small = diagnosed(rare(2000, 5), image)
-    assert [m["name"] for m in small["maps"]] == ["2000 small scenes in their order"]
-    assert (small["maps"][0]["rows"], small["maps"][0]["cols"], small["maps_left_out"]) == (40, 40, 0)
-    assert small["maps"][0]["share"][1][0][:5] == [0.1] * 4 + [0.0]

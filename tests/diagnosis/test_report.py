@@ -258,24 +258,6 @@ def test_headline() -> None:
     assert _headline(coverage_repeats=0) == f"{said}no repeats in 400 steps."
 
 
-def test_headline_names_what_cannot_be_promised() -> None:
-    assert "No batch of 64 tiles can hold all 6" in headline(made_diagnosis(refused=(16, 32, 64, 128)))
-    assert "nothing to plan" in headline(made_diagnosis(rates=(0.0,) * 6))
-    text = _headline(best_effort=[5], promised=[0, 1, 2, 3, 4, 6, 7], complete=0.4)
-    assert "the plan in 40 %" in text
-    assert text.endswith("c5 is too rare to be promised; the other 7 classes are in every planned step.")
-    text = _headline(best_effort=[4, 5], promised=[])
-    assert text.endswith("c4 and c5 are too rare to be promised.")
-
-
-def test_the_recipes_batch_comes_first() -> None:
-    assert headline(made_diagnosis(global_batch=16)).startswith("A random batch of 16 ")
-    assert headline(made_diagnosis(global_batch=48)).startswith("A random batch of 64 ")
-    chart = Page(html_report(made_diagnosis(global_batch=32))).data()["charts"]["gaps"]
-    assert chart["chosen"] == 1
-    assert chart["titles"][1].startswith("With 32 shuffled tiles, clutter ")
-
-
 def test_a_run_that_fell_short_says_so() -> None:
     diagnosis = made_diagnosis(run=4)
     diagnosis["run"] |= {"short_steps": 3}

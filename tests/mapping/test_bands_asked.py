@@ -102,23 +102,3 @@ def test_training_looks_before_it_starts(tmp_path: Path, make_geotiff: Make, rng
     (tmp_path / "four.tif").replace(tmp_path / "data" / "images" / "s4.tif")
     with refused(DatasetError, where="s4.tif", expected="3 bands"):
         prepare_tiles(recipe, load_dataset(recipe))
-
-
-def test_nodata_values_that_are_data_are_told_in_training(images: Images, rng: Any, capfd: Any) -> None:
-    values = rng.integers(0, 4, (*SHAPE, 3), np.uint8)
-    dataset = images(values, np.ones((*SHAPE, 3), np.uint8), nodata=0)
-    count = ((values == 0).any(axis=2) & (values != 0).any(axis=2)).sum()
-    said = f"{dataset.scenes[0].image}: {count:,} pixels hold a nodata value in some band and are data, since"
-    said += " other bands do not; the model sees that band's mean there"
-    report = check_dataset(dataset, progress=False)
-    assert report.remarks == (said,)
-    assert f"warning: {said}" in report.text().splitlines()
-    build_index(dataset, "train", TilesConfig(size=32, overlap=0), progress=False)
-    assert capfd.readouterr().err == f"warning: {said}\n"
-
-
-def test_an_image_without_data_is_told_by_the_check(images: Images) -> None:
-    dataset = images(np.zeros((*SHAPE, 3), np.uint8), nodata=0)
-    assert check_dataset(dataset, progress=False).remarks == (
-        f"{dataset.scenes[0].image}: has no pixel with data",
-    )

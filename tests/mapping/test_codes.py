@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from segmenter.base.errors import DatasetError, DeviceError, SegmenterError
+from segmenter.base.errors import DatasetError, SegmenterError
 from segmenter.extras.vectors.__main__ import main as vectorise
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap, LandCoverClass
 from segmenter.mapping.outputs.codes import FileValues, codes_of, free_value, parse_codes
 from segmenter.raster import RasterSpec, write_raster
 from segmenter.raster.written_map import WrittenMap
-from tests.helpers.child_predict import files, scene
-from tests.helpers.maps import Call, Make, at_batch
+from tests.helpers.child_predict import scene
+from tests.helpers.maps import Call, Make
 from tests.helpers.refusals import refused
 
 SMALL, LARGE = (10, 20, 30, 255, 0, 7, 99), (10, 20, 300, 65535, 0, 7, 99)
@@ -110,19 +110,6 @@ def test_scores_are_those_of_the_ids_and_of_kept_maps(tmp_path: Path, make_geoti
     Path("maps/scores.json").unlink()
     assert call(*coded, predictor=None) == 0
     assert json.loads(Path("maps/scores.json").read_text()) == scores[0]
-
-
-def test_a_stopped_map_goes_on_with_its_codes(make_geotiff: Make, call: Call, monkeypatch: Any) -> None:
-    """Styles and pixels counted are those of a map that was not stopped."""
-    monkeypatch.setattr("segmenter.mapping.folder.state.LEAST_PIXELS", 1)
-    scene(make_geotiff, "in/a.tif", 350, 130)
-    arguments = ("in", "--codes", named(LARGE), "--window-size", 64, "--batch", 1)
-    assert call(*arguments, output="whole") == 0
-    assert call(*arguments, predictor=at_batch(13, DeviceError("gone"))) == 1
-    assert not Path("maps/a.qml").exists()
-    assert Path("maps/.a.tif.partial").exists()
-    assert call(*arguments) == 0
-    assert files("maps") == files("whole")
 
 
 def test_polygons_of_a_map_with_codes_have_the_right_names(make_geotiff: Make, call: Call) -> None:

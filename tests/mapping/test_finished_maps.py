@@ -51,18 +51,6 @@ def test_finished_maps_are_kept_and_changes_are_said(make_geotiff: Make, call: C
     assert again("--nodata", 99, **changed) == "2 of 2 maps are finished and unchanged\n"
 
 
-def test_a_file_more_is_made_and_one_fewer_is_no_reason(make_geotiff: Make, call: Call, capsys: Any) -> None:
-    source = scene(make_geotiff, "in/a.tif", 40, 50)
-    assert call(source) == 0
-    assert call(source, "--confidence") == 0
-    assert "made anew: other options: confidence was none, is true" in capsys.readouterr().out
-    assert call(source) == 0
-    assert "1 of 1 maps are finished" in capsys.readouterr().out
-    Path("maps/a.confidence.tif").unlink()
-    assert call(source, "--confidence") == 0
-    assert Path("maps/a.confidence.tif").exists()
-
-
 def test_files_of_an_older_map_do_not_stay(make_geotiff: Make, call: Call, capsys: Any) -> None:
     """Only what the journal says that we wrote goes, and only where it would be another now."""
     maps = Path("maps")
@@ -96,20 +84,6 @@ def test_what_another_input_wrote_is_not_taken_for_an_older_map(make_geotiff: Ma
     scene(make_geotiff, "in/a.tif", 40, 50, seed=7)
     assert call(source) == 0
     assert Path("maps/a.confidence.tif").read_bytes() == theirs
-
-
-def test_a_damaged_journal_costs_its_maps_only_time(make_geotiff: Make, call: Call, capsys: Any) -> None:
-    source = scene(make_geotiff, "in/a.tif", 40, 50)
-    assert call(source) == 0
-    before = files("maps")
-    journal = Path("maps/.journal.jsonl")
-    journal.write_bytes(b"{\n" + journal.read_bytes()[:-20])
-    capsys.readouterr()
-    assert call(source) == 0
-    assert "maps/.journal.jsonl: 1 damaged lines are left out of account" in capsys.readouterr().out
-    assert files("maps") == before
-    assert call(source) == 0
-    assert "1 of 1 maps are finished" in capsys.readouterr().out
 
 
 OPTIONS = ("--window-size", 64, "--batch", 1)

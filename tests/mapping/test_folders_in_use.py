@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from segmenter.raster import RasterSpec, write_raster
-from tests.helpers.forbidden import forbidden
 from tests.helpers.maps import Call, Make, names
 
 IMAGE = np.arange(11 * 13 * 3, dtype=np.uint8).reshape(11, 13, 3)
@@ -20,18 +19,6 @@ def label(path: Path, value: int = 0) -> bytes:
     """A label of one value for IMAGE; gives the file's bytes."""
     write_raster(path, np.full(IMAGE.shape[:2], value, np.uint8), RasterSpec(driver="PNG"))
     return path.read_bytes()
-
-
-def test_pictures_and_scores_replace_no_input_or_label(make_geotiff: Make, call: Call, capsys: Any) -> None:
-    source = make_geotiff("in/x.tif", IMAGE)
-    for name in ("x.view.png", "confusion.png"):
-        path = Path("maps") / name
-        path.parent.mkdir(exist_ok=True)
-        before = label(path)
-        assert call(source, "--pictures", "--labels", path) == 2
-        assert f"{name} would replace" in capsys.readouterr().err
-        assert path.read_bytes() == before
-        path.unlink()
 
 
 @pytest.mark.parametrize("pattern", ["scenes/**/*.tif", "scenes/*"])
@@ -50,17 +37,6 @@ def test_a_pattern_does_not_mean_the_maps(make_geotiff: Make, call: Call, capsys
     assert "files in --output scenes/maps" in capsys.readouterr().err
     assert call("scenes/maps/a.tif", output="scenes/maps", band_count=1) != 0
     assert "scenes/maps/a.tif" in capsys.readouterr().err
-
-
-def test_a_bad_label_stops_no_other_picture(make_geotiff: Make, call: Call, capsys: Any) -> None:
-    for name, value in (("a", 9), ("b", 1)):
-        make_geotiff(f"in/{name}.tif", IMAGE)
-        label(Path(f"truth/{name}.png"), value)
-    for _ in range(2):
-        assert call("in", "--pictures", "--labels", "truth/{stem}.png") == 1
-        assert {"a.view.png", "b.view.png", "scores.json"} <= set(names("maps", hidden=True))
-        assert capsys.readouterr().err.count("a.png") == 1
-        Path("maps/b.view.png").unlink()
 
 
 def test_a_picture_older_than_its_map_or_label_is_drawn_again(make_geotiff: Make, call: Call) -> None:
@@ -132,13 +108,3 @@ def test_an_empty_output_folder_is_removed_again(tmp_path: Path, make_geotiff: M
         assert call(source, output=output, band_count=4) == 1
         assert call("nothing.tif", output=output) == 2
     assert names(tmp_path) == ["in", "there"]
-
-
-def test_an_output_folder_without_permission_is_one_line(make_geotiff: Make, call: Call, capsys: Any) -> None:
-    source, locked = make_geotiff("in/a.tif", IMAGE), Path.cwd() / "locked"
-    locked.mkdir()
-    assert call(source) == 0  # imports all that a call needs
-    capsys.readouterr()
-    with forbidden(locked):
-        assert call(source, output=str(locked / "there" / "maps")) == 2
-    assert capsys.readouterr().err.endswith("Permission denied\n")

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from segmenter.base.errors import RasterError
-from segmenter.base.files import may_be_full
 from segmenter.raster import RasterWriter
 from tests.helpers.child_predict import COMMAND, ENVIRONMENT, files, without_styles
 from tests.helpers.maps import Call, Make, at_batch
@@ -130,22 +129,6 @@ def test_what_was_kept_and_cannot_be_written_leaves_no_temporary_files(
         assert call(source, *OPTIONS) == 1
     assert sorted(hidden(Path("maps"))) == [".a.tif.partial", ".journal.jsonl"]
     assert call(source, *OPTIONS) == 0
-
-
-def test_only_an_error_that_may_be_a_full_disks_costs_what_was_kept() -> None:
-    def chained(cause: Exception) -> Exception:
-        try:
-            try:
-                raise cause
-            except Exception:
-                raise RasterError("a.tif: cannot be written") from None
-        except RasterError as error:
-            return error
-
-    assert may_be_full(chained(OSError(28, "No space left on device")))
-    assert may_be_full(chained(OSError("TIFFAppendToStrip:Write error")))  # GDAL does not say why
-    assert not may_be_full(chained(PermissionError(13, "Permission denied")))
-    assert not may_be_full(chained(IsADirectoryError(21, "Is a directory")))
 
 
 def test_what_nobody_reads_stops_no_maps(tmp_path: Path, make_geotiff: Make) -> None:

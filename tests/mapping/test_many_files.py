@@ -38,25 +38,6 @@ def test_fail_fast_stops_at_the_first_bad_input(make_geotiff: Make, call: Call, 
     assert "1 of 3 maps are finished" in capsys.readouterr().out
 
 
-def test_a_file_that_declares_much_costs_no_memory(call: Call) -> None:
-    """An empty TIFF of 65,535² pixels, written by hand: 8 tags, no block."""
-    import struct
-    import tracemalloc
-
-    side = 65_535
-    tags = [(256, 3, side), (257, 3, side), (258, 3, 8), (259, 3, 1), (262, 3, 1)]
-    tags += [(273, 4, 0), (278, 3, 1), (279, 4, 0)]
-    data = struct.pack("<2sHIH", b"II", 42, 8, len(tags))
-    data += b"".join(struct.pack("<HHII", tag, kind, 1, value) for tag, kind, value in tags) + bytes(4)
-    Path("huge.tif").write_bytes(data)
-    tracemalloc.start()
-    try:
-        assert call("huge.tif", band_count=1) == 1
-        assert tracemalloc.get_traced_memory()[1] < 20e6
-    finally:
-        tracemalloc.stop()
-
-
 def test_outputs_of_different_inputs_never_get_one_name(make_geotiff: Make, call: Call, capsys: Any) -> None:
     for name in ("a", "A.confidence"):
         make_geotiff(f"in/{name}.tif", np.ones((9, 9, 3), np.uint8))
@@ -90,14 +71,6 @@ def test_a_link_to_an_input_is_refused(make_geotiff: Make, call: Call, capsys: A
     assert call(source, "--confidence") == 2
     assert "would replace" in capsys.readouterr().err
     assert source.read_bytes() == before
-
-
-@pytest.mark.parametrize(
-    "path", ["/vsicurl/https://example.org/a.tif", "https://example.org/a.tif", "/vsizip/a.zip/a.tif"]
-)
-def test_a_network_path_is_refused(call: Call, path: str, capsys: Any) -> None:
-    assert call(path) == 2
-    assert capsys.readouterr().err.endswith("with --remote\n")
 
 
 def test_only_drivers_that_are_named_open_a_file(make_geotiff: Make, call: Call, capsys: Any) -> None:
@@ -140,17 +113,6 @@ def test_a_full_disk_is_one_line_and_leaves_what_was_there(
     assert Path("maps/a.tif").read_bytes() == b"older"
     assert not [n for n in names("maps", hidden=True) if "tmp" in n or "lock" in n]
     assert Path("maps/b.tif").is_file()
-
-
-def test_a_partial_map_that_finds_no_space_costs_only_the_going_on(
-    make_geotiff: Make, call: Call, monkeypatch: Any, capsys: Any
-) -> None:
-    monkeypatch.setattr("segmenter.mapping.folder.state.LEAST_PIXELS", 1000)
-    source = make_geotiff("in/a.tif", np.zeros((601, 61, 3), np.uint8))
-    with small_files(20_000):
-        assert call(source, "--quicklook") == 0
-    assert "a.tif: cannot" in capsys.readouterr().err
-    assert names("maps", hidden=True) == [".journal.jsonl", "a.quicklook.png", "a.tif"]
 
 
 def test_the_bar_counts_the_pixels_of_all_inputs(make_geotiff: Make, call: Call, monkeypatch: Any) -> None:

@@ -126,18 +126,6 @@ def test_a_quick_look_is_the_map(make_geotiff: Make, call: Call, rng: Any, heigh
         np.testing.assert_array_equal((picture[..., :3] == colour).all(axis=2), ids == value)
 
 
-def test_a_part_is_that_part_in_every_file(make_geotiff: Make, call: Call, rng: Any) -> None:
-    image = scene(rng, 150, 170)
-    source = make_geotiff("in/a.tif", image, nodata=0)
-    assert call(source, "--part", 33, 17, 70, 101, *ALL, "uint8") == 0
-    part, empty = whole(image, "uint8")[33:103, 17:118], (image == 0).any(axis=2)[33:103, 17:118]
-    found = read("maps/a.confidence.tif")
-    np.testing.assert_array_equal(found, np.where(empty, 0, part.confidence))
-    with rasterio.open("maps/a.probabilities.tif") as file:
-        assert file.transform @ (0, 0) == (368000 + 8.5, 5808000 - 16.5)
-    assert read("maps/a.quicklook.png").shape == (70, 101, 4)
-
-
 def test_a_certain_class_is_not_taken_for_no_data(make_geotiff: Make, call: Call) -> None:
     def certain(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
         ids = np.full(valid.shape, 2, np.uint8)

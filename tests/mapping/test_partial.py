@@ -14,7 +14,6 @@ from segmenter.base.errors import RasterError
 from segmenter.grid.geometry import Window
 from segmenter.grid.windows import Columns
 from segmenter.mapping.folder.partial import PartialMap
-from tests.helpers.made_runs import flipped
 from tests.helpers.refusals import refused
 
 PART = Window(3, 5, 37, 23)
@@ -70,62 +69,12 @@ def test_complete_bands_come_back_in_order(tmp_path: Path, rng: Any, count: int)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_behind_a_damage_is_believed(tmp_path: Path, rng: Any) -> None:
-    entries = contents(rng)
-    partial = filled(tmp_path, entries)
-    whole = partial.path.read_bytes()
-    # Where each band ends, told from files that hold only so many bands.
-    ends = []
-    for bands in range(5):
-        partial.path.unlink()
-        filled(tmp_path, entries[: 3 * bands])
-        ends.append(partial.path.stat().st_size)
-    assert ends[-1] == len(whole)
-    for place in [*rng.integers(ends[0], len(whole), 60), len(whole) - 1]:
-        bands = sum(end <= place for end in ends[1:])
-        damaged = bytearray(whole)
-        damaged[place] ^= 0x15
-        for data in (bytes(damaged), whole[:place]):
-            partial.path.write_bytes(data)
-            again = PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))
-            assert again.recover() == 11 * bands
-            check(list(again.replay()), entries[: 3 * bands])
-            again.close()
-
-
 def test_of_another_input_or_run_nothing_is_taken_up(tmp_path: Path, rng: Any) -> None:
     entries = contents(rng)
     filled(tmp_path, entries)
     for key in ("other", "key"):  # the first begins it anew
         with contextlib.closing(PartialMap(tmp_path / "a.tif", key, Columns(PART, 1 << 16))) as partial:
             assert partial.recover() == 0
-
-
-def test_a_length_that_cannot_be_costs_no_memory(tmp_path: Path, rng: Any) -> None:
-    partial = filled(tmp_path, contents(rng)[:3])
-    whole = partial.path.read_bytes()
-    partial.path.write_bytes(whole.replace(b"[11, 9]", b"[11, 9999999999999]", 1))
-    with contextlib.closing(PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
-        assert again.recover() == 0
-
-
-def test_no_flipped_bit_of_a_line_moves_a_window_or_is_an_error(tmp_path: Path, rng: Any) -> None:
-    """The line says where a window lies: one bit of it had put 21,820 pixels elsewhere."""
-    entries = contents(rng)[:6]
-    partial = filled(tmp_path, entries)
-    whole = partial.path.read_bytes()
-    start = whole.index(b'{"window": [14, 5,')  # the first of the second band
-    line = whole[start : whole.index(b"\n", start) + 1]
-    taken = 0
-    flips = list(flipped(line))[::3]  # all bits of a byte in turn
-    for changed in flips:
-        partial.path.write_bytes(whole.replace(line, changed))
-        with contextlib.closing(PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
-            rows = again.recover()
-            check(list(again.replay()), entries[: rows // 11 * 3])
-            assert rows in (11, 22)
-            taken += rows == 22
-    assert taken < 0.02 * len(flips)  # a space is as good as a line's end before the last brace
 
 
 @pytest.mark.parametrize(

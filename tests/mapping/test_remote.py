@@ -82,33 +82,6 @@ def test_a_map_of_an_address_is_kept_until_the_file_changes(
     assert "made anew: the input has changed" in capfd.readouterr().out
 
 
-@pytest.mark.parametrize("conditions", [True, False])
-def test_a_file_that_is_replaced_while_it_is_mapped_gives_no_map(
-    conditions: bool, server: FileServer, make_geotiff: Make, rng: Any, call: Call, capfd: Any
-) -> None:
-    """At any request; also after the last pixel was read, unless the map was finished before."""
-    server.conditions, refused = conditions, 0
-    sizes, tiles = (260, 270, 3), {"tiled": True, "blockxsize": 64, "blockysize": 64}
-    later = make_geotiff("later.tif", rng.integers(0, 255, sizes, np.uint8), **tiles).read_bytes()
-    for number in (2, 3, 4, 6, 9, 14, 200):
-        source = make_geotiff("served/a.tif", rng.integers(0, 255, sizes, np.uint8), **tiles)
-        assert call(source, "--window-size", 128, "--batch", 1, output="local") == 0
-        forget_all()
-        server.replace_at(number, source, later)
-        code = call(server.url("a.tif"), "--remote", "--window-size", 128, "--batch", 1, output=f"m{number}")
-        said = capfd.readouterr().err
-        if code == 0:
-            break
-        refused += 1
-        assert code == 1
-        assert said.count("\n") == 1
-        assert "has changed" in said
-        assert not list(Path(f"m{number}").glob("[!.]*"))
-    assert refused > 3
-    with rasterio.open(f"m{number}/a.tif") as mine, rasterio.open("local/a.tif") as theirs:
-        np.testing.assert_array_equal(mine.read(), theirs.read())
-
-
 def test_folders_and_patterns_in_a_bucket(store: Store, make_geotiff: Make, rng: Any, tmp_path: Path) -> None:
     for name in ("in/a", "in/b", "in/deep/c"):
         make_geotiff(f"bucket/{name}.tif", rng.integers(0, 255, (31, 33, 3), np.uint8))

@@ -57,19 +57,6 @@ def test_a_list_of_runs_may_be_longer_than_a_file_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "old",
-    [("--tile", "64"), ("--window", "0", "0", "9", "9"), ("--weights", "hann"), ("--symmetries", "all")],
-    ids=lambda old: old[0],
-)
-def test_old_and_shortened_names_are_refused(old: tuple[str, ...], capsys: Any) -> None:
-    """`--window` would else be read as the beginning of `--window-size`."""
-    with pytest.raises(SystemExit) as ended:
-        parse([*CALL, *old])
-    assert ended.value.code == 2
-    assert f"{old[0]}: there is no" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
     ("changes", "line"),
     [
         ({"tta": "some"}, "--tta"),

@@ -195,13 +195,6 @@ def test_an_unknown_label_costs_only_the_score(make_geotiff: Make, call: Call, r
     assert Path("maps/b.tif").is_file()
 
 
-def test_labels_that_do_not_fit_their_image(make_geotiff: Make, call: Call, capsys: Any) -> None:
-    source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
-    write_raster(Path("a_1.png"), np.zeros((9, 10), np.uint8), RasterSpec(driver="PNG"))
-    assert call(source, "--labels", "{stem}_1.png") == 1
-    assert "a_1.png: expected 9×9 pixels" in capsys.readouterr().err
-
-
 PLACE = rasterio.Affine(0.5, 0, 368000, 0, -0.5, 5808000)
 
 

@@ -33,22 +33,10 @@ def test_a_map_is_exact_and_complete(make_geotiff: Make, call: Call, rng: Any, c
         assert (file.crs, file.bounds, file.shape) == (original.crs, original.bounds, original.shape)
         assert (file.nodata, file.dtypes, file.compression.name) == (255, ("uint8",), "deflate")
         assert file.profile["tiled"]
-        assert file.colormap(1)[1] == (0, 0, 255, 255)
+        assert (file.colormap(1)[1], file.colormap(1)[255]) == ((0, 0, 255, 255), (0, 0, 0, 0))
         tags = file.tags()
         assert (tags["CLASS_0"], tags["CODE_6"], tags["SOURCE"], tags["RUN"]) == ("a", "6", "a.tif", "exact")
     assert names("maps") == ["a.tif"]
-
-
-def test_pixels_without_data_get_the_outputs_own_value(make_geotiff: Make, call: Call, rng: Any) -> None:
-    image = pixels(rng, 40, 50, 3)
-    image[10:20, 30:] = 0
-    source = make_geotiff("in/a.tif", image, nodata=0)
-    assert call(source, "--nodata", 99) == 0
-    empty = (image == 0).all(axis=2)
-    with rasterio.open("maps/a.tif") as file:
-        assert file.nodata == 99
-        np.testing.assert_array_equal(file.read(1), exact_map(image, ~empty, RADIUS, STRIDE, nodata=99))
-        np.testing.assert_array_equal(file.dataset_mask() > 0, ~empty)
 
 
 def test_a_part_and_a_box_give_that_part_of_the_map(make_geotiff: Make, call: Call, rng: Any) -> None:
@@ -153,20 +141,6 @@ def test_an_input_is_never_replaced(make_geotiff: Make, call: Call, capsys: Any)
     assert source.read_bytes() == before
 
 
-def test_one_bad_file_does_not_cost_the_others(make_geotiff: Make, call: Call, rng: Any, capsys: Any) -> None:
-    for name in ("a", "c"):
-        make_geotiff(f"in/{name}.tif", pixels(rng, 100, 30, 3))
-    bad = make_geotiff("in/b.tif", pixels(rng, 700, 30, 3))
-    bad.write_bytes(bad.read_bytes()[:40_000])
-    Path("in/d.tif").write_text("no image")
-    assert call("in") == 1
-    errors = capsys.readouterr().err.splitlines()
-    assert len(errors) == 2
-    assert "begins with b'no i'" in errors[0]
-    assert "b.tif: cannot read" in errors[1]
-    assert names("maps") == ["a.tif", "c.tif"]
-
-
 def test_a_broken_output_does_not_cost_the_others(make_geotiff: Make, call: Call, capsys: Any) -> None:
     for name in ("a", "b"):
         make_geotiff(f"in/{name}.tif", np.ones((700, 30, 3), np.uint8))
@@ -228,10 +202,7 @@ def test_the_result_can_be_had_as_json(make_geotiff: Make, make_png: Make, call:
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize(
-    ("which", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)]
-)
-def test_an_interruption_ends_cleanly(tmp_path: Path, make_geotiff: Make, which: int, code: int) -> None:
+def test_an_interruption_ends_cleanly(tmp_path: Path, make_geotiff: Make) -> None:
     source = make_geotiff("in/a.tif", np.ones((8_000, 70, 3), np.uint8))
     options = ["--output", str(tmp_path / "maps"), "--window-size", "64", "--batch", "1"]
     command = [*COMMAND, "0.05", "1000000000", str(source), *options]
@@ -241,9 +212,9 @@ def test_an_interruption_ends_cleanly(tmp_path: Path, make_geotiff: Make, which:
     assert process.stdout is not None
     for _ in range(12):  # the writer has its file by then
         assert process.stdout.readline() == "batch\n"
-    process.send_signal(which)
+    process.send_signal(signal.SIGTERM)
     _, err = process.communicate()
-    assert (process.returncode, err) == (code, "interrupted\n")
+    assert (process.returncode, err) == (143, "interrupted\n")
     assert [p.name for p in tmp_path.iterdir()] == ["in"]
 
 

@@ -226,13 +226,6 @@ def test_every_place(verdict: Verdict, rng: Any, kind: str, part: Window | None)
     assert verdict(path, 1, part=part) is None
 
 
-@pytest.mark.parametrize("text", ["1\n0.5\n0.5\n-1\n100\n200\n", "not\na\nnumber\n"])
-def test_a_world_file(make_png: Make, rng: Any, verdict: Verdict, text: str) -> None:
-    path = make_png("in/a.png", pixels(rng))
-    path.with_suffix(".wld").write_text(text)
-    assert verdict(path, 3) is None
-
-
 @pytest.mark.parametrize(("offset", "refused"), [("30", False), ("somewhere", True)])
 def test_rpcs_beside(make_geotiff: Make, rng: Any, verdict: Verdict, offset: str, refused: bool) -> None:
     path = make_geotiff("in/a.tif", pixels(rng), crs=None)
@@ -308,17 +301,6 @@ def test_a_huge_pixel_fails_alone(make_geotiff: Make, call: Call, capfd: Any, cr
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("error: in/a.tif: expected a geotransform")
     assert [path.name for path in Path("maps").glob("*.tif")] == ["b.tif"]
-
-
-def test_a_box_in_a_place_beyond_numbers_fails_alone(make_geotiff: Make, call: Call, capfd: Any) -> None:
-    """Its geotransform is of numbers, that of the way back is not."""
-    make_geotiff("in/a.tif", SQUARE, transform=rasterio.Affine(1e-155, 0, 1e300, 0, -1e-150, 1))
-    make_geotiff("in/b.tif", SQUARE, transform=rasterio.Affine(1, 0, 0, 0, -1, 0))
-    assert call("in", "--bbox", 0, -10, 10, 0) == 1
-    assert "in/a.tif: a bounding box" in capfd.readouterr().err.splitlines()[-1]
-    assert [path.name for path in Path("maps").glob("*.tif")] == ["b.tif"]
-    assert call("in", "--mosaic", output="joined") == 2
-    assert "in/a.tif is beyond" in capfd.readouterr().err
 
 
 def test_every_geotransform_of_numbers_has_a_header_or_a_line(make_geotiff: Make) -> None:

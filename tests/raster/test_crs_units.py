@@ -86,12 +86,6 @@ def test_a_pixel_whose_metres_cannot_be_told_has_none(
     assert (info.metres_per_pixel, pixel_sides(info)) == (None, None)
 
 
-def test_a_pixel_without_an_area_has_no_metres(tmp_path: Path) -> None:
-    spec = RasterSpec(crs=CRS.from_epsg(25833), transform=Affine(1, 1, 0, 1, 1, 0))
-    write_raster(tmp_path / "a.tif", np.zeros((10, 14), np.uint8), spec)
-    assert raster_info(tmp_path / "a.tif").metres_per_pixel is None
-
-
 @pytest.mark.parametrize(
     ("crs", "centre", "side"),
     [("EPSG:4326", (11, 60), 0.001), ("EPSG:3857", (1.2e6, 8.4e6), 20.0)],

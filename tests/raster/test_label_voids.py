@@ -21,7 +21,6 @@ from segmenter.base.errors import DatasetError, LabelError, RasterError
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.raster import LabelRaster, placement
-from segmenter.raster.label import _palette
 from segmenter.raster.placement import PlacedLabels
 from tests.helpers.refusals import refused
 
@@ -150,12 +149,6 @@ def test_codes_beyond_16_bits_can_be_ignored(
         label.ids()
     with LabelRaster(path, make_classes(3, ignored=(value,))) as label:
         np.testing.assert_array_equal(label.ids(), np.where(void, IGNORE, ids))
-
-
-def test_two_bands_are_a_label_only_with_alpha(make_geotiff: Make) -> None:
-    path = make_geotiff("l.tif", np.zeros((*SIZE, 2), np.uint8))
-    with pytest.raises(RasterError, match="got two"):
-        LabelRaster(path)
 
 
 HERE = Affine(10, 0, 500_000, 0, -10, 5_600_000)
@@ -330,16 +323,3 @@ def test_a_label_is_placed_anew_when_label_image_or_classes_change(
     make_geotiff("a.tif", np.ones((30, 20), np.uint8), crs=UTM, transform=HERE)
     fourth = made(classes)
     assert len({first, other, third, fourth}) == 4
-
-
-def test_of_a_palette_of_16_bits_the_first_256_entries_are_colours() -> None:
-    """Others are of codes that no palette of 8 bits has; 256 is the first of them."""
-
-    class File:
-        def colormap(self, band: int) -> dict[int, tuple[int, int, int, int]]:
-            return {0: (1, 2, 3, 0), 255: (4, 5, 6, 255), 256: (9, 9, 9, 9), 65535: (9, 9, 9, 9)}
-
-    table = _palette(File())
-    assert table is not None
-    assert table.shape == (256, 4)
-    assert (table[0].tolist(), table[255].tolist()) == ([1, 2, 3, 0], [4, 5, 6, 255])

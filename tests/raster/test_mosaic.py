@@ -20,14 +20,13 @@ from rasterio.vrt import WarpedVRT
 from segmenter.base.errors import DatasetError, RasterError
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.resampling import as_type, resampled, taps
-from segmenter.grid.windows import Columns
 from segmenter.inference.blending import Blend
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.predictor import Mapped, Tiling, classify_all
 from segmenter.raster import RasterSpec, band_stack, open_raster, raster_info, write_raster
 from segmenter.raster.band_stack import StackedImages
 from segmenter.raster.mosaic import Mosaic
-from segmenter.raster.resampled import GridColumns, ModelGrid, ResampledRaster
+from segmenter.raster.resampled import ModelGrid, ResampledRaster
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_map, exact_network, fake_run, run_predict
 from tests.helpers.refusals import refused
 
@@ -107,14 +106,6 @@ def test_a_gap_between_files_holds_no_data(tmp_path: Path, rng: np.random.Genera
     jobs = [FileJob(lambda path=path: mosaic.view(path), window.size) for path, window in files.items()]
     for found, window in zip(maps(jobs, Tiling(Size(48, 48), 12, 8, 2)), files.values(), strict=True):
         np.testing.assert_array_equal(found[..., 0], expected[window.slices()])
-
-
-def test_neighbours_are_those_within_reach(tmp_path: Path) -> None:
-    files = cut(tmp_path, np.ones((131, 203, 1), np.uint8), GRIDS["north-up"])
-    mosaic = Mosaic(list(files), open_raster)
-    near = {path.stem for path, _ in mosaic.neighbours(tmp_path / "77_61.tif", 3)}
-    assert near == {"77_64", "203_61", "203_64"}
-    assert len(mosaic.neighbours(tmp_path / "77_61.tif", 4)) == 5
 
 
 @pytest.mark.parametrize(
@@ -232,23 +223,6 @@ def test_a_window_of_it_is_that_part_of_the_whole(
             assert there.sum() == there[part].sum()
 
 
-@pytest.mark.parametrize("kind", ["mask", "nan"])
-def test_what_has_no_data_counts_for_nothing(make_geotiff: Make, rng: np.random.Generator, kind: str) -> None:
-    image = rng.integers(1, 200, (60, 60, 3)).astype(np.float32 if kind == "nan" else np.uint8)
-    valid = rng.random((60, 60)) > 0.5
-    valid[:10, :15] = False
-    if kind == "mask":
-        path = make_geotiff("a.tif", image, masks=valid.astype(np.uint8) * 255)
-    else:
-        path = make_geotiff("a.tif", np.where(valid[..., None], image, np.nan))
-    found, there = whole_of(path, Fraction(5))
-    cells = np.where(valid[..., None], image, 0).reshape(12, 5, 12, 5, 3).sum(axis=(1, 3), dtype=np.float64)
-    counts = valid.reshape(12, 5, 12, 5).sum(axis=(1, 3))
-    np.testing.assert_array_equal(there, counts > 0)
-    mean = cells / np.maximum(counts, 1)[..., None]
-    np.testing.assert_allclose(found, mean, atol=1e-4 if kind == "nan" else 0.5001)
-
-
 def test_blocks_that_a_file_does_not_have_are_not_read(make_geotiff: Make, monkeypatch: Any) -> None:
     image = np.zeros((512, 512, 1), np.uint8)
     image[:64, :64] = 7
@@ -278,23 +252,6 @@ def test_memory_is_that_of_a_piece_however_much_lies_under_a_window(
     assert (found == 1).all()
     assert there.all()
     assert peak < 4 * (1 << 22) * 3  # floats of a piece, and those that are added; not 16 million pixels'
-
-
-def test_columns_of_a_grid_lie_over_those_of_the_raster() -> None:
-    grid = ModelGrid(Window(-3, -5, 100, 1000), Fraction(7, 3), Fraction(7, 3))
-    own = Columns(Window(10, 20, 60, 900), 256)
-    columns = GridColumns(own, grid)
-    heights = {over.height for over in columns.left(0)}
-    assert heights == {columns.height}
-    for mine, over in zip(own.left(0), columns.left(0), strict=True):
-        assert grid.over(mine) == over
-        assert grid.under(over).contains(mine)
-    assert columns.pixels(0) == 0
-    later = list(columns.left(columns.height + 4))
-    assert later[0].row == grid.over(own.part).row + 4
-    assert len(later) == len(list(columns.left(0))) - 1
-    total = sum(over.size.pixels for over in columns.left(0))
-    assert columns.pixels(columns.height + 4) + sum(o.size.pixels for o in later) == total
 
 
 HERE = Affine(10, 0, 500_000, 0, -10, 5_600_000)

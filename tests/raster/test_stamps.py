@@ -11,12 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import rasterio
 
 from segmenter.base.errors import RasterError
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import ClassMap, Encoding, LandCoverClass
-from segmenter.raster import KnownRasters, LabelRaster, open_raster, raster_info
+from segmenter.raster import KnownRasters, LabelRaster, open_raster
 from segmenter.raster import opening_cache as known
 from segmenter.raster.stamps import stamp_of
 from tests.helpers.refusals import refused
@@ -94,18 +93,6 @@ def test_a_raster_itself_changes_its_key_but_not_its_folder(image: Path, tmp_pat
     assert stamp_of(image).key != before.key
     image.unlink()
     assert stamp_of(image).file[1:] == (-1, -1)
-
-
-def test_a_passport_holds_the_stamp_and_all_that_the_file_says(make_geotiff: Make) -> None:
-    pixels = np.zeros((9, 11, 2), np.float32)
-    path = make_geotiff("b.tif", pixels, descriptions=("red", "height"), nodata=-9999.0)
-    with rasterio.open(path, "r+") as dataset:
-        dataset.units = ("", "m")
-    stamp, info = stamp_of(path), raster_info(path)
-    assert info.stamp == stamp
-    assert info.descriptions == ("red", "height")
-    assert info.units == (None, "m")
-    assert info.interpretations == ("gray", "undefined")
 
 
 SIZE = (45, 61)

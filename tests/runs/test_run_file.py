@@ -18,7 +18,7 @@ from segmenter.runs import run as run_directory
 from segmenter.runs.checkpoints import load_arrays, save_checkpoint
 from segmenter.runs.run import Run, load_run
 from tests.helpers.forbidden import forbidden
-from tests.helpers.made_runs import flipped, rewritten
+from tests.helpers.made_runs import rewritten
 from tests.helpers.refusals import refused
 from tests.helpers.trained_run import bare_run
 
@@ -37,56 +37,23 @@ def one_line(path: Path) -> str:
     return line
 
 
-def test_a_flipped_bit_of_run_json_is_refused_or_changes_nothing(run: Run, monkeypatch: Any) -> None:
-    monkeypatch.setattr(run_directory, "load_recipe", lambda _: run.recipe)  # the same YAML each time
-    file, refused, lines = run.path / "run.json", 0, set()
-    whole = file.read_bytes()
-    for content in flipped(whole, 11):
-        file.write_bytes(content)
-        try:
-            assert load_run(run.path) == run
-        except CheckpointError as error:
-            lines.add(str(error).partition(" ")[0])
-            refused += 1
-    assert lines == {f"{file}:"}
-    assert refused > 0.97 * 8 * len(whole) / 11
-
-
-def test_a_flipped_bit_of_the_recipe_is_refused(run: Run) -> None:
-    file = run.path / "recipe.yaml"
-    for content in flipped(file.read_bytes(), 61):
-        file.write_bytes(content)
-        assert f"{file}: edited or damaged: it is not what this run was trained with" in one_line(run.path)
-
-
 HOSTILE: list[tuple[dict[str, Any], str]] = [
     ({"band_count": "3"}, "band_count: expected a valid integer, got '3'"),
-    ({"band_count": True}, "band_count: expected a valid integer"),
     ({"band_count": 4}, "normalisation.mean: expected as many as band_count, 4, got 3"),
     ({"bands": [1, 2]}, "bands: expected as many as band_count, 3, got 2"),
-    ({"bands": [0, 1, 2]}, "bands.0: "),
     ({"dtype": "zzz"}, "dtype: "),
-    ({"normalisation__mean": [1.0, 2.0]}, "normalisation.mean: expected as many as band_count, 3, got 2"),
-    ({"normalisation__mean": [1.0, 2.0, float("inf")]}, "normalisation.mean.2: "),
     ({"normalisation__mean": [1.0, 2.0, 1e300]}, "normalisation.mean.2: "),
-    ({"normalisation__std": [1.0, 0, 1.0]}, "normalisation.std.1: "),
     ({"normalisation__std": [1.0, float("nan"), 1.0]}, "normalisation.std.1: "),
     ({"metres_per_pixel": 0}, "metres_per_pixel: "),
     ({"labels": "half"}, "labels: "),
     ({"network__stride": 10**9}, "network.stride: "),
-    ({"network__radius": -1}, "network.radius: "),
-    ({"network__bytes_per_pixel": -1}, "network.bytes_per_pixel: "),
     ({"tiles": 7}, "tiles: "),
     ({"planned_replicas": 0}, "planned_replicas: "),
     ({"classes__classes": [{"name": ["a"], "colour": [1, 2, 3], "code": 1}]}, "classes.classes.0.name: "),
-    ({"classes__classes": [{"name": "a", "colour": [1, 2], "code": 1}]}, "classes.classes.0.colour.2: "),
-    ({"classes__classes": [{"name": "a", "colour": [1, 2, 3], "code": 70000}]}, "classes.classes.0.code: "),
     ({"classes__classes": [{"name": "a", "colour": [c] * 3, "code": c} for c in (1, 2)]}, "class map: each"),
-    ({"classes__encoding": "words"}, "classes.encoding: "),
     ({"classes__ignored": [[1, 2, 3]]}, "class map: label files hold codes"),
     ({"recipe": []}, "recipe: expected the SHA-256 of recipe.yaml, got none"),
     ({"format": 3}, "expected format 2, got 3: written by another version of this program, use that one"),
-    ({"format": None}, "expected format 2, got none: written by another version"),
     ({"other": 1}, "other: "),
 ]  # fmt: skip
 
@@ -105,20 +72,6 @@ def test_a_missing_entry_is_refused(run: Run) -> None:
     for key in ("classes", "bands", "band_count", "normalisation", "labels", "tiles", "recipe"):
         file.write_text(sealed(json.dumps({name: whole[name] for name in whole if name != key})))
         assert f"{key}: Field required" in one_line(run.path)
-
-
-@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"[" * 10**5, b'{"format": 1e999}'])
-def test_what_is_no_run_file_is_refused(run: Run, content: bytes) -> None:
-    (run.path / "run.json").write_bytes(content)
-    assert "run.json: damaged or edited: " in one_line(run.path)
-
-
-def test_a_run_file_without_a_checksum_is_refused(run: Run) -> None:
-    file = run.path / "run.json"
-    data = json.loads(file.read_text())
-    del data["crc"]
-    file.write_text(json.dumps(data))
-    assert "run.json: damaged or edited: its checksum is another, or missing" in one_line(run.path)
 
 
 def test_what_cannot_be_read_back_is_not_written(run: Run) -> None:

@@ -25,16 +25,10 @@ DEEPGLOBE = [
 
 LAYOUTS: dict[str, list[tuple[str, str]]] = {
     "two folders of any name": [(f"foo/{i}.tif", f"bar/{i}.tif") for i in "abcd"],
-    "two folders, images of another ending": [(f"data/x{i}.jpg", f"truth/x{i}.png") for i in range(5)],
-    "images and labels below a common folder": [
-        (f"set/images/a{i}.png", f"set/labels/a{i}.png") for i in range(4)
-    ],
     "a suffix": [(f"area {i}.tif", f"area {i}_mask.tif") for i in range(5)],
-    "two suffixes in one folder": [(f"s{i}_rgb.tif", f"s{i}_cls.tif") for i in range(5)],
     "two prefixes in one folder": [(f"img{i}.png", f"seg{i}.png") for i in range(11)],
     "suffixes with dashes and numbers": [(f"2020-{i}-sat.jpg", f"2020-{i}-gt.png") for i in range(1, 6)],
     "a folder for each scene": [(f"s{i}/image.png", f"s{i}/mask.png") for i in range(7)],
-    "a folder for each of many scenes": [(f"area_{i}/image.png", f"area_{i}/mask.png") for i in range(70)],
     "train, val and test with subfolders": [
         (f"{s}/images/{i}.png", f"{s}/labels/{i}.png") for s in ("train", "val", "test") for i in range(3)
     ],
@@ -61,12 +55,6 @@ LAYOUTS: dict[str, list[tuple[str, str]]] = {
         for z in (1, 2)
         for i in range(2)
     ],
-    "Dubai": [
-        (f"tile_{t}/images/image_part_00{i}.jpg", f"tile_{t}/masks/image_part_00{i}.png")
-        for t in (1, 2, 5)
-        for i in range(3)
-    ],
-    "NAIP": [(f"img/tile_{i}.tif", f"mask/mask_{i}.tif") for i in (13476, 13846, 14215)],
     "masks in one folder, images in several": [
         (f"{y}/rgb/p{y}{i}.tif", f"labels/p{y}{i}.tif") for y in (1, 2) for i in (3, 4)
     ],

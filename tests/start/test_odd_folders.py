@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -94,22 +93,6 @@ def test_files_that_all_are_damaged_end_in_one_line(tmp_path: Path) -> None:
         look(tmp_path)
 
 
-def test_masks_of_more_colours_than_classes_can_be_are_refused(tmp_path: Path, rng: Rng) -> None:
-    for i in range(3):
-        jpeg = made.painted(made.label([0, 1], shift=i), {0: (255, 0, 0), 1: (0, 0, 255)})
-        made.save(tmp_path / f"jpeg/im/{i}.jpg", made.image(rng))
-        made.save(tmp_path / f"jpeg/gt/{i}.jpg", jpeg)
-        made.save(tmp_path / f"im/{i}.tif", made.image(rng))
-        noisy = made.painted(made.label([0, 1], shift=i), {0: (250, 10, 10), 1: (10, 10, 250)}).astype(int)
-        made.save(
-            tmp_path / f"gt/{i}.png",
-            np.clip(noisy + rng.integers(-9, 9, noisy.shape), 0, 255).astype(np.uint8),
-        )
-    for folder in (tmp_path, tmp_path / "jpeg"):
-        with pytest.raises(DatasetError, match="without loss"):
-            look(folder, folder / "gt")
-
-
 @pytest.mark.parametrize("colours", [True, False])
 def test_labels_of_endless_values_are_refused_before_all_are_read(
     tmp_path: Path, rng: Rng, colours: bool
@@ -171,13 +154,6 @@ def test_grey_masks_are_cut_in_the_middle(tmp_path: Path, rng: Rng) -> None:
     assert low.also == (*range(1, 121),)
 
 
-def test_grey_masks_of_few_values_in_jpegs_are_cut_too(tmp_path: Path, rng: Rng) -> None:
-    for i in range(3):
-        made.save(tmp_path / f"im/{i}.jpg", made.image(rng))
-        made.save(tmp_path / f"gt/{i}.jpg", (made.label([0, 1], shift=i) * 255).astype(np.uint8), quality=99)
-    assert [each.name for each in made.planned(tmp_path)[2].classes.classes] == ["background", "foreground"]
-
-
 @pytest.mark.parametrize("nodata", [None, np.nan])
 def test_reflectance_from_0_to_1_and_mostly_empty_images_are_no_labels(
     tmp_path: Path, rng: Rng, nodata: float | None
@@ -188,16 +164,6 @@ def test_reflectance_from_0_to_1_and_mostly_empty_images_are_no_labels(
         made.save(tmp_path / f"im/{i}.tif", image, nodata=nodata)
         made.save(tmp_path / f"gt/{i}.tif", made.label([111, 211, 512], shift=i).astype(np.uint16))
     assert len(made.planned(tmp_path)[2].scenes) == 3
-
-
-@pytest.mark.parametrize("role", ["nir", "im2"])
-def test_of_two_image_folders_one_is_taken_and_the_other_named(tmp_path: Path, rng: Rng, role: str) -> None:
-    two_folders(tmp_path, rng)
-    for i in range(5):
-        made.save(tmp_path / f"{role}/s{i}.tif", made.image(rng, 1))
-    choices, _, dataset = made.planned(tmp_path)
-    assert len(dataset.scenes) == 5
-    assert by_key(choices)["dataset.images"].other
 
 
 # ------------------------------------------------------------------------------------- read nevertheless
@@ -214,15 +180,6 @@ def test_images_without_a_label_are_skipped_and_counted(tmp_path: Path, rng: Rng
     assert recipe.dataset.kind == "folder"
 
 
-def test_damaged_and_ill_fitting_scenes_are_left_out_by_name(tmp_path: Path, rng: Rng) -> None:
-    two_folders(tmp_path, rng, 6)
-    (tmp_path / "im/s1.tif").write_bytes(b"II*\0")
-    made.save(tmp_path / "gt/s4.png", made.label([0, 1, 2], size=(61, 86)))
-    choices, _, dataset = made.planned(tmp_path)
-    assert by_key(choices)["dataset.split.leave_out"].value == ["s1", "s4"]
-    assert len(dataset.scenes) == 4
-
-
 def test_other_files_between_them_do_no_harm(tmp_path: Path, rng: Rng) -> None:
     two_folders(tmp_path, rng)
     (tmp_path / "im/deep/empty").mkdir(parents=True)
@@ -231,16 +188,6 @@ def test_other_files_between_them_do_no_harm(tmp_path: Path, rng: Rng) -> None:
     (tmp_path / "im/Thumbs.db").write_bytes(b"\0")
     (tmp_path / ".hidden.tif").write_bytes(b"\0")
     assert len(made.planned(tmp_path)[2].scenes) == 5
-
-
-def test_of_two_label_folders_one_is_taken_and_the_other_named(tmp_path: Path, rng: Rng) -> None:
-    two_folders(tmp_path, rng)
-    for i in range(5):
-        made.save(tmp_path / f"gt_coarse/s{i}.png", made.label([0, 1], shift=i))
-    choices, _, dataset = made.planned(tmp_path)
-    assert by_key(choices)["dataset.labels"].value == "gt/{name}.png"
-    assert "gt_coarse" in by_key(choices)["dataset.labels"].other
-    assert len(dataset.scenes) == 5
 
 
 def test_labels_elsewhere_are_named(tmp_path: Path, rng: Rng, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -453,22 +400,3 @@ def test_values_that_look_like_no_class_are_ignored_with_counts(tmp_path: Path, 
     assert f"{5 * 6 * made.SIZE[0]:,} pixels" in ignored.reason
     assert "30 pixels" in ignored.reason
     assert [each.code for each in dataset.classes.classes] == [1, 2, 3]
-
-
-def test_masks_of_0_and_255_have_two_classes(tmp_path: Path, rng: Rng) -> None:
-    _, _, dataset = made.planned(two_folders(tmp_path, rng, values=(0, 255)))
-    assert [each.code for each in dataset.classes.classes] == [0, 255]
-
-
-def test_near_infrared_that_is_tagged_as_alpha_is_a_band(tmp_path: Path, rng: Rng) -> None:
-    for i in range(3):
-        made.save(tmp_path / f"im/{i}.tif", made.image(rng, 4), alpha="YES", photometric="RGB")
-        made.save(tmp_path / f"gt/{i}.tif", made.label([0, 1, 2], shift=i))
-    choices, _, _ = made.planned(tmp_path)
-    assert by_key(choices)["dataset.bands"].value == [1, 2, 3, 4]
-
-
-def test_the_same_files_give_the_same_choices(tmp_path: Path, rng: Rng) -> None:
-    two_folders(tmp_path, rng)
-    told = [json.dumps([vars(choice) for choice in look(tmp_path)]) for _ in range(2)]
-    assert told[0] == told[1]

@@ -200,8 +200,8 @@ def test_scales_apart_by_an_octave_are_planned_apart(
     assert 0.2 < middle < 1.0
 
 
-@pytest.mark.parametrize("name", ["dubai", "amazon", "naip"])
-def test_real_imagery_is_planned_and_trains(
+@pytest.mark.parametrize("name", [pytest.param("dubai", marks=pytest.mark.slow), "amazon", "naip"])
+def test_real_imagery_is_planned(
     tensorflow: ModuleType, name: str, shared_data: Callable[[str], Path], tmp_path: Path
 ) -> None:
     dataset = [*REAL[name](shared_data(name)), Choice("dataset.cache", str(tmp_path / "cache"), "")]

@@ -14,7 +14,7 @@ from datasets.classes import POTSDAM
 from datasets.start.choice import Choice
 from datasets.start.groups import groups_of
 from datasets.start.look import look
-from segmenter.base.errors import ConfigError, DatasetError, RasterError
+from segmenter.base.errors import ConfigError, DatasetError
 from segmenter.config.reading import recipe_from
 from segmenter.grid.labels import IGNORE
 from segmenter.raster import LabelRaster, raster_info
@@ -130,30 +130,10 @@ def test_a_nodata_tag_where_images_have_data_is_a_class(
     assert [each.code for each in dataset.classes.classes] == list(values)
 
 
-def test_a_nodata_tag_where_images_are_empty_counts_nowhere(tmp_path: Path, rng: Rng) -> None:
-    for i in range(3):
-        light, drawn = made.image(rng), made.label([1, 2, 3], shift=i)
-        light[:, :20], drawn[:, :20] = 0, 0
-        made.save(tmp_path / f"im/{i}.tif", light)
-        made.save(tmp_path / f"gt/{i}.tif", drawn, nodata=0)
-    choices = seen(tmp_path)
-    assert len(names_of(choices)) == 3
-    assert choices["dataset.ignore"].value == [0]
-    assert "dataset.label_nodata" not in choices
-
-
 def test_labels_of_one_class_are_refused(tmp_path: Path, rng: Rng) -> None:
     folder(tmp_path, rng, "abc", (1,))
     with pytest.raises(DatasetError, match="1 alone"):
         look(tmp_path)
-
-
-def test_labels_of_four_bands_of_16_bits_are_refused_by_what_they_are(tmp_path: Path, rng: Rng) -> None:
-    for i in range(3):
-        made.save(tmp_path / f"s2/{i}.tif", made.image(rng, 6, dtype="uint16"))
-        made.save(tmp_path / f"lc/{i}.tif", np.repeat(made.label([1, 2, 300], shift=i)[..., None], 4, 2))
-    with pytest.raises(RasterError, match=r"4 of uint16.*-b"):
-        look(tmp_path, tmp_path / "lc")
 
 
 # --------------------------------------------------------------------------------------- published splits
@@ -197,17 +177,6 @@ def test_names_that_tell_the_split_are_the_split(tmp_path: Path, rng: Rng, place
 def test_names_of_which_some_tell_no_split_are_none(tmp_path: Path, rng: Rng) -> None:
     folder(tmp_path, rng, ("train_1", "test_1", "field_1"))
     assert not any("split" in key for key in seen(tmp_path))
-
-
-def test_folders_named_after_splits_among_other_words_are_the_split(tmp_path: Path, rng: Rng) -> None:
-    for part in ("training_data", "validation_data", "test_data"):
-        folder(tmp_path / part, rng, ("a1", "b2"))
-    dataset = made.planned(tmp_path)[2]
-    assert {scene.name.partition("_")[0]: scene.split for scene in dataset.scenes} == {
-        "training": "train",
-        "validation": "validation",
-        "test": "test",
-    }
 
 
 def test_groups_go_by_the_names_of_the_sources_of_made_images(

@@ -137,15 +137,6 @@ def test_which_windows_are_read_does_not_go_with_the_grid(tmp_path: Path, count:
     assert jobs == statistics._jobs(scenes, [size] * count, statistics.MOST_PIXELS)
 
 
-def test_many_files_are_taken_at_random(tmp_path: Path) -> None:
-    """Scenes cut into 8 columns, in the order of their names: no column is left out, and the order stays."""
-    scenes = [scene(f"{i:05}", tmp_path / f"{i}.tif", None) for i in range(8 * 4096)]
-    some = [int(one.name) for one in statistics._some(scenes, 4096)]
-    assert some == sorted(set(some))
-    assert np.bincount(np.array(some) % 8).min() > 4096 / 8 - 5 * 22
-    assert len(some) == 4096
-
-
 @pytest.mark.parametrize(("dtype", "scaling"), [("uint16", None), ("float32", None), ("int16", (0.5, 3.0))])
 def test_a_band_is_measured_without_what_it_declares_void(
     tmp_path: Path,

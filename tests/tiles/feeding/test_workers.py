@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,13 +20,10 @@ from segmenter.base.errors import RasterError, TrainingError
 from segmenter.raster import LabelRaster
 from segmenter.raster import opening_cache as known
 from segmenter.sampling import Plan
-from segmenter.sampling.quotas import Quota
-from segmenter.sampling.strata import Part
 from segmenter.tiles.batches import Batch
 from segmenter.tiles.feeding import slots
 from segmenter.tiles.feeding.feed import Feed
 from segmenter.tiles.feeding.makers import FeedClosedError, Threads
-from segmenter.tiles.feeding.orders import Order
 from segmenter.tiles.feeding.processes import WorkerPool, packed
 from segmenter.training.pipeline import epoch_dataset
 from tests.helpers.made_feed import (
@@ -254,16 +250,6 @@ def test_any_step_may_be_asked_for_and_what_was_begun_is_given_up() -> None:
         assert steps_of(feed, next_rows, 1, range(5)) == list(range(5))
 
 
-def test_an_error_is_raised_at_its_step_and_kept_for_those_who_get_its_text_only() -> None:
-    rows = empty_plan(9)
-    with Feed(FailingLoader({4: "user"}), BATCH) as feed:
-        assert steps_of(feed, rows, 0, range(4)) == [0, 1, 2, 3]
-        assert feed.fault is None
-        with pytest.raises(RasterError, match="bad 4"):
-            steps_of(feed, rows, 0, range(4, 5))
-        assert isinstance(feed.fault, RasterError)
-
-
 def test_closing_waits_for_the_batch_in_progress_and_begins_no_other() -> None:
     """A thread in native code while the interpreter ends aborts the process."""
     before, loader, rows = set(threading.enumerate()), Held(), empty_plan(9)
@@ -311,18 +297,3 @@ def test_a_dataset_may_be_iterated_again_and_pads_its_last_stack(tensorflow: Mod
     assert shown == [[1, 2, 3], [4, 5, 6], [7, 0, 0]]
     valid = [stack[1].any(axis=(1, 2, 3)) for stack in batches.as_numpy_iterator()]
     np.testing.assert_array_equal(valid[-1], [True, False, False])
-
-
-def test_an_order_carries_all_that_a_loader_looks_at_of_a_step_and_nothing_of_the_others() -> None:
-    rows_SB = np.arange(4000 * BATCH).reshape(4000, BATCH)
-    parts = (Part(0, 1), Part(2, 0), Part(2, 1))
-    quotas = (Quota(2, 1.5), Quota(1, 1), Quota(1, 1))
-    whole = Plan(rows_SB, 3, 2, True, 1, (0, 2), (1,), 2, parts, (), quotas, rows_SB % 3)
-    order = Order.of(whole, 5, 3999)
-    assert len(pickle.dumps(order)) < 1500
-    seen = pickle.loads(pickle.dumps(order)).plan()
-    assert seen.wanted_SB is not None
-    np.testing.assert_array_equal(seen.rows_SB[3999], rows_SB[3999])
-    np.testing.assert_array_equal(seen.wanted_SB[3999], rows_SB[3999] % 3)
-    assert (seen.blocks, seen.promised, seen.promises, seen.quotas) == (2, (0, 2), parts, quotas)
-    assert Order.of(replace(whole, wanted_SB=None, parts=()), 5, 7).plan().wanted_SB is None
