@@ -35,22 +35,6 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["/opt/venv/bin/segmenter", "train"])
 
 
-def test_in_a_clone_hints_name_its_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["train.py"])
-    assert invocation.invocation("predict") == "python predict.py"
-    assert invocation.installation("gpu") == "make setup GPU=1"
-    assert invocation.installation("vectors") == "make vectors"
-    assert invocation.recipes_hint() == "see configs/ for recipes"
-
-
-@pytest.mark.usefixtures("installed")
-def test_below_the_command_hints_name_the_command() -> None:
-    assert invocation.invocation("predict") == "segmenter predict"
-    assert invocation.installation("cpu") == "pip install 'coverage-segmenter[cpu]'"
-    assert invocation.installation("gpu").startswith("pip uninstall -y tensorflow-cpu; pip install ")
-    assert invocation.recipes_hint() == "`segmenter recipes` lists ready-made ones"
-
-
 def test_without_a_clone_hints_name_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "argv", ["notebook"])
     monkeypatch.setattr(invocation, "_CLONE", tmp_path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -257,35 +256,6 @@ def test_amazon_has_a_mask_that_is_wider_than_its_image(shared_data: Callable[[s
     assert kinds(report) == ["size"]
     assert "Amazon_181.tiff_34.png: expected 512×512" in report.findings[0].text
     assert "got 515×512" in report.findings[0].text
-
-
-def test_each_kind_of_finding_names_the_keys_that_settle_it(
-    one: Callable[..., Dataset], make_png: Make, make_geotiff: Make, make_classes: Callable[..., ClassMap]
-) -> None:
-    stray = label_of()
-    stray[0, 0] = 40
-    damaged = make_png("damaged.png", label_of())
-    damaged.write_bytes(damaged.read_bytes()[:20])
-    wide = make_geotiff("wide.tif", np.ones((*SHAPE, 4), np.uint16))
-    label = make_png("l.png", label_of())
-    made = {
-        "unknown value": (one(label=make_png("s.png", stray)), {"dataset.ignore", "dataset.classes"}),
-        "size": (one(label=make_png("n.png", label_of(1, (9, 9)))), {"left_out.key"}),
-        "unreadable": (one(label=damaged), {"left_out.key"}),
-        "label": (one(label=None), {"dataset.labels", "dataset.encoding"}),
-        "image type": (one(label=label, image=wide), {"dataset.bands"}),
-        "class": (one(label=label, classes=make_classes(4)), {"dataset.classes", "dataset.split"}),
-        "leak": (one(label=label, split="validation"), {"dataset.split", "left_out.key"}),
-    }
-    for kind, (dataset, keys) in made.items():
-        report = check_dataset(replace(dataset, leave_out="left_out.key"), progress=False)
-        assert kind in kinds(report)
-        lines = report.text().splitlines()
-        place = next(i for i, line in enumerate(lines) if line.startswith(f"{kind}: "))
-        settled = next(line for line in lines[place:] if line.startswith("  to settle it: "))
-        assert {key for key in keys if key in settled} == keys
-    count = len(kinds(report))
-    assert lines[-1] == f"not clean: {count} finding{'s' * (count > 1)}"
 
 
 def test_a_scene_whose_named_bands_stand_in_another_order_is_found(

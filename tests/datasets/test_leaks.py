@@ -152,27 +152,6 @@ def test_many_scenes_are_compared_in_little_work(make_geotiff: Make) -> None:
     assert "2501.tif" in found[0].text()
 
 
-def test_the_report_names_what_is_held_out_and_shares_of_each_split(
-    tmp_path: Path, make_geotiff: Make, make_png: Make, make_classes: Callable[..., ClassMap]
-) -> None:
-    scenes = []
-    for i, split in enumerate(("train", "train", "validation", "test")):
-        image = make_geotiff(f"s{i}.tif", pixels(i), transform=at(40 * i, 0))
-        label = np.zeros((HEIGHT, WIDTH), np.uint8)
-        label[: (1, 1, 10, 1)[i]] = 1
-        scenes.append(Scene(f"s{i}", image, make_png(f"l{i}.png", label), f"s{i}", split))  # type: ignore[arg-type]
-    dataset = Dataset("made", tmp_path, tuple(scenes), make_classes(2))
-    report = check_dataset(dataset, progress=False)
-    lines = report.text().splitlines()
-    assert "validation: s2" in lines
-    assert "test: s3" in lines
-    header, row = next((lines[i], lines[i + 2]) for i, line in enumerate(lines) if line.startswith("class"))
-    assert header.split() == ["class", "pixels", "share", "scenes", "train", "validation", "test"]
-    assert row.split() == ["b", "403", "14.1304%", "4", "4.35%", "43.48%", "4.35%"]
-    assert "uneven: b has 4.35% of test, 43.48% of validation" in lines
-    assert report.clean
-
-
 def test_classes_of_one_colour_are_a_finding(check: Check, make_geotiff: Make) -> None:
     names = ("wood", "road", "path\u200b")
     colours = ((1, 2, 3), (31, 119, 180), (31, 119, 180))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from datasets.classes import NAIC2020_ROUND1, POTSDAM, POTSDAM_TEST, POTSDAM_TRAIN
-from datasets.synthetic import Cover, make, render_country, render_town
+from datasets.synthetic import make
 from datasets.synthetic.make import (
     make_naic2020,
     make_potsdam,
@@ -149,13 +149,6 @@ def test_same_seed_same_bytes_another_seed_others(tmp_path: Path) -> None:
     assert all(a[name] != c[name] for name in a if "Ortho" in name or "images" in name)
 
 
-def test_a_scene_does_not_depend_on_how_many_are_made(tmp_path: Path) -> None:
-    make_naic2020(tmp_path / "few", scenes=2, seed=3, size=64)
-    make_naic2020(tmp_path / "more", scenes=4, seed=3, size=64)
-    few, more = _contents(tmp_path / "few"), _contents(tmp_path / "more")
-    assert few == {name: more[name] for name in few}
-
-
 def test_existing_files_are_never_replaced(potsdam: Path, naic: Path) -> None:
     before = _contents(potsdam)
     with refused(DatasetError, fault="nothing"):
@@ -199,12 +192,3 @@ def test_impossible_numbers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="round: expected"):
         make_naic2020(tmp_path, scenes=1, seed=1, round=3)
     assert _contents(tmp_path) == {}
-
-
-@pytest.mark.parametrize(("size", "gsd"), [(Size(1, 1), 0.05), (Size(31, 67), 0.5), (Size(97, 5), 4.0)])
-def test_any_size_and_scale_renders(size: Size, gsd: float) -> None:
-    for render in (render_town, render_country):
-        rendering = render(size, gsd, np.random.default_rng(2))
-        assert rendering.image_HWC.shape == (size.height, size.width, 4)
-        assert rendering.cover_HW.shape == (size.height, size.width)
-        assert rendering.cover_HW.max() <= max(Cover)

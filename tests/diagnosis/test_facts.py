@@ -294,18 +294,6 @@ def test_larger_tiles_are_told_where_they_help(image: Path) -> None:
     assert lever(alone, "tile_size") == ""
 
 
-def test_pixels_that_no_tile_holds_come_before_all_else(image: Path) -> None:
-    counts = np.hstack([rare(64, 8), np.zeros((64, 1), np.int64)])
-    counts[:40, 2] = 10
-    counts[16:32, 2] = 11
-    found = diagnosed(counts, image, per_scene=16, across=4)
-    assert found["limit"]["class"] == 2
-    assert "c has 416 pixels in 3 scenes, but no tile shows 32 of them" in found["limit"]["why"]
-    assert lever(found, "batch") == ""
-    assert "Tiles of 64 px instead of 32 would hold c" in lever(found, "tile_size")
-    assert "c is in 3 of 4 scenes, most of all in s1 (0 tiles" in lever(found, "label")
-
-
 def test_more_classes_than_can_be_planned_for_are_forecast_all_the_same(image: Path) -> None:
     counts = np.random.default_rng(0).integers(0, 64, (300, 70))
     names = ",".join(f"class {i}" for i in range(70))
@@ -347,14 +335,6 @@ def test_a_run_is_summed_from_its_log(image: Path, tmp_path: Path) -> None:
     assert [one["step"] for one in ran["history"]] == [5, 10]
     assert ran["history"][1]["held_share"] == pytest.approx([1, 0.4])
     assert "10 steps, 3 short of a promised class" in " ".join(table(Diagnosis.from_dict(found)).split())
-
-
-def test_a_long_log_is_taken_together(image: Path, tmp_path: Path) -> None:
-    lines = [trained(5 * i, [5, i % 6]) for i in range(1, 1002)]
-    ran = diagnosed(rare(40, 9), image, run=log(tmp_path, lines))["run"]
-    assert len(ran["history"]) == 400
-    assert ran["history"][-1]["step"] == 5005
-    assert ran["held_share"][1] == pytest.approx(sum(i % 6 for i in range(1, 1002)) / 5005)
 
 
 def test_runs_that_do_not_fit_are_refused(image: Path, tmp_path: Path) -> None:

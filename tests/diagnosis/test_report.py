@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from segmenter.base.errors import SegmenterError
 from segmenter.pages.page import escaped
 from segmenter.pages.parts import label, percent
-from tests.helpers.made_diagnosis import HOSTILE, NAIC, NAIC_RATES, headline, html_report, made_diagnosis
+from tests.helpers.made_diagnosis import HOSTILE, NAIC, NAIC_RATES, html_report, made_diagnosis
 from tests.helpers.refusals import refused
 from tests.helpers.report_page import Page
 
@@ -177,13 +177,6 @@ def test_percent_never_rounds_to_none_or_all(share: float) -> None:
         assert abs(value - 100 * share) <= max(0.051 * 100 * share, 1e-9)
 
 
-def test_percent_as_people_write_it() -> None:
-    shares = {0.74: "74 %", 0.5: "50 %", 0.04: "4 %", 0.0213: "2.1 %", 0.0004: "0.04 %", 1e-5: "0.001 %"}
-    shares |= {1e-6: "< 0.001 %", 0.996: "99.6 %", 0.9996: "99.96 %", 0.999999: "> 99.99 %", 0.994: "99.4 %"}
-    assert {share: percent(share) for share in shares} == shares
-    assert percent(None) == "–"
-
-
 def test_the_charts_draw_the_diagnosis() -> None:
     diagnosis = made_diagnosis(run=4, best_effort=[5])
     page = Page(html_report(diagnosis))
@@ -238,37 +231,6 @@ def test_a_curve_goes_on_to_the_sizes_that_are_needed() -> None:
     traces = Page(html_report(diagnosis)).figure("forecast-curve")["data"]
     assert traces[0]["x"] == [last["batch"], 300, 500]
     assert traces[0]["y"] == pytest.approx([100 * last["probability"], 99, 99.9])
-
-
-def _headline(**changes: Any) -> str:
-    """The headline of a diagnosis of eight classes whose numbers at 64 tiles are set."""
-    diagnosis = made_diagnosis([f"c{i}" for i in range(8)], RATES)
-    plan = diagnosis["plans"][2]
-    plan |= {"steps": 400, "coverage_repeats": 12, "best_effort": [], **changes}
-    plan["plan"]["complete_steps"] = changes.get("complete", 1.0)
-    next(i for i in diagnosis["forecast"]["batches"] if i["batch"] == 64)["probability"] = 0.74
-    return headline(diagnosis)
-
-
-def test_headline() -> None:
-    said = "A random batch of 64 holds all 8 classes in 74 % of the steps; the plan in 100 %, with "
-    assert _headline() == f"{said}12 repeats in 400 steps."
-    assert _headline(coverage_repeats=1, steps=1) == f"{said}1 repeat in 1 step."
-    assert "the plan in more than 99.99 %" in _headline(complete=0.999999)
-    assert _headline(coverage_repeats=0) == f"{said}no repeats in 400 steps."
-
-
-def test_a_run_that_fell_short_says_so() -> None:
-    diagnosis = made_diagnosis(run=4)
-    diagnosis["run"] |= {"short_steps": 3}
-    diagnosis["run"]["held_share"][4] = 0.97
-    page = Page(html_report(diagnosis))
-    assert "3 steps of 100 lacked a class that was promised." in page.text()
-    (title,) = page.data()["charts"]["run-held"]["titles"]
-    assert "car was in 97 %" in title
-    assert "No step was short" not in page.text()
-    assert "No step was short" in Page(html_report(made_diagnosis(run=4))).text()
-    assert "After the run" not in Page(html_report(made_diagnosis())).text()
 
 
 def test_tables_have_the_numbers() -> None:

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError, SegmenterError
-from segmenter.extras.vectors.__main__ import main as vectorise
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap, LandCoverClass
 from segmenter.mapping.outputs.codes import FileValues, codes_of, free_value, parse_codes
@@ -110,23 +109,6 @@ def test_scores_are_those_of_the_ids_and_of_kept_maps(tmp_path: Path, make_geoti
     Path("maps/scores.json").unlink()
     assert call(*coded, predictor=None) == 0
     assert json.loads(Path("maps/scores.json").read_text()) == scores[0]
-
-
-def test_polygons_of_a_map_with_codes_have_the_right_names(make_geotiff: Make, call: Call) -> None:
-    raw = pytest.importorskip("pyogrio.raw")
-    scene(make_geotiff, "in/a.tif", 40, 50)
-    assert call("in", output="plain") == 0
-    assert call("in", "--codes", named(LARGE)) == 0
-    columns: list[dict[str, Any]] = []
-    for folder in ("plain", "maps"):
-        assert vectorise([folder, "--output", f"{folder}.gpkg"]) == 0
-        meta, _, geometry, found = raw.read(f"{folder}.gpkg")
-        columns.append({**dict(zip(meta["fields"], found, strict=True)), "geometry": geometry})
-    for name in ("class", "class_id", "pixels", "geometry"):
-        assert list(columns[0][name]) == list(columns[1][name])
-    assert set(zip(columns[1]["class"], columns[1]["code"], strict=True)) == set(
-        zip("abcdefg", LARGE, strict=True)
-    )
 
 
 @pytest.mark.parametrize(

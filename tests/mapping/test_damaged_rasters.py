@@ -8,14 +8,12 @@ import socket
 import struct
 import zlib
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import rasterio
 
-from datasets.commands.predict import without_rasterio
 from tests.helpers.maps import Call, Make, Verdict
 from tests.helpers.raster_verdict import H, W, pixels, shape
 
@@ -115,18 +113,6 @@ def test_a_png_with_fewer_rows_than_it_declares(
         struct.pack_into(">I", data, 29, zlib.crc32(data[12:29]))
         path.write_bytes(data)
         assert "bytes of its pixels" in str(verdict(path, 3))
-
-
-def test_what_rasterio_prints_of_text_that_is_no_utf8_is_dropped() -> None:
-    """It quotes a damaged file in a place where nothing can be raised."""
-    printed: list[Any] = []
-    unraisable, uncaught = without_rasterio(printed.append, lambda *error: printed.append(error))
-    unraisable(SimpleNamespace(object="rasterio._env.log_error"))
-    uncaught(UnicodeDecodeError, UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"), None)
-    assert printed == []
-    unraisable(SimpleNamespace(object="another.module"))
-    uncaught(ValueError, ValueError(), None)
-    assert len(printed) == 2
 
 
 def test_a_jpeg_with_broken_code_is_not_grey(

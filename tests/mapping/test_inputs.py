@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from datasets import kinds
 from segmenter.base.errors import DatasetError
-from segmenter.config.datasets import DatasetConfig, Naic2020Config
+from segmenter.config.datasets import DatasetConfig
 from segmenter.grid.scenes import Layout
 from segmenter.mapping.request.inputs import find_inputs, output_names
 from segmenter.mapping.request.truth import LabelPattern
@@ -98,15 +98,6 @@ def test_a_pattern_knows_the_fields_of_the_recipe(tmp_path: Path) -> None:
         LabelPattern("{name}.png", tiles)
     with refused(DatasetError, fault="path like tile_{tile}/images/"):
         label_for(Path("x.jpg"), "{tile}.png", tiles)
-
-
-def test_outputs_that_a_loader_would_find_are_known(tmp_path: Path) -> None:
-    form = kinds()["naic2020"][1](Naic2020Config(kind="naic2020", root=str(tmp_path)))
-    assert form.covers(tmp_path / "maps")
-    assert form.holds(tmp_path / "maps" / "a.png")
-    assert not form.holds(tmp_path / "scores.json")
-    assert not form.covers(tmp_path.parent)
-    assert not form.holds(tmp_path.parent / "a.png")
 
 
 def test_what_stands_for_nothing_says_what_would(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,8 +19,7 @@ from segmenter.base.errors import RasterError
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.inference.predictor import Prediction
-from segmenter.raster import RasterSpec, raster_info, write_raster
-from segmenter.raster.ground import alignment_errors
+from segmenter.raster import RasterSpec, write_raster
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_map
 from tests.helpers.function_predictor import FunctionPredictor
 from tests.helpers.maps import Call, Make, expected, ids, pixels
@@ -81,26 +79,6 @@ def test_pixels_without_data_count_nowhere(
     assert of_a["completeness"] == pytest.approx((~void).mean(), rel=1e-12)
     assert found[0]["per_scene"]["b"]["completeness"] == 1
     assert found[0]["without_data"] == void.sum()
-
-
-def test_many_scenes_give_miou_an_interval(make_geotiff: Make, call: Call, rng: Any, capsys: Any) -> None:
-    found = []
-    for last in (9, 10):
-        for name in range(last):
-            image = pixels(rng, 31, 27, 3)
-            truth = np.where(rng.random((31, 27)) < 0.05 * name, 0, expected(image)).astype(np.uint8)
-            make_geotiff(f"{last}/{name}.tif", image)
-            write_raster(Path(f"truth_{last}_{name}.png"), truth, RasterSpec(driver="PNG"))
-        assert call(str(last), "--labels", f"truth_{last}_{{scene}}.png", output=f"maps{last}") == 0
-        found.append(json.loads(Path(f"maps{last}/scores.json").read_text()))
-    said = capsys.readouterr().out
-    assert (found[0]["miou_interval"], found[0]["miou_interval_over"]) == (None, {"blocks": 9, "side": 128})
-    assert "mIoU without an interval: 9 blocks of 128 px" in said
-    assert found[1]["miou_interval_over"] == {"scenes": 10}
-    assert not any("miou_interval" in own for own in found[1]["per_scene"].values())
-    low, high = found[1]["miou_interval"]
-    assert low < found[1]["miou"] < high
-    assert f"mIoU from {100 * low:.2f} to {100 * high:.2f} (95 %, bootstrap over 10 scenes)" in said
 
 
 def test_few_scenes_give_miou_an_interval_over_blocks(make_geotiff: Make, call: Call, rng: Any) -> None:
@@ -223,17 +201,6 @@ def test_a_label_of_another_place_is_refused_as_check_refuses_it(
         dataset = Dataset("made", tmp_path, (Scene("a", image, moved, "a", "train"),), make_classes(1))
         found = [f.text for f in check_dataset(dataset, progress=False).findings]
         assert [f"error: {text}" for text in found] == [error]
-
-
-@pytest.mark.parametrize("size", [(1e308, 0, -1e308), (1e-308, 0, 1e-308), (0.0, 1e-200, 0.0)])
-def test_pixels_without_a_size_are_compared_too(
-    make_geotiff: Make, tmp_path: Path, size: tuple[float, float, float]
-) -> None:
-    info = raster_info(make_geotiff("a.tif", np.zeros((4, 5), np.uint8)))
-    image = replace(info, transform=rasterio.Affine(size[0], size[1], 7.0, 0.0, size[2], 8.0))
-    moved = replace(image, path=tmp_path / "b.tif", transform=rasterio.Affine(*size[:2], 6.0, 0, size[2], 8))
-    assert alignment_errors(image, image) == []
-    assert bool(alignment_errors(image, moved)) == (size[0] < 1)
 
 
 def test_a_world_file_is_a_place_and_a_plain_mask_lies_on_its_image(

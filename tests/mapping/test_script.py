@@ -91,15 +91,6 @@ def test_inputs_beside_the_box_are_left_out_and_counted(call: Call, capsys: Any)
     assert "1 inputs" in capsys.readouterr().err
 
 
-def test_bands_can_be_named(make_geotiff: Make, call: Call, rng: Any, capsys: Any) -> None:
-    image = pixels(rng, 30, 30, 6)
-    source = make_geotiff("in/a.tif", image)
-    assert call(source) == 1
-    assert "use with --bands" in capsys.readouterr().err
-    assert call(source, "--bands", "3,2,5") == 0
-    np.testing.assert_array_equal(ids("maps/a.tif"), expected(image[..., [2, 1, 4]]))
-
-
 def test_differences_from_training_are_one_line_each(make_geotiff: Make, call: Call, capsys: Any) -> None:
     first = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint16))
     make_geotiff("in/b.tif", np.ones((9, 9, 3), np.uint16))

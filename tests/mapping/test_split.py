@@ -14,7 +14,7 @@ import rasterio
 from numpy.typing import NDArray
 
 from segmenter.config.datasets import FolderConfig
-from segmenter.evaluation.scores import ConfusionMatrix, Protocol
+from segmenter.evaluation.scores import Protocol
 from tests.helpers.maps import Call, Make, expected, ids
 
 SIZE = (37, 53)
@@ -242,18 +242,3 @@ def test_a_label_of_several_images(
     assert error.count("\n") == 1
     assert not Path("maps").exists()
     assert call("st/b/x.tif", "--labels", "st/a_lab/{stem}.tif") == 0  # said for this one
-
-
-def test_of_many_scenes_the_table_shows_those_that_need_a_look(make_classes: Any) -> None:
-    from segmenter.mapping.scoring import scene_table
-
-    classes = make_classes(2)
-    scores = {}
-    for i in range(60):
-        confusion = ConfusionMatrix(classes)
-        truth = np.zeros((1, 60), np.uint8)
-        confusion.add(truth, (np.arange(60) < i).astype(np.uint8)[None])
-        scores[f"s{i}"] = confusion.scores(Protocol(("a", "b"), "full", "test"))
-    lines = scene_table(scores).splitlines()
-    assert [line.split()[0] for line in lines[1:-1]] == [f"s{i}" for i in range(59, 19, -1)]
-    assert lines[-1] == "the 40 of 60 scenes with the lowest mIoU; scores.json has all"

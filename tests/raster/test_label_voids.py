@@ -38,10 +38,6 @@ def truth(rng: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.bool_
     return ids, void
 
 
-def _colours(classes: ClassMap, ids: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return classes.palette()[ids]
-
-
 def _transparent_png(path: Path, indices: NDArray[np.uint8], palette: bytes, opacity: bytes) -> Path:
     """An 8-bit palette PNG with a tRNS chunk, by hand: GDAL writes none with several entries."""
 
@@ -58,64 +54,29 @@ def _transparent_png(path: Path, indices: NDArray[np.uint8], palette: bytes, opa
     return path
 
 
-def _forms(
-    make: Make, folder: Path, classes: ClassMap, ids: NDArray[np.uint8], void: NDArray[np.bool_]
-) -> dict[str, Path]:
-    """The label written in every way, of the encoding of `classes`."""
-    shown = np.where(void, 0, 255).astype(np.uint8)
-    codes = classes.encoding == "codes"
-    stored = ids if codes else _colours(classes, ids)
-    with_alpha = np.dstack([stored, shown])
-    odd = ids.copy()
-    odd[void] = 99
-    forms = {
-        "internal mask": make("mask.tif", stored, masks=shown),
-        "alpha": make("alpha.tif", with_alpha, alpha=True),
-        "alpha of a PNG": _png(folder / "alpha.png", with_alpha),
-    }
-    beside = make("beside.tif", stored)
-    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=False), rasterio.open(beside, "r+") as dataset:
-        dataset.write_mask(shown)
-    assert beside.with_name("beside.tif.msk").is_file()
-    forms["mask beside"] = beside
-    palette = [0, 0, 0] * 5 if codes else [*_colours(classes, np.arange(3, dtype=np.uint8)).ravel(), 1, 2, 3]
-    indices = ids.copy()
-    indices[void] = 3 if not codes else 4
-    opacity = bytes([255, 255, 255, 0, 0])[: len(palette) // 3]
-    forms["transparent palette entry"] = _transparent_png(
-        folder / "clear.png", indices, bytes(int(v) for v in palette), opacity
-    )
-    if codes:
-        forms["nodata"] = make("nodata.tif", odd, nodata=99)
-        forms["negative nodata"] = make(
-            "minus.tif", np.where(void, -9999, ids.astype(np.int16)), nodata=-9999
-        )
-        forms["NaN"] = make("nan.tif", np.where(void, np.nan, ids).astype(np.float32))
-    return forms
-
-
-def _png(path: Path, array: NDArray[np.uint8]) -> Path:
-    height, width, count = array.shape
-    shape = {"height": height, "width": width, "count": count, "dtype": "uint8"}
-    with rasterio.open(path, "w", driver="PNG", **shape) as dataset:
-        dataset.write(array.transpose(2, 0, 1))
-    return path
-
-
 @pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 @pytest.mark.parametrize("encoding", ["codes", "colours"])
-def test_every_way_to_say_that_nothing_is_labelled_ignores_the_same_pixels(
+def test_transparent_pixels_of_colours_and_of_a_palette_are_ignored(
     tmp_path: Path, make_geotiff: Make, make_classes: Callable[..., ClassMap], truth: Any, encoding: str
 ) -> None:
+    """Other ways to say that nothing is labelled: `laws/test_one_meaning.py`."""
     ids, void = truth
-    expected = np.where(void, IGNORE, ids)
-    classes = make_classes(3, encoding)
+    classes, codes = make_classes(3, encoding), encoding == "codes"
+    palette = [0, 0, 0] * 5 if codes else [*classes.palette()[:3].ravel().tolist(), 1, 2, 3]
+    indices = np.where(void, 4 if codes else 3, ids).astype(np.uint8)
+    opacity = bytes([255, 255, 255, 0, 0])[: len(palette) // 3]
+    shown = np.where(void, 0, 255).astype(np.uint8)
+    stored = ids if codes else classes.palette()[ids]
     part = Window(3, 5, 11, 17)
-    for way, path in _forms(make_geotiff, tmp_path, classes, ids, void).items():
+    for path in (
+        _transparent_png(tmp_path / "clear.png", indices, bytes(palette), opacity),
+        make_geotiff("alpha.tif", np.dstack([stored, shown]), alpha=True),
+    ):
+        expected = np.where(void, IGNORE, ids)
         with LabelRaster(path, classes) as label:
-            np.testing.assert_array_equal(label.ids(), expected, err_msg=way)
-            np.testing.assert_array_equal(label.ids(part), expected[part.slices()], err_msg=way)
-            assert label.ids(shape=Size(7, 9)).shape == (7, 9), way
+            np.testing.assert_array_equal(label.ids(), expected)
+            np.testing.assert_array_equal(label.ids(part), expected[part.slices()])
+            assert label.ids(shape=Size(7, 9)).shape == (7, 9)
 
 
 @pytest.mark.parametrize("form", ["codes", "palette", "colours"])
@@ -125,7 +86,7 @@ def test_nodata_that_is_a_class_is_asked_about(
     ids, _ = truth
     classes = make_classes(3, "codes" if form == "codes" else "colours")
     if form == "colours":
-        path = make_geotiff("l.tif", _colours(classes, ids), nodata=255)  # white is class a
+        path = make_geotiff("l.tif", classes.palette()[ids], nodata=255)  # white is class a
     else:
         table = {i: (*colour, 255) for i, colour in enumerate(classes.palette()[:3].tolist())}
         colours = table if form == "palette" else None

@@ -201,42 +201,6 @@ def test_a_coarser_grid_is_gdals_average(
     assert valid.all()
 
 
-@pytest.mark.parametrize(("step", "tiled"), [(Fraction(7, 3), True), (Fraction(2, 5), False)], ids=str)
-def test_a_window_of_it_is_that_part_of_the_whole(
-    make_geotiff: Make, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, step: Fraction, tiled: bool
-) -> None:
-    image = rng.integers(1, 255, (150, 131, 2), np.uint8)
-    image[30:70, 40:90] = 0
-    options = {"tiled": True, "blockxsize": 32, "blockysize": 16} if tiled else {}
-    path = make_geotiff("a.tif", image, nodata=0, **options)
-    image_HWC, valid = whole_of(path, step)
-    monkeypatch.setattr("segmenter.raster.resampled._VALUES_AT_ONCE", 5000)
-    with open_raster(path) as raster:
-        seen = ResampledRaster(raster, ModelGrid(raster.extent, step, step))
-        assert raster.info.tiled == tiled
-        for window in (Window(3, 5, 17, 11), Window(0, 0, 30, 27), Window(20, 9, *valid.shape)):
-            found, there = seen.read(window)
-            inside = window.intersection(seen.extent)
-            part = inside.relative_to(window).slices()
-            np.testing.assert_array_equal(found[part], image_HWC[inside.slices()])
-            np.testing.assert_array_equal(there[part], valid[inside.slices()])
-            assert there.sum() == there[part].sum()
-
-
-def test_blocks_that_a_file_does_not_have_are_not_read(make_geotiff: Make, monkeypatch: Any) -> None:
-    image = np.zeros((512, 512, 1), np.uint8)
-    image[:64, :64] = 7
-    options = {"tiled": True, "blockxsize": 64, "blockysize": 64, "sparse_ok": True, "nodata": 0}
-    path = make_geotiff("a.tif", image, compress="deflate", **options)
-    with open_raster(path) as raster:
-        seen = ResampledRaster(raster, ModelGrid(raster.extent, Fraction(4), Fraction(4)))
-        assert seen.empty(Window(32, 32, 16, 16))
-        assert not seen.empty(Window(0, 0, 4, 4))
-        monkeypatch.setattr(raster, "read", None)
-        _, there = seen.read(Window(32, 32, 16, 16))
-        assert not there.any()
-
-
 def test_memory_is_that_of_a_piece_however_much_lies_under_a_window(
     tmp_path: Path, make_geotiff: Make
 ) -> None:

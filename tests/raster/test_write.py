@@ -228,7 +228,7 @@ def test_a_full_disk_is_an_error_and_leaves_the_older_file(
     path = tmp_path / name
     path.write_bytes(b"older")
     pixels = np.random.default_rng(0).integers(0, 255, (rows, 700), np.uint8)
-    with small_files(limit), refused(RasterError, where=name, fault="nothing was left"):
+    with small_files(limit), refused(RasterError, where=name, remedy="nothing was left"):
         write_raster(path, pixels, RasterSpec(driver="PNG" if path.suffix == ".png" else "GTiff"))
     assert path.read_bytes() == b"older"
     assert list(tmp_path.iterdir()) == [path]

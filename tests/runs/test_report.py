@@ -192,19 +192,12 @@ def test_what_is_damaged_is_named_and_the_rest_shown(tmp_path: Path, what: str) 
 
 def test_pictures_that_are_none_never_reach_the_page(tmp_path: Path) -> None:
     run = trained_run(tmp_path / "run").path
+    whole, data = (run / WINDOWS).read_bytes(), load_windows(run)
+    assert data is not None
     rewritten(run / WINDOWS, shown=[{"why": "worst"}])
     with refused(CheckpointError, where="windows.json", fault="edited: shown.0.scene"):
         load_windows(run)
-    shutil.rmtree(run)
-    trained_run(run)
-    text = (run / WINDOWS).read_bytes()
-    assert b'"image": "' in text
-    (run / WINDOWS).write_bytes(text.replace(b'"image": "', b'"image": "x\\" onerror=1 y=\\"', 1))
-    with pytest.raises(CheckpointError, match="checksum"):
-        load_windows(run)
-    (run / WINDOWS).write_bytes(text)
-    data = load_windows(run)
-    assert data is not None
+    (run / WINDOWS).write_bytes(whole)
     one = data.shown[0].model_dump() | {"image": 'x" onerror="alert(1)'}
     rewritten(run / WINDOWS, shown=[one])
     with refused(CheckpointError, where="run/windows.json", fault="shown.0.image: String should"):

@@ -93,30 +93,6 @@ def test_other_versions_and_devices_are_a_warning(tmp_path: Path, monkeypatch: p
         checkpoint.check_plan(plan_of(last=30).fingerprint, 4)
 
 
-@pytest.mark.parametrize(
-    ("accumulate", "model", "felt"),
-    [
-        (2, {"normalisation": "none"}, ""),
-        (2, {}, "BatchNorm's statistics differ"),
-        (4, {"dropout": 0.1}, "BatchNorm's statistics and dropout's masks differ"),
-    ],
-)
-def test_micro_batches_on_other_devices_are_another_training(
-    tmp_path: Path, accumulate: int, model: dict[str, Any], felt: str
-) -> None:
-    known = RECIPE.model_dump(mode="json")
-    known["training"]["accumulate"] = accumulate
-    known["model"] |= model
-    save(tmp_path, 6, recipe=known)
-    (line,) = checkpoint_to_resume(tmp_path).warnings(1, MACHINE)
-    assert line.endswith("is the same but for rounding") == (not felt)
-    assert line.endswith(felt)
-    assert ("another training" in line) == bool(felt)
-    shared, said = checkpoint_to_resume(tmp_path).warnings(4, {**MACHINE, "shares": "3, 1, 1, 1"})
-    assert shared.endswith("may differ: shares none → 3, 1, 1, 1")
-    assert said == line.replace("made on 4 devices, this is 1", "made with other shares")
-
-
 def test_a_log_of_another_format_is_refused_before_anything_is_moved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

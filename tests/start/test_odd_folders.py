@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from datasets.start.choice import Choice
 from datasets.start.legends import find_legend
 from datasets.start.look import look
-from segmenter.base.errors import DatasetError, SegmenterError
+from segmenter.base.errors import DatasetError
 from segmenter.grid.labels import ClassMap
 from tests.helpers import made_folders as made
-from tests.helpers.refusals import refused
 
 Rng = np.random.Generator
 QML = """<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>
@@ -83,13 +82,6 @@ def test_names_that_pair_nothing_end_in_one_line(tmp_path: Path, rng: Rng, count
     for i in range(count):
         made.save(tmp_path / f"gt/b{i + 50}.png", made.label([0, 1, 2], shift=i))
     with pytest.raises(DatasetError, match="pair"):
-        look(tmp_path)
-
-
-def test_files_that_all_are_damaged_end_in_one_line(tmp_path: Path) -> None:
-    for name in ("a.tif", "b.tif", "c.png"):
-        (tmp_path / name).write_bytes(b"II*\0 and no more")
-    with refused(SegmenterError, fault="read"):
         look(tmp_path)
 
 
@@ -178,16 +170,6 @@ def test_images_without_a_label_are_skipped_and_counted(tmp_path: Path, rng: Rng
     assert "2 images" in by_key(choices)["dataset.unlabelled"].reason
     assert len(dataset.scenes) == 5
     assert recipe.dataset.kind == "folder"
-
-
-def test_other_files_between_them_do_no_harm(tmp_path: Path, rng: Rng) -> None:
-    two_folders(tmp_path, rng)
-    (tmp_path / "im/deep/empty").mkdir(parents=True)
-    (tmp_path / "README.md").write_text("0: nothing")
-    (tmp_path / "im/s0.tif.aux.xml").write_text("<PAMDataset></PAMDataset>")
-    (tmp_path / "im/Thumbs.db").write_bytes(b"\0")
-    (tmp_path / ".hidden.tif").write_bytes(b"\0")
-    assert len(made.planned(tmp_path)[2].scenes) == 5
 
 
 def test_labels_elsewhere_are_named(tmp_path: Path, rng: Rng, monkeypatch: pytest.MonkeyPatch) -> None:

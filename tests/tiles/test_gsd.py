@@ -123,26 +123,6 @@ def test_windows_have_the_drawn_ground_size_and_stay_in_their_scene(dataset: Dat
     assert 0.35 < (logs < np.log(0.2 * 1.0) / 2).mean() < 0.65
 
 
-def test_one_ground_is_shown_alike_whatever_the_scene_s_scale(dataset: Dataset) -> None:
-    """Fields of 12 m are as wide in pixels at 0.1 m as at 0.6 m, once both are shown at 0.5 m."""
-    recipe = scaled_recipe(augmentation={"scale_to": [0.5, 0.5], "d4": False, "brightness": 0, "contrast": 0})
-    store, index = parts(dataset, recipe)
-    loader = BatchLoader(recipe, index, store, statistics_of())
-    rows = plan(index.counts_NK, 12, recipe.sampling, 3, 0)
-    changes: dict[int, list[int]] = {}
-    for step in range(rows.steps):
-        _, _, label, _ = loader.load(rows, 0, step)
-        for tile, one in zip(rows.rows_SB[step], label, strict=True):
-            scene = int(index.scene_N[tile])
-            clean = one[:, ~(one > 1).any(axis=0)]  # without the patch
-            changes.setdefault(scene, []).append(
-                int((np.diff(clean.astype(int), axis=0) != 0).sum(axis=0).max(initial=0))
-            )
-    for scene in (1, 2):  # 32 pixels of 0.5 m: 16 m, one or two borders of fields of 12 m
-        assert 1 <= max(changes[scene]) <= 2
-        assert np.mean(changes[scene]) > 0.9
-
-
 @pytest.mark.parametrize(
     "changed", [{"scale_to": [0.2, 1.0], "rotation": 20}, PASTED], ids=["scaled", "put together"]
 )
@@ -210,18 +190,6 @@ def test_all_parts_of_a_tile_have_its_ground_size(dataset: Dataset, monkeypatch:
         np.testing.assert_array_less(abs(metres - metres[0]), half * 1.001)  # as far as whole pixels allow
     assert sum(len(each) > 1 for each in scenes) > 20
     assert sum(len(each) > 3 for each in scales) > 20
-
-
-def test_a_part_that_no_tile_can_fill_at_the_scale_stays_the_tiles_own(dataset: Dataset) -> None:
-    recipe = scaled_recipe(augmentation={"mosaic": 1.0, "copy_paste": {"p": 1.0}})
-    store, index = parts(dataset, recipe)
-    asked: list[int] = []
-    paster = Paster(recipe.augmentation, index, lambda i, *_: asked.append(i), dataset.classes.names, 32)
-    tile = store.read(int(index.scene_N[0]), index.window(0))
-    same = paster(tile, 0, (3, 0, 0, 0, 0))
-    assert len(asked) == 4 * 16
-    for got, own in zip(same, tile, strict=True):
-        np.testing.assert_array_equal(got, own)
 
 
 def test_which_tiles_are_mosaics_does_not_follow_from_their_scale(dataset: Dataset) -> None:

@@ -7,7 +7,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -48,29 +47,6 @@ def damage(path: Path) -> None:
         byte = file.read(1)
         file.seek(100)
         file.write(bytes([byte[0] ^ 1]))
-
-
-def test_many_threads_that_meet_a_damage_decode_once(dataset: Dataset, capsys: Any) -> None:
-    few, failed = replace(dataset, scenes=dataset.scenes[:1]), []
-    whole = contents(few)
-    damage(packs(few, "image")[0])
-    store = store_of(few)
-
-    def read() -> None:
-        if not equal(whole, list(store.read(0, Window(0, 0, *SIZES[0])))):
-            failed.append(1)
-
-    threads = [threading.Thread(target=read) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    told = capsys.readouterr().err
-    assert failed == []
-    assert told.count("chunk 0 is damaged") == 1
-    assert len(packs(few, "image")) == 2
-    assert equal(whole, contents(few))  # the newer one counts from now on
-    assert capsys.readouterr().err == ""
 
 
 def test_a_disk_that_damages_what_is_written_is_an_error(dataset: Dataset, monkeypatch: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -11,20 +10,17 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
 
 from segmenter.base.errors import RasterError, TrainingError
-from segmenter.raster import LabelRaster
-from segmenter.raster import opening_cache as known
 from segmenter.sampling import Plan
 from segmenter.tiles.batches import Batch
 from segmenter.tiles.feeding import slots
 from segmenter.tiles.feeding.feed import Feed
 from segmenter.tiles.feeding.makers import FeedClosedError, Threads
-from segmenter.tiles.feeding.processes import WorkerPool, packed
+from segmenter.tiles.feeding.processes import WorkerPool
 from segmenter.training.pipeline import epoch_dataset
 from tests.helpers.made_feed import (
     BATCH,
@@ -83,23 +79,6 @@ def test_the_same_batches_by_any_number_of_workers_from_any_step(
         assert taken(feed, rows, 1) == made_here, workers
         assert feed.drawn.since(before) == drawn  # what they had to draw again is counted here
         assert taken(feed, rows, 1, first=2) == made_here[2:]
-
-
-def test_what_goes_to_workers_opens_no_file_in_full(
-    recipe_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for kind in ("images", "labels"):  # only of an old folder a change shows
-        os.utime(recipe_file.parent / kind, (1_000_000_000, 1_000_000_000))
-    loader, rows = loader_and_plan(recipe_file, "tiles.size=64", "dataset.split.validation=[]")
-    loader.know_labels()
-    sent = pickle.loads(packed(loader))
-
-    def opened(path: Path, *_: Any, **__: Any) -> Any:
-        raise AssertionError(f"{path} was opened in full")
-
-    monkeypatch.setattr(known, "open_raster", opened)
-    monkeypatch.setattr(known, "LabelRaster", type("", (LabelRaster,), {"__init__": opened}))
-    assert digest(sent.load(rows, 1, 0)) == digest(loader.load(rows, 1, 0))
 
 
 def test_workers_share_nothing_with_a_name_and_never_import_tensorflow(pools: dict[int, WorkerPool]) -> None:
@@ -202,20 +181,6 @@ def steps_of(feed: Feed, rows: Plan, epoch: int, steps: range) -> list[int]:
     return found
 
 
-def test_a_stack_lies_where_tensorflow_takes_it_over_without_a_copy(tensorflow: ModuleType) -> None:
-    """By its address: what TensorFlow gives out is the memory that was filled."""
-    filled = []
-
-    def load() -> Batch:
-        filled.append(SHAPE.empty((4,)))
-        return filled[-1]
-
-    types = [tensorflow.as_dtype(dtype) for _, dtype in SHAPE.arrays]
-    dataset = tensorflow.data.Dataset.range(1).map(lambda _: tensorflow.numpy_function(load, [], types))
-    for part, values in zip(next(iter(dataset)), filled[0], strict=True):
-        assert np.asarray(memoryview(part)).ctypes.data == values.ctypes.data
-
-
 def test_batches_under_way_are_bounded_and_the_next_ones() -> None:
     loader, rows = Held(), empty_plan(40)
     with Feed(loader, BATCH) as feed:
@@ -229,16 +194,6 @@ def test_batches_under_way_are_bounded_and_the_next_ones() -> None:
         assert not wait_until(lambda: len(loader.loaded) > 5, 0.05)  # nobody takes any
         assert steps_of(feed, rows, 0, range(9)) == list(range(9))
         assert wait_until(lambda: len(loader.loaded) == 14)
-
-
-def test_an_epoch_that_was_begun_is_not_begun_again() -> None:
-    loader, rows = FailingLoader({}), empty_plan(7)
-    with Feed(loader, BATCH) as feed:
-        feed.begin(rows, 0)
-        assert wait_until(lambda: len(loader.loaded) > 1)
-        feed.begin(rows, 0)
-        assert steps_of(feed, rows, 0, range(7)) == list(range(7))
-        assert sorted(loader.loaded) == list(range(7))
 
 
 def test_any_step_may_be_asked_for_and_what_was_begun_is_given_up() -> None:
