@@ -72,12 +72,15 @@ def test_every_key_of_the_diagnosis_is_documented() -> None:
         assert {"class" if name == "class_id" else name for name in names} <= explained, kind
 
 
-def test_the_recipe_of_the_first_page_is_one(tmp_path: Path) -> None:
+def test_the_recipes_of_the_first_pages_are_some(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
     (tmp_path / "mine.yaml").write_text(page.partition("```yaml\n")[2].partition("```")[0])
     recipe = load_recipe(tmp_path / "mine.yaml")
     assert isinstance(recipe.dataset, FolderConfig)
     assert recipe.dataset.split.test == ("2_13",)
+    page = (ROOT / "docs" / "start_sentinel2.md").read_text(encoding="utf-8")
+    (tmp_path / "mine.yaml").write_text(page.partition("```yaml\n")[2].partition("```")[0])
+    assert load_recipe(tmp_path / "mine.yaml").dataset.kind == "folder"
 
 
 def test_the_patterns_of_the_data_page_pair_the_files_beside_them(tmp_path: Path) -> None:

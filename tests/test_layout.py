@@ -186,22 +186,6 @@ def _may_use_tensorflow(module: str) -> bool:
     return name in TENSORFLOW_MODULES or (room_of(module) in TENSORFLOW_ROOMS and name not in LIGHT_MODULES)
 
 
-def test_relative_imports_are_found_and_only_the_loaders_have_them() -> None:
-    """The loaders' folder is `datasets` in a clone and `segmenter_datasets` where it is installed."""
-    assert "datasets.files" in GRAPH["datasets.folder"]
-    assert "datasets.classes" in GRAPH["datasets.synthetic.make"]
-    absolute = {name: _absolute_imports(TREES[name]) for name in SOURCES if name.split(".")[0] == "datasets"}
-    assert {name: found for name, found in absolute.items() if "datasets" in found} == {}
-
-
-def _absolute_imports(tree: ast.AST) -> set[str]:
-    """Packages at the top that are imported by their absolute name."""
-    nodes = list(ast.walk(tree))
-    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    names |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom) and node.level == 0}
-    return {name.split(".")[0] for name in names}
-
-
 def test_every_module_is_in_a_room() -> None:
     assert [name for name in OURS if room_of(name) == "?"] == []
     rooms = {*ARROWS, *DOORS, "extras", *(f"extras.{name}" for name in EXTRAS)}

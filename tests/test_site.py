@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -21,9 +19,7 @@ markdown_it = pytest.importorskip("markdown_it", reason="the package markdown-it
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
 OTHERS = {"README.md": "index", "README.zh-CN.md": "README.zh-CN", "CONTRIBUTING.md": "CONTRIBUTING"}
-PARTS = ("mkdocs.yml", "website", "docs", "configs", *OTHERS, "CHANGELOG.md")
 FORMS = ("h1", "h2", "h3", "p", "ul", "ol", "li", "table", "tr", "th", "td", "pre", "a", "img", "strong")
-FAULTS = ("nowhere.md", "training.md#nowhere", "../configs/none.yaml", "/index.md", "../../outside.md")
 FETCHED = {("link", "href"), ("script", "src"), ("img", "src"), ("iframe", "src"), ("source", "src")}
 
 
@@ -110,43 +106,3 @@ def test_the_search_knows_pages_and_not_sources(site: Path) -> None:
     assert "folder.yaml.html" not in index
     assert (site / "search" / "search_index.js").is_file()  # for pages that are opened without a server
     assert (site / "assets" / "iframe-worker.js").is_file()
-
-
-@pytest.fixture(scope="module")
-def faulty(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    """A copy with faults, a notebook, and what only looks like a link; the site as far as it was built."""
-    root = tmp_path_factory.mktemp("faulty")
-    for part in PARTS:
-        copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
-        copy(ROOT / part, root / part)
-    (root / "docs" / "forgotten.md").write_text("# Not in nav\n")
-    cells = [
-        {"cell_type": "markdown", "source": ["# A made notebook\n", "[a page](../start.md)"]},
-        {"cell_type": "code", "source": "print('```')"},
-    ]
-    cells[1]["outputs"] = [{"text": ["```\n"]}, {"data": {"image/png": "AA\nAA"}}]
-    (root / "docs" / "made.d").mkdir()
-    (root / "docs" / "made.d" / "made.ipynb").write_text(json.dumps({"cells": cells}))
-    with (root / "docs" / "index.md").open("a") as index:
-        index.write("".join(f"\n[a link]({link})\n" for link in FAULTS))
-        index.write("\n`[code](no_link.md)`\n\n```\n[code](no_link.md)\n```\n[a](made.d/made.ipynb)\n")
-    return root / "site", _build(root, root / "site")
-
-
-def test_faults_end_the_build_and_are_named(faulty: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
-    _, built = faulty
-    assert built.returncode != 0
-    assert [name for name in ("forgotten.md", "made.ipynb.md", *FAULTS) if name not in built.stderr] == []
-    assert "no_link" not in built.stderr
-
-
-def test_a_notebook_is_a_page(faulty: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
-    site, _ = faulty
-    html = (site / "made.d" / "made.ipynb.html").read_text(encoding="utf-8")
-    page = Page(html)
-    assert page.counts["h1"] == 1
-    assert page.counts["pre"] == 2  # the cell, and what it printed
-    assert {"made.ipynb", "../start.html"} <= set(page.values("href"))
-    assert "data:image/png;base64,AAAA" in page.values("src")
-    assert (site / "made.d" / "made.ipynb").is_file()
-    assert "made.d/made.ipynb.html" in Page((site / "index.html").read_text(encoding="utf-8")).values("href")

@@ -19,9 +19,9 @@ from datasets.synthetic.make import (
     potsdam_transform,
 )
 from segmenter.base.errors import DatasetError
-from segmenter.grid.geometry import Size, Window
+from segmenter.grid.geometry import Size
 from segmenter.grid.labels import class_pixels
-from segmenter.raster import open_raster, raster_info, read_label
+from segmenter.raster import raster_info, read_label
 from tests.helpers.refusals import refused
 
 SIDE = 640
@@ -46,37 +46,12 @@ def naic(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_potsdam_has_the_published_names(potsdam: Path) -> None:
-    expected = set()
-    for name in ("2_10", "2_13"):
-        expected |= {
-            f"2_Ortho_RGB/top_potsdam_{name}_RGB.tif",
-            f"3_Ortho_IRRG/top_potsdam_{name}_IRRG.tif",
-            f"4_Ortho_RGBIR/top_potsdam_{name}_RGBIR.tif",
-            f"5_Labels_all/top_potsdam_{name}_label.tif",
-            f"5_Labels_all_noBoundary/top_potsdam_{name}_label_noBoundary.tif",
-        }
-    assert set(_contents(potsdam)) == expected
-
-
 def test_scenes_come_from_both_splits_whatever_their_number() -> None:
     for scenes, train, test in ((1, 1, 0), (2, 1, 1), (6, 5, 1), (12, 10, 2), (38, 24, 14)):
         names = potsdam_names(scenes)
         of_split = sum(n in POTSDAM_TRAIN for n in names), sum(n in POTSDAM_TEST for n in names)
         assert of_split == (train, test)
     assert all(len(set(potsdam_names(scenes))) == scenes for scenes in range(1, 39))
-
-
-def test_potsdam_formats_and_bands(potsdam: Path) -> None:
-    bands = {}
-    for number, kind, count in ((2, "RGB", 3), (3, "IRRG", 3), (4, "RGBIR", 4)):
-        path = potsdam / f"{number}_Ortho_{kind}" / f"top_potsdam_2_10_{kind}.tif"
-        info = raster_info(path)
-        assert (info.size, info.count, info.dtype) == (Size(SIDE, SIDE), count, "uint8")
-        with open_raster(path, tuple(range(1, count + 1))) as raster:
-            bands[kind] = raster.read(Window.of(info.size))[0]
-    np.testing.assert_array_equal(bands["RGBIR"][..., :3], bands["RGB"])
-    np.testing.assert_array_equal(bands["RGBIR"][..., [3, 0, 1]], bands["IRRG"])
 
 
 def test_potsdam_is_georeferenced_and_neighbours_adjoin(potsdam: Path) -> None:
@@ -114,17 +89,6 @@ def test_no_boundary_is_black_exactly_within_three_pixels_of_a_border(potsdam: P
         near |= (ids == class_id) & (away <= 3.001)
     np.testing.assert_array_equal(black, near)
     np.testing.assert_array_equal(eroded[~black], full[~black])
-
-
-def test_naic_round_1_layout_and_codes(naic: Path) -> None:
-    assert set(_contents(naic)) == {
-        f"train/{folder}/{n:04d}{ending}"
-        for n in range(1, 41)
-        for folder, ending in (("images", ".tif"), ("labels", ".png"))
-    }
-    image, label = raster_info(naic / "train/images/0001.tif"), raster_info(naic / "train/labels/0001.png")
-    assert (image.size, image.count, image.dtype, image.georeferenced) == (Size(96, 96), 3, "uint8", False)
-    assert (label.size, label.count, label.dtype) == (Size(96, 96), 1, "uint16")
 
 
 def test_naic_tiles_hold_few_or_many_classes_and_some_classes_are_rare(naic: Path) -> None:

@@ -271,15 +271,6 @@ def test_a_class_that_is_best_effort_is_promised_from_the_batch_that_is_named(im
     assert "batch 16: not promised, best effort: b" in table(Diagnosis.from_dict(found))
 
 
-def test_lowering_min_pixels_is_told_with_the_tiles_it_gives(image: Path) -> None:
-    counts = rare(400, 5)
-    counts[100:117, 1] = 32
-    counts[200:250, 1] = 31  # never counted: no recipe goes below 32
-    found = diagnosed(counts, image, config=recipe(sampling={"min_pixels": 64}))
-    assert "32 instead of 64, 22 tiles would hold b instead of 5" in lever(found, "min_pixels")
-    assert lever(diagnosed(counts, image), "min_pixels") == ""
-
-
 def test_larger_tiles_are_told_where_they_help(image: Path) -> None:
     """Scenes of 4×4 tiles; b in one tile of 7 of the 40, so in 7 of 160 larger ones."""
     counts = np.zeros((640, 2), np.int64)
@@ -404,19 +395,3 @@ def test_many_adjoining_scenes_share_a_map(tmp_path: Path, make_geotiff: Make) -
     shares = row["share"][1][0]
     assert max(shares[19:21]) > 0
     assert not any(shares[:19] + shares[22:])
-
-
-def test_scenes_without_a_place_lie_side_by_side_by_group(image: Path) -> None:
-    """Five scenes of 2×3 tiles: blocks of a near-square, the last of its places empty."""
-    counts = np.zeros((30, 2), np.int64)
-    counts[:, 0] = 900
-    counts[6 * 3 + 5] = [0, 900]  # the fourth scene's last tile
-    dataset, index = made(counts, image, per_scene=6, across=3)
-    scenes = tuple(Scene(s.name, s.image, s.label, "all", s.split) for s in dataset.scenes)
-    index = TileIndex(**{**vars(index), "scenes": scenes})
-    (one,) = diagnose(recipe(), dataset, index, (8,), progress=False).to_dict()["maps"]
-    assert (one["name"], one["scenes"], one["georeferenced"], one["bounds"]) == ("all", 5, False, None)
-    assert (one["rows"], one["cols"]) == (4, 9)  # two by three blocks
-    b = one["share"][1]
-    assert b[3] == [0.0, 0.0, 1.0, 0.0, 0.0, 0.0, None, None, None]
-    assert sum(value or 0 for row in b for value in row) == 1

@@ -223,27 +223,6 @@ def test_files_that_are_opened_again_and_again_stay_the_same(
         look()
 
 
-def test_bytes_and_labels_are_of_one_file(
-    server_of_a_kind: FileServer, make_png: Make, rng: np.random.Generator
-) -> None:
-    server = server_of_a_kind
-    for number in (2, 4, 6):
-        pixels, file, later = two_versions(make_png, "x.png", rng)
-        path, before = RemotePath.of(server.url("x.png")), file.read_bytes()
-        for read, expected in ((lambda p: p.open_bytes().read(), before), (read_label, pixels)):
-            file.write_bytes(before)
-            forget_all()
-            server.replace_at(number, file, later)
-            try:
-                found = read(path)
-            except ChangedInputError:
-                continue
-            np.testing.assert_array_equal(
-                np.frombuffer(found, np.uint8) if isinstance(found, bytes) else found,
-                np.frombuffer(expected, np.uint8) if isinstance(expected, bytes) else expected,
-            )
-
-
 def test_objects_of_a_bucket_are_read_on_condition(
     store: Store, make_geotiff: Make, rng: Any, tmp_path: Path
 ) -> None:
