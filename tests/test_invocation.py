@@ -1,15 +1,18 @@
-"""How tools are called, in a clone and installed; ready-made recipes; a package without TensorFlow."""
+"""How tools are called, in a clone and installed: options, completion, ready-made recipes."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import tomllib
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,8 @@ from datasets.commands.predict import parse as parse_predict
 from datasets.commands.train import main as train
 from segmenter.base import invocation
 from segmenter.base.errors import ConfigError, DeviceError
-from segmenter.base.invocation import TOOLS
+from segmenter.base.invocation import TOOLS, ToolParser
+from segmenter.base.options import add_options, option, parsed
 from segmenter.config.reading import load_recipe, recipe_from
 from tests.helpers.refusals import refused
 
@@ -213,3 +217,103 @@ def test_ctrl_c_while_libraries_are_imported_is_one_word(script: list[str], tmp_
         capture_output=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner:
+    depth: int = option(2, "levels", "N")
+    sides: tuple[float, float] | None = option(None, "of the box", ("WIDTH", "HEIGHT"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer:
+    source: Path = option(..., "to read", positional=True)
+    more: tuple[Path, ...] = option((), "read too", positional=True, several=True)
+    folds: int | None = option(None, "how many", "K", alone=0, among=range(5))
+    fast: bool = option(False, "less exact", one_of="speed")
+    slow: bool = option(False, "exact", one_of="speed")
+    keep: tuple[Path, ...] = option((), "again", again=True, short="-k")
+    inner: Inner = field(default_factory=Inner)
+    perhaps: Nested | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nested:
+    workers: int | None = option(None, "processes", "N")
+
+
+def read(*words: str) -> Outer:
+    return parsed(add_options(ToolParser(), Outer), Outer, words)
+
+
+def test_untyped_options_have_the_defaults_of_their_fields() -> None:
+    assert read("a.tif") == Outer(source=Path("a.tif"))
+    assert read("a.tif").perhaps is None
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        (["b.tif", "c.tif"], {"more": (Path("b.tif"), Path("c.tif"))}),
+        (["--folds"], {"folds": 0}),
+        (["--folds", "3"], {"folds": 3}),
+        (["--slow"], {"slow": True}),
+        (["-k", "x", "--keep", "y"], {"keep": (Path("x"), Path("y"))}),
+        (["--depth", "5", "--sides", "1.5,2"], {"inner": Inner(depth=5, sides=(1.5, 2.0))}),
+        (["--workers", "2"], {"perhaps": Nested(workers=2)}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_typed_options_are_fields_also_of_what_lies_within(words: list[str], changes: dict[str, Any]) -> None:
+    assert read("a.tif", *words) == Outer(source=Path("a.tif"), **changes)
+
+
+@pytest.mark.parametrize("typed", ["", "a --folds 5", "a --fast --slow", "a --depth x", "a --sides 1"])
+def test_a_wrong_command_line_ends_with_code_2(typed: str, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as end:
+        read(*typed.split())
+    assert (end.value.code, capsys.readouterr().err.count("\n")) == (2, 1)
+
+
+CANDIDATES = {
+    "": set(TOOLS),
+    "datasets c": {"check", "coverage"},
+    "datasets coverage a.yaml --split ": {"train", "validation", "test"},
+    "datasets check a.yaml --js": {"--json"},
+    "gpu --only eq": {"equivalence"},
+    "train --resum": {"--resume", "--resume-from"},
+    "train m": {"mine.yaml", "maps"},
+    "train mine.yaml --init-from ma": {"maps"},
+    "predict maps mi": {"mine.yaml"},
+    "predict maps mine.yaml --output ma": {"maps"},
+    "runs unpack mi": {"mine.yaml"},
+    "completion ": {"bash", "zsh", "tcsh", "fish"},
+}
+"""Words typed behind `segmenter`, the last one being completed, in a folder with mine.yaml and maps/."""
+
+
+def test_without_the_package_a_line_names_it(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert main(["completion", "bash"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n"), "shtab" in err) == ("", 1, True)
+
+
+def test_bash_completes_tools_options_choices_and_files(tmp_path: Path, capsys: Any) -> None:
+    shtab = pytest.importorskip("shtab", reason="the extra `completion` is not installed")
+    if (bash := shutil.which("bash")) is None:
+        pytest.skip("there is no bash")
+    assert set(shtab.SUPPORTED_SHELLS) >= CANDIDATES["completion "]
+    assert main(["completion", "bash"]) == 0
+    (tmp_path / "script").write_text(capsys.readouterr().out)
+    (tmp_path / "mine.yaml").touch()
+    (tmp_path / "maps").mkdir()
+    lines = ["source ./script", "complete -p segmenter"]
+    for typed in CANDIDATES:
+        words = ["segmenter", *typed.split(" ")]
+        lines += [f"COMP_WORDS=({shlex.join(words)}) COMP_CWORD={len(words) - 1}", "_shtab_segmenter"]
+        lines.append('echo "${COMPREPLY[*]}"')
+    done = subprocess.run([bash, "-c", "\n".join(lines)], cwd=tmp_path, capture_output=True, text=True)
+    registered, *told = done.stdout.splitlines()
+    assert (registered.split()[-2:], done.stderr) == (["_shtab_segmenter", "segmenter"], "")
+    assert {typed: set(line.split()) for typed, line in zip(CANDIDATES, told, strict=True)} == CANDIDATES
