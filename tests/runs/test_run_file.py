@@ -1,4 +1,4 @@
-"""run.json, recipe.yaml and log.jsonl: what is damaged, edited or of a wrong type is refused, or no record."""
+"""run.json, recipe.yaml and log.jsonl: what is damaged, edited or of a wrong type is refused or no record."""
 
 from __future__ import annotations
 
