@@ -29,14 +29,6 @@ def _codes(*codes: int, **options: object) -> ClassMap:
     return ClassMap(classes, **options)
 
 
-@given(arrays.arrays(np.uint8, st.tuples(st.integers(1, 13), st.integers(1, 13)), elements=st.integers(0, 7)))
-def test_decode_is_the_inverse_of_codes(ids: np.ndarray) -> None:
-    raw = NAIC.codes()[ids]
-    assert raw.dtype == np.uint16
-    assert np.array_equal(NAIC.decode(raw), ids)
-    assert np.array_equal(NAIC.decode(raw[..., None].astype(np.int32)), ids)
-
-
 @given(arrays.arrays(np.uint8, (11, 13), elements=st.integers(0, 5)))
 def test_decode_is_the_inverse_of_the_palette(ids: np.ndarray) -> None:
     colours = [(255, 255, 255), (0, 0, 255), (0, 255, 255), (0, 255, 0), (255, 255, 0), (255, 0, 0)]
@@ -132,13 +124,6 @@ def test_the_wrong_kind_of_label_file_is_refused(
 def test_impossible_class_maps_are_refused(build: Callable[[], ClassMap], fields: dict[str, object]) -> None:
     with refused(LabelError, **fields):
         build()
-
-
-@pytest.mark.parametrize("encoding", ["codes", "colours"])
-def test_from_dict_is_the_inverse_of_to_dict(encoding: str, make_classes: Callable[..., ClassMap]) -> None:
-    ignored = (99,) if encoding == "codes" else (BLACK, (1, 2, 3))
-    classes = make_classes(5, encoding, ignored=ignored)
-    assert ClassMap.from_dict(classes.to_dict()) == classes
 
 
 def test_further_codes_of_a_class_mean_it_and_survive_a_run() -> None:

@@ -237,14 +237,6 @@ def test_check_as_json_is_all_that_stdout_gets(
     assert "unknown value" in said.err
 
 
-def test_check_says_what_cannot_be_paired(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (recipe.parent / "data" / "labels" / "03.png").unlink()
-    assert run("check", recipe) == 2
-    assert "1 of 14 image" in capsys.readouterr().err
-    assert run("check", recipe, "--set", "dataset.root=/none/such") == 2
-    assert "/none/such" in capsys.readouterr().err
-
-
 def check_real(root: Path, **section: Any) -> CheckReport:
     recipe = recipe_from({"name": "t", "dataset": {"kind": "folder", "root": str(root), **section}}, "t")
     return check_dataset(load_dataset(recipe), progress=False)

@@ -100,13 +100,6 @@ def test_every_page_is_self_contained(case: tuple[dict[str, Any], Page]) -> None
     assert "default-src 'none'" in policy
 
 
-def test_every_title_says_something(case: tuple[dict[str, Any], Page]) -> None:
-    page = case[1]
-    titles = [title for chart in page.data()["charts"].values() for title in chart["titles"]]
-    assert all(len(title) > 15 and "None" not in title and "nan" not in title for title in titles)
-    assert "None" not in page.text()
-
-
 def test_names_change_no_tag_of_the_page() -> None:
     hostile = {"names": HOSTILE, "map_names": HOSTILE, "dataset": HOSTILE[0], "split": HOSTILE[2]}
     harmless = [f"name {i}" for i in range(len(HOSTILE))]
@@ -206,14 +199,6 @@ def test_a_curve_goes_on_to_the_sizes_that_are_needed() -> None:
     traces = Page(html_report(diagnosis)).figure("forecast-curve")["data"]
     assert traces[0]["x"] == [last["batch"], 300, 500]
     assert traces[0]["y"] == pytest.approx([100 * last["probability"], 99, 99.9])
-
-
-def test_tables_have_the_numbers() -> None:
-    diagnosis = made_diagnosis(best_effort=[5])
-    cells = [text for tag, text in Page(html_report(diagnosis)).texts if tag == "td"]
-    assert all(f"{c['pixels']:,}" in cells for c in diagnosis["classes"])
-    assert all(f"{p['steps']:,}" in cells for p in diagnosis["plans"])
-    assert all(percent(p["shuffle"]["held_share"][5]) in cells for p in diagnosis["plans"])
 
 
 @pytest.mark.parametrize("package", ["plotly.offline", "jinja2"])

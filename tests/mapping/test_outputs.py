@@ -19,12 +19,8 @@ from segmenter.base.errors import DatasetError, SegmenterError
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap, LandCoverClass
 from segmenter.inference.predictor import ExtraOutputs, Prediction
-from segmenter.mapping.jobs import MapJob, RasterRequest
 from segmenter.mapping.outputs.codes import FileValues, codes_of, free_value, parse_codes
-from segmenter.mapping.outputs.finished import MapStyle
-from segmenter.mapping.outputs.pictures import draw_view
-from segmenter.mapping.request.map_request import MapRequest
-from segmenter.raster import RasterSpec, open_raster, raster_info, read_label, write_raster
+from segmenter.raster import RasterSpec, open_raster, read_label, write_raster
 from segmenter.raster.written_map import WrittenMap
 from tests.helpers.child_predict import files, scene, without_styles
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_network
@@ -148,29 +144,6 @@ def test_a_certain_class_is_not_taken_for_no_data(make_geotiff: Make, call: Call
     found = read("maps/a.probabilities.tif")
     assert (found[3] == 255).all()
     assert (np.delete(found, 3, axis=0) == np.where(np.arange(7) == 2, 254, 0)).all()
-
-
-@pytest.mark.parametrize(
-    ("size", "png"), [(Size(37, 53), True), (Size(1, 5), False), (Size(2600, 650), False)]
-)
-def test_a_view_is_drawn_beside_the_map(
-    tmp_path: Path, make_geotiff: Any, make_classes: Any, size: Size, png: bool
-) -> None:
-    classes = make_classes(3, first_code=100)
-    rng = np.random.default_rng(0)
-    ids = rng.integers(0, 3, (size.height, size.width)).astype(np.uint8)
-    image = make_geotiff("in.tif", np.repeat(ids[..., None] * 50, 3, axis=2))
-    label = make_geotiff("label.tif", classes.codes()[ids])
-    request = MapRequest(Path("run"), tmp_path, ("in.tif",), format="png" if png else "geotiff")
-    style = MapStyle(request, classes)
-    info = raster_info(image)
-    job = MapJob(RasterRequest(None, 3), info, Window.of(size), "in", style.path("map", info), label)
-    write_raster(job.output, style.file_values(job).of(ids), RasterSpec(driver="PNG" if png else "GTiff"))
-    draw_view(job, style)
-    with rasterio.open(tmp_path / "map.view.png") as picture:
-        assert 300 < picture.width < 4000
-        drawn = {tuple(c) for c in picture.read()[:3].reshape(3, -1).T.tolist()}
-    assert {tuple(c.colour) for c in classes.classes} <= drawn
 
 
 def test_thinned_image_validity_and_label_stay_together(make_geotiff: Make) -> None:

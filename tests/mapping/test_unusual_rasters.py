@@ -385,13 +385,6 @@ def test_a_mask_cut_off_is_not_lost_in_silence(make_geotiff: Make, rng: Any, ver
     assert str(verdict(path, 3)).startswith("cannot read its header: ")
 
 
-def test_a_large_raster_that_fails_leaves_nothing(make_geotiff: Make, rng: Any, verdict: Verdict) -> None:
-    """From a size on, what was chosen for a raster is noted before its first window is read."""
-    path = make_geotiff("a.tif", rng.integers(0, 255, (2100, 2100), np.uint8))
-    path.write_bytes(path.read_bytes()[:-100])
-    assert "cannot read rows " in str(verdict(path, 1, "--memory", "8GB"))
-
-
 def test_directories_in_a_circle(make_geotiff: Make, rng: Any, verdict: Verdict) -> None:
     path = make_geotiff("a.tif", pixels(rng))
     data = bytearray(path.read_bytes())

@@ -10,7 +10,6 @@ import pytest
 from rasterio.crs import CRS
 from rasterio.transform import Affine
 
-from segmenter.extras.vectors.vectorise import pixel_square_metres
 from segmenter.grid.geometry import Size
 from segmenter.raster import RasterInfo, RasterSpec, pixel_sides, raster_info, write_raster
 
@@ -84,18 +83,3 @@ def test_a_pixel_whose_metres_cannot_be_told_has_none(
 ) -> None:
     info = raster(tmp_path, crs, side, centre)
     assert (info.metres_per_pixel, pixel_sides(info)) == (None, None)
-
-
-@pytest.mark.parametrize(
-    ("crs", "centre", "side"),
-    [("EPSG:4326", (11, 60), 0.001), ("EPSG:3857", (1.2e6, 8.4e6), 20.0)],
-)
-def test_a_pixel_s_area_is_that_of_its_sides(
-    tmp_path: Path, crs: str, centre: tuple[float, float], side: float
-) -> None:
-    """On the ellipsoid the area is; the sides are of a sphere, up to 0.7 % from it on Earth."""
-    info = raster(tmp_path, crs, side, centre)
-    area, sides = pixel_square_metres(info), pixel_sides(info)
-    assert area is not None
-    assert sides is not None
-    assert area[5] == pytest.approx(sides[0] * sides[1], rel=0.007)

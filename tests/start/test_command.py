@@ -33,11 +33,12 @@ def data(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPat
 
 def test_recipe_and_page_are_written_and_the_recipe_is_an_ordinary_one(data: Path, capsys: Any) -> None:
     before = {path for path in data.rglob("*") if ".tile-index" not in path.parts}
-    assert main([str(data)]) == 0
+    assert main([str(data), "--gpus", "2x11GB"]) == 0
     recipe = load_recipe(Path("town.yaml"))
     assert recipe.dataset.root == "town"
     assert len(load_dataset(recipe).scenes) == 4
     text = Path("town.yaml").read_text()
+    assert "segmenter start town --gpus 11GB,11GB" in text.splitlines()[0]
     settings = [line for line in text.splitlines() if ": " in line and not line.startswith(("#", "    - "))]
     assert settings
     assert all("  # " in line for line in settings)
@@ -131,8 +132,3 @@ def test_a_full_disk_leaves_neither_file(data: Path, monkeypatch: pytest.MonkeyP
         main([str(data)])
     assert not Path("town.yaml").exists()
     assert not Path("town.html").exists()
-
-
-def test_the_recipe_names_the_command_that_makes_it_again(data: Path) -> None:
-    assert main([str(data), "--gpus", "2x11GB"]) == 0
-    assert "segmenter start town --gpus 11GB,11GB" in Path("town.yaml").read_text().splitlines()[0]

@@ -131,12 +131,6 @@ def parts_of(counts: Table, parts: Table, number: int) -> Table:
     return np.stack([counts[parts == p].sum(axis=0) for p in range(number)])
 
 
-def lacking(counts: Table, parts: Table, wish: Wish) -> int:
-    """Pairs of a part and a class that it lacks, of classes with as many groups as parts."""
-    enough = (counts > 0).sum(axis=0) >= wish.parts
-    return int((parts_of(counts, parts, wish.parts)[:, enough] == 0).sum())
-
-
 @given(tables(most=8), st.sampled_from((0.0, 0.2)))
 def test_of_few_groups_no_deal_has_more_classes_in_its_parts(counts: Table, test: float) -> None:
     wish = Wish.of(0.2, test if len(counts) > 2 else 0.0)

@@ -41,14 +41,6 @@ def dataset(
     return made_dataset(tmp_path, make_png, make_classes(3), rng)
 
 
-def damage(path: Path) -> None:
-    with path.open("r+b") as file:
-        file.seek(100)
-        byte = file.read(1)
-        file.seek(100)
-        file.write(bytes([byte[0] ^ 1]))
-
-
 def test_a_disk_that_damages_what_is_written_is_an_error(dataset: Dataset, monkeypatch: Any) -> None:
     store = store_of(dataset)
     monkeypatch.setattr(pack_file.zlib, "crc32", lambda data, *_: 1)
