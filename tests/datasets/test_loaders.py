@@ -189,61 +189,41 @@ def test_folder_leaves_out_what_it_is_told_to_and_says_so(tmp_path: Path) -> Non
     ]
 
 
-@pytest.mark.parametrize(
-    ("split", "fields"),
-    [
-        ({"validation": ["t9"]}, {"where": "split.validation", "fault": "t9 matches"}),
-        ({"leave_out": ["t9"]}, {"where": "split.leave_out", "fault": "t9 matches"}),
-        ({"group": "^(t[0-9])/", "validation": ["t1_p0"]}, {"fault": "group t1 would"}),
-        ({"group": "^(t[0-9])/", "validation": ["t1"], "test": ["t1_p0"]}, {"fault": "t1_p0 is named"}),
-        ({"group": "^(x)/"}, {"where": "dataset.split.group", "fault": "group in t0/images/p0.jpg"}),
-        ({"test": ["*"]}, {"where": "dataset.split", "got": "none of 6"}),
-    ],
-)
-def test_folder_split_errors(tmp_path: Path, split: dict[str, Any], fields: dict[str, object]) -> None:
-    with refused(DatasetError, **fields):
-        load(tiled(tmp_path), "folder", **CODES, split=split)
-
-
-@pytest.mark.parametrize(
-    ("extra", "patterns", "fields"),
-    [
-        ([], {"images": "*/images/{p}.jpg", "labels": "*/masks/{p}.png"}, {"got": "3"}),
-        ([], {"images": "t0/images/{p}.jpg", "labels": "*/masks/{p}.png"}, {"got": "3"}),
-        ([], {"images": "none/{part}{tile}.jpg"}, {"fault": "found", "remedy": "files like none/"}),
-        (["t0_p/images/x.jpg", "t0/images/p_x.jpg"], {}, {"fault": "called t0_p_x"}),
-    ],
-)
-def test_folder_pairing_errors(
-    tmp_path: Path, extra: list[str], patterns: dict[str, str], fields: dict[str, object]
-) -> None:
-    with refused(DatasetError, **fields):
-        load(touch(tiled(tmp_path), extra), "folder", **{**CODES, **patterns})
+GROUPS = {"group": "^(t[0-9])/"}
 
 
 @pytest.mark.parametrize(
     ("settings", "fields"),
     [
+        ({"split": {"validation": ["t9"]}}, {"where": "split.validation", "fault": "t9 matches"}),
+        ({"split": {"leave_out": ["t9"]}}, {"where": "split.leave_out", "fault": "t9 matches"}),
+        ({"split": {**GROUPS, "validation": ["t1_p0"]}}, {"fault": "group t1 would"}),
+        ({"split": {**GROUPS, "validation": ["t1"], "test": ["t1_p0"]}}, {"fault": "t1_p0 is named"}),
+        ({"split": {"group": "^(x)/"}}, {"where": "split.group", "fault": "group in t0/images/p0.jpg"}),
+        ({"split": {"test": ["*"]}}, {"where": "dataset.split", "got": "none of 6"}),
+        ({"split": {"validation": ["t1"], "validation_share": 0.5}}, {"where": "split", "got": "both"}),
+        ({"images": "*/images/{p}.jpg", "labels": "*/masks/{p}.png"}, {"got": "3"}),
+        ({"images": "t0/images/{p}.jpg", "labels": "*/masks/{p}.png"}, {"got": "3"}),
+        ({"images": "none/{part}{tile}.jpg"}, {"fault": "found", "remedy": "files like none/"}),
         ({"labels": "/etc/{tile}/{part}"}, {"where": "dataset.labels", "got": "/etc/{tile}/{part}"}),
         ({"images": "{}/{part}.jpg"}, {"where": "dataset.images", "got": "{}"}),
-        (
-            {"labels": "{tile}/images/{part}.jpg"},
-            {"where": "dataset.images and dataset.labels", "expected": "both match t0/images/p0"},
-        ),
+        ({"labels": "{tile}/images/{part}.jpg"}, {"expected": "both match t0/images/p0"}),
         ({"ignore": ["#000000"]}, {"where": "dataset.ignore.0", "got": "'#000000'"}),
         (
             {"encoding": "colours", "classes": [{"name": "a", "colour": "blue"}]},
             {"where": "dataset.classes.0.colour", "got": "'blue'"},
         ),
-        (
-            {"split": {"validation": ["t1"], "validation_share": 0.5}},
-            {"where": "t: dataset.split", "got": "both"},
-        ),
     ],
 )
-def test_folder_settings_errors(tmp_path: Path, settings: dict[str, Any], fields: dict[str, object]) -> None:
-    with refused(ConfigError, **fields):
+def test_folder_errors(tmp_path: Path, settings: dict[str, Any], fields: dict[str, object]) -> None:
+    with refused((ConfigError, DatasetError), **fields):
         load(tiled(tmp_path), "folder", **{**CODES, **settings})
+
+
+def test_two_scenes_of_one_name_are_refused(tmp_path: Path) -> None:
+    touch(tiled(tmp_path), ["t0_p/images/x.jpg", "t0/images/p_x.jpg"])
+    with refused(DatasetError, fault="called t0_p_x"):
+        load(tmp_path, "folder", **CODES)
 
 
 def test_the_pattern_with_more_literal_text_takes_what_both_match(tmp_path: Path) -> None:
