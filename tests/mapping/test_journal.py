@@ -214,34 +214,6 @@ def test_complete_bands_come_back_in_order(tmp_path: Path, rng: Any, count: int)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_of_another_input_or_run_nothing_is_taken_up(tmp_path: Path, rng: Any) -> None:
-    entries = contents(rng)
-    filled(tmp_path, entries)
-    for key in ("other", "key"):  # the first begins it anew
-        with contextlib.closing(PartialMap(tmp_path / "a.tif", key, Columns(PART, 1 << 16))) as partial:
-            assert partial.recover() == 0
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (Window(14, 14, 11, 9), Window(14, 5, 11, 9)),
-        (Window(14, 14, 11, 9), Window(25, 14, 11, 9)),
-        (Window(14, 23, 11, 5), Window(14, 23, 10, 5)),
-    ],
-)
-def test_a_window_that_does_not_follow_the_one_before_it_ends_what_is_believed(
-    tmp_path: Path, rng: Any, old: Window, new: Window
-) -> None:
-    entries = contents(rng)
-    for i, (window, arrays) in enumerate(entries):
-        if window == old:
-            entries[i] = new, {name: array[: new.height] for name, array in arrays.items()}
-    filled(tmp_path, entries)
-    with contextlib.closing(PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
-        assert again.recover() == 11
-
-
 def test_a_partial_map_that_changes_while_it_is_read_is_an_error(tmp_path: Path, rng: Any) -> None:
     partial = filled(tmp_path, contents(rng))
     with contextlib.closing(PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
@@ -251,13 +223,3 @@ def test_a_partial_map_that_changes_while_it_is_read_is_an_error(tmp_path: Path,
             file.write(b"\x55" * 9)
         with refused(RasterError, where="partial", fault="changed while"):
             list(again.replay())
-
-
-def test_a_partial_map_of_another_format_is_begun_anew(tmp_path: Path, rng: Any) -> None:
-    partial = filled(tmp_path, contents(rng)[:3])
-    whole = partial.path.read_bytes()
-    assert whole.startswith(b'{"partial": 2,')
-    for version in (b"1", b"3"):
-        partial.path.write_bytes(whole.replace(b"2", version, 1))
-        with contextlib.closing(PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
-            assert again.recover() == 0

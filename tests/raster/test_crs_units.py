@@ -1,4 +1,4 @@
-"""Metres a pixel of any CRS: of its own units, on its own body; else not known, never a wrong number."""
+"""Ground of rasters: metres a pixel of any CRS, never a wrong number; rectangles that meet."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rasterio.transform import Affine
 
 from segmenter.grid.geometry import Size
 from segmenter.raster import RasterInfo, RasterSpec, pixel_sides, raster_info, write_raster
+from segmenter.raster.ground import meeting
 
 DEGREE, GRAD = math.pi / 180, math.pi / 200
 
@@ -83,3 +84,17 @@ def test_a_pixel_whose_metres_cannot_be_told_has_none(
 ) -> None:
     info = raster(tmp_path, crs, side, centre)
     assert (info.metres_per_pixel, pixel_sides(info)) == (None, None)
+
+
+@pytest.mark.parametrize("margin", [-0.5, 0.0, 0.4])
+def test_components_are_those_of_all_pairs(margin: float) -> None:
+    rng = np.random.default_rng(7)
+    for count in (1, 2, 9, 23, 41):
+        low = rng.integers(0, 30, (count, 2)).astype(float)
+        high = low + rng.integers(1, 6, (count, 2))
+        near = ((low[:, None] < high + margin) & (low < high[:, None] + margin)).all(axis=2)
+        near |= np.eye(count, dtype=bool)
+        first = np.arange(count)
+        for _ in range(count):
+            first = np.array([first[row].min() for row in near])
+        assert meeting(low, high, margin).tolist() == np.unique(first, return_inverse=True)[1].tolist()

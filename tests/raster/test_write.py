@@ -132,22 +132,6 @@ def test_every_pixel_is_written_exactly_once(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["b.tif"]
 
 
-def test_an_interruption_leaves_the_older_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.tif"
-    write_raster(path, np.full((30, 30), 3, np.uint8))
-    before = path.read_bytes()
-
-    def interrupted() -> None:
-        with RasterWriter(path, Size(600, 30)) as writer:
-            writer.write(Window(0, 0, 550, 30), np.ones((550, 30), np.uint8))
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
-
-
 @pytest.mark.parametrize("overviews", [None, "nearest"])
 def test_it_is_on_the_disk_before_it_gets_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overviews: Any
@@ -192,16 +176,6 @@ def test_what_did_not_reach_the_disk_is_noticed(tmp_path: Path, monkeypatch: pyt
         with refused(RasterError, fault="disk whole"):
             write_raster(tmp_path / name, pixels, RasterSpec(driver=driver))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_target_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
-    (tmp_path / "folder.tif").mkdir()
-    with refused(RasterError, where="folder.tif", fault="completed"):
-        write_raster(tmp_path / "folder.tif", np.zeros((4, 4), np.uint8))
-    (tmp_path / "file").touch()
-    with refused(RasterError, where="a.tif", fault="written"):
-        write_raster(tmp_path / "file" / "a.tif", np.zeros((4, 4), np.uint8))
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder.tif"]
 
 
 KILLED = """
