@@ -17,13 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rasterio.warp import transform
 
-from datasets import load_dataset
 from datasets.__main__ import main
 from datasets.check import CheckReport, check_dataset
 from datasets.leaks import Seen, find_leaks
 from datasets.pixels import pieces
 from segmenter.base.errors import DatasetError, LabelError, RasterError, run_script
-from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import TilesConfig
 from segmenter.grid.geometry import Size
 from segmenter.grid.labels import ClassMap, LandCoverClass
@@ -235,23 +233,6 @@ def test_check_as_json_is_all_that_stdout_gets(
     assert finding in answer["findings"]
     assert sum(sum(pixels.values()) for pixels in answer["pixels"].values()) > 0
     assert "unknown value" in said.err
-
-
-def check_real(root: Path, **section: Any) -> CheckReport:
-    recipe = recipe_from({"name": "t", "dataset": {"kind": "folder", "root": str(root), **section}}, "t")
-    return check_dataset(load_dataset(recipe), progress=False)
-
-
-def test_amazon_has_a_mask_that_is_wider_than_its_image(shared_data: Callable[[str], Path]) -> None:
-    report = check_real(
-        shared_data("amazon") / "training",
-        images="images/{name}.tiff",
-        labels="masks/{name}.png",
-        classes=[{"name": "forest", "code": 1}, {"name": "other", "code": 2}],
-    )
-    assert kinds(report) == ["size"]
-    assert "Amazon_181.tiff_34.png: expected 512×512" in report.findings[0].text
-    assert "got 515×512" in report.findings[0].text
 
 
 def test_a_scene_whose_named_bands_stand_in_another_order_is_found(

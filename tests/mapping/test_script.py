@@ -22,14 +22,12 @@ from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import TilesConfig
 from segmenter.grid.geometry import Window
 from segmenter.grid.scenes import Dataset, Scene, Split
-from segmenter.mapping.request.inputs import output_names
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.raster import RasterSpec, raster_info, write_raster
 from segmenter.tiles.index import band_statistics, build_index
 from segmenter.tiles.store import SceneStore
 from segmenter.training.prepare import prepare_tiles
 from tests.helpers.child_predict import COMMAND, ENVIRONMENT
-from tests.helpers.exact_network import RADIUS, STRIDE, exact_map
 from tests.helpers.made_training import made
 from tests.helpers.maps import Call, Make, expected, ids, names, pixels
 from tests.helpers.refusals import refused
@@ -220,29 +218,6 @@ def test_an_interruption_ends_cleanly(tmp_path: Path, make_geotiff: Make) -> Non
     _, err = process.communicate()
     assert (process.returncode, err) == (143, "interrupted\n")
     assert [p.name for p in tmp_path.iterdir()] == ["in"]
-
-
-@pytest.mark.parametrize(
-    ("folder", "bands"), [pytest.param("amazon", (1, 2, 3), marks=pytest.mark.slow), ("naip", (1, 2, 3, 4))]
-)
-def test_maps_of_real_imagery_line_up(
-    shared_data: Callable[[str], Path], call: Call, folder: str, bands: tuple[int, ...]
-) -> None:
-    """Bounds compared, not only shapes; nothing masked because infrared is tagged as alpha."""
-    sources = sorted(p for p in shared_data(folder).rglob("*.tif*") if "mask" not in p.parent.name)
-    assert len(sources) >= 6
-    assert call(*sources, bands=bands, band_count=len(bands), metres_per_pixel=None) == 0
-    results = {name: Path("maps") / name for name in names("maps")}
-    assert len(results) == len(sources)
-    stems = output_names(sources)
-    for source in sources:
-        with rasterio.open(source) as image, rasterio.open(results[f"{stems[source]}.tif"]) as result:
-            assert (result.crs, result.bounds, result.shape) == (image.crs, image.bounds, image.shape)
-            data = np.moveaxis(image.read(bands), 0, 2)
-            valid = np.ones(image.shape, np.bool_)
-            if image.nodata is not None:
-                valid = (data != image.nodata).any(axis=2)
-            np.testing.assert_array_equal(result.read(1), exact_map(data, valid, RADIUS, STRIDE))
 
 
 Images = Callable[..., Dataset]
