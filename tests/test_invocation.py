@@ -20,7 +20,6 @@ import pytest
 
 from datasets.commands import main
 from datasets.commands import recipes as ready
-from datasets.commands.predict import parse as parse_predict
 from datasets.commands.train import main as train
 from segmenter.base import invocation
 from segmenter.base.errors import ConfigError, DeviceError
@@ -177,15 +176,6 @@ def test_a_resolved_recipe_can_be_had_as_json(capsys: Any) -> None:
     assert train([str(recipe), "--set", "training.epochs=3", "--print-config", "--json"]) == 0
     told = recipe_from(json.loads(capsys.readouterr().out), "JSON")
     assert told == load_recipe(recipe, ["training.epochs=3"])
-
-
-@pytest.mark.parametrize(
-    "words", [["--bbox", "-1.5,2,3,4"], ["--bbox=-1.5,2,3,4"], ["--bbox", "-1.5", "2", "3", "4"]]
-)
-def test_numbers_of_an_option_may_have_commas(words: list[str]) -> None:
-    request = parse_predict(["run", *words, "1,2,3,4", "--output", "out"])[0].request
-    assert request.bbox == (-1.5, 2, 3, 4)
-    assert request.inputs == ("1,2,3,4",)
 
 
 @pytest.mark.parametrize(

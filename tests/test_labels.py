@@ -73,16 +73,6 @@ def test_an_unknown_code_is_named_with_its_pixels(raw: np.ndarray, fields: dict[
         NAIC.decode(raw, "x.png")
 
 
-def test_an_unknown_colour_is_named_with_its_pixels(make_classes: Callable[..., ClassMap]) -> None:
-    classes = make_classes(6, "colours")
-    raw = classes.palette()[np.zeros((11, 13), np.uint8)]
-    raw[0, :5] = (255, 0, 170)
-    with refused(LabelError, fault="know: #ff00aa (5 px)"):
-        classes.decode(raw, "t.tif")
-    assert classes.unknown(raw) == {"#ff00aa": 5}
-    assert (classes.decode_known(raw) == UNKNOWN).sum() == 5
-
-
 @pytest.mark.parametrize(
     ("encoding", "raw", "got"),
     [

@@ -253,15 +253,6 @@ def test_further_codes_are_codes_or_ranges(tmp_path: Path) -> None:
         )
 
 
-def test_folder_colours(tmp_path: Path) -> None:
-    classes = [{"name": "a", "colour": "#3C1098"}, {"name": "b", "colour": "8429f6"}]
-    settings = {**CODES, "encoding": "colours", "classes": classes, "ignore": ["#9B9B9B"]}
-    dataset = load(tiled(tmp_path), "folder", **settings)
-    assert [c.colour for c in dataset.classes.classes] == [(0x3C, 0x10, 0x98), (0x84, 0x29, 0xF6)]
-    assert dataset.classes.ignored == ((0x9B, 0x9B, 0x9B),)
-    assert dataset.classes.encoding == "colours"
-
-
 def test_folder_chooses_colours_that_differ(tmp_path: Path) -> None:
     classes = [{"name": str(i), "code": i} for i in range(40)]
     dataset = load(tiled(tmp_path), "folder", **{**CODES, "classes": classes})

@@ -212,23 +212,6 @@ def test_a_map_holds_the_codes_and_no_data_outside_of_them(
         np.testing.assert_array_equal(read.read(Window(0, 0, 131, 203))[0], ids)
 
 
-def test_codes_by_name_of_the_recipe_and_in_a_png(
-    tmp_path: Path, make_geotiff: Make, call: Call, make_classes: Any
-) -> None:
-    scene(make_geotiff, "in/a.tif", 40, 50)
-    ids = lambda output: held(tmp_path / output / "a.tif")[0]  # noqa: E731
-    for output, codes in (("one", "10,20,30,40,50,60,70"), ("two", "g=70, a = 10,c=30,b=20,d=40,f=60,e=50")):
-        assert call("in", "--codes", codes, output=output) == 0
-    np.testing.assert_array_equal(ids("one"), ids("two"))
-    assert set(np.unique(ids("one"))) == {10, 20, 30, 40, 50, 60, 70, 255}
-    classes = make_classes(7, first_code=3)
-    assert call("in", "--codes", "recipe", classes=classes) == 0
-    assert set(np.unique(ids("maps"))) == {3, 4, 5, 6, 7, 8, 9, 255}
-    assert call("in", "--codes", "10,20,30,40,50,60,700", "--format", "png", output="png") == 0
-    values, _, kind = held(Path("png/a.png"))
-    assert (kind, set(np.unique(values))) == ("uint16", {0, 10, 20, 30, 40, 50, 60, 700})
-
-
 def test_scores_are_those_of_the_ids_and_of_kept_maps(tmp_path: Path, make_geotiff: Make, call: Call) -> None:
     rng = np.random.default_rng(3)
     scene(make_geotiff, "in/a.tif", 131, 203)
@@ -314,14 +297,6 @@ def test_what_is_gone_is_written_again_without_the_model(make_geotiff: Make, cal
     assert files(maps) == before
 
 
-def test_none_where_they_are_not_wanted(make_geotiff: Make, call: Call) -> None:
-    scene(make_geotiff, "in/a.tif", 40, 50)
-    assert call("in", "--no-styles", "--confidence") == 0
-    assert sorted(files("maps")) == ["a.confidence.tif", "a.tif"]
-    assert call("in", predictor=None) == 0
-    assert {"a.qml", "a.tif.aux.xml"} <= files("maps").keys()
-
-
 def test_a_changed_style_is_no_reason_for_a_new_map(make_geotiff: Make, call: Call, capsys: Any) -> None:
     scene(make_geotiff, "in/a.tif", 40, 50)
     assert call("in") == 0
@@ -366,15 +341,6 @@ def test_an_unwritable_style_is_no_half(
     assert call("in") == 1
     assert "files cannot" in capsys.readouterr().err.splitlines()[-1]
     assert files("maps") == before
-    assert [path.name for path in Path("maps").glob(".*")] == [".journal.jsonl"]
-
-
-def test_what_a_killed_call_left_is_removed(make_geotiff: Make, call: Call) -> None:
-    scene(make_geotiff, "in/a.tif", 40, 50)
-    Path("maps").mkdir()
-    for name in ("a.qml", "a.tif.aux.xml", "a.tif"):
-        Path(f"maps/.{name}.tmp-1").write_bytes(b"half")
-    assert call("in") == 0
     assert [path.name for path in Path("maps").glob(".*")] == [".journal.jsonl"]
 
 
