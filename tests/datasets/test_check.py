@@ -177,9 +177,6 @@ def test_nodata_is_ignored_and_scenes_without_labels_are_named(
     assert "without a labelled pixel: 1 scene: odd" in report.text()
 
 
-# ---------------------------------------------------------------------------------------- script
-
-
 @pytest.fixture
 def recipe(tmp_path: Path, make_geotiff: Make, make_png: Make) -> Path:
     """A recipe of 14 scenes."""

@@ -40,9 +40,6 @@ def split_names(dataset: Dataset) -> tuple[list[str], ...]:
     return tuple([scene.name for scene in dataset.of(split)] for split in SPLITS)
 
 
-# ----------------------------------------------------------------------------------------- Potsdam
-
-
 def potsdam_files(names: Iterable[str], *, images: str = "RGB", padded: bool = False) -> list[str]:
     files = []
     for name in names:
@@ -113,9 +110,6 @@ def test_potsdam_errors(
         load(tmp_path, "potsdam", **settings)
 
 
-# ---------------------------------------------------------------------------------------- NAIC2020
-
-
 def naic_files(names: Iterable[str]) -> list[str]:
     return [file for name in names for file in (f"train/images/{name}.tif", f"train/labels/{name}.png")]
 
@@ -130,8 +124,6 @@ def test_naic_pairs_by_stem_and_holds_out_a_stable_share(tmp_path: Path) -> None
     assert (len(few.classes), len(many.classes)) == (8, 15)
     assert all(s.label is not None and s.label.stem == s.image.stem == s.name for s in many.scenes)
 
-
-# ------------------------------------------------------------------------------------------ folder
 
 CODES: dict[str, Any] = {
     "images": "{tile}/images/{part}.jpg",
@@ -259,9 +251,6 @@ def test_folder_chooses_colours_that_differ(tmp_path: Path) -> None:
     assert len({c.colour for c in dataset.classes.classes}) == 40
 
 
-# ------------------------------------------------------------------------------------------- files
-
-
 @pytest.mark.parametrize(
     ("pattern", "path", "fits"),
     [
@@ -299,9 +288,6 @@ def test_files_whose_ending_is_spelt_otherwise_are_counted(tmp_path: Path) -> No
     dataset = load(tmp_path, "folder", **patterns, classes=[{"name": "a", "code": 0}])
     assert [scene.name for scene in dataset.scenes] == ["a"]
     assert sorted(path.name for path, _ in dataset.unused) == ["b.TIF", "b.TIF", "c.tiff", "c.tiff"]
-
-
-# ------------------------------------------------------------------------------------------ splits
 
 
 @pytest.mark.parametrize(("count", "share"), [(2, 1e-9), (6, 0.2), (7, 0.5), (16, 0.2), (45, 0.99), (3, 0.9)])
@@ -343,9 +329,6 @@ def test_parts_of_one_place_on_both_sides_are_said_with_what_keeps_them_together
     assert whole.notes == ()
     assert len({scene.group for scene in whole.scenes}) == 4
     assert {scene.group.removeprefix("a_") for scene in whole.of("validation")} < {"t0", "t1", "t2", "t3"}
-
-
-# ---------------------------------------------------------------------------------------- left out
 
 
 def potsdam(names: Iterable[str]) -> list[str]:

@@ -94,9 +94,6 @@ def lever(found: Data, kind: str) -> str:
     return " ".join(one["text"] for one in found["limit"]["levers"] if one["lever"] == kind)
 
 
-# ------------------------------------------------------------------------------- from real files
-
-
 def test_facts_are_those_of_the_label_files(tmp_path: Path, make_geotiff: Make) -> None:
     labels = [np.random.default_rng(i).integers(1, 4, (101, 203)).astype(np.uint8) for i in range(2)]
     labels[1][labels[1] == 3] = 1
@@ -124,9 +121,6 @@ def test_facts_are_those_of_the_label_files(tmp_path: Path, make_geotiff: Make) 
     assert found["forecast"]["curve"][-1]["batch"] <= 56
     assert [m["crs"] for m in found["maps"]] == ["EPSG:25833"] * 2
     assert found["run"] is None
-
-
-# ------------------------------------------------------------------------------ plan and shuffle
 
 
 def table_of(tiles: int = 203, seed: int = 0) -> np.ndarray:
@@ -247,9 +241,6 @@ def test_strict_is_refused_as_training_would_be_and_off_is_shown_as_if_planned(i
     assert (off["plans"][0]["promised"], off["plans"][0]["coverage_repeats"]) == ([0, 1], 7)  # 11 steps
 
 
-# ---------------------------------------------------------------------------------- what limits it
-
-
 def test_advice_on_batch_and_labels_comes_true(image: Path) -> None:
     """43 of 1009 tiles hold b: 65 steps with the repeats. The batch that is named needs none."""
     counts = rare(1009, 43)
@@ -302,9 +293,6 @@ def test_more_classes_than_can_be_planned_for_are_forecast_all_the_same(image: P
     assert " ± " in table(Diagnosis.from_dict(found))
 
 
-# ---------------------------------------------------------------------------------------- the run
-
-
 def log(folder: Path, lines: list[Data], tail: str = "") -> Path:
     text = "".join(map(log_line, lines))
     (folder / "log.jsonl").write_text(text + tail, encoding="utf-8")
@@ -342,9 +330,6 @@ def test_runs_that_do_not_fit_are_refused(image: Path, tmp_path: Path) -> None:
         diagnosed(counts, image, run=log(tmp_path, [{"step": 1, "loss": 0.5}], "[1, 2]\n"))
     with refused(CheckpointError, where="log.jsonl", got="3 at step 5"):
         diagnosed(counts, image, run=log(tmp_path, [trained(5, [1, 2, 3])]))
-
-
-# -------------------------------------------------------------------------------------- the table
 
 
 def test_a_map_shows_where_a_class_lies(tmp_path: Path, make_geotiff: Make) -> None:

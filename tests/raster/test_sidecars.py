@@ -120,8 +120,6 @@ def test_metadata_of_imagine_beside_an_image_are_refused(image: Path) -> None:
     assert (thinned(image) == OWN).all()
 
 
-# ------------------------------------------------------------------------- a CRS that names files
-
 GRIDS = CRS.from_string("+proj=utm +zone=33 +ellps=bessel +nadgrids=@nowhere +type=crs")
 DATUM = 'DATUM["d",SPHEROID["B",6377397.155,299.15],EXTENSION["PROJ4_GRIDS","{}"]]'
 WKT = 'GEOGCS["x",' + DATUM + ',PRIMEM["Greenwich",0],UNIT["degree",0.0174532925199433]]'
@@ -181,8 +179,6 @@ def test_a_crs_in_a_geotiff_names_no_file(make_geotiff: Make, secret: Path, opti
     with refused(RasterError, where="a.tif", got="'PE String ="):
         open_raster(path)
 
-
-# ----------------------------------------------------------------------------- pipes and devices
 
 BESIDE = ["a.tif.aux.xml", "a.tif.msk", "a.tif.ovr", "a.tif.OVR", "a.aux", "a.tfw", "a.wld", "a.TAB", "a.xml"]
 BESIDE += ["a_RPC.TXT", "a.IMD", "a_metadata.txt", "METADATA.DIM", "RPC.txt", "a.tif.msk.aux.xml"]

@@ -241,9 +241,6 @@ def names_of(choices: dict[str, Choice]) -> list[str]:
     return [each["name"] for each in choices["dataset.classes"].value]
 
 
-# --------------------------------------------------------------------------------------- names of classes
-
-
 @pytest.mark.parametrize(("colours", "name"), [(ISPRS, "car"), (LAND_COVER, "urban land")])
 @pytest.mark.parametrize("lacking", [0, 1])
 def test_of_published_lists_of_colours_the_nearest_is_taken(
@@ -329,9 +326,6 @@ def test_labels_of_one_class_are_refused(tmp_path: Path, rng: Rng) -> None:
         look(tmp_path)
 
 
-# --------------------------------------------------------------------------------------- published splits
-
-
 def test_lists_that_name_absent_files_hold_out_what_is_there(tmp_path: Path, rng: Rng) -> None:
     folder(tmp_path, rng, [f"a_{i}" for i in range(7)])
     (tmp_path / "train_setlevel.txt").write_text("a_0\na_1\na_2\na_97\n")
@@ -384,9 +378,6 @@ def test_groups_go_by_the_names_of_the_sources_of_made_images(
     infos = [raster_info(scene.image) for scene in dataset.scenes]
     groups = groups_of(dataset.root, dataset.scenes, infos, 8.0)
     assert groups.names == ("aachen", "bonn", "koeln")
-
-
-# --------------------------------------------------------------------------------------- polygons by tile
 
 
 def tile(root: Path, rng: Rng, i: int, properties: list[dict[str, Any]] | None) -> None:

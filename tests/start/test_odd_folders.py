@@ -50,9 +50,6 @@ def codes(classes: ClassMap) -> dict[str, int]:
     return {each.name: each.code for each in classes.classes}
 
 
-# ---------------------------------------------------------------------------------------------- refused
-
-
 def test_a_folder_that_is_no_data_set_ends_in_one_line(tmp_path: Path, rng: Rng) -> None:
     (tmp_path / "empty/deep/er").mkdir(parents=True)
     (tmp_path / "texts").mkdir()
@@ -158,9 +155,6 @@ def test_reflectance_from_0_to_1_and_mostly_empty_images_are_no_labels(
     assert len(made.planned(tmp_path)[2].scenes) == 3
 
 
-# ------------------------------------------------------------------------------------- read nevertheless
-
-
 def test_images_without_a_label_are_skipped_and_counted(tmp_path: Path, rng: Rng) -> None:
     two_folders(tmp_path, rng)
     for i in (7, 8):
@@ -186,9 +180,6 @@ def test_one_image_and_its_label_named_by_hand(tmp_path: Path, rng: Rng) -> None
     truth = made.save(tmp_path / "b/other.png", made.label([1, 4]))
     _, _, dataset = made.planned(image, truth)
     assert made.pairs_of(dataset) == {("a/scene.tif", "b/other.png")}
-
-
-# ------------------------------------------------------------------------------------ bands, one label
 
 
 def test_bands_in_files_become_one_image(tmp_path: Path, rng: Rng) -> None:
@@ -284,9 +275,6 @@ def test_polygons_of_one_class_leave_a_background(tmp_path: Path, rng: Rng) -> N
     choices, _, dataset = made.planned(tmp_path)
     assert by_key(choices)["dataset.labels"].value == "footprints/{name}.geojson"
     assert dataset.classes.names == ["background", "building"]
-
-
-# ------------------------------------------------------------------------------------ names and ignored
 
 
 @pytest.mark.parametrize(
