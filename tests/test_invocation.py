@@ -1,15 +1,18 @@
-"""How tools are called, in a clone and installed; ready-made recipes; a package without TensorFlow."""
+"""How tools are called, in a clone and installed: options, completion, ready-made recipes."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import tomllib
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +20,11 @@ import pytest
 
 from datasets.commands import main
 from datasets.commands import recipes as ready
-from datasets.commands.predict import parse as parse_predict
 from datasets.commands.train import main as train
 from segmenter.base import invocation
 from segmenter.base.errors import ConfigError, DeviceError
-from segmenter.base.invocation import TOOLS
+from segmenter.base.invocation import TOOLS, ToolParser
+from segmenter.base.options import add_options, option, parsed
 from segmenter.config.reading import load_recipe, recipe_from
 from tests.helpers.refusals import refused
 
@@ -33,22 +36,6 @@ NAMES = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """As below the installed command."""
     monkeypatch.setattr(sys, "argv", ["/opt/venv/bin/segmenter", "train"])
-
-
-def test_in_a_clone_hints_name_its_scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["train.py"])
-    assert invocation.invocation("predict") == "python predict.py"
-    assert invocation.installation("gpu") == "make setup GPU=1"
-    assert invocation.installation("vectors") == "make vectors"
-    assert invocation.recipes_hint() == "see configs/ for recipes"
-
-
-@pytest.mark.usefixtures("installed")
-def test_below_the_command_hints_name_the_command() -> None:
-    assert invocation.invocation("predict") == "segmenter predict"
-    assert invocation.installation("cpu") == "pip install 'coverage-segmenter[cpu]'"
-    assert invocation.installation("gpu").startswith("pip uninstall -y tensorflow-cpu; pip install ")
-    assert invocation.recipes_hint() == "`segmenter recipes` lists ready-made ones"
 
 
 def test_without_a_clone_hints_name_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -76,13 +63,6 @@ def test_the_command_lists_its_tools(capsys: Any) -> None:
         main(["tain"])
     assert end.value.code == 2
     assert "invalid choice" in capsys.readouterr().err
-
-
-def test_recipes_are_listed(capsys: Any) -> None:
-    assert ready.main([]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[:-1]] == NAMES
-    assert all(len(line.split()) > 5 for line in lines)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -120,16 +100,8 @@ def test_a_training_without_tensorflow_ends_before_the_data_are_looked_at(
         train([str(tmp_path / "a.yaml"), "--set", f"dataset.root={tmp_path / 'nothing'}"])
 
 
-@pytest.mark.parametrize(
-    ("tool", "module"),
-    [
-        ("vectorise", "segmenter.extras.vectors.__main__"),
-        ("export", "segmenter.extras.export.__main__"),
-        ("runs", "segmenter.runs.__main__"),
-    ],
-)
 def test_kill_ends_an_installed_tool_as_it_ends_one_of_a_clone(
-    tool: str, module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What is half-written is removed on the way out, which the signal's own end would skip."""
     removed = []
@@ -138,16 +110,16 @@ def test_kill_ends_an_installed_tool_as_it_ends_one_of_a_clone(
         try:
             signal.raise_signal(signal.SIGTERM)
         finally:
-            removed.append(tool)
+            removed.append("half")
         return 0
 
-    monkeypatch.setattr(f"{module}.main", stopped)
+    monkeypatch.setattr("segmenter.extras.vectors.__main__.main", stopped)
     before = signal.signal(signal.SIGTERM, lambda *_: removed.append("not heard"))
     try:
-        assert main([tool]) == 143
+        assert main(["vectorise"]) == 143
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert removed == [tool]
+    assert removed == ["half"]
     assert capsys.readouterr().err == "interrupted\n"
 
 
@@ -207,15 +179,6 @@ def test_a_resolved_recipe_can_be_had_as_json(capsys: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["--bbox", "-1.5,2,3,4"], ["--bbox=-1.5,2,3,4"], ["--bbox", "-1.5", "2", "3", "4"]]
-)
-def test_numbers_of_an_option_may_have_commas(words: list[str]) -> None:
-    request = parse_predict(["run", *words, "1,2,3,4", "--output", "out"])[0].request
-    assert request.bbox == (-1.5, 2, 3, 4)
-    assert request.inputs == ("1,2,3,4",)
-
-
-@pytest.mark.parametrize(
     "script",
     [
         *(["train.py"], ["-m", "datasets"], ["-m", "segmenter.devices"]),
@@ -236,3 +199,103 @@ def test_ctrl_c_while_libraries_are_imported_is_one_word(script: list[str], tmp_
         capture_output=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inner:
+    depth: int = option(2, "levels", "N")
+    sides: tuple[float, float] | None = option(None, "of the box", ("WIDTH", "HEIGHT"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer:
+    source: Path = option(..., "to read", positional=True)
+    more: tuple[Path, ...] = option((), "read too", positional=True, several=True)
+    folds: int | None = option(None, "how many", "K", alone=0, among=range(5))
+    fast: bool = option(False, "less exact", one_of="speed")
+    slow: bool = option(False, "exact", one_of="speed")
+    keep: tuple[Path, ...] = option((), "again", again=True, short="-k")
+    inner: Inner = field(default_factory=Inner)
+    perhaps: Nested | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nested:
+    workers: int | None = option(None, "processes", "N")
+
+
+def read(*words: str) -> Outer:
+    return parsed(add_options(ToolParser(), Outer), Outer, words)
+
+
+def test_untyped_options_have_the_defaults_of_their_fields() -> None:
+    assert read("a.tif") == Outer(source=Path("a.tif"))
+    assert read("a.tif").perhaps is None
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        (["b.tif", "c.tif"], {"more": (Path("b.tif"), Path("c.tif"))}),
+        (["--folds"], {"folds": 0}),
+        (["--folds", "3"], {"folds": 3}),
+        (["--slow"], {"slow": True}),
+        (["-k", "x", "--keep", "y"], {"keep": (Path("x"), Path("y"))}),
+        (["--depth", "5", "--sides", "1.5,2"], {"inner": Inner(depth=5, sides=(1.5, 2.0))}),
+        (["--workers", "2"], {"perhaps": Nested(workers=2)}),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_typed_options_are_fields_also_of_what_lies_within(words: list[str], changes: dict[str, Any]) -> None:
+    assert read("a.tif", *words) == Outer(source=Path("a.tif"), **changes)
+
+
+@pytest.mark.parametrize("typed", ["", "a --folds 5", "a --fast --slow", "a --depth x", "a --sides 1"])
+def test_a_wrong_command_line_ends_with_code_2(typed: str, capsys: Any) -> None:
+    with pytest.raises(SystemExit) as end:
+        read(*typed.split())
+    assert (end.value.code, capsys.readouterr().err.count("\n")) == (2, 1)
+
+
+CANDIDATES = {
+    "": set(TOOLS),
+    "datasets c": {"check", "coverage"},
+    "datasets coverage a.yaml --split ": {"train", "validation", "test"},
+    "datasets check a.yaml --js": {"--json"},
+    "gpu --only eq": {"equivalence"},
+    "train --resum": {"--resume", "--resume-from"},
+    "train m": {"mine.yaml", "maps"},
+    "train mine.yaml --init-from ma": {"maps"},
+    "predict maps mi": {"mine.yaml"},
+    "predict maps mine.yaml --output ma": {"maps"},
+    "runs unpack mi": {"mine.yaml"},
+    "completion ": {"bash", "zsh", "tcsh", "fish"},
+}
+"""Words typed behind `segmenter`, the last one being completed, in a folder with mine.yaml and maps/."""
+
+
+def test_without_the_package_a_line_names_it(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert main(["completion", "bash"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n"), "shtab" in err) == ("", 1, True)
+
+
+def test_bash_completes_tools_options_choices_and_files(tmp_path: Path, capsys: Any) -> None:
+    shtab = pytest.importorskip("shtab", reason="the extra `completion` is not installed")
+    if (bash := shutil.which("bash")) is None:
+        pytest.skip("there is no bash")
+    assert set(shtab.SUPPORTED_SHELLS) >= CANDIDATES["completion "]
+    assert main(["completion", "bash"]) == 0
+    (tmp_path / "script").write_text(capsys.readouterr().out)
+    (tmp_path / "mine.yaml").touch()
+    (tmp_path / "maps").mkdir()
+    lines = ["source ./script", "complete -p segmenter"]
+    for typed in CANDIDATES:
+        words = ["segmenter", *typed.split(" ")]
+        lines += [f"COMP_WORDS=({shlex.join(words)}) COMP_CWORD={len(words) - 1}", "_shtab_segmenter"]
+        lines.append('echo "${COMPREPLY[*]}"')
+    done = subprocess.run([bash, "-c", "\n".join(lines)], cwd=tmp_path, capture_output=True, text=True)
+    registered, *told = done.stdout.splitlines()
+    assert (registered.split()[-2:], done.stderr) == (["_shtab_segmenter", "segmenter"], "")
+    assert {typed: set(line.split()) for typed, line in zip(CANDIDATES, told, strict=True)} == CANDIDATES

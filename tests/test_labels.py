@@ -16,7 +16,6 @@ from segmenter.grid.labels import (
     UNKNOWN,
     ClassMap,
     LandCoverClass,
-    class_pixels,
     rasterised_classes,
 )
 from tests.helpers.refusals import refused
@@ -28,14 +27,6 @@ BLACK = (0, 0, 0)
 def _codes(*codes: int, **options: object) -> ClassMap:
     classes = tuple(LandCoverClass(f"c{code}", (code % 256, 0, 0), code) for code in codes)
     return ClassMap(classes, **options)
-
-
-@given(arrays.arrays(np.uint8, st.tuples(st.integers(1, 13), st.integers(1, 13)), elements=st.integers(0, 7)))
-def test_decode_is_the_inverse_of_codes(ids: np.ndarray) -> None:
-    raw = NAIC.codes()[ids]
-    assert raw.dtype == np.uint16
-    assert np.array_equal(NAIC.decode(raw), ids)
-    assert np.array_equal(NAIC.decode(raw[..., None].astype(np.int32)), ids)
 
 
 @given(arrays.arrays(np.uint8, (11, 13), elements=st.integers(0, 5)))
@@ -82,16 +73,6 @@ def test_an_unknown_code_is_named_with_its_pixels(raw: np.ndarray, fields: dict[
         NAIC.decode(raw, "x.png")
 
 
-def test_an_unknown_colour_is_named_with_its_pixels(make_classes: Callable[..., ClassMap]) -> None:
-    classes = make_classes(6, "colours")
-    raw = classes.palette()[np.zeros((11, 13), np.uint8)]
-    raw[0, :5] = (255, 0, 170)
-    with refused(LabelError, fault="know: #ff00aa (5 px)"):
-        classes.decode(raw, "t.tif")
-    assert classes.unknown(raw) == {"#ff00aa": 5}
-    assert (classes.decode_known(raw) == UNKNOWN).sum() == 5
-
-
 @pytest.mark.parametrize(
     ("encoding", "raw", "got"),
     [
@@ -133,21 +114,6 @@ def test_the_wrong_kind_of_label_file_is_refused(
 def test_impossible_class_maps_are_refused(build: Callable[[], ClassMap], fields: dict[str, object]) -> None:
     with refused(LabelError, **fields):
         build()
-
-
-@pytest.mark.parametrize("encoding", ["codes", "colours"])
-def test_from_dict_is_the_inverse_of_to_dict(encoding: str, make_classes: Callable[..., ClassMap]) -> None:
-    ignored = (99,) if encoding == "codes" else (BLACK, (1, 2, 3))
-    classes = make_classes(5, encoding, ignored=ignored)
-    assert ClassMap.from_dict(classes.to_dict()) == classes
-
-
-def test_class_pixels_leaves_out_what_is_ignored(rng: np.random.Generator) -> None:
-    ids = rng.integers(0, 4, (101, 203)).astype(np.uint8)
-    ids[:11, :13] = IGNORE
-    counts = class_pixels(ids, 4)
-    assert counts.tolist() == [int((ids == i).sum()) for i in range(4)]
-    assert counts.sum() == 101 * 203 - 11 * 13
 
 
 def test_further_codes_of_a_class_mean_it_and_survive_a_run() -> None:

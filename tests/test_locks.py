@@ -5,19 +5,18 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from segmenter.base.files import FileLock, alone_in
+from segmenter.base.files import alone_in
 from segmenter.grid.geometry import Window
 from segmenter.grid.windows import Columns
 from segmenter.mapping.folder.partial import PartialMap
 from tests.helpers.child_predict import files, scene
-from tests.helpers.exact_network import fake_run
+from tests.helpers.maps import at_batch, counting
 
 Make = Callable[..., Path]
 
@@ -71,17 +70,6 @@ def test_a_run_is_trained_where_there_are_no_locks(
     assert list((tmp_path / "run").iterdir()) == []
 
 
-def test_a_lock_is_taken_once_and_leaves_nothing(tmp_path: Path) -> None:
-    one, other = FileLock(tmp_path / "a"), FileLock(tmp_path / "a")
-    one.take()
-    with pytest.raises(BlockingIOError):
-        other.take()
-    one.give_back()
-    other.take()
-    other.give_back()
-    assert list(tmp_path.iterdir()) == []
-
-
 PART = Window(0, 0, 8, 5)
 
 
@@ -113,26 +101,9 @@ def test_without_locks_a_stopped_raster_goes_on(
     source = scene(make_geotiff, "in/a.tif", 700, 50)
     assert call(source, "--batch", 1, "--window-size", 64, output="whole") == 0
     refuse_locks(monkeypatch, errno.ENOSYS)
-    seen: list[int] = []
-
-    def counted(stop: int) -> Any:
-        def load(*_: Any, **__: Any) -> Any:
-            model = fake_run(None).predictor()  # type: ignore[arg-type]
-
-            def predict(image: Any, valid: Any) -> Any:
-                seen.append(1)
-                if len(seen) == stop:
-                    raise KeyboardInterrupt
-                return model(image, valid)
-
-            return replace(model, function=predict)
-
-        return load
-
-    assert call(source, "--batch", 1, "--window-size", 64, predictor=counted(12)) == 130
-    first = len(seen)
+    stopped, rest = at_batch(12, KeyboardInterrupt()), counting()
+    assert call(source, "--batch", 1, "--window-size", 64, predictor=stopped) == 130
     assert (tmp_path / "maps" / ".a.tif.partial").exists()
-    seen.clear()
-    assert call(source, "--batch", 1, "--window-size", 64, predictor=counted(-1)) == 0
-    assert len(seen) < first + 6
+    assert call(source, "--batch", 1, "--window-size", 64, predictor=rest) == 0
+    assert len(rest.batches) < len(stopped.batches) + 6
     assert files(tmp_path / "maps") == files(tmp_path / "whole")

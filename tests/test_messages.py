@@ -1,7 +1,8 @@
-"""Errors and slips on the command line end in one line and an exit code; ours keep their traceback."""
+"""Errors and slips end in one line and an exit code; foreign names are escaped; ours keep their traceback."""
 
 from __future__ import annotations
 
+import os
 import pickle
 import signal
 import subprocess
@@ -11,12 +12,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import rasterio
 
-from benchmarks import __main__ as benchmarks
+from datasets.check import check_dataset
 from datasets.commands.predict import parse
-from segmenter.base import errors
-from segmenter.base.errors import ConfigError, OutputError, RasterError, SegmenterError, run_script
+from segmenter.base.errors import ConfigError, LabelError, OutputError, RasterError, run_script
+from segmenter.base.terminal import escaped, listening, no_bar, padded, say, terminal_width, unsafe, warn
+from segmenter.base.threads import Prefetch
+from segmenter.evaluation.scores import ConfusionMatrix, Protocol
+from segmenter.grid.labels import ClassMap, LandCoverClass
+from segmenter.grid.scenes import Dataset, Scene
 from tests.helpers import messages
+from tests.helpers.refusals import refused
 
 Make = Callable[..., Path]
 
@@ -31,31 +38,12 @@ def test_many_inputs_that_fail_alike_are_one_line(
     assert lines[0].startswith(f"error: in/{paths[0].name} and 4 more: expected 3 bands")
 
 
-def test_a_box_beside_the_inputs_is_told_where_they_lie(
-    call: Callable[..., int], make_geotiff: Make, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_geotiff("a.tif", np.ones((40, 60, 3), np.uint8))
-    assert call("a.tif", "--bbox", 13.0, 52.3, 13.1, 52.4) == 2
-    said = capsys.readouterr().err
-    assert "a.tif extends over 368000 5807980 368030 5808000 (EPSG:25833)" in said
-
-
 @pytest.mark.parametrize("bands", ["1,2,x", "0", ""])
 def test_bands_are_numbers(bands: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         parse(["run", "in", "--output", "out", "--bands", bands])
     assert f"got {bands!r}" in capsys.readouterr().err
     assert parse(["run", "in", "--output", "out", "--bands", "3,2"])[0].request.bands == (3, 2)
-
-
-def test_help_starts_no_benchmark(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("a process was started"))
-    monkeypatch.setattr(sys, "argv", ["benchmarks", "--help"])
-    with pytest.raises(SystemExit, match="0"):
-        benchmarks.main()
-    assert "python -m benchmarks.NAME" in capsys.readouterr().out
 
 
 def test_elsewhere_than_on_linux_one_line_says_so(
@@ -68,14 +56,6 @@ def test_elsewhere_than_on_linux_one_line_says_so(
 
 def _raise(error: BaseException) -> int:
     raise error
-
-
-def test_every_error_is_a_child_of_the_root() -> None:
-    named = [v for v in vars(errors).values() if getattr(v, "__module__", "") == errors.__name__]
-    children = [value for value in named if isinstance(value, type)]
-    assert len(children) >= 9
-    assert all(issubclass(child, SegmenterError) for child in children)
-    assert all(child.__doc__ for child in children)
 
 
 @pytest.mark.parametrize(
@@ -127,3 +107,109 @@ def test_the_fields_of_an_error_are_its_text() -> None:
     assert str(copied) == str(error)
     assert vars(copied) == vars(error)
     assert (copied.where, copied.expected, copied.got) == ("a\n.tif", "3 bands", "4")
+
+
+ROOT = Path(__file__).resolve().parents[1]
+EVIL = ["\x1b]0;pwn\x07", "a\nerror: b", "\x9b31m", "a\r", "\ud800", "tree\u202eeert", "\u2028", "\x7f"]
+EVIL += ["a\u200eb", "a\u200fb", "a\u061cb"]
+GOOD = ["forêt", "水体", "水 體", "خانه‌ها", "क्‍ष", "a b & <c>", "e\u0301tang", "🌳"]
+
+
+def classes(*names: str) -> ClassMap:
+    return ClassMap(tuple(LandCoverClass(name, (i, i, i), i) for i, name in enumerate(names)))
+
+
+@pytest.mark.parametrize("name", EVIL)
+def test_a_class_is_not_called_by_what_a_terminal_obeys(name: str) -> None:
+    with refused(LabelError, where="class map") as raised:
+        classes("a", name)
+    assert str(raised.value).isprintable()
+    data = classes("a", "b").to_dict()
+    data["classes"][1]["name"] = name
+    with pytest.raises(LabelError, match=r"dataset\.classes"):  # as of a stranger's run.json
+        ClassMap.from_dict(data)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_names_of_all_languages_are_allowed_and_shown(name: str) -> None:
+    assert unsafe(name) is None
+    assert escaped(name) == name
+    assert classes(name).names == [name]
+
+
+def test_what_is_printed_is_escaped_but_for_lines_and_bars() -> None:
+    assert escaped("a\x1b[31mb\n\tc") == "a\\x1b[31mb\n\tc"
+    assert escaped("\r 5%|█ | 1/20") == "\r 5%|█ | 1/20"
+    assert escaped("\x1b[A\x1b[A") == "\x1b[A\x1b[A"  # tqdm goes back to an upper bar
+    assert escaped("a\rb\x1b[A\ud800") == "a\\rb\\x1b[A\\ud800"
+
+
+def test_the_score_table_is_aligned_for_wide_names() -> None:
+    matrix = ConfusionMatrix(classes("水体", "forest", "e\u0301tang"))
+    matrix.add(np.array([0, 1, 2], np.uint8), np.array([0, 1, 2], np.uint8))
+    protocol = Protocol(tuple(matrix.classes.names), "full", "test", "none", scenes=("x",))
+    lines = matrix.scores(protocol).table().splitlines()[:4]
+    assert len({terminal_width(line) for line in lines}) == 1
+    assert [terminal_width(text) for text in ("", "ab", "水体", "e\u0301", "水a")] == [0, 2, 4, 1, 3]
+    assert padded("水", 4) + "|" == "水  |"
+
+
+def test_check_escapes_the_names_of_files(tmp_path: Path, make_geotiff: Make) -> None:
+    image = make_geotiff("a.tif", np.ones((20, 30, 3), np.uint8))
+    label = make_geotiff("l.tif", np.full((20, 30), 9, np.uint8))
+    scene = Scene("x\x1b[31m\ny", image, label, "g", "train")
+    known = ClassMap(classes("水体", "forest").classes, ignored=(9,))
+    dataset = Dataset("d", tmp_path, (scene,), known, unused=((Path("u\x1b\n.tif"), "so"),))
+    text = check_dataset(dataset, progress=False).text()
+    assert "without a labelled pixel: 1 scene: x\\x1b[31m\\ny" in text
+    assert "left out, so: 1 file: u\\x1b\\n.tif" in text
+    assert escaped(text) == text
+    table = [line for line in text.splitlines() if line.startswith(("class", "水体", "forest"))]
+    assert len({terminal_width(line) for line in table if not line.endswith(("scene", "class: 2"))}) == 1
+
+
+def test_a_class_name_is_no_markup_in_a_geotiff(
+    tmp_path: Path, make_geotiff: Make, call: Callable[..., int]
+) -> None:
+    """GDAL keeps metadata as XML; a name must not become another class's."""
+    evil = '</Item><Item name="CLASS_1">x & "q" <b>'
+    names = [evil, "水体", *"cdefg"]
+    source = make_geotiff("in/a.tif", np.ones((60, 50, 3), np.uint8))
+    assert call(source, "--cog", "--probabilities", "uint8", classes=classes(*names)) == 0
+    for name in ("a.tif", "a.probabilities.tif"):
+        with rasterio.open(tmp_path / "maps" / name) as made:
+            tags = made.tags()
+            assert [tags[f"CLASS_{i}"] for i in range(7)] == names
+            assert sum(key.startswith("CLASS_") for key in tags) == 7
+            if name != "a.tif":
+                assert list(made.descriptions) == names
+
+
+def test_names_that_the_terminal_cannot_show_end_nothing() -> None:
+    code = (
+        "from segmenter.base.terminal import enduring_output\n"
+        "with enduring_output():\n    print('–水\\udcff\\x1b')\n    print('done')"
+    )
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False)
+    assert done.stdout == b"\\u2013\\u6c34\\udcff\\x1b\ndone\n"
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_who_listens_hears_what_would_be_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    """In this thread and in those of `Prefetch`, and nobody else; bars are off unless they are wanted."""
+    say("before")
+    with listening() as outer:
+        say("a line")
+        assert list(Prefetch(map(warn, ["of a thread"]), 1, "test")) == [None]
+        with listening(bars=True) as inner:
+            say("aside", aside=True)
+            assert no_bar() is False
+        assert no_bar() is no_bar(False) is True
+    warn("after")
+    assert (outer.lines, outer.warnings) == (["a line"], ["warning: of a thread"])
+    assert (inner.lines, inner.warnings) == ([], ["aside"])
+    assert capfd.readouterr() == ("before\n", "warning: after\n")
+    assert no_bar() is None
+    with listening(bars=True):
+        assert no_bar(True) is True, "a bar that would only flicker"

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import tarfile
-import venv
 import zipfile
 from pathlib import Path
 
@@ -76,21 +75,15 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wheel(sources: Path) -> Path:
-    """The wheel of that source distribution, as pip builds it."""
-    before = {path.name for path in sources.parent.iterdir()}
-    _build("build_wheel", sources, sources.parent)
-    (made_now,) = [path for path in sources.parent.glob("*.whl") if path.name not in before]
-    return made_now
-
-
-@pytest.fixture(scope="module")
-def unpacked(wheel: Path) -> Path:
-    """A folder to import the wheel from."""
-    folder = wheel.parent / "unpacked"
+def unpacked(sources: Path) -> Path:
+    """A folder to import the wheel of that source distribution from, as pip builds it."""
+    target = sources.parent / "wheel"
+    target.mkdir()
+    _build("build_wheel", sources, target)
+    (wheel,) = target.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder)
-    return folder
+        archive.extractall(target / "unpacked")
+    return target / "unpacked"
 
 
 def _build(what: str, source: Path, target: Path) -> None:
@@ -189,45 +182,28 @@ def _typed(path: Path) -> str:
     return f"python -m {'.'.join(parts[:-1] if parts[-1] == '__main__' else parts)}"
 
 
-@pytest.fixture(scope="module")
-def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with the wheel; libraries are those of the tests' own."""
-    folder = tmp_path_factory.mktemp("installed") / "venv"
-    venv.create(folder, with_pip=False, symlinks=True)
-    (packages,) = folder.glob("lib/python3*/site-packages")
-    libraries = [path for path in sys.path if path.endswith("site-packages")]
-    (packages / "libraries.pth").write_text("\n".join(libraries))  # which go behind: ours comes first
-    pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install"]
-    subprocess.run(
-        [*pip, "--quiet", "--no-deps", "--no-index", "--force-reinstall", "--ignore-installed", str(wheel)],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    return folder / "bin"
-
-
-def _tool(environment: Path, folder: Path, *words: str, codes: tuple[int, ...] = (0,)) -> str:
-    command = [str(environment / "segmenter"), *words]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+def _tool(packages: Path, folder: Path, *words: str, codes: tuple[int, ...] = (0,)) -> str:
+    done = _away(["-c", START, *words], packages, folder)
     assert done.returncode in codes, done.stderr
     return done.stdout
 
 
 @pytest.mark.slow
-def test_an_installed_wheel_checks_trains_maps_and_draws_polygons(environment: Path, tmp_path: Path) -> None:
+def test_the_wheel_checks_trains_maps_and_draws_polygons(unpacked: Path, tmp_path: Path) -> None:
     recipe = made(tmp_path / "data")
-    assert "segmenter 0" in _tool(environment, tmp_path, "--version")
-    _tool(environment, tmp_path, "datasets", "make", "naic2020", "tiles", "--scenes", "12", "--seed", "1")
-    _tool(environment, tmp_path, "recipes", "naic2020", "tiles.yaml")
+    assert "segmenter 0" in _tool(unpacked, tmp_path, "--version")
+    _tool(unpacked, tmp_path, "datasets", "make", "naic2020", "tiles", "--scenes", "12", "--seed", "1")
+    _tool(unpacked, tmp_path, "recipes", "naic2020", "tiles.yaml")
     settings = ("--set", "dataset.root=tiles")
-    said = _tool(environment, tmp_path, "datasets", "check", "tiles.yaml", *settings, codes=(0, 1))
+    said = _tool(unpacked, tmp_path, "datasets", "check", "tiles.yaml", *settings, codes=(0, 1))
     assert said.startswith("naic2020-round1: 12 scenes ")  # so few may lack a class, which is a finding
     short = ("--set", "training.epochs=1", "--set", "training.input_workers=2")
-    said = _tool(environment, tmp_path, "train", str(recipe), "--run", "run", *short)
+    said = _tool(unpacked, tmp_path, "train", str(recipe), "--run", "run", *short)
     assert said.endswith(
         "done: run holds the run; map rasters with: segmenter predict run INPUT --output DIR\n"
     )
-    _tool(environment, tmp_path, "predict", "run", "data/images", "--output", "maps")
+    _tool(unpacked, tmp_path, "predict", "run", "data/images", "--output", "maps")
     assert len(list((tmp_path / "maps").glob("s?.tif"))) == 5
-    _tool(environment, tmp_path, "vectorise", "maps", "--output", "areas.gpkg")
+    _tool(unpacked, tmp_path, "vectorise", "maps", "--output", "areas.gpkg")
     assert (tmp_path / "areas.gpkg").stat().st_size > 0
     assert {path.name for path in tmp_path.iterdir()} >= {"run", "maps", "areas.gpkg"}

@@ -1,4 +1,4 @@
-"""The audit finds each fault by name, in bounded pieces; the index refuses the same files alike."""
+"""The audit finds each fault and each leak by name; the index refuses the same files alike."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ import numpy as np
 import pytest
 import rasterio
 import yaml
+from affine import Affine
 from hypothesis import given
 from hypothesis import strategies as st
+from rasterio.warp import transform
 
-from datasets import load_dataset, pixels
 from datasets.__main__ import main
 from datasets.check import CheckReport, check_dataset
+from datasets.leaks import Seen, find_leaks
 from datasets.pixels import pieces
 from segmenter.base.errors import DatasetError, LabelError, RasterError, run_script
-from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import TilesConfig
 from segmenter.grid.geometry import Size
-from segmenter.grid.labels import ClassMap
+from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.grid.scenes import Dataset, Scene, Split
-from segmenter.raster import read_label
+from segmenter.raster import raster_info, read_label
 from segmenter.tiles.index import build_index
 from segmenter.tiles.statistics import band_statistics
 from tests.helpers.refusals import refused
@@ -112,17 +113,6 @@ def test_unknown_colours_in_rgb_and_in_palettes(
             build_index(dataset, "train", TilesConfig(size=16), progress=False)
 
 
-def test_palettes_are_decoded_by_their_colours(
-    one: Callable[..., Dataset], make_png: Make, make_classes: Callable[..., ClassMap]
-) -> None:
-    palette = {0: (0, 0, 255, 255), 1: (0, 255, 255, 255)}
-    label = make_png("palette.png", label_of(1), colours=palette)
-    report = check_dataset(one(label=label, classes=make_classes(3, encoding="colours")), progress=False)
-    assert report.clean
-    assert int(report.pixels_K[2]) > SHAPE[0] * SHAPE[1]
-    assert check_dataset(one(label=label), progress=False).pixels_K[1] > SHAPE[0] * SHAPE[1]
-
-
 def test_a_label_that_does_not_fit_is_named(
     one: Callable[..., Dataset], make_png: Make, make_geotiff: Make
 ) -> None:
@@ -187,9 +177,6 @@ def test_nodata_is_ignored_and_scenes_without_labels_are_named(
     assert "without a labelled pixel: 1 scene: odd" in report.text()
 
 
-# ---------------------------------------------------------------------------------------- script
-
-
 @pytest.fixture
 def recipe(tmp_path: Path, make_geotiff: Make, make_png: Make) -> Path:
     """A recipe of 14 scenes."""
@@ -245,89 +232,6 @@ def test_check_as_json_is_all_that_stdout_gets(
     assert "unknown value" in said.err
 
 
-def test_check_says_what_cannot_be_paired(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (recipe.parent / "data" / "labels" / "03.png").unlink()
-    assert run("check", recipe) == 2
-    assert "1 of 14 image" in capsys.readouterr().err
-    assert run("check", recipe, "--set", "dataset.root=/none/such") == 2
-    assert "/none/such" in capsys.readouterr().err
-
-
-def check_real(root: Path, **section: Any) -> CheckReport:
-    recipe = recipe_from({"name": "t", "dataset": {"kind": "folder", "root": str(root), **section}}, "t")
-    return check_dataset(load_dataset(recipe), progress=False)
-
-
-def test_amazon_has_a_mask_that_is_wider_than_its_image(shared_data: Callable[[str], Path]) -> None:
-    report = check_real(
-        shared_data("amazon") / "training",
-        images="images/{name}.tiff",
-        labels="masks/{name}.png",
-        classes=[{"name": "forest", "code": 1}, {"name": "other", "code": 2}],
-    )
-    assert kinds(report) == ["size"]
-    assert "Amazon_181.tiff_34.png: expected 512×512" in report.findings[0].text
-    assert "got 515×512" in report.findings[0].text
-
-
-def test_near_infrared_that_is_tagged_as_alpha_masks_nothing(shared_data: Callable[[str], Path]) -> None:
-    names = ("background", "building", "road", "bare", "forest")
-    report = check_real(
-        shared_data("naip"),
-        images="{part}/img/tile_{number}.tif",
-        labels="{part}/mask/mask_{number}.tif",
-        classes=[{"name": name, "code": i} for i, name in enumerate(names)],
-        bands=[1, 2, 3, 4],
-        split={"group": "^(train|val)/", "validation": ["val"]},
-    )
-    assert report.clean
-    assert (report.ignored, int(report.pixels_K.sum())) == (0, 6 * 256 * 256)
-
-
-def test_each_kind_of_finding_names_the_keys_that_settle_it(
-    one: Callable[..., Dataset], make_png: Make, make_geotiff: Make, make_classes: Callable[..., ClassMap]
-) -> None:
-    stray = label_of()
-    stray[0, 0] = 40
-    damaged = make_png("damaged.png", label_of())
-    damaged.write_bytes(damaged.read_bytes()[:20])
-    wide = make_geotiff("wide.tif", np.ones((*SHAPE, 4), np.uint16))
-    label = make_png("l.png", label_of())
-    made = {
-        "unknown value": (one(label=make_png("s.png", stray)), {"dataset.ignore", "dataset.classes"}),
-        "size": (one(label=make_png("n.png", label_of(1, (9, 9)))), {"left_out.key"}),
-        "unreadable": (one(label=damaged), {"left_out.key"}),
-        "label": (one(label=None), {"dataset.labels", "dataset.encoding"}),
-        "image type": (one(label=label, image=wide), {"dataset.bands"}),
-        "class": (one(label=label, classes=make_classes(4)), {"dataset.classes", "dataset.split"}),
-        "leak": (one(label=label, split="validation"), {"dataset.split", "left_out.key"}),
-    }
-    for kind, (dataset, keys) in made.items():
-        report = check_dataset(replace(dataset, leave_out="left_out.key"), progress=False)
-        assert kind in kinds(report)
-        lines = report.text().splitlines()
-        place = next(i for i, line in enumerate(lines) if line.startswith(f"{kind}: "))
-        settled = next(line for line in lines[place:] if line.startswith("  to settle it: "))
-        assert {key for key in keys if key in settled} == keys
-    count = len(kinds(report))
-    assert lines[-1] == f"not clean: {count} finding{'s' * (count > 1)}"
-
-
-def test_a_recipe_names_its_own_key_for_leaving_out(tmp_path: Path, make_png: Make) -> None:
-    for name, value in (("a", 1), ("b", 7)):
-        make_png(f"{name}_image.png", np.full((*SHAPE, 3), value, np.uint8))
-        root = make_png(f"{name}_label.png", label_of(value)).parent
-    patterns = {"images": "{name}_image.png", "labels": "{name}_label.png"}
-    section = {"kind": "folder", "root": str(root), **patterns, "classes": [{"name": "a", "code": 1}]}
-    dataset = load_dataset(recipe_from({"name": "t", "dataset": section}, "t"))
-    text = check_dataset(dataset, progress=False).text()
-    assert "the scene in dataset.split.leave_out" in text
-    assert "7: 713 pixels in 1 file: " in text
-    assert "warning: dataset.classes: a is the only class" in text
-    assert "scale: " not in text
-    assert text.endswith("not clean: 1 finding")
-
-
 def test_a_scene_whose_named_bands_stand_in_another_order_is_found(
     tmp_path: Path, make_geotiff: Make, make_classes: Callable[..., ClassMap], rng: np.random.Generator
 ) -> None:
@@ -360,28 +264,6 @@ def test_a_raster_of_one_endless_row_is_cut_too() -> None:
     assert (sum(sizes), max(sizes)) == (1 << 30, 1 << 22)
 
 
-def test_a_label_is_opened_once_however_many_pieces_it_has(
-    make_geotiff: Make, make_classes: Callable[..., ClassMap], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    image = make_geotiff("a.tif", np.arange(97 * 53 * 3).reshape(97, 53, 3).astype(np.uint8))
-    label = make_geotiff("l.tif", (np.arange(97 * 53) % 3).reshape(97, 53).astype(np.uint8))
-    opened: list[str] = []
-    original = rasterio.open
-    monkeypatch.setattr(
-        rasterio, "open", lambda path, *a, **k: opened.append(str(path)) or original(path, *a, **k)
-    )
-    dataset = Dataset("made", image.parent, (Scene("a", image, label, "a", "train"),), make_classes(3))
-    counts = []
-    for piece in (1 << 22, 64):
-        monkeypatch.setattr(pixels, "_PIECE_PIXELS", piece)
-        opened.clear()
-        report = check_dataset(dataset, progress=False)
-        assert report.clean
-        assert int(report.pixels_K.sum()) == 97 * 53
-        counts.append(opened.count(str(label)))
-    assert counts[0] == counts[1] > 0
-
-
 def sparse(path: Path, height: int, width: int) -> Path:
     """A small GeoTIFF that declares so many pixels."""
     shape: dict[str, Any] = {"height": height, "width": width, "count": 1, "dtype": "uint8"}
@@ -403,3 +285,147 @@ def test_a_label_that_is_far_larger_than_its_image_is_not_read(
         assert f"expected 31×23 pixels as its image {image} has, got {width}×{height}" in report.text()
     with refused(RasterError, fault="declares 2147483647×1 pixels"):
         read_label(sparse(label, 1, (1 << 31) - 1))
+
+
+HEIGHT, WIDTH = 23, 31
+PIXEL = 0.5
+EAST, NORTH = 368_000.0, 5_808_000.0
+
+
+def pixels(seed: int, bands: int = 3) -> Any:
+    return np.random.default_rng(seed).integers(1, 255, (HEIGHT, WIDTH, bands)).astype(np.uint8)
+
+
+def at(col: float, row: float, degrees: float = 0.0, pixel: float = PIXEL) -> Affine:
+    """A transform whose upper left corner lies so many pixels east and south of the first scene's."""
+    place = Affine.translation(EAST + col * PIXEL, NORTH - row * PIXEL)
+    return place @ Affine.rotation(degrees) @ Affine.scale(pixel, -pixel)
+
+
+Check = Callable[..., CheckReport]
+
+
+@pytest.fixture
+def check(tmp_path: Path, make_png: Make, make_classes: Callable[..., ClassMap]) -> Check:
+    """`check({"a.tif": "train", …})`: the report on these images, each with a label of its own."""
+
+    def run(images: dict[Path, Split], classes: ClassMap | None = None, **options: Any) -> CheckReport:
+        scenes = []
+        for i, (image, split) in enumerate(images.items()):
+            size = raster_info(image).size
+            label = np.arange(size.pixels).reshape(size.height, size.width) % 3
+            png = make_png(f"label_{i}.png", label.astype(np.uint8))
+            scenes.append(Scene(image.stem, image, png, image.stem, split))
+        dataset = Dataset("made", tmp_path, tuple(scenes), classes or make_classes(3), **options)
+        return check_dataset(dataset, progress=False)
+
+    return run
+
+
+def leaks(report: CheckReport) -> list[str]:
+    return [f.text for f in report.findings if f.kind == "leak"]
+
+
+def test_the_same_pixels_in_two_splits_are_a_leak_however_they_are_stored(
+    check: Check, make_geotiff: Make, make_png: Make
+) -> None:
+    one = make_geotiff("one.tif", pixels(1), crs=None)
+    copy = make_png("copy.png", pixels(1))
+    packed = make_geotiff("packed.tif", pixels(1), crs=None, compress="deflate")
+    other = make_geotiff("other.tif", pixels(2), crs=None)
+    report = check({one: "train", copy: "validation", packed: "train", other: "test"})
+    (leak,) = leaks(report)
+    assert leak.startswith(f"{one} (train) and {copy} (validation) have the same pixels")
+    assert not report.clean
+    apart = check({one: "train", packed: "train", other: "test"})
+    assert (apart.equal, leaks(apart)) == ((("one", "packed"),), [])
+
+
+def test_neither_one_other_pixel_nor_empty_tiles_are_a_leak(check: Check, make_geotiff: Make) -> None:
+    one, changed, empty = pixels(1), pixels(1), np.full((HEIGHT, WIDTH, 3), 7, np.uint8)
+    changed[-1, -1, -1] ^= 1
+    for pair in ((one, changed), (empty, empty)):
+        train, test = (make_geotiff(f"{i}.tif", image, crs=None) for i, image in enumerate(pair))
+        assert leaks(check({train: "train", test: "test"})) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "overlaps"),
+    [
+        (at(0, 0), "100.0%"),
+        (at(10, 10), "38.3%"),
+        (at(WIDTH, 0), None),  # adjoins
+        (at(WIDTH - 0.5, -HEIGHT + 0.5), None),  # by rounding, half a pixel too near
+        (at(0, HEIGHT - 0.4), None),
+        (at(5, 5, 30), "62.7%"),
+        (at(WIDTH + 9, 15, -45), None),  # their bounding boxes overlap, they do not
+        (at(0, 0, pixel=0.25), "100.0%"),
+    ],
+)
+def test_the_same_ground_in_two_splits_is_a_leak(
+    place: Affine, overlaps: str | None, check: Check, make_geotiff: Make
+) -> None:
+    a = make_geotiff("a.tif", pixels(1), transform=at(0, 0))
+    b = make_geotiff("b.tif", pixels(2), transform=place)
+    found = leaks(check({b: "validation", a: "test"}))
+    assert len(found) == (overlaps is not None)
+    if overlaps:
+        assert f"show the same ground ({overlaps} of the smaller)" in found[0]
+    assert leaks(check({a: "train", b: "train"})) == []
+
+
+def test_ground_is_compared_across_reference_systems(check: Check, make_geotiff: Make) -> None:
+    place = Affine(10, 0, 499_900, 0, -10, 5_000_000)
+    a = make_geotiff("a.tif", pixels(1), crs="EPSG:32633", transform=place)
+    # The same place on the neighbouring zone's grid, and one some kilometres beside it.
+    (x,), (y,) = transform("EPSG:32633", "EPSG:32632", [499_900], [5_000_000])
+    same = make_geotiff("same.tif", pixels(2), crs="EPSG:32632", transform=Affine(10, 0, x, 0, -10, y))
+    away = make_geotiff("away.tif", pixels(3), crs="EPSG:32632", transform=Affine(10, 0, x + 5000, 0, -10, y))
+    assert len(leaks(check({a: "train", same: "test"}))) == 1
+    assert leaks(check({a: "train", away: "test"})) == []
+
+
+def test_extents_overlap_where_data_do_not(check: Check, make_geotiff: Make) -> None:
+    left, right = pixels(1), pixels(2)
+    left[:, WIDTH // 2 :] = 0
+    right[:, : WIDTH // 2] = 0
+    a, b = (make_geotiff(f"{n}.tif", p, nodata=0) for n, p in (("a", left), ("b", right)))
+    whole = make_geotiff("whole.tif", pixels(3))
+    assert leaks(check({a: "train", b: "test"})) == []
+    assert "48.4% of the smaller" in leaks(check({a: "train", whole: "test"}))[0]
+
+
+def test_without_any_crs_plain_coordinates_count_unless_they_begin_at_0(check: Check, make_png: Make) -> None:
+    a, b = make_png("a.png", pixels(1)), make_png("b.png", pixels(2))
+    for origin, number in (("4 6", 1), ("0 0", 0)):
+        east, north = map(float, origin.split())
+        for path in (a, b):  # a world file gives the middle of the first pixel
+            text = f"0.5\n0\n0\n-0.5\n{east + 0.25}\n{north - 0.25}\n"
+            path.with_suffix(".pgw").write_text(text)
+        assert len(leaks(check({a: "train", b: "test"}))) == number
+
+
+def test_many_scenes_are_compared_in_little_work(make_geotiff: Make) -> None:
+    """A grid of 2,500 adjoining scenes, every other one a test: no leak, and then one between them."""
+    info = raster_info(make_geotiff("a.tif", pixels(1)))
+
+    def seen(i: int, col: float, row: float) -> Seen:
+        scene = Scene(str(i), Path(f"{i}.tif"), None, str(i), "train" if i % 2 else "test")
+        return Seen(scene, None, replace(info, transform=at(col * WIDTH, row * HEIGHT)))
+
+    grid = [seen(i, i % 50, i // 50) for i in range(2500)]
+    assert find_leaks(grid) == []
+    found = find_leaks([*grid, seen(2501, 10.5, 10)])
+    assert 1 <= len(found) <= 2
+    assert "2501.tif" in found[0].text()
+
+
+def test_classes_of_one_colour_are_a_finding(check: Check, make_geotiff: Make) -> None:
+    names = ("wood", "road", "path\u200b")
+    colours = ((1, 2, 3), (31, 119, 180), (31, 119, 180))
+    classes = ClassMap(tuple(map(LandCoverClass, names, colours, range(3))))
+    report = check({make_geotiff("a.tif", pixels(1)): "train"}, classes=classes)
+    shown = "path\\u200b"
+    assert f"road, {shown}: have one colour, #1f77b4; give each its own" in report.text()
+    assert not report.clean
+    assert all(line.isprintable() for line in report.text().split("\n"))

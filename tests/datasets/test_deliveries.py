@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,11 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import rasterio
-import yaml
-from numpy.typing import NDArray
-from rasterio.rio.main import main_group
 from rasterio.transform import Affine
-from rasterio.warp import transform
 
 from datasets import load_dataset
 from datasets.__main__ import main
@@ -34,7 +27,6 @@ from segmenter.tiles.store import SceneStore
 from tests.helpers.refusals import refused
 
 Make = Callable[..., Path]
-ROOT = Path(__file__).parents[2]
 HERE = Affine(10, 0, 500_000, 0, -10, 5_600_000)
 UTM = "EPSG:32633"
 SIZE = (36, 44)
@@ -211,101 +203,4 @@ def test_a_vrt_is_opened_where_its_driver_is_named_and_changes_with_its_sources(
     assert {s.label for s in again.scenes}.isdisjoint({s.label for s in first.scenes})
 
 
-CODES = np.array([10, 20, 30, 40, 50, 60, 80, 90], np.uint8)
-_BANDS = {10: ("B02", "B03", "B04", "B08"), 20: ("B11", "B12")}
-_STEP = 1 / 12_000
 _WEST, _NORTH = 14.995, 50.56
-
-
-def land(longitude: NDArray[np.float64], latitude: NDArray[np.float64]) -> NDArray[np.intp]:
-    """Class numbers of fields some 150 m wide."""
-    east, north = np.floor(longitude * 400).astype(int), np.floor(latitude * 700).astype(int)
-    return (east * 3 + north * 5) % len(CODES)
-
-
-def product(root: Path, tile: str, x: float, y: float, pixels: int, seed: int) -> Path:
-    """A product of six bands in EPSG:32633; its last columns hold 0, as at the end of an orbit."""
-    name = f"S2B_MSIL2A_20230610T101609_N0509_R065_{tile}_20230610T132509.SAFE"
-    data = root / name / "GRANULE" / f"L2A_{tile}_A032710" / "IMG_DATA"
-    rng = np.random.default_rng(seed)
-    for side, bands in _BANDS.items():
-        n, at = pixels * 10 // side, Affine(side, 0, x, 0, -side, y)
-        cols, rows = np.meshgrid(np.arange(n) + 0.5, np.arange(n) + 0.5)
-        lon, lat = transform("EPSG:32633", "EPSG:4326", *(at @ (cols.ravel(), rows.ravel())))
-        kind = land(np.array(lon), np.array(lat)).reshape(n, n)
-        for i, band in enumerate(bands):
-            values = 1500 + 900 * ((kind * (i + 3)) % 8) + rng.integers(-99, 99, kind.shape)
-            values[:, n - 80 // side :] = 0
-            path = data / f"R{side}m" / f"{tile}_20230610T101609_{band}_{side}m.jp2"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with rasterio.open(
-                path, "w", driver="JP2OpenJPEG", width=n, height=n, count=1, dtype="uint16",
-                crs="EPSG:32633", transform=at, QUALITY="100", REVERSIBLE="YES",
-            ) as file:  # fmt: skip
-                file.write(values.astype(np.uint16), 1)
-    return root / name
-
-
-def worldcover(root: Path, width: int, height: int) -> Path:
-    """A tile of the map, from 14.995° E and 50.56° N on."""
-    lon, lat = _WEST + (np.arange(width) + 0.5) * _STEP, _NORTH - (np.arange(height) + 0.5) * _STEP
-    path = root / "ESA_WorldCover_10m_2021_v200_N48E015_Map.tif"
-    with rasterio.open(
-        path, "w", driver="GTiff", width=width, height=height, count=1, dtype="uint8", nodata=0,
-        crs="EPSG:4326", transform=Affine(_STEP, 0, _WEST, 0, -_STEP, _NORTH), tiled=True,
-    ) as file:  # fmt: skip
-        file.write(CODES[land(*np.meshgrid(lon, lat))], 1)
-    return path
-
-
-@pytest.mark.parametrize("map_too", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_the_page_leads_from_products_to_a_map(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, map_too: bool
-) -> None:
-    """Its recipe and its commands, as they stand there, on made files of that layout."""
-    page = (ROOT / "docs" / "start_sentinel2.md").read_text(encoding="utf-8")
-    data = tmp_path / "data"
-    for i, tile in enumerate(("T33UVR", "T33UVS", "T33UWR")):
-        product(data / "s2", tile, 500_000 + 1280 * i, 5_600_000, 128, i)
-    product(data / "new", "T33UXR", 500_000, 5_598_720, 96, 9)
-    worldcover(data / "s2", 700, 250)
-    section = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
-    section |= {"tiles": {"size": 32}, "model": {"depth": 2, "width": 8}, "name": "s2"}
-    section["training"] = {"global_batch": 8, "epochs": 1}
-    (tmp_path / "configs").mkdir()
-    (tmp_path / "configs" / "mine.yaml").write_text(yaml.safe_dump(section))
-    loop, commands = re.findall(r"```bash\n(.*?)```", page, re.DOTALL)
-    score = re.search(r"`--labels (\S+_Map\.tif)`", page)
-    assert score is not None
-    monkeypatch.chdir(tmp_path)
-    for call in _run(tmp_path, f'rio() {{ echo "$*"; }}\n{loop}').splitlines():
-        main_group(call.split(), standalone_mode=False)  # a process for each file takes a minute
-    for line in commands.splitlines():
-        more = f" --labels {score[1]}" if line.startswith("python predict.py") else ""
-        said = _run(tmp_path, line.replace(" train.py", f" {ROOT}/train.py")
-                    .replace(" predict.py", f" {ROOT}/predict.py") + more)  # fmt: skip
-        if " check " in line:
-            assert "placed on 3 images by the majority" in said
-            assert said.endswith("clean\n")
-            if not map_too:
-                return
-    assert "1 map in maps" in said
-    assert "mIoU" in said
-    (made,) = (tmp_path / "maps").glob("*.tif")
-    assert made.stem == "S2B_MSIL2A_20230610T101609_N0509_R065_T33UXR_20230610T132509"
-    with rasterio.open(made) as file:
-        found = file.read(1)
-        assert (file.crs, file.shape, file.transform[2]) == (rasterio.crs.CRS.from_epsg(32633), (96, 96), 5e5)
-    assert (found[:, -8:] == 255).all()
-    assert (found[:, :-8] < 8).all()
-
-
-def _run(folder: Path, command: str) -> str:
-    """What a line of the page prints."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(folder / "cache")}
-    command = re.sub(r"^python ", f"{sys.executable} ", command)
-    done = subprocess.run(
-        ["bash", "-ec", command], cwd=folder, env=environment, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout

@@ -14,8 +14,6 @@ import pytest
 import rasterio
 import shapely
 import yaml
-from rasterio.features import shapes
-from rasterio.warp import transform
 
 from datasets import load_dataset
 from datasets.__main__ import main
@@ -201,33 +199,3 @@ def test_without_the_extra_one_line_says_so(scenes: Path, monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "shapely", None)
     with pytest.raises(DatasetError, match="make vectors"):
         load_dataset(recipe(scenes))
-
-
-def test_real_class_rasters_come_back_from_their_polygons(
-    shared_data: Callable[[str], Path], tmp_path: Path
-) -> None:
-    """Six NAIP tiles: the masks' outlines in one file, in degrees, are the masks again, to the pixel."""
-    raw = pytest.importorskip("pyogrio.raw")
-    source, found, codes = shared_data("naip"), [], []
-    for mask in sorted(source.glob("*/mask/*.tif")):
-        with rasterio.open(mask) as file:
-            for shape, code in shapes(file.read(1), transform=file.transform):
-                found.append(shapely.geometry.shape(shape))
-                codes.append(int(code))
-    degrees = shapely.transform(
-        np.array(found), lambda xy: np.stack(transform("EPSG:26917", "EPSG:4326", *xy.T), axis=1)
-    )
-    for image in source.glob("*/img/*.tif"):
-        (tmp_path / image.name).symlink_to(image)
-    raw.write(tmp_path / "all.gpkg", shapely.to_wkb(degrees), [np.array(codes)], ["kind"], driver="GPKG",
-              geometry_type="Polygon", crs="EPSG:4326")  # fmt: skip
-    classes = [{"name": f"class {code}", "code": code} for code in sorted(set(codes))]
-    images = "tile_{name}.tif"
-    changes = {"images": images, "classes": classes, "split": {}, "cache": str(tmp_path / "c")}
-    dataset = load_dataset(recipe(tmp_path, **changes))
-    assert len(dataset.scenes) == 6
-    for scene in dataset.scenes:
-        (mask,) = source.glob(f"*/mask/mask_{scene.name}.tif")
-        assert scene.label is not None
-        with rasterio.open(mask) as expected, rasterio.open(scene.label) as label:
-            np.testing.assert_array_equal(label.read(1), expected.read(1))

@@ -15,10 +15,9 @@ import pytest
 from datasets import layout_of, load_dataset
 from datasets.check import check_dataset
 from datasets.pack import pack_dataset
-from segmenter.base.errors import ChangedInputError, ConfigError, SegmenterError
+from segmenter.base.errors import ConfigError, SegmenterError
 from segmenter.config.reading import describe_recipe, dump_recipe, recipe_from
 from segmenter.config.recipe import Recipe
-from segmenter.grid.geometry import Window
 from segmenter.raster import read_label
 from segmenter.raster.remote import buckets
 from segmenter.raster.remote.settings import RemotePath
@@ -129,33 +128,6 @@ def test_after_packing_no_tile_is_asked_for(scenes: Path, store: Store, tmp_path
     assert store.asked == []
 
 
-def test_packs_and_tiles_of_a_scene_that_is_replaced_meanwhile_are_of_one_file(
-    scenes: Path, server: FileServer, tmp_path: Path, make_geotiff: Make, rng: Any
-) -> None:
-    """Or the call is refused, and the next one, with the same cache, gives the file as it is now."""
-    old, new = (rng.integers(0, 255, (97, 131, 3), np.uint8) for _ in range(2))
-    later, refused = make_geotiff("later.tif", new, **BLOCKS).read_bytes(), 0
-
-    def tiles(cache: Path) -> Any:
-        given = recipe(server.url("data"), files=str(tmp_path / "files.txt"))
-        dataset = replace(load_dataset(given), cache=cache)
-        list(pack_dataset(dataset, progress=False))
-        store = SceneStore(dataset, dataset.scenes[:1], 32, cache_folder(dataset), progress=False)
-        return store.read(0, Window(0, 0, 97, 131))[0]
-
-    for number in (2, 5, 8):
-        file, cache = make_geotiff("served/data/i/s0.tif", old, **BLOCKS), tmp_path / f"cache-{number}"
-        forget_all()
-        server.replace_at(number, file, later)
-        try:
-            np.testing.assert_array_equal(tiles(cache), old)
-        except ChangedInputError:
-            refused += 1
-            forget_all()
-            np.testing.assert_array_equal(tiles(cache), new)
-    assert refused  # at which request depends on how many GDAL asks ahead
-
-
 def test_a_second_training_asks_for_the_listing_alone(scenes: Path, store: Store, tmp_path: Path) -> None:
     store.put_folder(scenes)
     given = recipe(f"s3://{store.bucket}")
@@ -171,24 +143,6 @@ def test_a_second_training_asks_for_the_listing_alone(scenes: Path, store: Store
     store.asked.clear()
     assert prepared() == before
     assert [method for method, _ in store.asked] == ["GET"]
-
-
-def test_an_object_that_changes_is_indexed_anew(
-    scenes: Path, store: Store, tmp_path: Path, make_png: Make
-) -> None:
-    store.put_folder(scenes)
-    given = recipe(f"s3://{store.bucket}")
-
-    def counts() -> Any:
-        dataset = replace(load_dataset(given), cache=tmp_path / "cache")
-        return build_index(dataset, "train", given.tiles, progress=False).counts_NK.sum(axis=0).tolist()
-
-    before = counts()
-    label = make_png("other.png", np.full((97, 131), 2, np.uint8))
-    store.client.put_object(Bucket=store.bucket, Key="l/s0.png", Body=label.read_bytes())
-    after = counts()
-    assert after[2] > before[2]
-    assert after[0] < before[0]
 
 
 def test_a_listing_that_fails_midway_is_no_shorter_one(

@@ -150,9 +150,3 @@ def test_no_two_strata_have_one_title(
         boundaries = [round(boundaries[0] + i * step, 9) for i in range(6)]
     found = scene_strata([*metres, *boundaries], boundaries)
     assert len(set(found.titles)) == len(found.titles) == len(set(found.number_S.tolist()))
-
-
-def test_titles_have_as_many_digits_as_tell_the_bounds_apart() -> None:
-    assert scene_strata([0.2, 0.3002, 2], (0.3, 1)).titles == ("0.2–0.3 m", "0.3–1 m", "1–2 m")
-    close = ("0.3–0.3001 m", "0.3001–0.3003 m", "0.3003–0.3004 m")
-    assert scene_strata([0.3, 0.3002, 0.3004], (0.3001, 0.3003)).titles == close

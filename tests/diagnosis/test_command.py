@@ -1,20 +1,24 @@
-"""`python -m datasets coverage`: facts on stdout and in files, mistakes in one line, and no TensorFlow."""
+"""Commands `datasets coverage` and `datasets augmented`: what they write, and mistakes in one line."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 import yaml
 
 from datasets.__main__ import main
 from datasets.synthetic.make import make_naic2020
-from segmenter.base.errors import run_script
+from segmenter.base.errors import ConfigError, SegmenterError, run_script
+from segmenter.evaluation import figures
 from segmenter.runs.log import log_line
+from tests.helpers.made_training import made
+from tests.helpers.refusals import refused
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,11 +40,6 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def in_a_process(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *map(str, words)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
 def coverage(*arguments: str | Path) -> int:
     """Exit code of the command in this process."""
     try:
@@ -49,18 +48,19 @@ def coverage(*arguments: str | Path) -> int:
         return int(end.code or 0)
 
 
-def test_facts_come_as_text_json_and_report(config: Path, tmp_path: Path) -> None:
+def test_facts_come_as_text_json_and_report(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("plotly")
     facts, page = tmp_path / "out.json", tmp_path / "out.html"
-    done = in_a_process("-m", "datasets", "coverage", config, "--json", facts, "--report", page)
-    assert done.returncode == 0, done.stderr
+    assert coverage(config, "--json", facts, "--report", page) == 0
+    said = capsys.readouterr().out
     found = json.loads(facts.read_text())
     assert [p["batch"] for p in found["plans"]] == [6, 16, 32, 64, 128]
     assert [p["batch"] for p in found["forecast"]["batches"]] == [6, 16, 32, 64, 128]
     assert found["tiles"] == 4 * found["scenes"] > 100
-    assert "an epoch of the plan" in done.stdout
-    assert f"what limits: {found['limit']['why'][:20]}" in done.stdout
-    assert done.stdout.count("written: ") == 2
+    assert f"what limits: {found['limit']['why'][:20]}" in said
+    assert said.count("written: ") == 2
     text = page.read_text(encoding="utf-8")
     assert text.lstrip().lower().startswith("<!doctype html>")
     assert all(c["name"] in text for c in found["classes"])
@@ -101,8 +101,8 @@ def test_no_tensorflow_is_imported(config: Path) -> None:
         "assert main(['coverage', sys.argv[1], '--batch', '8']) == 0\n"
         "print('loaded:', sorted({'tensorflow', 'keras', 'matplotlib', 'plotly'} & set(sys.modules)))"
     )
-    done = in_a_process("-c", code, config)
-    assert done.returncode == 0, done.stderr
+    command = [sys.executable, "-c", code, str(config)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "loaded: []"
 
 
@@ -129,25 +129,58 @@ def test_a_users_mistake_is_one_clear_line(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_be_written_is_refused_before_the_work(
-    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+COLOURS = ("#ff0000", "#00ff00", "#0000ff")
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> tuple[str, ...]:
+    """Three classes, one of them scarce; what is overridden gives them colours."""
+    names = ("left", "right", "scarce")
+    classes = ", ".join(
+        f"{{name: {name}, code: {code}, colour: '{colour}'}}"
+        for code, (name, colour) in enumerate(zip(names, COLOURS, strict=True))
+    )
+    return str(made(tmp_path / "data")), "--set", f"dataset.classes=[{classes}]"
+
+
+def call(recipe: tuple[str, ...], *arguments: str) -> int:
+    return main(["augmented", *recipe, *arguments])
+
+
+def test_every_class_is_shown_with_the_label_that_belongs_to_it(
+    recipe: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root writes everywhere")
-    tmp_path.chmod(0o500)
-    assert coverage(config, "--json", tmp_path / "out.json") == 2
-    said = capsys.readouterr()
-    assert "cannot write" in said.err
-    assert said.out == ""
+    """The made scenes are as bright as their class: each image panel must show what its label panel says."""
+    seen: list[dict[str, np.ndarray]] = []
+    draw = figures.panels_figure
+    keep = lambda panels, *a: seen.append(panels) or draw(panels, *a)  # noqa: E731
+    monkeypatch.setattr("segmenter.diagnosis.augmented.panels_figure", keep)
+    mix = ("--set", "augmentation.mosaic=0.5", "--set", "augmentation.copy_paste.p=1")
+    plain = ("--set", "augmentation.brightness=0", "--set", "augmentation.contrast=0")
+    output = tmp_path / "a.png"
+    assert call(recipe, *mix, *plain, "--tiles", "3", "--draws", "2", "--output", str(output)) == 0
+    picture = cv2.imread(str(output))[..., ::-1]
+    panels = list(seen[0].values())
+    assert list(seen[0])[:4] == ["as it lies", "its label", "draw 1", "label of draw 1"]
+    assert len(panels) == 2 * (1 + 2)
+    for image, label in zip(panels[::2], panels[1::2], strict=True):
+        assert image.shape == label.shape == ((3 * 32 + 2 * 4) * 8, 32 * 8, 3)
+        shown = [image[(label == list(bytes.fromhex(c[1:]))).all(axis=2)] for c in COLOURS]
+        levels = [np.median(pixels) for pixels in shown if pixels.size]
+        assert len(levels) == 3 or image is not panels[0]
+        assert np.all(np.diff(levels) > 0)
+    colours = {tuple(int(v) for v in one) for one in picture.reshape(-1, 3)}
+    assert {tuple(bytes.fromhex(colour[1:])) for colour in COLOURS} <= colours
 
 
-def test_the_short_form_is_part_of_the_whole(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["coverage", str(config), "--batch", "6,16"]) == 0
-    short = capsys.readouterr().out.strip().split("\n\n")
-    assert main(["coverage", str(config), "--batch", "6,16", "--all"]) == 0
-    whole = capsys.readouterr().out.strip().split("\n\n")
-    assert short[0] == whole[0]
-    assert short[1:3] == [p for p in whole if p.startswith(("a random batch", "an epoch of the plan"))]
-    limit, hint = short[3].rsplit("\n", 1)
-    assert (whole[-1].startswith(limit), hint.startswith("--all shows")) == (True, True)
-    assert len(short) + 1 < len(whole)
+def test_mistakes_are_one_line_and_leave_no_picture(recipe: tuple[str, ...], tmp_path: Path) -> None:
+    output = tmp_path / "a.png"
+    for listed, said in (
+        ("{name: RandomGama}", "did you mean RandomGamma"),
+        ("{name: HueSaturationValue}, {name: CLAHE}, {name: RandomScale}", r"transforms.2 \(RandomScale\)"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            call(recipe, "--set", f"augmentation.transforms=[{listed}]", "--output", str(output))
+    with refused(SegmenterError, where="none/a.png", fault="folder"):
+        call(recipe, "--output", str(tmp_path / "none" / "a.png"))
+    assert not output.exists()

@@ -1,13 +1,15 @@
-"""A diagnosis and its maps say what tiles, plan, shuffle and log say; and its advice comes true."""
+"""A diagnosis and its maps say what tiles, plan, shuffle, scales and log say; its advice comes true."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import plotly.graph_objects as go
 import pytest
 import rasterio
 
@@ -15,13 +17,17 @@ from segmenter.base.errors import CheckpointError
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe, SamplingConfig, TilesConfig
 from segmenter.diagnosis import Diagnosis, diagnose, table
+from segmenter.diagnosis.report import html_report
 from segmenter.grid.geometry import Size
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.runs.log import log_line
 from segmenter.sampling import plan
+from segmenter.tiles.gsd import with_gsds
 from segmenter.tiles.index import TileIndex, build_index
 from tests.helpers.refusals import refused
+from tests.helpers.report_page import Page
+from tests.helpers.scaled_scenes import scaled_dataset, scaled_recipe
 
 Make = Callable[..., Path]
 Data = dict[str, Any]
@@ -88,9 +94,6 @@ def lever(found: Data, kind: str) -> str:
     return " ".join(one["text"] for one in found["limit"]["levers"] if one["lever"] == kind)
 
 
-# ------------------------------------------------------------------------------- from real files
-
-
 def test_facts_are_those_of_the_label_files(tmp_path: Path, make_geotiff: Make) -> None:
     labels = [np.random.default_rng(i).integers(1, 4, (101, 203)).astype(np.uint8) for i in range(2)]
     labels[1][labels[1] == 3] = 1
@@ -118,9 +121,6 @@ def test_facts_are_those_of_the_label_files(tmp_path: Path, make_geotiff: Make) 
     assert found["forecast"]["curve"][-1]["batch"] <= 56
     assert [m["crs"] for m in found["maps"]] == ["EPSG:25833"] * 2
     assert found["run"] is None
-
-
-# ------------------------------------------------------------------------------ plan and shuffle
 
 
 def table_of(tiles: int = 203, seed: int = 0) -> np.ndarray:
@@ -213,15 +213,6 @@ def test_quotas_are_those_of_the_plan_that_training_would_have(image: Path) -> N
     assert line[1:] == [f"{one['repeats']:,}" for one in found["quotas"]]
 
 
-def test_advice_is_of_one_tile_of_each_class_whatever_the_quotas(image: Path) -> None:
-    counts = table_of()
-    presence, rarity = (
-        diagnosed(counts, image, (16,), config=recipe(sampling={"quota": quota}))["limit"]
-        for quota in ("presence", "rarity")
-    )
-    assert presence == rarity
-
-
 def test_dealing_shows_a_replica_more_classes(image: Path) -> None:
     dealt, cut = (
         diagnosed(table_of(), image, (16,), config=recipe(sampling={"per_replica": how}))["plans"][0]
@@ -230,12 +221,6 @@ def test_dealing_shows_a_replica_more_classes(image: Path) -> None:
     assert dealt["plan"]["classes_per_replica"] > cut["plan"]["classes_per_replica"]
     assert dealt["shuffle"] == cut["shuffle"]
     assert dealt["plan"]["classes_per_step"] == cut["plan"]["classes_per_step"]
-
-
-def test_a_class_seen_never_has_no_gap(image: Path) -> None:
-    counts = np.hstack([rare(40, 9), np.zeros((40, 1), np.int64)])
-    shuffle = diagnosed(counts, image)["plans"][0]["shuffle"]
-    assert shuffle["mean_gap"][2] is shuffle["longest_gap"][2] is None
 
 
 def test_a_refused_plan_does_not_stop_the_diagnosis(image: Path) -> None:
@@ -254,9 +239,6 @@ def test_strict_is_refused_as_training_would_be_and_off_is_shown_as_if_planned(i
     assert "b is held by 4 tiles" in strict["plans"][0]["refused"]
     off = diagnosed(rare(100, 4), image, (10,), config=recipe(sampling={"coverage": "off"}))
     assert (off["plans"][0]["promised"], off["plans"][0]["coverage_repeats"]) == ([0, 1], 7)  # 11 steps
-
-
-# ---------------------------------------------------------------------------------- what limits it
 
 
 def test_advice_on_batch_and_labels_comes_true(image: Path) -> None:
@@ -286,15 +268,6 @@ def test_a_class_that_is_best_effort_is_promised_from_the_batch_that_is_named(im
     assert "batch 16: not promised, best effort: b" in table(Diagnosis.from_dict(found))
 
 
-def test_lowering_min_pixels_is_told_with_the_tiles_it_gives(image: Path) -> None:
-    counts = rare(400, 5)
-    counts[100:117, 1] = 32
-    counts[200:250, 1] = 31  # never counted: no recipe goes below 32
-    found = diagnosed(counts, image, config=recipe(sampling={"min_pixels": 64}))
-    assert "32 instead of 64, 22 tiles would hold b instead of 5" in lever(found, "min_pixels")
-    assert lever(diagnosed(counts, image), "min_pixels") == ""
-
-
 def test_larger_tiles_are_told_where_they_help(image: Path) -> None:
     """Scenes of 4×4 tiles; b in one tile of 7 of the 40, so in 7 of 160 larger ones."""
     counts = np.zeros((640, 2), np.int64)
@@ -309,34 +282,6 @@ def test_larger_tiles_are_told_where_they_help(image: Path) -> None:
     assert lever(alone, "tile_size") == ""
 
 
-def test_pixels_that_no_tile_holds_come_before_all_else(image: Path) -> None:
-    counts = np.hstack([rare(64, 8), np.zeros((64, 1), np.int64)])
-    counts[:40, 2] = 10
-    counts[16:32, 2] = 11
-    found = diagnosed(counts, image, per_scene=16, across=4)
-    assert found["limit"]["class"] == 2
-    assert "c has 416 pixels in 3 scenes, but no tile shows 32 of them" in found["limit"]["why"]
-    assert lever(found, "batch") == ""
-    assert "Tiles of 64 px instead of 32 would hold c" in lever(found, "tile_size")
-    assert "c is in 3 of 4 scenes, most of all in s1 (0 tiles" in lever(found, "label")
-
-
-def test_scenes_to_label_are_those_where_it_occurs_most(image: Path) -> None:
-    counts = rare(80, 0)
-    for scene, tiles in ((4, 7), (1, 5), (6, 1)):
-        counts[scene * 10 : scene * 10 + tiles, 1] = 100
-    text = lever(diagnosed(counts, image, per_scene=10, across=5), "label")
-    assert "b is in 3 of 8 scenes, most of all in s4 (7 tiles, 7.22% of its pixels), s1 (5 tiles" in text
-    assert text.index("s1 (") < text.index("s6 (1 tile,")
-    assert "s0" not in text
-
-
-def test_a_class_without_a_pixel_is_named(image: Path) -> None:
-    found = diagnosed(np.hstack([rare(40, 9), np.zeros((40, 2), np.int64)]), image)
-    assert "c, d have no labelled pixel in these tiles" in lever(found, "label")
-    assert found["limit"]["class"] == 1
-
-
 def test_more_classes_than_can_be_planned_for_are_forecast_all_the_same(image: Path) -> None:
     counts = np.random.default_rng(0).integers(0, 64, (300, 70))
     names = ",".join(f"class {i}" for i in range(70))
@@ -346,9 +291,6 @@ def test_more_classes_than_can_be_planned_for_are_forecast_all_the_same(image: P
     assert "at most 62 classes" in found["plans"][0]["refused"]
     assert "no epoch is planned" in found["limit"]["why"]
     assert " ± " in table(Diagnosis.from_dict(found))
-
-
-# ---------------------------------------------------------------------------------------- the run
 
 
 def log(folder: Path, lines: list[Data], tail: str = "") -> Path:
@@ -380,14 +322,6 @@ def test_a_run_is_summed_from_its_log(image: Path, tmp_path: Path) -> None:
     assert "10 steps, 3 short of a promised class" in " ".join(table(Diagnosis.from_dict(found)).split())
 
 
-def test_a_long_log_is_taken_together(image: Path, tmp_path: Path) -> None:
-    lines = [trained(5 * i, [5, i % 6]) for i in range(1, 1002)]
-    ran = diagnosed(rare(40, 9), image, run=log(tmp_path, lines))["run"]
-    assert len(ran["history"]) == 400
-    assert ran["history"][-1]["step"] == 5005
-    assert ran["held_share"][1] == pytest.approx(sum(i % 6 for i in range(1, 1002)) / 5005)
-
-
 def test_runs_that_do_not_fit_are_refused(image: Path, tmp_path: Path) -> None:
     counts = rare(40, 9)
     with refused(CheckpointError, where="log.jsonl", expected="log"):
@@ -396,31 +330,6 @@ def test_runs_that_do_not_fit_are_refused(image: Path, tmp_path: Path) -> None:
         diagnosed(counts, image, run=log(tmp_path, [{"step": 1, "loss": 0.5}], "[1, 2]\n"))
     with refused(CheckpointError, where="log.jsonl", got="3 at step 5"):
         diagnosed(counts, image, run=log(tmp_path, [trained(5, [1, 2, 3])]))
-
-
-# -------------------------------------------------------------------------------------- the table
-
-
-def test_the_table_says_the_same_in_short(image: Path) -> None:
-    found = diagnosed(table_of(), image, (16, 64), names="water,road,built-up,harbour\u200b")
-    text = table(Diagnosis.from_dict(found))
-    lines = text.splitlines()
-    assert max(map(len, lines)) <= 130
-    assert "\u200b" not in text
-    row = next(line.split() for line in lines if line.startswith("  road"))
-    assert row[1:4] == [str(found["classes"][1]["tiles"]), row[2], str(found["classes"][1]["pixels"])]
-    one = found["plans"][0]
-    row = next(line.split() for line in lines if line.split()[:2] == ["16", str(one["steps"])])
-    assert [int(n) for n in row[2:5]] == [one[k] for k in ("coverage_repeats", "repeats_bound", "fillers")]
-    assert f"{found['forecast']['needed']['99']} tiles for 99 %" in text
-    assert "what limits: harbour? is held by the fewest tiles" in text
-
-
-def test_a_share_is_a_whole_hundred_only_where_it_is(image: Path) -> None:
-    """Half of the tiles lack b: 16 random tiles hold both all but always, 15 in a million do not."""
-    text = table(Diagnosis.from_dict(diagnosed(rare(4000, 2000), image, (16,))))
-    assert ">99.99%" in text
-    assert "100.00%" in text  # of a, which all tiles hold
 
 
 def test_a_map_shows_where_a_class_lies(tmp_path: Path, make_geotiff: Make) -> None:
@@ -479,26 +388,87 @@ def test_many_adjoining_scenes_share_a_map(tmp_path: Path, make_geotiff: Make) -
     assert not any(shares[:19] + shares[22:])
 
 
-def test_scenes_without_a_place_lie_side_by_side_by_group(image: Path) -> None:
-    """Five scenes of 2×3 tiles: blocks of a near-square, the last of its places empty."""
-    counts = np.zeros((30, 2), np.int64)
-    counts[:, 0] = 900
-    counts[6 * 3 + 5] = [0, 900]  # the fourth scene's last tile
-    dataset, index = made(counts, image, per_scene=6, across=3)
-    scenes = tuple(Scene(s.name, s.image, s.label, "all", s.split) for s in dataset.scenes)
-    index = TileIndex(**{**vars(index), "scenes": scenes})
-    (one,) = diagnose(recipe(), dataset, index, (8,), progress=False).to_dict()["maps"]
-    assert (one["name"], one["scenes"], one["georeferenced"], one["bounds"]) == ("all", 5, False, None)
-    assert (one["rows"], one["cols"]) == (4, 9)  # two by three blocks
-    b = one["share"][1]
-    assert b[3] == [0.0, 0.0, 1.0, 0.0, 0.0, 0.0, None, None, None]
-    assert sum(value or 0 for row in b for value in row) == 1
+MakeScenes = Callable[..., Dataset]
 
 
-def test_what_is_not_drawn_is_counted(image: Path) -> None:
-    large = diagnosed(rare(30 * 9, 5), image, per_scene=9, across=3)
-    assert (len(large["maps"]), large["maps_left_out"]) == (24, 6)
-    small = diagnosed(rare(2000, 5), image)
-    assert [m["name"] for m in small["maps"]] == ["2000 small scenes in their order"]
-    assert (small["maps"][0]["rows"], small["maps"][0]["cols"], small["maps_left_out"]) == (40, 40, 0)
-    assert small["maps"][0]["share"][1][0][:5] == [0.1] * 4 + [0.0]
+@pytest.fixture
+def scenes(
+    tmp_path: Path, make_geotiff: Callable[..., Path], make_classes: Callable[..., ClassMap]
+) -> MakeScenes:
+    return lambda metres, **options: scaled_dataset(
+        tmp_path, make_geotiff, make_classes(3), metres, **options
+    )
+
+
+def by_scale(dataset: Dataset, **sampling: object) -> Diagnosis:
+    recipe = scaled_recipe(augmentation={}, sampling=sampling)
+    index = build_index(dataset, "train", recipe.tiles, progress=False)
+    index = with_gsds(index, dataset, recipe, progress=False)
+    return diagnose(recipe, dataset, index, [12], progress=False)
+
+
+def test_classes_by_scale_are_those_of_the_tiles(scenes: MakeScenes) -> None:
+    dataset = scenes((0.1, 0.25, 2.0, 0.12))
+    found = by_scale(dataset)
+    scales = found.scales
+    assert scales is not None
+    assert (scales.planned, scales.strata) == (False, ["0.088–0.18 m", "0.18–0.35 m", "1.4–2.8 m"])
+    assert scales.scenes == [2, 1, 1]
+    index = build_index(dataset, "train", scaled_recipe().tiles, progress=False)
+    for t, some in enumerate(((0, 3), (1,), (2,))):
+        tiles = [i for i in range(len(index)) if index.scene_N[i] in some]
+        assert scales.tiles[t] == len(tiles)
+        assert scales.held[t] == [sum(index.counts_NK[i, c] >= 32 for i in tiles) for c in range(3)]
+        assert scales.pixels[t] == [sum(int(index.counts_NK[i, c]) for i in tiles) for c in range(3)]
+    assert np.sum(scales.pixels) == sum(c.pixels for c in found.classes)
+    assert Diagnosis.from_dict(found.to_dict()) == found
+
+
+def test_text_and_chart_have_the_same_numbers(scenes: MakeScenes) -> None:
+    found = by_scale(scenes((0.1, 0.25, 2.0, 0.12)))
+    scales = found.scales
+    assert scales is not None
+    block = table(found).split("\n\n")[2].splitlines()
+    assert block[0] == "tiles that hold a class, by metres a pixel of their scenes:"
+    assert block[2].split() == ["scenes", "2", "1", "1"]
+    assert [int(cell) for cell in block[6].split()[1::2]] == [held[2] for held in scales.held]
+    assert block[7].startswith("random batches that hold each class at each scale (9 in all): ")
+    page = Page(html_report(found))
+    chart = page.data()["charts"]["class-scales"]
+    go.Figure(chart["figures"][0])  # raises on a key or value that Plotly does not know
+    shown = np.array(chart["figures"][0]["data"][0]["z"], float)
+    order = sorted(range(3), key=lambda c: found.classes[c].tiles)
+    wanted = [[100 * scales.held[t][c] / scales.tiles[t] for t in range(3)] for c in order]
+    np.testing.assert_allclose(shown, wanted)
+    assert "0.088–0.18 m (2 scenes" in page.text()
+    assert "With boundaries in sampling.scale_strata" in " ".join(page.text().split())
+
+
+def test_random_batches_by_scale_are_as_likely_as_drawn(scenes: MakeScenes, rng: np.random.Generator) -> None:
+    dataset = scenes((0.1, 0.25, 2.0, 0.12))
+    scales = by_scale(dataset).scales
+    assert scales is not None
+    index = build_index(dataset, "train", scaled_recipe().tiles, progress=False)
+    stratum_N = np.array([0, 1, 2, 0])[index.scene_N]
+    held_NP = np.concatenate([(index.counts_NK >= 32) & (stratum_N == t)[:, None] for t in range(3)], axis=1)
+    drawn = [held_NP[rng.permutation(len(index))[:12]].any(axis=0).all() for _ in range(4000)]
+    assert scales.random[0].batch == 12
+    assert scales.random[0].probability == pytest.approx(np.mean(drawn), abs=0.03)
+
+
+def test_a_class_that_is_rare_at_its_scale_is_named(scenes: MakeScenes) -> None:
+    found = by_scale(scenes((0.1, 0.25, 2.0, 0.12)), scale_strata=[0.15, 1.0], max_repeats_per_tile=0)
+    assert found.scales is not None
+    assert (found.scales.planned, found.scales.strata) == (True, ["0.1–0.15 m", "0.15–1 m", "1–2 m"])
+    rare = found.plans[0].rare_at_scale
+    assert "c at 1–2 m" in rare
+    assert f"best effort at their scale: {', '.join(rare)}" in " ".join(table(found).split())
+    assert "Best effort at their scale" in Page(html_report(found)).text()
+
+
+def test_scenes_of_one_scale_or_of_none_known_have_no_such_table(scenes: MakeScenes) -> None:
+    assert by_scale(scenes((0.1, 0.1, 0.11))).scales is None
+    unknown = scenes((0.1, 0.25))
+    assert by_scale(unknown).scales is not None
+    plain = tuple(replace(s, metres_per_pixel=0.5) for s in unknown.scenes)
+    assert by_scale(replace(unknown, scenes=plain)).scales is None  # the recipe's word goes first

@@ -8,7 +8,6 @@ import html
 import json
 import re
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from hypothesis import strategies as st
 from segmenter.base.errors import SegmenterError
 from segmenter.pages.page import escaped
 from segmenter.pages.parts import label, percent
-from tests.helpers.made_diagnosis import HOSTILE, NAIC, NAIC_RATES, headline, html_report, made_diagnosis
+from tests.helpers.made_diagnosis import HOSTILE, NAIC, NAIC_RATES, html_report, made_diagnosis
 from tests.helpers.refusals import refused
 from tests.helpers.report_page import Page
 
@@ -101,25 +100,6 @@ def test_every_page_is_self_contained(case: tuple[dict[str, Any], Page]) -> None
     assert "default-src 'none'" in policy
 
 
-def test_every_title_says_something(case: tuple[dict[str, Any], Page]) -> None:
-    page = case[1]
-    titles = [title for chart in page.data()["charts"].values() for title in chart["titles"]]
-    assert all(len(title) > 15 and "None" not in title and "nan" not in title for title in titles)
-    assert "None" not in page.text()
-
-
-def _strings(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """All texts in nested lists and dictionaries, with the key they stand under."""
-    if isinstance(value, dict):
-        for name, child in value.items():
-            yield from _strings(child, name)
-    elif isinstance(value, list):
-        for child in value:
-            yield from _strings(child, key)
-    elif isinstance(value, str):
-        yield key, value
-
-
 def test_names_change_no_tag_of_the_page() -> None:
     hostile = {"names": HOSTILE, "map_names": HOSTILE, "dataset": HOSTILE[0], "split": HOSTILE[2]}
     harmless = [f"name {i}" for i in range(len(HOSTILE))]
@@ -134,18 +114,6 @@ def test_names_change_no_tag_of_the_page() -> None:
     assert first == second
     words = " ".join(pages[0].text().split())
     assert all(name in words for name in HOSTILE)
-
-
-def test_charts_have_names_as_text() -> None:
-    page = Page(html_report(made_diagnosis(HOSTILE, RATES, map_names=HOSTILE, maps=8, run=5)))
-    data = page.data()
-    for key, text in _strings({name: chart["figures"] for name, chart in data["charts"].items()}):
-        if key not in ("hovertemplate", "texttemplate"):
-            assert not re.search(r"[<$]|%\{|&(?!#)", text.replace("<br>", "")), (key, text)
-    assert not any(re.search(r"[<$%\"]", name) for name in data["maps"]["names"])
-    assert [html.unescape(name) for name in data["maps"]["names"]] == list(HOSTILE)
-    hovers = [html.unescape(t) for t in page.figure("class-tiles")["data"][0]["customdata"]]
-    assert {hover.rsplit("<br>", 1)[0] for hover in hovers} == set(HOSTILE)
 
 
 @given(st.text())
@@ -175,13 +143,6 @@ def test_percent_never_rounds_to_none_or_all(share: float) -> None:
     if "<" not in text and ">" not in text:
         value = float(text.removesuffix(" %"))
         assert abs(value - 100 * share) <= max(0.051 * 100 * share, 1e-9)
-
-
-def test_percent_as_people_write_it() -> None:
-    shares = {0.74: "74 %", 0.5: "50 %", 0.04: "4 %", 0.0213: "2.1 %", 0.0004: "0.04 %", 1e-5: "0.001 %"}
-    shares |= {1e-6: "< 0.001 %", 0.996: "99.6 %", 0.9996: "99.96 %", 0.999999: "> 99.99 %", 0.994: "99.4 %"}
-    assert {share: percent(share) for share in shares} == shares
-    assert percent(None) == "–"
 
 
 def test_the_charts_draw_the_diagnosis() -> None:
@@ -238,63 +199,6 @@ def test_a_curve_goes_on_to_the_sizes_that_are_needed() -> None:
     traces = Page(html_report(diagnosis)).figure("forecast-curve")["data"]
     assert traces[0]["x"] == [last["batch"], 300, 500]
     assert traces[0]["y"] == pytest.approx([100 * last["probability"], 99, 99.9])
-
-
-def _headline(**changes: Any) -> str:
-    """The headline of a diagnosis of eight classes whose numbers at 64 tiles are set."""
-    diagnosis = made_diagnosis([f"c{i}" for i in range(8)], RATES)
-    plan = diagnosis["plans"][2]
-    plan |= {"steps": 400, "coverage_repeats": 12, "best_effort": [], **changes}
-    plan["plan"]["complete_steps"] = changes.get("complete", 1.0)
-    next(i for i in diagnosis["forecast"]["batches"] if i["batch"] == 64)["probability"] = 0.74
-    return headline(diagnosis)
-
-
-def test_headline() -> None:
-    said = "A random batch of 64 holds all 8 classes in 74 % of the steps; the plan in 100 %, with "
-    assert _headline() == f"{said}12 repeats in 400 steps."
-    assert _headline(coverage_repeats=1, steps=1) == f"{said}1 repeat in 1 step."
-    assert "the plan in more than 99.99 %" in _headline(complete=0.999999)
-    assert _headline(coverage_repeats=0) == f"{said}no repeats in 400 steps."
-
-
-def test_headline_names_what_cannot_be_promised() -> None:
-    assert "No batch of 64 tiles can hold all 6" in headline(made_diagnosis(refused=(16, 32, 64, 128)))
-    assert "nothing to plan" in headline(made_diagnosis(rates=(0.0,) * 6))
-    text = _headline(best_effort=[5], promised=[0, 1, 2, 3, 4, 6, 7], complete=0.4)
-    assert "the plan in 40 %" in text
-    assert text.endswith("c5 is too rare to be promised; the other 7 classes are in every planned step.")
-    text = _headline(best_effort=[4, 5], promised=[])
-    assert text.endswith("c4 and c5 are too rare to be promised.")
-
-
-def test_the_recipes_batch_comes_first() -> None:
-    assert headline(made_diagnosis(global_batch=16)).startswith("A random batch of 16 ")
-    assert headline(made_diagnosis(global_batch=48)).startswith("A random batch of 64 ")
-    chart = Page(html_report(made_diagnosis(global_batch=32))).data()["charts"]["gaps"]
-    assert chart["chosen"] == 1
-    assert chart["titles"][1].startswith("With 32 shuffled tiles, clutter ")
-
-
-def test_a_run_that_fell_short_says_so() -> None:
-    diagnosis = made_diagnosis(run=4)
-    diagnosis["run"] |= {"short_steps": 3}
-    diagnosis["run"]["held_share"][4] = 0.97
-    page = Page(html_report(diagnosis))
-    assert "3 steps of 100 lacked a class that was promised." in page.text()
-    (title,) = page.data()["charts"]["run-held"]["titles"]
-    assert "car was in 97 %" in title
-    assert "No step was short" not in page.text()
-    assert "No step was short" in Page(html_report(made_diagnosis(run=4))).text()
-    assert "After the run" not in Page(html_report(made_diagnosis())).text()
-
-
-def test_tables_have_the_numbers() -> None:
-    diagnosis = made_diagnosis(best_effort=[5])
-    cells = [text for tag, text in Page(html_report(diagnosis)).texts if tag == "td"]
-    assert all(f"{c['pixels']:,}" in cells for c in diagnosis["classes"])
-    assert all(f"{p['steps']:,}" in cells for p in diagnosis["plans"])
-    assert all(percent(p["shuffle"]["held_share"][5]) in cells for p in diagnosis["plans"])
 
 
 @pytest.mark.parametrize("package", ["plotly.offline", "jinja2"])

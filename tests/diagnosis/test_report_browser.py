@@ -1,4 +1,4 @@
-"""The report in a real browser: it opens without errors or network, draws all charts, and names stay text."""
+"""Reports of coverage and of a training in a browser: no errors, no network, all drawn, names stay text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from segmenter.runs.report.sections import write_report
 from tests.helpers.made_diagnosis import HOSTILE, NAIC, NAIC_RATES, html_report, made_diagnosis
+from tests.helpers.trained_run import trained_run
 
 pytest.importorskip("selenium", reason="the package selenium is not here: pip install -e '.[test]'")
 from selenium.webdriver.common.by import By
@@ -29,14 +31,11 @@ from tests.helpers.browser import (
     widths,
 )
 
+FORTY = [f"class {i}" for i in range(40)]
 CASES: dict[str, dict[str, Any]] = {
     "potsdam": {"run": 60, "maps": 6},
     "naic": {"names": NAIC, "rates": NAIC_RATES, "tiles": 3001, "best_effort": [4], "run": 30, "maps": 1},
-    "forty": {
-        "names": [f"class {i}" for i in range(40)],
-        "rates": [0.02 + i / 80 for i in range(40)],
-        "maps": 24,
-    },
+    "forty": {"names": FORTY, "rates": [0.02 + i / 80 for i in range(40)], "maps": 24},
     "one class": {"names": ("water",), "rates": (1.0,), "tiles": 101, "batches": (16,)},
     "refused": {"refused": (16, 32, 64, 128), "maps": 0},
     "hostile": {
@@ -50,6 +49,17 @@ CASES: dict[str, dict[str, Any]] = {
         "split": HOSTILE[2],
     },
 }
+RUNS: dict[str, dict[str, Any]] = {
+    "whole": {"names": NAIC},
+    "without a validation": {"validations": False, "epochs": 1, "windows": 0},
+    "forty": {"names": FORTY, "absent": [3]},
+    "hostile": {"names": HOSTILE, "scenes": HOSTILE},
+}
+Show = Callable[[str, int], dict[str, Any]]
+
+
+def slow(case: str, width: int) -> Any:
+    return pytest.param(case, width, marks=pytest.mark.slow)
 
 
 @pytest.fixture(scope="module")
@@ -58,32 +68,34 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
         yield driver
 
 
-@pytest.fixture(scope="module")
-def show(driver: Driver, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, int], dict[str, Any]]:
+@pytest.fixture
+def show(driver: Driver, tmp_path: Path) -> Show:
     """`show("naic", 390)`: opens a case's page from disk at a window's width; gives its diagnosis."""
-    folder = tmp_path_factory.mktemp("pages")
-    made: dict[str, tuple[dict[str, Any], Path]] = {}
 
     def open_case(case: str, width: int) -> dict[str, Any]:
-        if case not in made:
-            path = folder / f"{case}.html"
-            diagnosis = made_diagnosis(**CASES[case])
-            path.write_text(html_report(diagnosis), encoding="utf-8")
-            made[case] = diagnosis, path
-        open_page(driver, made[case][1], width)
-        return made[case][0]
+        diagnosis = made_diagnosis(**CASES[case])
+        page = tmp_path / f"{case}.html"
+        page.write_text(html_report(diagnosis), encoding="utf-8")
+        open_page(driver, page, width)
+        return diagnosis
 
     return open_case
 
 
 @pytest.mark.parametrize(
-    ("case", "width"), [*((case, WIDE) for case in CASES), ("naic", PHONE), ("hostile", PHONE)]
+    ("case", "width"),
+    [
+        *(("potsdam", WIDE), ("hostile", PHONE), ("refused", PHONE)),
+        *(slow(case, WIDE) for case in ("naic", "forty", "one class", "hostile")),
+    ],
 )
 def test_opens_without_errors_or_network_and_draws_everything(
-    case: str, width: int, show: Callable[[str, int], dict[str, Any]], driver: Driver
+    case: str, width: int, show: Show, driver: Driver
 ) -> None:
+    """Neither ticks nor titles of axes nor legends reach beyond their chart."""
     diagnosis = show(case, width)
     check_page(driver, width)
+    assert cut_off(driver) == []
     places = driver.find_elements(By.CLASS_NAME, "chart")
     drawn = driver.find_elements(By.CSS_SELECTOR, ".chart.js-plotly-plot > .plot-container")
     assert len(places) == len(drawn) > 4
@@ -95,18 +107,9 @@ def test_opens_without_errors_or_network_and_draws_everything(
     assert images == [1] * len(diagnosis["maps"])
 
 
-@pytest.mark.parametrize("width", [WIDE, PHONE])
-def test_no_text_of_a_chart_is_cut_off(
-    width: int, show: Callable[[str, int], dict[str, Any]], driver: Driver
-) -> None:
-    """Neither ticks nor titles of axes nor legends reach beyond their chart."""
-    for case in ("naic", "hostile"):
-        show(case, width)
-        assert cut_off(driver) == []
-
-
-def test_names_with_markup_stay_text(show: Callable[[str, int], dict[str, Any]], driver: Driver) -> None:
-    show("hostile", WIDE)
+def test_names_with_markup_stay_text(show: Show, driver: Driver) -> None:
+    """Also where the mouse hovers over a chart."""
+    diagnosis = show("hostile", WIDE)
     count = "return document.querySelectorAll(arguments[0]).length"
     assert driver.execute_script(count, "img, iframe, object, embed, b, i, svg a, math, .MathJax") == 0
     assert driver.execute_script(count, "script") == 3
@@ -119,25 +122,12 @@ def test_names_with_markup_stay_text(show: Callable[[str, int], dict[str, Any]],
     assert {o.text for o in Select(driver.find_element(By.ID, "map-choice")).options[1:]} == set(HOSTILE)
     maps = {e.text for e in driver.find_elements(By.CSS_SELECTOR, ".map strong")}
     assert maps == set(HOSTILE)
-
-
-@pytest.mark.parametrize("chart", ["class-tiles", "gaps"])
-def test_hover_has_whole_names_as_text(
-    chart: str, show: Callable[[str, int], dict[str, Any]], driver: Driver
-) -> None:
-    diagnosis = show("hostile", WIDE)
-    curve = 2 if chart == "gaps" else 0
-    layer = f"#{chart} .hoverlayer .hovertext"
-    rarest_first = sorted(diagnosis["classes"], key=lambda c: c["tiles"])
-    for point, one in enumerate(rarest_first):
-        _hover(driver, chart, curve, point)
+    layer = "#gaps .hoverlayer .hovertext"
+    at = "Plotly.Fx.hover('gaps', [{curveNumber: 2, pointNumber: arguments[0]}])"
+    for point, one in enumerate(sorted(diagnosis["classes"], key=lambda c: c["tiles"])):
+        driver.execute_script(at, point)
         eventually(partial(_is_hovered, driver, layer, one["name"]))  # Plotly draws it with a delay
         assert driver.find_elements(By.CSS_SELECTOR, f"{layer} a, {layer} [style*='bold']") == []
-
-
-def _hover(driver: Driver, chart: str, curve: int, point: int) -> None:
-    at = "Plotly.Fx.hover(arguments[0], [{curveNumber: arguments[1], pointNumber: arguments[2]}])"
-    driver.execute_script(at, chart, curve, point)
 
 
 def _is_hovered(driver: Driver, layer: str, name: str) -> bool:
@@ -146,7 +136,7 @@ def _is_hovered(driver: Driver, layer: str, name: str) -> bool:
     return driver.execute_script(first, f"{layer} .nums .line:first-child") == [name]
 
 
-def test_maps_and_gaps_follow_the_choice(show: Callable[[str, int], dict[str, Any]], driver: Driver) -> None:
+def test_maps_and_gaps_follow_the_choice_and_charts_the_window(show: Show, driver: Driver) -> None:
     diagnosis = show("potsdam", WIDE)
     choice = Select(driver.find_element(By.ID, "map-choice"))
     assert choice.first_selected_option.text == "clutter"  # the rarest
@@ -169,42 +159,14 @@ def test_maps_and_gaps_follow_the_choice(show: Callable[[str, int], dict[str, An
     assert driver.find_element(By.ID, "gaps-title").text.startswith("With 16 shuffled tiles")
     shuffle = driver.execute_script("return document.getElementById('gaps').data[1].x")
     assert max(shuffle) == max(diagnosis["plans"][0]["shuffle"]["longest_gap"])
-    assert driver.get_log("browser") == []
-
-
-def test_charts_follow_the_window(show: Callable[[str, int], dict[str, Any]], driver: Driver) -> None:
-    show("potsdam", WIDE)
-    for width in (PHONE, WIDE, 700):
+    for width in (PHONE, 700):
         resize(driver, width)
         eventually(lambda: all(abs(drawing - place) <= 1 for drawing, place, _ in widths(driver)))
         assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+    assert driver.get_log("browser") == []
 
 
-@pytest.mark.parametrize(
-    ("case", "width"), [pytest.param("forty", WIDE, marks=pytest.mark.slow), ("hostile", PHONE)]
-)
-def test_on_paper_no_chart_is_clipped(
-    case: str, width: int, show: Callable[[str, int], dict[str, Any]], driver: Driver
-) -> None:
-    show(case, width)
-    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
-    try:
-        eventually(lambda: driver.execute_script("return document.body.classList.contains('paper')"))
-        for drawing, place, _ in widths(driver):
-            assert drawing == pytest.approx(place, abs=1)
-            assert drawing <= PAPER + 1
-        edge = driver.execute_script("return document.querySelector('main').getBoundingClientRect().left")
-        assert all(left + drawing <= edge + PAPER + 1 for drawing, _, left in widths(driver))
-    finally:
-        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
-    eventually(lambda: not driver.execute_script("return document.body.classList.contains('paper')"))
-    for drawing, place, _ in widths(driver):
-        assert drawing == pytest.approx(place, abs=1)
-
-
-def test_printing_draws_for_the_paper_and_then_for_the_screen_again(
-    show: Callable[[str, int], dict[str, Any]], driver: Driver
-) -> None:
+def test_printing_draws_for_the_paper_and_then_for_the_screen_again(show: Show, driver: Driver) -> None:
     """Through the browser's own printing: what it draws between `beforeprint` and `afterprint`."""
     show("naic", WIDE)
     driver.execute_script(
@@ -217,3 +179,39 @@ def test_printing_draws_for_the_paper_and_then_for_the_screen_again(
     assert len(printed) > 10
     assert max(printed) <= PAPER + 1
     assert max(drawing for drawing, *_ in widths(driver)) > PAPER  # back on the screen
+
+
+@pytest.mark.parametrize(
+    ("case", "width"),
+    [("hostile", PHONE), slow("whole", PHONE), slow("without a validation", PHONE), slow("forty", WIDE)],
+)
+def test_a_trainings_report_is_drawn_on_the_screen_and_on_paper(
+    case: str, width: int, driver: Driver, tmp_path: Path
+) -> None:
+    run = tmp_path / case
+    trained_run(run, **RUNS[case])
+    open_page(driver, write_report(run), width)
+    check_page(driver, width)
+    assert cut_off(driver) == []
+    shown = driver.execute_script(
+        "return [...document.images].map(i => i.complete && i.naturalWidth > 0 && i.clientWidth > 40)"
+    )
+    assert shown == [True] * (12 if RUNS[case].get("windows", True) else 0)
+    # Image, label and map stand beside each other, to be compared.
+    rows = driver.execute_script(
+        "return [...document.querySelectorAll('.pictures')].map(row => "
+        "new Set([...row.querySelectorAll('img')].map(i => i.getBoundingClientRect().top)).size)"
+    )
+    assert rows == [1] * (len(shown) // 3)
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    try:
+        eventually(lambda: driver.execute_script("return document.body.classList.contains('paper')"))
+        left = "document.querySelector('main').getBoundingClientRect().left"
+        edge = driver.execute_script(f"return {left}")
+        for drawing, place, start in widths(driver):
+            assert drawing == pytest.approx(place, abs=1)
+            assert start + drawing <= edge + PAPER + 1
+        ends = f"return [...document.images].map(i => i.getBoundingClientRect().right - {left})"
+        assert max(driver.execute_script(ends), default=0) <= PAPER + 1
+    finally:
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})

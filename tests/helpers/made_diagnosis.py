@@ -191,7 +191,3 @@ def _run(rng: np.random.Generator, K: int, best: Sequence[int], lines: int) -> D
 
 def html_report(diagnosis: dict[str, Any]) -> str:
     return report.html_report(Diagnosis.from_dict(diagnosis))
-
-
-def headline(diagnosis: dict[str, Any]) -> str:
-    return report.headline(Diagnosis.from_dict(diagnosis))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,12 +29,3 @@ def flipped(content: bytes, every: int = 1) -> Iterator[bytes]:
         changed = bytearray(content)
         changed[bit // 8] ^= 1 << bit % 8
         yield bytes(changed)
-
-
-def crafted(header: str, version: int) -> bytes:
-    """A zip with right CRCs and one array, whose header was made up."""
-    text, buffer = header.encode("latin1") + b"\n", io.BytesIO()
-    length = len(text).to_bytes(2 if version == 1 else 4, "little")
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("a.npy", b"\x93NUMPY" + bytes([version, 0]) + length + text + bytes(120))
-    return buffer.getvalue()

@@ -140,6 +140,7 @@ def test_workers_that_do_not_see_the_images_end_the_call(
     assert not Path("maps").exists()
 
 
+@pytest.mark.slow
 def test_killed_workers_cost_their_strips_only(tmp_path: Path, make_geotiff: Make, call: Call) -> None:
     """Real processes: both are killed in the middle, the call goes on, and nothing of it stays."""
     source = scene(make_geotiff, "in/a.tif", 2100, 1050)

@@ -173,23 +173,12 @@ def test_the_same_call_keeps_its_maps_and_its_precision_on_another_machine(folde
     assert len(folder.used) == 1
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "reason"),
-    [
-        ([MIXED], ["float32"], "precision was mixed_float16, is float32"),
-        (["float32"], ["run"], "precision was float32, is mixed_float16"),
-    ],
-)
-def test_another_precision_makes_anew(
-    folder: Folder, before: list[str], after: list[str], reason: str
-) -> None:
-    folder.map("--precision", *before)
-    assert f"maps/a.tif: made anew: other options: {reason}" in folder.map("--precision", *after)
-
-
-def test_a_precision_that_is_asked_for_is_taken_and_told(folder: Folder) -> None:
+def test_a_precision_that_is_asked_for_is_taken_and_another_makes_anew(folder: Folder) -> None:
     assert folder.map("--precision", "float32", gpu=True) == [f"precision: float32 {DIFFERS}"]
     assert folder.map("--precision", "float32", gpu=True, trained="float32") == [
         "1 of 1 maps are finished and unchanged"  # as those of an older journal, which names no precision
     ]
     assert folder.used == [("float32",)]
+    reason = "precision was float32, is mixed_float16"
+    assert f"maps/a.tif: made anew: other options: {reason}" in folder.map("--precision", "run")
+    assert folder.used[1:] == [(MIXED,)]

@@ -1,16 +1,21 @@
-"""Which files are meant, and what their outputs are called."""
+"""Which files are meant, and what their outputs are called; patterns find what `glob` finds."""
 
 from __future__ import annotations
 
+import glob
+import os
 import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pydantic import TypeAdapter
 
 from datasets import kinds
+from datasets.files import files_under
 from segmenter.base.errors import DatasetError
-from segmenter.config.datasets import DatasetConfig, Naic2020Config
+from segmenter.base.finding import matches
+from segmenter.config.datasets import DatasetConfig
 from segmenter.grid.scenes import Layout
 from segmenter.mapping.request.inputs import find_inputs, output_names
 from segmenter.mapping.request.truth import LabelPattern
@@ -100,15 +105,6 @@ def test_a_pattern_knows_the_fields_of_the_recipe(tmp_path: Path) -> None:
         label_for(Path("x.jpg"), "{tile}.png", tiles)
 
 
-def test_outputs_that_a_loader_would_find_are_known(tmp_path: Path) -> None:
-    form = kinds()["naic2020"][1](Naic2020Config(kind="naic2020", root=str(tmp_path)))
-    assert form.covers(tmp_path / "maps")
-    assert form.holds(tmp_path / "maps" / "a.png")
-    assert not form.holds(tmp_path / "scores.json")
-    assert not form.covers(tmp_path.parent)
-    assert not form.holds(tmp_path.parent / "a.png")
-
-
 def test_what_stands_for_nothing_says_what_would(tmp_path: Path) -> None:
     (tmp_path / "tile_7" / "images" / "deep").mkdir(parents=True)
     (tmp_path / "tile_7" / "images" / "deep" / "a.jpg").touch()
@@ -119,3 +115,51 @@ def test_what_stands_for_nothing_says_what_would(tmp_path: Path) -> None:
     assert [path.name for path in find_inputs([proposed[1]]).files] == ["a.jpg"]
     with refused(DatasetError, where="tile_{2,7}/*.jpg", fault="file; patterns"):
         find_inputs([f"{tmp_path}/tile_{{2,7}}/*.jpg"])
+
+
+PATTERNS = (
+    *("**/*.tif", "a/**/*.tif", "*/**/b/*.tif", "**", "a/**", "a/**/", "**/b/**/*.tif", "**/*", "**/x.tif"),
+    *("./**/*.tif", "a/**/**/z.tif", "a/*.tif", "**/[[]1]/*", "a/*/", "*.nothing", "**/b", "x", "n/**/*.tif"),
+)
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    names = ("a/x.tif", "a/b/y.tif", "a/b/c/z.tif", "q/x.tif", ".h/x.tif", "a/.h/x.tif", "a/[1]/w.tif", "x")
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_patterns_mean_what_they_mean_to_glob(pattern: str, tree: Path) -> None:
+    for start in ("", f"{tree}/"):
+        wanted = sorted({os.path.normpath(path) for path in glob.glob(start + pattern, recursive=True)})
+        assert sorted(os.path.normpath(path) for path in matches(start + pattern)) == wanted
+
+
+def test_each_real_folder_is_visited_once(tree: Path) -> None:
+    for name in ("one", "two"):  # two such links give 2⁴⁰ paths
+        (tree / "a" / name).symlink_to(tree / "a")
+    found = [path.name for path in find_inputs([f"{tree}/**/*.tif"]).files]
+    assert sorted(found) == ["w.tif", "x.tif", "x.tif", "y.tif", "z.tif"]
+    assert len(files_under(tree)) == 6
+    (tree / "labels").mkdir()
+    (tree / "labels" / "round").symlink_to(tree)
+    (tree / "labels" / "again").symlink_to(tree)
+    (tree / "labels" / "y.png").touch()
+    pattern = LabelPattern(
+        f"{tree}/labels/**/{{stem}}.png", Layout(Path("."), re.compile(r"[^/]*"), re.compile(r"-"), "*")
+    )
+    assert pattern.label(Path("y.tif")) == tree / "labels" / "y.png"
+    with refused(DatasetError, where="**/none.tif", fault="pattern matches"):
+        find_inputs([f"{tree}/**/none.tif"])
+
+
+def test_a_folder_behind_a_link_is_visited(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    beyond = tmp_path_factory.mktemp("beyond")
+    (beyond / "far.tif").touch()
+    (tree / "q" / "link").symlink_to(beyond)
+    assert matches("**/far.tif") == ["q/link/far.tif"]

@@ -1,21 +1,27 @@
-"""What was finished is found again, what has changed is told, and one process at a time writes an output."""
+"""What was finished or computed in part is found again; one process at a time writes an output."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from segmenter.base.errors import RasterError, SegmenterError
 from segmenter.base.sealed import sealed
-from segmenter.mapping.folder.journal import Entry, Journal, damage, file_facts, input_facts
+from segmenter.grid.geometry import Window
+from segmenter.grid.windows import Columns
+from segmenter.mapping.folder.journal import Entry, Journal, input_facts
+from segmenter.mapping.folder.partial import PartialMap
 from segmenter.mapping.folder.state import OutputLocks
 from tests.helpers.forbidden import small_files
-from tests.helpers.made_runs import flipped
 from tests.helpers.refusals import refused
 
 ENTRY = Entry("a", "/in/a.tif", {"bytes": 1}, {"model": "m"}, {"nodata": 255, "part": [0, 0, 9, 9]}, {})
@@ -74,46 +80,19 @@ def test_threads_append_whole_lines(tmp_path: Path) -> None:
     assert all(again.find(name) for name in names)
 
 
-@pytest.mark.parametrize("line", [sealed(f'{{"format": {n}, "name": "a"}}') for n in (9, 1)])
-def test_an_entry_of_another_format_counts_as_none(tmp_path: Path, line: str) -> None:
+@pytest.mark.parametrize(
+    ("record", "damaged"),
+    [({"format": 9, "name": "a"}, 0), ({"format": 4, **asdict(ENTRY), "more": 1}, 1)],
+    ids=["of another format", "of another shape"],
+)
+def test_an_entry_of_another_make_counts_as_none(tmp_path: Path, record: Any, damaged: int) -> None:
     Journal(tmp_path).append(replace(ENTRY, name="b"))
     with (tmp_path / ".journal.jsonl").open("a") as file:
-        file.write(f"{line}\n")
+        file.write(sealed(json.dumps(record)) + "\n")
     journal = Journal(tmp_path)
     assert journal.find("a") is None
     assert journal.find("b") is not None
-    assert journal.damaged == 0
-
-
-def test_each_flipped_bit_of_a_line_costs_only_that_line(tmp_path: Path) -> None:
-    """`"bytes"` turned into `"cytes"` had ended each call in a traceback."""
-    path = tmp_path / ".journal.jsonl"
-    (tmp_path / "a.tif").write_bytes(b"a map")
-    entry = replace(ENTRY, outputs={"a.tif": file_facts(tmp_path / "a.tif")})
-    Journal(tmp_path).append(replace(entry, name="b"))
-    other = path.read_bytes()
-    Journal(tmp_path).append(entry)
-    whole = path.read_bytes()
-    damaged = 0
-    flips = list(flipped(whole[len(other) : -1]))[::3]  # all bits of a byte in turn
-    for line in flips:
-        path.write_bytes(other + line + b"\n")
-        journal = Journal(tmp_path)
-        assert journal.find("b") == replace(entry, name="b")
-        found = journal.find("a")
-        assert found in (None, entry)
-        damaged += found is None
-        assert journal.damaged in ((0,) if found else (1, 2))  # a flip may make a line's end
-        assert damage(tmp_path, journal.find("b") or entry) is None
-    assert damaged > 0.97 * len(flips)
-
-
-def test_a_line_of_another_shape_counts_as_damaged(tmp_path: Path) -> None:
-    record = {"format": 4, **asdict(ENTRY), "more": 1}
-    (tmp_path / ".journal.jsonl").write_text(sealed(json.dumps(record)) + "\n")
-    journal = Journal(tmp_path)
-    assert journal.find("a") is None
-    assert journal.damaged == 1
+    assert journal.damaged == damaged
 
 
 def test_a_link_in_place_of_the_journal_is_not_followed(tmp_path: Path) -> None:
@@ -180,3 +159,67 @@ def test_an_option_that_an_older_journal_does_not_name_is_none() -> None:
     assert not new.extends(other)
     assert other.difference(old) is None  # an older program's call does not know better
     assert old.difference(other) == "other options: precision was float32, is mixed_float16"
+
+
+PART = Window(3, 5, 37, 23)
+WINDOWS = [
+    Window(3 + row, 5 + col, min(11, 37 - row), min(9, 23 - col))
+    for row in range(0, 37, 11)
+    for col in (0, 9, 18)
+]
+Arrays = dict[str, NDArray[Any]]
+
+
+def contents(rng: Any) -> list[tuple[Window, Arrays]]:
+    found = []
+    for window in WINDOWS:
+        shape = (window.height, window.width)
+        ids = rng.integers(0, 255, shape, np.uint8)
+        found.append((window, {"ids": ids[:, ::-1], "probabilities": rng.random((*shape, 3), np.float32)}))
+    return found
+
+
+def filled(tmp_path: Path, entries: list[tuple[Window, Arrays]]) -> PartialMap:
+    partial = PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))
+    assert partial.recover() == 0
+    for window, arrays in entries:
+        partial.add(window, arrays)
+    partial.close()
+    return partial
+
+
+def check(found: list[tuple[Window, Arrays]], entries: list[tuple[Window, Arrays]]) -> None:
+    assert [window for window, _ in found] == [window for window, _ in entries]
+    for (_, got), (_, expected) in zip(found, entries, strict=True):
+        assert got.keys() == expected.keys()
+        for name, array in got.items():
+            np.testing.assert_array_equal(array, expected[name], strict=True)
+
+
+@pytest.mark.parametrize("count", range(len(WINDOWS) + 1))
+def test_complete_bands_come_back_in_order(tmp_path: Path, rng: Any, count: int) -> None:
+    entries = contents(rng)
+    filled(tmp_path, entries[:count])
+    partial = PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))
+    bands = count // 3
+    assert partial.recover() == partial.rows == min(11 * bands, 37)
+    check(list(partial.replay()), entries[: 3 * bands])
+    for window, arrays in entries[3 * bands :]:
+        partial.add(window, arrays)
+    partial.close()
+    again = PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))
+    assert again.recover() == 37
+    check(list(again.replay()), entries)
+    again.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_partial_map_that_changes_while_it_is_read_is_an_error(tmp_path: Path, rng: Any) -> None:
+    partial = filled(tmp_path, contents(rng))
+    with contextlib.closing(PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:
+        assert again.recover() == 37
+        with partial.path.open("r+b") as file:
+            file.seek(-9, 2)
+            file.write(b"\x55" * 9)
+        with refused(RasterError, where="partial", fault="changed while"):
+            list(again.replay())

@@ -1,7 +1,8 @@
-"""The files of a map: what they hold, and that other programs read them."""
+"""The files of a map: what they hold, codes of the user's own, styles; other programs read them."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,25 +10,29 @@ import cv2
 import numpy as np
 import pytest
 import rasterio
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from rio_cogeo import cog_validate
 
+from segmenter.base.errors import DatasetError, SegmenterError
 from segmenter.grid.geometry import Size, Window
-from segmenter.grid.labels import IGNORE
+from segmenter.grid.labels import IGNORE, ClassMap, LandCoverClass
 from segmenter.inference.predictor import ExtraOutputs, Prediction
-from segmenter.mapping.jobs import MapJob, RasterRequest
-from segmenter.mapping.outputs.finished import MapStyle
-from segmenter.mapping.outputs.pictures import draw_view
-from segmenter.mapping.request.map_request import MapRequest
-from segmenter.raster import RasterSpec, open_raster, raster_info, read_label, write_raster
+from segmenter.mapping.outputs.codes import FileValues, codes_of, free_value, parse_codes
+from segmenter.raster import RasterSpec, open_raster, read_label, write_raster
+from segmenter.raster.written_map import WrittenMap
+from tests.helpers.child_predict import files, scene, without_styles
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_network
 from tests.helpers.function_predictor import FunctionPredictor
 from tests.helpers.maps import Call, Make
+from tests.helpers.refusals import refused
+from tests.helpers.s3_server import Store
 
 ALL = ("--confidence", "--quicklook", "--probabilities")
 
 
-def scene(rng: Any, height: int, width: int) -> NDArray[np.uint8]:
+def holed(rng: Any, height: int, width: int) -> NDArray[np.uint8]:
     image = rng.integers(1, 255, (height, width, 3), np.uint8)
     image[height // 3 : height // 2, width // 4 :] = 0
     return image
@@ -50,7 +55,7 @@ def read(path: Path) -> NDArray[Any]:
 
 @pytest.mark.parametrize(("kind", "cog"), [("uint8", ()), ("float16", ("--cog",))], ids=str)
 def test_every_file_of_a_map(make_geotiff: Make, call: Call, rng: Any, kind: str, cog: Any) -> None:
-    image = scene(rng, 331, 243)
+    image = holed(rng, 331, 243)
     source = make_geotiff("in/a.tif", image, nodata=0)
     assert call(source, *ALL, kind, *cog) == 0
     folder, said = Path("maps"), whole(image, kind)
@@ -83,7 +88,7 @@ def test_every_file_of_a_map(make_geotiff: Make, call: Call, rng: Any, kind: str
 
 def test_other_programs_read_them(make_geotiff: Make, call: Call, rng: Any) -> None:
     """OpenCV has a TIFF and a PNG reader of its own."""
-    image = scene(rng, 90, 203)
+    image = holed(rng, 90, 203)
     assert call(make_geotiff("in/a.tif", image, nodata=0), *ALL, "uint8") == 0
     said, empty = whole(image, "uint8"), (image == 0).any(axis=2)
     confidence = cv2.imread(str(Path("maps/a.confidence.tif")), cv2.IMREAD_UNCHANGED)
@@ -126,18 +131,6 @@ def test_a_quick_look_is_the_map(make_geotiff: Make, call: Call, rng: Any, heigh
         np.testing.assert_array_equal((picture[..., :3] == colour).all(axis=2), ids == value)
 
 
-def test_a_part_is_that_part_in_every_file(make_geotiff: Make, call: Call, rng: Any) -> None:
-    image = scene(rng, 150, 170)
-    source = make_geotiff("in/a.tif", image, nodata=0)
-    assert call(source, "--part", 33, 17, 70, 101, *ALL, "uint8") == 0
-    part, empty = whole(image, "uint8")[33:103, 17:118], (image == 0).any(axis=2)[33:103, 17:118]
-    found = read("maps/a.confidence.tif")
-    np.testing.assert_array_equal(found, np.where(empty, 0, part.confidence))
-    with rasterio.open("maps/a.probabilities.tif") as file:
-        assert file.transform @ (0, 0) == (368000 + 8.5, 5808000 - 16.5)
-    assert read("maps/a.quicklook.png").shape == (70, 101, 4)
-
-
 def test_a_certain_class_is_not_taken_for_no_data(make_geotiff: Make, call: Call) -> None:
     def certain(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
         ids = np.full(valid.shape, 2, np.uint8)
@@ -153,29 +146,6 @@ def test_a_certain_class_is_not_taken_for_no_data(make_geotiff: Make, call: Call
     assert (np.delete(found, 3, axis=0) == np.where(np.arange(7) == 2, 254, 0)).all()
 
 
-@pytest.mark.parametrize(
-    ("size", "png"), [(Size(37, 53), True), (Size(1, 5), False), (Size(2600, 650), False)]
-)
-def test_a_view_is_drawn_beside_the_map(
-    tmp_path: Path, make_geotiff: Any, make_classes: Any, size: Size, png: bool
-) -> None:
-    classes = make_classes(3, first_code=100)
-    rng = np.random.default_rng(0)
-    ids = rng.integers(0, 3, (size.height, size.width)).astype(np.uint8)
-    image = make_geotiff("in.tif", np.repeat(ids[..., None] * 50, 3, axis=2))
-    label = make_geotiff("label.tif", classes.codes()[ids])
-    request = MapRequest(Path("run"), tmp_path, ("in.tif",), format="png" if png else "geotiff")
-    style = MapStyle(request, classes)
-    info = raster_info(image)
-    job = MapJob(RasterRequest(None, 3), info, Window.of(size), "in", style.path("map", info), label)
-    write_raster(job.output, style.file_values(job).of(ids), RasterSpec(driver="PNG" if png else "GTiff"))
-    draw_view(job, style)
-    with rasterio.open(tmp_path / "map.view.png") as picture:
-        assert 300 < picture.width < 4000
-        drawn = {tuple(c) for c in picture.read()[:3].reshape(3, -1).T.tolist()}
-    assert {tuple(c.colour) for c in classes.classes} <= drawn
-
-
 def test_thinned_image_validity_and_label_stay_together(make_geotiff: Make) -> None:
     rng = np.random.default_rng(1)
     ids = rng.integers(0, 200, (203, 101)).astype(np.uint8)
@@ -187,3 +157,208 @@ def test_thinned_image_validity_and_label_stay_together(make_geotiff: Make) -> N
     np.testing.assert_array_equal(image[..., 0], label)
     np.testing.assert_array_equal(valid, label != 7)
     assert IGNORE not in label
+
+
+SMALL, LARGE = (10, 20, 30, 255, 0, 7, 99), (10, 20, 300, 65535, 0, 7, 99)
+
+
+def named(codes: tuple[int, ...]) -> str:
+    return ",".join(f"{'abcdefg'[i]}={code}" for i, code in enumerate(codes))
+
+
+def held(path: Path) -> tuple[NDArray[Any], Any, str]:
+    with rasterio.open(path) as file:
+        return file.read(1), file.nodata, file.dtypes[0]
+
+
+@given(st.lists(st.integers(0, 0xFFFF), min_size=1, max_size=254, unique=True), st.booleans())
+def test_ids_come_back_from_whatever_codes(codes: list[int], small: bool) -> None:
+    """The value without data is no code, and one of the smallest type that can be."""
+    chosen = tuple(dict.fromkeys(code % 256 for code in codes)) if small else tuple(codes)
+    values = FileValues(chosen, free_value(chosen))
+    assert values.nodata not in chosen
+    assert values.dtype == ("uint8" if max(chosen) <= 255 else "uint16")
+    ids = np.array([*range(len(chosen)), IGNORE], np.uint8)
+    found = values.of(ids)
+    assert found.dtype == values.dtype
+    assert found.tolist() == [*chosen, values.nodata]
+    np.testing.assert_array_equal(values.ids(found), ids)
+
+
+@pytest.mark.parametrize(
+    ("codes", "dtype", "nodata", "cog"),
+    [(SMALL, "uint8", 254, ()), (LARGE, "uint16", 65534, ("--cog",))],
+    ids=["8 bits", "16 bits, cog"],
+)
+def test_a_map_holds_the_codes_and_no_data_outside_of_them(
+    make_geotiff: Make, call: Call, codes: Any, dtype: str, nodata: int, cog: Any
+) -> None:
+    scene(make_geotiff, "in/a.tif", 131, 203)
+    assert call("in", output="plain") == 0
+    assert call("in", "--codes", ",".join(map(str, codes)), *cog) == 0
+    ids, _, _ = held(Path("plain/a.tif"))
+    assert len(np.unique(ids)) == 8
+    table = np.full(256, nodata)
+    table[:7] = codes
+    values, empty, kind = held(Path("maps/a.tif"))
+    assert (empty, kind) == (nodata, dtype)
+    np.testing.assert_array_equal(values, table[ids])
+    with rasterio.open("maps/a.tif") as file:
+        tags = file.tags()
+        assert ([tags[f"CODE_{i}"] for i in range(7)], tags["VALUES"]) == ([str(c) for c in codes], "codes")
+        if dtype == "uint8":
+            assert [file.colormap(1)[code] for code in codes[:2]] == [(255, 255, 255, 255), (0, 0, 255, 255)]
+    with WrittenMap(Path("maps/a.tif")) as read:
+        np.testing.assert_array_equal(read.read(Window(0, 0, 131, 203))[0], ids)
+
+
+def test_scores_are_those_of_the_ids_and_of_kept_maps(tmp_path: Path, make_geotiff: Make, call: Call) -> None:
+    rng = np.random.default_rng(3)
+    scene(make_geotiff, "in/a.tif", 131, 203)
+    make_geotiff("truth/a.tif", rng.integers(0, 7, (131, 203), np.uint8))
+    arguments = ("in", "--labels", "truth/{stem}.tif", "--quicklook", "--pictures")
+    coded = (*arguments, "--codes", named(LARGE))
+    assert call(*arguments, output="plain") == 0
+    assert call(*coded) == 0
+    scores = [json.loads((tmp_path / folder / "scores.json").read_text()) for folder in ("plain", "maps")]
+    assert scores[0] == scores[1]
+    for name in ("a.quicklook.png", "a.view.png"):
+        pictures = [(tmp_path / folder / name).read_bytes() for folder in ("plain", "maps")]
+        assert pictures[0] == pictures[1]
+    Path("maps/scores.json").unlink()
+    assert call(*coded, predictor=None) == 0
+    assert json.loads(Path("maps/scores.json").read_text()) == scores[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--codes", "1,2"), "got 2 codes for 7 classes"),
+        (("--codes", "a=1,roof=2"), "the run has no class roof"),
+        (("--codes", "a=1,b=2"), "no code for c, d, e, f, g"),
+        (("--codes", "a=1,a=2"), "a has two codes"),
+        (("--codes", "1,2,3,4,5,6,1"), "got 1 twice"),
+        (("--codes", "1,2,3,4,5,6,65536"), "got 65536"),
+        (("--codes", "1,2,3,4,5,6,7", "--nodata", 6), "no class's code, got 6"),
+        (("--codes", "1,2,3,4,5,6,-7"), "expected whole numbers"),
+        (("--codes", ""), "expected whole numbers"),
+        (("--nodata", 3), "--nodata: expected 7 … 255"),
+        (("--nodata", 256), "--nodata: expected 7 … 255"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_leaves_nothing(
+    tmp_path: Path, make_geotiff: Make, call: Call, capsys: Any, given: Any, said: str
+) -> None:
+    scene(make_geotiff, "in/a.tif", 40, 50)
+    assert call("in", *given) == 2
+    out, err = capsys.readouterr()
+    assert said in err
+    assert (out, err.count("\n")) == ("", 1)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_names_may_hold_commas_and_equals_signs() -> None:
+    names = ("low vegetation, crops", "a=b", "road")
+    classes = ClassMap(tuple(LandCoverClass(name, (0, 0, i), i) for i, name in enumerate(names)))
+    assert codes_of("low vegetation, crops=3,a=b=4,road=5", classes) == (3, 4, 5)
+    with refused(DatasetError, where="--codes", got="'road=5,tree'"):
+        parse_codes("road=5,tree")
+
+
+def test_a_foreign_map_with_codes_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    tags = {"CLASS_0": "a", "CLASS_1": "b", "CODE_0": "7", "CODE_1": "7", "VALUES": "codes"}
+    write_raster(tmp_path / "a.tif", np.full((3, 5), 7, np.uint16), RasterSpec(tags=tags))
+    with refused(SegmenterError, where="a.tif", got="[7, 7]"):
+        WrittenMap(tmp_path / "a.tif")
+    write_raster(tmp_path / "b.tif", np.full((3, 5), 9, np.uint16), RasterSpec(tags=tags | {"CODE_1": "8"}))
+    with WrittenMap(tmp_path / "b.tif") as found, pytest.raises(SegmenterError, match="2 classes, got 9"):
+        found.read(Window(0, 0, 3, 5))
+    tags.pop("VALUES")
+    write_raster(tmp_path / "c.tif", np.full((3, 5), 0, np.uint16), RasterSpec(tags=tags))
+    with refused(SegmenterError, where="c.tif", got="1 bands of uint16"):
+        WrittenMap(tmp_path / "c.tif")
+
+
+def test_what_is_gone_is_written_again_without_the_model(make_geotiff: Make, call: Call, capsys: Any) -> None:
+    """The same bytes, with the pixels of each class; also where a later version first writes them."""
+    scene(make_geotiff, "in/a.tif", 131, 203)
+    maps = Path("maps")
+    assert call("in", "--confidence", "--codes", "1,2,3,4,5,6,700") == 0
+    before = files(maps)
+    assert set(before) - set(without_styles(before)) == {"a.qml", "a.confidence.qml", "a.tif.aux.xml"}
+    for gone in (["a.qml"], ["a.tif.aux.xml"], ["a.qml", "a.confidence.qml", "a.tif.aux.xml"]):
+        for name in gone:
+            (maps / name).unlink()
+        capsys.readouterr()
+        assert call("in", "--confidence", "--codes", "1,2,3,4,5,6,700", predictor=None) == 0
+        assert capsys.readouterr().out == "1 of 1 maps are finished and unchanged\n"
+        assert files(maps) == before
+    assert call("in", "--confidence", "--codes", "1,2,3,4,5,6,700", "--no-styles", predictor=None) == 0
+    assert files(maps) == before
+
+
+def test_a_changed_style_is_no_reason_for_a_new_map(make_geotiff: Make, call: Call, capsys: Any) -> None:
+    scene(make_geotiff, "in/a.tif", 40, 50)
+    assert call("in") == 0
+    style, table = Path("maps/a.qml"), Path("maps/a.tif.aux.xml")
+    style.write_text("<qgis>of someone</qgis>")
+    table.write_text("<PAMDataset><Metadata><MDI key='a'>b</MDI></Metadata></PAMDataset>")
+    assert call("in", predictor=None) == 0
+    assert style.read_text() == "<qgis>of someone</qgis>"
+    assert "'a'" in table.read_text()
+    capsys.readouterr()
+    assert call("in", "--redo") == 0
+    assert capsys.readouterr().err.startswith("warning: maps/a.qml: ")
+    assert style.read_text() == "<qgis>of someone</qgis>"
+    assert "GDALRasterAttributeTable" in table.read_text()  # what was there was of the older file
+
+
+def test_no_style_lies_beside_the_image_itself(tmp_path: Path, make_png: Make, call: Call) -> None:
+    """QGIS would show the image by it."""
+    image = np.random.default_rng(0).integers(0, 255, (40, 50, 3), np.uint8)
+    source = make_png("a.png", image)
+    assert call(source, "--format", "geotiff", output=".") == 0
+    assert sorted(files(tmp_path)) == ["a.png", "a.tif", "a.tif.aux.xml"]
+
+
+def test_an_unwritable_style_is_no_half(
+    make_geotiff: Make, call: Call, monkeypatch: Any, capsys: Any
+) -> None:
+    """The older map and its style stay."""
+    scene(make_geotiff, "in/a.tif", 40, 50)
+    assert call("in") == 0
+    before = files("maps")
+    scene(make_geotiff, "in/a.tif", 40, 50, seed=7)
+    write = Path.write_bytes
+
+    def full(path: Path, content: bytes) -> int:
+        if "a.tif.aux.xml" in path.name:
+            write(path, content[:100])
+            raise OSError(28, "No space left on device")
+        return write(path, content)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert call("in") == 1
+    assert "files cannot" in capsys.readouterr().err.splitlines()[-1]
+    assert files("maps") == before
+    assert [path.name for path in Path("maps").glob(".*")] == [".journal.jsonl"]
+
+
+def test_styles_of_a_bucket_come_back(make_geotiff: Make, call: Call, store: Store, monkeypatch: Any) -> None:
+    """The map itself is not sent again, nor looked at: the table has no pixels then."""
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    scene(make_geotiff, "in/a.tif", 40, 50)
+    output = f"s3://{store.bucket}/maps"
+    assert call("in", output=output) == 0
+    kinds = ["qml", "tif", "tif.aux.xml"]
+    assert store.keys() == [f"maps/a.{kind}" for kind in kinds]
+    before = {kind: store.get(f"maps/a.{kind}") for kind in kinds}
+    for kind in ("qml", "tif.aux.xml"):
+        store.client.delete_object(Bucket=store.bucket, Key=f"maps/a.{kind}")
+    store.asked.clear()
+    assert call("in", output=output, predictor=None) == 0
+    sent = [path for method, path in store.asked if method == "PUT"]
+    assert sorted(path.split("?")[0].rpartition("/")[2] for path in sent) == ["a.qml", "a.tif.aux.xml"]
+    assert store.get("maps/a.qml") == before["qml"]
+    assert b"GDALRasterAttributeTable" in store.get("maps/a.tif.aux.xml")
+    assert not list(Path("cache").rglob("*.*ml"))

@@ -1,7 +1,11 @@
-"""`--remote`: rasters behind an address, from a server of our own and out of an archive."""
+"""Rasters behind an address, and maps that go into a bucket: whole, once, whoever else writes there."""
 
 from __future__ import annotations
 
+import io
+import json
+import os
+import shutil
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -12,8 +16,10 @@ import rasterio
 
 from segmenter.base.errors import DatasetError
 from segmenter.config.datasets import FolderConfig
+from segmenter.extras import upload
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.mapping.request.inputs import find_inputs
+from tests.helpers.child_predict import without_styles
 from tests.helpers.exact_network import fake_run
 from tests.helpers.file_server import FileServer
 from tests.helpers.forgotten_remote import forget_all
@@ -82,33 +88,6 @@ def test_a_map_of_an_address_is_kept_until_the_file_changes(
     assert "made anew: the input has changed" in capfd.readouterr().out
 
 
-@pytest.mark.parametrize("conditions", [True, False])
-def test_a_file_that_is_replaced_while_it_is_mapped_gives_no_map(
-    conditions: bool, server: FileServer, make_geotiff: Make, rng: Any, call: Call, capfd: Any
-) -> None:
-    """At any request; also after the last pixel was read, unless the map was finished before."""
-    server.conditions, refused = conditions, 0
-    sizes, tiles = (260, 270, 3), {"tiled": True, "blockxsize": 64, "blockysize": 64}
-    later = make_geotiff("later.tif", rng.integers(0, 255, sizes, np.uint8), **tiles).read_bytes()
-    for number in (2, 3, 4, 6, 9, 14, 200):
-        source = make_geotiff("served/a.tif", rng.integers(0, 255, sizes, np.uint8), **tiles)
-        assert call(source, "--window-size", 128, "--batch", 1, output="local") == 0
-        forget_all()
-        server.replace_at(number, source, later)
-        code = call(server.url("a.tif"), "--remote", "--window-size", 128, "--batch", 1, output=f"m{number}")
-        said = capfd.readouterr().err
-        if code == 0:
-            break
-        refused += 1
-        assert code == 1
-        assert said.count("\n") == 1
-        assert "has changed" in said
-        assert not list(Path(f"m{number}").glob("[!.]*"))
-    assert refused > 3
-    with rasterio.open(f"m{number}/a.tif") as mine, rasterio.open("local/a.tif") as theirs:
-        np.testing.assert_array_equal(mine.read(), theirs.read())
-
-
 def test_folders_and_patterns_in_a_bucket(store: Store, make_geotiff: Make, rng: Any, tmp_path: Path) -> None:
     for name in ("in/a", "in/b", "in/deep/c"):
         make_geotiff(f"bucket/{name}.tif", rng.integers(0, 255, (31, 33, 3), np.uint8))
@@ -135,3 +114,167 @@ def test_a_foreign_recipe_is_no_reason_to_ask_a_server(call: Call, capfd: Any) -
     said = capfd.readouterr().err
     assert said.endswith("with --remote\n")
     assert "hidden" not in said
+
+
+@pytest.fixture
+def scenes(make_geotiff: Make, rng: Any) -> list[Path]:
+    return [make_geotiff(f"in/{n}.tif", rng.integers(0, 255, (61, 83, 3), np.uint8)) for n in "ab"]
+
+
+@pytest.fixture
+def to_bucket(scenes: Any, call: Call, store: Store, tmp_path: Path, monkeypatch: Any) -> Call:
+    """`call` with its maps in the bucket, below `maps`."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def call_it(*arguments: Any, **changes: Any) -> int:
+        return call(*arguments, output=f"s3://{store.bucket}/maps", **changes)
+
+    return call_it
+
+
+def written(store: Store) -> list[str]:
+    """Keys that were written to, in order."""
+    return [path.split("?")[0].rpartition("/")[2] for method, path in store.asked if method == "PUT"]
+
+
+def test_what_is_uploaded_is_what_a_folder_gets(
+    call: Call, to_bucket: Call, store: Store, capfd: Any
+) -> None:
+    assert call("in", output="local") == 0
+    capfd.readouterr()
+    assert to_bucket("in", "--confidence") == 0
+    said = capfd.readouterr()
+    kinds = ("confidence.qml", "confidence.tif", "qml", "tif", "tif.aux.xml")
+    assert store.keys() == [f"maps/{n}.{kind}" for n in "ab" for kind in kinds]
+    for name in ("tif", "qml", "tif.aux.xml"):
+        assert store.get(f"maps/a.{name}") == Path(f"local/a.{name}").read_bytes()
+    assert f"10 files uploaded to s3://{store.bucket}/maps: " in said.out
+    assert said.err == ""
+    left = [path.name for path in Path("cache").rglob("*") if path.is_file()]
+    assert left == []
+
+
+def test_the_same_command_does_nothing_twice(
+    to_bucket: Call, store: Store, capfd: Any, make_geotiff: Make
+) -> None:
+    """Neither beside its working folder nor on another machine; what changed is made anew, and replaced."""
+    assert to_bucket("in") == 0
+    for _ in range(2):
+        store.asked.clear()
+        assert to_bucket("in", predictor=None) == 0
+        assert written(store) == []
+        assert "2 of 2 maps are finished and unchanged" in capfd.readouterr().out
+        shutil.rmtree(Path("cache"))
+    make_geotiff("in/b.tif", np.zeros((61, 83, 3), np.uint8))
+    store.asked.clear()
+    assert to_bucket("in") == 0
+    assert written(store) == ["b.tif", "b.qml", "b.tif.aux.xml"]
+
+
+def test_scores_and_pictures_of_maps_that_are_there_already(
+    scenes: list[Path], to_bucket: Call, store: Store, make_png: Make, rng: Any
+) -> None:
+    scenes[1].unlink()
+    make_png("truth/a.png", rng.integers(0, 7, (61, 83), np.uint8))
+    assert to_bucket("in") == 0
+    store.asked.clear()
+    arguments = ("in", "--labels", "truth/{stem}.png", "--pictures")
+    assert to_bucket(*arguments, predictor=None) == 0
+    assert sorted(written(store)) == sorted(["a.view.png", "scores.json", "confusion.png"])
+    assert len(json.loads(store.get("maps/scores.json"))["per_scene"]) == 1
+
+
+def test_a_busy_store_gets_all(to_bucket: Call, store: Store, capfd: Any) -> None:
+    refused = set()
+
+    def busy(method: str, path: str) -> int | None:
+        """Each write is refused once."""
+        if method == "PUT" and path not in refused:
+            refused.add(path)
+            return 503 if "a.tif" in path else 429
+        return None
+
+    store.fault = busy
+    assert to_bucket("in") == 0
+    assert len(store.keys()) == len(refused) == 6
+    assert capfd.readouterr().err == ""
+
+
+def test_what_is_refused_stays_for_the_next_call(to_bucket: Call, store: Store, capfd: Any) -> None:
+    store.fault = lambda method, path: 403 if method == "PUT" and path.endswith("b.tif") else None
+    assert to_bucket("in") == 1
+    said = capfd.readouterr().err
+    assert said.count("error: ") == 1
+    assert f"error: s3://{store.bucket}/maps/b.tif: cannot be" in said
+    assert "same command" in said
+    assert without_styles(store.keys()) == ["maps/a.tif"]
+    assert [path.name for path in Path("cache").rglob("*.tif")] == ["b.tif"]
+    store.fault = lambda method, path: None
+    assert to_bucket("in", predictor=None) == 0
+    assert without_styles(store.keys()) == ["maps/a.tif", "maps/b.tif"]
+
+
+def test_large_files_go_in_parts_and_appear_last(to_bucket: Call, store: Store, monkeypatch: Any) -> None:
+    """The store takes parts from 5 MiB on; the last may be smaller."""
+    monkeypatch.setattr(upload, "PART_BYTES", 5 << 20)
+    content = os.urandom((11 << 20) + 7)
+    Path("large.tif").write_bytes(content)
+    uploads = upload.Uploads(f"s3://{store.bucket}/maps")
+    store.fault = lambda method, path: 403 if "partNumber=3" in path else None
+    uploads.add([Path("large.tif")])
+    (error,) = uploads.wait()
+    assert str(error).startswith(f"s3://{store.bucket}/maps/large.tif: ")
+    assert "access" in str(error)
+    assert store.keys() == []
+    assert store.unfinished() == []
+    assert Path("large.tif").exists()
+    store.fault = lambda method, path: 503 if "partNumber=2" in path and len(store.asked) % 2 else None
+    uploads = upload.Uploads(f"s3://{store.bucket}/maps")
+    uploads.add([Path("large.tif")])
+    assert uploads.wait() == []
+    assert store.get("maps/large.tif") == content
+    assert (uploads.sent, uploads.sent_bytes) == (1, len(content))
+
+
+@pytest.mark.parametrize("equal", [False, True])
+def test_of_two_callers_the_first_to_finish_wins(
+    to_bucket: Call, store: Store, capfd: Any, monkeypatch: Any, equal: bool
+) -> None:
+    """Between this caller's look and its write another one puts a map there: another map, or the same."""
+    real = upload.Uploads._write
+
+    def later(self: Any, path: Path, *more: Any) -> None:
+        if equal:
+            real(self, path, *more)
+        else:
+            store.client.put_object(Bucket=store.bucket, Key=f"maps/{path.name}", Body=b"theirs")
+        real(self, path, *more)
+
+    monkeypatch.setattr(upload.Uploads, "_write", later)
+    assert to_bucket("in/a.tif") == (0 if equal else 1)
+    if equal:
+        with rasterio.open(io.BytesIO(store.get("maps/a.tif"))) as found:
+            assert found.shape == (61, 83)
+    else:
+        assert "maps/a.tif: was written" in capfd.readouterr().err
+        assert store.get("maps/a.tif") == b"theirs"
+
+
+def test_mistakes_are_one_line_before_anything_is_computed(
+    scenes: Any, call: Call, store: Store, capfd: Any, monkeypatch: Any
+) -> None:
+    def said(*arguments: Any, **changes: Any) -> str:
+        assert call("in", *arguments, predictor=None, **changes) in (1, 2)
+        err = str(capfd.readouterr().err)
+        assert err.startswith("error: ")
+        assert err.count("\n") == 1
+        return err
+
+    assert "there is no such bucket" in said(output="s3://no-such-bucket/x")
+    address = said(output="https://host.org/x?key=secret")
+    assert "expected a folder or s3://BUCKET/PREFIX" in address
+    assert "secret" not in address
+    assert "--work w: is for an --output in a bucket" in said("--work", "w", output="maps")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10, 9, 1))
+    full = said("--work", "w", output=f"s3://{store.bucket}/x")
+    assert "w: the largest map may take" in full

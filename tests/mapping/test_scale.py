@@ -175,14 +175,6 @@ def test_a_raster_of_unknown_scale_needs_one(make_geotiff: Make, call: Call, rng
     assert_classes(found, probabilities(image, found != 255, Fraction(4), Fraction(4)), found != 255)
 
 
-def test_metres_under_degrees_are_no_scale(make_geotiff: Make, call: Call, rng: Any, capsys: Any) -> None:
-    """Latitude 5,808,300 has a cosine, too: 0.5 degrees would be 55,660 by 27,830 m."""
-    image, transform = rng.integers(0, 255, (40, 50, 3), np.uint8), Affine(0.5, 0, 368000, 0, -0.5, 5808310)
-    wrong = make_geotiff("in/wrong.tif", image, crs="EPSG:4326", transform=transform)
-    assert call(wrong, "--gsd", 1000) == 1
-    assert "poles), --gsd needs" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("options", "changes", "code", "line"),
     [
@@ -238,16 +230,3 @@ def test_smooth_maps_scores_and_many_files(make_geotiff: Make, call: Call, rng: 
         assert found.shape == image[number:].shape[:2]
         assert (found != 255).all()
         assert Path(f"maps/{number}.view.png").is_file()
-
-
-@pytest.mark.parametrize(("gsd", "times"), [(0.1, 25), (0.4, None), (2, None)])
-def test_what_a_finer_grid_costs_is_said_once(
-    gsd: float, times: int | None, make_geotiff: Make, call: Call, rng: Any, capsys: Any
-) -> None:
-    """Pixels that the model computes against pixels of the maps, of all inputs together."""
-    for name in "ab":
-        make_geotiff(f"in/{name}.tif", rng.integers(1, 255, (61, 53, 3), np.uint8))
-    assert call("in", "--gsd", gsd) == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if "the model computes" in line]
-    assert len(lines) == (times is not None)
-    assert all(f" {times} times as many" in line for line in lines)

@@ -1,10 +1,9 @@
-"""`predict.py` with labels, and results in the data's own codes."""
+"""`predict.py` with labels or a split of the recipe, and results in the data's own codes."""
 
 from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,13 +16,12 @@ from numpy.typing import NDArray
 from datasets.check import check_dataset
 from segmenter.api.results import MapScores
 from segmenter.base.errors import RasterError
+from segmenter.config.datasets import FolderConfig
+from segmenter.evaluation.scores import Protocol
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.grid.scenes import Dataset, Scene
-from segmenter.inference.predictor import Prediction
-from segmenter.raster import RasterSpec, raster_info, write_raster
-from segmenter.raster.ground import alignment_errors
+from segmenter.raster import RasterSpec, write_raster
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_map
-from tests.helpers.function_predictor import FunctionPredictor
 from tests.helpers.maps import Call, Make, expected, ids, pixels
 from tests.helpers.refusals import refused
 
@@ -83,26 +81,6 @@ def test_pixels_without_data_count_nowhere(
     assert found[0]["without_data"] == void.sum()
 
 
-def test_many_scenes_give_miou_an_interval(make_geotiff: Make, call: Call, rng: Any, capsys: Any) -> None:
-    found = []
-    for last in (9, 10):
-        for name in range(last):
-            image = pixels(rng, 31, 27, 3)
-            truth = np.where(rng.random((31, 27)) < 0.05 * name, 0, expected(image)).astype(np.uint8)
-            make_geotiff(f"{last}/{name}.tif", image)
-            write_raster(Path(f"truth_{last}_{name}.png"), truth, RasterSpec(driver="PNG"))
-        assert call(str(last), "--labels", f"truth_{last}_{{scene}}.png", output=f"maps{last}") == 0
-        found.append(json.loads(Path(f"maps{last}/scores.json").read_text()))
-    said = capsys.readouterr().out
-    assert (found[0]["miou_interval"], found[0]["miou_interval_over"]) == (None, {"blocks": 9, "side": 128})
-    assert "mIoU without an interval: 9 blocks of 128 px" in said
-    assert found[1]["miou_interval_over"] == {"scenes": 10}
-    assert not any("miou_interval" in own for own in found[1]["per_scene"].values())
-    low, high = found[1]["miou_interval"]
-    assert low < found[1]["miou"] < high
-    assert f"mIoU from {100 * low:.2f} to {100 * high:.2f} (95 %, bootstrap over 10 scenes)" in said
-
-
 def test_few_scenes_give_miou_an_interval_over_blocks(make_geotiff: Make, call: Call, rng: Any) -> None:
     """The same from maps as they are made, in windows of two sizes, and from finished ones."""
     for name, (height, width) in {"a": (515, 389), "b": (301, 203)}.items():
@@ -127,44 +105,8 @@ def test_few_scenes_give_miou_an_interval_over_blocks(make_geotiff: Make, call: 
     assert "over 26 blocks of 128 px" in repr(maps)
     part = ("--part", 100, 50, 300, 300)
     assert call("in/a.tif", "--labels", "truth_a.png", *part, output="part") == 0
-    assert json.loads(Path("part/scores.json").read_text())["miou_interval_over"]["blocks"] == 9
-
-
-def test_only_the_part_is_scored(make_geotiff: Make, call: Call, rng: Any) -> None:
-    image = pixels(rng, 80, 90, 3)
-    make_geotiff("in/a.tif", image)
-    truth = np.full((80, 90), 6, np.uint8)
-    truth[13:60, 21:70] = expected(image)[13:60, 21:70]
-    write_raster(Path("truth.png"), truth, RasterSpec(driver="PNG"))
-    assert call("in/a.tif", "--labels", "truth.png", "--part", 13, 21, 47, 49) == 0
-    scores = json.loads(Path("maps/scores.json").read_text())
-    assert (scores["oa"], scores["pixels"]) == (1.0, 47 * 49)
-
-
-@pytest.mark.parametrize(("name", "counted"), [("potsdam-6", 6), ("potsdam-5", 5)])
-def test_potsdam_protocols_by_name(make_geotiff: Make, call: Call, rng: Any, name: str, counted: int) -> None:
-    names = ("impervious surfaces", "building", "low vegetation", "tree", "car", "clutter")
-    colours = ((255, 255, 255), (0, 0, 255), (0, 255, 255), (0, 255, 0), (255, 255, 0), (255, 0, 0))
-    table = tuple(LandCoverClass(n, c, i) for i, (n, c) in enumerate(zip(names, colours, strict=True)))
-    classes = ClassMap(table, "colours", ((0, 0, 0),))
-    truth = rng.integers(0, 6, (40, 40))
-    label = np.array(colours, np.uint8)[truth]
-    label[:3] = 0  # the eroded border
-    make_geotiff("in/top_potsdam_2_13_RGB.tif", pixels(rng, 40, 40, 3))
-    write_raster(Path("top_potsdam_2_13_label_noBoundary.tif"), label)
-
-    def half_right(image: NDArray[Any], valid: NDArray[np.bool_]) -> Prediction:
-        ids = np.zeros(valid.shape, np.uint8)
-        ids[:, :40, :20] = truth[:, :20]
-        return Prediction(ids)
-
-    labels = ("--labels", "{scene}_label_noBoundary.tif", "--protocol", name)
-    kind = {"classes": classes, "predictor": lambda *_, **__: FunctionPredictor(half_right)}
-    assert call("in/top_potsdam_2_13_RGB.tif", *labels, labels="eroded", **kind) == 0
-    scores = json.loads(Path("maps/scores.json").read_text())
-    assert scores["protocol"]["name"] == name
-    assert len(scores["iou"]) == counted
-    assert scores["pixels"] == (truth[3:] < counted).sum()
+    of_part = json.loads(Path("part/scores.json").read_text())
+    assert (of_part["miou_interval_over"]["blocks"], of_part["pixels"]) == (9, 300 * 300)
 
 
 def test_an_unfit_protocol_is_refused_before_the_work(make_geotiff: Make, call: Call, capsys: Any) -> None:
@@ -195,13 +137,6 @@ def test_an_unknown_label_costs_only_the_score(make_geotiff: Make, call: Call, r
     assert Path("maps/b.tif").is_file()
 
 
-def test_labels_that_do_not_fit_their_image(make_geotiff: Make, call: Call, capsys: Any) -> None:
-    source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
-    write_raster(Path("a_1.png"), np.zeros((9, 10), np.uint8), RasterSpec(driver="PNG"))
-    assert call(source, "--labels", "{stem}_1.png") == 1
-    assert "a_1.png: expected 9×9 pixels" in capsys.readouterr().err
-
-
 PLACE = rasterio.Affine(0.5, 0, 368000, 0, -0.5, 5808000)
 
 
@@ -230,17 +165,6 @@ def test_a_label_of_another_place_is_refused_as_check_refuses_it(
         dataset = Dataset("made", tmp_path, (Scene("a", image, moved, "a", "train"),), make_classes(1))
         found = [f.text for f in check_dataset(dataset, progress=False).findings]
         assert [f"error: {text}" for text in found] == [error]
-
-
-@pytest.mark.parametrize("size", [(1e308, 0, -1e308), (1e-308, 0, 1e-308), (0.0, 1e-200, 0.0)])
-def test_pixels_without_a_size_are_compared_too(
-    make_geotiff: Make, tmp_path: Path, size: tuple[float, float, float]
-) -> None:
-    info = raster_info(make_geotiff("a.tif", np.zeros((4, 5), np.uint8)))
-    image = replace(info, transform=rasterio.Affine(size[0], size[1], 7.0, 0.0, size[2], 8.0))
-    moved = replace(image, path=tmp_path / "b.tif", transform=rasterio.Affine(*size[:2], 6.0, 0, size[2], 8))
-    assert alignment_errors(image, image) == []
-    assert bool(alignment_errors(image, moved)) == (size[0] < 1)
 
 
 def test_a_world_file_is_a_place_and_a_plain_mask_lies_on_its_image(
@@ -298,3 +222,230 @@ def test_a_png_too_large_for_memory_is_refused(make_classes: Any, tmp_path: Path
     info = SimpleNamespace(path=Path("a.tif"), georeferenced=False, size=Size(9000, 9000))
     with refused(RasterError, where="a.tif", fault="use --format geotiff"):
         MapStyle(request, make_classes(3)).check(info, Window(0, 0, 9000, 9000))
+
+
+SIZE = (37, 53)
+TILES = {"1": ("p", "q"), "2": ("p",), "3": ("p", "q")}  # p and q occur in several folders
+
+
+def iou(truth: NDArray[Any], guess: NDArray[Any]) -> float:
+    pairs = [((truth == k) & (guess == k), (truth == k) | (guess == k)) for k in range(7)]
+    return float(np.mean([both.sum() / either.sum() for both, either in pairs if either.any()]))
+
+
+class Tiles:
+    """Tiles of three folders, without georeference, each with a label that is partly wrong."""
+
+    def __init__(self, root: Path, make_geotiff: Make, make_png: Make, rng: Any) -> None:
+        self.truth: dict[str, NDArray[np.uint8]] = {}
+        self.guess: dict[str, NDArray[np.uint8]] = {}
+        for tile, parts in TILES.items():
+            for part in parts:
+                image = rng.integers(0, 255, (*SIZE, 3), np.uint8)
+                make_geotiff(f"data/tile_{tile}/images/{part}.tif", image, crs=None)
+                truth = expected(image)
+                truth[:, : int(rng.integers(5, 40))] = rng.integers(0, 7)
+                make_png(f"data/tile_{tile}/masks/{part}.png", truth)
+                self.truth[f"{tile}_{part}"], self.guess[f"{tile}_{part}"] = truth, expected(image)
+        self.root = root / "data"
+
+    def recipe(self, **changes: Any) -> SimpleNamespace:
+        """A recipe in which tile 3 tests and tile 2 validates."""
+        section: dict[str, Any] = {
+            "kind": "folder",
+            "root": str(self.root),
+            "images": "tile_{tile}/images/{part}.tif",
+            "labels": "tile_{tile}/masks/{part}.png",
+            "classes": [{"name": name, "code": code} for code, name in enumerate("abcdefg")],
+            "split": {"group": r"(tile_\d+)/", "test": ["tile_3"], "validation": ["tile_2"]},
+        }
+        return SimpleNamespace(
+            name="exact",
+            dataset=FolderConfig(**{**section, **changes}),
+            prediction=SimpleNamespace(window=64, batch=4),
+            augmentation=SimpleNamespace(scale_to=None),
+            training=SimpleNamespace(precision="float32"),
+            sampling=SimpleNamespace(scale_strata=()),
+        )
+
+
+@pytest.fixture
+def tiles(tmp_path: Path, make_geotiff: Make, make_png: Make, rng: Any) -> Tiles:
+    return Tiles(tmp_path, make_geotiff, make_png, rng)
+
+
+def scores_of() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(Path("maps/scores.json").read_text())
+    return found
+
+
+def test_a_split_is_scored_by_scene_and_in_total(tiles: Tiles, call: Call, capsys: Any) -> None:
+    assert call("--split", "test", "--pictures", recipe=tiles.recipe()) == 0
+    scores, scenes = scores_of(), ["3_p", "3_q"]
+    assert scores["protocol"]["split"] == "test"
+    assert scores["protocol"]["scenes"] == scenes == list(scores["per_scene"])
+    truth, guess = (np.concatenate([a[s] for s in scenes]) for a in (tiles.truth, tiles.guess))
+    assert scores["miou"] == pytest.approx(iou(truth, guess), rel=1e-12)
+    for name, entry in scores["per_scene"].items():
+        assert entry["miou"] == pytest.approx(iou(tiles.truth[name], tiles.guess[name]), rel=1e-12)
+        assert entry["oa"] == pytest.approx((tiles.truth[name] == tiles.guess[name]).mean(), rel=1e-12)
+        assert entry["pixels"] == SIZE[0] * SIZE[1]
+        np.testing.assert_array_equal(ids(Path("maps") / entry["map"]), tiles.guess[name])
+        assert (Path("maps") / entry["map"].replace(".tif", ".view.png")).is_file()
+    lines = capsys.readouterr().out.splitlines()
+    head = next(i for i, line in enumerate(lines) if line.startswith("scene"))
+    rows = lines[head : head + 3]
+    assert [row.split()[0] for row in rows] == ["scene", *scenes]
+    assert len({len(row) for row in rows}) == 1
+    assert rows[1].split()[1] == f"{100 * scores['per_scene']['3_p']['miou']:.2f}"
+    assert any(re.search(r"test split \(2 scenes\)", line) for line in lines)
+
+
+def test_scenes_of_different_scale_are_scored_by_scale_too(tiles: Tiles, call: Call, capsys: Any) -> None:
+    """The scale is in the recipe: 30 cm for p and 2 m for q; scores of each are those of its scenes."""
+    for part, name in (("p", "30cm"), ("q", "200cm")):
+        for tile in (t for t in TILES if part in TILES[t]):
+            for kind, end in (("images", "tif"), ("masks", "png")):
+                folder = tiles.root / f"tile_{tile}" / kind
+                (folder / f"{part}.{end}").rename(folder / f"{part}_{name}.{end}")
+    scale = {"pattern": r"_(\d+)cm\.", "unit": "cm"}
+    assert call("--split", "test", recipe=tiles.recipe(metres_per_pixel=scale)) == 0
+    found = scores_of()["per_scale"]
+    assert list(found) == ["0.18–0.35 m", "1.4–2.8 m"]
+    for entry, scene in zip(found.values(), ("3_p", "3_q"), strict=True):
+        assert entry["scenes"] == 1
+        assert entry["miou"] == pytest.approx(iou(tiles.truth[scene], tiles.guess[scene]), rel=1e-12)
+    confusion = np.sum([entry["confusion"] for entry in found.values()], axis=0)
+    np.testing.assert_array_equal(confusion, scores_of()["confusion"])
+    assert "metres a pixel" in capsys.readouterr().out
+    assert call("--split", "test", "--redo", recipe=tiles.recipe(metres_per_pixel=0.3)) == 0
+    assert "per_scale" not in scores_of()  # one scale
+
+
+def test_a_scale_of_the_recipe_goes_before_the_georeference(tiles: Tiles, call: Call, capsys: Any) -> None:
+    with rasterio.open(tiles.root / "tile_3" / "images" / "p.tif", "r+") as image:
+        image.crs, image.transform = "EPSG:25833", rasterio.Affine(1.2, 0, 0, 0, -1.2, 0)
+    recipe = tiles.recipe(metres_per_pixel=0.6)
+    assert call("--split", "test", "--gsd", 0.6, recipe=recipe) == 0
+    assert "and 1 more: a pixel is 0.6 m, within 1 % of 0.6 m: not resampled" in capsys.readouterr().out
+    assert call(tiles.root / "tile_3" / "images" / "p.tif", "--gsd", 0.6, output="alone") == 0
+    assert "p.tif: a pixel is 1.2 m, resampled to 0.6 m for the model" in capsys.readouterr().out
+
+
+def test_splits_share_a_folder_and_resume(tiles: Tiles, call: Call, capsys: Any) -> None:
+    seen: dict[str, Any] = {}
+    for split, names in (("test", ["3_p", "3_q"]), ("validation", ["2_p"]), ("train", ["1_p", "1_q"])):
+        assert call("--split", split, recipe=tiles.recipe()) == 0
+        seen |= scores_of()["per_scene"]
+        assert scores_of()["protocol"]["scenes"] == names
+    assert len({entry["map"] for entry in seen.values()}) == 5
+    for name, entry in seen.items():
+        np.testing.assert_array_equal(ids(Path("maps") / entry["map"]), tiles.guess[name])
+    capsys.readouterr()
+    (Path("maps") / seen["3_q"]["map"]).unlink()
+    assert call("--split", "test", recipe=tiles.recipe()) == 0
+    assert "1 of 2 maps are finished and unchanged" in capsys.readouterr().out
+    assert {**scores_of()["per_scene"]} == {name: seen[name] for name in ("3_p", "3_q")}
+
+
+def test_the_protocol_is_that_of_the_validation_in_training(tiles: Tiles, call: Call) -> None:
+    from datasets import load_dataset
+    from segmenter.training.validation import validation_protocol
+
+    recipe: Any = tiles.recipe()
+    assert call("--split", "validation", recipe=recipe) == 0
+    found = Protocol.from_dict(scores_of()["protocol"])
+    assert found.differences(validation_protocol(load_dataset(recipe))) == []
+
+
+def test_the_labels_and_bands_of_another_recipe_mean_what_it_says(
+    tmp_path: Path, tiles: Tiles, call: Call, make_geotiff: Make, make_png: Make, capsys: Any
+) -> None:
+    """The same classes in another order and with other codes; images with a band more before the others."""
+    import yaml
+
+    for name, truth in tiles.truth.items():
+        folder, part = f"data/tile_{name[0]}", name[2:]
+        with rasterio.open(tmp_path / folder / "images" / f"{part}.tif") as file:
+            bands = file.read().transpose(1, 2, 0)
+        make_geotiff(f"{folder}/wide/{part}.tif", np.concatenate([255 - bands[..., :1], bands], 2), crs=None)
+        codes = np.where(truth == 0, 250, 100 - truth).astype(np.uint8)
+        make_png(f"{folder}/other/{part}.png", codes)
+    files = {"images": "tile_{tile}/wide/{part}.tif", "labels": "tile_{tile}/other/{part}.png"}
+    classes = [{"name": n, "code": 250 if n == "a" else 100 - "abcdefg".index(n)} for n in "gfedcba"]
+    other = tiles.recipe(**files, classes=classes, bands=[2, 3, 4])
+    data = {"name": "other", "dataset": other.dataset.model_dump(mode="json")}
+    Path("other.yaml").write_text(yaml.safe_dump(data))
+    arguments = ("--split", "test", "--pictures", "--recipe", "other.yaml")
+    assert call(*arguments, recipe=tiles.recipe(), bands=(1, 2, 3)) == 0
+    truth, guess = (np.concatenate([a[s] for s in ("3_p", "3_q")]) for a in (tiles.truth, tiles.guess))
+    assert scores_of()["miou"] == pytest.approx(iou(truth, guess), rel=1e-12)
+    capsys.readouterr()
+    assert call(*arguments, recipe=tiles.recipe(), bands=(1, 2, 3)) == 0
+    assert "2 of 2 maps are finished" in capsys.readouterr().out
+    data["dataset"]["classes"] = data["dataset"]["classes"][:6]
+    Path("other.yaml").write_text(yaml.safe_dump(data))
+    assert call(*arguments, recipe=tiles.recipe()) == 2
+    assert "only" in capsys.readouterr().err
+
+
+def test_a_recipe_without_that_split_is_refused_in_one_line(tiles: Tiles, call: Call, capsys: Any) -> None:
+    recipe = tiles.recipe(split={"group": r"(tile_\d+)/", "validation": ["tile_2"]})
+    assert call("--split", "test", recipe=recipe) == 2
+    error = capsys.readouterr().err
+    assert "4 train, 1 validation" in error
+    assert error.count("\n") == 1
+    assert not Path("maps").exists()
+
+
+def test_options_may_stand_before_between_and_behind_the_inputs() -> None:
+    from datasets.commands.predict import parse
+
+    for order in ("--output o r a b", "r --output o a b", "r a --output o b", "r a --cog b --output o"):
+        args = parse(order.split())[0].request
+        assert (str(args.run), args.inputs, str(args.output)) == ("r", ("a", "b"), "o")
+    for dashed in (["r", "--output", "o", "--", "a", "-b"], ["--output", "o", "--", "r", "a", "-b"]):
+        assert parse(dashed)[0].request.inputs == ("a", "./-b")
+    box = parse(["r", "--bbox", "-1", "2", "3", "4", "--output", "o", "a", "--split-name", "x"])[0].request
+    assert (box.inputs, box.bbox, box.split_name) == (("a",), (-1, 2, 3, 4), "x")
+
+
+def test_maps_are_not_put_where_the_next_call_would_take_them_for_scenes(
+    make_geotiff: Make, make_png: Make, call: Call, tiles: Tiles, capsys: Any
+) -> None:
+    for name in "abc":
+        make_geotiff(f"flat/images/{name}.tif", np.ones((*SIZE, 3), np.uint8), crs=None)
+        make_png(f"flat/labels/{name}.png", np.zeros(SIZE, np.uint8))
+    files = {"root": str(Path.cwd() / "flat"), "images": "**/{name}.tif", "labels": "labels/{name}.png"}
+    recipe = tiles.recipe(**files, split={"test": ["c"]})
+    assert call("--split", "test", recipe=recipe, output="flat/maps") == 2
+    assert "flat/maps: c.tif would" in capsys.readouterr().err
+    assert not Path("flat/maps").exists()
+    files["images"] = "images/{name}.tif"
+    for _ in range(2):
+        recipe = tiles.recipe(**files, split={"test": ["c"]})
+        assert call("--split", "test", recipe=recipe, output="flat/maps") == 0
+
+
+@pytest.mark.parametrize("placed", [True, False])
+def test_a_label_of_several_images(
+    make_geotiff: Make, call: Call, rng: Any, capsys: Any, placed: bool
+) -> None:
+    """Fine for two images of one place, refused where nothing says on which of them it lies."""
+    where = {} if placed else {"crs": None}
+    images = {name: rng.integers(0, 255, (*SIZE, 3), np.uint8) for name in "ab"}
+    for name, image in images.items():
+        make_geotiff(f"st/{name}/x.tif", image, **where)
+    make_geotiff("st/a_lab/x.tif", expected(images["a"]), **where)
+    code = call("st/[ab]/x.tif", "--labels", "st/a_lab/{stem}.tif")
+    error = capsys.readouterr().err
+    if placed:
+        assert code == 0
+        assert scores_of()["per_scene"]["a_x"]["oa"] == 1
+        assert scores_of()["per_scene"]["b_x"]["oa"] < 0.9
+        return
+    assert code == 2
+    assert "st/a_lab/x.tif for st/a/x.tif" in error
+    assert error.count("\n") == 1
+    assert not Path("maps").exists()
+    assert call("st/b/x.tif", "--labels", "st/a_lab/{stem}.tif") == 0  # said for this one

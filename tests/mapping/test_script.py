@@ -1,4 +1,4 @@
-"""`predict.py` end to end: what is written, what is refused, how it ends. Only the model is a stand-in."""
+"""`predict.py` end to end: what is written, refused or asked for, how it ends; the model is a stand-in."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,22 @@ import pytest
 import rasterio
 from rasterio.transform import Affine
 
-from segmenter.mapping.request.inputs import output_names
+from datasets import load_dataset
+from datasets.check import check_dataset
+from segmenter.base.errors import DatasetError, RasterError
+from segmenter.config.reading import load_recipe
+from segmenter.config.recipe import TilesConfig
+from segmenter.grid.geometry import Window
+from segmenter.grid.scenes import Dataset, Scene, Split
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.raster import RasterSpec, raster_info, write_raster
+from segmenter.tiles.index import band_statistics, build_index
+from segmenter.tiles.store import SceneStore
+from segmenter.training.prepare import prepare_tiles
 from tests.helpers.child_predict import COMMAND, ENVIRONMENT
-from tests.helpers.exact_network import RADIUS, STRIDE, exact_map
+from tests.helpers.made_training import made
 from tests.helpers.maps import Call, Make, expected, ids, names, pixels
+from tests.helpers.refusals import refused
 
 
 def test_a_map_is_exact_and_complete(make_geotiff: Make, call: Call, rng: Any, capsys: Any) -> None:
@@ -33,22 +44,10 @@ def test_a_map_is_exact_and_complete(make_geotiff: Make, call: Call, rng: Any, c
         assert (file.crs, file.bounds, file.shape) == (original.crs, original.bounds, original.shape)
         assert (file.nodata, file.dtypes, file.compression.name) == (255, ("uint8",), "deflate")
         assert file.profile["tiled"]
-        assert file.colormap(1)[1] == (0, 0, 255, 255)
+        assert (file.colormap(1)[1], file.colormap(1)[255]) == ((0, 0, 255, 255), (0, 0, 0, 0))
         tags = file.tags()
         assert (tags["CLASS_0"], tags["CODE_6"], tags["SOURCE"], tags["RUN"]) == ("a", "6", "a.tif", "exact")
     assert names("maps") == ["a.tif"]
-
-
-def test_pixels_without_data_get_the_outputs_own_value(make_geotiff: Make, call: Call, rng: Any) -> None:
-    image = pixels(rng, 40, 50, 3)
-    image[10:20, 30:] = 0
-    source = make_geotiff("in/a.tif", image, nodata=0)
-    assert call(source, "--nodata", 99) == 0
-    empty = (image == 0).all(axis=2)
-    with rasterio.open("maps/a.tif") as file:
-        assert file.nodata == 99
-        np.testing.assert_array_equal(file.read(1), exact_map(image, ~empty, RADIUS, STRIDE, nodata=99))
-        np.testing.assert_array_equal(file.dataset_mask() > 0, ~empty)
 
 
 def test_a_part_and_a_box_give_that_part_of_the_map(make_geotiff: Make, call: Call, rng: Any) -> None:
@@ -103,15 +102,6 @@ def test_inputs_beside_the_box_are_left_out_and_counted(call: Call, capsys: Any)
     assert "1 inputs" in capsys.readouterr().err
 
 
-def test_bands_can_be_named(make_geotiff: Make, call: Call, rng: Any, capsys: Any) -> None:
-    image = pixels(rng, 30, 30, 6)
-    source = make_geotiff("in/a.tif", image)
-    assert call(source) == 1
-    assert "use with --bands" in capsys.readouterr().err
-    assert call(source, "--bands", "3,2,5") == 0
-    np.testing.assert_array_equal(ids("maps/a.tif"), expected(image[..., [2, 1, 4]]))
-
-
 def test_differences_from_training_are_one_line_each(make_geotiff: Make, call: Call, capsys: Any) -> None:
     first = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint16))
     make_geotiff("in/b.tif", np.ones((9, 9, 3), np.uint16))
@@ -151,20 +141,6 @@ def test_an_input_is_never_replaced(make_geotiff: Make, call: Call, capsys: Any)
     assert call(source, "--labels", "truth/{stem}.tif", output="truth") == 2
     assert "would replace" in capsys.readouterr().err
     assert source.read_bytes() == before
-
-
-def test_one_bad_file_does_not_cost_the_others(make_geotiff: Make, call: Call, rng: Any, capsys: Any) -> None:
-    for name in ("a", "c"):
-        make_geotiff(f"in/{name}.tif", pixels(rng, 100, 30, 3))
-    bad = make_geotiff("in/b.tif", pixels(rng, 700, 30, 3))
-    bad.write_bytes(bad.read_bytes()[:40_000])
-    Path("in/d.tif").write_text("no image")
-    assert call("in") == 1
-    errors = capsys.readouterr().err.splitlines()
-    assert len(errors) == 2
-    assert "begins with b'no i'" in errors[0]
-    assert "b.tif: cannot read" in errors[1]
-    assert names("maps") == ["a.tif", "c.tif"]
 
 
 def test_a_broken_output_does_not_cost_the_others(make_geotiff: Make, call: Call, capsys: Any) -> None:
@@ -228,10 +204,7 @@ def test_the_result_can_be_had_as_json(make_geotiff: Make, make_png: Make, call:
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize(
-    ("which", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)]
-)
-def test_an_interruption_ends_cleanly(tmp_path: Path, make_geotiff: Make, which: int, code: int) -> None:
+def test_an_interruption_ends_cleanly(tmp_path: Path, make_geotiff: Make) -> None:
     source = make_geotiff("in/a.tif", np.ones((8_000, 70, 3), np.uint8))
     options = ["--output", str(tmp_path / "maps"), "--window-size", "64", "--batch", "1"]
     command = [*COMMAND, "0.05", "1000000000", str(source), *options]
@@ -241,30 +214,87 @@ def test_an_interruption_ends_cleanly(tmp_path: Path, make_geotiff: Make, which:
     assert process.stdout is not None
     for _ in range(12):  # the writer has its file by then
         assert process.stdout.readline() == "batch\n"
-    process.send_signal(which)
+    process.send_signal(signal.SIGTERM)
     _, err = process.communicate()
-    assert (process.returncode, err) == (code, "interrupted\n")
+    assert (process.returncode, err) == (143, "interrupted\n")
     assert [p.name for p in tmp_path.iterdir()] == ["in"]
 
 
-@pytest.mark.parametrize(
-    ("folder", "bands"), [pytest.param("amazon", (1, 2, 3), marks=pytest.mark.slow), ("naip", (1, 2, 3, 4))]
-)
-def test_maps_of_real_imagery_line_up(
-    shared_data: Callable[[str], Path], call: Call, folder: str, bands: tuple[int, ...]
-) -> None:
-    """Bounds compared, not only shapes; nothing masked because infrared is tagged as alpha."""
-    sources = sorted(p for p in shared_data(folder).rglob("*.tif*") if "mask" not in p.parent.name)
-    assert len(sources) >= 6
-    assert call(*sources, bands=bands, band_count=len(bands), metres_per_pixel=None) == 0
-    results = {name: Path("maps") / name for name in names("maps")}
-    assert len(results) == len(sources)
-    stems = output_names(sources)
-    for source in sources:
-        with rasterio.open(source) as image, rasterio.open(results[f"{stems[source]}.tif"]) as result:
-            assert (result.crs, result.bounds, result.shape) == (image.crs, image.bounds, image.shape)
-            data = np.moveaxis(image.read(bands), 0, 2)
-            valid = np.ones(image.shape, np.bool_)
-            if image.nodata is not None:
-                valid = (data != image.nodata).any(axis=2)
-            np.testing.assert_array_equal(result.read(1), exact_map(data, valid, RADIUS, STRIDE))
+Images = Callable[..., Dataset]
+SHAPE = (40, 50)
+ASKED = "band 4 is tagged as alpha, but holds measurements and no mask; say which bands to use, by "
+ASKED += "dataset.bands in the recipe or --bands of predict.py: 1,2,3,4 or 1,2,3"
+
+
+@pytest.fixture
+def images(tmp_path: Path, make_geotiff: Make, make_classes: Any) -> Images:
+    """`images(array, …)`: a dataset of them, of which `splits` may say what each is for."""
+
+    def make(*arrays: Any, splits: tuple[Split, ...] = (), **options: Any) -> Dataset:
+        scenes = []
+        for i, array in enumerate(arrays):
+            files = make_geotiff(f"{i}.tif", array, **options), make_geotiff(f"{i}_l.tif", array[..., 0] % 3)
+            scenes.append(Scene(str(i), *files, str(i), splits[i] if splits else "train"))
+        return Dataset("made", tmp_path, tuple(scenes), make_classes(3))
+
+    return make
+
+
+def near_infrared(rng: Any) -> Any:
+    """RGB and a band that is often 0 and never near 255."""
+    values = rng.integers(1, 200, (*SHAPE, 4), np.uint8)
+    values[rng.random(SHAPE) < 0.3, 3] = 0
+    return values
+
+
+def test_alpha_that_is_measurements(images: Images, rng: Any, call: Call, capfd: Any) -> None:
+    values = near_infrared(rng)
+    dataset = images(values, alpha=True)
+    (scene,) = dataset.scenes
+    expected = f"{scene.image}: {ASKED}"
+    report = check_dataset(dataset, progress=False)
+    assert ("bands", expected) in [(finding.kind, finding.text) for finding in report.findings]
+    with pytest.raises(RasterError) as training:
+        build_index(dataset, "train", TilesConfig(size=32, overlap=0), progress=False)
+    assert str(training.value) == expected
+    for count in (3, 4):
+        assert call(scene.image, band_count=count) == 1
+        assert capfd.readouterr().err == f"error: {expected}\n"
+
+
+def test_named_bands_are_all_read(images: Images, rng: Any, call: Call, capfd: Any) -> None:
+    values = near_infrared(rng)
+    dataset = replace(images(values, alpha=True), bands=(1, 2, 3, 4))
+    assert check_dataset(dataset, progress=False).clean
+    build_index(dataset, "train", TilesConfig(size=32, overlap=0), progress=False)
+    store = SceneStore(dataset, dataset.scenes, 32, dataset.root / "cache", progress=False)
+    image, valid, _ = store.read(0, Window(0, 0, *SHAPE))
+    np.testing.assert_array_equal(image, values)
+    assert valid.all()
+    path = dataset.scenes[0].image
+    assert call(path, "--bands", "1,2,3,4", band_count=4) == 0
+    assert call(path, "--redo", bands=(1, 2, 3), band_count=3) == 0
+    assert capfd.readouterr().err == ""
+
+
+def test_an_image_with_more_bands_than_the_others(images: Images, rng: Any) -> None:
+    three, four = rng.integers(1, 9, (*SHAPE, 3), np.uint8), rng.integers(1, 9, (*SHAPE, 4), np.uint8)
+    asks = "; say which bands to use, by dataset.bands in the recipe or --bands of predict.py: 1,2,3"
+    dataset = images(three, three, four, photometric="minisblack")
+    odd = dataset.scenes[2].image
+    (text,) = [finding.text for finding in check_dataset(dataset, progress=False).findings]
+    assert text == f"{odd}: expected 3 bands of uint8 as most have, got 4 of uint8{asks}"
+    with refused(DatasetError, expected="3 bands as 0.tif", got=4, remedy=asks[2:]):
+        band_statistics(dataset, progress=False)
+    named = replace(dataset, bands=(1, 2, 3))
+    assert check_dataset(named, progress=False).clean
+    assert len(band_statistics(named, progress=False).mean_C) == 3
+
+
+def test_training_looks_before_it_starts(tmp_path: Path, make_geotiff: Make, rng: Any) -> None:
+    """The scene that validates, too: before hours are spent."""
+    recipe = load_recipe(made(tmp_path / "data"))
+    make_geotiff("four.tif", rng.integers(1, 9, (97, 83, 4), np.uint8), photometric="minisblack", crs=None)
+    (tmp_path / "four.tif").replace(tmp_path / "data" / "images" / "s4.tif")
+    with refused(DatasetError, where="s4.tif", expected="3 bands"):
+        prepare_tiles(recipe, load_dataset(recipe))

@@ -1,8 +1,13 @@
-"""Odd rasters that are made here, of the kinds that GDAL knows and programs write: right, or refused."""
+"""Odd, damaged and strangely named rasters, of the kinds that GDAL knows: right, or refused in one line."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
+import socket
+import struct
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -226,13 +231,6 @@ def test_every_place(verdict: Verdict, rng: Any, kind: str, part: Window | None)
     assert verdict(path, 1, part=part) is None
 
 
-@pytest.mark.parametrize("text", ["1\n0.5\n0.5\n-1\n100\n200\n", "not\na\nnumber\n"])
-def test_a_world_file(make_png: Make, rng: Any, verdict: Verdict, text: str) -> None:
-    path = make_png("in/a.png", pixels(rng))
-    path.with_suffix(".wld").write_text(text)
-    assert verdict(path, 3) is None
-
-
 @pytest.mark.parametrize(("offset", "refused"), [("30", False), ("somewhere", True)])
 def test_rpcs_beside(make_geotiff: Make, rng: Any, verdict: Verdict, offset: str, refused: bool) -> None:
     path = make_geotiff("in/a.tif", pixels(rng), crs=None)
@@ -310,17 +308,6 @@ def test_a_huge_pixel_fails_alone(make_geotiff: Make, call: Call, capfd: Any, cr
     assert [path.name for path in Path("maps").glob("*.tif")] == ["b.tif"]
 
 
-def test_a_box_in_a_place_beyond_numbers_fails_alone(make_geotiff: Make, call: Call, capfd: Any) -> None:
-    """Its geotransform is of numbers, that of the way back is not."""
-    make_geotiff("in/a.tif", SQUARE, transform=rasterio.Affine(1e-155, 0, 1e300, 0, -1e-150, 1))
-    make_geotiff("in/b.tif", SQUARE, transform=rasterio.Affine(1, 0, 0, 0, -1, 0))
-    assert call("in", "--bbox", 0, -10, 10, 0) == 1
-    assert "in/a.tif: a bounding box" in capfd.readouterr().err.splitlines()[-1]
-    assert [path.name for path in Path("maps").glob("*.tif")] == ["b.tif"]
-    assert call("in", "--mosaic", output="joined") == 2
-    assert "in/a.tif is beyond" in capfd.readouterr().err
-
-
 def test_every_geotransform_of_numbers_has_a_header_or_a_line(make_geotiff: Make) -> None:
     """Whatever its powers of ten: no other error than ours."""
     rng, read = np.random.default_rng(0), 0
@@ -333,3 +320,154 @@ def test_every_geotransform_of_numbers_has_a_header_or_a_line(make_geotiff: Make
         with contextlib.suppress(RasterError):
             read += raster_info(path).size.height == 2
     assert 9 < read < 60
+
+
+def sources(make_geotiff: Make, make_png: Make, tmp_path: Path, rng: Any) -> dict[str, Path]:
+    """Whole files of all formats."""
+    values, blocks = pixels(rng), {"tiled": True, "blockxsize": 32, "blockysize": 32}
+    jpeg = tmp_path / "in" / "e.jpg"
+    files = [
+        make_geotiff("in/a.tif", values),
+        make_geotiff("in/b.tif", values, compress="deflate", masks=shape(rng), **blocks),
+        make_geotiff("in/c.tif", values, compress="jpeg", photometric="ycbcr", nodata=5, **blocks),
+        make_png("in/d.png", values),
+    ]
+    with rasterio.open(jpeg, "w", driver="JPEG", width=W, height=H, count=3, dtype="uint8") as file:
+        file.write(np.moveaxis(values, 2, 0))
+    return {path.name: path for path in [*files, jpeg]}
+
+
+@pytest.mark.parametrize("name", ["a.tif", "b.tif", "c.tif", "d.png", "e.jpg"])
+def test_wherever_a_file_is_cut_off(
+    tmp_path: Path, make_geotiff: Make, make_png: Make, rng: Any, verdict: Verdict, name: str
+) -> None:
+    whole = sources(make_geotiff, make_png, tmp_path, rng)[name].read_bytes()
+    path = tmp_path / name
+    for left in (0, 3, 8, 60, 150, 200, *np.linspace(250, len(whole) - 20, 6).astype(int)):
+        path.write_bytes(whole[:left])
+        assert verdict(path, 3) is not None, left
+
+
+def directory_of(data: bytes) -> tuple[int, int]:
+    """Where a classic little-endian TIFF's first directory begins, and the number of its entries."""
+    start = struct.unpack_from("<I", data, 4)[0]
+    return start, struct.unpack_from("<H", data, start)[0]
+
+
+def entry_of(data: bytes, tag: int) -> int:
+    start, count = directory_of(data)
+    places = (start + 2 + 12 * index for index in range(count))
+    return next(place for place in places if struct.unpack_from("<H", data, place)[0] == tag)
+
+
+@pytest.mark.parametrize(
+    ("tag", "what"), [(33550, "GeoPixelScale"), (34735, "GeoKeyDirectory"), (42113, "GDALNoDataValue")]
+)
+def test_what_says_where_or_whether_is_not_lost_in_silence(
+    make_geotiff: Make, rng: Any, verdict: Verdict, tag: int, what: str
+) -> None:
+    """GDAL passes with a remark over tags that it cannot read, and the file has no place or nodata."""
+    path = make_geotiff("a.tif", pixels(rng, dtype="float32"), nodata=-9999.25)
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<I", data, entry_of(data, tag) + 8, 1 << 30)
+    path.write_bytes(data)
+    refusal = str(verdict(path, 3))
+    assert refusal.startswith("cannot read its header: ")
+    assert what in refusal
+
+
+def test_a_mask_cut_off_is_not_lost_in_silence(make_geotiff: Make, rng: Any, verdict: Verdict) -> None:
+    path = make_geotiff("a.tif", pixels(rng), masks=shape(rng))
+    data = bytearray(path.read_bytes())
+    start, count = directory_of(data)
+    struct.pack_into("<I", data, start + 2 + 12 * count, len(data) + 2)  # where the mask's directory begins
+    path.write_bytes(data)
+    assert str(verdict(path, 3)).startswith("cannot read its header: ")
+
+
+def test_directories_in_a_circle(make_geotiff: Make, rng: Any, verdict: Verdict) -> None:
+    path = make_geotiff("a.tif", pixels(rng))
+    data = bytearray(path.read_bytes())
+    start, count = directory_of(data)
+    struct.pack_into("<I", data, start + 2 + 12 * count, start)
+    path.write_bytes(data)
+    verdict(path, 3)
+
+
+@pytest.mark.parametrize(("bands", "options"), [(1, {}), (4, {}), (3, {"dtype": "uint16"})])
+def test_a_png_with_fewer_rows_than_it_declares(
+    make_png: Make, rng: Any, verdict: Verdict, bands: int, options: Any
+) -> None:
+    """GDAL gives zeros for them, or fails, by what happens to lie in memory."""
+    values = pixels(rng, bands, options.get("dtype", "uint8"))
+    values[..., 3:] = 255
+    path = make_png("a.png", values)
+    assert verdict(path, bands - (bands == 4)) is None
+    shutil.rmtree("maps")
+    data = bytearray(path.read_bytes())
+    for rows in (H + 1, 4 * H):
+        struct.pack_into(">I", data, 20, rows)
+        struct.pack_into(">I", data, 29, zlib.crc32(data[12:29]))
+        path.write_bytes(data)
+        assert "bytes of its pixels" in str(verdict(path, 3))
+
+
+def test_a_jpeg_with_broken_code_is_not_grey(
+    make_geotiff: Make, make_png: Make, tmp_path: Path, rng: Any, verdict: Verdict
+) -> None:
+    """libjpeg fills up what it cannot decode, and only remarks on it."""
+    for name in ("e.jpg", "c.tif"):
+        path = sources(make_geotiff, make_png, tmp_path, rng)[name]
+        data = bytearray(path.read_bytes())
+        middle = len(data) // 2 if name == "e.jpg" else data.index(b"\xff\xda", len(data) // 2) + 40
+        data[middle : middle + 200] = b"\xff\xd9" * 100
+        path.write_bytes(data)
+        assert str(verdict(path, 3)).startswith("cannot read rows ")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["new\nline.tif", "esc\x1b[31mred.tif", "a:b.tif", "GTIFF_DIR:1:a.tif", "per%cent%20 ?#'\".tif", "→.tif"],
+)
+def test_every_name(
+    make_geotiff: Make, rng: Any, verdict: Verdict, call: Call, capfd: Any, name: str
+) -> None:
+    """Control characters are escaped in every line."""
+    make_geotiff("a.tif", pixels(rng) + 1)
+    path = make_geotiff(name, pixels(rng)).relative_to(Path.cwd())
+    assert call(path, "--output", "one", band_count=1) == 1
+    (line,) = capfd.readouterr().err.splitlines()
+    shown = name.replace("\n", "\\n").replace("\x1b", "\\x1b")
+    assert line.startswith(f"error: {shown}: expected 1")
+    assert verdict(path, 3) is None
+
+
+def test_a_name_that_leaves_no_room_for_ours(make_geotiff: Make, rng: Any, verdict: Verdict) -> None:
+    path = make_geotiff("a.tif", pixels(rng)).rename("n" * 219 + ".tif")
+    assert "too long" in str(verdict(path, 3))
+
+
+def test_what_is_called_an_image_and_is_no_file(
+    tmp_path: Path, make_geotiff: Make, rng: Any, call: Call, capfd: Any
+) -> None:
+    """Each is told, by folder, pattern or name; none of them is waited for."""
+    make_geotiff("in/a.tif", pixels(rng))
+    folder = tmp_path / "in"
+    os.mkfifo(folder / "pipe.tif")
+    (folder / "nowhere.tif").symlink_to(folder / "gone")
+    (folder / "circle.tif").symlink_to(folder / "circle.tif")
+    (folder / "folder.tif").mkdir()
+    (folder / "zero.tif").symlink_to("/dev/zero")
+    os.chdir(folder)  # a socket's name must be short
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("socket.tif")
+        os.chdir(tmp_path)
+        for given in (["in"], ["in/*.tif"]):
+            assert call(*given) == 1
+            said = capfd.readouterr()
+            told = sorted(line.removeprefix("error: in/").split(":")[0] for line in said.err.splitlines())
+            assert told == ["circle.tif", "nowhere.tif", "pipe.tif", "socket.tif", "zero.tif"]
+            assert all("expected a raster file, " in line for line in said.err.splitlines())
+            assert Path("maps/a.tif").exists()
+    assert [call(given) for given in ("in/circle.tif", "in/folder.tif", "in/f*.tif")] == [1, 2, 2]
+    assert len(capfd.readouterr().err.splitlines()) == 3

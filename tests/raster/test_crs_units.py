@@ -1,4 +1,4 @@
-"""Metres a pixel of any CRS: of its own units, on its own body; else not known, never a wrong number."""
+"""Ground of rasters: metres a pixel of any CRS, never a wrong number; rectangles that meet."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from rasterio.crs import CRS
 from rasterio.transform import Affine
 
-from segmenter.extras.vectors.vectorise import pixel_square_metres
 from segmenter.grid.geometry import Size
 from segmenter.raster import RasterInfo, RasterSpec, pixel_sides, raster_info, write_raster
+from segmenter.raster.ground import meeting
 
 DEGREE, GRAD = math.pi / 180, math.pi / 200
 
@@ -86,22 +86,15 @@ def test_a_pixel_whose_metres_cannot_be_told_has_none(
     assert (info.metres_per_pixel, pixel_sides(info)) == (None, None)
 
 
-def test_a_pixel_without_an_area_has_no_metres(tmp_path: Path) -> None:
-    spec = RasterSpec(crs=CRS.from_epsg(25833), transform=Affine(1, 1, 0, 1, 1, 0))
-    write_raster(tmp_path / "a.tif", np.zeros((10, 14), np.uint8), spec)
-    assert raster_info(tmp_path / "a.tif").metres_per_pixel is None
-
-
-@pytest.mark.parametrize(
-    ("crs", "centre", "side"),
-    [("EPSG:4326", (11, 60), 0.001), ("EPSG:3857", (1.2e6, 8.4e6), 20.0)],
-)
-def test_a_pixel_s_area_is_that_of_its_sides(
-    tmp_path: Path, crs: str, centre: tuple[float, float], side: float
-) -> None:
-    """On the ellipsoid the area is; the sides are of a sphere, up to 0.7 % from it on Earth."""
-    info = raster(tmp_path, crs, side, centre)
-    area, sides = pixel_square_metres(info), pixel_sides(info)
-    assert area is not None
-    assert sides is not None
-    assert area[5] == pytest.approx(sides[0] * sides[1], rel=0.007)
+@pytest.mark.parametrize("margin", [-0.5, 0.0, 0.4])
+def test_components_are_those_of_all_pairs(margin: float) -> None:
+    rng = np.random.default_rng(7)
+    for count in (1, 2, 9, 23, 41):
+        low = rng.integers(0, 30, (count, 2)).astype(float)
+        high = low + rng.integers(1, 6, (count, 2))
+        near = ((low[:, None] < high + margin) & (low < high[:, None] + margin)).all(axis=2)
+        near |= np.eye(count, dtype=bool)
+        first = np.arange(count)
+        for _ in range(count):
+            first = np.array([first[row].min() for row in near])
+        assert meeting(low, high, margin).tolist() == np.unique(first, return_inverse=True)[1].tolist()

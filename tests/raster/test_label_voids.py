@@ -21,7 +21,6 @@ from segmenter.base.errors import DatasetError, LabelError, RasterError
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.raster import LabelRaster, placement
-from segmenter.raster.label import _palette
 from segmenter.raster.placement import PlacedLabels
 from tests.helpers.refusals import refused
 
@@ -37,10 +36,6 @@ def truth(rng: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.bool_
     ids = rng.integers(0, 3, SIZE).astype(np.uint8)
     ids[void] = 0
     return ids, void
-
-
-def _colours(classes: ClassMap, ids: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return classes.palette()[ids]
 
 
 def _transparent_png(path: Path, indices: NDArray[np.uint8], palette: bytes, opacity: bytes) -> Path:
@@ -59,64 +54,29 @@ def _transparent_png(path: Path, indices: NDArray[np.uint8], palette: bytes, opa
     return path
 
 
-def _forms(
-    make: Make, folder: Path, classes: ClassMap, ids: NDArray[np.uint8], void: NDArray[np.bool_]
-) -> dict[str, Path]:
-    """The label written in every way, of the encoding of `classes`."""
-    shown = np.where(void, 0, 255).astype(np.uint8)
-    codes = classes.encoding == "codes"
-    stored = ids if codes else _colours(classes, ids)
-    with_alpha = np.dstack([stored, shown])
-    odd = ids.copy()
-    odd[void] = 99
-    forms = {
-        "internal mask": make("mask.tif", stored, masks=shown),
-        "alpha": make("alpha.tif", with_alpha, alpha=True),
-        "alpha of a PNG": _png(folder / "alpha.png", with_alpha),
-    }
-    beside = make("beside.tif", stored)
-    with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=False), rasterio.open(beside, "r+") as dataset:
-        dataset.write_mask(shown)
-    assert beside.with_name("beside.tif.msk").is_file()
-    forms["mask beside"] = beside
-    palette = [0, 0, 0] * 5 if codes else [*_colours(classes, np.arange(3, dtype=np.uint8)).ravel(), 1, 2, 3]
-    indices = ids.copy()
-    indices[void] = 3 if not codes else 4
-    opacity = bytes([255, 255, 255, 0, 0])[: len(palette) // 3]
-    forms["transparent palette entry"] = _transparent_png(
-        folder / "clear.png", indices, bytes(int(v) for v in palette), opacity
-    )
-    if codes:
-        forms["nodata"] = make("nodata.tif", odd, nodata=99)
-        forms["negative nodata"] = make(
-            "minus.tif", np.where(void, -9999, ids.astype(np.int16)), nodata=-9999
-        )
-        forms["NaN"] = make("nan.tif", np.where(void, np.nan, ids).astype(np.float32))
-    return forms
-
-
-def _png(path: Path, array: NDArray[np.uint8]) -> Path:
-    height, width, count = array.shape
-    shape = {"height": height, "width": width, "count": count, "dtype": "uint8"}
-    with rasterio.open(path, "w", driver="PNG", **shape) as dataset:
-        dataset.write(array.transpose(2, 0, 1))
-    return path
-
-
 @pytest.mark.filterwarnings("ignore::rasterio.errors.NotGeoreferencedWarning")
 @pytest.mark.parametrize("encoding", ["codes", "colours"])
-def test_every_way_to_say_that_nothing_is_labelled_ignores_the_same_pixels(
+def test_transparent_pixels_of_colours_and_of_a_palette_are_ignored(
     tmp_path: Path, make_geotiff: Make, make_classes: Callable[..., ClassMap], truth: Any, encoding: str
 ) -> None:
+    """Other ways to say that nothing is labelled: `laws/test_one_meaning.py`."""
     ids, void = truth
-    expected = np.where(void, IGNORE, ids)
-    classes = make_classes(3, encoding)
+    classes, codes = make_classes(3, encoding), encoding == "codes"
+    palette = [0, 0, 0] * 5 if codes else [*classes.palette()[:3].ravel().tolist(), 1, 2, 3]
+    indices = np.where(void, 4 if codes else 3, ids).astype(np.uint8)
+    opacity = bytes([255, 255, 255, 0, 0])[: len(palette) // 3]
+    shown = np.where(void, 0, 255).astype(np.uint8)
+    stored = ids if codes else classes.palette()[ids]
     part = Window(3, 5, 11, 17)
-    for way, path in _forms(make_geotiff, tmp_path, classes, ids, void).items():
+    for path in (
+        _transparent_png(tmp_path / "clear.png", indices, bytes(palette), opacity),
+        make_geotiff("alpha.tif", np.dstack([stored, shown]), alpha=True),
+    ):
+        expected = np.where(void, IGNORE, ids)
         with LabelRaster(path, classes) as label:
-            np.testing.assert_array_equal(label.ids(), expected, err_msg=way)
-            np.testing.assert_array_equal(label.ids(part), expected[part.slices()], err_msg=way)
-            assert label.ids(shape=Size(7, 9)).shape == (7, 9), way
+            np.testing.assert_array_equal(label.ids(), expected)
+            np.testing.assert_array_equal(label.ids(part), expected[part.slices()])
+            assert label.ids(shape=Size(7, 9)).shape == (7, 9)
 
 
 @pytest.mark.parametrize("form", ["codes", "palette", "colours"])
@@ -126,7 +86,7 @@ def test_nodata_that_is_a_class_is_asked_about(
     ids, _ = truth
     classes = make_classes(3, "codes" if form == "codes" else "colours")
     if form == "colours":
-        path = make_geotiff("l.tif", _colours(classes, ids), nodata=255)  # white is class a
+        path = make_geotiff("l.tif", classes.palette()[ids], nodata=255)  # white is class a
     else:
         table = {i: (*colour, 255) for i, colour in enumerate(classes.palette()[:3].tolist())}
         colours = table if form == "palette" else None
@@ -150,12 +110,6 @@ def test_codes_beyond_16_bits_can_be_ignored(
         label.ids()
     with LabelRaster(path, make_classes(3, ignored=(value,))) as label:
         np.testing.assert_array_equal(label.ids(), np.where(void, IGNORE, ids))
-
-
-def test_two_bands_are_a_label_only_with_alpha(make_geotiff: Make) -> None:
-    path = make_geotiff("l.tif", np.zeros((*SIZE, 2), np.uint8))
-    with pytest.raises(RasterError, match="got two"):
-        LabelRaster(path)
 
 
 HERE = Affine(10, 0, 500_000, 0, -10, 5_600_000)
@@ -330,16 +284,3 @@ def test_a_label_is_placed_anew_when_label_image_or_classes_change(
     make_geotiff("a.tif", np.ones((30, 20), np.uint8), crs=UTM, transform=HERE)
     fourth = made(classes)
     assert len({first, other, third, fourth}) == 4
-
-
-def test_of_a_palette_of_16_bits_the_first_256_entries_are_colours() -> None:
-    """Others are of codes that no palette of 8 bits has; 256 is the first of them."""
-
-    class File:
-        def colormap(self, band: int) -> dict[int, tuple[int, int, int, int]]:
-            return {0: (1, 2, 3, 0), 255: (4, 5, 6, 255), 256: (9, 9, 9, 9), 65535: (9, 9, 9, 9)}
-
-    table = _palette(File())
-    assert table is not None
-    assert table.shape == (256, 4)
-    assert (table[0].tolist(), table[255].tolist()) == ([1, 2, 3, 0], [4, 5, 6, 255])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -18,17 +18,14 @@ from rasterio.transform import Affine
 from rasterio.vrt import WarpedVRT
 
 from segmenter.base.errors import DatasetError, RasterError
-from segmenter.grid.geometry import Size, Window
+from segmenter.grid.geometry import Window
 from segmenter.grid.resampling import as_type, resampled, taps
-from segmenter.grid.windows import Columns
-from segmenter.inference.blending import Blend
-from segmenter.inference.prediction import ExtraOutputs
-from segmenter.inference.predictor import Mapped, Tiling, classify_all
 from segmenter.raster import RasterSpec, band_stack, open_raster, raster_info, write_raster
 from segmenter.raster.band_stack import StackedImages
 from segmenter.raster.mosaic import Mosaic
-from segmenter.raster.resampled import GridColumns, ModelGrid, ResampledRaster
-from tests.helpers.exact_network import RADIUS, STRIDE, exact_map, exact_network, fake_run, run_predict
+from segmenter.raster.resampled import ModelGrid, ResampledRaster
+from tests.helpers.exact_network import RADIUS, STRIDE, exact_map
+from tests.helpers.maps import Call, Make
 from tests.helpers.refusals import refused
 
 GRIDS = {
@@ -37,15 +34,6 @@ GRIDS = {
     "rotated": Affine(1.7, 0.5, 100, 1.0, -0.9, 200),
 }
 ROWS, COLS = (0, 61, 64, 131), (0, 77, 203)
-
-
-class FileJob:
-    """One file of a mosaic, or the uncut scene."""
-
-    columns, done_rows, abandoned = None, 0, False
-
-    def __init__(self, open_it: Callable[[], Any], size: Size) -> None:
-        self.open, self.part = open_it, Window.of(size)
 
 
 def cut(
@@ -65,56 +53,53 @@ def cut(
     return files
 
 
-def maps(jobs: Sequence[FileJob], tiling: Tiling) -> list[NDArray[Any]]:
-    found = {id(job): np.zeros((job.part.height, job.part.width, 2), np.uint8) for job in jobs}
-    for event in classify_all(jobs, tiling, exact_network(5, 8, wanted=ExtraOutputs(confidence=True))):
-        if isinstance(event, Mapped):
-            into = found[id(event.job)][event.window.slices()]
-            into[..., 0], into[..., 1] = event.ids, event.prediction.confidence
-    return [found[id(job)] for job in jobs]
+def layers(folder: str, name: str) -> NDArray[Any]:
+    """(2, H, W): ids and confidence of a map."""
+    stem = Path(folder) / Path(name).stem
+    found = []
+    for path in (f"{stem}.tif", f"{stem}.confidence.tif"):
+        with rasterio.open(path) as file:
+            found.append(file.read(1))
+    return np.stack(found)
 
 
 @pytest.mark.parametrize(
-    ("name", "blend", "side"),
-    [("north-up", None, 40), ("south-up", Blend(50), 72), ("rotated", None, 72), ("rotated", Blend(50), 400)],
+    ("name", "mode", "side"),
+    [
+        ("north-up", "exact", 40),
+        ("south-up", "smooth", 72),
+        ("rotated", "exact", 72),
+        ("rotated", "smooth", 400),
+    ],
 )
-def test_cut_is_uncut(
-    tmp_path: Path, rng: np.random.Generator, name: str, blend: Blend | None, side: int
-) -> None:
-    image, grid = rng.integers(0, 255, (131, 203, 2), np.uint8), GRIDS[name]
-    write_raster(tmp_path / "whole.tif", image, RasterSpec(transform=grid))
-    files = cut(tmp_path, image, grid)
-    tiling = Tiling(Size(side, side), 0 if blend else 12, 8, 3, blend)
-    (whole,) = maps([FileJob(lambda: open_raster(tmp_path / "whole.tif"), Size(131, 203))], tiling)
-    mosaic = Mosaic(list(files)[::-1], open_raster)
-    jobs = [FileJob(lambda path=path: mosaic.view(path), window.size) for path, window in files.items()]
-    for found, window in zip(maps(jobs, tiling), files.values(), strict=True):
-        np.testing.assert_array_equal(found, whole[window.slices()])
-    alone = [FileJob(lambda path=path: open_raster(path), window.size) for path, window in files.items()]
-    cut_apart = zip(maps(alone, tiling), files.values(), strict=True)
-    assert any((found != whole[window.slices()]).any() for found, window in cut_apart)
+def test_cut_is_uncut(call: Call, rng: np.random.Generator, name: str, mode: str, side: int) -> None:
+    image, grid = rng.integers(0, 255, (131, 203, 3), np.uint8), GRIDS[name]
+    crs = rasterio.CRS.from_epsg(25833)
+    write_raster(Path("whole.tif"), image, RasterSpec(crs=crs, transform=grid))
+    files = cut(Path("in"), image, grid)
+    asked = ("--mode", mode, "--confidence", "--window-size", side, "--batch", 3)
+    assert call("whole.tif", *asked, output="uncut") == 0
+    assert call("in", "--mosaic", *asked) == 0
+    assert call("in", *asked, output="alone") == 0
+    whole, differ = layers("uncut", "whole.tif"), 0
+    for path, window in files.items():
+        part = (slice(None), *window.slices())
+        np.testing.assert_array_equal(layers("maps", path.name), whole[part])
+        differ += (layers("alone", path.name) != whole[part]).any()
+    assert differ
 
 
-def test_a_gap_between_files_holds_no_data(tmp_path: Path, rng: np.random.Generator) -> None:
-    image = rng.integers(0, 255, (131, 203, 2), np.uint8)
-    files = cut(tmp_path, image, GRIDS["north-up"])
+def test_a_gap_between_files_holds_no_data(call: Call, rng: np.random.Generator) -> None:
+    image = rng.integers(0, 255, (131, 203, 3), np.uint8)
+    files = cut(Path("in"), image, GRIDS["north-up"])
     missing = list(files)[2]
-    hole = files.pop(missing)
     valid = np.ones((131, 203), np.bool_)
-    valid[hole.slices()] = False
-    expected = exact_map(image, valid, 5, 8)
-    mosaic = Mosaic(list(files), open_raster)
-    jobs = [FileJob(lambda path=path: mosaic.view(path), window.size) for path, window in files.items()]
-    for found, window in zip(maps(jobs, Tiling(Size(48, 48), 12, 8, 2)), files.values(), strict=True):
-        np.testing.assert_array_equal(found[..., 0], expected[window.slices()])
-
-
-def test_neighbours_are_those_within_reach(tmp_path: Path) -> None:
-    files = cut(tmp_path, np.ones((131, 203, 1), np.uint8), GRIDS["north-up"])
-    mosaic = Mosaic(list(files), open_raster)
-    near = {path.stem for path, _ in mosaic.neighbours(tmp_path / "77_61.tif", 3)}
-    assert near == {"77_64", "203_61", "203_64"}
-    assert len(mosaic.neighbours(tmp_path / "77_61.tif", 4)) == 5
+    valid[files.pop(missing).slices()] = False
+    missing.unlink()
+    expected = exact_map(image, valid, RADIUS, STRIDE)
+    assert call("in", "--mosaic", "--confidence") == 0
+    for path, window in files.items():
+        np.testing.assert_array_equal(layers("maps", path.name)[0], expected[window.slices()])
 
 
 @pytest.mark.parametrize(
@@ -149,33 +134,27 @@ def test_files_that_do_not_fit_are_refused_in_one_line(
 
 
 def test_a_changed_file_changes_its_neighbours_maps_and_no_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_classes: Any, rng: np.random.Generator, capsys: Any
+    call: Call, rng: np.random.Generator, capsys: Any
 ) -> None:
     image = rng.integers(0, 255, (400, 64, 3), np.uint8)
-    (tmp_path / "in").mkdir()
-    files = cut(tmp_path / "in", image, GRIDS["north-up"], rows=(0, 100, 200, 300, 400), cols=(0, 64))
-    run = fake_run(make_classes(7))
-    call = (tmp_path / "in", "--output", tmp_path / "maps", "--mosaic")
-    assert run_predict(monkeypatch, run, *call) == 0
+    files = cut(Path("in"), image, GRIDS["north-up"], rows=(0, 100, 200, 300, 400), cols=(0, 64))
+    assert call("in", "--mosaic") == 0
     first, changed = next(iter(files)), image.copy()
     changed[:100] = 255 - image[:100]
     with rasterio.open(first) as file:
         crs, place = file.crs, file.transform
     write_raster(first, changed[:100], RasterSpec(crs=crs, transform=place))
     capsys.readouterr()
-    assert run_predict(monkeypatch, run, *call) == 0
+    assert call("in", "--mosaic") == 0
     assert "2 of 4 maps are finished and unchanged" in capsys.readouterr().out
     expected = exact_map(changed, np.ones((400, 64), np.bool_), RADIUS, STRIDE)
     for path, window in files.items():
-        with rasterio.open(tmp_path / "maps" / path.name) as found, rasterio.open(path) as source:
+        with rasterio.open(Path("maps") / path.name) as found, rasterio.open(path) as source:
             np.testing.assert_array_equal(found.read(1), expected[window.slices()])
             assert found.transform == source.transform
     capsys.readouterr()
-    assert run_predict(monkeypatch, run, *call[:-1]) == 0  # each file alone is another map
+    assert call("in") == 0  # each file alone is another map
     assert "finished and unchanged" not in capsys.readouterr().out
-
-
-Make = Callable[..., Path]
 
 
 def whole_of(path: Path, step: Fraction, **options: Any) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -210,59 +189,6 @@ def test_a_coarser_grid_is_gdals_average(
     assert valid.all()
 
 
-@pytest.mark.parametrize(("step", "tiled"), [(Fraction(7, 3), True), (Fraction(2, 5), False)], ids=str)
-def test_a_window_of_it_is_that_part_of_the_whole(
-    make_geotiff: Make, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch, step: Fraction, tiled: bool
-) -> None:
-    image = rng.integers(1, 255, (150, 131, 2), np.uint8)
-    image[30:70, 40:90] = 0
-    options = {"tiled": True, "blockxsize": 32, "blockysize": 16} if tiled else {}
-    path = make_geotiff("a.tif", image, nodata=0, **options)
-    image_HWC, valid = whole_of(path, step)
-    monkeypatch.setattr("segmenter.raster.resampled._VALUES_AT_ONCE", 5000)
-    with open_raster(path) as raster:
-        seen = ResampledRaster(raster, ModelGrid(raster.extent, step, step))
-        assert raster.info.tiled == tiled
-        for window in (Window(3, 5, 17, 11), Window(0, 0, 30, 27), Window(20, 9, *valid.shape)):
-            found, there = seen.read(window)
-            inside = window.intersection(seen.extent)
-            part = inside.relative_to(window).slices()
-            np.testing.assert_array_equal(found[part], image_HWC[inside.slices()])
-            np.testing.assert_array_equal(there[part], valid[inside.slices()])
-            assert there.sum() == there[part].sum()
-
-
-@pytest.mark.parametrize("kind", ["mask", "nan"])
-def test_what_has_no_data_counts_for_nothing(make_geotiff: Make, rng: np.random.Generator, kind: str) -> None:
-    image = rng.integers(1, 200, (60, 60, 3)).astype(np.float32 if kind == "nan" else np.uint8)
-    valid = rng.random((60, 60)) > 0.5
-    valid[:10, :15] = False
-    if kind == "mask":
-        path = make_geotiff("a.tif", image, masks=valid.astype(np.uint8) * 255)
-    else:
-        path = make_geotiff("a.tif", np.where(valid[..., None], image, np.nan))
-    found, there = whole_of(path, Fraction(5))
-    cells = np.where(valid[..., None], image, 0).reshape(12, 5, 12, 5, 3).sum(axis=(1, 3), dtype=np.float64)
-    counts = valid.reshape(12, 5, 12, 5).sum(axis=(1, 3))
-    np.testing.assert_array_equal(there, counts > 0)
-    mean = cells / np.maximum(counts, 1)[..., None]
-    np.testing.assert_allclose(found, mean, atol=1e-4 if kind == "nan" else 0.5001)
-
-
-def test_blocks_that_a_file_does_not_have_are_not_read(make_geotiff: Make, monkeypatch: Any) -> None:
-    image = np.zeros((512, 512, 1), np.uint8)
-    image[:64, :64] = 7
-    options = {"tiled": True, "blockxsize": 64, "blockysize": 64, "sparse_ok": True, "nodata": 0}
-    path = make_geotiff("a.tif", image, compress="deflate", **options)
-    with open_raster(path) as raster:
-        seen = ResampledRaster(raster, ModelGrid(raster.extent, Fraction(4), Fraction(4)))
-        assert seen.empty(Window(32, 32, 16, 16))
-        assert not seen.empty(Window(0, 0, 4, 4))
-        monkeypatch.setattr(raster, "read", None)
-        _, there = seen.read(Window(32, 32, 16, 16))
-        assert not there.any()
-
-
 def test_memory_is_that_of_a_piece_however_much_lies_under_a_window(
     tmp_path: Path, make_geotiff: Make
 ) -> None:
@@ -278,23 +204,6 @@ def test_memory_is_that_of_a_piece_however_much_lies_under_a_window(
     assert (found == 1).all()
     assert there.all()
     assert peak < 4 * (1 << 22) * 3  # floats of a piece, and those that are added; not 16 million pixels'
-
-
-def test_columns_of_a_grid_lie_over_those_of_the_raster() -> None:
-    grid = ModelGrid(Window(-3, -5, 100, 1000), Fraction(7, 3), Fraction(7, 3))
-    own = Columns(Window(10, 20, 60, 900), 256)
-    columns = GridColumns(own, grid)
-    heights = {over.height for over in columns.left(0)}
-    assert heights == {columns.height}
-    for mine, over in zip(own.left(0), columns.left(0), strict=True):
-        assert grid.over(mine) == over
-        assert grid.under(over).contains(mine)
-    assert columns.pixels(0) == 0
-    later = list(columns.left(columns.height + 4))
-    assert later[0].row == grid.over(own.part).row + 4
-    assert len(later) == len(list(columns.left(0))) - 1
-    total = sum(over.size.pixels for over in columns.left(0))
-    assert columns.pixels(columns.height + 4) + sum(o.size.pixels for o in later) == total
 
 
 HERE = Affine(10, 0, 500_000, 0, -10, 5_600_000)

@@ -54,15 +54,6 @@ def test_a_window_beyond_the_raster_is_padded_and_invalid(
     assert not nothing.any()
 
 
-@pytest.mark.parametrize("dtype", ["int8", "uint16", "uint32", "float64"])
-def test_every_real_type_is_read_as_it_is(make_geotiff: Make, rng: np.random.Generator, dtype: str) -> None:
-    pixels = rng.integers(0, 120, (9, 11, 2)).astype(dtype)
-    image, valid = everything(make_geotiff("a.tif", pixels))
-    assert image.dtype == dtype
-    assert valid.all()
-    np.testing.assert_array_equal(image, pixels)
-
-
 def test_complex_numbers_are_refused(make_geotiff: Make) -> None:
     path = make_geotiff("a.tif", np.zeros((4, 4), np.complex64))
     with refused(RasterError, where="a.tif", got="complex64"):
@@ -107,32 +98,6 @@ def test_only_local_images_are_opened(tmp_path: Path, make_geotiff: Make) -> Non
             open_raster(Path(text))
     with refused(RasterError, expected="raster file"):
         open_raster(tmp_path)
-
-
-def test_an_empty_file_and_a_damaged_header_are_refused(tmp_path: Path, make_geotiff: Make) -> None:
-    empty = tmp_path / "empty.tif"
-    empty.touch()
-    with refused(RasterError, fault="empty.tif: expected a GeoTIFF"):
-        open_raster(empty)
-    headless = tmp_path / "headless.tif"
-    headless.write_bytes(make_geotiff("a.tif", np.zeros((4, 4), np.uint8)).read_bytes()[:6])
-    with refused(RasterError, where="headless.tif", fault="cannot open"):
-        open_raster(headless)
-
-
-@pytest.mark.parametrize("suffix", [".tif", ".png", ".jpg"])
-def test_a_truncated_image_names_file_and_window(
-    tmp_path: Path, rng: np.random.Generator, suffix: str
-) -> None:
-    whole, cut = tmp_path / f"a{suffix}", tmp_path / f"cut{suffix}"
-    driver = {".tif": "GTiff", ".png": "PNG", ".jpg": "JPEG"}[suffix]
-    write_raster(whole, rng.integers(0, 255, (600, 40, 3), np.uint8), RasterSpec(driver=driver))
-    cut.write_bytes(whole.read_bytes()[: whole.stat().st_size * 2 // 3])
-    with (
-        refused(RasterError, where=f"cut{suffix}", fault="cannot "),
-        open_raster(cut) as raster,
-    ):
-        raster.read(Window.of(raster.info.size))
 
 
 def test_the_intact_part_of_a_truncated_geotiff_can_be_read(tmp_path: Path, rng: np.random.Generator) -> None:
@@ -320,10 +285,8 @@ def many_bands(path: Path, count: int) -> Path:
 
 
 def test_more_bands_than_can_be_read_are_to_be_named(tmp_path: Path) -> None:
-    count, path = (
-        30_000,
-        many_bands(tmp_path / "a.tif", 30_000),
-    )  # in seconds: no list once a band
+    count = 5000
+    path = many_bands(tmp_path / "a.tif", count)
     assert raster_info(path).count == count
     with refused(RasterError, expected="most 4096 bands"):
         open_raster(path)

@@ -15,7 +15,7 @@ import pytest
 
 from segmenter.base.addresses import joined, masked, masked_text
 from segmenter.base.errors import ChangedInputError, RasterError
-from segmenter.grid.geometry import Size, Window
+from segmenter.grid.geometry import Window
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.raster import KnownRasters, open_raster, read_label
 from segmenter.raster.remote.settings import RemotePath, set_up_remote
@@ -110,18 +110,6 @@ def test_labels_and_bytes_are_as_those_of_a_file(
         assert file.read(4) == label.read_bytes()[-7:-3]
     assert path.stat().st_size == label.stat().st_size
     assert path.stat().st_mtime_ns == label.stat().st_mtime_ns // 10**9 * 10**9
-
-
-def test_a_known_raster_is_opened_without_a_request(address: RemotePath, server: FileServer) -> None:
-    known = KnownRasters()
-    for _ in range(2):
-        with known.image(address, None) as raster:
-            assert raster.info.size == Size(301, 419)
-    count = len(server.asked)
-    again = pickle.loads(pickle.dumps((known, address)))
-    with again[0].image(again[1], None) as raster:
-        assert raster.info.size == Size(301, 419)
-    assert len(server.asked) == count
 
 
 def test_secrets_are_in_no_text() -> None:
@@ -221,27 +209,6 @@ def test_files_that_are_opened_again_and_again_stay_the_same(
 
     with pytest.raises(ChangedInputError):
         look()
-
-
-def test_bytes_and_labels_are_of_one_file(
-    server_of_a_kind: FileServer, make_png: Make, rng: np.random.Generator
-) -> None:
-    server = server_of_a_kind
-    for number in (2, 4, 6):
-        pixels, file, later = two_versions(make_png, "x.png", rng)
-        path, before = RemotePath.of(server.url("x.png")), file.read_bytes()
-        for read, expected in ((lambda p: p.open_bytes().read(), before), (read_label, pixels)):
-            file.write_bytes(before)
-            forget_all()
-            server.replace_at(number, file, later)
-            try:
-                found = read(path)
-            except ChangedInputError:
-                continue
-            np.testing.assert_array_equal(
-                np.frombuffer(found, np.uint8) if isinstance(found, bytes) else found,
-                np.frombuffer(expected, np.uint8) if isinstance(expected, bytes) else expected,
-            )
 
 
 def test_objects_of_a_bucket_are_read_on_condition(

@@ -11,15 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import rasterio
 
-from segmenter.base.errors import RasterError
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import ClassMap, Encoding, LandCoverClass
-from segmenter.raster import KnownRasters, LabelRaster, open_raster, raster_info
+from segmenter.raster import KnownRasters, LabelRaster, open_raster
 from segmenter.raster import opening_cache as known
 from segmenter.raster.stamps import stamp_of
-from tests.helpers.refusals import refused
 
 Make = Callable[..., Path]
 
@@ -94,18 +91,6 @@ def test_a_raster_itself_changes_its_key_but_not_its_folder(image: Path, tmp_pat
     assert stamp_of(image).key != before.key
     image.unlink()
     assert stamp_of(image).file[1:] == (-1, -1)
-
-
-def test_a_passport_holds_the_stamp_and_all_that_the_file_says(make_geotiff: Make) -> None:
-    pixels = np.zeros((9, 11, 2), np.float32)
-    path = make_geotiff("b.tif", pixels, descriptions=("red", "height"), nodata=-9999.0)
-    with rasterio.open(path, "r+") as dataset:
-        dataset.units = ("", "m")
-    stamp, info = stamp_of(path), raster_info(path)
-    assert info.stamp == stamp
-    assert info.descriptions == ("red", "height")
-    assert info.units == (None, "m")
-    assert info.interpretations == ("gray", "undefined")
 
 
 SIZE = (45, 61)
@@ -223,22 +208,3 @@ def test_where_a_change_might_not_show_files_are_opened_in_full(
     for _ in range(3):  # something lies beside it
         check(files, path)
     assert len(opened) == 6
-
-
-def test_a_known_file_that_is_gone_or_damaged_is_one_line(
-    make_geotiff: Callable[..., Path], rng: Any
-) -> None:
-    path = make_geotiff("a.tif", rng.integers(0, 9, (*SIZE, 1), np.uint8), compress="deflate")
-    settle(path)
-    files = KnownRasters()
-    check(files, path)
-    state, content = path.stat(), path.read_bytes()
-    first = content.index(b"\x78") + 2  # of the pixels, after zlib's header
-    path.write_bytes(content[:first] + bytes(200) + content[first + 200 :])
-    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
-    settle(path)
-    with pytest.raises(RasterError, match=r"a\.tif"), files.image(path, None) as again:
-        again.read(WHOLE)
-    path.unlink()
-    with refused(RasterError, where="a.tif", expected="raster file"):
-        files.image(path, None)

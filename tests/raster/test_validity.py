@@ -51,45 +51,6 @@ def test_a_pixel_has_no_data_where_all_bands_that_are_read_hold_nodata(make_geot
     assert np.argwhere(~second).tolist() == [[1, 1], [2, 3]]
 
 
-def test_each_band_may_have_its_nodata_value_and_one_without_always_has_data(make_geotiff: Make) -> None:
-    pixels = np.stack(np.meshgrid([1, 2, 3], [1, 2, 3]), axis=2).astype(np.uint8)
-    path = make_geotiff("a.tif", pixels)
-    aux = path.with_name("a.tif.aux.xml")
-    value = '<PAMRasterBand band="{}"><NoDataValue>{}</NoDataValue></PAMRasterBand>'
-    aux.write_text(f"<PAMDataset>{value.format(1, 3)}{value.format(2, 2)}</PAMDataset>")
-    assert np.argwhere(~everything(path)[1]).tolist() == [[1, 2]]
-    aux.write_text(f"<PAMDataset>{value.format(1, 3)}</PAMDataset>")
-    assert everything(path)[1].all()
-    assert not everything(path, (1,))[1][:, 2].any()
-
-
-@pytest.mark.parametrize("alpha", [False, True])
-def test_a_mask_or_alpha_overrules_nodata_values(make_geotiff: Make, rng: Any, alpha: bool) -> None:
-    """Dark pixels of imagery whose nodata value is 0 are no holes."""
-    mask = np.where(rng.random((40, 50)) < 0.2, 0, 255).astype(np.uint8)
-    pixels = rng.integers(0, 3, (40, 50, 3), np.uint8)
-    if alpha:
-        bands, options = np.dstack([pixels, mask]), {"alpha": True}
-    else:
-        bands, options = pixels, {"masks": mask}
-    path = make_geotiff("a.tif", bands, nodata=0, **options)
-    assert raster_info(path).nodata[0] == 0
-    image, valid = everything(path)
-    np.testing.assert_array_equal(valid, mask > 0)
-    np.testing.assert_array_equal(image, np.where(mask[..., None] > 0, pixels, 0))
-
-
-def test_what_is_not_finite_in_any_band_is_not_valid(make_geotiff: Make) -> None:
-    pixels = np.ones((4, 4, 2), np.float32)
-    pixels[0, 0, 0], pixels[1, 1, 1], pixels[2, 2, 0], pixels[3, 3] = np.nan, np.inf, -2e30, -9999
-    image, valid = everything(make_geotiff("a.tif", pixels, nodata=-9999))
-    np.testing.assert_array_equal(valid, ~np.eye(4, dtype=bool))
-    assert np.isfinite(image).all()
-    masked = make_geotiff("b.tif", pixels, masks=np.full((4, 4), 255, np.uint8))
-    valid[3, 3] = True
-    np.testing.assert_array_equal(everything(masked)[1], valid)
-
-
 @pytest.mark.parametrize(("nodata", "dtype"), [(-9999.9, "float32"), (1e-3, "float64")])
 def test_a_nodata_value_may_be_rounded(make_geotiff: Make, nodata: float, dtype: str) -> None:
     pixels = np.full((3, 4), 5, dtype)
@@ -114,39 +75,6 @@ def test_it_is_counted_in_every_column(make_geotiff: Make, rng: Any, halo: int, 
         words = "at least " if first > halo else ""
         assert "mask" not in str(raster.partial_remark)
         assert f": {words}{some.sum():,} pixels hold a nodata value" in str(raster.partial_remark)
-
-
-def test_a_band_without_a_nodata_value_hides_no_other(make_geotiff: Make) -> None:
-    pixels = np.full((10, 12, 3), 5, np.uint8)
-    pixels[4, :, 1], pixels[6, :, 2] = 7, 7
-    path = make_geotiff("a.tif", pixels)
-    value = '<PAMRasterBand band="{}"><NoDataValue>7</NoDataValue></PAMRasterBand>'
-    path.with_name("a.tif.aux.xml").write_text(f"<PAMDataset>{value.format(2)}{value.format(3)}</PAMDataset>")
-    with open_raster(path) as raster:
-        assert raster.read(Window(0, 0, 10, 12))[1].all()
-        assert raster.partial_nodata == 24
-
-
-def test_so_is_nodata_that_a_mask_calls_data(make_geotiff: Make) -> None:
-    pixels = np.full((10, 12, 3), 5, np.uint8)
-    pixels[2], pixels[4, :, 1], pixels[6] = 0, 0, 0
-    mask = np.full((10, 12), 255, np.uint8)
-    mask[6] = 0
-    with open_raster(make_geotiff("a.tif", pixels, nodata=0, masks=mask)) as raster:
-        _, valid = raster.read(Window(0, 0, 10, 12))
-        assert raster.partial_nodata == 24
-        assert "mask says so" in str(raster.partial_remark)
-    np.testing.assert_array_equal(valid, mask > 0)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1e31])
-def test_a_nodata_value_that_is_no_measurement_counts_in_each_band(make_geotiff: Make, value: float) -> None:
-    pixels = np.ones((3, 4, 2), np.float32)
-    pixels[1, 2, 0] = value
-    path = make_geotiff("a.tif", pixels, nodata=value)
-    with rasterio.open(path) as file:
-        assert file.nodata is not None
-    assert np.argwhere(~everything(path)[1]).tolist() == [[1, 2]]
 
 
 MEAN = (117.4, 83.5, 90.0)
@@ -293,17 +221,12 @@ def test_a_nodata_value_counts_as_in_a_file(make_geotiff: Make, rng: np.random.G
         assert ArrayRaster(image, nodata=nodata).read(WINDOWS[0])[1].all()
 
 
-def test_a_mask_counts_as_in_a_file(make_geotiff: Make, rng: np.random.Generator) -> None:
+def test_so_do_a_mask_and_what_is_no_measurement(make_geotiff: Make, rng: np.random.Generator) -> None:
     image, valid = rng.integers(0, 99, (41, 67, 3), np.uint8), rng.random((41, 67)) > 0.3
     assert _same(ArrayRaster(image, valid), make_geotiff("a.tif", image, masks=valid)) == (~valid).sum()
-
-
-def test_what_is_no_measurement_is_no_data(make_geotiff: Make, rng: np.random.Generator) -> None:
-    image = rng.normal(size=(41, 67, 2)).astype(np.float32)
-    image[2, 3, 1], image[4, 5, 0], image[6, 7, 1] = np.nan, np.inf, -3.4e38
-    array = ArrayRaster(image)
-    assert _same(array, make_geotiff("a.tif", image)) == 3
-    assert array.may_have_nodata
+    floats = rng.normal(size=(41, 67, 2)).astype(np.float32)
+    floats[2, 3, 1], floats[4, 5, 0], floats[6, 7, 1] = np.nan, np.inf, -3.4e38
+    assert _same(ArrayRaster(floats), make_geotiff("b.tif", floats)) == 3
 
 
 def test_halves_other_byte_orders_and_views_are_read_as_numbers(rng: np.random.Generator) -> None:

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from segmenter.raster import (
     remove_leftovers,
     write_raster,
 )
+from tests.helpers.forbidden import small_files
 from tests.helpers.refusals import refused
 
 UTM = CRS.from_epsg(25833)
@@ -94,32 +94,6 @@ def test_windows_may_come_in_any_order(tmp_path: Path, rng: np.random.Generator)
         np.testing.assert_array_equal(raster.read(Window(0, 0, 1101, 203))[0], pixels)
 
 
-def test_a_palette_and_a_transparent_nodata_are_written(tmp_path: Path) -> None:
-    table = np.arange(768, dtype=np.uint32).reshape(256, 3).astype(np.uint8)
-    write_raster(tmp_path / "a.tif", np.zeros((20, 20), np.uint8), RasterSpec(colour_table=table, nodata=255))
-    with rasterio.open(tmp_path / "a.tif") as written:
-        assert written.colormap(1)[3] == (*table[3].tolist(), 255)
-        assert written.colormap(1)[255] == (0, 0, 0, 0)
-
-
-@pytest.mark.parametrize("overviews", ["mode", "nearest"])
-def test_overviews_invent_no_class(tmp_path: Path, rng: np.random.Generator, overviews: Any) -> None:
-    pixels = rng.choice(np.array([1, 3], np.uint8), (1100, 700), p=[0.7, 0.3])
-    with RasterWriter(
-        tmp_path / "a.tif", Size(1100, 700), RasterSpec(nodata=255, overviews=overviews)
-    ) as writer:
-        writer.write(Window(0, 0, 1100, 700), pixels)
-    for level, share in ((0, 0.3), (1, 0.3)):
-        with rasterio.open(tmp_path / "a.tif", overview_level=level) as overview:
-            small = overview.read(1)
-            assert set(np.unique(small)) <= {1, 3}
-            # The majority of four pixels is class 3 more seldom than a pixel is.
-            assert (small == 3).mean() < share - 0.05 if overviews == "mode" else (small == 3).mean() > 0.28
-    with rasterio.open(tmp_path / "a.tif") as written:
-        np.testing.assert_array_equal(written.read(1), pixels)
-        assert written.tags(ns="IMAGE_STRUCTURE")["LAYOUT"] == "COG"
-
-
 @pytest.mark.parametrize(("overviews", "converted"), [(None, 1), ("nearest", 1 << 22)])
 def test_half_floats_come_back(
     tmp_path: Path, rng: np.random.Generator, overviews: Any, converted: int, monkeypatch: pytest.MonkeyPatch
@@ -156,22 +130,6 @@ def test_every_pixel_is_written_exactly_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="neither georeference"):
         RasterWriter(tmp_path / "a.png", Size(9, 9), RasterSpec(crs=UTM, driver="PNG"))
     assert [p.name for p in tmp_path.iterdir()] == ["b.tif"]
-
-
-def test_an_interruption_leaves_the_older_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.tif"
-    write_raster(path, np.full((30, 30), 3, np.uint8))
-    before = path.read_bytes()
-
-    def interrupted() -> None:
-        with RasterWriter(path, Size(600, 30)) as writer:
-            writer.write(Window(0, 0, 550, 30), np.ones((550, 30), np.uint8))
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        interrupted()
-    assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("overviews", [None, "nearest"])
@@ -220,46 +178,17 @@ def test_what_did_not_reach_the_disk_is_noticed(tmp_path: Path, monkeypatch: pyt
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_target_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
-    (tmp_path / "folder.tif").mkdir()
-    with refused(RasterError, where="folder.tif", fault="completed"):
-        write_raster(tmp_path / "folder.tif", np.zeros((4, 4), np.uint8))
-    (tmp_path / "file").touch()
-    with refused(RasterError, where="a.tif", fault="written"):
-        write_raster(tmp_path / "file" / "a.tif", np.zeros((4, 4), np.uint8))
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "folder.tif"]
-
-
-WRITE = """
-    import os, resource, signal, sys
-    from pathlib import Path
-    import numpy as np
-    from segmenter.base.errors import RasterError
-    from segmenter.grid.geometry import Size, Window
-    from segmenter.raster import RasterSpec, RasterWriter, write_raster
-    path, limit, rows = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    pixels = np.random.default_rng(0).integers(0, 255, (rows, 700), np.uint8)
-"""
-FULL = """
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    try:
-        write_raster(path, pixels, RasterSpec(driver="PNG" if path.suffix == ".png" else "GTiff"))
-    except RasterError as error:
-        print(error)
-        sys.exit(3)
-"""
 KILLED = """
-    with RasterWriter(path, Size(2 * rows, 700)) as writer:
-        writer.write(Window(0, 0, rows, 700), pixels)
-        os.kill(os.getpid(), signal.SIGKILL)
+import os, signal, sys
+from pathlib import Path
+import numpy as np
+from segmenter.grid.geometry import Size, Window
+from segmenter.raster import RasterWriter
+with RasterWriter(Path(sys.argv[1]), Size(2200, 700)) as writer:
+    pixels = np.random.default_rng(0).integers(0, 255, (1100, 700), np.uint8)
+    writer.write(Window(0, 0, 1100, 700), pixels)
+    os.kill(os.getpid(), signal.SIGKILL)
 """
-
-
-def run(body: str, path: Path, limit: int = 0, rows: int = 1100) -> subprocess.CompletedProcess[str]:
-    code = textwrap.dedent(WRITE) + textwrap.dedent(body)
-    command = [sys.executable, "-c", code, str(path), str(limit), str(rows)]
-    return subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[2])
 
 
 # 200 bytes: the header does not fit; 300,000: fails in a write; 60,000 of 70,000: only when closing.
@@ -272,18 +201,17 @@ def test_a_full_disk_is_an_error_and_leaves_the_older_file(
 ) -> None:
     path = tmp_path / name
     path.write_bytes(b"older")
-    done = run(FULL, path, limit, rows)
-    assert done.returncode == 3, done.stderr
-    assert name in done.stdout
-    assert "nothing was left under this name; is there space" in done.stdout
-    assert done.stdout.count("\n") == 1
+    pixels = np.random.default_rng(0).integers(0, 255, (rows, 700), np.uint8)
+    with small_files(limit), refused(RasterError, where=name, remedy="nothing was left"):
+        write_raster(path, pixels, RasterSpec(driver="PNG" if path.suffix == ".png" else "GTiff"))
     assert path.read_bytes() == b"older"
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_killed_writer_leaves_nothing_under_the_name(tmp_path: Path) -> None:
     path = tmp_path / "a.tif"
-    assert run(KILLED, path).returncode == -signal.SIGKILL
+    command = [sys.executable, "-c", KILLED, str(path)]
+    assert subprocess.run(command, cwd=Path(__file__).parents[2]).returncode == -signal.SIGKILL
     assert not path.exists()
     (leftover,) = tmp_path.iterdir()
     assert remove_leftovers(tmp_path) == 0, "touched a moment ago: its writer may live on another machine"

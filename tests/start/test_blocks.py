@@ -18,7 +18,6 @@ from datasets import load_dataset
 from datasets.__main__ import main as datasets_main
 from datasets.blocks import BlockGrid, block_parts
 from datasets.check import check_dataset
-from datasets.made import MadeFilesError
 from segmenter.base.errors import ConfigError, DatasetError
 from segmenter.config.datasets import FolderSplit
 from segmenter.config.reading import load_recipe
@@ -26,7 +25,6 @@ from segmenter.grid.geometry import Size
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.scenes import SPLITS
 from segmenter.raster import LabelRaster
-from segmenter.tiles.index import build_index
 from tests.helpers.made_training import train
 from tests.helpers.refusals import refused
 
@@ -147,15 +145,6 @@ def test_what_leaves_nothing_to_train_on_is_refused(recipe: Callable[..., Path])
         load_dataset(load_recipe(recipe(buffer=400)))
 
 
-def test_a_label_of_another_size_is_a_finding(
-    recipe: Callable[..., Path], make_geotiff: Callable[..., Path]
-) -> None:
-    path = recipe()
-    make_geotiff("labels/a.tif", np.zeros((5, 5), np.uint8))
-    with pytest.raises(MadeFilesError):
-        load_dataset(load_recipe(path))
-
-
 @pytest.mark.parametrize(
     "split",
     [
@@ -171,16 +160,6 @@ def test_a_label_of_another_size_is_a_finding(
 def test_contradictions_are_refused(recipe: Callable[..., Path], split: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"dataset\.split"):
         load_recipe(recipe(**split))
-
-
-def test_tiles_of_each_part_hold_only_its_blocks(recipe: Callable[..., Path]) -> None:
-    loaded = load_recipe(recipe())
-    dataset = load_dataset(loaded)
-    pixels = [
-        build_index(dataset, split, loaded.tiles, progress=False).counts_NK.sum() for split in SPLITS[:2]
-    ]
-    assert 0.1 < pixels[1] / (HEIGHT * WIDTH) < 0.3
-    assert pixels[0] > pixels[1]
 
 
 def test_a_buffer_below_the_receptive_field_is_refused(

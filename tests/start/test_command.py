@@ -1,8 +1,10 @@
-"""`segmenter start`: recipe, page and reasons; nothing is written over; equal files give equal bytes."""
+"""`segmenter start`: recipe, page and reasons, the same each time; folds of one recipe are trained."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,13 @@ from datasets.commands.start import main
 from datasets.start.choice import Choice, nested
 from datasets.start.recipe_file import recipe_text
 from segmenter.base.errors import ConfigError, SegmenterError
-from segmenter.config.reading import load_recipe, parse
+from segmenter.config.plain_yaml import parse
+from segmenter.config.reading import load_recipe
+from segmenter.mapping.request.map_request import MapRequest
+from segmenter.runs.folds import fold_path, fold_table, folds_in
 from tests.helpers import made_folders as made
+from tests.helpers.made_training import ROOT, records, train
+from tests.helpers.made_training import made as made_recipe
 
 
 @pytest.fixture
@@ -32,11 +39,12 @@ def data(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPat
 
 def test_recipe_and_page_are_written_and_the_recipe_is_an_ordinary_one(data: Path, capsys: Any) -> None:
     before = {path for path in data.rglob("*") if ".tile-index" not in path.parts}
-    assert main([str(data)]) == 0
+    assert main([str(data), "--gpus", "2x11GB"]) == 0
     recipe = load_recipe(Path("town.yaml"))
     assert recipe.dataset.root == "town"
     assert len(load_dataset(recipe).scenes) == 4
     text = Path("town.yaml").read_text()
+    assert "segmenter start town --gpus 11GB,11GB" in text.splitlines()[0]
     settings = [line for line in text.splitlines() if ": " in line and not line.startswith(("#", "    - "))]
     assert settings
     assert all("  # " in line for line in settings)
@@ -132,6 +140,52 @@ def test_a_full_disk_leaves_neither_file(data: Path, monkeypatch: pytest.MonkeyP
     assert not Path("town.html").exists()
 
 
-def test_the_recipe_names_the_command_that_makes_it_again(data: Path) -> None:
-    assert main([str(data), "--gpus", "2x11GB"]) == 0
-    assert "segmenter start town --gpus 11GB,11GB" in Path("town.yaml").read_text().splitlines()[0]
+FOLDS = ("--folds", "2")
+
+
+def test_folds_are_found_in_order_and_a_run_is_none(tmp_path: Path) -> None:
+    for fold in (1, 2, 10):
+        fold_path(tmp_path, fold).mkdir()
+        (fold_path(tmp_path, fold) / "run.json").write_text("{}")
+    (tmp_path / "other").mkdir()
+    assert [path.name for path in folds_in(tmp_path)] == ["fold_1", "fold_2", "fold_10"]
+    request = MapRequest(run=tmp_path, inputs=(str(tmp_path),), output=tmp_path / "maps")
+    assert request.runs == tuple(folds_in(tmp_path))
+    with pytest.raises(SegmenterError, match=r"fold_1"):
+        fold_table(folds_in(tmp_path))
+    (tmp_path / "run.json").write_text("{}")
+    assert folds_in(tmp_path) == []
+
+
+def test_without_folds_in_the_recipe_there_is_nothing_to_train(tmp_path: Path) -> None:
+    done = train(made_recipe(tmp_path / "data"), "--folds", "--run", str(tmp_path / "run"), check=False)
+    assert done.returncode == 2
+    assert "dataset.split.folds" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_folds_train_resume_and_predict_together(tmp_path: Path) -> None:
+    recipe, run = made_recipe(tmp_path / "data"), tmp_path / "run"
+    first = train(recipe, *FOLDS, "--run", str(run), "--set", "training.epochs=1")
+    runs = folds_in(run)
+    assert [path.name for path in runs] == ["fold_1", "fold_2"]
+    table = fold_table(runs)
+    assert table in first.stdout
+    before = [records(path) for path in runs]
+    again = train(recipe, *FOLDS, "--run", str(run), "--set", "training.epochs=1", "--json")
+    assert table in again.stderr
+    assert [each["run"] for each in json.loads(again.stdout)["folds"]] == list(map(str, runs))
+    assert [[r for r in records(path) if "loss" in r] for path in runs] == [
+        [r for r in each if "loss" in r] for each in before
+    ], "what is finished is not trained again"
+    maps = tmp_path / "maps"
+    images = str(tmp_path / "data" / "images")
+    command = [sys.executable, "predict.py", str(run), images, "--output", str(maps)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(list(maps.glob("*.tif"))) == 5
+    command = [sys.executable, "predict.py", str(run), "--split", "validation", "--output", str(maps)]
+    refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert "folds" in refused.stderr

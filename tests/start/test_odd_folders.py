@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,9 @@ from hypothesis import strategies as st
 from datasets.start.choice import Choice
 from datasets.start.legends import find_legend
 from datasets.start.look import look
-from segmenter.base.errors import DatasetError, SegmenterError
+from segmenter.base.errors import DatasetError
 from segmenter.grid.labels import ClassMap
 from tests.helpers import made_folders as made
-from tests.helpers.refusals import refused
 
 Rng = np.random.Generator
 QML = """<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>
@@ -50,9 +48,6 @@ def by_key(choices: tuple[Choice, ...]) -> dict[str, Choice]:
 
 def codes(classes: ClassMap) -> dict[str, int]:
     return {each.name: each.code for each in classes.classes}
-
-
-# ---------------------------------------------------------------------------------------------- refused
 
 
 def test_a_folder_that_is_no_data_set_ends_in_one_line(tmp_path: Path, rng: Rng) -> None:
@@ -85,29 +80,6 @@ def test_names_that_pair_nothing_end_in_one_line(tmp_path: Path, rng: Rng, count
         made.save(tmp_path / f"gt/b{i + 50}.png", made.label([0, 1, 2], shift=i))
     with pytest.raises(DatasetError, match="pair"):
         look(tmp_path)
-
-
-def test_files_that_all_are_damaged_end_in_one_line(tmp_path: Path) -> None:
-    for name in ("a.tif", "b.tif", "c.png"):
-        (tmp_path / name).write_bytes(b"II*\0 and no more")
-    with refused(SegmenterError, fault="read"):
-        look(tmp_path)
-
-
-def test_masks_of_more_colours_than_classes_can_be_are_refused(tmp_path: Path, rng: Rng) -> None:
-    for i in range(3):
-        jpeg = made.painted(made.label([0, 1], shift=i), {0: (255, 0, 0), 1: (0, 0, 255)})
-        made.save(tmp_path / f"jpeg/im/{i}.jpg", made.image(rng))
-        made.save(tmp_path / f"jpeg/gt/{i}.jpg", jpeg)
-        made.save(tmp_path / f"im/{i}.tif", made.image(rng))
-        noisy = made.painted(made.label([0, 1], shift=i), {0: (250, 10, 10), 1: (10, 10, 250)}).astype(int)
-        made.save(
-            tmp_path / f"gt/{i}.png",
-            np.clip(noisy + rng.integers(-9, 9, noisy.shape), 0, 255).astype(np.uint8),
-        )
-    for folder in (tmp_path, tmp_path / "jpeg"):
-        with pytest.raises(DatasetError, match="without loss"):
-            look(folder, folder / "gt")
 
 
 @pytest.mark.parametrize("colours", [True, False])
@@ -171,13 +143,6 @@ def test_grey_masks_are_cut_in_the_middle(tmp_path: Path, rng: Rng) -> None:
     assert low.also == (*range(1, 121),)
 
 
-def test_grey_masks_of_few_values_in_jpegs_are_cut_too(tmp_path: Path, rng: Rng) -> None:
-    for i in range(3):
-        made.save(tmp_path / f"im/{i}.jpg", made.image(rng))
-        made.save(tmp_path / f"gt/{i}.jpg", (made.label([0, 1], shift=i) * 255).astype(np.uint8), quality=99)
-    assert [each.name for each in made.planned(tmp_path)[2].classes.classes] == ["background", "foreground"]
-
-
 @pytest.mark.parametrize("nodata", [None, np.nan])
 def test_reflectance_from_0_to_1_and_mostly_empty_images_are_no_labels(
     tmp_path: Path, rng: Rng, nodata: float | None
@@ -190,19 +155,6 @@ def test_reflectance_from_0_to_1_and_mostly_empty_images_are_no_labels(
     assert len(made.planned(tmp_path)[2].scenes) == 3
 
 
-@pytest.mark.parametrize("role", ["nir", "im2"])
-def test_of_two_image_folders_one_is_taken_and_the_other_named(tmp_path: Path, rng: Rng, role: str) -> None:
-    two_folders(tmp_path, rng)
-    for i in range(5):
-        made.save(tmp_path / f"{role}/s{i}.tif", made.image(rng, 1))
-    choices, _, dataset = made.planned(tmp_path)
-    assert len(dataset.scenes) == 5
-    assert by_key(choices)["dataset.images"].other
-
-
-# ------------------------------------------------------------------------------------- read nevertheless
-
-
 def test_images_without_a_label_are_skipped_and_counted(tmp_path: Path, rng: Rng) -> None:
     two_folders(tmp_path, rng)
     for i in (7, 8):
@@ -212,35 +164,6 @@ def test_images_without_a_label_are_skipped_and_counted(tmp_path: Path, rng: Rng
     assert "2 images" in by_key(choices)["dataset.unlabelled"].reason
     assert len(dataset.scenes) == 5
     assert recipe.dataset.kind == "folder"
-
-
-def test_damaged_and_ill_fitting_scenes_are_left_out_by_name(tmp_path: Path, rng: Rng) -> None:
-    two_folders(tmp_path, rng, 6)
-    (tmp_path / "im/s1.tif").write_bytes(b"II*\0")
-    made.save(tmp_path / "gt/s4.png", made.label([0, 1, 2], size=(61, 86)))
-    choices, _, dataset = made.planned(tmp_path)
-    assert by_key(choices)["dataset.split.leave_out"].value == ["s1", "s4"]
-    assert len(dataset.scenes) == 4
-
-
-def test_other_files_between_them_do_no_harm(tmp_path: Path, rng: Rng) -> None:
-    two_folders(tmp_path, rng)
-    (tmp_path / "im/deep/empty").mkdir(parents=True)
-    (tmp_path / "README.md").write_text("0: nothing")
-    (tmp_path / "im/s0.tif.aux.xml").write_text("<PAMDataset></PAMDataset>")
-    (tmp_path / "im/Thumbs.db").write_bytes(b"\0")
-    (tmp_path / ".hidden.tif").write_bytes(b"\0")
-    assert len(made.planned(tmp_path)[2].scenes) == 5
-
-
-def test_of_two_label_folders_one_is_taken_and_the_other_named(tmp_path: Path, rng: Rng) -> None:
-    two_folders(tmp_path, rng)
-    for i in range(5):
-        made.save(tmp_path / f"gt_coarse/s{i}.png", made.label([0, 1], shift=i))
-    choices, _, dataset = made.planned(tmp_path)
-    assert by_key(choices)["dataset.labels"].value == "gt/{name}.png"
-    assert "gt_coarse" in by_key(choices)["dataset.labels"].other
-    assert len(dataset.scenes) == 5
 
 
 def test_labels_elsewhere_are_named(tmp_path: Path, rng: Rng, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,9 +180,6 @@ def test_one_image_and_its_label_named_by_hand(tmp_path: Path, rng: Rng) -> None
     truth = made.save(tmp_path / "b/other.png", made.label([1, 4]))
     _, _, dataset = made.planned(image, truth)
     assert made.pairs_of(dataset) == {("a/scene.tif", "b/other.png")}
-
-
-# ------------------------------------------------------------------------------------ bands, one label
 
 
 def test_bands_in_files_become_one_image(tmp_path: Path, rng: Rng) -> None:
@@ -357,9 +277,6 @@ def test_polygons_of_one_class_leave_a_background(tmp_path: Path, rng: Rng) -> N
     assert dataset.classes.names == ["background", "building"]
 
 
-# ------------------------------------------------------------------------------------ names and ignored
-
-
 @pytest.mark.parametrize(
     ("file", "text"),
     [
@@ -453,22 +370,3 @@ def test_values_that_look_like_no_class_are_ignored_with_counts(tmp_path: Path, 
     assert f"{5 * 6 * made.SIZE[0]:,} pixels" in ignored.reason
     assert "30 pixels" in ignored.reason
     assert [each.code for each in dataset.classes.classes] == [1, 2, 3]
-
-
-def test_masks_of_0_and_255_have_two_classes(tmp_path: Path, rng: Rng) -> None:
-    _, _, dataset = made.planned(two_folders(tmp_path, rng, values=(0, 255)))
-    assert [each.code for each in dataset.classes.classes] == [0, 255]
-
-
-def test_near_infrared_that_is_tagged_as_alpha_is_a_band(tmp_path: Path, rng: Rng) -> None:
-    for i in range(3):
-        made.save(tmp_path / f"im/{i}.tif", made.image(rng, 4), alpha="YES", photometric="RGB")
-        made.save(tmp_path / f"gt/{i}.tif", made.label([0, 1, 2], shift=i))
-    choices, _, _ = made.planned(tmp_path)
-    assert by_key(choices)["dataset.bands"].value == [1, 2, 3, 4]
-
-
-def test_the_same_files_give_the_same_choices(tmp_path: Path, rng: Rng) -> None:
-    two_folders(tmp_path, rng)
-    told = [json.dumps([vars(choice) for choice in look(tmp_path)]) for _ in range(2)]
-    assert told[0] == told[1]

@@ -8,14 +8,12 @@ from typing import Any
 import albumentations
 import numpy as np
 import pytest
-from albumentations.augmentations.geometric.functional import d4
 from albumentations.augmentations.pixel.functional import shift_hsv
 from numpy.typing import NDArray
 
 from segmenter.config.recipe import AugmentationConfig
 from segmenter.grid.labels import IGNORE, class_pixels
-from segmenter.tiles.augment import Augmenter, Tile, Unit, _wide
-from segmenter.tiles.gsd import resampled
+from segmenter.tiles.augment import Augmenter, Tile
 from segmenter.tiles.kernels import Planes, counted, extended, shifted_hsv, transformed, turned
 from segmenter.tiles.statistics import BandStatistics
 from tests.helpers.made_statistics import statistics_of
@@ -39,30 +37,17 @@ def test_nothing_asked_nothing_changed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "bands"), [("uint8", 1), ("uint16", 3), ("int16", 4), ("float32", 6), ("float64", 3)]
+    ("dtype", "bands"),
+    [
+        *(("uint8", 1), ("uint16", 3), ("int16", 4), ("float32", 6), ("float64", 3)),
+        *(("int8", 3), ("int32", 1), ("uint64", 5)),  # which OpenCV does not know
+    ],
 )
 def test_every_type_and_number_of_bands(dtype: str, bands: int) -> None:
     image, valid, label = Augmenter(ALL, statistics_of(bands, dtype))(tile(dtype, bands), 3)
     assert (image.dtype, image.shape) == (np.dtype(dtype), (33, 33, bands))
     assert (valid.dtype, label.dtype) == (np.dtype(bool), np.dtype(np.uint8))
     assert image.std() > 1  # not clipped to 0 … 1
-
-
-@pytest.mark.parametrize(("dtype", "bands"), [("int8", 3), ("int32", 1), ("uint64", 5)])
-def test_types_that_opencv_does_not_know_are_those_that_it_does(dtype: str, bands: int) -> None:
-    config = AugmentationConfig(scale=0.3, rotation=45)
-    image, valid, label = tile("int16", bands)
-    image = image // 4 + 40  # so that no change leaves a type
-    for seed in range(4):
-        known, found = (
-            Augmenter(config, statistics_of(bands, name, 65, 8))((image.astype(name), valid, label), seed)
-            for name in ("int16", dtype)
-        )
-        assert found[0].dtype == dtype
-        assert np.abs(found[0].astype(np.int64) - known[0])[found[1]].max() <= 1
-        assert known[0].std() > 1
-        for a, b in zip(found[1:], known[1:], strict=True):
-            np.testing.assert_array_equal(a, b)
 
 
 def test_what_cannot_lose_a_class_keeps_every_pixel() -> None:
@@ -98,20 +83,6 @@ def test_turns_are_those_of_numpy_for_any_type_and_number_of_bands(dtype: str) -
         np.testing.assert_array_equal(after, moved[:, ::-1] if mirrored else moved)
         assert after.dtype == before.dtype
         assert after.shape == moved.shape
-
-
-def test_the_squares_symmetries_are_the_librarys() -> None:
-    compose, seen = albumentations.Compose([albumentations.D4(p=1.0)]), set()
-    for seed in range(40):
-        compose.set_random_seed(seed)
-        expected = compose(image=image(), mask=mask())
-        found, moved = transformed(compose, seed, image(), planes())
-        np.testing.assert_array_equal(found, expected["image"])
-        np.testing.assert_array_equal(np.stack(moved, axis=-1), expected["mask"])
-        seen.add(found.tobytes())
-    assert len(seen) == 8
-    for element in ("e", "r90", "r180", "r270", "v", "hvt", "h", "t"):
-        assert d4(image(), element).tobytes() in seen
 
 
 @pytest.mark.parametrize("hue", [0, -7.9, 90.0])
@@ -205,16 +176,6 @@ def test_each_band_moves_by_the_same_number_of_its_deviations() -> None:
         assert 0.6 < np.sqrt((each**2).mean()) < 1
 
 
-@pytest.mark.parametrize(
-    ("dtype", "mean", "std"),
-    [("int16", -40, 25), ("uint8", 12, 4), ("int32", 4_500_000, 60)],
-)
-def test_so_do_whole_numbers_in_a_small_part_of_their_type(dtype: str, mean: int, std: int) -> None:
-    moved = shifts(augmenter(DEFAULT, [mean], [std], dtype), drawn_tile([mean], [std], dtype), std)
-    assert 0.5 < np.sqrt((moved**2).mean()) < 1
-    assert np.abs(moved).max() < 1.9
-
-
 @pytest.mark.parametrize("config", [DEFAULT, NOISE, {**DEFAULT, "blur": 1}, *LISTED], ids=str)
 def test_units_and_zero_points_do_not_matter(config: Any) -> None:
     scale, offset = np.array([1e-4, 300, 0.01, 1.8]), np.array([0, -20, 5, -459.67])
@@ -258,24 +219,6 @@ def test_values_far_from_the_rest_stay_finite_and_far(config: Any) -> None:
         assert (np.abs(after - MEAN)[far] < 9 * STD + 60 * STD * ("blur" in str(config).lower())).all()
 
 
-@pytest.mark.parametrize("at", [4.0, -3.5])
-def test_a_tile_at_the_end_of_the_range_keeps_its_contrast(at: float) -> None:
-    before = drawn_tile(MEAN + at * STD, STD / 20)
-    for seed in range(20):
-        after = augmenter(DEFAULT)(before, seed)[0]
-        kept = after.std(axis=(0, 1)) / before[0].std(axis=(0, 1))
-        assert (kept > 0.75).all()
-        assert (kept < 1.25).all()
-
-
-def test_noise_is_a_share_of_each_bands_range() -> None:
-    before = drawn_tile()
-    found = [augmenter(NOISE)(before, seed)[0] - before[0] for seed in range(40)]
-    spread = np.array([one.std(axis=(0, 1)) / STD for one in found])
-    assert np.ptp(spread, axis=1).max() < 0.06
-    assert 0.5 < spread.max() <= 0.62
-
-
 def test_a_constant_band_stays() -> None:
     before = drawn_tile()
     before[0][..., 1] = 7
@@ -283,21 +226,6 @@ def test_a_constant_band_stays() -> None:
     after = Augmenter(config_of(DEFAULT), statistics)(before, 1)[0]
     assert (after[..., 1] == 7).all()
     assert (after[..., 0] != before[0][..., 0]).any()
-
-
-def test_which_bytes_are_photographs() -> None:
-    """Those whose bands fill the type; hue is asked for on nothing else."""
-    wide, narrow = np.array([40.0] * 3), np.array([40, 40, 3.0])
-    assert Unit.of("uint8", np.full(3, 100.0), wide) is None
-    for dtype, spread in (("uint8", narrow), ("uint16", wide), ("int8", wide)):
-        assert Unit.of(dtype, np.full(3, 100.0), spread) is not None
-    hue = Augmenter(AugmentationConfig(hue=20), BandStatistics.of("uint8", np.full(3, 100.0), narrow))
-    assert hue._unit is None
-
-
-def test_pixels_are_computed_with_in_as_few_bytes_as_hold_their_digits() -> None:
-    computed = {"uint8": 4, "int16": 4, "float32": 4, "int32": 8, "float64": 8}
-    assert {name: np.dtype(_wide(np.dtype(name))).itemsize for name in computed} == computed
 
 
 ODD_SIDE = 67
@@ -392,13 +320,6 @@ def test_pixels_without_data_are_not_there_for_blur_that_comes_after_a_rotation(
     for dtype in TYPES:
         before, change = made(dtype, whole=True), augmenter_of(config, dtype)
         assert max(beyond(change(before, seed), before) for seed in range(6)) <= 1e-6
-
-
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("side", [40, 90])
-def test_nor_at_another_scale_of_the_ground(dtype: str, side: int) -> None:
-    before = made(dtype)
-    assert beyond(resampled(before, side), before) <= 1e-6
 
 
 def test_what_lacks_is_extended_by_the_nearest() -> None:

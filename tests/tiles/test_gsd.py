@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rasterio.crs import CRS
 
-from segmenter.base.errors import ConfigError, DatasetError
+from segmenter.base.errors import DatasetError
 from segmenter.config.recipe import Recipe
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap
@@ -123,26 +123,6 @@ def test_windows_have_the_drawn_ground_size_and_stay_in_their_scene(dataset: Dat
     assert 0.35 < (logs < np.log(0.2 * 1.0) / 2).mean() < 0.65
 
 
-def test_one_ground_is_shown_alike_whatever_the_scene_s_scale(dataset: Dataset) -> None:
-    """Fields of 12 m are as wide in pixels at 0.1 m as at 0.6 m, once both are shown at 0.5 m."""
-    recipe = scaled_recipe(augmentation={"scale_to": [0.5, 0.5], "d4": False, "brightness": 0, "contrast": 0})
-    store, index = parts(dataset, recipe)
-    loader = BatchLoader(recipe, index, store, statistics_of())
-    rows = plan(index.counts_NK, 12, recipe.sampling, 3, 0)
-    changes: dict[int, list[int]] = {}
-    for step in range(rows.steps):
-        _, _, label, _ = loader.load(rows, 0, step)
-        for tile, one in zip(rows.rows_SB[step], label, strict=True):
-            scene = int(index.scene_N[tile])
-            clean = one[:, ~(one > 1).any(axis=0)]  # without the patch
-            changes.setdefault(scene, []).append(
-                int((np.diff(clean.astype(int), axis=0) != 0).sum(axis=0).max(initial=0))
-            )
-    for scene in (1, 2):  # 32 pixels of 0.5 m: 16 m, one or two borders of fields of 12 m
-        assert 1 <= max(changes[scene]) <= 2
-        assert np.mean(changes[scene]) > 0.9
-
-
 @pytest.mark.parametrize(
     "changed", [{"scale_to": [0.2, 1.0], "rotation": 20}, PASTED], ids=["scaled", "put together"]
 )
@@ -166,20 +146,6 @@ def test_the_promise_at_each_scale_is_kept_in_the_labels_that_come_out(
             assert max(np.count_nonzero(one == part.class_id) for one in tiles) >= 32
     assert loader.drawn.redrawn > 0
     assert loader.drawn.replaced < loader.drawn.tiles / 2
-
-
-def test_a_window_that_is_shrunk_shows_as_much_more_of_a_class(dataset: Dataset) -> None:
-    """At half the scale 14 of the patch's 56 pixels are left: it is looked for in no such window."""
-    recipe = scaled_recipe(augmentation={"scale_to": [0.1, 1.0], "brightness": 0, "contrast": 0})
-    store, index = parts(dataset, recipe)
-    loader = BatchLoader(recipe, index, store, statistics_of())
-    tile = int(np.argmax(index.counts_NK[:, 2]))
-    home = index.window(tile)
-    twice = Window(home.row, home.col, 2 * SIDE, 2 * SIDE)
-    found, none = (loader._positions(tile, [2], window) for window in (home, twice))
-    assert found is not None
-    assert none is not None
-    assert (len(found) > 0, len(none)) == (True, 0)
 
 
 def test_by_scale_tiles_are_put_together_within_a_stratum(dataset: Dataset) -> None:
@@ -226,18 +192,6 @@ def test_all_parts_of_a_tile_have_its_ground_size(dataset: Dataset, monkeypatch:
     assert sum(len(each) > 3 for each in scales) > 20
 
 
-def test_a_part_that_no_tile_can_fill_at_the_scale_stays_the_tiles_own(dataset: Dataset) -> None:
-    recipe = scaled_recipe(augmentation={"mosaic": 1.0, "copy_paste": {"p": 1.0}})
-    store, index = parts(dataset, recipe)
-    asked: list[int] = []
-    paster = Paster(recipe.augmentation, index, lambda i, *_: asked.append(i), dataset.classes.names, 32)
-    tile = store.read(int(index.scene_N[0]), index.window(0))
-    same = paster(tile, 0, (3, 0, 0, 0, 0))
-    assert len(asked) == 4 * 16
-    for got, own in zip(same, tile, strict=True):
-        np.testing.assert_array_equal(got, own)
-
-
 def test_which_tiles_are_mosaics_does_not_follow_from_their_scale(dataset: Dataset) -> None:
     """Each is drawn from numbers of its own: else mosaics would be all there is of the finest scales."""
     recipe = scaled_recipe(augmentation={"scale_to": [0.2, 1.0], "mosaic": 0.5})
@@ -259,21 +213,6 @@ def test_which_tiles_are_mosaics_does_not_follow_from_their_scale(dataset: Datas
     assert min(len(some) for some in sides.values()) > 15
     assert max(sides[True]) > np.median(sides[False])
     assert min(sides[True]) < np.median(sides[False])
-
-
-def test_what_it_costs_and_what_scenes_cannot_give_is_said(dataset: Dataset) -> None:
-    store, index = parts(dataset, scaled_recipe())
-    lines = GroundGsd(scaled_recipe(), index, store).describe()
-    assert lines[0].startswith("scale_to: tiles of 0.2–1 m a pixel, out of scenes of 0.1–2 m; a tile reads ")
-    assert "  3 of 5 scenes are shown at a part of it, as s0 at 0.2–0.534 m" in lines[1]
-    # 0.1 m in 203×171 pixels is at most 0.53 m a tile, 2 m at least 0.5 m.
-    recipe = scaled_recipe(augmentation={"scale_to": [0.6, 0.9]})
-    ground = GroundGsd(recipe, index, store)
-    assert "shown at a part of it (2 beside it, as near as can be), as s0 at 0.534 m" in ground.describe()[1]
-    windows = [ground.window(i, (0, 0, i, 0)) for i in range(len(index)) if index.scene_N[i] == 0]
-    assert {window.height for window in windows} == {171}
-    with pytest.raises(ConfigError, match=r"0.025–5.56 m, got \[20.0, 30.0\]"):
-        GroundGsd(scaled_recipe(augmentation={"scale_to": [20.0, 30.0]}), index, store)
 
 
 def test_a_scene_of_unknown_scale_is_refused_where_it_is_needed(

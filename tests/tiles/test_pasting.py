@@ -81,20 +81,6 @@ def test_promised_classes_stay_in_every_batch(dataset: Dataset, pasted: dict[str
     assert loader.drawn.replaced < loader.drawn.tiles * 0.08, loader.drawn
 
 
-@pytest.mark.parametrize("pasted", [{"mosaic": 1.0}, {"copy_paste": {"p": 1.0}}], ids=str)
-def test_label_and_validity_move_with_what_is_pasted(dataset: Dataset, pasted: dict[str, Any]) -> None:
-    batches, _ = epoch_of(dataset, recipe(pasted))
-    for image, valid, label, _ in batches:
-        np.testing.assert_array_equal(image[..., 0][valid], label[valid] + 1)
-        assert (image[~valid] == 0).all()
-    mixed = [
-        len(np.unique(one[..., 1][there]))
-        for image, v, *_ in batches
-        for one, there in zip(image, v, strict=True)
-    ]
-    assert max(mixed) > 1  # pixels of two scenes in one tile
-
-
 def test_tiles_that_are_left_alone_are_those_of_a_recipe_without(dataset: Dataset) -> None:
     """What pasting draws is drawn apart: position, flips and turns are as they were."""
     without, _ = epoch_of(dataset, recipe({}))

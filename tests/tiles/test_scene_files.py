@@ -15,7 +15,7 @@ import pytest
 import rasterio
 
 from datasets import load_dataset
-from segmenter.base.errors import CheckpointError, DatasetError
+from segmenter.base.errors import CheckpointError
 from segmenter.base.files import PIECES
 from segmenter.config.reading import load_recipe
 from segmenter.model.normalisation import Normalisation
@@ -158,8 +158,3 @@ def test_any_byte_of_a_small_file_counts_and_of_a_large_one_a_bounded_part_is_re
 
 def read_so_far() -> int:
     return int(Path("/proc/self/io").read_text().split()[1])
-
-
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with refused(DatasetError, where="gone.tif", fault="cannot read"):
-        file_digest(tmp_path / "gone.tif")

@@ -10,8 +10,7 @@ import pytest
 
 from datasets import load_dataset
 from datasets.commands import input as input_tool
-from segmenter.base.errors import ConfigError
-from segmenter.config.reading import load_recipe, recipe_from
+from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import Recipe
 from segmenter.sampling import plan
 from segmenter.tiles.augment import Augmenter
@@ -30,7 +29,6 @@ from segmenter.tiles.store import SceneStore
 from segmenter.training import input_only
 from tests.helpers.made_statistics import statistics_of
 from tests.helpers.made_training import made
-from tests.helpers.refusals import refused
 
 Material = tuple[Recipe, TileIndex, SceneStore]
 
@@ -82,16 +80,6 @@ def test_the_stage_that_is_made_slow_is_the_limit(
     assert all(seconds >= 0 for seconds in cost.stages.values())
     assert cost.stages[limit] > 0.02 * 0.9
     assert cost.total < 2 * cost.stages[limit]
-
-
-def test_the_default_models_convolutions_are_those_of_the_page_on_four_gpus(tensorflow: object) -> None:
-    from segmenter.config.models import UNetConfig
-    from segmenter.model.building import build_model
-    from segmenter.model.size import convolution_flops
-
-    model = build_model(UNetConfig(), 3, 6)
-    assert convolution_flops(model, 256, 256) == pytest.approx(27.92e9, rel=1e-3)
-    assert convolution_flops(model, 512, 256) == 2 * convolution_flops(model, 256, 256)
 
 
 def test_it_says_what_the_input_feeds_and_writes_no_run(
@@ -155,10 +143,3 @@ def test_little_memory_takes_fewer_workers_and_batches_and_says_so(
     assert sizes.describe(0, 4, GIB) == ""
     monkeypatch.setattr(sizes, "free_memory", lambda: 4 * GIB)
     assert sizes.workers_for("auto", 4) == 3
-
-
-@pytest.mark.parametrize("given", [257, "some"])
-def test_the_setting_is_refused_where_it_is_no_number_of_processes(given: object) -> None:
-    data = {"name": "t", "dataset": {"kind": "potsdam", "root": "x"}, "training": {"input_workers": given}}
-    with refused(ConfigError, where="training.input_workers"):
-        recipe_from(data, "test")

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
 
 from segmenter.base.errors import RasterError, TrainingError
-from segmenter.raster import LabelRaster
-from segmenter.raster import opening_cache as known
 from segmenter.sampling import Plan
-from segmenter.sampling.quotas import Part, Quota
 from segmenter.tiles.batches import Batch
 from segmenter.tiles.feeding import slots
 from segmenter.tiles.feeding.feed import Feed
 from segmenter.tiles.feeding.makers import FeedClosedError, Threads
-from segmenter.tiles.feeding.orders import Order
-from segmenter.tiles.feeding.processes import WorkerPool, packed
-from segmenter.training.trainer import epoch_dataset
+from segmenter.tiles.feeding.processes import WorkerPool
+from segmenter.training.pipeline import epoch_dataset
 from tests.helpers.made_feed import (
     BATCH,
     SHAPE,
@@ -86,23 +79,6 @@ def test_the_same_batches_by_any_number_of_workers_from_any_step(
         assert taken(feed, rows, 1) == made_here, workers
         assert feed.drawn.since(before) == drawn  # what they had to draw again is counted here
         assert taken(feed, rows, 1, first=2) == made_here[2:]
-
-
-def test_what_goes_to_workers_opens_no_file_in_full(
-    recipe_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for kind in ("images", "labels"):  # only of an old folder a change shows
-        os.utime(recipe_file.parent / kind, (1_000_000_000, 1_000_000_000))
-    loader, rows = loader_and_plan(recipe_file, "tiles.size=64", "dataset.split.validation=[]")
-    loader.know_labels()
-    sent = pickle.loads(packed(loader))
-
-    def opened(path: Path, *_: Any, **__: Any) -> Any:
-        raise AssertionError(f"{path} was opened in full")
-
-    monkeypatch.setattr(known, "open_raster", opened)
-    monkeypatch.setattr(known, "LabelRaster", type("", (LabelRaster,), {"__init__": opened}))
-    assert digest(sent.load(rows, 1, 0)) == digest(loader.load(rows, 1, 0))
 
 
 def test_workers_share_nothing_with_a_name_and_never_import_tensorflow(pools: dict[int, WorkerPool]) -> None:
@@ -205,20 +181,6 @@ def steps_of(feed: Feed, rows: Plan, epoch: int, steps: range) -> list[int]:
     return found
 
 
-def test_a_stack_lies_where_tensorflow_takes_it_over_without_a_copy(tensorflow: ModuleType) -> None:
-    """By its address: what TensorFlow gives out is the memory that was filled."""
-    filled = []
-
-    def load() -> Batch:
-        filled.append(SHAPE.empty((4,)))
-        return filled[-1]
-
-    types = [tensorflow.as_dtype(dtype) for _, dtype in SHAPE.arrays]
-    dataset = tensorflow.data.Dataset.range(1).map(lambda _: tensorflow.numpy_function(load, [], types))
-    for part, values in zip(next(iter(dataset)), filled[0], strict=True):
-        assert np.asarray(memoryview(part)).ctypes.data == values.ctypes.data
-
-
 def test_batches_under_way_are_bounded_and_the_next_ones() -> None:
     loader, rows = Held(), empty_plan(40)
     with Feed(loader, BATCH) as feed:
@@ -234,16 +196,6 @@ def test_batches_under_way_are_bounded_and_the_next_ones() -> None:
         assert wait_until(lambda: len(loader.loaded) == 14)
 
 
-def test_an_epoch_that_was_begun_is_not_begun_again() -> None:
-    loader, rows = FailingLoader({}), empty_plan(7)
-    with Feed(loader, BATCH) as feed:
-        feed.begin(rows, 0)
-        assert wait_until(lambda: len(loader.loaded) > 1)
-        feed.begin(rows, 0)
-        assert steps_of(feed, rows, 0, range(7)) == list(range(7))
-        assert sorted(loader.loaded) == list(range(7))
-
-
 def test_any_step_may_be_asked_for_and_what_was_begun_is_given_up() -> None:
     loader, rows, next_rows = FailingLoader({}), empty_plan(30), empty_plan(5)
     with Feed(loader, BATCH) as feed:
@@ -251,16 +203,6 @@ def test_any_step_may_be_asked_for_and_what_was_begun_is_given_up() -> None:
             assert steps_of(feed, rows, 0, range(12, 15)) == [12, 13, 14]
             assert steps_of(feed, rows, 1, range(3)) == [0, 1, 2]
         assert steps_of(feed, next_rows, 1, range(5)) == list(range(5))
-
-
-def test_an_error_is_raised_at_its_step_and_kept_for_those_who_get_its_text_only() -> None:
-    rows = empty_plan(9)
-    with Feed(FailingLoader({4: "user"}), BATCH) as feed:
-        assert steps_of(feed, rows, 0, range(4)) == [0, 1, 2, 3]
-        assert feed.fault is None
-        with pytest.raises(RasterError, match="bad 4"):
-            steps_of(feed, rows, 0, range(4, 5))
-        assert isinstance(feed.fault, RasterError)
 
 
 def test_closing_waits_for_the_batch_in_progress_and_begins_no_other() -> None:
@@ -310,18 +252,3 @@ def test_a_dataset_may_be_iterated_again_and_pads_its_last_stack(tensorflow: Mod
     assert shown == [[1, 2, 3], [4, 5, 6], [7, 0, 0]]
     valid = [stack[1].any(axis=(1, 2, 3)) for stack in batches.as_numpy_iterator()]
     np.testing.assert_array_equal(valid[-1], [True, False, False])
-
-
-def test_an_order_carries_all_that_a_loader_looks_at_of_a_step_and_nothing_of_the_others() -> None:
-    rows_SB = np.arange(4000 * BATCH).reshape(4000, BATCH)
-    parts = (Part(0, 1), Part(2, 0), Part(2, 1))
-    quotas = (Quota(2, 1.5), Quota(1, 1), Quota(1, 1))
-    whole = Plan(rows_SB, 3, 2, True, 1, (0, 2), (1,), 2, parts, (), quotas, rows_SB % 3)
-    order = Order.of(whole, 5, 3999)
-    assert len(pickle.dumps(order)) < 1500
-    seen = pickle.loads(pickle.dumps(order)).plan()
-    assert seen.wanted_SB is not None
-    np.testing.assert_array_equal(seen.rows_SB[3999], rows_SB[3999])
-    np.testing.assert_array_equal(seen.wanted_SB[3999], rows_SB[3999] % 3)
-    assert (seen.blocks, seen.promised, seen.promises, seen.quotas) == (2, (0, 2), parts, quotas)
-    assert Order.of(replace(whole, wanted_SB=None, parts=()), 5, 7).plan().wanted_SB is None
