@@ -12,7 +12,7 @@ from segmenter.base.errors import ConfigError, DeviceError, SegmenterError, Work
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.machines import workers
 from segmenter.devices.machines.cluster import Cluster, find_cluster
-from segmenter.devices.machines.rendezvous import listening, meet
+from segmenter.devices.machines.cluster import listening, meet
 from segmenter.devices.machines.workers import BATCHES, OTHERS, SHARE, STEP, ClusterWorkers, Place
 from tests.helpers.refusals import refused
 from tests.helpers.several_workers import free_ports

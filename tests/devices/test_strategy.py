@@ -178,7 +178,7 @@ def test_too_little_memory_is_one_line_and_other_errors_keep_their_traceback(ten
     assert "allocating tensor" in text
     assert "\n" not in text
 
-    from segmenter.devices.exhausted import memory_errors
+    from segmenter.devices.setup import memory_errors
 
     with pytest.raises(tensorflow.errors.InvalidArgumentError), memory_errors("", ""):
         raise tensorflow.errors.InvalidArgumentError(None, None, "shapes")

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from datasets import kinds
 from datasets.files import files_under
 from segmenter.base.errors import DatasetError
-from segmenter.base.finding import matches
+from segmenter.base.files import matches
 from segmenter.config.datasets import DatasetConfig
 from segmenter.grid.scenes import Layout
 from segmenter.mapping.request.inputs import find_inputs, output_names

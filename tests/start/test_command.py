@@ -16,10 +16,10 @@ from datasets.commands.start import main
 from datasets.start.choice import Choice, nested
 from datasets.start.recipe_file import recipe_text
 from segmenter.base.errors import ConfigError, SegmenterError
-from segmenter.config.plain_yaml import parse
+from segmenter.config.reading import parse
 from segmenter.config.reading import load_recipe
 from segmenter.mapping.request.map_request import MapRequest
-from segmenter.runs.folds import fold_path, fold_table, folds_in
+from segmenter.runs.score_files import fold_path, fold_table, folds_in
 from tests.helpers import made_folders as made
 from tests.helpers.made_training import ROOT, records, train
 from tests.helpers.made_training import made as made_recipe

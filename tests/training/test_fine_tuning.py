@@ -21,7 +21,7 @@ from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.model.size import stage_of, weight_shapes
 from segmenter.runs.checkpoints import save_checkpoint
-from segmenter.runs.origin import Origin, save_origin
+from segmenter.runs.records import Origin, save_origin
 from segmenter.runs.run import Run, load_run
 from segmenter.tiles.scene_files import save_digests
 from segmenter.training import prepare

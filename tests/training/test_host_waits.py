@@ -99,7 +99,7 @@ class Copies:
         import keras
 
         from segmenter.devices.strategy import Devices
-        from segmenter.training.optimiser.replicas_agree import Agreement
+        from segmenter.training.learner import Agreement
 
         strategy = strategy_of(REPLICAS)
         used: Any = [SimpleNamespace(name=f"CPU:{i}", model=model) for i, model in enumerate(models)]
@@ -142,7 +142,7 @@ def test_several_models_of_card_may_differ_and_it_is_said_once(tensorflow: Modul
 
 
 def test_there_are_no_copies_to_compare(tensorflow: ModuleType) -> None:
-    from segmenter.training.optimiser.replicas_agree import Agreement
+    from segmenter.training.learner import Agreement
 
     used: Any = tuple(Device(f"CPU:{i}", "its model", "", "CPU") for i in range(2))
     devices = Devices(central_of(2), used)

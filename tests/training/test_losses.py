@@ -224,7 +224,7 @@ def test_adjusted_logits_are_those_of_the_priors(tensorflow: ModuleType) -> None
 
 
 def test_adjustment_needs_the_shares_and_leaves_a_class_without_pixels() -> None:
-    from segmenter.training.losses.emphasis import log_priors
+    from segmenter.training.losses import log_priors
 
     assert log_priors((0.5, 0.5, 0.0), 2.0) == pytest.approx((2 * np.log(0.5), 2 * np.log(0.5), 0.0))
 

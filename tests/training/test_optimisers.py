@@ -189,7 +189,7 @@ def test_settings_of_sgd_that_would_do_nothing_are_refused(settings: dict[str, A
 
 
 def rates(steps: Any, total: int = 1000, **settings: Any) -> list[float]:
-    from segmenter.training.optimiser.schedules import Schedule
+    from segmenter.training.optimiser import Schedule
 
     schedule = Schedule(TrainingConfig(**settings), total)
     return [float(schedule(step)) for step in steps]
@@ -210,7 +210,7 @@ def rates(steps: Any, total: int = 1000, **settings: Any) -> list[float]:
 def test_the_peak_follows_the_rule(
     tensorflow: ModuleType, scaling: str, batch: int, reference: int | None, peak: float
 ) -> None:
-    from segmenter.training.optimiser.schedules import peak_of
+    from segmenter.training.optimiser import peak_of
 
     config = TrainingConfig(global_batch=batch, scaling=scaling, reference_batch=reference)
     assert peak_of(config) == pytest.approx(peak, rel=1e-15)

@@ -17,7 +17,7 @@ from datasets import load_dataset
 from segmenter.config.reading import load_recipe
 from segmenter.raster import raster_info
 from segmenter.raster.ground import lon_lat_corners
-from segmenter.runs.origin import MOST_OUTLINES, load_origin
+from segmenter.runs.records import MOST_OUTLINES, load_origin
 from segmenter.tiles.index import TileIndex, build_index
 from segmenter.training.start import origin_of, place_of, record_origin
 from tests.helpers.made_training import made

@@ -23,7 +23,7 @@ from benchmarks.export_table import FORMATS, measured, measured_model
 from segmenter.base.errors import ConfigError, ExportError, run_script
 from segmenter.extras.export.__main__ import main
 from segmenter.extras.export.check import Agreement, Probe, compare
-from segmenter.extras.export.deepness import Tile, choose_tile
+from segmenter.extras.export.exporting import Tile, choose_tile
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Scene
 from segmenter.grid.windows import round_up

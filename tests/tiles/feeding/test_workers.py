@@ -21,7 +21,7 @@ from segmenter.tiles.feeding import slots
 from segmenter.tiles.feeding.feed import Feed
 from segmenter.tiles.feeding.makers import FeedClosedError, Threads
 from segmenter.tiles.feeding.processes import WorkerPool
-from segmenter.training.pipeline import epoch_dataset
+from segmenter.training.trainer import epoch_dataset
 from tests.helpers.made_feed import (
     BATCH,
     SHAPE,
