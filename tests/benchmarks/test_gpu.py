@@ -263,4 +263,4 @@ def test_the_rate_counts_the_images_of_all_devices(
     monkeypatch.setattr(step.time, "perf_counter", lambda: next(ticks))
     devices = Devices(strategy_of(2), tuple(SimpleNamespace(name=f"CPU:{i}") for i in range(2)))  # type: ignore[arg-type]
     training = TrainingConfig(global_batch=6, steps_per_call=3, precision="mixed_float16")
-    assert steps.rate_of(devices, TINY.model, LossConfig(), training, 16, 5) == pytest.approx(3 * 6)
+    assert step.rate_of(devices, TINY.model, LossConfig(), training, 16, 5) == pytest.approx(3 * 6)

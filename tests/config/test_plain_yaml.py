@@ -12,8 +12,7 @@ import pytest
 from datasets import load_dataset
 from datasets.folder import pattern_regex
 from segmenter.base.errors import ConfigError, DatasetError
-from segmenter.config.reading import MAX_BYTES, parse
-from segmenter.config.reading import load_recipe, recipe_from
+from segmenter.config.reading import MAX_BYTES, load_recipe, parse, recipe_from
 from tests.helpers.refusals import refused
 
 LONGEST = 700

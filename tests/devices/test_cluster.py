@@ -11,8 +11,7 @@ import pytest
 from segmenter.base.errors import ConfigError, DeviceError, SegmenterError, WorkerError
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.machines import workers
-from segmenter.devices.machines.cluster import Cluster, find_cluster
-from segmenter.devices.machines.cluster import listening, meet
+from segmenter.devices.machines.cluster import Cluster, find_cluster, listening, meet
 from segmenter.devices.machines.workers import BATCHES, OTHERS, SHARE, STEP, ClusterWorkers, Place
 from tests.helpers.refusals import refused
 from tests.helpers.several_workers import free_ports

@@ -14,8 +14,17 @@ import pytest
 
 from segmenter.base.errors import ConfigError, DeviceError, TrainingError
 from segmenter.config.devices import DistributionConfig
-from segmenter.extras.parameter_servers.control import Watch, check_port, stay, versions_here, watching
-from segmenter.extras.parameter_servers.control import Roles, cluster_of_environment, parse_cluster, roles_of
+from segmenter.extras.parameter_servers.control import (
+    Roles,
+    Watch,
+    check_port,
+    cluster_of_environment,
+    parse_cluster,
+    roles_of,
+    stay,
+    versions_here,
+    watching,
+)
 from segmenter.extras.parameter_servers.serving import own_gpu
 from tests.helpers.made_cluster import addresses
 from tests.helpers.refusals import refused

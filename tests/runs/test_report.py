@@ -18,14 +18,12 @@ from segmenter.base.files import remove_leftovers
 from segmenter.evaluation.calibration import fit_held_out
 from segmenter.grid.labels import MAX_CLASSES
 from segmenter.runs.__main__ import main
-from segmenter.runs.records import CALIBRATION, load_calibration, save_calibration
 from segmenter.runs.compare import comparison
 from segmenter.runs.log import RunLog
 from segmenter.runs.records import CALIBRATION, WINDOWS, load_calibration, load_windows, save_calibration
 from segmenter.runs.report.run_record import finite, read_story
 from segmenter.runs.report.sections import REPORT, write_report
 from segmenter.runs.run import Extension, load_run
-from segmenter.runs.records import WINDOWS, load_windows
 from tests.helpers.made_diagnosis import HOSTILE
 from tests.helpers.made_runs import rewritten
 from tests.helpers.refusals import refused

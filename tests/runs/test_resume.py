@@ -17,6 +17,7 @@ from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.runs import resume
 from segmenter.runs.checkpoints import BEST, checkpoints
+from segmenter.runs.records import WINDOWS
 from segmenter.runs.resume import (
     Position,
     check_as_seen,

@@ -16,8 +16,7 @@ from datasets.commands.start import main
 from datasets.start.choice import Choice, nested
 from datasets.start.recipe_file import recipe_text
 from segmenter.base.errors import ConfigError, SegmenterError
-from segmenter.config.reading import parse
-from segmenter.config.reading import load_recipe
+from segmenter.config.reading import load_recipe, parse
 from segmenter.mapping.request.map_request import MapRequest
 from segmenter.runs.score_files import fold_path, fold_table, folds_in
 from tests.helpers import made_folders as made

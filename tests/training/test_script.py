@@ -19,8 +19,7 @@ from datasets import load_dataset
 from datasets.commands import main
 from segmenter.base.errors import CheckpointError, run_script
 from segmenter.config.reading import load_recipe
-from segmenter.runs.records import CALIBRATION, load_calibration
-from segmenter.runs.records import validation_images
+from segmenter.runs.records import CALIBRATION, load_calibration, validation_images
 from segmenter.runs.report.run_record import read_story
 from segmenter.runs.report.sections import report_sections
 from segmenter.runs.run import load_run

@@ -16,8 +16,8 @@ from segmenter.evaluation.figures import summary_figure
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap
-from segmenter.runs.score_files import BEST_FILES, SUMMARY
 from segmenter.runs.records import SIDE
+from segmenter.runs.score_files import BEST_FILES, SUMMARY
 from segmenter.training.ending import describe_result
 from segmenter.training.validation import SHOWN, Examples
 

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from datasets.commands.review import main
 from segmenter.base.errors import DatasetError, OutputError, SegmenterError
-from segmenter.extras.review import committee, held_out, page, places, teaching
-from segmenter.extras.review.held_out import LEVELS, Cells
+from segmenter.extras.review import held_out, page, places, teaching
 from segmenter.extras.review.findings import Finding, findings, wrong_KKL
-from segmenter.extras.review.held_out import Judged
+from segmenter.extras.review.held_out import LEVELS, Cells, Judged
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Dataset, Scene, Split
