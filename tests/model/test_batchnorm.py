@@ -248,7 +248,7 @@ def test_weights_are_keras_by_name_and_order(tensorflow: ModuleType) -> None:
 
 
 def test_prediction_is_the_same_graph(tensorflow: ModuleType) -> None:
-    from segmenter.model.receptive_field import geometry_of
+    from segmenter.model.receptive_field import network_geometry
 
     def graph(model: Any) -> Any:
         spec = tensorflow.TensorSpec((None, 32, 32, 3))
@@ -257,7 +257,7 @@ def test_prediction_is_the_same_graph(tensorflow: ModuleType) -> None:
     keras, ours = (graph(model) for model in models())
     assert [op.type for op in ours.graph.get_operations()] == [op.type for op in keras.graph.get_operations()]
     assert collectives_of(ours) == 0
-    assert geometry_of(models()[1]) == geometry_of(models()[0])
+    assert network_geometry(models()[1]) == network_geometry(models()[0])
 
 
 def test_memory_of_mixed_precision(tensorflow: ModuleType) -> None:
