@@ -49,9 +49,8 @@ from segmenter.tiles.feeding.processes import WorkerPool
 from segmenter.tiles.gsd import some_of
 from segmenter.tiles.index import TileIndex
 from segmenter.tiles.scene_files import save_digests
-from segmenter.training.beginning.fine_tuning import Source
+from segmenter.training.beginning.fine_tuning import Source, find_encoder_weights
 from segmenter.training.beginning.new_run import load_first_weights, new_run
-from segmenter.training.beginning.pretraining import find_encoder_weights
 from segmenter.training.ending import Outcome, train_to_end
 from segmenter.training.prepare import Tiles, check_devices, check_same_plan, describe_plan
 from segmenter.training.trainer import Trainer

@@ -10,7 +10,7 @@ import pytest
 from segmenter.base.errors import ConfigError, DeviceError
 from segmenter.config.devices import DistributionConfig
 from segmenter.extras.parameter_servers.control import Roles, cluster_of_environment, parse_cluster, roles_of
-from segmenter.extras.parameter_servers.serving import own_gpu
+from segmenter.extras.parameter_servers.strategy import own_gpu
 from tests.helpers.refusals import refused
 
 WORDS = ["chief=a:1", "worker=b:2,c:3", "ps=[::1]:4"]

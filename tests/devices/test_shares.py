@@ -81,7 +81,7 @@ def test_too_few_tiles_for_all_devices_are_refused() -> None:
 
 
 def test_each_replica_gets_its_block_of_the_batch(tensorflow: Any) -> None:
-    from datasets.commands.gpu.replicas import strategy_of
+    from datasets.commands.gpu.bench import strategy_of
 
     devices = Devices(strategy_of(3), tuple(THREE), shares=(3, 0, 1))
     assert devices.dealt(8) == (6, 0, 2)

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from benchmarks.collectives import collectives_of
-from datasets.commands.gpu.replicas import strategy_of
+from datasets.commands.gpu.bench import strategy_of
 from segmenter.config.recipe import UNetConfig
 from segmenter.runs.checkpoints import assign_weights, weight_arrays
 

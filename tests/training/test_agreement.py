@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets.commands.gpu.replicas import strategy_of
+from datasets.commands.gpu.bench import strategy_of
 from segmenter.base.errors import TrainingError
 
 REPLICAS = 3

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets.commands.gpu.matrix import LIMIT
+from datasets.commands.gpu.laboratory import LIMIT
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices, sums_not_compiled

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets.commands.gpu.matrix import BATCH, EMPHASES, SHARES, SIDE, SUM, WEIGHTS
+from datasets.commands.gpu.laboratory import BATCH, EMPHASES, SHARES, SIDE, SUM, WEIGHTS
 from segmenter.config.recipe import LossConfig
 from tests.helpers.small_training import NORM, Training, batches
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from datasets.commands.gpu.replicas import strategy_of
+from datasets.commands.gpu.bench import strategy_of
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
 from segmenter.grid.labels import IGNORE
 from tests.helpers.naive import KerasUpdate

@@ -32,9 +32,10 @@ from segmenter.training.beginning.fine_tuning import (
     check_fit,
     describe_kept,
     fitting,
+    frozen_at_random,
     lines_of_change,
+    load_encoder,
 )
-from segmenter.training.beginning.pretraining import frozen_at_random, load_encoder
 from segmenter.training.learner import Learner
 from segmenter.training.prepare import Tiles, check_memory
 
