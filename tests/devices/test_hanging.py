@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from segmenter.base.errors import WorkerError
 from segmenter.config.devices import DistributionConfig
 from segmenter.devices.machines import workers
 from segmenter.devices.machines.cluster import Cluster
@@ -25,25 +24,6 @@ class Service:
     def get_config_key_value(self, key: str, _: int) -> str:
         idle, place = self.said[int(key.rpartition("/")[2])]
         return json.dumps([1, idle, *place])
-
-
-class Whole:
-    """All that is called of TensorFlow's service."""
-
-    def set_config_key_value(self, key: str, text: str) -> None: ...
-
-    def get_config_key_value(self, key: str, limit: int) -> str:
-        return ""
-
-    def delete_config_key_value(self, key: str) -> None: ...
-
-    def get_task_states(self, jobs: list[tuple[str, int]]) -> list[None]:
-        return []
-
-    def report_error_to_cluster(self, code: int, text: str) -> None: ...
-
-
-CALLS = [name for name in vars(Whole) if not name.startswith("__")]
 
 
 def found(
@@ -73,19 +53,6 @@ def test_the_worker_that_is_least_far_is_named(
         number,
         f"hangs: no progress for 9 s while it {doing} after step {step}",
     )
-
-
-@pytest.mark.parametrize("changed", CALLS)
-def test_a_service_with_other_calls_is_told_at_the_start(
-    monkeypatch: pytest.MonkeyPatch, changed: str
-) -> None:
-    """Later on, an error of it may only mean that it is gone."""
-    cluster = ClusterWorkers(Cluster(0, 3, "test", ADDRESSES), DistributionConfig())
-    monkeypatch.setattr(workers, "_service", Whole)
-    cluster._probe()
-    monkeypatch.setattr(Whole, changed, lambda self: None)
-    with pytest.raises(WorkerError), cluster.together():
-        raise AssertionError
 
 
 def test_while_one_goes_on_nobody_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
