@@ -42,7 +42,7 @@ def validate(
 ) -> Callable[..., Any]:
     """`validate(wrong)`: the trainer's state after the validation of one more epoch of seven steps."""
     from segmenter.training import trainer
-    from segmenter.training.trainer import TrainLog
+    from segmenter.training.log import TrainLog
     from segmenter.training.workers_agree import Stop
 
     classes = make_classes(2)

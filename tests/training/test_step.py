@@ -135,7 +135,7 @@ def test_what_does_not_go_with_the_devices_is_refused(
     tensorflow: ModuleType, training: dict[str, Any], where: str
 ) -> None:
     from segmenter.devices.strategy import Devices
-    from segmenter.training.prepare import check_devices
+    from segmenter.training.checks import check_devices
 
     folder = {"kind": "potsdam", "root": "nowhere"}
     recipe = Recipe(name="x", dataset=folder, training={"global_batch": 8, **training})
