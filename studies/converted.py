@@ -58,7 +58,7 @@ def encoder(name: str, weights: str) -> Any:
 
     from segmenter.model.encoders import ENCODERS
     from segmenter.model.layers import Layers
-    from segmenter.training.beginning.pretraining import load_encoder
+    from segmenter.training.beginning.fine_tuning import load_encoder
 
     config = EncoderDecoderConfig.model_validate(
         {"kind": "encoder_decoder", "encoder": name, "weights": weights}

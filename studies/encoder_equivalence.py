@@ -16,7 +16,7 @@ from pathlib import Path
 
 from studies.equivalence import four_devices
 from benchmarks.page import renew, rows_of
-from datasets.commands.gpu.matrix import KINDS, LIMIT
+from datasets.commands.gpu.laboratory import KINDS, LIMIT
 from segmenter.config.models import NOT_RESIDUAL
 from tests.helpers.encoder_pairs import DECODERS, ENCODERS, PairLaboratory, pair
 

@@ -159,10 +159,10 @@ def _geometry() -> tuple[int, int]:
     """(stride, receptive-field radius) of the U-Net."""
     from benchmarks.prediction import unet_model
     from segmenter.devices.setup import load_tensorflow
-    from segmenter.model.receptive_field import geometry_of
+    from segmenter.model.receptive_field import network_geometry
 
     load_tensorflow()
-    found = geometry_of(unet_model())
+    found = network_geometry(unet_model())
     assert found.radius is not None
     return found.stride, found.radius
 

@@ -114,7 +114,7 @@ def _main(given: TrainOptions, answer: TextIO) -> int:
 
     # ----------------------------------------------------------------------- role in a cluster
     if recipe.distribution.strategy == "parameter_server":
-        from segmenter.extras.parameter_servers.serving import run_role
+        from segmenter.extras.parameter_servers.strategy import run_role
 
         named = (given.cluster, given.role, given.index, given.logical_devices)
         run_role(
@@ -197,8 +197,7 @@ def _train(
 
 def _source(given: TrainOptions, recipe: Recipe, dataset: Dataset) -> Source | None:
     """Return the run of `--init-from`; else check the encoder's initial weights and return None."""
-    from segmenter.training.beginning.fine_tuning import find_source
-    from segmenter.training.beginning.pretraining import check_encoder_weights
+    from segmenter.training.beginning.fine_tuning import check_encoder_weights, find_source
 
     if given.init_from is not None:
         return find_source(given.init_from, recipe, dataset, partial=given.init_from_partial)

@@ -20,7 +20,7 @@ from segmenter.model.size import BYTES_PER_PARAMETER, parts_that_fit
 from segmenter.sampling.forecast import holds
 from segmenter.tiles.gsd import scene_gsds
 from segmenter.training.beginning.demands import check_demands
-from segmenter.training.beginning.pretraining import check_encoder_weights
+from segmenter.training.beginning.fine_tuning import check_encoder_weights
 
 from .choice import Choice, Request
 from .draft import Draft

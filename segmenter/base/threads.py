@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tqdm import tqdm
 
@@ -63,21 +63,8 @@ def in_threads(
                 future.cancel()
 
 
-class Spread(Protocol):
-    """Interface of `in_threads`, also implemented over other machines by `extras.dask.spread`."""
-
-    def __call__(
-        self,
-        work: Callable[[Item], Result],
-        items: Sequence[Item],
-        *,
-        description: str,
-        unit: str,
-        workers: int | None = None,
-        progress: bool = True,
-        at_end: Callable[[], None] = lambda: None,
-    ) -> Iterator[Result]:
-        """Yield results as `in_threads` does."""
+Spread = Callable[..., Iterator[Any]]
+"""Function that works as `in_threads`, perhaps on other machines (`extras.dask.spread`)."""
 
 
 class Prefetch(Generic[T]):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
+from segmenter.base.errors import plain
 from segmenter.base.terminal import aligned
 from segmenter.diagnosis.data import Diagnosis, GsdFacts, Limit, PlanFacts
 from segmenter.runs.log import RunFacts
@@ -40,7 +41,7 @@ def _head(diagnosis: Diagnosis) -> str:
     left_out = f", {diagnosis.left_out} left out (min_labelled)" if diagnosis.left_out else ""
     overlap = f" with {diagnosis.overlap_px} px overlap" if diagnosis.overlap_px else ""
     return _wrapped(
-        f"{_shown(diagnosis.dataset)}, {diagnosis.split}: {diagnosis.scenes} scenes, "
+        f"{plain(diagnosis.dataset)}, {diagnosis.split}: {diagnosis.scenes} scenes, "
         f"{diagnosis.tiles} tiles of {diagnosis.tile_px} px{overlap}{left_out}; a tile holds a class "
         f"from {diagnosis.min_pixels} pixels on"
     )
@@ -50,7 +51,7 @@ def _classes(diagnosis: Diagnosis) -> str:
     tiles = diagnosis.tiles
     rows = [
         [
-            _shown(c.name),
+            plain(c.name),
             str(c.tiles),
             _percent(c.tiles / tiles, 2),
             str(c.pixels),
@@ -69,7 +70,7 @@ def _scales(diagnosis: Diagnosis, scales: GsdFacts) -> str:
     """Return text on the tiles that hold each class in each stratum, with their share."""
     totals = [["scenes", *map(str, scales.scenes)], ["tiles", *map(str, scales.tiles)]]
     rows = [
-        [_shown(c.name)]
+        [plain(c.name)]
         + [
             f"{held[c.id]} ({_percent(held[c.id] / max(1, tiles), 1)})"
             for held, tiles in zip(scales.held, scales.tiles, strict=True)
@@ -111,12 +112,12 @@ def _plans(diagnosis: Diagnosis) -> str:
         lines.append(_grid(head, [_plan_row(p, c) for p in made]))
     for one in diagnosis.plans:
         if one.refused:
-            lines.append(_wrapped(f"batch {one.batch}: {_shown(one.refused)}"))
+            lines.append(_wrapped(f"batch {one.batch}: {plain(one.refused)}"))
         elif one.best_effort:
             names = _names(diagnosis, one.best_effort)
             lines.append(_wrapped(f"batch {one.batch}: not promised, best effort: {names}"))
         if one.rare_at_scale:
-            names = ", ".join(map(_shown, one.rare_at_scale))
+            names = ", ".join(map(plain, one.rare_at_scale))
             lines.append(_wrapped(f"batch {one.batch}: best effort at their scale: {names}"))
     return "\n".join(lines)
 
@@ -145,7 +146,7 @@ def _samplings(diagnosis: Diagnosis) -> str:
         if one.refused is None:
             rows.append(row)
         elif one.method != "plan":  # said above
-            lines.append(_wrapped(f"batch {one.batch}, {one.method}: {_shown(one.refused)}"))
+            lines.append(_wrapped(f"batch {one.batch}, {one.method}: {plain(one.refused)}"))
     if rows:
         lines.insert(1, _grid([*head, "tiles drawn", "one at most"], rows))
     return "\n".join(lines)
@@ -172,23 +173,23 @@ def quota_rows(diagnosis: Diagnosis) -> list[list[str]]:
 
 
 def _limit(limit: Limit) -> str:
-    levers = [_wrapped(f"- {_shown(lever.text)}", indent="  ") for lever in limit.levers]
+    levers = [_wrapped(f"- {plain(lever.text)}", indent="  ") for lever in limit.levers]
     return "\n".join([_why(limit), *levers])
 
 
 def _why(limit: Limit) -> str:
-    return _wrapped(_shown(f"what limits: {limit.why}"))
+    return _wrapped(plain(f"what limits: {limit.why}"))
 
 
 def _run(diagnosis: Diagnosis, run: RunFacts) -> str:
     text = (
-        f"run {_shown(run.path)}: {run.steps} steps, {run.short_steps} short of a promised class; "
+        f"run {plain(run.path)}: {run.steps} steps, {run.short_steps} short of a promised class; "
         f"of {run.tiles_drawn} tiles {run.redrawn:.2%} drawn again, {run.replaced:.2%} replaced"
     )
     rows = []
     for c in diagnosis.classes:
         promise = "yes" if c.id in run.promised else "best effort" if c.id in run.best_effort else "-"
-        rows.append([_shown(c.name), promise, _percent(run.held_share[c.id], 2)])
+        rows.append([plain(c.name), promise, _percent(run.held_share[c.id], 2)])
     return _wrapped(text) + "\n" + _grid(["class", "promised", "in steps"], rows)
 
 
@@ -215,9 +216,4 @@ def _wrapped(text: str, indent: str = "") -> str:
 
 
 def _names(diagnosis: Diagnosis, ids: Sequence[int]) -> str:
-    return ", ".join(_shown(diagnosis.classes[c].name) for c in ids)
-
-
-def _shown(text: str) -> str:
-    """Return text with unprintable characters replaced, which could control a terminal."""
-    return "".join(sign if sign.isprintable() else "?" for sign in text)
+    return ", ".join(plain(diagnosis.classes[c].name) for c in ids)

@@ -61,21 +61,13 @@ def network_geometry(model: Any) -> NetworkGeometry:
         return NetworkGeometry(_stride(planes), None, memory, str(error))
 
 
-def geometry_of(model: Any) -> NetworkGeometry:
-    """Return stride and receptive-field radius of a functional Keras model with one input and output.
+def _geometry(graph: Graph, planes: Sequence[Plane]) -> NetworkGeometry:
+    """Return stride and receptive-field radius.
 
     For each position of an output pixel on the stride's grid, the interval of input pixels that it depends on
     is followed back through every call of a layer, along rows and along columns; the radius is the largest
     reach found, to either side, beyond the pixels that the output pixel covers.
-
-    Raises:
-        GlobalLayerError: a layer's reach is unlimited or unknown.
     """
-    graph = graph_of(model)
-    return _geometry(graph, planes_of(graph))
-
-
-def _geometry(graph: Graph, planes: Sequence[Plane]) -> NetworkGeometry:
     for tensor in graph.outputs:
         extents, unlimited = planes[tensor].extents, planes[tensor].unlimited
         if unlimited:

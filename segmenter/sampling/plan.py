@@ -19,8 +19,16 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError
 from segmenter.config.sampling import SamplingConfig
-from segmenter.sampling.demand import ONE, Demand
-from segmenter.sampling.kinds import MOST_CLASSES, Kinds, class_codes, numbered, projected, smallest_batch
+from segmenter.sampling.kinds import (
+    MOST_CLASSES,
+    ONE,
+    Demand,
+    Kinds,
+    class_codes,
+    numbered,
+    projected,
+    smallest_batch,
+)
 from segmenter.sampling.methods import drawn_epoch
 from segmenter.sampling.quotas import Part, PartTable, Quota, TileStrata, Wishes, part_table
 from segmenter.sampling.rows import lay_out

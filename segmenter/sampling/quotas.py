@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError
 from segmenter.config.sampling import SamplingConfig
-from segmenter.sampling.demand import ONE, Demand
-from segmenter.sampling.kinds import MOST_CLASSES
+from segmenter.sampling.kinds import MOST_CLASSES, ONE, Demand
 from segmenter.sampling.methods import rare_class_odds
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.sampling.demand import Demand
-from segmenter.sampling.kinds import Kinds
+from segmenter.sampling.kinds import Demand, Kinds
 from segmenter.sampling.search import Cover
 
 Tiles = NDArray[np.integer]

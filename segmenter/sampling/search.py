@@ -12,9 +12,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.sampling.demand import ONE, Demand, fewest_rows, least_repeats, repeat_limits
 from segmenter.sampling.exact import exact_rows
-from segmenter.sampling.kinds import Kinds, cover_sizes, pick, water_fill
+from segmenter.sampling.kinds import (
+    ONE,
+    Demand,
+    Kinds,
+    cover_sizes,
+    fewest_rows,
+    least_repeats,
+    pick,
+    repeat_limits,
+    water_fill,
+)
 
 Ints = NDArray[np.int64]
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,22 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import CheckpointError, ConfigError, counted, plain
-from segmenter.base.files import gibibytes
-from segmenter.base.machine import free_memory
 from segmenter.base.terminal import padded, say, terminal_width
 from segmenter.config.augmentation import in_words
 from segmenter.config.reading import flat_settings, recipe_from
 from segmenter.config.recipe import LossConfig, Recipe, TrainingConfig
 from segmenter.config.sampling import SamplingConfig
-from segmenter.devices.setup import memory_errors
-from segmenter.devices.strategy import Devices, sums_not_compiled
 from segmenter.grid.gsd import range_text
 from segmenter.grid.scenes import Dataset
 from segmenter.model.normalisation import Normalisation
-from segmenter.model.size import BYTES_PER_PARAMETER, parts_that_fit
 from segmenter.runs.checkpoints import BEST, has_checkpoint
 from segmenter.runs.log import RunLog
-from segmenter.runs.resume import Checkpoint, check_extension, check_rates, checkpoint_to_resume, extends
+from segmenter.runs.resume import Checkpoint, check_extension, checkpoint_to_resume, extends
 from segmenter.runs.run import Run, load_run
 from segmenter.sampling import Plan, held_by_rows, part_title, plan
 from segmenter.sampling.quotas import Part, Quota, tiles_of_parts
@@ -39,113 +33,6 @@ from segmenter.tiles.scene_files import Digests, changed_file, joint_digest, sce
 from segmenter.tiles.statistics import BandStatistics, band_statistics, check_band_counts
 from segmenter.tiles.store import SceneStore
 from segmenter.training.beginning.demands import check_demands, check_validation
-
-_SURELY = 2 / 3
-"""Share of the counted bytes that is taken at the least: measured 0.67 to 0.83 (benchmarks.memory)."""
-
-
-def check_devices(recipe: Recipe, devices: Devices, *, profile: bool = False) -> None:
-    """Refuse settings that do not fit these devices."""
-    if profile and devices.kind.elsewhere:
-        raise ConfigError(
-            f"--profile: expected without distribution.strategy: {recipe.distribution.strategy}, whose steps "
-            "are done by other processes"
-        )
-    training, replicas = recipe.training, devices.replicas
-    why = sums_not_compiled(recipe.distribution, devices.used, devices.workers.count)
-    if training.xla is True and replicas > 1 and why:
-        raise ConfigError(
-            "training.xla",
-            expected=f"false on {replicas} devices",
-            got=f"true: {why}",
-            remedy="use distribution.strategy: one_device, or leave it out",
-        )
-    dealt = devices.dealt(training.global_batch)
-    if uneven := [tiles for tiles in dealt if tiles % training.accumulate]:
-        raise ConfigError(
-            "training.accumulate",
-            expected=f"a divisor of the {uneven[0]} tiles that each of {replicas} devices gets",
-            got=training.accumulate,
-        )
-
-
-def check_memory(recipe: Recipe, devices: Devices, of_a_tile: int, parameters: int) -> str:
-    """Return a warning if a step may exceed the memory; else empty text.
-
-    The kernel kills a process that exhausts a machine's memory without a message; a GPU raises an error, so a
-    warning suffices there.
-
-    Args:
-        of_a_tile: bytes by `training_bytes_per_image`, up to 1.5 times the real need.
-
-    Raises:
-        ConfigError: a step exceeds the machine's memory.
-    """
-    training, used = recipe.training, devices.used
-    dealt = devices.dealt(training.global_batch)[devices.first : devices.first + len(used)]
-    tiles, of_model = [each // training.accumulate for each in dealt], parameters * BYTES_PER_PARAMETER
-    on_processor = used[0].name.startswith("CPU")
-    if on_processor:  # which has one memory for all replicas
-        tiles, of_model = [sum(tiles)], of_model * len(used)
-    for device, at_once in zip(used, tiles, strict=False):
-        if device.bytes is None:
-            continue
-        free = min(device.bytes, free_memory()) if on_processor else device.bytes
-        needed = at_once * of_a_tile + of_model
-        if needed <= free:
-            continue
-        line = (
-            f"{counted(at_once, 'tile')} at a time on {device.name} take about {gibibytes(needed)} of its "
-            f"memory, {gibibytes(free)} of {gibibytes(device.bytes)} are free: "
-            f"{_smaller(recipe, (free - of_model) / of_a_tile / at_once)}"
-        )
-        if on_processor and needed * _SURELY > device.bytes:
-            raise ConfigError(line)
-        return line
-    return ""
-
-
-def _smaller(recipe: Recipe, share: float) -> str:
-    """Return settings that reduce a step's memory, given the share of its tiles that fits."""
-    batch = recipe.training.global_batch
-    fits = int(batch * share)
-    if fits < 1:
-        return f"lower {recipe.model.smaller_by} or tiles.size"
-    parts = parts_that_fit(batch, fits)
-    return (
-        f"set training.accumulate to {parts * recipe.training.accumulate} (the same step in parts), or lower "
-        f"training.global_batch to {fits} or less, {recipe.model.smaller_by} or tiles.size"
-    )
-
-
-def check_same_plan(run: Run, tiles: Tiles, planned_for: int, checkpoint: Checkpoint) -> None:
-    """Refuse to resume with other data, or with a plan that differs from the one begun."""
-    if changed := changed_data(run, tiles):
-        raise CheckpointError(
-            f"{run.path}: {changed} since this run was started: what follows would be another training; put "
-            "back what was there, or use --init-from to start a new run from it"
-        )
-    if run.planned_replicas != planned_for:
-        raise CheckpointError(
-            f"{run.path}: sampling.per_replica: guarantee planned its steps for {run.planned_replicas} "
-            f"devices, there are {planned_for}; resume on as many, or use --init-from to start a new run"
-        )
-    epoch, names = checkpoint.position.planned_epoch, run.classes.names
-    plan = epoch_plan(run.recipe, tiles.index, names, epoch, planned_for)
-    checkpoint.check_plan(plan.fingerprint, plan.steps)
-    known, now = recipe_from(checkpoint.facts.recipe, str(checkpoint.path)).training, run.recipe.training
-    if known.epochs != now.epochs:
-        steps = epoch_plan(run.recipe, tiles.index, names, 0, planned_for).steps  # as the trainer counts
-        check_rates(run.path, known, now, checkpoint.position.done, steps)
-
-
-def in_memory(recipe: Recipe, replicas: int) -> AbstractContextManager[None]:
-    """Convert errors of exhausted memory in a step, or in waiting batches, to one line."""
-    return memory_errors(
-        f"at {recipe.training.global_batch} tiles of {recipe.tiles.size} pixels a step on {replicas} devices",
-        f"lower training.global_batch, tiles.size or {recipe.model.smaller_by}, or raise training.accumulate",
-    )
-
 
 _FREE_TO_CHANGE = (
     *("distribution.", "dataset.root", "dataset.files", "dataset.cache", "prediction."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,30 +15,25 @@ import numpy as np
 import tensorflow as tf
 from tqdm import tqdm
 
-from segmenter.base.errors import OutputError, TrainingError
+from segmenter.base.errors import TrainingError
 from segmenter.base.threads import Prefetch
 from segmenter.devices.machines.workers import BATCHES, SHARE, STEP, Workers
 from segmenter.devices.strategy import Devices
-from segmenter.evaluation.bootstrap import INTERVAL, miou_interval
-from segmenter.evaluation.by_gsd import GsdConfusions, gsd_facts, gsd_table
-from segmenter.evaluation.drawing import save_figure
-from segmenter.evaluation.figures import confusion_panel
-from segmenter.evaluation.learning_curves import learning_curves
-from segmenter.evaluation.protocol import of_one_rule
-from segmenter.evaluation.scores import ConfusionMatrix, Scores, percent, score_of, title_of
-from segmenter.grid.labels import ClassMap
+from segmenter.evaluation.bootstrap import miou_interval
+from segmenter.evaluation.by_gsd import GsdConfusions, gsd_table
+from segmenter.evaluation.scores import percent, score_of, title_of
 from segmenter.grid.scenes import Dataset
 from segmenter.runs.checkpoints import BEST, META, save_arrays, save_checkpoint
-from segmenter.runs.log import RunLog
 from segmenter.runs.resume import Checkpoint, Position, facts_array
 from segmenter.runs.run import Run
-from segmenter.runs.score_files import LAST_FILES
 from segmenter.sampling import Plan
 from segmenter.tiles.batches import Batch, BatchLoader, DrawCounts
 from segmenter.tiles.feeding.feed import Feed
 from segmenter.tiles.index import TileIndex
+from segmenter.training.checks import in_memory
 from segmenter.training.learner import Learner
-from segmenter.training.prepare import class_weights, epoch_plan, in_memory
+from segmenter.training.log import TrainLog
+from segmenter.training.prepare import class_weights, epoch_plan
 from segmenter.training.progress import DIVERGED, TOLERATED_OVERFLOWS, Meter, Profiler, TimeLeft
 from segmenter.training.validation import (
     Examples,
@@ -143,65 +138,6 @@ def epoch_dataset(
     options.autotune.enabled = False
     steps = tf.data.Dataset.range(first_step, plan.steps, count)
     return steps.map(from_step).prefetch(1 if stacked else 2).with_options(options)
-
-
-class TrainLog:
-    """Logs of a run directory."""
-
-    def __init__(self, run: Path, classes: ClassMap | None = None) -> None:
-        """Open the logs; `classes` define the colours of the learning curves."""
-        self._run, self._log, self._classes = run, RunLog(run), classes
-        self._board = tf.summary.create_file_writer(str(run / "tensorboard"))
-
-    def rewind(self, step: int, *, validated: bool) -> None:
-        """Remove records after a step, as `RunLog.rewind` does."""
-        self._log.rewind(step, validated=validated)
-
-    def trained(self, step: int, values: dict[str, Any]) -> None:
-        """Log the steps since the last line; numbers also become TensorBoard scalars, lists do not."""
-        self._log.append({"step": step, **values})
-        with self._shown(step):
-            for name, value in values.items():
-                if not isinstance(value, list):
-                    tf.summary.scalar(f"training/{name}", value)
-
-    def validated(
-        self,
-        step: int,
-        epoch: int,
-        scores: Scores,
-        confusion: ConfusionMatrix,
-        by_scale: Mapping[str, Scores] | None = None,
-    ) -> None:
-        """Log a validation's scores, and write the files of the last validation."""
-        data = scores.to_dict()
-        figures = {key: data[key] for key in ("miou", "iou", "completeness", *INTERVAL) if key in data}
-        figures["protocol"] = str(scores.protocol)
-        self._log.append({"step": step, "epoch": epoch, **figures})
-        table, picture = (self._run / name for name in LAST_FILES)
-        scores.write(table, gsd_facts(by_scale or {}), facts={"epoch": epoch, "step": step})
-        save_figure(confusion_panel(confusion, f"validation after epoch {epoch}, step {step}"), picture)
-        with self._shown(step):
-            for key in ("miou", "mf1", "oa"):
-                tf.summary.scalar(f"validation/{key}", data[key] or 0.0)
-            for name, value in data["iou"].items():
-                tf.summary.scalar(f"validation_iou/{name}", value or 0.0)
-
-    def curves(self) -> None:
-        """Draw learning_curves.png from the whole log."""
-        path = self._run / "learning_curves.png"
-        learning_curves(of_one_rule(self._log.records()), path, self._run.name, classes=self._classes)
-
-    @contextmanager
-    def _shown(self, step: int) -> Iterator[None]:
-        """Pass the scalars written in the block to TensorBoard at once."""
-        try:
-            with self._board.as_default(step):
-                yield
-            self._board.flush()
-        except tf.errors.OpError as error:
-            where, what = self._run / "tensorboard", str(error.message).splitlines()[0]
-            raise OutputError(where, f"cannot write there: {what}", remedy="is the disk full?") from None
 
 
 _AHEAD = 1

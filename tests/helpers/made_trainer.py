@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.commands.gpu.replicas import strategy_of
+from datasets.commands.gpu.bench import strategy_of
 from segmenter.config.reading import recipe_from
 from segmenter.grid.geometry import Size
 from segmenter.grid.labels import ClassMap

@@ -7,8 +7,21 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from unittest import mock
 
-from datasets.commands.gpu.laboratory import CLIPS, LEARNING_RATE, Laboratory, Setting, Trainer
-from datasets.commands.gpu.matrix import EMPHASES, KINDS, SHARES, SUM, WEIGHTS, Row, difference, only
+from datasets.commands.gpu.laboratory import (
+    CLIPS,
+    EMPHASES,
+    KINDS,
+    LEARNING_RATE,
+    SHARES,
+    SUM,
+    WEIGHTS,
+    Laboratory,
+    Row,
+    Setting,
+    Trainer,
+    difference,
+    only,
+)
 from segmenter.config.recipe import LossConfig
 from segmenter.grid.labels import IGNORE
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.commands.gpu.matrix import BANDS, BATCH, CLASSES, SIDE, WEIGHTS
-from datasets.commands.gpu.replicas import strategy_of
+from datasets.commands.gpu.bench import strategy_of
+from datasets.commands.gpu.laboratory import BANDS, BATCH, CLASSES, SIDE, WEIGHTS
 from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig, UNetConfig
 from segmenter.grid.labels import IGNORE
 from segmenter.model.normalisation import Normalisation

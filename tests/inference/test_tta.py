@@ -67,10 +67,10 @@ def predictors(network: Any) -> dict[str, Any]:
 def test_exact_mode_is_the_whole_raster_at_once(
     network: Any, predictors: dict[str, Any], rng: np.random.Generator, name: str
 ) -> None:
-    """Ids, confidence and probabilities, bit for bit."""
-    from segmenter.model.receptive_field import geometry_of
+    """Ids, confidence and probabilities, bit for bit; windows that do and do not divide the raster."""
+    from segmenter.model.receptive_field import network_geometry
 
-    geometry, predict = geometry_of(network), predictors[name]
+    geometry, predict = network_geometry(network), predictors[name]
     assert geometry.stride == 4
     seen = set()
     for size in SIZES:

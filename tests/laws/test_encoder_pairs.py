@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from datasets.commands.gpu.matrix import LIMIT
+from datasets.commands.gpu.laboratory import LIMIT
 from tests.helpers.encoder_pairs import DECODERS, ENCODERS, PairLaboratory, pair
 from tests.helpers.small_encoders import SMALL, narrow, small_encoder, smallest_of_keras
 

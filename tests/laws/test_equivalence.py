@@ -14,7 +14,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from datasets.commands.gpu.matrix import (
+from datasets.commands.gpu.laboratory import (
     BATCH,
     KINDS,
     LIMIT,

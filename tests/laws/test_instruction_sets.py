@@ -19,7 +19,7 @@ from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.predictor import Mapped, Tiling, classify_all
 from segmenter.model.building import build_model
 from segmenter.model.normalisation import Normalisation
-from segmenter.model.receptive_field import geometry_of
+from segmenter.model.receptive_field import network_geometry
 from tests.helpers.array_raster import ArrayJob, ArrayRaster
 import keras
 
@@ -36,7 +36,7 @@ for size in (Size(223, 61), Size(127, 211)):
     raster = ArrayRaster(rng.integers(0, 255, (size.height, size.width, 2), np.uint8))
     image, valid = raster.read(Window.of(size.round_up(4)))
     whole = predict(image[None], valid[None])[0].masked(valid)
-    tiling = Tiling(Size(64, 64), geometry_of(model).radius, 4, 3)
+    tiling = Tiling(Size(64, 64), network_geometry(model).radius, 4, 3)
     for event in classify_all([ArrayJob(raster, Window.of(size))], tiling, predict):
         if isinstance(event, Mapped):
             found, expected = event.prediction, whole[event.window.slices()]

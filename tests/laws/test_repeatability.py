@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets.commands.gpu.matrix import BATCH, WEIGHTS
-from segmenter.config.recipe import LossConfig, UNetConfig
+from datasets.commands.gpu.bench import strategy_of
+from segmenter.config.reading import load_recipe
+from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig, UNetConfig
 from tests.helpers.executed_sums import widest_sum
 from tests.helpers.small_training import SGD, Training, batches
 

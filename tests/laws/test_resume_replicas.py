@@ -12,7 +12,7 @@ import pytest
 import yaml
 from numpy.typing import NDArray
 
-from datasets.commands.gpu.matrix import LIMIT
+from datasets.commands.gpu.laboratory import LIMIT
 from segmenter.config.recipe import UNetConfig
 from segmenter.runs.checkpoints import assign_weights, checkpoints, load_arrays, save_arrays, weight_arrays
 from tests.helpers.made_training import apart, made, train, weights

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import yaml
 
-from datasets.commands.gpu.matrix import LIMIT
+from datasets.commands.gpu.laboratory import LIMIT
 from segmenter.config.recipe import TrainingConfig
 from tests.helpers.made_training import made, train, weights
 from tests.helpers.several_workers import ROOT, ended_with, free_ports

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datasets.commands.gpu.matrix import LIMIT
+from datasets.commands.gpu.laboratory import LIMIT
 from segmenter.runs.checkpoints import checkpoints
 from tests.helpers.made_training import apart, made, train, weights
 from tests.helpers.several_workers import ROOT, ended_with, free_ports

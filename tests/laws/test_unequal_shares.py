@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets.commands.gpu.matrix import BATCH, LIMIT
+from datasets.commands.gpu.laboratory import BATCH, LIMIT
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
 from tests.helpers.naive import SEEN
 from tests.helpers.small_training import (

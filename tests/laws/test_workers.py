@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from datasets.commands.gpu.matrix import LIMIT
+from datasets.commands.gpu.laboratory import LIMIT
 from tests.helpers.child_worker import ROWS, done
 from tests.helpers.naive import SEEN
 from tests.helpers.several_workers import workers

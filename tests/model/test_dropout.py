@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from datasets.commands.gpu.replicas import strategy_of
+from datasets.commands.gpu.bench import strategy_of
 from segmenter.base.errors import CheckpointError
 from segmenter.config.recipe import UNetConfig
 from segmenter.runs.checkpoints import assign_weights, transfer_weights, weight_arrays

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from segmenter.config.models import EncoderDecoderConfig
-from segmenter.model.receptive_field import geometry_of, network_geometry
+from segmenter.model.graph import graph_of
+from segmenter.model.receptive_field import network_geometry
+from segmenter.model.size import planes_of
 from tests.helpers.encoder_pairs import ENCODERS
 from tests.helpers.perturbation import all_move, as_list, make_all_contributions_count, moved_along
 
@@ -74,8 +76,8 @@ def assert_geometry_is_what_moves(model: Any, axis: int) -> None:
     """Of each output: nothing moves beyond its radius, something as far; it shifts with its stride alone."""
     import keras
 
-    image, geometry = model.inputs[0], geometry_of(model)
-    own = [geometry_of(keras.Model(image, output)) for output in model.outputs]
+    image, geometry = model.inputs[0], network_geometry(model)
+    own = [network_geometry(keras.Model(image, output)) for output in model.outputs]
     assert geometry.stride == max(each.stride for each in own)
     assert geometry.radius is not None
     found = moved_along(ungrouped(model), geometry.stride, geometry.radius, axis)
@@ -88,7 +90,7 @@ def assert_geometry_is_what_moves(model: Any, axis: int) -> None:
 @pytest.mark.parametrize("name", EXACT)
 def test_features_move_as_far_as_their_radius_and_with_their_stride(name: str, axis: int) -> None:
     encoder = encoder_of(name)
-    assert geometry_of(encoder).stride == 32
+    assert network_geometry(encoder).stride == 32
     assert_geometry_is_what_moves(encoder, axis)
 
 
@@ -116,7 +118,7 @@ def test_a_whole_model_moves_as_far_as_its_radius_and_with_its_stride(
     encoder: str, decoder: str, options: dict[str, Any], axis: int
 ) -> None:
     model = whole(encoder, decoder, **options)
-    assert geometry_of(model).stride == options.get("output_stride", 32)
+    assert network_geometry(model).stride == options.get("output_stride", 32)
     assert_geometry_is_what_moves(model, axis)
 
 
@@ -169,5 +171,5 @@ NAMES = [pytest.param(name, marks=[pytest.mark.slow] if name != "MobileNetV2" el
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_field_is_that_of_the_literature(tensorflow: ModuleType, name: str) -> None:
-    geometry = geometry_of(_encoder(name))
+    geometry = network_geometry(_encoder(name))
     assert (geometry.stride, geometry.radius) == (32, RADII[name])

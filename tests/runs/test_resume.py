@@ -227,7 +227,7 @@ def test_what_computes_nothing_may_change(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_log_that_cannot_be_written_is_one_line(tensorflow: ModuleType, tmp_path: Path) -> None:
-    from segmenter.training.trainer import TrainLog
+    from segmenter.training.log import TrainLog
 
     log = TrainLog(tmp_path)
     log.trained(1, {"loss": 0.5})

@@ -87,7 +87,7 @@ def test_copied_elsewhere_with_other_times_the_data_are_the_same(
 def test_a_run_does_not_go_on_with_other_images_under_the_same_labels(
     tensorflow: ModuleType, data: Path, run: Run, scenes: list[str], said: str
 ) -> None:
-    from segmenter.training.prepare import check_same_plan
+    from segmenter.training.checks import check_same_plan
 
     for scene in scenes:
         invert(data / "images" / f"{scene}.tif")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from datasets.commands.gpu.matrix import BATCH
+from datasets.commands.gpu.laboratory import BATCH
 from segmenter.config.recipe import TrainingConfig
 from tests.helpers.small_training import NORM, PER_IMAGE, PER_PIXEL, Training, batches, difference
 

@@ -19,7 +19,7 @@ from segmenter.raster import raster_info
 from segmenter.raster.ground import lon_lat_corners
 from segmenter.runs.records import MOST_OUTLINES, load_origin
 from segmenter.tiles.index import TileIndex, build_index
-from segmenter.training.start import origin_of, place_of, record_origin
+from segmenter.training.beginning.origin import origin_of, place_of, record_origin
 from tests.helpers.made_training import made
 
 MADE_ON = {"devices": "RTX 2080 Ti", "libraries": "cuDNN 9.24, NCCL 2.30"}

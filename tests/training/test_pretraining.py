@@ -21,7 +21,7 @@ from segmenter.model.pretrained.torch_files import write_safetensors
 from segmenter.model.pretrained.value_range import input_normalisation
 from segmenter.model.stages import pace_of
 from segmenter.runs.run import load_run
-from segmenter.training.beginning.pretraining import frozen_at_random
+from segmenter.training.beginning.fine_tuning import frozen_at_random
 from segmenter.training.prepare import changed_data, prepare_tiles
 from tests.helpers.made_training import made
 from tests.helpers.made_weights import encoder_tensors
@@ -125,7 +125,7 @@ def test_a_run_begins_with_the_weights_and_knows_its_scenes_again(
     tensorflow: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A file, normalised as ImageNet: the average too, and the statistics of the scenes beside it."""
-    from segmenter.training.beginning.pretraining import check_encoder_weights
+    from segmenter.training.beginning.fine_tuning import check_encoder_weights
     from segmenter.training.start import check_training, open_training
 
     tensors, file = encoder_tensors("resnet18"), tmp_path / "w.safetensors"

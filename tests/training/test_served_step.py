@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets.commands.gpu.matrix import BATCH
+from datasets.commands.gpu.laboratory import BATCH
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
 from segmenter.extras.parameter_servers.trainer import InFlight
 from tests.helpers.small_training import AVERAGE, NORM, PER_IMAGE, PER_PIXEL, Training, batches

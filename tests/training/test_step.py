@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets.commands.gpu.matrix import BATCH, CLASSES, EMPHASES, LIMIT, SHARES, SIDE, SUM, WEIGHTS
+from datasets.commands.gpu.laboratory import BATCH, CLASSES, LIMIT, WEIGHTS
 from segmenter.base.errors import ConfigError
 from segmenter.config.recipe import LossConfig, Recipe
 from tests.helpers.naive import SEEN
@@ -117,7 +117,7 @@ def test_what_does_not_go_with_the_devices_is_refused(
     tensorflow: ModuleType, training: dict[str, Any], where: str
 ) -> None:
     from segmenter.devices.strategy import Devices
-    from segmenter.training.prepare import check_devices
+    from segmenter.training.checks import check_devices
 
     folder = {"kind": "potsdam", "root": "nowhere"}
     recipe = Recipe(name="x", dataset=folder, training={"global_batch": 8, **training})

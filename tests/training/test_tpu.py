@@ -12,7 +12,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from datasets.commands.gpu.matrix import BATCH, EMPHASES, SHARES, WEIGHTS
+from datasets.commands.gpu.laboratory import BATCH, EMPHASES, SHARES, WEIGHTS
 from segmenter.base.errors import ConfigError, DeviceError
 from segmenter.config.devices import DistributionConfig
 from segmenter.config.reading import recipe_from

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets.commands.gpu.replicas import strategy_of
+from datasets.commands.gpu.bench import strategy_of
 from segmenter.base.errors import TrainingError
 from segmenter.config.recipe import PredictionConfig, UNetConfig
 from segmenter.devices.setup import Device

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets.commands.gpu.matrix import BATCH
+from datasets.commands.gpu.laboratory import BATCH
 from segmenter.config.devices import DistributionConfig
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
 from segmenter.devices.setup import Device
@@ -120,7 +120,7 @@ def test_a_trial_compares_both_ways_and_changes_nothing(dropping: Training, stac
 @pytest.mark.slow
 def test_where_xla_fails_the_training_goes_on_without_it(tensorflow: ModuleType, stack: Any) -> None:
     """Between CPU devices TensorFlow cannot compile sums; all copies of all variables are as before."""
-    from datasets.commands.gpu.replicas import unequal_copies
+    from datasets.commands.gpu.bench import unequal_copies
     from segmenter.training.step import tried_xla
 
     training = Training(UNetConfig(depth=1, width=3, dropout=0.3), PER_IMAGE, 2, xla=None)

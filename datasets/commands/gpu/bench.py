@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
+from unittest import mock
+
+import numpy as np
 
 from segmenter.base.errors import DeviceError
 from segmenter.config.devices import DistributionConfig, LogicalGpus
@@ -15,7 +20,34 @@ from segmenter.devices.setup import smallest_card
 from segmenter.devices.strategy import Devices, load_tensorflow, make_devices
 
 from .figures import Value
-from .replicas import collectives_apart
+
+
+def collectives_apart(replicas: int) -> AbstractContextManager[Any]:
+    """Give a strategy created in the block separate numbers for its collectives.
+
+    Strategies of one process would use the same numbers, and wait for each other.
+    """
+    import tensorflow as tf
+
+    return mock.patch.object(tf.distribute.MirroredStrategy, "_collective_key_base", 100_000 * replicas)
+
+
+@functools.cache
+def strategy_of(replicas: int) -> Any:
+    """Return one strategy for each number of logical CPU devices in a process."""
+    import tensorflow as tf
+
+    if replicas == 1:
+        return tf.distribute.OneDeviceStrategy("CPU:0")
+    with collectives_apart(replicas):
+        return tf.distribute.MirroredStrategy([f"CPU:{i}" for i in range(replicas)])
+
+
+def unequal_copies(strategy: Any, variables: Iterable[Any]) -> int:
+    """Count the Keras variables whose copies differ between replicas in any bit."""
+    copies = (strategy.experimental_local_results(variable.value) for variable in variables)
+    return sum(len({np.asarray(copy).tobytes() for copy in each}) > 1 for each in copies)
+
 
 Place = Literal["cards", "parts", "logical"]
 """Replicas on cards, on parts of the first card, or on logical CPU devices."""

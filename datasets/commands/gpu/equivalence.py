@@ -12,8 +12,7 @@ import numpy as np
 
 from .bench import Bench
 from .figures import Figure
-from .laboratory import Laboratory
-from .matrix import DRAWS, KINDS, LIMIT, ROWS, STEPS, Row
+from .laboratory import DRAWS, KINDS, LIMIT, ROWS, STEPS, Laboratory, Row
 
 _LEAST, _ROUNDINGS, _MOST = 1e-5, 10, 0.05
 """In float32 roundings are left: allowed is ten times what one rounding of each initial weight changes on one

@@ -22,9 +22,8 @@ import numpy as np
 from segmenter.base.errors import TrainingError, run_tool
 
 from ..recipes import ready_made
-from .bench import Bench, distribution
+from .bench import Bench, collectives_apart, distribution
 from .figures import Figure
-from .replicas import collectives_apart
 from .sections import ROOT
 
 _TOOLS = __package__.rpartition(".")[0]

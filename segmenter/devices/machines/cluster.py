@@ -232,8 +232,8 @@ def find_cluster(
     if asked == SLURM:
         return _of_slurm(index, environment)
     if asked is not None:
-        addresses = _addresses(asked.split(","), "--cluster")
-        return Cluster(_index(index, len(addresses), "--index"), len(addresses), "--cluster", addresses)
+        addresses = checked_addresses(asked.split(","), "--cluster")
+        return Cluster(own_index(index, len(addresses), "--index"), len(addresses), "--cluster", addresses)
     if environment.get("TF_CONFIG", "").strip():
         return _of_tf_config(environment["TF_CONFIG"])
     if strategy == "multi_worker_mirrored":
@@ -246,7 +246,8 @@ def find_cluster(
     return None
 
 
-def _addresses(listed: Sequence[Any], where: str) -> tuple[str, ...]:
+def checked_addresses(listed: Sequence[Any], where: str) -> tuple[str, ...]:
+    """Return addresses as text; refuse those that are none, or are listed twice."""
     addresses = tuple(str(address).strip() for address in listed)
     for address in addresses:
         match = _ADDRESS.fullmatch(address)
@@ -257,7 +258,8 @@ def _addresses(listed: Sequence[Any], where: str) -> tuple[str, ...]:
     return addresses
 
 
-def _index(index: Any, workers: int, where: str) -> int:
+def own_index(index: Any, workers: int, where: str) -> int:
+    """Return the index of this process; refuse one that is missing or too large."""
     if type(index) is not int or not 0 <= index < workers:
         of = f"0 to {workers - 1}" if workers > 1 else "0"
         got = "none" if index is None else shortened(str(index))
@@ -265,18 +267,27 @@ def _index(index: Any, workers: int, where: str) -> int:
     return index
 
 
-def _of_tf_config(text: str) -> Cluster | None:
-    """Return the cluster in TF_CONFIG; its jobs may be `worker` and at most one `chief`, which is first."""
+def read_tf_config(text: str) -> tuple[dict[str, list[Any]], str, Any]:
+    """Return the addresses by job, and this process's job and index, from TF_CONFIG; all unchecked.
+
+    Raises:
+        ConfigError: the text has another form.
+    """
     try:
         config = json.loads(text)
         cluster, task = config.get("cluster") or {}, config.get("task") or {}
         jobs = {str(job): list(addresses) for job, addresses in dict(cluster).items() if addresses}
-        kind, index = str(task.get("type")), task.get("index")
+        return jobs, str(task.get("type")), task.get("index")
     except (ValueError, TypeError, AttributeError):
         layout = (
             '{"cluster": {"worker": ["host1:2222", "host2:2222"]}, "task": {"type": "worker", "index": 0}}'
         )
         raise ConfigError("TF_CONFIG", expected=f"JSON like {layout}", got=shortened(text, 100)) from None
+
+
+def _of_tf_config(text: str) -> Cluster | None:
+    """Return the cluster in TF_CONFIG; its jobs may be `worker` and at most one `chief`, which is first."""
+    jobs, kind, index = read_tf_config(text)
     if not jobs:
         return None
     if others := set(jobs) - {"chief", "worker"}:
@@ -289,10 +300,10 @@ def _of_tf_config(text: str) -> Cluster | None:
     chiefs = jobs.get("chief", [])
     if len(chiefs) > 1:
         raise ConfigError("TF_CONFIG", expected="one chief at most", got=len(chiefs))
-    addresses = _addresses([*chiefs, *jobs.get("worker", [])], "TF_CONFIG")
+    addresses = checked_addresses([*chiefs, *jobs.get("worker", [])], "TF_CONFIG")
     if kind not in jobs:
         raise ConfigError("TF_CONFIG: task.type", expected=f"one of {', '.join(jobs)}", got=shortened(kind))
-    own = _index(index, len(jobs[kind]), f"TF_CONFIG: task.index of {kind}")
+    own = own_index(index, len(jobs[kind]), f"TF_CONFIG: task.index of {kind}")
     return Cluster(own + (len(chiefs) if kind == "worker" else 0), len(addresses), "TF_CONFIG", addresses)
 
 
@@ -313,7 +324,7 @@ def _of_slurm(index: int | None, environment: Mapping[str, str]) -> Cluster:
         raise ConfigError(
             "--cluster slurm", expected="numbers in SLURM_PROCID and SLURM_STEP_NUM_TASKS"
         ) from None
-    return Cluster(_index(number, workers, "SLURM_PROCID"), workers, "Slurm")
+    return Cluster(own_index(number, workers, "SLURM_PROCID"), workers, "Slurm")
 
 
 def _slurm_addresses(environment: Mapping[str, str]) -> tuple[str, ...]:

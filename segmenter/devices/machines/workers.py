@@ -7,7 +7,6 @@ heartbeats, stores texts for all, and ends the others' collectives if a worker r
 from __future__ import annotations
 
 import contextlib
-import inspect
 import json
 import os
 import re
@@ -115,7 +114,6 @@ class ClusterWorkers(Workers):
     def together(self) -> Iterator[None]:
         import tensorflow as tf
 
-        self._probe()
         watch = threading.Thread(target=self._watch, name="watch", daemon=True)
         watch.start()
         try:
@@ -133,25 +131,6 @@ class ClusterWorkers(Workers):
             self._ended.set()
 
     # ------------------------------------------------------------------------------------ failures
-
-    def _probe(self) -> None:
-        """Call each private function of TensorFlow's service once, since errors in later calls would be lost.
-
-        Raises:
-            WorkerError: this TensorFlow lacks the functions, so a hanging worker would not be noticed.
-        """
-        service, key = _service(), f"probe/{self.index}"
-        try:
-            service.set_config_key_value(key, "here")
-            service.get_config_key_value(key, _POLL_MS)
-            service.delete_config_key_value(key)
-            service.get_task_states([("worker", self.count)])
-            inspect.signature(service.report_error_to_cluster).bind(_INTERNAL, "")
-        except (AttributeError, TypeError) as error:
-            raise WorkerError(
-                f"{self.name()}: TensorFlow's service for several workers has changed ({error})",
-                expected="a TensorFlow of the versions that pyproject.toml names",
-            ) from None
 
     def _fail(self, line: str) -> None:
         """Tell the other workers that this one ends, and why."""

@@ -14,8 +14,7 @@ from xml.etree import ElementTree as ET
 from segmenter.base.errors import DatasetError
 from segmenter.base.files import read_regular, write_whole
 from segmenter.extras.accuracy import estimators as account
-from segmenter.extras.accuracy.estimators import Estimates
-from segmenter.extras.accuracy.units import unit_for
+from segmenter.extras.accuracy.estimators import Estimates, unit_for
 from segmenter.extras.gis.documents import child, document
 from segmenter.extras.vectors.map_files import maps_in
 from segmenter.grid.geometry import Window

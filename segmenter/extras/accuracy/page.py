@@ -12,13 +12,17 @@ from segmenter.base.invocation import invocation
 from segmenter.extras.accuracy.estimators import (
     Estimates,
     Figure,
+    Shown,
     class_rows,
     head,
+    in_percent,
     remarks,
     sentences,
     titles,
+    unit_for,
+    whole_area,
+    with_interval,
 )
-from segmenter.extras.accuracy.units import Shown, in_percent, unit_for, whole_area, with_interval
 from segmenter.pages.page import html_page
 from segmenter.pages.parts import (
     FILLER,

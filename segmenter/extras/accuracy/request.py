@@ -8,7 +8,7 @@ from typing import Literal
 
 from segmenter.base.errors import ConfigError
 from segmenter.base.options import OverwriteOptions, option, positive
-from segmenter.extras.accuracy.units import Unit
+from segmenter.extras.accuracy.estimators import Unit
 
 Allocation = Literal["proportional", "equal", "neyman"]
 

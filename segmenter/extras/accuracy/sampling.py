@@ -34,9 +34,9 @@ from segmenter.extras.accuracy.covers import (
     check_same_grid,
     windows,
 )
+from segmenter.extras.accuracy.estimators import unit_for, whole_area
 from segmenter.extras.accuracy.points import Sampled, write_points
 from segmenter.extras.accuracy.request import Allocation, SampleRequest
-from segmenter.extras.accuracy.units import unit_for, whole_area
 from segmenter.extras.vectors.map_files import maps_in
 from segmenter.extras.vectors.vectorise import pixel_square_metres
 from segmenter.grid.geometry import Window

@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError, counted, shortened
 from segmenter.base.files import read_regular
-from segmenter.extras.accuracy.estimators import Sample
+from segmenter.extras.accuracy.estimators import Sample, Unit
 from segmenter.extras.accuracy.points import CLASSES, POINTS, STRATA
-from segmenter.extras.accuracy.units import Unit
 from segmenter.extras.vectors.features import check_kind, check_tables
 from segmenter.extras.vectors.library import pyogrio
 from segmenter.pages.parts import percent

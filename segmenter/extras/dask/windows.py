@@ -8,9 +8,13 @@ none is cut; blended windows are those of the whole raster, and windows on a bor
 from __future__ import annotations
 
 import contextlib
+import io
 import threading
+import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from segmenter.base.errors import ClusterError, ConfigError, DeviceError, RasterError, SegmenterError
 from segmenter.base.machine import machine_memory
@@ -18,31 +22,23 @@ from segmenter.base.terminal import say
 from segmenter.base.threads import Prefetch
 from segmenter.extras.dask.connect import connected
 from segmenter.extras.dask.options import ClusterOptions
-from segmenter.inference.events import Event, Failed, Finished, Mapped
+from segmenter.grid.geometry import Window
+from segmenter.grid.windows import Columns, Placement
+from segmenter.inference.events import Event, Failed, Finished, Mapped, Readable
 from segmenter.inference.loading import computing_on
 from segmenter.inference.memory import SHARE_OF_MACHINE, Choice, plan_tiling, share_of
+from segmenter.inference.predictor import ExtraOutputs, Prediction, Predictor, classify_all
 from segmenter.inference.reading import Tiling
 from segmenter.mapping.computing import Compute, needs_of
+from segmenter.mapping.folder.partial import read_windows, write_window
 from segmenter.mapping.folder.state import warn_above_bar
 from segmenter.mapping.jobs import MapJob
+from segmenter.raster.mosaic import Mosaic
 from segmenter.raster.remote.settings import RemotePath
 
 if TYPE_CHECKING:
     from segmenter.extras.dask.pool import Pool
     from segmenter.mapping.call import Call
-import io
-import zlib
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
-
-from segmenter.grid.geometry import Window
-from segmenter.grid.windows import Columns, Placement
-from segmenter.inference.events import Readable
-from segmenter.inference.prediction import ExtraOutputs, Prediction, Predictor
-from segmenter.inference.predictor import classify_all
-from segmenter.mapping.folder.partial import read_windows, write_window
-from segmenter.raster.mosaic import Mosaic
 
 PIXELS = 1 << 24
 """Pixels that are sent out at once: seconds on a GPU, half a minute on a core; 16 MB of class ids."""

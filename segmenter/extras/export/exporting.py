@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from segmenter.base.errors import ConfigError, ExportError, OutputError, SegmenterError
 from segmenter.base.files import folder_aside, sync, write_whole
 from segmenter.base.version import __version__
@@ -30,6 +32,7 @@ from segmenter.extras.export.check import (
 )
 from segmenter.extras.export.formats import (
     SUFFIX,
+    Runtime,
     check_libraries,
     read_model,
     versions,
@@ -38,16 +41,13 @@ from segmenter.extras.export.formats import (
 from segmenter.extras.export.request import ExportRequest
 from segmenter.grid.windows import round_up
 from segmenter.inference.loading import load_member
+from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.raster.validity import NO_MEASUREMENT
 from segmenter.runs.run import Run, load_run
 
 if TYPE_CHECKING:
     from segmenter.extras.export.graph import Shape
     from segmenter.inference.function import Member
-import numpy as np
-
-from segmenter.extras.export.formats import Runtime
-from segmenter.model.receptive_field import NetworkGeometry
 
 _LEAST, _MOST = 512, 1536
 """Sides of tiles that are considered; larger ones take more than a small GPU's memory."""

@@ -7,7 +7,6 @@ refused, and ends when the chief says so or is gone. The chief notices lost and 
 
 from __future__ import annotations
 
-import json
 import os
 import selectors
 import socket
@@ -19,13 +18,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from segmenter.base.errors import ConfigError, DeviceError, failing, plain, shortened
-from segmenter.devices.machines.cluster import Line, listen, split
+from segmenter.devices.machines.cluster import (
+    Line,
+    checked_addresses,
+    listen,
+    own_index,
+    read_tf_config,
+    split,
+)
 from segmenter.runs.resume import installed_versions
 
 ROLES = ("chief", "worker", "ps")
 """As TensorFlow calls them; `ps` is a parameter server."""
 _FORM = "--cluster chief=HOST:PORT worker=HOST:PORT,HOST:PORT ps=HOST:PORT"
-_MOST_PORT = 65535
 
 Jobs = dict[str, tuple[str, ...]]
 """Role → the addresses of its processes, HOST:PORT, by their index."""
@@ -81,28 +86,21 @@ def parse_cluster(words: Sequence[str]) -> Jobs:
             got = f"{role} twice" if role in jobs else shortened(role)
             raise ConfigError("--cluster", expected=f"each of the roles {', '.join(ROLES)} once", got=got)
         jobs[role] = tuple(part.strip() for part in listed.split(","))
-    _check_addresses(jobs, "--cluster")
+    checked_addresses([address for listed in jobs.values() for address in listed], "--cluster")
     return jobs
 
 
-def cluster_of_environment(text: str) -> tuple[Jobs, str, int]:
+def cluster_of_environment(text: str) -> tuple[Jobs, str, Any]:
     """Return addresses, this process's role and its index from TF_CONFIG, in TensorFlow's format.
 
     Raises:
-        ConfigError: not of the form {"cluster": {"chief": […], …}, "task": {"type": …, "index": …}}.
+        ConfigError: not of that form, or a role or address is invalid.
     """
-    form = 'TF_CONFIG: expected {"cluster": {ROLE: [HOST:PORT, …]}, "task": {"type": ROLE, "index": I}}'
-    try:
-        data = json.loads(text)
-        jobs = {str(role): tuple(map(str, listed)) for role, listed in data["cluster"].items()}
-        role, index = str(data["task"]["type"]), int(data["task"]["index"])
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        what = shortened(" ".join(f"{type(error).__name__}: {error}".split()))
-        raise ConfigError(f"{form}, got {shortened(text)} ({what})") from None
-    if others := [name for name in (*jobs, role) if name not in ROLES]:
+    listed, role, index = read_tf_config(text)
+    if others := [name for name in (*listed, role) if name not in ROLES]:
         raise ConfigError("TF_CONFIG", expected=f"the roles {', '.join(ROLES)}", got=shortened(others[0]))
-    _check_addresses(jobs, "TF_CONFIG")
-    return jobs, role, index
+    checked_addresses([address for each in listed.values() for address in each], "TF_CONFIG")
+    return {name: tuple(map(str, each)) for name, each in listed.items()}, role, index
 
 
 def roles_of(
@@ -139,30 +137,9 @@ def roles_of(
         raise ConfigError(where, expected=f"a chief, workers and servers ({_FORM})", got=f"no {missing[0]}")
     if len(jobs["chief"]) != 1:
         raise ConfigError(where, expected="one chief", got=len(jobs["chief"]))
-    return Roles(jobs["chief"][0], jobs["worker"], jobs["ps"], own, _index(jobs, own, number))
-
-
-def _index(jobs: Jobs, role: str, index: int | None) -> int:
-    count = len(jobs[role])
-    if index is None and count > 1:
-        raise ConfigError(
-            "--index", expected=f"which of the {count} of role {role} this is, from 0", got="none"
-        )
-    if not 0 <= (number := index or 0) < count:
-        raise ConfigError("--index", expected=f"0 to {count - 1} for role {role}", got=number)
-    return number
-
-
-def _check_addresses(jobs: Jobs, where: str) -> None:
-    seen: set[str] = set()
-    for role, listed in jobs.items():
-        for address in listed:
-            host, _, port = address.rpartition(":")
-            if not host or not port.isdecimal() or not 0 < int(port) <= _MOST_PORT:
-                raise ConfigError(f"{where}: {role}", expected="HOST:PORT", got=f"{shortened(address)!r}")
-            if address in seen:
-                raise ConfigError(f"{where}: {role}", expected="each address once", got=f"{address} twice")
-            seen.add(address)
+    count = len(jobs[own])
+    number = own_index(0 if number is None and count == 1 else number, count, "--index")
+    return Roles(jobs["chief"][0], jobs["worker"], jobs["ps"], own, number)
 
 
 _PATIENCE = 600.0

@@ -15,31 +15,27 @@ from __future__ import annotations
 import queue
 import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import tensorflow as tf
 
 from segmenter.base.errors import DeviceError, TrainingError
 from segmenter.base.threads import Prefetch
-from segmenter.extras.parameter_servers.state import ServedState
+from segmenter.extras.parameter_servers.state import ServedState, Shard
 from segmenter.runs.checkpoints import checkpoints
-from segmenter.training.prepare import in_memory
+from segmenter.training.checks import in_memory
+from segmenter.training.optimiser import as_vector, numbers_in
 from segmenter.training.progress import Meter
-from segmenter.training.step import StepResult
+from segmenter.training.step import StepParts, StepResult, held_in, micro_batch
 from segmenter.training.trainer import PATIENCE, Trainer, epoch_dataset
 from segmenter.training.workers_agree import Stop
 
 if TYPE_CHECKING:
     from segmenter.extras.parameter_servers.strategy import ServerCluster
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
-
-from segmenter.extras.parameter_servers.state import Shard
-from segmenter.training.optimiser import as_vector, numbers_in
-from segmenter.training.step import StepParts, held_in, micro_batch
 
 
 class _Read(NamedTuple):

@@ -22,8 +22,7 @@ from segmenter.sampling.methods import foreground_places
 from segmenter.sampling.quotas import check_quotas
 from segmenter.tiles.gsd import check_gsds, check_shown
 from segmenter.tiles.probing import check_augmentation
-from segmenter.training.beginning.fine_tuning import bands_seen
-from segmenter.training.beginning.pretraining import check_encoder_weights
+from segmenter.training.beginning.fine_tuning import bands_seen, check_encoder_weights
 
 
 def check_demands(recipe: Recipe, dataset: Dataset) -> None:

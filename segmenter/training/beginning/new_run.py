@@ -32,11 +32,13 @@ from segmenter.training.beginning.fine_tuning import (
     check_fit,
     describe_kept,
     fitting,
+    frozen_at_random,
     lines_of_change,
+    load_encoder,
 )
-from segmenter.training.beginning.pretraining import frozen_at_random, load_encoder
+from segmenter.training.checks import check_memory
 from segmenter.training.learner import Learner
-from segmenter.training.prepare import Tiles, check_memory
+from segmenter.training.prepare import Tiles
 
 _SAME, _NOTABLE = 0.005, 0.1
 """Shares of a deviation, or of a ratio of two: no difference; enough to harm a frozen layer."""

@@ -13,8 +13,7 @@ import rasterio
 
 from segmenter.base.errors import DatasetError, SegmenterError
 from segmenter.extras.accuracy.__main__ import main
-from segmenter.extras.accuracy.estimators import Figure
-from segmenter.extras.accuracy.units import unit_for, with_interval
+from segmenter.extras.accuracy.estimators import Figure, unit_for, with_interval
 from segmenter.raster import RasterSpec, write_raster
 from tests.helpers.geopackage import changed
 

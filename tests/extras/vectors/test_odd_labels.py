@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +16,6 @@ from rasterio.warp import transform
 from segmenter.base.errors import DatasetError, LabelError
 from segmenter.extras.vectors.features import VectorFile
 from segmenter.extras.vectors.rule import BurnRule
-from segmenter.grid.geometry import Window
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from tests.helpers.drawn_labels import COLS, LEFT, ROWS, TOP, box, labels_of
 from tests.helpers.drawn_labels import write as write_values
@@ -145,40 +143,3 @@ def test_text_of_an_encoding_that_a_shapefile_does_not_tell(image: Path, tmp_pat
     path.with_suffix(".cpg").unlink()
     with pytest.raises(LabelError, match=r"into x\.cpg"):
         burned(path, image)
-
-
-ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT "
-
-
-def changed(path: Path, *statements: str) -> Path:
-    with sqlite3.connect(path) as file:
-        found = file.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
-        for statement in (*(f'DROP TRIGGER "{name}"' for (name,) in found), *statements):
-            file.execute(statement)
-    file.close()
-    return path
-
-
-LISTED = (
-    "INSERT INTO gpkg_contents(table_name, data_type, srs_id) VALUES('v', 'features', 25833)",
-    "INSERT INTO gpkg_geometry_columns VALUES('v', 'geom', 'POLYGON', 25833, 0, 0)",
-)
-
-
-@pytest.mark.parametrize("layer", ["v", "V", None])
-def test_a_layer_that_is_a_view_is_refused_before_any_row_is_read(layer: str | None, tmp_path: Path) -> None:
-    path = write(tmp_path / "x.gpkg", [box(3, 3, 9, 9)])
-    view = f"CREATE VIEW v AS {ENDLESS} c.x AS fid, t.geom, t.class FROM c, x t"
-    changed(path, view, *LISTED)
-    with refused(DatasetError, fault="v is a view"):
-        VectorFile(path, "class", layer)
-    assert VectorFile(path, "class", "x").count == 1
-
-
-def test_a_view_that_is_no_layer_does_no_harm(image: Path, tmp_path: Path) -> None:
-    path = write(tmp_path / "x.gpkg", [box(3, 3, 9, 9)])
-    right = burned(path, image)
-    changed(path, "CREATE VIEW v AS SELECT * FROM x")
-    np.testing.assert_array_equal(burned(path, image), right)
-    assert VectorFile(path, "class").within((LEFT, TOP - 99, LEFT + 99, TOP)).fid_F.tolist() == [1]
-    assert Window(0, 0, ROWS, COLS).size.pixels == right.size

@@ -107,7 +107,7 @@ def built(encoder: str, bands: int = 3, **more: Any) -> Any:
 
 
 def with_weights(encoder: str, weights: Path | str, bands: int = 3, **more: Any) -> tuple[Any, str]:
-    from segmenter.training.beginning.pretraining import load_encoder
+    from segmenter.training.beginning.fine_tuning import load_encoder
 
     model = built(encoder, bands)
     return model, load_encoder(model, torch_encoder_weights(config(encoder, weights, **more), bands))
@@ -160,7 +160,7 @@ def test_atrous_features_hold_those_of_the_original(
 ) -> None:
     """On the coarse grid, up to the border: its points are the first of a step in PyTorch's padding, the last
     in TensorFlow's."""
-    from segmenter.training.beginning.pretraining import load_encoder
+    from segmenter.training.beginning.fine_tuning import load_encoder
 
     weights = torch_encoder_weights(config(encoder, weights_file(tmp_path / "w.safetensors", encoder)), 3)
     plain, atrous = built(encoder), built(encoder, output_stride=output_stride, decoder="deeplabv3plus")

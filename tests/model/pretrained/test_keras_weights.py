@@ -84,8 +84,8 @@ def loaded(encoder: str, weights: Path | str, bands: int = 3, **more: Any) -> tu
 
     from segmenter.model.encoders import ENCODERS
     from segmenter.model.layers import Layers
+    from segmenter.training.beginning.fine_tuning import load_encoder
     from segmenter.training.beginning.keras_weights import keras_encoder_weights
-    from segmenter.training.beginning.pretraining import load_encoder
 
     image, settings = keras.Input((None, None, bands), name="image"), config(encoder, weights, **more)
     features = ENCODERS[encoder](image, Layers(keras.DTypePolicy("float32"), False), settings)
