@@ -7,7 +7,7 @@ at soft or lossy edges; measurements take values between.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import BandsError
-from segmenter.grid.geometry import Window
+from segmenter.grid.geometry import Size, Window
+from segmenter.grid.windows import sample_windows
 from segmenter.raster.gdal.faults import FAULTS, gdal_window
 from segmenter.raster.opening import Opened, raising_damage
 from segmenter.raster.remote.settings import as_gdal_takes
 
-_WHOLE_PIXELS = 1 << 20
-"""Pixels up to which a raster is sampled completely; of a larger one at most this number."""
-_BLOCKS, _PIXELS_OF_A_BLOCK, _DECODED_BYTES = 16, 1 << 14, 1 << 28
-"""For a large raster: blocks read, pixels of each used, bytes decoded for them."""
 _NEAR = 1 / 32
 """Share of the opaque level by which a lossy mask may miss it, or 0."""
 _SOFT_EDGES = 0.05
@@ -37,11 +34,7 @@ _known: dict[tuple[Any, ...], tuple[int, ...]] = {}
 
 
 def measured(path: Path, opened: Opened, alpha: Sequence[int]) -> tuple[int, ...]:
-    """Return the alpha-tagged bands that are measurements, judged by a bounded sample of pixels.
-
-    Large rasters are sampled by evenly spaced blocks, a PNG (decoded from its top) by its first rows. Damaged
-    blocks are skipped.
-    """
+    """Return the alpha-tagged bands that are measurements, judged by a bounded sample of undamaged pixels."""
     if not alpha:
         return ()
     key = (as_gdal_takes(path), opened.stamp, tuple(alpha))
@@ -91,37 +84,7 @@ def _is_measured(values_N: NDArray[Any]) -> bool:
 def _sample(dataset: Any, bands: Sequence[int]) -> NDArray[Any]:
     """Return a sample of (bands, pixels) values."""
     samples = [np.empty((len(bands), 0), dataset.dtypes[0])]
-    for window in _windows(dataset):
+    for window in sample_windows(Window.of(Size(*dataset.shape))):
         with contextlib.suppress(*FAULTS), raising_damage():
             samples.append(dataset.read(list(bands), window=gdal_window(window)).reshape(len(bands), -1))
     return np.concatenate(samples, axis=1)
-
-
-def _windows(dataset: Any) -> Iterator[Window]:
-    height, width = dataset.shape
-    if height * width <= _WHOLE_PIXELS:
-        yield Window(0, 0, height, width)
-        return
-    if dataset.driver == "PNG":
-        cols = min(width, _WHOLE_PIXELS)
-        yield Window(0, 0, min(height, _WHOLE_PIXELS // cols), cols)
-        return
-    block_height, block_width = dataset.block_shapes[0]
-    rows, cols = -(-height // block_height), -(-width // block_width)
-    bytes_of_a_block = block_height * block_width * dataset.count * np.dtype(dataset.dtypes[0]).itemsize
-    blocks = min(_BLOCKS, max(1, _DECODED_BYTES // bytes_of_a_block))
-    across = min(cols, int(blocks**0.5))
-    down = min(rows, blocks // across)
-    for i in range(down):
-        for j in range(across):
-            top = (2 * i + 1) * rows // (2 * down) * block_height
-            left = (2 * j + 1) * cols // (2 * across) * block_width
-            yield _middle(top, left, min(block_height, height - top), min(block_width, width - left))
-
-
-def _middle(top: int, left: int, height: int, width: int) -> Window:
-    """Return the middle of a block, at most a fixed number of pixels."""
-    side = int(_PIXELS_OF_A_BLOCK**0.5)
-    rows = min(height, max(side, _PIXELS_OF_A_BLOCK // width))
-    cols = min(width, _PIXELS_OF_A_BLOCK // rows)
-    return Window(top + (height - rows) // 2, left + (width - cols) // 2, rows, cols)

@@ -234,11 +234,12 @@ class Readable(Protocol):
         """Return True if a window is known, without reading, to contain no data."""
 
     @property
-    def apart(self) -> bool:
-        """True if several file handles can read it in parallel without decoding blocks twice.
+    def partial_remark(self) -> str | None:
+        """See `Raster.partial_remark`."""
 
-        False for strips, which are decoded whole, and if a handle counts pixels in reading order.
-        """
+    @property
+    def apart(self) -> bool:
+        """True if several file handles can read it in parallel without decoding strips twice."""
 
 
 # --------------------------------------------------------------------------------------------- names of bands

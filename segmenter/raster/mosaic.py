@@ -160,11 +160,10 @@ class MosaicView(Closing):
         """Return True if all files under the window are known to have no data there."""
         own = self._member
         wanted = window.shifted(own.window.row, own.window.col)
-        for member in self._mosaic.touching(wanted):
-            part = wanted.intersection(member.window)
-            if not self._raster(member).empty(part.relative_to(member.window)):
-                return False
-        return True
+        return all(
+            self._raster(member).empty(wanted.intersection(member.window).relative_to(member.window))
+            for member in self._mosaic.touching(wanted)
+        )
 
     def thinned(self, window: Window, shape: Size) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Return `Raster.thinned` of the file itself."""

@@ -6,9 +6,8 @@ import contextlib
 import re
 import struct
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 import rasterio
 from rasterio.enums import MaskFlags
@@ -43,7 +42,7 @@ _NAMES = re.compile(r"^[,: ]*(band \d+: )?")
 _PAGE = re.compile(r"Page (\d+) \((\d+)P x (\d+)L x")
 _SHOWN = 3
 _ORIENTATION = 274
-_TURNED = range(2, 9)
+_TURNED = frozenset(map(str, range(2, 9)))
 
 
 @contextlib.contextmanager
@@ -192,7 +191,7 @@ def check_pixels(path: Path, opened: Opened) -> None:
     with naming(path, "cannot open it", f"expected a {driver} that is whole"):
         if driver == "PNG":
             check_png(path, opened.stamp)
-        check_orientation(path, opened.stamp)
+        _check_orientation(path, opened.dataset)
 
 
 def _check_mask(path: Path, dataset: Any) -> None:
@@ -256,14 +255,10 @@ def full_page(path: Path, dataset: Any, stamp: Stamp) -> str | None:
 # ------------------------------------------------------------------------------------------------ orientation
 
 
-def check_orientation(path: Path, stamp: Stamp) -> None:
-    """Refuse a TIFF, JPEG, PNG or WebP whose header rotates or mirrors its pixels.
-
-    Raises:
-        RasterError: the image is rotated or mirrored; the message names the tag and the remedy.
-        OSError: the file cannot be read.
-    """
-    if (tag := _orientation(path, stamp)) in _TURNED:
+def _check_orientation(path: Path, dataset: Any) -> None:
+    """Refuse a TIFF or JPEG whose header rotates or mirrors its pixels."""
+    tag = dataset.tags().get("EXIF_Orientation", "1") if dataset.driver == "JPEG" else _tiff_orientation(path)
+    if str(tag) in _TURNED:
         raise RasterError(
             f"{path}: expected pixels stored as they are shown, its orientation tag ({tag}) turns or mirrors "
             f"them; turn the pixels: mogrify -auto-orient {path.name} - or, where they are right as they are "
@@ -271,62 +266,9 @@ def check_orientation(path: Path, stamp: Stamp) -> None:
         )
 
 
-@lru_cache(maxsize=1 << 20)
-def _orientation(path: Path, stamp: Stamp) -> int:
-    """Return a file's orientation tag, cached by `stamp`; 1 if it has none."""
+def _tiff_orientation(path: Path) -> int:
+    """Return the orientation in a TIFF's first directory; 1 if there is none."""
     with open_bytes(path) as file:
-        start = file.read(12)
-        if start[:4] in TIFF_SIGNATURES:
-            return _tag(file, 0)
-        if start[:3] == b"\xff\xd8\xff":
-            return _first(file, _jpeg_headers(file))
-        if start[:4] == b"\x89PNG":
-            return _first(file, _chunks(file, 8, ">I4s", 4, b"eXIf"))
-        if start[:4] == b"RIFF" and start[8:] == b"WEBP":
-            return _first(file, _chunks(file, 12, "<4sI", 0, b"EXIF"))
+        for order, value in tiff_fields(file, (_ORIENTATION,)):
+            return int(struct.unpack_from(order + "H", value)[0]) if len(value) >= 2 else 1
     return 1
-
-
-def _first(file: BinaryIO, headers: Iterator[int]) -> int:
-    return next((_tag(file, at) for at in headers), 1)
-
-
-def _tag(file: BinaryIO, base: int) -> int:
-    """Return the orientation in the TIFF structure that begins at byte `base`."""
-    for order, value in tiff_fields(file, (_ORIENTATION,), base):
-        return int(struct.unpack_from(order + "H", value)[0]) if len(value) >= 2 else 1
-    return 1
-
-
-def _jpeg_headers(file: BinaryIO) -> Iterator[int]:
-    """Yield the positions of Exif structures in the segments before a JPEG's first scan."""
-    file.seek(at := 2)
-    while len(head := file.read(10)) >= 4 and head[0] == 0xFF and head[1] != 0xDA:
-        if head[1] == 0xFF:  # fill bytes may stand before a marker
-            at += 1
-        else:
-            if head[1] == 0xE1 and head[4:10] == b"Exif\0\0":
-                yield at + 10
-            at += 2 + int(struct.unpack(">H", head[2:4])[0])
-        file.seek(at)
-
-
-def _chunks(file: BinaryIO, at: int, head: str, checksum: int, wanted: bytes) -> Iterator[int]:
-    """Yield the positions of the contents of all chunks of one name, in a PNG or a RIFF file."""
-    size = struct.calcsize(head)
-    file.seek(at)
-    while len(data := file.read(size)) == size:
-        fields = struct.unpack(head, data)
-        length, name = (fields[0], fields[1]) if head[0] == ">" else (fields[1], fields[0])
-        if name == wanted:
-            skip = 6 if _exif_prefix(file, at + size) else 0  # some writers put JPEG's prefix there too
-            yield at + size + skip
-        if name == b"IEND":
-            return
-        at += size + length + checksum + (0 if head[0] == ">" else length % 2)
-        file.seek(at)
-
-
-def _exif_prefix(file: BinaryIO, at: int) -> bool:
-    file.seek(at)
-    return file.read(6) == b"Exif\0\0"

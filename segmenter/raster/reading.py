@@ -157,18 +157,12 @@ class Raster(Closing):
     @property
     def apart(self) -> bool:
         """See `Readable.apart`."""
-        return self.info.tiled and all(value is None for value in self.info.nodata)
-
-    @property
-    def partial_nodata(self) -> int:
-        """Number of pixels read so far, in order, that have data although a band equals its nodata value."""
-        return self._validity.partial
+        return self.info.tiled
 
     @property
     def partial_remark(self) -> str | None:
-        """Warning about `partial_nodata`, once the raster is read; None without such pixels."""
-        count = self.partial_nodata
-        return f"{self.info.path}: {self._validity.remark(count)}" if count else None
+        """Warning about pixels that have data although a band equals its nodata value; None without any."""
+        return f"{self.info.path}: {self._validity.remark}" if self._validity.partial else None
 
 
 def _interleaved(data_HWC: NDArray[Any]) -> NDArray[Any]:

@@ -167,5 +167,5 @@ class ResampledRaster:
 
     @property
     def partial_remark(self) -> str | None:
-        """None: windows are read out of order here, so pixels with partial nodata are not counted."""
-        return None
+        """See `Raster.partial_remark`."""
+        return self._raster.partial_remark

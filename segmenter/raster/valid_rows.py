@@ -37,8 +37,8 @@ class ValidRows:
             RasterError: the raster cannot be read.
         """
         raster = self._raster
-        if not raster.may_have_nodata and all(value is None for value in raster.info.nodata):
-            return np.ones((window.height, window.width), np.bool_)  # and nothing is to be counted
+        if not raster.may_have_nodata:
+            return np.ones((window.height, window.width), np.bool_)
         if not raster.info.tiled:
             return self._read(window)
         if not self._held.contains(window):

@@ -107,9 +107,9 @@ def test_training_looks_before_it_starts(tmp_path: Path, make_geotiff: Make, rng
 def test_nodata_values_that_are_data_are_told_in_training(images: Images, rng: Any, capfd: Any) -> None:
     values = rng.integers(0, 4, (*SHAPE, 3), np.uint8)
     dataset = images(values, np.ones((*SHAPE, 3), np.uint8), nodata=0)
-    count = ((values == 0).any(axis=2) & (values != 0).any(axis=2)).sum()
-    said = f"{dataset.scenes[0].image}: {count:,} pixels hold a nodata value in some band and are data, since"
-    said += " other bands do not; the model sees that band's mean there"
+    share = ((values == 0).any(axis=2) & (values != 0).any(axis=2)).mean()
+    said = f"{dataset.scenes[0].image}: {100 * share:.2g} % of the pixels hold a nodata value in some band "
+    said += "and are data, since other bands do not; the model sees that band's mean there"
     report = check_dataset(dataset, progress=False)
     assert report.remarks == (said,)
     assert f"warning: {said}" in report.text().splitlines()

@@ -169,8 +169,7 @@ def _of_strip(strip: Strip, result: StripResult) -> Iterator[Event[MapJob]]:
         yield Mapped(job, window, prediction)
     if result.remark is not None and job.remark is None:
         remark = result.remark.removeprefix(f"{path.absolute()}: ")
-        whole = strip.rows is None and strip.column == job.part
-        job.remark = f"{path}: {remark}" if whole else f"{path}: at least {remark}"
+        job.remark = f"{path}: {remark}"
     if result.error is not None:
         if result.unseen and not isinstance(path, RemotePath) and path.exists():
             raise ClusterError(

@@ -42,7 +42,7 @@ class OwnPixels:
     """
 
     def __init__(self, job: MapJob, style: MapStyle) -> None:
-        self._job, self._raster = job, None if job.grid is None else job.request.open(job.info.path)
+        self._raster = None if job.grid is None else job.request.open(job.info.path)
         self._regridder: Regridder | None = None
         if isinstance(columns := job.columns, GridColumns):
             valid = ValidRows(self._raster).of
@@ -60,11 +60,9 @@ class OwnPixels:
             yield from self._regridder.take(window, prediction)
 
     def close(self) -> None:
-        """Close the raster; store its remark in the job."""
-        raster, self._raster = self._raster, None
-        if raster is not None:
-            self._job.remark = raster.partial_remark
-            raster.close()
+        """Close the raster."""
+        if self._raster is not None:
+            self._raster.close()
 
 
 class _Output:

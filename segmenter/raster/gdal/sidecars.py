@@ -240,16 +240,11 @@ def _check_crs_inside(path: Path, name: str) -> None:
                 )
 
 
-def tiff_fields(file: BinaryIO, tags: Collection[int], base: int = 0) -> Iterator[tuple[str, bytes]]:
-    """Yield those fields of a TIFF's first directory whose tag is in `tags`; nothing if the TIFF is damaged.
+def tiff_fields(file: BinaryIO, tags: Collection[int]) -> Iterator[tuple[str, bytes]]:
+    """Yield byte order (`<` or `>`) and value, cut at 1 MiB, of fields of a TIFF's first directory.
 
-    Args:
-        base: byte offset of the TIFF, for example within an Exif header.
-
-    Yields:
-        Byte order, `<` or `>`, and the field's value, cut at 1 MiB.
+    Nothing if the TIFF is damaged.
     """
-    file.seek(base)
     head = file.read(16)
     if head[:4] not in TIFF_SIGNATURES:
         return
@@ -257,7 +252,7 @@ def tiff_fields(file: BinaryIO, tags: Collection[int], base: int = 0) -> Iterato
     count, entry, word = ("Q", "HHQ", 8) if big else ("H", "HHI", 4)
     try:
         (at,) = struct.unpack_from(order + "IQ"[big], head, 8 if big else 4)
-        file.seek(base + at)
+        file.seek(at)
         size = struct.calcsize(order + count)
         (entries,) = struct.unpack(order + count, file.read(size))
         length = struct.calcsize(order + entry) + word
@@ -271,7 +266,7 @@ def tiff_fields(file: BinaryIO, tags: Collection[int], base: int = 0) -> Iterato
                 kind, 8 if kind in (5, 10, 12, 16, 17, 18) else 1
             )
             if number > word:
-                file.seek(base + struct.unpack(order + "IQ"[big], value)[0])
+                file.seek(struct.unpack(order + "IQ"[big], value)[0])
                 value = file.read(min(number, _FIELD_BYTES))
             yield order, value[:number]
     except (struct.error, OSError, OverflowError, ValueError):  # GDAL cannot read it either

@@ -16,6 +16,10 @@ from segmenter.tiles.batches import DrawCounts
 _TICKETS = itertools.count()
 
 
+class FeedClosedError(Exception):
+    """A batch was awaited while the feed was closed: the training has ended."""
+
+
 @dataclass(frozen=True)
 class Order:
     """One step of an epoch, as sent to a worker: some hundred bytes, whatever the plan's length.

@@ -25,9 +25,8 @@ from segmenter.sampling.quotas import Quota
 from segmenter.sampling.strata import Part
 from segmenter.tiles.batches import Batch
 from segmenter.tiles.feeding import slots
-from segmenter.tiles.feeding.feed import Feed
-from segmenter.tiles.feeding.makers import FeedClosedError, Threads
-from segmenter.tiles.feeding.orders import Order
+from segmenter.tiles.feeding.feed import Feed, Threads
+from segmenter.tiles.feeding.orders import FeedClosedError, Order
 from segmenter.tiles.feeding.processes import WorkerPool, packed
 from segmenter.training.pipeline import epoch_dataset
 from tests.helpers.made_feed import (
@@ -280,7 +279,7 @@ def test_closing_waits_for_the_batch_in_progress_and_begins_no_other() -> None:
 
 @pytest.mark.parametrize("processes", [0, 1])
 def test_closing_ends_a_wait_in_another_thread(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segmenter.tiles.feeding.makers._CLOSING_SECONDS", 0.1)
+    monkeypatch.setattr("segmenter.tiles.feeding.feed._CLOSING_SECONDS", 0.1)
     loader, rows, ended = Held(), empty_plan(3), []
     if processes:  # which then waits for a batch that never comes
         feed = Feed(FailingLoader({0: "sleep"}), BATCH, WorkerPool(1, SHAPE, 1))
