@@ -22,8 +22,7 @@ def kinds() -> dict[str, tuple[Callable[[Any], Dataset], Callable[[Any], Layout]
     without looking at files.
     """
     from .folder import folder_layout, load_folder
-    from .naic2020 import load_naic2020, naic2020_layout
-    from .potsdam import load_potsdam, potsdam_layout
+    from .published import load_naic2020, load_potsdam, naic2020_layout, potsdam_layout
 
     return {
         "potsdam": (load_potsdam, potsdam_layout),

@@ -132,7 +132,7 @@ def with_blocks(dataset: Dataset, split: FolderSplit) -> Dataset:
         DatasetError: no labelled pixel is left to train or to validate on; or the scale is unknown.
     """
     assert split.blocks is not None
-    from segmenter.tiles.index_cache import cache_folder
+    from segmenter.tiles.index import cache_folder
 
     infos = {scene.name: raster_info(scene.image) for scene in dataset.scenes}
     grids = {

@@ -23,7 +23,7 @@ from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster.band_stack import StackedImages
 from segmenter.raster.opening import check_drivers, opens_by_itself
 from segmenter.raster.placement import PlacedLabels
-from segmenter.tiles.index_cache import cache_folder
+from segmenter.tiles.index import cache_folder
 
 from .files import few
 from .folder import one_label

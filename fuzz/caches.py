@@ -13,8 +13,7 @@ from segmenter.config.recipe import TilesConfig
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.grid.scenes import Dataset, Scene
-from segmenter.tiles.index import build_index
-from segmenter.tiles.index_cache import cache_folder
+from segmenter.tiles.index import build_index, cache_folder
 from segmenter.tiles.statistics import band_statistics
 from segmenter.tiles.store import SceneStore
 

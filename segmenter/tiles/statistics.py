@@ -27,7 +27,7 @@ from segmenter.raster import RasterInfo, ask_for_bands, open_raster, raster_info
 from segmenter.raster.header import Names, names_of, order_of, used_names
 from segmenter.raster.stamps import stamp_of
 from segmenter.raster.validity import void_in_bands
-from segmenter.tiles.index_cache import cache_folder, key_of, relative_paths
+from segmenter.tiles.index import cache_folder, key_of, relative_paths
 
 _WINDOW = Size(512, 512)
 _STRIP_PIXELS = 1 << 20

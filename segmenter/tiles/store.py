@@ -35,8 +35,7 @@ from segmenter.raster import KnownRasters, RasterInfo, raster_info
 from segmenter.raster.remote.settings import RemotePath
 from segmenter.raster.validity import fill_void, void_in_bands
 from segmenter.tiles.cache.file import CachedArray, DamagedError, Kind
-from segmenter.tiles.cache.folder import CacheFolder
-from segmenter.tiles.cache.keys import Job, bytes_read, key_of, pack
+from segmenter.tiles.cache.folder import CacheFolder, Job, bytes_read, key_of, pack
 
 _MOST_OPEN = 64
 """Rasters a thread keeps open at most; all threads together take half of the files that are allowed."""

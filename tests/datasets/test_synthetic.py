@@ -12,13 +12,13 @@ import pytest
 
 from datasets.classes import NAIC2020_ROUND1, NAIC2020_ROUND2, POTSDAM, POTSDAM_TEST, POTSDAM_TRAIN
 from datasets.synthetic import Cover, make, render_country, render_town
+from datasets.synthetic.canvas import Pattern, relief
 from datasets.synthetic.make import (
     make_naic2020,
     make_potsdam,
     potsdam_names,
     potsdam_transform,
 )
-from datasets.synthetic.texture import Pattern, relief
 from segmenter.base.errors import DatasetError
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import class_pixels

@@ -17,7 +17,8 @@ from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import TilesConfig
 from segmenter.grid.geometry import Window
 from segmenter.grid.scenes import Dataset, Scene, Split
-from segmenter.tiles.index import band_statistics, build_index
+from segmenter.tiles.index import build_index
+from segmenter.tiles.statistics import band_statistics
 from segmenter.tiles.store import SceneStore
 from segmenter.training.prepare import prepare_tiles
 from tests.helpers.made_training import made

@@ -22,12 +22,12 @@ from segmenter.base.errors import RasterError
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Dataset, Scene
-from segmenter.raster import Raster, RasterSpec, alpha, open_raster, raster_info, write_raster
+from segmenter.raster import Raster, RasterSpec, open_raster, raster_info, reading, write_raster
 from segmenter.raster.in_memory import ArrayRaster
 from segmenter.raster.mosaic import Mosaic
 from segmenter.raster.resampled import ModelGrid, ResampledRaster
 from segmenter.raster.valid_rows import ValidRows
-from segmenter.tiles.index_cache import cache_folder
+from segmenter.tiles.index import cache_folder
 from segmenter.tiles.store import SceneStore
 from tests.helpers.packed_scenes import pack_all, packs
 
@@ -499,8 +499,8 @@ def test_a_large_raster_is_sampled(
 ) -> None:
     """The sample does not grow with the raster, and is taken once for a state of a file."""
     read: list[int] = []
-    sample = alpha._sample
-    monkeypatch.setattr(alpha, "_sample", lambda *given: read.append((got := sample(*given)).size) or got)
+    sample = reading._sample
+    monkeypatch.setattr(reading, "_sample", lambda *given: read.append((got := sample(*given)).size) or got)
     blocks = {"tiled": True, "blockxsize": 128, "blockysize": 128} if measured else {"blockysize": 8}
     for rows in (1100, 2200):
         band = rng.integers(60, 250, (rows, 1000), np.uint8)

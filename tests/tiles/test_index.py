@@ -21,10 +21,17 @@ from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Dataset, Scene, Split
 from segmenter.grid.windows import grid, row_strips
-from segmenter.tiles import index_cache as cache
+from segmenter.tiles import index as cache
 from segmenter.tiles import statistics
-from segmenter.tiles.index import TileIndex, build_index, cache_folder
-from segmenter.tiles.index_cache import Entries, SceneTiles, load_entries, save_entries
+from segmenter.tiles.index import (
+    Entries,
+    SceneTiles,
+    TileIndex,
+    build_index,
+    cache_folder,
+    load_entries,
+    save_entries,
+)
 from segmenter.tiles.statistics import BandStatistics
 from tests.helpers.made_runs import flipped, rewritten
 from tests.helpers.refusals import refused

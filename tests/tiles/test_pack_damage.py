@@ -29,9 +29,9 @@ from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import RasterSpec, write_raster
 from segmenter.tiles.cache import file as pack_file
 from segmenter.tiles.cache import folder as pack_folder
-from segmenter.tiles.cache import keys as packing
+from segmenter.tiles.cache import folder as packing
 from segmenter.tiles.cache.folder import CacheFolder
-from segmenter.tiles.index_cache import cache_folder
+from segmenter.tiles.index import cache_folder
 from tests.helpers.made_runs import flipped
 from tests.helpers.packed_scenes import SIZES, contents, equal, made_dataset, pack_all, packs, store_of
 from tests.helpers.refusals import refused
@@ -174,14 +174,14 @@ def test_one_process_is_killed_while_several_pack_and_the_others_are_whole(
     begun = dataset.root / "begun"
     code = (
         "import sys, pickle, time\nfrom pathlib import Path\n"
-        "from segmenter.tiles.cache import keys as packing\n"
+        "from segmenter.tiles.cache import folder as packing\n"
         "rows_of, begun = packing.rows_of, Path(sys.argv[1])\n"
         "def slow(*args):\n"
         "    for rows in rows_of(*args):\n"
         "        yield rows\n"
         "        begun.touch(); time.sleep(600)\n"
         "packing.rows_of = slow\n"
-        "from segmenter.tiles.store import SceneStore; from segmenter.tiles.index_cache import cache_folder\n"
+        "from segmenter.tiles.store import SceneStore; from segmenter.tiles.index import cache_folder\n"
         "dataset = pickle.loads(Path(sys.argv[2]).read_bytes())\n"
         "SceneStore(dataset, dataset.scenes, 16, cache_folder(dataset), progress=False)\n"
     )

@@ -17,7 +17,7 @@ from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Dataset, Scene, Split
 from segmenter.grid.windows import grid
 from segmenter.tiles import statistics
-from segmenter.tiles.index_cache import cache_folder
+from segmenter.tiles.index import cache_folder
 from segmenter.tiles.statistics import BandStatistics, _Moments, band_statistics
 from tests.helpers.refusals import refused
 

@@ -136,8 +136,7 @@ def loader(bench: Bench, folder: Path) -> tuple[BatchLoader, Plan]:
     """Return the program's loader of training batches, and the plan of an epoch."""
     from segmenter.config.reading import recipe_from
     from segmenter.sampling import plan
-    from segmenter.tiles.index import build_index
-    from segmenter.tiles.index_cache import cache_folder
+    from segmenter.tiles.index import build_index, cache_folder
     from segmenter.tiles.statistics import band_statistics
     from segmenter.tiles.store import SceneStore
 

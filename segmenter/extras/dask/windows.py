@@ -18,7 +18,7 @@ from segmenter.inference.events import Event, Failed, Finished, Mapped
 from segmenter.inference.loading import computing_on
 from segmenter.inference.memory import SHARE_OF_MACHINE, Choice, plan_tiling, share_of
 from segmenter.inference.reading import Tiling
-from segmenter.mapping.computing import Compute, needs_of
+from segmenter.mapping.call import Compute, needs_of
 from segmenter.mapping.folder.state import warn_above_bar
 from segmenter.mapping.jobs import MapJob
 from segmenter.raster.remote.settings import RemotePath

@@ -20,7 +20,7 @@ from segmenter.inference.events import Event, Failed, Mapped
 from segmenter.inference.prediction import Prediction
 from segmenter.inference.reading import Tiling
 from segmenter.inference.regridding import Regridder
-from segmenter.mapping.computing import Compute
+from segmenter.mapping.call import Compute
 from segmenter.mapping.folder.state import FolderState
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.outputs.finished import MapFiles, MapStyle
