@@ -60,10 +60,6 @@ class StackedImages(MadeRasters):
         assert raster_path is not None, "it is always made"
         return raster_path
 
-    def has_image(self, name: str, files: Sequence[Path]) -> bool:
-        """Return whether the raster is cached."""
-        return self.has(name, self._sources(files))
-
     def _sources(self, files: Sequence[Path]) -> list[Path]:
         return [behind for file in files for behind in files_behind(file, self._drivers)]
 

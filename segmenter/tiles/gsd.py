@@ -12,7 +12,6 @@ without data are left out of averages; a new pixel has data, or a label, if at l
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -34,6 +33,7 @@ from segmenter.raster.remote.settings import RemotePath
 from segmenter.sampling import TileStrata
 from segmenter.tiles.index import TileIndex
 from segmenter.tiles.store import SceneStore, Tile
+from segmenter.tiles.transforms import libraries
 
 _MOST, _MOST_REMOTE = 1000, 100
 """Scenes whose headers are read, where some will do."""
@@ -325,7 +325,7 @@ def _averaged(values_HWC: NDArray[Any], side: int, precise: Any) -> NDArray[Any]
     Computed in floats, band by band to save memory: in 8 bits OpenCV rounds halves of 2×2 averages up, which
     brightens an image by an eighth of a level.
     """
-    cv2, bands = _opencv(), values_HWC.shape[2]
+    cv2, bands = libraries()[1], values_HWC.shape[2]
     method = cv2.INTER_AREA if side < values_HWC.shape[0] else cv2.INTER_LINEAR
     parts = (values_HWC[..., band].astype(precise) for band in range(bands))
     return np.stack([cv2.resize(part, (side, side), interpolation=method) for part in parts], axis=-1)
@@ -333,7 +333,7 @@ def _averaged(values_HWC: NDArray[Any], side: int, precise: Any) -> NDArray[Any]
 
 def _label(label_HW: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
     """Return the class with the largest area in each new pixel (ties: the first); nearest if enlarging."""
-    cv2 = _opencv()
+    cv2 = libraries()[1]
     if side > label_HW.shape[0]:
         return np.asarray(cv2.resize(label_HW, (side, side), interpolation=cv2.INTER_NEAREST_EXACT), np.uint8)
     ids = np.flatnonzero(np.bincount(label_HW.reshape(-1), minlength=IGNORE + 1))
@@ -351,11 +351,3 @@ def _label(label_HW: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
 
 _ROUNDING = 1e-5
 """Steps of areas summed in float32: equal ones must not differ by their last bit."""
-
-
-@functools.cache
-def _opencv() -> Any:
-    import cv2  # not at import: --help needs none of it
-
-    cv2.setNumThreads(0)  # the pipeline has its own threads
-    return cv2

@@ -24,6 +24,10 @@ from segmenter.raster.stamps import stamp_of
 FILE = "scenes.json"
 _FORMAT = 1
 _REMOTE, _MOST_KEPT = "remote-files.json", 1 << 28
+_CHANGES = (
+    *("scene {} is new", "the image of scene {} has changed", "the label of scene {} has changed"),
+    "scene {} is gone",
+)
 PIECE_BYTES = 1 << 14
 """Size of the sampled pieces; a file of up to 256 KiB is read completely."""
 
@@ -102,17 +106,12 @@ def changed_file(run: Path, now: Digests) -> str:
 
     Empty if nothing differs; a line that says so if the run has no record.
     """
-    before = _load(run / FILE)
-    if before is None:
+    names = changes_since(run, now)
+    if names is None:
         return f"training images or labels have changed ({FILE}, missing or not readable, would name them)"
-    changes = []
-    for name, pair in now.items():
-        if name not in before:
-            changes.append(f"scene {name} is new")
-            continue
-        kinds = zip(("image", "label"), before[name], pair, strict=True)
-        changes += [f"the {kind} of scene {name} has changed" for kind, old, new in kinds if old != new]
-    changes += [f"scene {name} is gone" for name in before if name not in now]
+    changes = [
+        text.format(name) for text, scenes in zip(_CHANGES, names.values(), strict=True) for name in scenes
+    ]
     others = len(changes) - 1
     more = f", and {others} more difference{'s' * (others > 1)}" if others else ""
     return changes[0] + more if changes else ""

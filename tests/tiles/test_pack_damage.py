@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import resource
@@ -44,9 +45,9 @@ def dataset(
     return made_dataset(tmp_path, make_png, make_classes(3), rng)
 
 
-def test_no_flipped_bit_of_a_pack_reaches_the_training(dataset: Dataset, capsys: Any) -> None:
+def test_no_flipped_bit_of_a_pack_reaches_the_training(dataset: Dataset) -> None:
     few = replace(dataset, scenes=dataset.scenes[2:])
-    whole, told = contents(few), 0
+    whole, refusals = contents(few), 0
     for path in packs(few):
         content = path.read_bytes()
         for changed in flipped(content, 8 * len(content) // 31):
@@ -54,10 +55,12 @@ def test_no_flipped_bit_of_a_pack_reaches_the_training(dataset: Dataset, capsys:
                 if other.name.partition("-")[0] == path.name.partition("-")[0]:
                     other.unlink()
             path.write_bytes(changed)
-            assert equal(whole, contents(few))
-            told += capsys.readouterr().err.count("decoded anew")
+            with contextlib.suppress(DatasetError):
+                assert equal(whole, contents(few))
+                continue
+            refusals += 1
         path.write_bytes(content)
-    assert told > 55  # all but the gaps that nobody reads
+    assert refusals > 40  # all but the gaps that nobody reads, and damage that a start finds
 
 
 @pytest.mark.parametrize("content", [b"x" * 40, None])
@@ -70,44 +73,6 @@ def test_what_is_no_pack_goes_and_its_scenes_are_decoded_anew(
     assert equal(whole, contents(dataset))
     assert "1" in capsys.readouterr().err
     assert not path.exists()
-
-
-def damage(path: Path) -> None:
-    with path.open("r+b") as file:
-        file.seek(100)
-        byte = file.read(1)
-        file.seek(100)
-        file.write(bytes([byte[0] ^ 1]))
-
-
-def test_many_threads_that_meet_a_damage_decode_once(dataset: Dataset, capsys: Any) -> None:
-    few, failed = replace(dataset, scenes=dataset.scenes[:1]), []
-    whole = contents(few)
-    damage(packs(few, "image")[0])
-    store = store_of(few)
-
-    def read() -> None:
-        if not equal(whole, list(store.read(0, Window(0, 0, *SIZES[0])))):
-            failed.append(1)
-
-    threads = [threading.Thread(target=read) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    told = capsys.readouterr().err
-    assert failed == []
-    assert told.count("chunk 0 is damaged") == 1
-    assert len(packs(few, "image")) == 2
-    assert equal(whole, contents(few))  # the newer one counts from now on
-    assert capsys.readouterr().err == ""
-
-
-def test_a_disk_that_damages_what_is_written_is_an_error(dataset: Dataset, monkeypatch: Any) -> None:
-    store = store_of(dataset)
-    monkeypatch.setattr(pack_file.zlib, "crc32", lambda data, *_: 1)
-    with refused(DatasetError, fault="damaged again"):
-        store.read(0, Window(0, 0, 9, 9))
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing(dataset: Dataset) -> None:

@@ -26,7 +26,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -220,19 +220,11 @@ def _damage() -> Iterator[None]:
         raise DamagedError(f"cannot be read ({error})") from None
 
 
-class CachedArray:
+class CachedArray(NamedTuple):
     """A scene's image or class map in a pack."""
 
-    __slots__ = ("content", "pack")
-
-    def __init__(self, pack: CacheFile, content: Content) -> None:
-        self.pack, self.content = pack, content
-
-    def __getstate__(self) -> tuple[CacheFile, Content]:
-        return self.pack, self.content
-
-    def __setstate__(self, state: tuple[CacheFile, Content]) -> None:
-        self.pack, self.content = state
+    pack: CacheFile
+    content: Content
 
     def read(self, window: Window, out: NDArray[Any] | None, valid: NDArray[np.bool_] | None = None) -> None:
         """Read pixels of a window inside the scene into `out`, and their validity into `valid`.

@@ -21,8 +21,6 @@ from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
-import numpy as np
-
 from segmenter.base.errors import SegmenterError, TrainingError
 from segmenter.base.terminal import say
 from segmenter.config.recipe import Recipe
@@ -319,10 +317,6 @@ class _Pickler(pickle.Pickler):
             return threading.Lock, ()
         if isinstance(obj, threading.local):  # handles of files, and what else a thread has of its own
             return threading.local, ()
-        if isinstance(obj, np.memmap):  # else all of its pixels would be sent
-            if isinstance(obj.base, np.ndarray):
-                raise TypeError("expected a whole mapped array to send, got a part of one")
-            return np.memmap, (obj.filename, obj.dtype, obj.mode, obj.offset, obj.shape)
         return NotImplemented
 
 

@@ -11,7 +11,6 @@ import itertools
 import math
 import mmap
 import os
-import tempfile
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,14 +109,10 @@ class Slots:
 
 
 def _made(size: int) -> int:
-    """Return a descriptor of `size` bytes of memory, or of a nameless file in the temporary folder."""
+    """Return a descriptor of `size` bytes of memory."""
     if size > free_memory():  # first of all: taking more would end other programs, not this call
         raise _too_large(size)
-    try:
-        descriptor = os.memfd_create("batches")
-    except OSError:  # an old kernel, or a sandbox without
-        with tempfile.TemporaryFile() as file:
-            descriptor = os.dup(file.fileno())
+    descriptor = os.memfd_create("batches")
     try:
         os.posix_fallocate(descriptor, 0, size)  # here, where it is an error: later it would be a signal
     except OSError as error:
