@@ -89,15 +89,6 @@ def with_gsds(index: TileIndex, dataset: Dataset, recipe: Recipe, *, progress: b
     return replace(index, metres_S=np.array(metres, np.float64), strata=strata)
 
 
-def check_gsds(recipe: Recipe, dataset: Dataset) -> None:
-    """Refuse settings that need the scale of training scenes if it is unknown; reads headers.
-
-    Raises:
-        DatasetError: a scale is unknown; the message names the first such scene.
-    """
-    _asked_gsds(dataset, dataset.of("train"), recipe, progress=False)
-
-
 def _asked_gsds(
     dataset: Dataset, scenes: Sequence[Scene], recipe: Recipe, *, progress: bool
 ) -> tuple[float | None, ...] | None:
@@ -236,27 +227,22 @@ class GroundGsd:
 
 
 def check_shown(recipe: Recipe, dataset: Dataset) -> None:
-    """Refuse an `augmentation.scale_to` that no training scene can show, as `GroundGsd` does.
-
-    Reads headers until a scene can. `check_gsds` refuses unknown scales.
+    """Refuse settings that need the gsd of training scenes if one is unknown or none can be shown; read headers.
 
     Raises:
-        ConfigError: no scene can; the message has the possible range.
+        DatasetError: a gsd is unknown; the message names the first such scene.
+        ConfigError: no scene can be shown as `augmentation.scale_to` asks; the message has the range.
         RasterError: a header cannot be read.
     """
-    wanted, tile = recipe.augmentation.scale_to, recipe.tiles.size
-    if wanted is None:
+    scenes, wanted, tile = dataset.of("train"), recipe.augmentation.scale_to, recipe.tiles.size
+    metres_S = _asked_gsds(dataset, scenes, recipe, progress=False)
+    if wanted is None or metres_S is None:
         return
-
-    def look(scene: Scene) -> tuple[float | None, tuple[int, int]]:
-        info = raster_info(scene.image)
-        return dataset.scale_of(scene, info.metres_per_pixel), _reach(info.size, tile)
-
     unmet = []
-    for metres, reach in in_threads(
-        look, dataset.of("train"), description="scales", unit="scene", progress=False
-    ):
-        if metres is None or _meets(reach, _asked(wanted, metres, tile)):
+    for scene, metres in zip(scenes, metres_S, strict=True):
+        assert metres is not None, "_asked_gsds refuses it"
+        reach = _reach(raster_info(scene.image).size, tile)
+        if _meets(reach, _asked(wanted, metres, tile)):
             return
         unmet.append((metres, reach))
     if unmet:
