@@ -26,8 +26,7 @@ from segmenter.raster.header import names_of, order_of, used_names
 
 from .files import few
 from .gsd import contradictions, gsd_line
-from .leaks import Seen, equal_scenes, find_leaks
-from .pixels import coarse_mask, digest_of, in_turn, pieces
+from .leaks import Seen, coarse_mask, digest_of, equal_scenes, find_leaks, in_turn, pieces
 
 _MOST_TIMES = 4
 """A label of more times its image's pixels is not read on: that it does not fit is all there is to say."""

@@ -114,11 +114,7 @@ class Candidates:
     labels: dict[str, list[str]] = field(default_factory=dict)
 
     def pairs(self, only: set[str] | None = None) -> dict[str, tuple[str, str]]:
-        """Return (image, label) by scene name, sorted; only for the scenes in `only`, if given.
-
-        Raises:
-            DatasetError: there are no files, two files for one scene, or files without a partner.
-        """
+        """Return (image, label) by scene name, sorted; only for the scenes in `only`, if given."""
         images, labels = (_of(only, files) for files in (self.images, self.labels))
         if not images:
             raise DatasetError(self.root, "found no image", remedy=f"expected files like {self.image_form}")
@@ -210,11 +206,7 @@ def assign_splits(
 
 
 def matching(entries: Iterable[str], known: Mapping[str, Sequence[str]], setting: str) -> set[str]:
-    """Return the names of the scenes that match the entries of a setting; `known`: see `assign_splits`.
-
-    Raises:
-        DatasetError: an entry matches nothing.
-    """
+    """Return the names of the scenes that match the entries of a setting; `known`: see `assign_splits`."""
     called = _by_alias(known)
     return {name for entry in entries for name in _matching(entry, called, setting)}
 

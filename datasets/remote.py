@@ -18,11 +18,7 @@ _ASKING_THREADS = 16
 
 
 def remote_files(root: Path, files: Path | None, *, progress: bool = True) -> list[str]:
-    """Return relative POSIX paths of the files below an address, and store the known state of each.
-
-    Raises:
-        SegmenterError: the address cannot be listed, a line is no path below it, or a file is missing.
-    """
+    """Return relative POSIX paths of the files below an address, and store the known state of each."""
     assert isinstance(root, RemotePath), "other folders are walked"
     if files is not None:
         return _asked(root, _lines(root, files), files, progress)

@@ -22,11 +22,7 @@ from segmenter.tiles.index import STRIP_PIXELS
 
 
 def find_parts(pattern: str) -> list[Path]:
-    """Return files that match a glob pattern, in numerical order: part_2 before part_10.
-
-    Raises:
-        DatasetError: no file matches.
-    """
+    """Return files that match a glob pattern, in numerical order: part_2 before part_10."""
     paths = [Path(name) for name in glob.glob(pattern, recursive=True) if Path(name).is_file()]
     if not paths:
         raise DatasetError(pattern, expected="a pattern that matches the parts, it matches no file")

@@ -62,7 +62,7 @@ MEASURES = ("benchmarks", "fuzz", "datasets.commands.gpu.")
 """Modules that measure: they make and read files as others do."""
 TENSORFLOW_ROOMS = {"model", "devices", "training"}
 TENSORFLOW_MODULES = {
-    *("inference.function", "inference.tensors", "extras.tpu"),
+    *("inference.function", "extras.tpu"),
     "extras.export.graph",
     *(f"extras.parameter_servers.{name}" for name in ("serving", "strategy", "trainer", "state", "step")),
     *(f"extras.unequal_cards.{name}" for name in ("shares", "measured")),
@@ -188,7 +188,7 @@ def _may_use_tensorflow(module: str) -> bool:
 def test_relative_imports_are_found_and_only_the_loaders_have_them() -> None:
     """The loaders' folder is `datasets` in a clone and `segmenter_datasets` where it is installed."""
     assert "datasets.files" in GRAPH["datasets.folder"]
-    assert "datasets.classes" in GRAPH["datasets.synthetic.make"]
+    assert "datasets.published" in GRAPH["datasets.synthetic.make"]
     absolute = {name: _absolute_imports(TREES[name]) for name in SOURCES if name.split(".")[0] == "datasets"}
     assert {name: found for name, found in absolute.items() if "datasets" in found} == {}
 

@@ -25,8 +25,14 @@ from segmenter.grid.geometry import Size
 from segmenter.grid.labels import ClassMap
 from segmenter.raster import RasterSpec, write_raster
 
-from ..classes import NAIC2020_ROUND1, NAIC2020_ROUND2, POTSDAM, POTSDAM_TEST, POTSDAM_TRAIN
-from ..published import METRES_PER_PIXEL
+from ..published import (
+    METRES_PER_PIXEL,
+    NAIC2020_ROUND1,
+    NAIC2020_ROUND2,
+    POTSDAM,
+    POTSDAM_TEST,
+    POTSDAM_TRAIN,
+)
 from . import Cover, render_country, render_town
 
 POTSDAM_CRS = "EPSG:25833"

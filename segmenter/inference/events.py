@@ -90,11 +90,7 @@ class Piece(Generic[J]):
 
     @property
     def weights(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Weights of the window's rows and columns.
-
-        Raises:
-            TypeError: the windows are not blended.
-        """
+        """Weights of the window's rows and columns (TypeError: the windows are not blended)."""
         if not isinstance(self.place, Weighted):
             raise TypeError(f"{self.place.read}: expected a window with weights, as blended ones have")
         return self.place.rows, self.place.cols

@@ -46,11 +46,7 @@ def places(predict: Predictor) -> int:
 def compute_all(
     batches: Iterable[Batch[J]], predict: Predictor, *, blended: bool
 ) -> Iterator[tuple[Batch[J], Iterator[Any]]]:
-    """Yield each batch with the results for its pieces, in order.
-
-    Raises:
-        DeviceError: a single window exceeds a device's memory; larger batches are halved.
-    """
+    """Yield each batch with the results for its pieces, in order."""
     if (count := places(predict)) == 1:
         device = _Device(predict.workers[0], blended)
         for batch in batches:

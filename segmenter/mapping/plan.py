@@ -99,11 +99,7 @@ def join(inputs: Inputs, jobs: Sequence[MapJob], failures: Sequence[SegmenterErr
 
 
 def check_outputs(call: Call, jobs: Sequence[MapJob], images: Images) -> None:
-    """Refuse outputs that would replace an input, a label or each other.
-
-    Raises:
-        DatasetError: an output would do so, or the folder is an input folder, so maps would become inputs.
-    """
+    """Refuse outputs that would replace an input, a label or each other."""
     folder, inputs, layout = call.request.output, images.inputs, images.layout
     if any(real(given) == real(folder) for given in inputs.folders):
         raise DatasetError(f"--output {folder}", expected="another folder than that of the inputs")

@@ -115,11 +115,7 @@ def map_rasters(
 
 @contextlib.contextmanager
 def output_folder(folder: Path) -> Iterator[None]:
-    """Make the output folder before models are loaded; remove it again if it stays empty.
-
-    Raises:
-        DatasetError: the folder cannot be made.
-    """
+    """Make the output folder before models are loaded; remove it again if it stays empty."""
     existed = os.path.isdir(folder)  # Path.is_dir raises where one may not look
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -51,11 +51,7 @@ class StackedImages(MadeRasters):
         self._grid, self._drivers = grid, tuple(drivers)
 
     def image(self, name: str, files: Sequence[Path]) -> Path:
-        """Return the raster of a scene, making it if needed; its bands are those of the files, in order.
-
-        Raises:
-            SegmenterError: the files do not fit together, or the raster cannot be written.
-        """
+        """Return the raster of a scene, making it if needed; its bands are those of the files, in order."""
         raster_path = self.get(name, self._sources(files), lambda path: self._make(path, files))
         assert raster_path is not None, "it is always made"
         return raster_path
@@ -141,11 +137,7 @@ def _pixel_area(info: RasterInfo) -> float:
 
 
 def _axes(grid: RasterInfo, info: RasterInfo) -> tuple[_Along, _Along] | None:
-    """Return the position of a file's rows and columns on a grid; None if the file has that grid.
-
-    Raises:
-        DatasetError: the file lies elsewhere, is rotated, or has another CRS.
-    """
+    """Return the position of a file's rows and columns on a grid; None if the file has that grid."""
     if grid.transform is None or info.transform is None:
         if grid.size == info.size:
             return None
@@ -183,11 +175,7 @@ def _unlike(grid: RasterInfo, info: RasterInfo, got: str) -> DatasetError:
 
 
 def _shared_nodata(rasters: Sequence[Raster], dtype: str) -> float | None:
-    """Return the nodata value for all bands; None if every pixel has data.
-
-    Raises:
-        RasterError: the files have no common nodata value that fits the type.
-    """
+    """Return the nodata value for all bands; None if every pixel has data."""
     if not any(raster.may_have_nodata for raster in rasters):
         return None
     declared = {raster.info.nodata[band - 1] for raster in rasters for band in raster.bands}

@@ -99,11 +99,7 @@ class RasterInfo:
 
 
 def read_header(path: Path, opened: Opened) -> RasterInfo:
-    """Return the header of an open dataset.
-
-    Raises:
-        RasterError: the geotransform is not finite, or gives coordinates that are not.
-    """
+    """Return the header of an open dataset."""
     dataset = opened.dataset
     transform = None if dataset.transform.is_identity else dataset.transform
     if transform and not all(map(math.isfinite, transform)):

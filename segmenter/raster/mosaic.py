@@ -129,11 +129,7 @@ class MosaicView(Closing):
             self._rasters.popitem()[1].close()
 
     def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return pixels and validity as `Raster.read` does, from all files under the window.
-
-        Raises:
-            RasterError: a file cannot be read; the message names it, it may be a neighbour.
-        """
+        """Return pixels and validity as `Raster.read` does, from all files under the window."""
         own = self._member
         if Window.of(own.info.size).contains(window):
             return self._raster(own).read(window)
@@ -180,11 +176,7 @@ class MosaicView(Closing):
 
 
 def _place(first: RasterInfo, info: RasterInfo) -> Window:
-    """Return the window of a file in the pixel coordinates of the first.
-
-    Raises:
-        DatasetError: the file has another grid or pixel type.
-    """
+    """Return the window of a file in the pixel coordinates of the first."""
 
     def refuse(why: str) -> DatasetError:
         return DatasetError("--mosaic", expected=f"files of one CRS, grid and type, {why}")

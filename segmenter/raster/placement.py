@@ -176,11 +176,7 @@ class _Placing:
         return Window(int(row), int(col), int(row_stop - row), int(col_stop - col))
 
     def refuse_unknown(self) -> None:
-        """Refuse a label if values under the image belong to no class.
-
-        Raises:
-            LabelError: such values exist; the message names them.
-        """
+        """Refuse a label if values under the image belong to no class."""
         if not self._unknown:
             return
         values = ", ".join(value for value, _ in self._unknown.most_common(_MOST_VALUES))
@@ -210,11 +206,7 @@ def _most(found: NDArray[np.uint16], points: int) -> NDArray[np.uint16]:
 
 
 def _check_placed(image: RasterInfo, label: RasterInfo) -> None:
-    """Refuse files without the georeference that resampling needs.
-
-    Raises:
-        RasterError: a file has no transform, or only one of them has a CRS.
-    """
+    """Refuse files without the georeference that resampling needs."""
     for info in (image, label):
         if info.transform is None or info.transform.is_degenerate:
             raise RasterError(

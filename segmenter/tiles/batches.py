@@ -221,10 +221,7 @@ class BatchLoader:
         return image, valid, np.empty(plane, np.uint8), np.empty(tiles, np.int64)
 
     def samples(self, tile: int, count: int) -> list[Tile]:
-        """Return a tile at its grid position, unchanged, followed by `count` random versions of it.
-
-        Promised classes are not checked: they concern whole batches.
-        """
+        """Return a tile at its grid position, unchanged, followed by `count` random versions of it."""
         as_it_lies = self._store.read(int(self._index.scene_N[tile]), self._index.window(tile))
         draws = (_Draw(tile, _Key(draw, 0, tile, 0)) for draw in range(count))
         return [as_it_lies, *map(self._content, draws)]

@@ -58,11 +58,7 @@ def some_of(scenes: Sequence[Scene]) -> Sequence[Scene]:
 def scene_gsds(
     dataset: Dataset, scenes: Sequence[Scene], *, progress: bool = True
 ) -> tuple[float | None, ...]:
-    """Return `Dataset.scale_of` for each scene; headers are read only if the recipe gives no gsd.
-
-    Raises:
-        RasterError: a header cannot be read.
-    """
+    """Return `Dataset.scale_of` for each scene; headers are read only if the recipe gives no gsd."""
 
     def find(scene: Scene) -> float | None:
         if scene.metres_per_pixel is not None:
@@ -73,11 +69,7 @@ def scene_gsds(
 
 
 def with_gsds(index: TileIndex, dataset: Dataset, recipe: Recipe, *, progress: bool = True) -> TileIndex:
-    """Return the index with its scenes' gsd and strata, if the recipe needs them.
-
-    Raises:
-        DatasetError: the scale of a scene is unknown.
-    """
+    """Return the index with its scenes' gsd and strata, if the recipe needs them."""
     boundaries = recipe.sampling.scale_strata
     metres = _asked_gsds(dataset, index.scenes, recipe, progress=progress)
     if metres is None:
@@ -114,11 +106,7 @@ class GroundGsd:
     """Windows of a training set, chosen by ground size."""
 
     def __init__(self, recipe: Recipe, index: TileIndex, store: SceneStore) -> None:
-        """Store a recipe with `augmentation.scale_to` and an index with `metres_S`.
-
-        Raises:
-            ConfigError: no scene can be shown at any requested scale.
-        """
+        """Store a recipe with `augmentation.scale_to` and an index with `metres_S`."""
         assert recipe.augmentation.scale_to is not None, "asked for before"
         assert index.metres_S is not None, "with_gsds comes first"
         self._wanted, self._seed = recipe.augmentation.scale_to, recipe.seed
@@ -227,13 +215,7 @@ class GroundGsd:
 
 
 def check_shown(recipe: Recipe, dataset: Dataset) -> None:
-    """Refuse settings that need the gsd of training scenes if one is unknown or none can be shown; read headers.
-
-    Raises:
-        DatasetError: a gsd is unknown; the message names the first such scene.
-        ConfigError: no scene can be shown as `augmentation.scale_to` asks; the message has the range.
-        RasterError: a header cannot be read.
-    """
+    """Refuse settings that need the gsd of training scenes if it is unknown, or none can be shown."""
     scenes, wanted, tile = dataset.of("train"), recipe.augmentation.scale_to, recipe.tiles.size
     metres_S = _asked_gsds(dataset, scenes, recipe, progress=False)
     if wanted is None or metres_S is None:

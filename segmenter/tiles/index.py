@@ -414,23 +414,14 @@ class _Cells:
 
 
 def check_fit(scene: Scene, image: RasterInfo) -> None:
-    """Run `check_label` on a scene.
-
-    Raises:
-        DatasetError: also if there is no label.
-    """
+    """Run `check_label` on a scene (DatasetError: also if there is no label)."""
     if scene.label is None:
         raise DatasetError(scene.image, expected=f"a label for scene {scene.name}, there is none")
     check_label(scene.label, image)
 
 
 def class_ids(dataset: Dataset, scene: Scene, raster: Raster, window: Window) -> NDArray[np.uint8]:
-    """Return (H, W) class ids; `IGNORE` also where the image has no data, read only if it may lack some.
-
-    Raises:
-        LabelError: a value is not in the class map.
-        RasterError: a file is damaged.
-    """
+    """Return (H, W) class ids; `IGNORE` also where the image has no data, read only if it may lack some."""
     assert scene.label is not None, "check_fit comes first"
     with LabelRaster(scene.label, dataset.classes) as label:
         ids = label.ids(window)

@@ -36,11 +36,7 @@ Digests = dict[str, tuple[str, str]]
 
 
 def file_digest(path: Path) -> str:
-    """Return a digest, 16 hexadecimal digits, of a file's size and of pieces of its content.
-
-    Raises:
-        DatasetError: the file cannot be read.
-    """
+    """Return a digest, 16 hexadecimal digits, of a file's size and of pieces of its content."""
     try:
         with open_bytes(path) as file:
             remote = isinstance(path, RemotePath)
@@ -51,11 +47,7 @@ def file_digest(path: Path) -> str:
 
 
 def scene_digests(scenes: Sequence[Scene], cache: Path, *, progress: bool = True) -> Digests:
-    """Return digests of the scenes' files; those of remote files are cached until a file changes.
-
-    Raises:
-        DatasetError: a file cannot be read.
-    """
+    """Return digests of the scenes' files; those of remote files are cached until a file changes."""
     cached = _Kept(cache / _REMOTE)
 
     def both(scene: Scene) -> tuple[str, str]:

@@ -288,10 +288,6 @@ def check_band_counts(dataset: Dataset, expected: int, workers: int | None = Non
     """Refuse a dataset if a scene's number of bands differs from `band_statistics`.
 
     Reads the headers of scenes that the statistics did not use; none if the recipe names the bands.
-
-    Raises:
-        DatasetError: a number differs; the message names the file and asks for `bands`.
-        RasterError: a header cannot be read.
     """
     train = dataset.of("train")
     scenes = [*(train if len(train) > _MOST_SCENES else ()), *dataset.of("validation")]

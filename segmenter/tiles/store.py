@@ -155,10 +155,7 @@ class SceneStore:
         return image, valid, label
 
     def outline(self, scene: int, window: Window, dtype: str) -> Tile:
-        """Read a window with a one-band image of zeros, if only label and validity matter.
-
-        The image's pixels are read only if validity depends on them.
-        """
+        """Read a window with a one-band image of zeros, if only label and validity matter."""
         shape = (window.height, window.width)
         inside = window.intersection(Window.of(self._sizes[scene]))
         valid = np.zeros(shape, np.bool_)
@@ -331,11 +328,7 @@ def tell_replaced(folder: CacheFolder) -> None:
 
 
 def make_room(folder: CacheFolder, jobs: Sequence[Job], limit: int | None) -> None:
-    """Make room for jobs, and report removed packs.
-
-    Raises:
-        DatasetError: the limit leaves no room; OutputError: the disk has none.
-    """
+    """Make room for jobs, and report removed packs."""
     if removed := folder.make_room(sum(job.bytes for job in jobs), limit):
         what = "removed packs that were not used for longest (dataset.cache_limit)"
         say(f"{folder.path}: {what}: {gibibytes(removed)}")

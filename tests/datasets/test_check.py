@@ -15,10 +15,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datasets import load_dataset, pixels
+from datasets import leaks as pixels
+from datasets import load_dataset
 from datasets.__main__ import main
 from datasets.check import CheckReport, check_dataset
-from datasets.pixels import pieces
+from datasets.leaks import pieces
 from segmenter.base.errors import DatasetError, LabelError, RasterError, run_script
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import TilesConfig

@@ -15,7 +15,7 @@ from segmenter.config.reading import load_recipe
 from segmenter.sampling import Plan, plan
 from segmenter.tiles.batches import Batch, BatchLoader
 from segmenter.tiles.feeding.feed import Feed
-from segmenter.tiles.feeding.slots import BatchShape
+from segmenter.tiles.feeding.orders import BatchShape
 from segmenter.tiles.index import TileIndex, build_index, cache_folder
 from segmenter.tiles.store import SceneStore
 from segmenter.tiles.transforms import libraries

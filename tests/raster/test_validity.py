@@ -25,8 +25,7 @@ from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import Raster, RasterSpec, open_raster, raster_info, reading, write_raster
 from segmenter.raster.in_memory import ArrayRaster
 from segmenter.raster.mosaic import Mosaic
-from segmenter.raster.resampled import ModelGrid, ResampledRaster
-from segmenter.raster.valid_rows import ValidRows
+from segmenter.raster.resampled import ModelGrid, ResampledRaster, ValidRows
 from segmenter.tiles.index import cache_folder
 from segmenter.tiles.store import SceneStore
 from tests.helpers.packed_scenes import pack_all, packs
@@ -354,7 +353,7 @@ def test_blocks_are_read_once_however_low_the_windows(
     read_bytes: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("segmenter.raster.valid_rows._READ_BYTES", read_bytes)
+    monkeypatch.setattr("segmenter.raster.resampled._READ_BYTES", read_bytes)
     path = make_geotiff("a.tif", image, nodata=0, tiled=True, blockxsize=64, blockysize=48)
     with open_raster(path) as whole:
         expected = whole.read(whole.extent)[1]
@@ -373,7 +372,7 @@ def test_blocks_are_read_once_however_low_the_windows(
 def test_memory_is_bounded_where_blocks_are_high(
     make_geotiff: Make, image: NDArray[np.uint8], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("segmenter.raster.valid_rows.HELD_BYTES", 20 * SHAPE[1])
+    monkeypatch.setattr("segmenter.raster.resampled.HELD_BYTES", 20 * SHAPE[1])
     path = make_geotiff("a.tif", image, nodata=0, tiled=True, blockxsize=64, blockysize=240)
     with open_raster(path) as raster:
         watched = _Watched(raster)

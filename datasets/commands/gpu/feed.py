@@ -18,9 +18,9 @@ from segmenter.sampling import Plan
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.feeding.feed import Feed
 from segmenter.tiles.feeding.measure import rate_of
+from segmenter.tiles.feeding.orders import BatchShape
 from segmenter.tiles.feeding.processes import WorkerPool
 from segmenter.tiles.feeding.sizes import ahead_of
-from segmenter.tiles.feeding.slots import BatchShape
 
 from .bench import Bench
 from .figures import Figure

@@ -159,11 +159,7 @@ class Journal:
         return Entry(**record)
 
     def append(self, entry: Entry) -> None:
-        """Add an entry.
-
-        Raises:
-            SegmenterError: the journal cannot be written.
-        """
+        """Add an entry (SegmenterError: the journal cannot be written)."""
         self._lines[entry.name] = self._append(asdict(entry))
 
     def settings(self, what: Mapping[str, Any]) -> Facts | None:
@@ -211,11 +207,7 @@ def _torn(handle: int) -> bool:
 
 
 def input_facts(path: Path, header: Mapping[str, Any]) -> Facts:
-    """Return the facts that reveal a changed input (see the module's docstring).
-
-    Raises:
-        SegmenterError: the input cannot be read.
-    """
+    """Return the facts that reveal a changed input (see the module's docstring)."""
     if isinstance(path, RemotePath):
         return _remote_facts(path, header)
     stamp = stamp_of(path)

@@ -97,11 +97,7 @@ def free_value(codes: Sequence[int]) -> int:
 
 
 def codes_of(text: str, classes: ClassMap) -> tuple[int, ...]:
-    """Return the codes in `--codes`, by class id.
-
-    Raises:
-        DatasetError: there is not one code for each class of the run.
-    """
+    """Return the codes in `--codes`, by class id."""
     codes = parse_codes(text)
     if codes is None:
         return tuple(each.code for each in classes.classes)
@@ -121,11 +117,7 @@ def _listed(classes: ClassMap) -> str:
 
 
 def parse_codes(text: str) -> list[int] | dict[str, int] | None:
-    """Return codes in order, or by name; None if they are the recipe's.
-
-    Raises:
-        DatasetError: it is neither numbers, nor names with numbers, nor `recipe`.
-    """
+    """Return codes in order, or by name; None if they are the recipe's."""
     if text == OF_THE_RECIPE:
         return None
     parts = text.split(",")

@@ -25,8 +25,7 @@ from segmenter.mapping.folder.state import FolderState
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.outputs.finished import MapFiles, MapStyle
 from segmenter.mapping.scoring import Outcome, Scorer
-from segmenter.raster.resampled import GridColumns
-from segmenter.raster.valid_rows import ValidRows
+from segmenter.raster.resampled import GridColumns, ValidRows
 
 if TYPE_CHECKING:
     from segmenter.mapping.call import Call
@@ -49,11 +48,7 @@ class OwnPixels:
             self._regridder = Regridder(columns, style.wanted, len(style.classes), valid)
 
     def of(self, window: Window, prediction: Prediction) -> Iterator[tuple[Window, Prediction]]:
-        """Yield the rows that are complete with the next window.
-
-        Raises:
-            RasterError: the raster cannot be read again.
-        """
+        """Yield the rows that are complete with the next window."""
         if self._regridder is None:
             yield window, prediction
         else:
@@ -101,10 +96,7 @@ class _Output:
         return self._write(window, prediction)
 
     def _leave_room(self) -> None:
-        """Raise OSError if the partial map would soon leave no disk space for the map.
-
-        The map has priority: it cannot be continued from the middle.
-        """
+        """Raise OSError if the partial map would soon leave no disk space for the map."""
         if shutil.disk_usage(self.job.output.parent).free < self._files.ahead_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

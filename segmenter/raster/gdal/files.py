@@ -94,11 +94,7 @@ def own_env(**options: str) -> Any:
 
 
 def file_state(path: str) -> FileState:
-    """Return the size and time of change of a file.
-
-    Raises:
-        OSError: the state is unavailable; the text is GDAL's reason on one line.
-    """
+    """Return the size and time of change of a file."""
     gdal, status = _gdal(), _Stat()
     with own_env(), messages():
         gdal.VSIErrorReset()
@@ -157,11 +153,7 @@ def _error(otherwise: str) -> ServerError:
 
 
 def open_file(path: str) -> int:
-    """Open a file; return GDAL's handle.
-
-    Raises:
-        OSError: GDAL's reason.
-    """
+    """Open a file; return GDAL's handle (OSError: GDAL's reason)."""
     with own_env(), messages():
         _gdal().VSIErrorReset()
         file = _gdal().VSIFOpenExL(path.encode(), b"rb", 1)
@@ -171,11 +163,7 @@ def open_file(path: str) -> int:
 
 
 def read_at(file: int, at: int, into: WriteableBuffer, wanted: int) -> None:
-    """Read `wanted` bytes at position `at` of an open file into a buffer.
-
-    Raises:
-        OSError: GDAL's reason, or the file has fewer bytes.
-    """
+    """Read `wanted` bytes at position `at` of an open file into a buffer."""
     buffer = (ctypes.c_char * wanted).from_buffer(into)
     with own_env(), messages():
         _gdal().VSIErrorReset()

@@ -46,11 +46,7 @@ _CRS_TEXT = re.compile(r"\s*$|\s*\w+\s*[\[(]|\s*\w+:\d+\s*$|\s*urn:[\w:.,-]+\s*$
 
 
 def check_beside(path: Path) -> None:
-    """Refuse files beside a raster that GDAL would wrongly open or silently ignore.
-
-    Raises:
-        RasterError: a sidecar is a pipe or device, too large, damaged, or names a further file.
-    """
+    """Refuse files beside a raster that GDAL would wrongly open or silently ignore."""
     _check_beside(path, str(path.absolute()))
 
 
@@ -64,11 +60,7 @@ def names_beside(name: str) -> Iterator[str]:
 
 
 def check_overviews(path: Path, dataset: Any) -> None:
-    """Refuse an open raster with overviews in another file: GDAL would open that by any driver or address.
-
-    Raises:
-        RasterError: the raster names such a file.
-    """
+    """Refuse an open raster with overviews in another file: GDAL would open that by any driver or address."""
     if (other := dataset.get_tag_item("OVERVIEW_FILE", "OVERVIEWS")) is not None:
         raise RasterError(
             f"{path}: names another file as its overviews (OVERVIEW_FILE is {_short(other)}), which is not "

@@ -86,11 +86,7 @@ def note_tag(address: str, tag: str) -> None:
 
 
 def renewed_tag(address: str) -> str | None:
-    """Return the server's current tag, to which all further reading is bound; None if it gives none.
-
-    Raises:
-        OSError: the server's reason.
-    """
+    """Return the server's current tag, to which all further reading is bound; None if it gives none."""
     if (served := _served(address)) is None:
         return None
     if served in _tags:
@@ -100,12 +96,7 @@ def renewed_tag(address: str) -> str | None:
 
 
 def check_same(address: str, tag: str | None) -> None:
-    """Ask the server again for a file's tag, and compare it.
-
-    Raises:
-        ChangedInputError: the tag has changed.
-        OSError: the server's reason.
-    """
+    """Ask the server again for a file's tag, and compare it."""
     if tag is not None and (served := _served(address)) is not None:
         _in_tries(address, lambda: _check_same(served, tag))
 
@@ -120,11 +111,7 @@ def _served(address: str) -> str | None:
 
 
 def _tag(served: str) -> str:
-    """Return the tag to which reading is bound; the server is asked once.
-
-    Raises:
-        OSError: the server's reason.
-    """
+    """Return the tag to which reading is bound; the server is asked once."""
     if served not in _tags:
         tag = asked_tag(served)
         with _lock:
@@ -199,11 +186,7 @@ def _check_same(served: str, tag: str) -> None:
 
 
 def _same_bytes(address: str, action: Callable[[], T]) -> T:
-    """Run an action on the same bytes that this process read at the address before.
-
-    Raises:
-        ChangedInputError: the server's file has changed.
-    """
+    """Run an action on the same bytes that this process read at the address before."""
     served = _served(address)
     assert served is not None
     try:
@@ -273,11 +256,7 @@ class GdalFile(io.RawIOBase):
     """A remote file opened for reading; truncated answers are requested again, never taken as complete."""
 
     def __init__(self, path: str) -> None:
-        """Open the file.
-
-        Raises:
-            OSError: GDAL's reason.
-        """
+        """Open the file (OSError: GDAL's reason)."""
         self._file: Any = None
         self._path, self._at = path, 0
         self._size = patiently(path, lambda: file_state(path)).size
@@ -294,11 +273,7 @@ class GdalFile(io.RawIOBase):
         return self._at
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Read into a buffer.
-
-        Raises:
-            OSError: the file gives fewer bytes than its size.
-        """
+        """Read into a buffer (OSError: the file gives fewer bytes than its size)."""
         view = memoryview(buffer).cast("B")
         wanted = max(0, min(len(view), self._size - self._at))
         if wanted:

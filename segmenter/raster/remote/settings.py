@@ -40,11 +40,7 @@ class RemotePath(PosixPath):
 
     @classmethod
     def of(cls, text: str) -> RemotePath:
-        """Return the path of a URL or of one of GDAL's own paths.
-
-        Raises:
-            DatasetError: the scheme is another one.
-        """
+        """Return the path of a URL or of one of GDAL's own paths."""
         scheme, separator, rest = text.partition("://")
         address = text
         if not text.startswith("/vsi"):
@@ -88,11 +84,7 @@ class RemotePath(PosixPath):
         return self
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Return size and time of change from a listing or the server; all other fields are 0.
-
-        Raises:
-            OSError: the server's reason.
-        """
+        """Return size and time of change from a listing or the server; all other fields are 0."""
         from segmenter.raster.gdal.files import file_state
         from segmenter.raster.remote.patience import patiently
 
@@ -114,11 +106,7 @@ class RemotePath(PosixPath):
         return hash(_states[self.address])
 
     def open_bytes(self) -> BinaryIO:
-        """Open the file's bytes for reading.
-
-        Raises:
-            OSError: the server's reason.
-        """
+        """Open the file's bytes for reading (OSError: the server's reason)."""
         from segmenter.raster.remote.patience import GdalFile
 
         return io.BufferedReader(GdalFile(self.address), _PIECE)
@@ -137,11 +125,7 @@ def _unpickled(address: str, state: tuple[int, int] | None, tag: str | None) -> 
 
 
 def open_bytes(path: Path) -> BinaryIO:
-    """Open a file's bytes, local or remote.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Open a file's bytes, local or remote (OSError: the file cannot be read)."""
     return path.open_bytes() if isinstance(path, RemotePath) else path.open("rb")
 
 

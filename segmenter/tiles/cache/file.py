@@ -134,11 +134,7 @@ class CacheFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Read the pack's contents and table position.
-
-        Raises:
-            DamagedError: the file is no pack, has another format, or is damaged; OSError: it cannot be read.
-        """
+        """Read the pack's contents and table position."""
         self.path, self._lock = path, threading.Lock()
         self._mapped: _Mapped | None = None
         with _opened(path) as file:
@@ -157,11 +153,7 @@ class CacheFile:
         vars(self).update(state, _mapped=None, _lock=threading.Lock(), contents=())
 
     def chunk(self, number: int) -> memoryview:
-        """Return the checked, stored bytes of a chunk without a copy.
-
-        Raises:
-            DamagedError: the chunk is damaged.
-        """
+        """Return the checked, stored bytes of a chunk without a copy (DamagedError: the chunk is damaged)."""
         mapped = self._mapped or self._map()
         offset, length, crc = mapped.table[number].item()
         stored = mapped.bytes[offset : offset + length]
@@ -297,11 +289,7 @@ class CacheWriter:
     """
 
     def __init__(self, path: Path, aside: Path, kind: Kind, codec: CacheCodec) -> None:
-        """Begin a pack.
-
-        Raises:
-            OSError: the file cannot be written there.
-        """
+        """Begin a pack (OSError: the file cannot be written there)."""
         self._path, self._aside, self._kind, self._codec = path, aside, kind, codec
         self._file = aside.open("xb")
         self._table: list[tuple[int, int, int]] = []
@@ -373,11 +361,7 @@ class CacheWriter:
         return at, len(raw), zlib.crc32(raw)
 
     def finish(self) -> None:
-        """Sync the pack to the disk and rename it; remove it if it has no scene.
-
-        Raises:
-            OSError: the disk is full.
-        """
+        """Sync the pack to the disk and rename it; remove it if it has no scene."""
         if not self._contents:
             return self.discard()
         table = np.array(self._table, TABLE)

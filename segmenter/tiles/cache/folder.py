@@ -119,21 +119,13 @@ class CacheFolder:
     # --------------------------------------------------------------------------------- writing
 
     def writer(self, kind: Kind, codec: CacheCodec) -> CacheWriter:
-        """Return a writer of a new pack with a unique name.
-
-        Raises:
-            OSError: the file cannot be written there.
-        """
+        """Return a writer of a new pack with a unique name (OSError: the file cannot be written there)."""
         name = f"{kind}-{time.time_ns():016x}-{secrets.token_hex(4)}.pack"
         return CacheWriter(self.path / name, self.path / f".{name}.part", kind, codec)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """Create the folder, and keep other processes from `sweep` during the block.
-
-        Raises:
-            DatasetError: the folder cannot be written.
-        """
+        """Create the folder, and keep other processes from `sweep` during the block."""
         with contextlib.ExitStack() as stack:
             with failing(DatasetError, self.path, "cannot write there"):
                 self.path.mkdir(parents=True, exist_ok=True)

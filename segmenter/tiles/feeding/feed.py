@@ -11,10 +11,9 @@ from segmenter.base.errors import SegmenterError
 from segmenter.base.files import Closing
 from segmenter.sampling import Plan
 from segmenter.tiles.batches import Batch, BatchLoader, DrawCounts
-from segmenter.tiles.feeding.orders import FeedClosedError, Order
+from segmenter.tiles.feeding.orders import BatchShape, FeedClosedError, Order
 from segmenter.tiles.feeding.processes import WorkerPool
 from segmenter.tiles.feeding.sizes import ahead_of, threads_for
-from segmenter.tiles.feeding.slots import BatchShape
 
 _POLL_SECONDS = 0.2
 _CLOSING_SECONDS = 5.0
@@ -63,11 +62,7 @@ class Threads:
         self._made.pop(ticket).cancel()
 
     def wait(self) -> None:
-        """Wait until a batch may have been finished.
-
-        Raises:
-            FeedClosedError: the maker is closed.
-        """
+        """Wait until a batch may have been finished (FeedClosedError: the maker is closed)."""
         if self._closed:
             raise FeedClosedError
         wait([made for made in self._made.values() if not made.done()], _POLL_SECONDS, FIRST_COMPLETED)

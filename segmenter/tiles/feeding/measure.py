@@ -18,7 +18,7 @@ from segmenter.config.recipe import Recipe
 from segmenter.sampling import Plan
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.feeding.feed import Feed
-from segmenter.tiles.feeding.slots import BatchShape
+from segmenter.tiles.feeding.orders import BatchShape
 from segmenter.tiles.index import TileIndex
 from segmenter.tiles.statistics import BandStatistics
 from segmenter.tiles.store import SceneStore, Tile

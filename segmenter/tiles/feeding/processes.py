@@ -26,9 +26,8 @@ from segmenter.base.terminal import say
 from segmenter.config.recipe import Recipe
 from segmenter.raster import quiet_gdal
 from segmenter.tiles.batches import Batch, BatchLoader, DrawCounts
-from segmenter.tiles.feeding.orders import Answer, FeedClosedError, Order
+from segmenter.tiles.feeding.orders import Answer, BatchShape, FeedClosedError, Order, Slots
 from segmenter.tiles.feeding.sizes import ahead_of, describe, workers_for
-from segmenter.tiles.feeding.slots import BatchShape, Slots
 from segmenter.tiles.transforms import libraries
 
 _START = (
@@ -91,11 +90,7 @@ class WorkerPool:
     """
 
     def __init__(self, workers: int, shape: BatchShape, slots: int) -> None:
-        """Start the workers.
-
-        Raises:
-            TrainingError: memory or processes are not available.
-        """
+        """Start the workers (TrainingError: memory or processes are not available)."""
         self._slots = Slots(slots, shape)
         self._free = list(range(slots))
         self._slot_of: dict[int, int] = {}
@@ -137,11 +132,7 @@ class WorkerPool:
         return self._slots.number
 
     def serve(self, loader: BatchLoader) -> None:
-        """Make the workers use this loader from now on.
-
-        Raises:
-            TrainingError: a worker has died.
-        """
+        """Make the workers use this loader from now on (TrainingError: a worker has died)."""
         content = packed(loader)
         for worker in self._workers:
             self._send(worker, content)

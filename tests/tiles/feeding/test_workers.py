@@ -24,7 +24,7 @@ from segmenter.sampling import Plan
 from segmenter.sampling.quotas import Quota
 from segmenter.sampling.strata import Part
 from segmenter.tiles.batches import Batch
-from segmenter.tiles.feeding import slots
+from segmenter.tiles.feeding import orders as slots
 from segmenter.tiles.feeding.feed import Feed, Threads
 from segmenter.tiles.feeding.orders import FeedClosedError, Order
 from segmenter.tiles.feeding.processes import WorkerPool, packed
@@ -152,7 +152,7 @@ def test_a_killed_worker_ends_the_training_in_one_line() -> None:
 def test_workers_end_with_a_killed_main_process_and_hear_no_signals_meant_for_it() -> None:
     code = (
         "import sys, time; from segmenter.tiles.feeding.processes import WorkerPool; "
-        "from segmenter.tiles.feeding.slots import BatchShape; "
+        "from segmenter.tiles.feeding.orders import BatchShape; "
         "pool = WorkerPool(1, BatchShape(1, (16, 16, 1), 'uint8'), 1); "
         "print(pool.pids[0], flush=True); time.sleep(600)"
     )
