@@ -115,7 +115,10 @@ class Candidates:
 
     def pairs(self, only: set[str] | None = None) -> dict[str, tuple[str, str]]:
         """Return (image, label) by scene name, sorted; only for the scenes in `only`, if given."""
-        images, labels = (_of(only, files) for files in (self.images, self.labels))
+        images, labels = (
+            {name: paths for name, paths in files.items() if only is None or name in only}
+            for files in (self.images, self.labels)
+        )
         if not images:
             raise DatasetError(self.root, "found no image", remedy=f"expected files like {self.image_form}")
         for what, files in (("image", images), ("label", labels)):
@@ -147,10 +150,6 @@ class Candidates:
                 f"{self.root}: {len(alone)} of {len(files)} {what} files have no partner, expected {wanted}: "
                 f"{few(alone)}; add the partner or move the file out of the folder{advice}"
             )
-
-
-def _of(only: set[str] | None, files: dict[str, list[str]]) -> dict[str, list[str]]:
-    return {name: paths for name, paths in files.items() if only is None or name in only}
 
 
 # ------------------------------------------------------------------------------------------ splits

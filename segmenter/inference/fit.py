@@ -178,13 +178,9 @@ def _decibels(sample: Sample, mean_C: NDArray[np.float64], std_C: NDArray[np.flo
 
 
 def _fits_reversed(sample: Sample, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]) -> bool:
-    misses = [float((((order - mean_C) / std_C) ** 2).sum()) for order in _orders(sample.mean_C)]
+    orders = sample.mean_C, np.concatenate([sample.mean_C[2::-1], sample.mean_C[3:]])
+    misses = [float((((order - mean_C) / std_C) ** 2).sum()) for order in orders]
     return misses[0] > len(mean_C) and misses[1] < misses[0] / 9
-
-
-def _orders(mean_C: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the means in order, and with the first three reversed."""
-    return mean_C, np.concatenate([mean_C[2::-1], mean_C[3:]])
 
 
 def _numbers(values_C: NDArray[np.float64]) -> str:

@@ -105,7 +105,10 @@ def read_header(path: Path, opened: Opened) -> RasterInfo:
     if transform and not all(map(math.isfinite, transform)):
         raise RasterError(path, expected="a geotransform of finite numbers", got=tuple(transform[:6]))
     size = Size(dataset.height, dataset.width)
-    if transform and not _is_somewhere(transform, size):
+    corners = (
+        [transform @ (col, row) for col in (0, size.width) for row in (0, size.height)] if transform else []
+    )
+    if transform and not all(map(math.isfinite, (*sum(corners, ()), transform.determinant))):
         raise RasterError(
             f"{path}: expected a geotransform whose corners are finite, {tuple(transform[:6])} leads beyond "
             f"all numbers in {size} pixels; give it another one (gdal_edit.py -a_ullr)"
@@ -153,12 +156,6 @@ def _has_palette(dataset: Any) -> bool:
     colours = np.array(list(dataset.colormap(1).values()))
     ramp = np.arange(len(colours))[:, np.newaxis]
     return not (colours[:, :3] == ramp).all()
-
-
-def _is_somewhere(transform: Affine, size: Size) -> bool:
-    """Return True if all corners have finite coordinates and a pixel has a finite area."""
-    corners = [transform @ (col, row) for col in (0, size.width) for row in (0, size.height)]
-    return all(math.isfinite(v) for v in (*sum(corners, ()), transform.determinant))
 
 
 def _metres(crs: CRS | None, transform: Affine | None, size: Size) -> float | None:

@@ -1,4 +1,4 @@
-"""Windows of a raster at another ground sampling distance, for a model trained at another scale, and their mask.
+"""Windows of a raster at another ground sampling distance, for a model trained at another scale; its mask.
 
 The grid begins at the upper left corner of the raster (or of the whole mosaic) and keeps the raster's axes;
 rotated and south-up rasters stay so. A grid pixel has data if any raster pixel under it has, by the rule of

@@ -250,7 +250,6 @@ def build_index(
     split: Split,
     tiles: TilesConfig,
     *,
-    workers: int | None = None,
     progress: bool = True,
     spread: Spread = in_threads,
 ) -> TileIndex:
@@ -273,7 +272,7 @@ def build_index(
     entries = _still_there(before, dataset, keys)
     missing = [s for s in scenes if relative_paths(dataset, s) not in entries]
     try:
-        _measure(dataset, missing, tiles, keys, entries, workers, progress, spread)
+        _measure(dataset, missing, tiles, keys, entries, progress, spread)
     finally:
         if entries.keys() != before.keys() or missing:
             save_entries(path, entries, len(dataset.classes))
@@ -301,7 +300,6 @@ def _measure(
     tiles: TilesConfig,
     keys: dict[tuple[str, str], Keys],
     entries: Entries,
-    workers: int | None,
     progress: bool,
     spread: Spread,
 ) -> None:
@@ -313,7 +311,7 @@ def _measure(
         size = Size(tiles.size, tiles.size)
         return tile_counts(dataset, scene, size, tiles.overlap, notes.append), notes
 
-    results = spread(count, scenes, description="indexing", unit="scene", workers=workers, progress=progress)
+    results = spread(count, scenes, description="indexing", unit="scene", progress=progress)
     for scene, (scene_tiles, notes) in zip(scenes, results, strict=True):
         remarks += notes
         files = relative_paths(dataset, scene)

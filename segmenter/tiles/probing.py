@@ -202,7 +202,8 @@ def _values(stage: Stage, draws: Sequence[Moved], probe: _Probe) -> Iterator[str
         yield f"works in 8 bits: of {values:,} values in {probe.what} it leaves {left}"
     if stage.spatial and before.dtype.kind == "f" and (before.min() < 0 or before.max() > 1):
         piled = np.mean([np.isin(image[mask[..., 1] == 1], (0, 1)).mean() for image, mask in draws])
-        if piled > _SLACK + np.isin(before, (0, 1)).mean() and _within_unit(draws):
+        within = all(image.min() >= 0 and image.max() <= 1 for image, _ in draws)
+        if within and piled > _SLACK + np.isin(before, (0, 1)).mean():
             yield f"clips {probe.what} to 0 … 1: they hold {before.min():.4g} to {before.max():.4g}"
 
 
@@ -210,10 +211,6 @@ def _thinned(image_HWC: NDArray[Any]) -> tuple[slice, slice]:
     """Return slices that take every n-th pixel of a large tile: sorting all would take minutes."""
     every = slice(None, None, max(1, image_HWC.shape[0] // _LARGE))
     return every, every
-
-
-def _within_unit(draws: Sequence[Moved]) -> bool:
-    return all(image.min() >= 0 and image.max() <= 1 for image, _ in draws)
 
 
 def _labels(draws: Sequence[Moved], probe: _Probe) -> Iterator[str]:

@@ -133,7 +133,6 @@ def band_statistics(
     split: Split = "train",
     *,
     most_pixels: int = MOST_PIXELS,
-    workers: int | None = None,
     progress: bool = True,
 ) -> BandStatistics:
     """Return band statistics over the scenes of a split, without pixels that have no data.
@@ -153,9 +152,9 @@ def band_statistics(
     cached = _load(path)
     if cached is not None:
         return cached
-    infos = _same_kind(dataset, scenes, workers)
+    infos = _same_kind(dataset, scenes)
     jobs = _jobs(scenes, [info.size for info in infos], most_pixels)
-    moments, sample_NC = _moments(dataset, jobs, workers, progress)
+    moments, sample_NC = _moments(dataset, jobs, progress)
     if not moments.count.all():
         lacking = ", ".join(str(i + 1) for i in np.flatnonzero(moments.count == 0))
         what = f"data in band {lacking}" if moments.count.any() else "data in every band"
@@ -206,7 +205,7 @@ def _spread(sample_N: NDArray[np.float64], std: float) -> float:
 
 
 def _moments(
-    dataset: Dataset, jobs: Sequence[tuple[Scene, Window]], workers: int | None, progress: bool
+    dataset: Dataset, jobs: Sequence[tuple[Scene, Window]], progress: bool
 ) -> tuple[_Moments, NDArray[np.float64]]:
     """Return moments over the windows, and a sample of pixels, NaN where void; each scene is opened once."""
     by_scene: dict[Scene, list[Window]] = {}
@@ -235,27 +234,21 @@ def _moments(
         return total, np.concatenate(samples)
 
     scenes = list(by_scene)
-    results = list(
-        in_threads(
-            read, scenes, description="band statistics", unit="scene", workers=workers, progress=progress
-        )
-    )
+    results = list(in_threads(read, scenes, description="band statistics", unit="scene", progress=progress))
     total = results[0][0]
     for part, _ in results[1:]:
         total = total.merged(part)
     return total, np.concatenate([sample for _, sample in results])
 
 
-def _same_kind(dataset: Dataset, scenes: Sequence[Scene], workers: int | None) -> list[RasterInfo]:
+def _same_kind(dataset: Dataset, scenes: Sequence[Scene]) -> list[RasterInfo]:
     """Return the headers of the scenes; all must have one type and number of bands."""
 
     def header(scene: Scene) -> tuple[RasterInfo, tuple[int, ...]]:
         with open_raster(scene.image, dataset.bands) as raster:
             return raster.info, raster.bands
 
-    headers = list(
-        in_threads(header, scenes, description="headers", unit="scene", workers=workers, progress=False)
-    )
+    headers = list(in_threads(header, scenes, description="headers", unit="scene", progress=False))
     first, bands = headers[0][0], len(headers[0][1])
     wanted = next(filter(None, (used_names(info, used) for info, used in headers)), ())
     for info, used in headers:
@@ -284,7 +277,7 @@ def band_names(dataset: Dataset) -> Names:
         return used_names(raster.info, raster.bands)
 
 
-def check_band_counts(dataset: Dataset, expected: int, workers: int | None = None) -> None:
+def check_band_counts(dataset: Dataset, expected: int) -> None:
     """Refuse a dataset if a scene's number of bands differs from `band_statistics`.
 
     Reads the headers of scenes that the statistics did not use; none if the recipe names the bands.
@@ -294,9 +287,7 @@ def check_band_counts(dataset: Dataset, expected: int, workers: int | None = Non
     if dataset.bands is not None or not scenes:
         return
     images = [scene.image for scene in scenes]
-    for info in in_threads(
-        raster_info, images, description="headers", unit="scene", workers=workers, progress=False
-    ):
+    for info in in_threads(raster_info, images, description="headers", unit="scene", progress=False):
         _check_count(dataset, info, info.count - len(info.alpha), expected, "the training scenes")
 
 

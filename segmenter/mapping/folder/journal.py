@@ -160,7 +160,8 @@ class Journal:
 
     def append(self, entry: Entry) -> None:
         """Add an entry (SegmenterError: the journal cannot be written)."""
-        self._lines[entry.name] = self._append(asdict(entry))
+        self.flush()
+        self._lines[entry.name] = self._write(asdict(entry))
 
     def settings(self, what: Mapping[str, Any]) -> Facts | None:
         """Return the program's last choice for `what`; None if there was none."""
@@ -179,10 +180,6 @@ class Journal:
         """Write the recorded choices."""
         while self._pending:
             self._write(self._pending.pop(0))
-
-    def _append(self, record: Facts) -> bytes:
-        self.flush()
-        return self._write(record)
 
     def _write(self, record: Facts) -> bytes:
         line = sealed(json.dumps({"format": _FORMAT, **record}, ensure_ascii=False)).encode() + b"\n"

@@ -170,8 +170,9 @@ class FolderState:
         held = _Held(OutputLocks(job.files))
         held.locks.take()
         self._held[id(job)] = held
-        if held.locks.missing is not None:
-            self._tell_missing(held.locks.missing)
+        if held.locks.missing is not None and not self._locks_missing_said:
+            warn_above_bar(no_locks(self._folder, held.locks.missing))
+            self._locks_missing_said = True
         names = [path.name for path in (*job.files, *job.unchecked)]
         for leftover in (old for name in names for old in self._leftovers.pop(name, ())):
             if held.locks.missing is None:
@@ -188,11 +189,6 @@ class FolderState:
                 return False
         held.partial = self._recovered(job)
         return True
-
-    def _tell_missing(self, why: str) -> None:
-        if not self._locks_missing_said:
-            warn_above_bar(no_locks(self._folder, why))
-        self._locks_missing_said = True
 
     def partial(self, job: MapJob) -> PartialMap | None:
         """Return the partial map of a locked job; None for small jobs."""

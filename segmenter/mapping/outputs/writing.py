@@ -87,18 +87,15 @@ class _Output:
         if self._partial is not None:
             arrays = {name: array for name, array in vars(prediction).items() if array is not None}
             try:
-                self._leave_room()
+                # The map has priority: it cannot be continued from the middle.
+                if shutil.disk_usage(self.job.output.parent).free < self._files.ahead_bytes:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 self._partial.add(window, arrays)
             except OSError as error:
                 self._folder_state.give_way(self.job)  # which makes room for the map itself
                 self._partial = None
                 self.warning = f"{self.job.output}: cannot be resumed from within: {error.strerror}"
         return self._write(window, prediction)
-
-    def _leave_room(self) -> None:
-        """Raise OSError if the partial map would soon leave no disk space for the map."""
-        if shutil.disk_usage(self.job.output.parent).free < self._files.ahead_bytes:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _write(self, window: Window, prediction: Prediction) -> int:
         pixels = 0
