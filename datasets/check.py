@@ -380,7 +380,6 @@ def _without_crs(audits: list[_Audit]) -> Iterator[Finding]:
 
 
 def _one_class(dataset: Dataset) -> Iterator[str]:
-    """Yield a remark if there is only one class."""
     if len(dataset.classes) == 1:
         name = dataset.classes.names[0]
         yield (

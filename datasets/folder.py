@@ -335,13 +335,7 @@ def _splits(
 
 
 def _torn(config: FolderConfig, splits: Mapping[str, Split]) -> tuple[str, ...]:
-    """Return warnings on images that share the value of a name but are in several splits.
-
-    They may be parts of one scene; a value shared by all images is ignored.
-
-    Args:
-        splits: split of each image.
-    """
+    """Return warnings on images that share the value of a name, not all, but are in several splits."""
     regex = pattern_regex(config.images[0], "dataset.images")
     names = list(regex.groupindex) if config.split.group is None else []
     matches = {image: match for image in splits if (match := regex.fullmatch(image))}
@@ -360,11 +354,7 @@ def _torn(config: FolderConfig, splits: Mapping[str, Split]) -> tuple[str, ...]:
 
 
 def _group_regex(regex: re.Pattern[str], name: str, values: Mapping[str, str]) -> str:
-    """Return an expression for `split.group` whose group matches the value of a pattern's name.
-
-    Args:
-        values: value of the name for each image; the expression ends after the name if that suffices.
-    """
+    """Return an expression for `split.group` that finds the name's value in each image, a short one if it can."""
     whole = regex.pattern.replace(f"(?P<{name}>[^/]+)", "([^/]+)").replace(f"(?P={name})", r"\1")
     whole = "^" + re.sub(r"\(\?P<\w+>\[\^/\]\+\)|\(\?P=\w+\)", "[^/]+", whole) + "$"
     short = re.match(r".*?\(\[\^/\]\+\)(?:\\.|[^\\\[(])*", whole)

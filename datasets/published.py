@@ -193,7 +193,6 @@ def _candidates(config: PotsdamConfig) -> Candidates:
 
 
 def _named(config: PotsdamConfig, present: set[str]) -> tuple[Named, tuple[str, ...]]:
-    """Return the split as unpadded names, and notes to print."""
     if config.split != "standard":
         return _by_names(config.split, present)
     standard = (*POTSDAM_TRAIN, *POTSDAM_TEST)

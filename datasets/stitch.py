@@ -83,7 +83,6 @@ def _band_count(info: RasterInfo) -> int:
 
 
 def _windows(infos: Sequence[RasterInfo], columns: int) -> list[Window]:
-    """Return the window of each part in the whole."""
     heights = [info.size.height for info in infos[::columns]]
     widths = [info.size.width for info in infos[:columns]]
     tops, lefts = ([0, *accumulate(lengths)] for lengths in (heights, widths))

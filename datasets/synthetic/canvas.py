@@ -202,7 +202,6 @@ def _seams(along: Field, across: Field, rng: np.random.Generator) -> Field:
 
 
 def _checks(along: Field, across: Field, rng: np.random.Generator) -> Field:
-    """Return a chequered pattern."""
     return (2.0 * ((np.floor(across) + np.floor(along)) % 2) - 1.0).astype(np.float32)
 
 

@@ -142,7 +142,6 @@ def potsdam_names(scenes: int) -> list[str]:
 
 
 def _potsdam_files(root: Path, name: str, padded: bool) -> dict[str, Path]:
-    """Return the files of one scene by folder."""
     row, col = name.split("_")
     stem = f"top_potsdam_{int(row):02d}_{int(col):02d}" if padded else f"top_potsdam_{name}"
     images = {folder: root / folder / f"{stem}_{kind}.tif" for folder, (kind, _) in _IMAGES.items()}
@@ -222,7 +221,6 @@ def make_naic2020(root: Path, *, scenes: int, seed: int, round: int = 1, size: i
 
 
 def _generator(seed: int, dataset: str, *number: int) -> np.random.Generator:
-    """Return the random generator of one scene."""
     _in_range("seed", seed, 0, 2**63 - 1)
     return np.random.default_rng(np.random.SeedSequence([seed, zlib.crc32(dataset.encode()), *number]))
 

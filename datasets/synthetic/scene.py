@@ -95,7 +95,6 @@ def _wood(town: Town, parcel: Points) -> None:
 
 
 def _lake(town: Town, parcel: Points) -> None:
-    """Draw rippled water within a bank of reeds."""
     _meadow(town, parcel)
     middle = parcel.mean(0)
     wave = Pattern("grain", 1.2, 0.06, 0.0, 0.06)
@@ -107,7 +106,6 @@ def _soil(town: Town, parcel: Points) -> None:
 
 
 def _earthworks(town: Town, parcel: Points) -> None:
-    """Draw bare ground with vehicle tracks."""
     turn = town.rng.uniform(0, np.pi)
     _fill(town, parcel, "soil", Cover.EARTHWORKS, Pattern("seams", 2.4, contrast(town.rng), turn, 0.14))
 
@@ -121,7 +119,6 @@ def _greenhouses(town: Town, parcel: Points) -> None:
 
 
 def _sports(town: Town, parcel: Points) -> None:
-    """Draw a red running track around a field."""
     _meadow(town, parcel)
     frame = _frame(parcel)
     for length, width, kind in ((86.0, 52.0, _TRACK), (66.0, 34.0, _FIELD)):
@@ -129,7 +126,6 @@ def _sports(town: Town, parcel: Points) -> None:
 
 
 def _airfield(town: Town, parcel: Points) -> None:
-    """Draw the end of a runway."""
     _meadow(town, parcel)
     runway = _frame(parcel).part(0, 0, 95.0, 34.0)
     _built(town, runway, _RUNWAY, Pattern("slabs", 5.0, 0.05, runway.angle))

@@ -380,7 +380,6 @@ def _average(members: Sequence[Member], pixels: _Pixels, tta: Tta) -> Any:
 
 
 def _over_symmetries(model: Any, softmax: Any, pixels_BHWC: Any, symmetries: str, before: Any) -> Any:
-    """Return the sum of probabilities over symmetries."""
     total: Any = None
     for symmetry in SYMMETRIES[symmetries]:
         with _after(before if total is None else total):
@@ -426,7 +425,6 @@ def _weigh(probabilities: Any, weights: Any) -> Any:
 
 
 def _weigh_logits(scores: Any, weights: Any) -> Any:
-    """Return the weighted probabilities of logits."""
     return _weigh(tf.nn.softmax(scores), weights)
 
 

@@ -274,7 +274,6 @@ def read_apart(
 
 
 def _numbered(runs: Iterable[Sequence[Placement]]) -> Iterator[tuple[int, Sequence[Placement]]]:
-    """Yield each run with its number in its row."""
     row, number = None, 0
     for run in runs:
         number = number + 1 if run[0].read.row == row else 0

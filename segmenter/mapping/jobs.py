@@ -17,8 +17,7 @@ from segmenter.grid.labels import ClassMap
 from segmenter.grid.windows import COLUMN, Columns
 from segmenter.raster import LabelIds, Raster, RasterInfo, open_raster
 from segmenter.raster.mosaic import Mosaic, MosaicView
-from segmenter.raster.remote.patience import renewed_tag
-from segmenter.raster.remote.settings import RemotePath
+from segmenter.raster.remote.settings import RemotePath, renewed_tag
 from segmenter.raster.resampled import GridColumns, ModelGrid, ResampledRaster
 from segmenter.raster.write import BLOCK
 

@@ -306,11 +306,7 @@ def _pixels(jobs: Iterable[MapJob]) -> int:
 def _write(
     call: Call, tiling: Tiling, folder_state: FolderState, waiting: Sequence[MapJob], finished: int
 ) -> Outcome:
-    """Load the model and write the maps.
-
-    Args:
-        finished: number of pixels in finished maps.
-    """
+    """Load the model and write the maps; `finished`: pixels of finished maps."""
     compute = call.windows.compute(call, waiting, tiling)
     quiet_libtiff()
     remove_leftovers(call.request.output)

@@ -93,7 +93,6 @@ class _Stack:
         self._nodata = _shared_nodata(rasters, self._dtype)
 
     def spec(self) -> RasterSpec:
-        """Return the format of the raster with all bands."""
         return RasterSpec(
             dtype=self._dtype,
             bands=sum(len(raster.bands) for raster in self._rasters),

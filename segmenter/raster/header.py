@@ -181,7 +181,6 @@ def _rpcs(path: Path, dataset: Any) -> RPC | None:
 
 
 def _moved(rpcs: dict[str, Any], part: Window) -> dict[str, Any]:
-    """Return RPCs that count pixels from the corner of a part."""
     offsets = {"line_off": rpcs["line_off"] - part.row, "samp_off": rpcs["samp_off"] - part.col}
     return rpcs | offsets
 

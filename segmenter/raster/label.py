@@ -17,7 +17,7 @@ from segmenter.grid.labels import ClassMap
 from segmenter.raster.gdal.faults import gdal_window, naming
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.reading import checked_dataset
-from segmenter.raster.remote.patience import patiently
+from segmenter.raster.remote.settings import patiently
 from segmenter.raster.validity import holds, usable
 
 

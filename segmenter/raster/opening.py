@@ -20,8 +20,7 @@ from segmenter.raster.gdal.files import own_env
 from segmenter.raster.gdal.private import messages
 from segmenter.raster.gdal.settings import MEANING, set_up_gdal
 from segmenter.raster.gdal.sidecars import TIFF_SIGNATURES, check_beside, check_overviews, tiff_fields
-from segmenter.raster.remote.patience import patiently
-from segmenter.raster.remote.settings import RemotePath, as_gdal_takes, open_bytes
+from segmenter.raster.remote.settings import RemotePath, as_gdal_takes, open_bytes, patiently
 from segmenter.raster.stamps import Stamp, stamp_of
 
 # How files of the three formats begin (TIFF and BigTIFF in either byte order). GDAL gets the driver, so
@@ -131,7 +130,6 @@ def opens_by_itself(path: Path) -> bool:
 
 
 def _signed(path: Path) -> tuple[bytes, str | None]:
-    """Return a file's first bytes, and the driver that they name."""
     with open_bytes(path) as file:
         start = file.read(4)
     return start, _SIGNATURES.get(start) or _SIGNATURES.get(start[:3])

@@ -130,7 +130,6 @@ class _Placing:
             yield strip, ids_HW
 
     def _at_points(self, window: Window) -> NDArray[np.uint16]:
-        """Return the ids at the sample points of a window's pixels."""
         shape = window.height * self._points, window.width * self._points
         values = np.full(shape, _OUTSIDE, np.uint16)
         source = self._under(window)

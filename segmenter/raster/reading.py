@@ -19,8 +19,7 @@ from segmenter.grid.windows import sample_windows
 from segmenter.raster.gdal.faults import FAULTS, gdal_window, naming
 from segmenter.raster.header import RasterInfo, read_header
 from segmenter.raster.opening import Opened, check_pixels, open_dataset, raising_damage
-from segmenter.raster.remote.patience import patiently
-from segmenter.raster.remote.settings import as_gdal_takes
+from segmenter.raster.remote.settings import as_gdal_takes, patiently
 from segmenter.raster.validity import Validity, fill_void, void_in_bands, void_values
 
 _NEAR = 1 / 32

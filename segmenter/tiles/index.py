@@ -303,7 +303,6 @@ def _measure(
     progress: bool,
     spread: Spread,
 ) -> None:
-    """Read `scenes` in parallel and add the results to `entries`."""
     remarks: list[str] = []
 
     def count(scene: Scene) -> tuple[SceneTiles, list[str]]:

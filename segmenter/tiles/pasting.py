@@ -205,6 +205,5 @@ def regions_of(mask_HW: NDArray[np.bool_]) -> tuple[NDArray[np.int32], NDArray[n
 
 
 def _turned(tile: Tile, symmetry: int) -> Tile:
-    """Apply one of the square's eight symmetries to a tile."""
     image, valid, label = (turned(array, symmetry % 4, symmetry >= 4) for array in tile)
     return image, valid.astype(np.bool_, copy=False), label.astype(np.uint8, copy=False)

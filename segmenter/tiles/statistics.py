@@ -40,7 +40,7 @@ _SAMPLE_PIXELS = 1 << 18
 _TAILS = 0.01
 """Share of a band's values, at either end, that may be saturated."""
 _SEED = 20
-_FORMAT = 3
+_FORMAT, _NAMES = 3, ("mean", "std", "min", "max", "spread")
 _RULE = 3
 """Number of the rule which pixels are read, and which of them are data."""
 
@@ -321,24 +321,15 @@ def _load(path: Path) -> BandStatistics | None:
         cached = unsealed(read_regular(path))
         if cached is None or cached["format"] != _FORMAT:
             raise ValueError("its checksum or its format is another")
-        mean, std, low, high, spread = (
-            np.array(cached[name], np.float64) for name in ("mean", "std", "min", "max", "spread")
-        )
-        return BandStatistics(mean, std, cached["pixels"], cached["dtype"], low, high, spread)
+        arrays = {f"{name}_C": np.array(cached[name], np.float64) for name in _NAMES}
+        return BandStatistics(pixels=cached["pixels"], dtype=cached["dtype"], **arrays)
     except (SegmenterError, ValueError, TypeError, KeyError) as error:
         say(f"{path}: damaged, it is taken anew ({shortened(' '.join(str(error).split()))})", aside=True)
         return None
 
 
 def _save(path: Path, statistics: BandStatistics) -> None:
-    arrays = {
-        "mean": statistics.mean_C,
-        "std": statistics.std_C,
-        "min": statistics.min_C,
-        "max": statistics.max_C,
-    }
-    arrays["spread"] = statistics.spread_C
-    data = {"format": _FORMAT, **{name: array.tolist() for name, array in arrays.items()}}
+    data = {"format": _FORMAT} | {name: getattr(statistics, f"{name}_C").tolist() for name in _NAMES}
     text = sealed(json.dumps(data | {"pixels": statistics.pixels, "dtype": statistics.dtype}))
     try:
         write_whole(path, text.encode())

@@ -225,7 +225,6 @@ class SceneStore:
             raise DatasetError(array.pack.path, why) from None
 
     def _told(self) -> str:
-        """Return a line on the files that are read from packs."""
         packs = {one.pack.path: one.pack.bytes for one in self._packed.values()}
         images = sum(kind == "image" for _, kind in self._packed)
         what = f"images of {images} and labels of {len(self._packed) - images}"
@@ -302,7 +301,6 @@ class SceneStore:
 
 @functools.cache
 def _most_open() -> int:
-    """Return how many rasters each thread may keep open."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(4, min(_MOST_OPEN, allowed // 2 // (os.cpu_count() or 1)))
 

@@ -83,8 +83,6 @@ class OutputLocks:
 
 @dataclass
 class _Held:
-    """Locks and partial map of a job in progress."""
-
     locks: OutputLocks
     partial: PartialMap | None = None
 

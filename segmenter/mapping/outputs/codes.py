@@ -69,14 +69,12 @@ class FileValues:
 
     @cached_property
     def _values(self) -> NDArray[Any]:
-        """Table from id to value."""
         table = np.full(256, self.nodata, self.dtype)
         table[: len(self.codes)] = self.codes
         return table
 
     @cached_property
     def _ids(self) -> NDArray[np.uint8]:
-        """Table from value to id."""
         table = np.full(_MOST + 1, IGNORE, np.uint8)
         table[list(self.codes)] = np.arange(len(self.codes))
         return table

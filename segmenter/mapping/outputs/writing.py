@@ -61,8 +61,6 @@ class OwnPixels:
 
 
 class _Output:
-    """Map of one job while it is written and scored."""
-
     def __init__(self, call: Call, job: MapJob, folder_state: FolderState) -> None:
         self.job, self._folder_state = job, folder_state
         self._files = MapFiles(job, call.style)
@@ -115,7 +113,6 @@ class _Output:
 
     @property
     def remarks(self) -> list[str]:
-        """Warnings about the map, once it is complete."""
         remarks = [self.warning, self.job.remark, *(companion.remark for companion in self._companions)]
         if self.empty:
             remarks.append(f"{self.job.info.path}: has no pixel with data; its map is empty")
@@ -236,7 +233,6 @@ class _Maps:
             self._give_up(job, error)
 
     def to_repeat(self) -> list[MapJob]:
-        """Return jobs to repeat."""
         jobs, self._repeated = self._repeated, []
         return jobs
 

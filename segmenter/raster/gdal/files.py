@@ -61,7 +61,6 @@ class _Stat(ctypes.Structure):
 
 @functools.cache
 def _gdal() -> ctypes.CDLL:
-    """Return the GDAL library that rasterio has loaded."""
     library = ctypes.CDLL(gdal_library())
     library.VSIStatExL.argtypes = [ctypes.c_char_p, ctypes.POINTER(_Stat), ctypes.c_int]
     library.VSIGetLastErrorMsg.restype = ctypes.c_char_p
@@ -71,16 +70,8 @@ def _gdal() -> ctypes.CDLL:
     library.VSIFReadL.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p]
     library.VSIFReadL.restype = ctypes.c_size_t
     library.VSIFCloseL.argtypes = [ctypes.c_void_p]
-    library.VSIGetFileMetadata.argtypes = [ctypes.c_char_p] * 3
     library.VSIGetFileMetadata.restype = ctypes.POINTER(ctypes.c_char_p)
     library.CSLDestroy.argtypes = [ctypes.POINTER(ctypes.c_char_p)]
-    library.CSLDestroy.restype = None
-    library.VSISetPathSpecificOption.argtypes = [ctypes.c_char_p] * 3
-    library.VSISetPathSpecificOption.restype = None
-    library.VSIClearPathSpecificOptions.argtypes = [ctypes.c_char_p]
-    library.VSIClearPathSpecificOptions.restype = None
-    library.VSICurlPartialClearCache.argtypes = [ctypes.c_char_p]
-    library.VSICurlPartialClearCache.restype = None
     return library
 
 

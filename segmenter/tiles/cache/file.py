@@ -166,10 +166,13 @@ class CacheFile:
     def _map(self) -> _Mapped:
         with self._lock:
             if self._mapped is None:
-                with _damage(), _opened(self.path) as file:
-                    if os.fstat(file.fileno()).st_size != self.bytes:
-                        raise DamagedError("has another size")
-                    content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                try:
+                    with _opened(self.path) as file:
+                        if os.fstat(file.fileno()).st_size != self.bytes:
+                            raise DamagedError("has another size")
+                        content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                except (OSError, ValueError) as error:
+                    raise DamagedError(f"cannot be read ({error})") from None
                 table = np.frombuffer(content, TABLE, self._chunks, self._table_at)
                 if zlib.crc32(table.data) != self._crc:
                     raise DamagedError("its table is damaged")
@@ -187,7 +190,6 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _said(file: BinaryIO, size: int) -> tuple[_Contents, int]:
-    """Return the contents of a pack and the position of its table."""
     try:
         file.seek(max(0, size - END.size))
         end = file.read(END.size)
@@ -202,14 +204,6 @@ def _said(file: BinaryIO, size: int) -> tuple[_Contents, int]:
     if table_at < 0 or not all(one.fits(facts.kind, facts.chunks) for one in facts.contents):
         raise DamagedError("its contents do not fit together")
     return facts, table_at
-
-
-@contextlib.contextmanager
-def _damage() -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        raise DamagedError(f"cannot be read ({error})") from None
 
 
 class CachedArray(NamedTuple):
@@ -351,7 +345,6 @@ class CacheWriter:
                     masks.append((0, 0, 0) if none_lacks else self._stored(np.packbits(valid[part])))
 
     def _stored(self, array: NDArray[Any]) -> tuple[int, int, int]:
-        """Write a chunk; return its row of the table."""
         raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         if self._codec == "lz4":
             small = lz4().compress(raw, asbytes=True)

@@ -228,7 +228,6 @@ def _same(handle: int, path: Path) -> bool:
 
 
 def _removed(path: Path) -> bool:
-    """Remove a pack that no process reads; return True if it is gone."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:

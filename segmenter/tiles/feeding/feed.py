@@ -159,7 +159,6 @@ class Feed(Closing):
         self._next = self._sent = step
 
     def _fill(self) -> None:
-        """Order as many of the next batches as fit."""
         assert self._plan is not None
         while self._maker.room and self._sent < self._plan.steps:
             order = Order.of(self._plan, self._epoch, self._sent)

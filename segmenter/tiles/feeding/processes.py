@@ -220,7 +220,6 @@ class WorkerPool:
             raise self._lost(worker) from None
 
     def _hear(self, worker: _Worker) -> None:
-        """Receive an answer."""
         try:
             answer: Answer = worker.line.recv()
         except (EOFError, OSError):
@@ -249,7 +248,6 @@ class WorkerPool:
         return RuntimeError(f"{self._name(worker)} failed at {order.title}:\n{answer.traceback}")
 
     def _lost(self, worker: _Worker) -> Exception:
-        """Return the error for a worker that has died."""
         if self._closed:
             return FeedClosedError()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -268,7 +266,6 @@ _GO_ON = "go on with the same command and --resume"
 
 
 def _end_of(code: int | None) -> str:
-    """Return text on how a process ended."""
     if code is None:
         return "no longer answers"
     if code == -signal.SIGKILL:
@@ -366,7 +363,6 @@ def _serve(connection: Connection) -> None:
 
 
 def _answer(loader: BatchLoader, order: Order, slots: Slots, slot: int) -> Answer:
-    """Write a batch to its slot; return the answer."""
     before = loader.drawn
     try:
         loader.load(order.plan(), order.epoch, order.step, into=slots.batch(slot))
