@@ -23,8 +23,7 @@ from segmenter.config.recipe import Recipe
 from segmenter.grid.geometry import Window
 from segmenter.sampling import Plan, plan
 from segmenter.tiles.batches import BatchLoader
-from segmenter.tiles.index import build_index
-from segmenter.tiles.index_cache import cache_folder
+from segmenter.tiles.index import build_index, cache_folder
 from segmenter.tiles.statistics import band_statistics
 from segmenter.tiles.store import SceneStore, Tile
 

@@ -36,11 +36,10 @@ from segmenter.raster import open_raster, quiet_gdal, read_label
 from segmenter.sampling import Plan, plan
 from segmenter.tiles.batches import Batch, BatchLoader
 from segmenter.tiles.feeding.feed import Feed
+from segmenter.tiles.feeding.orders import BatchShape
 from segmenter.tiles.feeding.processes import WorkerPool
 from segmenter.tiles.feeding.sizes import ahead_of
-from segmenter.tiles.feeding.slots import BatchShape
-from segmenter.tiles.index import build_index
-from segmenter.tiles.index_cache import cache_folder
+from segmenter.tiles.index import build_index, cache_folder
 from segmenter.tiles.statistics import band_statistics
 from segmenter.tiles.store import SceneStore
 from segmenter.training.trainer import epoch_dataset

@@ -21,15 +21,15 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.naic2020 import load_naic2020
 from datasets.pack import pack_dataset
+from datasets.published import load_naic2020
 from datasets.synthetic.make import make_naic2020
 from segmenter.config.datasets import CacheCodec, Naic2020Config
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import open_raster, quiet_gdal, read_label, write_raster
-from segmenter.tiles.index_cache import cache_folder
+from segmenter.tiles.index import cache_folder
 from segmenter.tiles.store import SceneStore
 
 _TILE = 256

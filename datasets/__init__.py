@@ -22,8 +22,7 @@ def kinds() -> dict[str, tuple[Callable[[Any], Dataset], Callable[[Any], Layout]
     without looking at files.
     """
     from .folder import folder_layout, load_folder
-    from .naic2020 import load_naic2020, naic2020_layout
-    from .potsdam import load_potsdam, potsdam_layout
+    from .published import load_naic2020, load_potsdam, naic2020_layout, potsdam_layout
 
     return {
         "potsdam": (load_potsdam, potsdam_layout),
@@ -33,11 +32,7 @@ def kinds() -> dict[str, tuple[Callable[[Any], Dataset], Callable[[Any], Layout]
 
 
 def load_dataset(recipe: Recipe) -> Dataset:
-    """Return the scenes and class map of a recipe's dataset section.
-
-    Raises:
-        ConfigError, DatasetError, LabelError: see the loader of that kind; also files that cannot be used.
-    """
+    """Return the scenes and class map of a recipe's dataset section."""
     from dataclasses import replace
 
     from .files import path_of
@@ -73,10 +68,6 @@ def _has_to_be_made(section: FolderConfig) -> bool:
 
 
 def layout_of(recipe: Recipe) -> Layout:
-    """Return the file-name patterns of a recipe's dataset, without looking at files.
-
-    Raises:
-        ConfigError: a pattern is invalid.
-    """
+    """Return the file-name patterns of a recipe's dataset, without looking at files."""
     _, layout = kinds()[recipe.dataset.kind]
     return layout(recipe.dataset)

@@ -146,7 +146,6 @@ def _coverage(given: _CoverageOptions) -> int:
 
 
 def _diagnosed(given: _CoverageOptions) -> Diagnosis:
-    """Print the diagnosis as a table, and return it."""
     from segmenter.diagnosis import diagnose, table
     from segmenter.extras.dask.spread import spread_over
     from segmenter.tiles.gsd import with_gsds

@@ -132,7 +132,7 @@ def with_blocks(dataset: Dataset, split: FolderSplit) -> Dataset:
         DatasetError: no labelled pixel is left to train or to validate on; or the scale is unknown.
     """
     assert split.blocks is not None
-    from segmenter.tiles.index_cache import cache_folder
+    from segmenter.tiles.index import cache_folder
 
     infos = {scene.name: raster_info(scene.image) for scene in dataset.scenes}
     grids = {
@@ -156,7 +156,6 @@ def with_blocks(dataset: Dataset, split: FolderSplit) -> Dataset:
     made = made_of(
         [half for _, half in halves.values()],
         lambda half: files.label(halves[half.name][0], half.split),
-        lambda half: files.has(*files.names(halves[half.name][0], half.split)),
         description="labels of blocks",
         unit="label",
     )
@@ -197,16 +196,13 @@ class _BlockLabels(MadeRasters):
         self._theirs, self.classes = classes, rasterised_classes(classes)
         self._grids, self._parts, self._infos = grids, parts, infos
 
-    def names(self, scene: Scene, part: Split) -> tuple[str, list[Path]]:
-        """Return the unique name of a label, with its blocks, and its sources."""
+    def label(self, scene: Scene, part: Split) -> Path | None:
+        """Return the label of a part, made if necessary; None if it has no labelled pixel."""
         assert scene.label is not None, "the loader pairs them"
         grid, parts = self._grids[scene.name], self._parts[scene.name]
         rule = [grid.rows_R.tolist(), grid.cols_C.tolist(), [parts[block] for block in grid.blocks]]
-        return f"{scene.name}_{part}-{digest([rule], 12)}", [scene.image, scene.label]
-
-    def label(self, scene: Scene, part: Split) -> Path | None:
-        """Return the label of a part, made if necessary; None if it has no labelled pixel."""
-        return self.get(*self.names(scene, part), lambda path: self._make(path, scene, part))
+        name, sources = f"{scene.name}_{part}-{digest([rule], 12)}", [scene.image, scene.label]
+        return self.get(name, sources, lambda path: self._make(path, scene, part))
 
     def _make(self, path: Path, scene: Scene, part: Split) -> bool:
         info, grid, parts = self._infos[scene.name], self._grids[scene.name], self._parts[scene.name]

@@ -26,8 +26,7 @@ from segmenter.raster.header import names_of, order_of, used_names
 
 from .files import few
 from .gsd import contradictions, gsd_line
-from .leaks import Seen, equal_scenes, find_leaks
-from .pixels import coarse_mask, digest_of, in_turn, pieces
+from .leaks import Seen, coarse_mask, digest_of, equal_scenes, find_leaks, in_turn, pieces
 
 _MOST_TIMES = 4
 """A label of more times its image's pixels is not read on: that it does not fit is all there is to say."""
@@ -100,9 +99,8 @@ class CheckReport:
             everything: include every finding and file name, not only the first ones.
             fits: True if the recipe can train on these files; else the caller prints the reason next.
         """
-        verdict = (
-            self._verdict() if fits or not self.clean else "the files are clean; the recipe does not fit:"
-        )
+        verdict = "clean" if self.clean else f"not clean: {counted(len(self.findings), 'finding')}"
+        verdict = verdict if fits or not self.clean else "the files are clean; the recipe does not fit:"
         parts = (self._head(everything), self._found(everything), self._table(), [verdict])
         return "\n".join(plain(line) for part in parts for line in part)
 
@@ -184,9 +182,6 @@ class CheckReport:
         yield from class_table(self.dataset.classes.names, self.pixels_PK, self.scenes_K)
         yield f"{self.ignored:,} pixels are ignored or without data"
 
-    def _verdict(self) -> str:
-        return "clean" if self.clean else f"not clean: {counted(len(self.findings), 'finding')}"
-
 
 _VALUE = "unknown value"
 _SETTLED = {
@@ -214,17 +209,13 @@ def _values(findings: list[Finding], everything: bool) -> list[str]:
     files: dict[str, list[str]] = {}
     for finding in findings:
         pixels[finding.text] += finding.pixels
-        files.setdefault(finding.text, []).append(_label_name(finding))
+        assert finding.scene is not None, "a value is found in a label"
+        files.setdefault(finding.text, []).append(str(finding.scene.label))
     return [
         f"{value}: {counted(count, 'pixel')} in {counted(len(files[value]), 'file')}: "
         f"{_list(files[value], everything)}"
         for value, count in pixels.most_common()
     ]
-
-
-def _label_name(finding: Finding) -> str:
-    assert finding.scene is not None, "a value is found in a label"
-    return str(finding.scene.label)
 
 
 def check_dataset(dataset: Dataset, *, progress: bool = True, spread: Spread = in_threads) -> CheckReport:
@@ -254,10 +245,11 @@ def check_dataset(dataset: Dataset, *, progress: bool = True, spread: Spread = i
     images = [(audit.scene, audit.info) for audit in audits if audit.info is not None]
     counts_SK = np.array([audit.pixels_K for audit in audits]).reshape(-1, len(dataset.classes))
     findings += _missing_classes(dataset, counts_SK)
+    splits = np.array([scene.split for scene in dataset.scenes])
     return CheckReport(
         dataset=dataset,
         findings=tuple(findings),
-        pixels_PK=_by_split(dataset, counts_SK),
+        pixels_PK=np.array([counts_SK[splits == split].sum(axis=0) for split in SPLITS], np.int64),
         scenes_K=(counts_SK > 0).sum(axis=0),
         ignored=sum(audit.ignored for audit in audits),
         unlabelled=tuple(audit.scene.name for audit in audits if not audit.pixels_K.any()),
@@ -268,19 +260,12 @@ def check_dataset(dataset: Dataset, *, progress: bool = True, spread: Spread = i
         ),
         scale=gsd_line(dataset, images) if images else "",
         images=tuple(image_lines([(audit.info, audit.bands) for audit in audits if audit.info is not None])),
-        equal=tuple(_equal_within_a_split(seen)),
+        equal=tuple(
+            tuple(scene.name for scene in scenes)
+            for scenes in equal_scenes(seen)
+            if len({scene.split for scene in scenes}) == 1
+        ),
     )
-
-
-def _by_split(dataset: Dataset, counts_SK: NDArray[np.int64]) -> NDArray[np.int64]:
-    splits = np.array([scene.split for scene in dataset.scenes])
-    return np.array([counts_SK[splits == split].sum(axis=0) for split in SPLITS], np.int64)
-
-
-def _equal_within_a_split(seen: list[Seen]) -> Iterator[tuple[str, ...]]:
-    for scenes in equal_scenes(seen):
-        if len({scene.split for scene in scenes}) == 1:
-            yield tuple(scene.name for scene in scenes)
 
 
 @dataclass
@@ -395,7 +380,6 @@ def _without_crs(audits: list[_Audit]) -> Iterator[Finding]:
 
 
 def _one_class(dataset: Dataset) -> Iterator[str]:
-    """Yield a remark if there is only one class."""
     if len(dataset.classes) == 1:
         name = dataset.classes.names[0]
         yield (

@@ -114,12 +114,11 @@ class Candidates:
     labels: dict[str, list[str]] = field(default_factory=dict)
 
     def pairs(self, only: set[str] | None = None) -> dict[str, tuple[str, str]]:
-        """Return (image, label) by scene name, sorted; only for the scenes in `only`, if given.
-
-        Raises:
-            DatasetError: there are no files, two files for one scene, or files without a partner.
-        """
-        images, labels = (_of(only, files) for files in (self.images, self.labels))
+        """Return (image, label) by scene name, sorted; only for the scenes in `only`, if given."""
+        images, labels = (
+            {name: paths for name, paths in files.items() if only is None or name in only}
+            for files in (self.images, self.labels)
+        )
         if not images:
             raise DatasetError(self.root, "found no image", remedy=f"expected files like {self.image_form}")
         for what, files in (("image", images), ("label", labels)):
@@ -151,10 +150,6 @@ class Candidates:
                 f"{self.root}: {len(alone)} of {len(files)} {what} files have no partner, expected {wanted}: "
                 f"{few(alone)}; add the partner or move the file out of the folder{advice}"
             )
-
-
-def _of(only: set[str] | None, files: dict[str, list[str]]) -> dict[str, list[str]]:
-    return {name: paths for name, paths in files.items() if only is None or name in only}
 
 
 # ------------------------------------------------------------------------------------------ splits
@@ -210,11 +205,7 @@ def assign_splits(
 
 
 def matching(entries: Iterable[str], known: Mapping[str, Sequence[str]], setting: str) -> set[str]:
-    """Return the names of the scenes that match the entries of a setting; `known`: see `assign_splits`.
-
-    Raises:
-        DatasetError: an entry matches nothing.
-    """
+    """Return the names of the scenes that match the entries of a setting; `known`: see `assign_splits`."""
     called = _by_alias(known)
     return {name for entry in entries for name in _matching(entry, called, setting)}
 

@@ -12,7 +12,6 @@ from segmenter.config.datasets import FolderConfig, FolderSplit
 from segmenter.grid.labels import ClassMap, Colour, LandCoverClass, own_colour
 from segmenter.grid.scenes import Dataset, Layout, Scene, Split
 
-from .classes import parse_colour
 from .files import (
     Candidates,
     Named,
@@ -25,6 +24,7 @@ from .files import (
     matching,
     root_of,
 )
+from .published import parse_colour
 
 Unused = tuple[tuple[Path, str], ...]
 
@@ -134,11 +134,7 @@ def pattern_regex(pattern: str, setting: str) -> re.Pattern[str]:
 
 
 def image_regexes(config: FolderConfig) -> tuple[re.Pattern[str], ...]:
-    """Return the patterns of a scene's image files as regular expressions with the same names.
-
-    Raises:
-        ConfigError: a pattern is invalid, or several patterns have different names or none.
-    """
+    """Return the patterns of a scene's image files as regular expressions with the same names."""
     regexes = tuple(pattern_regex(pattern, "dataset.images") for pattern in config.images)
     for regex, pattern in zip(regexes[1:], config.images[1:], strict=True):
         if regex.groupindex.keys() != regexes[0].groupindex.keys() or not regex.groupindex:
@@ -153,11 +149,7 @@ def image_regexes(config: FolderConfig) -> tuple[re.Pattern[str], ...]:
 def _files(
     config: FolderConfig, root: Path, paths: Sequence[str], names: Sequence[str]
 ) -> dict[str, tuple[Path, ...]]:
-    """Return image files in band order by scene name; empty if a scene is one file that needs no driver.
-
-    Raises:
-        DatasetError: a scene lacks a file of a pattern, or a file belongs to no scene.
-    """
+    """Return image files in band order by scene name; empty if a scene is one file that needs no driver."""
     regexes, files = image_regexes(config), {name: list[Path]() for name in names}
     if len(regexes) == 1 and not config.drivers:
         return {}
@@ -212,12 +204,7 @@ def _pairs(
 
 
 def candidates_of(root: Path, image_form: str, label_form: str, paths: Sequence[str]) -> Candidates:
-    """Return the files that patterns with the same names match, by scene name.
-
-    Raises:
-        ConfigError: a pattern is invalid, or no pattern has more literal text and both match a file.
-        DatasetError: two scenes would have one name.
-    """
+    """Return the files that patterns with the same names match, by scene name."""
     candidates = Candidates(root, image_form, label_form, ", or set dataset.unlabelled: skip")
     image_regex = pattern_regex(image_form, "dataset.images")
     label_regex = pattern_regex(label_form, "dataset.labels")
@@ -242,9 +229,6 @@ def _to_the_more_literal(candidates: Candidates, both: Sequence[str]) -> None:
 
     So `{name}_mask.tif` takes the labels among `{name}.tif`, `{split}annot/{name}.png` those of
     `{split}/{name}.png`.
-
-    Raises:
-        ConfigError: both patterns have equally much.
     """
     forms = candidates.image_form, candidates.label_form
     images, labels = (len(_WILD.sub("", form)) for form in forms)
@@ -351,13 +335,7 @@ def _splits(
 
 
 def _torn(config: FolderConfig, splits: Mapping[str, Split]) -> tuple[str, ...]:
-    """Return warnings on images that share the value of a name but are in several splits.
-
-    They may be parts of one scene; a value shared by all images is ignored.
-
-    Args:
-        splits: split of each image.
-    """
+    """Return warnings on images that share the value of a name, not all, but are in several splits."""
     regex = pattern_regex(config.images[0], "dataset.images")
     names = list(regex.groupindex) if config.split.group is None else []
     matches = {image: match for image in splits if (match := regex.fullmatch(image))}
@@ -376,11 +354,7 @@ def _torn(config: FolderConfig, splits: Mapping[str, Split]) -> tuple[str, ...]:
 
 
 def _group_regex(regex: re.Pattern[str], name: str, values: Mapping[str, str]) -> str:
-    """Return an expression for `split.group` whose group matches the value of a pattern's name.
-
-    Args:
-        values: value of the name for each image; the expression ends after the name if that suffices.
-    """
+    """Return an expression for `split.group` that finds the name's value in each image, a short one if it can."""
     whole = regex.pattern.replace(f"(?P<{name}>[^/]+)", "([^/]+)").replace(f"(?P={name})", r"\1")
     whole = "^" + re.sub(r"\(\?P<\w+>\[\^/\]\+\)|\(\?P=\w+\)", "[^/]+", whole) + "$"
     short = re.match(r".*?\(\[\^/\]\+\)(?:\\.|[^\\\[(])*", whole)

@@ -22,11 +22,7 @@ _MOST = 100_000.0
 
 
 def with_gsd(dataset: Dataset, setting: Literal["georeference"] | float | PathGsd) -> Dataset:
-    """Return the dataset with the scales of `dataset.metres_per_pixel`; no file is opened.
-
-    Raises:
-        DatasetError: a pattern finds no number of metres in an image's path.
-    """
+    """Return the dataset with the scales of `dataset.metres_per_pixel`; no file is opened."""
     if setting == "georeference":
         return dataset
     if isinstance(setting, PathGsd):

@@ -1,16 +1,76 @@
-"""Leaks between splits: scenes of two splits with common content, so that scores measure memory."""
+"""Content of scenes, and leaks between splits: common content of two, so that scores measure memory."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from segmenter.grid.geometry import Size, Window
 from segmenter.grid.scenes import Scene
-from segmenter.raster import RasterInfo, outlines
+from segmenter.grid.windows import row_strips
+from segmenter.raster import Raster, RasterInfo, open_raster, outlines
+
+_PIECE_BYTES = 1 << 24
+"""Bytes of an image read at once: with derived arrays some 100 MiB a thread."""
+_PIECE_PIXELS = 1 << 22
+_LARGE_PIXELS = 1 << 27
+"""Pixels from which rasters are read one at a time: one block per thread could fill the memory."""
+_LARGE = threading.Lock()
+_MASK_SIDE = 512
+
+
+def pieces(size: Size, bytes_per_pixel: int = 1) -> Iterator[Window]:
+    """Yield windows of bounded size that cover a raster; whole rows if they fit."""
+    most = max(1, min(_PIECE_PIXELS, _PIECE_BYTES // bytes_per_pixel))
+    for strip in row_strips(size, most):
+        for col in range(0, size.width, most):
+            yield Window(strip.row, col, strip.height, min(most, size.width - col))
+
+
+def in_turn(size: Size) -> contextlib.AbstractContextManager[object]:
+    """Return a lock to hold while reading a raster: very large ones are read one at a time."""
+    return _LARGE if size.pixels > _LARGE_PIXELS else contextlib.nullcontext()
+
+
+def digest_of(raster: Raster) -> tuple[bytes | None, bool]:
+    """Read a whole raster; return a digest of the pixels a model would see, and True if any has data.
+
+    Digests find equal scenes without reading a file twice, even in different formats; decoding takes far
+    longer than hashing. None for a scene of one colour: empty tiles are equal but no leak.
+
+    Raises:
+        RasterError: a window cannot be read.
+    """
+    size, dtype = raster.info.size, np.dtype(raster.info.dtype)
+    digest = hashlib.blake2b(repr((size, dtype.name, len(raster.bands))).encode(), digest_size=16)
+    first: NDArray[Any] | None = None
+    varies = has_data = False
+    with in_turn(size):
+        for window in pieces(size, len(raster.bands) * dtype.itemsize):
+            image, valid = raster.read(window)
+            has_data = has_data or bool(valid.any())
+            first = image[:1, :1].copy() if first is None else first
+            varies = varies or not np.array_equal(image, np.broadcast_to(first, image.shape))
+            digest.update(np.ascontiguousarray(image).data.cast("B"))
+    return (digest.digest() if varies else None), has_data
+
+
+def coarse_mask(path: Path, bands: tuple[int, ...] | None) -> NDArray[np.bool_]:
+    """Return an (h, w) mask of an image's data, on a grid of at most 512 × 512."""
+    with open_raster(path, bands) as raster:
+        size = raster.info.size
+        return raster.thinned(Window.of(size), size.at_most(_MASK_SIDE))[1]
+
 
 _LEAST_PIXELS = 0.9
 """Width of a common strip, in pixels of the coarser scene, from which scenes overlap and not only adjoin."""
@@ -112,15 +172,19 @@ def _apart(one: Scene, other: Scene) -> bool:
 
 def _shared(a: Seen, ground_a: Points, b: Seen, ground_b: Points) -> float:
     """Return the common share of the smaller scene's area; 0 if the scenes only adjoin."""
-    common = _clipped(ground_a, ground_b)
-    if len(common) < 3:
+    origin = ground_a[0]  # float32 would lose centimetres of coordinates of a country
+    polygons = [(ground - origin).astype(np.float32) for ground in (ground_a, ground_b)]
+    area, common_V12 = cv2.intersectConvexConvex(*polygons)
+    if area <= 0 or common_V12 is None:
         return 0.0
-    areas = [_area(ground_a), _area(ground_b)]
+    areas, common = (
+        [cv2.contourArea(polygon) for polygon in polygons],
+        common_V12[:, 0].astype(np.float64) + origin,
+    )
     assert a.info is not None, "what has an outline has a header"
     assert b.info is not None, "what has an outline has a header"
     pixel = max(np.sqrt(area / info.size.pixels) for area, info in zip(areas, (a.info, b.info), strict=True))
     length = float(np.hypot(*np.ptp(common, axis=0)))
-    area = _area(common)
     if area < _LEAST_PIXELS * pixel * length:
         return 0.0
     if a.valid is not None or b.valid is not None:
@@ -129,46 +193,21 @@ def _shared(a: Seen, ground_a: Points, b: Seen, ground_b: Points) -> float:
         if both.mean() < _LEAST_POINTS:
             return 0.0
         area *= float(both.mean())
-    return area / min(areas)
-
-
-def _clipped(subject: Points, clip: Points) -> Points:
-    """Return the common part of two convex polygons (Sutherland and Hodgman 1974)."""
-    sign = np.sign(_signed_area(clip))
-    points = list(subject)
-    for start, end in zip(clip, np.roll(clip, -1, axis=0), strict=True):
-        edge = end - start
-        inside = [sign * (edge[0] * (p[1] - start[1]) - edge[1] * (p[0] - start[0])) for p in points]
-        cut: list[Points] = []
-        for k, point in enumerate(points):
-            before, here, there = points[k - 1], inside[k], inside[k - 1]
-            if (here > 0) != (there > 0):
-                cut.append(before + (point - before) * (there / (there - here)))
-            if here > 0:
-                cut.append(point)
-        points = cut
-    return np.array(points).reshape(-1, 2)
-
-
-def _signed_area(polygon: Points) -> float:
-    x, y = (polygon - polygon[0]).T
-    return float(np.sum(x * np.roll(y, -1) - np.roll(x, -1) * y) / 2)
-
-
-def _area(polygon: Points) -> float:
-    return abs(_signed_area(polygon))
+    return float(area / min(areas))
 
 
 def _points_in(polygon: Points) -> Points:
     """Return (N, 2) points of a regular grid within a convex polygon."""
     low, high = polygon.min(axis=0), polygon.max(axis=0)
     steps = (np.arange(_GRID) + 0.5) / _GRID
-    x, y = np.meshgrid(*(low[i] + steps * (high[i] - low[i]) for i in (0, 1)))
-    points = np.stack((x.ravel(), y.ravel()), axis=1)
-    sign, inside = np.sign(_signed_area(polygon)), np.ones(len(points), np.bool_)
+    points = np.stack(np.meshgrid(*(low[i] + steps * (high[i] - low[i]) for i in (0, 1))), axis=-1).reshape(
+        -1, 2
+    )
+    turns = []
     for start, end in zip(polygon, np.roll(polygon, -1, axis=0), strict=True):
         edge, away = end - start, points - start
-        inside &= sign * (edge[0] * away[:, 1] - edge[1] * away[:, 0]) >= 0
+        turns.append(edge[0] * away[:, 1] - edge[1] * away[:, 0])
+    inside = (np.array(turns) >= 0).all(axis=0) | (np.array(turns) <= 0).all(axis=0)
     return points[inside]
 
 

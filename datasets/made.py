@@ -23,7 +23,7 @@ from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster.band_stack import StackedImages
 from segmenter.raster.opening import check_drivers, opens_by_itself
 from segmenter.raster.placement import PlacedLabels
-from segmenter.tiles.index_cache import cache_folder
+from segmenter.tiles.index import cache_folder
 
 from .files import few
 from .folder import one_label
@@ -106,7 +106,6 @@ def _with_images(dataset: Dataset, section: FolderConfig) -> Dataset:
     results = made_of(
         several,
         lambda scene: stacks.image(scene.name, scene.files),
-        lambda scene: stacks.has_image(scene.name, scene.files),
         description="bands of scenes into one file",
         unit="scene",
     )
@@ -136,11 +135,7 @@ def _with_labels(dataset: Dataset, section: FolderConfig) -> Dataset:
         assert scene.label is not None, "the loader pairs them"
         return files.label(scene.name, scene.image, scene.label, shared=shared)
 
-    def has(scene: Scene) -> bool:
-        assert scene.label is not None
-        return files.has_label(scene.name, scene.image, scene.label)
-
-    results = made_of(dataset.scenes, label, has, description="labels onto images", unit="label")
+    results = made_of(dataset.scenes, label, description="labels onto images", unit="label")
     files.tidy()
     refuse(results, len(dataset.scenes), "label")
     made = _without_empty(dataset, section, results)
@@ -208,12 +203,11 @@ def _without_empty(dataset: Dataset, section: FolderConfig, labels: Made) -> Dat
 def made_of(
     scenes: Sequence[Scene],
     make: Callable[[Scene], Path | None],
-    has: Callable[[Scene], bool],
     *,
     description: str,
     unit: str,
 ) -> Made:
-    """Make each scene's file in several threads; show a progress bar for missing files."""
+    """Return each scene's file, made in several threads if it is missing."""
 
     def tried(scene: Scene) -> Path | SegmenterError | None:
         try:
@@ -221,20 +215,12 @@ def made_of(
         except SegmenterError as error:
             return error
 
-    def is_made(scene: Scene) -> bool:
-        try:
-            return has(scene)
-        except SegmenterError:
-            return False
-
-    waiting = [scene for scene in scenes if not is_made(scene)]
     # Processes that start together each begin elsewhere, and find what the others have made.
-    first = os.getpid() % max(1, len(waiting))
-    waiting = [*waiting[first:], *waiting[:first]]
+    first = os.getpid() % max(1, len(scenes))
+    turned = [*scenes[first:], *scenes[:first]]
     workers = _WORKERS if unit == "scene" else None
-    made = in_threads(tried, waiting, description=description, unit=unit, workers=workers)
-    results = {scene.name: one for scene, one in zip(waiting, made, strict=True)}
-    return results | {scene.name: tried(scene) for scene in scenes if scene.name not in results}
+    made = in_threads(tried, turned, description=description, unit=unit, workers=workers)
+    return {scene.name: one for scene, one in zip(turned, made, strict=True)}
 
 
 def refuse(results: Made, scenes: int, what: str) -> None:

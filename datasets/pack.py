@@ -16,9 +16,8 @@ from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import raster_info
 from segmenter.raster.ground import check_label
 from segmenter.tiles.cache.file import KINDS, CachedArray, Kind
-from segmenter.tiles.cache.folder import CacheFolder
-from segmenter.tiles.cache.keys import Job, bytes_read, key_of, pack
-from segmenter.tiles.index_cache import cache_folder
+from segmenter.tiles.cache.folder import CacheFolder, Job, bytes_read, key_of, pack
+from segmenter.tiles.index import cache_folder
 from segmenter.tiles.store import make_room, tell_damaged, tell_leftovers, tell_replaced
 
 _LOTS = 64

@@ -17,15 +17,11 @@ _ASKING_THREADS = 16
 """A request waits for the network, not for a processor."""
 
 
-def remote_files(root: Path, files: Path | None, *, progress: bool = True) -> list[str]:
-    """Return relative POSIX paths of the files below an address, and store the known state of each.
-
-    Raises:
-        SegmenterError: the address cannot be listed, a line is no path below it, or a file is missing.
-    """
+def remote_files(root: Path, files: Path | None) -> list[str]:
+    """Return relative POSIX paths of the files below an address, and store the known state of each."""
     assert isinstance(root, RemotePath), "other folders are walked"
     if files is not None:
-        return _asked(root, _lines(root, files), files, progress)
+        return _asked(root, _lines(root, files), files)
     place = Place.of(root.address)
     if place is None:
         raise DatasetError(
@@ -78,7 +74,7 @@ def _text(source: Path) -> str:
         raise DatasetError("dataset.files", expected=f"a text in UTF-8, {source} is none") from None
 
 
-def _asked(root: RemotePath, names: list[str], files: Path, progress: bool) -> list[str]:
+def _asked(root: RemotePath, names: list[str], files: Path) -> list[str]:
     """Return the names after requesting size and time of each from the server."""
 
     def ask(name: str) -> None:
@@ -89,8 +85,6 @@ def _asked(root: RemotePath, names: list[str], files: Path, progress: bool) -> l
             raise DatasetError(path, f"named in dataset.files {files}, but not to be had: {error}") from None
         note_state(path, status.st_size, int(status.st_mtime))
 
-    for _ in in_threads(
-        ask, names, description="files", unit="file", workers=_ASKING_THREADS, progress=progress
-    ):
+    for _ in in_threads(ask, names, description="files", unit="file", workers=_ASKING_THREADS):
         pass
     return names

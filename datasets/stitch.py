@@ -22,11 +22,7 @@ from segmenter.tiles.index import STRIP_PIXELS
 
 
 def find_parts(pattern: str) -> list[Path]:
-    """Return files that match a glob pattern, in numerical order: part_2 before part_10.
-
-    Raises:
-        DatasetError: no file matches.
-    """
+    """Return files that match a glob pattern, in numerical order: part_2 before part_10."""
     paths = [Path(name) for name in glob.glob(pattern, recursive=True) if Path(name).is_file()]
     if not paths:
         raise DatasetError(pattern, expected="a pattern that matches the parts, it matches no file")
@@ -87,7 +83,6 @@ def _band_count(info: RasterInfo) -> int:
 
 
 def _windows(infos: Sequence[RasterInfo], columns: int) -> list[Window]:
-    """Return the window of each part in the whole."""
     heights = [info.size.height for info in infos[::columns]]
     widths = [info.size.width for info in infos[:columns]]
     tops, lefts = ([0, *accumulate(lengths)] for lengths in (heights, widths))

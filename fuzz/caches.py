@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import rasterio
 
 from fuzz.target import Facts, digest
+from segmenter.base.threads import in_threads
 from segmenter.config.recipe import TilesConfig
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.grid.scenes import Dataset, Scene
-from segmenter.tiles.index import build_index
-from segmenter.tiles.index_cache import cache_folder
+from segmenter.tiles.index import build_index, cache_folder
 from segmenter.tiles.statistics import band_statistics
 from segmenter.tiles.store import SceneStore
 
@@ -50,7 +51,9 @@ def make_dataset(folder: Path) -> None:
 
 def read_index(file: Path) -> Facts:
     """The tiles as a training would draw them."""
-    found = build_index(_dataset(file.parents[1]), "train", _TILES, workers=1, progress=False)
+    found = build_index(
+        _dataset(file.parents[1]), "train", _TILES, progress=False, spread=partial(in_threads, workers=1)
+    )
     return [
         digest(found.scene_N, found.row_N, found.col_N, found.labelled_N, found.counts_NK, found.left_out)
     ]
@@ -58,7 +61,7 @@ def read_index(file: Path) -> Facts:
 
 def read_bands(file: Path) -> Facts:
     """What the network's input is normalised by."""
-    found = band_statistics(_dataset(file.parents[1]), workers=1, progress=False)
+    found = band_statistics(_dataset(file.parents[1]), progress=False)
     return [digest(found.mean_C, found.std_C, found.min_C, found.max_C, found.pixels, found.dtype)]
 
 

@@ -63,7 +63,7 @@ MEASURES = ("benchmarks", "fuzz", "datasets.commands.gpu.")
 """Modules that measure: they make and read files as others do."""
 TENSORFLOW_ROOMS = {"model", "devices", "training"}
 TENSORFLOW_MODULES = {
-    *("inference.function", "inference.tensors", "extras.tpu"),
+    *("inference.function", "extras.tpu"),
     "extras.export.graph",
     *(f"extras.parameter_servers.{name}" for name in ("serving", "strategy", "trainer", "state")),
     *(f"extras.unequal_cards.{name}" for name in ("shares", "measured")),
@@ -183,6 +183,22 @@ def _may_use_tensorflow(module: str) -> bool:
     if name.startswith("datasets.commands.gpu."):
         return True
     return name in TENSORFLOW_MODULES or (room_of(module) in TENSORFLOW_ROOMS and name not in LIGHT_MODULES)
+
+
+def test_relative_imports_are_found_and_only_the_loaders_have_them() -> None:
+    """The loaders' folder is `datasets` in a clone and `segmenter_datasets` where it is installed."""
+    assert "datasets.files" in GRAPH["datasets.folder"]
+    assert "datasets.published" in GRAPH["datasets.synthetic.make"]
+    absolute = {name: _absolute_imports(TREES[name]) for name in SOURCES if name.split(".")[0] == "datasets"}
+    assert {name: found for name, found in absolute.items() if "datasets" in found} == {}
+
+
+def _absolute_imports(tree: ast.AST) -> set[str]:
+    """Packages at the top that are imported by their absolute name."""
+    nodes = list(ast.walk(tree))
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom) and node.level == 0}
+    return {name.split(".")[0] for name in names}
 
 
 def test_every_module_is_in_a_room() -> None:

@@ -20,7 +20,7 @@ from segmenter.grid.labels import Encoding, packed
 from segmenter.raster import LabelRaster, RasterInfo, open_raster
 
 from ..files import in_hash_order
-from ..pixels import in_turn, pieces
+from ..leaks import in_turn, pieces
 from .sight import drivers_of
 
 _MOST_FILES, _LOOKED_AT = 20_000, 40

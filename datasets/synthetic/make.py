@@ -25,8 +25,14 @@ from segmenter.grid.geometry import Size
 from segmenter.grid.labels import ClassMap
 from segmenter.raster import RasterSpec, write_raster
 
-from ..classes import NAIC2020_ROUND1, NAIC2020_ROUND2, POTSDAM, POTSDAM_TEST, POTSDAM_TRAIN
-from ..potsdam import METRES_PER_PIXEL
+from ..published import (
+    METRES_PER_PIXEL,
+    NAIC2020_ROUND1,
+    NAIC2020_ROUND2,
+    POTSDAM,
+    POTSDAM_TEST,
+    POTSDAM_TRAIN,
+)
 from . import Cover, render_country, render_town
 
 POTSDAM_CRS = "EPSG:25833"
@@ -136,7 +142,6 @@ def potsdam_names(scenes: int) -> list[str]:
 
 
 def _potsdam_files(root: Path, name: str, padded: bool) -> dict[str, Path]:
-    """Return the files of one scene by folder."""
     row, col = name.split("_")
     stem = f"top_potsdam_{int(row):02d}_{int(col):02d}" if padded else f"top_potsdam_{name}"
     images = {folder: root / folder / f"{stem}_{kind}.tif" for folder, (kind, _) in _IMAGES.items()}
@@ -216,7 +221,6 @@ def make_naic2020(root: Path, *, scenes: int, seed: int, round: int = 1, size: i
 
 
 def _generator(seed: int, dataset: str, *number: int) -> np.random.Generator:
-    """Return the random generator of one scene."""
     _in_range("seed", seed, 0, 2**63 - 1)
     return np.random.default_rng(np.random.SeedSequence([seed, zlib.crc32(dataset.encode()), *number]))
 

@@ -1,9 +1,10 @@
-"""Whole scenes: layout, light and camera combined."""
+"""Scenes: town, or villages, fields, woods, lakes and rare objects; light and camera."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise, product
 
 import cv2
 import numpy as np
@@ -11,10 +12,168 @@ from numpy.typing import NDArray
 
 from segmenter.grid.geometry import Size
 
-from .canvas import Canvas, Sun
-from .country import draw_country
-from .cover import Season
-from .town import draw_town
+from .canvas import Canvas, Cover, Pattern, Points, Season, Sun, Surface
+from .town import Site, Town, contrast, draw_block, draw_town, intervals, visible
+
+_STEP = 170.0
+"""Metres from one corner of the pattern of land parcels to the next."""
+
+_Draw = Callable[[Town, Points], None]
+
+
+def draw_country(canvas: Canvas, season: Season, rng: np.random.Generator) -> None:
+    """Fill a canvas with parcels of land, one use each, and roads along some of their borders."""
+    town = Town(canvas, season, rng, clutter_share=0.002, sites_share=0.0)
+    corners = _corners(canvas, rng)
+    uses, odds = list(_USES), np.array([share for share, _ in _USES.values()])
+    for row, col in product(range(corners.shape[0] - 1), range(corners.shape[1] - 1)):
+        parcel = corners[[row, row, row + 1, row + 1], [col, col + 1, col + 1, col]]
+        use = uses[int(rng.choice(len(uses), p=odds / odds.sum()))]
+        if canvas.stencil(parcel) is not None:
+            _USES[use][1](town, parcel)
+    _roads(town, corners)
+    town.raise_up()
+
+
+def _corners(canvas: Canvas, rng: np.random.Generator) -> Points:
+    """Return (rows, columns, 2) corners of the parcels: a shifted, rotated and jittered grid."""
+    reach = float(np.hypot(*canvas.extent)) / 2
+    steps = np.arange(-np.ceil(reach / _STEP) - 2, np.ceil(reach / _STEP) + 3) * _STEP
+    turn, moved = rng.uniform(0, np.pi / 2), rng.uniform(-0.5, 0.5, 2) * _STEP
+    x, y = np.meshgrid(steps + moved[0], steps + moved[1])
+    shaken = np.stack([x, y], -1) + rng.uniform(-0.22, 0.22, (*x.shape, 2)) * _STEP
+    cos, sin = np.cos(turn), np.sin(turn)
+    turned: Points = shaken @ np.array([[cos, sin], [-sin, cos]]) + np.array(canvas.extent) / 2
+    return turned
+
+
+def _direction(parcel: Points) -> float:
+    return float(np.arctan2(*(parcel[1] - parcel[0])[::-1]))
+
+
+def _frame(parcel: Points) -> Site:
+    """Return a square around a parcel, aligned to its first border."""
+    middle = parcel.mean(0)
+    side = 2 * float(np.linalg.norm(parcel - middle, axis=1).max())
+    return Site(float(middle[0]), float(middle[1]), side, side, _direction(parcel))
+
+
+def _fill(town: Town, parcel: Points, what: str, cover: Cover, pattern: Pattern) -> None:
+    town.canvas.paint(parcel, Surface(town.season.colour(what, town.rng), pattern), cover, town.rng)
+
+
+def _village(town: Town, parcel: Points) -> None:
+    """Draw the blocks whose centres are in the parcel, on a common lawn."""
+    _fill(town, parcel, "grass", Cover.LAWN, Pattern("grain", 0.4, contrast(town.rng), 0.0, 0.1))
+    frame, outline = _frame(parcel), parcel.astype(np.float32)
+    columns, rows = (intervals(frame.length / 2, *sides, town.rng) for sides in ((34, 52), (25, 31)))
+    for (left, right), (top, bottom) in product(columns, rows):
+        cell = frame.part((left + right) / 2, (top + bottom) / 2, right - left, bottom - top)
+        inside = cv2.pointPolygonTest(outline, (cell.x, cell.y), False) > 0
+        if inside and visible(town.canvas, cell):
+            draw_block(town, cell)
+
+
+def _crops(town: Town, parcel: Points) -> None:
+    """Draw two to four strips, each with one crop in rows."""
+    along, across = parcel[[0, 3]], parcel[[1, 2]]
+    borders = np.linspace(0, 1, int(town.rng.integers(2, 5)) + 1)
+    turn = _direction(parcel) + town.rng.choice([0.0, np.pi / 2])
+    for start, stop in pairwise(borders):
+        edges = [along + (across - along) * share for share in (start, stop)]
+        strip = np.array([edges[0][0], edges[1][0], edges[1][1], edges[0][1]])
+        period = float(town.rng.choice([0.8, 1.5, 6.0]))
+        _fill(town, strip, "crops", Cover.CROPS, Pattern("rows", period, contrast(town.rng) / 1.5, turn))
+
+
+def _meadow(town: Town, parcel: Points) -> None:
+    _fill(town, parcel, "grass", Cover.MEADOW, Pattern("grain", 0.8, contrast(town.rng), 0.0, 0.12))
+
+
+def _wood(town: Town, parcel: Points) -> None:
+    _fill(town, parcel, "forest", Cover.FOREST, Pattern("cells", 5.0, 0.28, 0.0, 0.08))
+
+
+def _lake(town: Town, parcel: Points) -> None:
+    _meadow(town, parcel)
+    middle = parcel.mean(0)
+    wave = Pattern("grain", 1.2, 0.06, 0.0, 0.06)
+    _fill(town, middle + (parcel - middle) * 0.9, "water", Cover.WATER, wave)
+
+
+def _soil(town: Town, parcel: Points) -> None:
+    _fill(town, parcel, "soil", Cover.SOIL, Pattern("grain", 2.5, contrast(town.rng), 0.0, 0.14))
+
+
+def _earthworks(town: Town, parcel: Points) -> None:
+    turn = town.rng.uniform(0, np.pi)
+    _fill(town, parcel, "soil", Cover.EARTHWORKS, Pattern("seams", 2.4, contrast(town.rng), turn, 0.14))
+
+
+def _greenhouses(town: Town, parcel: Points) -> None:
+    _soil(town, parcel)
+    frame = _frame(parcel)
+    for along, across in product(np.arange(-36.0, 37, 24), np.arange(-36.0, 37, 12)):
+        house = frame.part(float(along), float(across), 21.0, 9.0)
+        _built(town, house, _GLASS_HOUSE, Pattern("seams", 1.5, 0.16, house.angle + np.pi / 2, 0.03))
+
+
+def _sports(town: Town, parcel: Points) -> None:
+    _meadow(town, parcel)
+    frame = _frame(parcel)
+    for length, width, kind in ((86.0, 52.0, _TRACK), (66.0, 34.0, _FIELD)):
+        _built(town, frame.part(0, 0, length, width), kind, Pattern("rows", 6.0, 0.05, frame.angle))
+
+
+def _airfield(town: Town, parcel: Points) -> None:
+    _meadow(town, parcel)
+    runway = _frame(parcel).part(0, 0, 95.0, 34.0)
+    _built(town, runway, _RUNWAY, Pattern("slabs", 5.0, 0.05, runway.angle))
+
+
+_Kind = tuple[Cover, tuple[float, float, float, float]]
+_GLASS_HOUSE: _Kind = (Cover.GREENHOUSE, (0.66, 0.70, 0.72, 0.62))
+_TRACK: _Kind = (Cover.SPORTS, (0.50, 0.24, 0.20, 0.4))
+_FIELD: _Kind = (Cover.SPORTS, (0.22, 0.42, 0.18, 0.5))
+_RUNWAY: _Kind = (Cover.AIRPORT, (0.34, 0.34, 0.35, 0.36))
+
+
+def _built(town: Town, site: Site, kind: _Kind, pattern: Pattern) -> None:
+    cover, colour = kind
+    town.canvas.paint(site.outline(), Surface(np.array(colour, np.float32), pattern), cover, town.rng)
+
+
+_USES: dict[str, tuple[float, _Draw]] = {
+    "village": (0.20, _village),
+    "crops": (0.30, _crops),
+    "wood": (0.19, _wood),
+    "meadow": (0.11, _meadow),
+    "lake": (0.06, _lake),
+    "soil": (0.05, _soil),
+    "earthworks": (0.02, _earthworks),
+    "greenhouses": (0.02, _greenhouses),
+    "sports": (0.0015, _sports),
+    "airfield": (0.0003, _airfield),
+}
+"""Share of the parcels and how each is drawn."""
+
+
+def _roads(town: Town, corners: Points) -> None:
+    """Draw country roads along a third of the borders between parcels."""
+    surface = town.street()
+    rows, cols = corners.shape[:2]
+    borders = [(corners[r, c], corners[r, c + 1]) for r, c in product(range(rows), range(cols - 1))]
+    borders += [(corners[r, c], corners[r + 1, c]) for r, c in product(range(rows - 1), range(cols))]
+    for start, stop in borders:
+        if town.rng.random() < 0.33:
+            _road(town, start, stop, surface)
+
+
+def _road(town: Town, start: NDArray[np.float64], stop: NDArray[np.float64], surface: Surface) -> None:
+    middle, run = (start + stop) / 2, stop - start
+    length, angle = float(np.hypot(*run)), float(np.arctan2(run[1], run[0]))
+    road = Site(float(middle[0]), float(middle[1]), length + 6.0, 6.5, angle)
+    town.canvas.paint(road.outline(), surface, Cover.ROAD, town.rng)
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,11 @@ from segmenter.inference.events import Failed, Mapped
 from segmenter.inference.loading import load_predictor
 from segmenter.inference.prediction import Prediction
 from segmenter.inference.predictor import classify_all
-from segmenter.mapping.call import Call
-from segmenter.mapping.computing import precision_of, tiling_for
-from segmenter.mapping.gsd import lay_grids
+from segmenter.mapping.call import Call, precision_of, tiling_for
 from segmenter.mapping.jobs import MapJob, RasterRequest
 from segmenter.mapping.outputs.finished import known_probabilities
 from segmenter.mapping.outputs.writing import OwnPixels
+from segmenter.mapping.plan import lay_grids
 from segmenter.mapping.request.map_request import MapRequest
 from segmenter.raster.in_memory import ArrayRaster
 from segmenter.runs.ensemble import AnyRun

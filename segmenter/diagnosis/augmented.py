@@ -16,8 +16,7 @@ from segmenter.evaluation.figures import coloured, panels_figure, stretched
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Dataset
 from segmenter.tiles.batches import BatchLoader
-from segmenter.tiles.index import TileIndex, build_index
-from segmenter.tiles.index_cache import cache_folder
+from segmenter.tiles.index import TileIndex, build_index, cache_folder
 from segmenter.tiles.probing import check_augmentation
 from segmenter.tiles.statistics import band_statistics
 from segmenter.tiles.store import SceneStore, Tile

@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.evaluation.drawing import hex_colour, name_legend, new_figure, one_line
+from segmenter.evaluation.drawing import (
+    figure_pixels,
+    hex_colour,
+    name_legend,
+    new_figure,
+    one_line,
+    save_pixels,
+)
 from segmenter.evaluation.scores import ConfusionMatrix, Scores
 from segmenter.grid.geometry import Size
 from segmenter.grid.labels import IGNORE, ClassMap
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-from dataclasses import dataclass
-
-from segmenter.evaluation.drawing import figure_pixels, save_pixels
 
 _MARGIN, _CAPTION, _TITLE, _LEGEND_ROW = 16, 26, 34, 24  # pixels
 _HATCH = ((0xD0, 0xD0, 0xD0), (0x98, 0x98, 0x98))
@@ -286,7 +289,6 @@ def summary_figure(
 
 
 def _below_each_other(pictures: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    """Return (H, W, 3) pictures from top to bottom, on white."""
     width = max(picture.shape[1] for picture in pictures)
     rooms = [((0, 0), (0, width - picture.shape[1]), (0, 0)) for picture in pictures]
     padded = [np.pad(p, room, constant_values=255) for p, room in zip(pictures, rooms, strict=True)]

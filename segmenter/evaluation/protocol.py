@@ -43,11 +43,7 @@ class Protocol:
     def published(
         cls, name: str, *, labels: LabelKind, split: str, tta: str = "none", scenes: Sequence[str] = ()
     ) -> Protocol:
-        """Return one of `PROTOCOLS` for the given kind of labels.
-
-        Raises:
-            ScoreError: the name is unknown, or the labels are of the other kind.
-        """
+        """Return one of `PROTOCOLS` for the given kind of labels."""
         if name not in PROTOCOLS:
             raise ScoreError(f"unknown protocol {name!r}; known: {', '.join(PROTOCOLS)}")
         wanted = PROTOCOLS[name]

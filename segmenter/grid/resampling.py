@@ -11,6 +11,7 @@ Pixels without data are left out: the weights of the others are rescaled to sum 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+_ZERO = Fraction(0)
 _DENOMINATOR = 1000
 """Steps are rounded to fractions of at most that: by less than 0.1 % of a pixel, so that phases recur."""
 
@@ -57,18 +59,23 @@ def count_of(length: int, step: Fraction) -> int:
     return -(-length * step.denominator // step.numerator)
 
 
-def taps(first: int, stop: int, length: int, step: Fraction) -> Taps:
-    """Return the taps of target pixels first … stop − 1, over a source of `length` pixels."""
-    p, q, target = step.numerator, step.denominator, np.arange(first, stop, dtype=np.int64)[:, None]
-    if step >= 1:  # in parts of 1/q of a source pixel
-        begin, end = target * p, np.minimum((target + 1) * p, length * q)
+def taps(first: int, stop: int, length: int, step: Fraction, start: Fraction = _ZERO) -> Taps:
+    """Return the taps of target pixels first … stop − 1, over a source of `length` pixels.
+
+    Args:
+        start: source pixel at which target pixel 0 begins. Beyond the source its last pixel is taken.
+    """
+    q, target = math.lcm(step.denominator, start.denominator), np.arange(first, stop, dtype=np.int64)[:, None]
+    p, begin = int(step * q), int(start * q) + target * int(step * q)  # in parts of 1/q of a source pixel
+    if step >= 1:
         index = begin // q + np.arange(-(-p // q) + 1)
-        weight = np.minimum((index + 1) * q, end) - np.maximum(index * q, begin)
+        weight = np.minimum((index + 1) * q, begin + p) - np.maximum(index * q, begin)
     else:  # of centres, in parts of 1/2q
-        centre = (2 * target + 1) * p - q
+        centre = 2 * begin + p - q
         index = centre // (2 * q) + np.arange(2)
         weight = 2 * q - np.abs(centre - 2 * q * index)
     weight = np.where((index >= 0) & (index < length), np.maximum(weight, 0), 0)
+    weight[~weight.any(axis=1), 0] = 1
     return Taps(np.clip(index, 0, length - 1), weight / weight.sum(axis=1, keepdims=True))
 
 

@@ -15,6 +15,10 @@ from segmenter.grid.geometry import Size, Window
 COLUMN = 1 << 16
 """Width in pixels of a column, mapped from top to bottom before the next one; wider than most rasters."""
 
+SAMPLE_SIDE, _SAMPLED_ACROSS = 64, 4
+"""Windows of a sample: side in pixels, and number in each direction."""
+_SMALL_PIXELS = 1 << 18
+"""Pixels up to which a sample is all of a part: it is decoded whole for any window."""
 _ALIGNED = 512
 """A column begins with a block of the map's file (`raster.write.BLOCK`)."""
 
@@ -175,3 +179,13 @@ def row_strips(size: Size, pixels: int) -> Iterator[Window]:
     step = max(1, pixels // max(1, size.width))
     for row in range(0, size.height, step):
         yield Window(row, 0, min(step, size.height - row), size.width)
+
+
+def sample_windows(part: Window) -> list[Window]:
+    """Return 16 small windows evenly over a part, from the top; a small part as a whole."""
+    if part.size.pixels <= _SMALL_PIXELS:
+        return [part]
+    height, width, last = min(SAMPLE_SIDE, part.height), min(SAMPLE_SIDE, part.width), _SAMPLED_ACROSS - 1
+    rows = sorted({(part.height - height) * i // last for i in range(_SAMPLED_ACROSS)})
+    cols = sorted({(part.width - width) * i // last for i in range(_SAMPLED_ACROSS)})
+    return [Window(part.row + row, part.col + col, height, width) for row in rows for col in cols]

@@ -144,7 +144,6 @@ class _Band:
         self._valid = np.zeros((rows, part.width), np.bool_)
 
     def add(self, piece: Piece[Any], weighted_HWK: NDArray[np.float32] | None) -> None:
-        """Add a window that begins in these rows."""
         into = piece.keep.shifted(-self._top, -self.part.col).slices()
         self._valid[into] = piece.valid
         if weighted_HWK is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -12,19 +12,13 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import SegmenterError
 from segmenter.grid.geometry import Window
-from segmenter.grid.windows import Placement
+from segmenter.grid.windows import Columns, Placement
 from segmenter.inference.prediction import Prediction
 from segmenter.raster.header import Readable as Readable
+from segmenter.raster.resampled import GridColumns
 
-
-class Strips(Protocol):
-    """Columns of a raster, computed one after the other, each from top to bottom."""
-
-    def left(self, done_rows: int) -> Iterator[Window]:
-        """Yield the columns that remain after `done_rows` rows, counted through all columns."""
-
-    def pixels(self, done_rows: int) -> int:
-        """Return the number of pixels in the first `done_rows` rows."""
+Strips = Columns | GridColumns
+"""Columns of a raster, computed one after the other, each from top to bottom."""
 
 
 class Job(Protocol):
@@ -90,11 +84,7 @@ class Piece(Generic[J]):
 
     @property
     def weights(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Weights of the window's rows and columns.
-
-        Raises:
-            TypeError: the windows are not blended.
-        """
+        """Weights of the window's rows and columns (TypeError: the windows are not blended)."""
         if not isinstance(self.place, Weighted):
             raise TypeError(f"{self.place.read}: expected a window with weights, as blended ones have")
         return self.place.rows, self.place.cols

@@ -18,15 +18,13 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import RasterError, SegmenterError
 from segmenter.grid.geometry import Window
+from segmenter.grid.windows import SAMPLE_SIDE, sample_windows
 from segmenter.model.normalisation import Normalisation
 from segmenter.raster import RasterInfo
 from segmenter.raster.header import Readable, names_of, order_of
 from segmenter.runs.ensemble import AnyRun, members
 
 _INSIST = "to take it all the same: --insist, in Python insist=True"
-_ACROSS, _SIDE = 4, 64
-"""Windows of the sample: number in each direction, and side in pixels."""
-_SMALL_PIXELS = 1 << 18
 _MOST_SAMPLED = 1000
 """Most inputs of a call whose values are checked in advance; of more, this number at even distances."""
 _LEAST_PIXELS = 256
@@ -53,27 +51,18 @@ class Sample:
     def of(cls, raster: Readable, part: Window) -> Sample:
         """Read 16 windows from the top, or a small part at once; unreadable windows are left out."""
         samples = [np.empty((0, len(raster.bands)))]
-        for window in _windows(part):
+        for window in sample_windows(part):
             try:
                 image, valid = raster.read(window)
             except SegmenterError:  # said when it is mapped
                 continue
-            step = max(1, max(window.height, window.width) // _SIDE)
+            step = max(1, max(window.height, window.width) // SAMPLE_SIDE)
             samples.append(image[::step, ::step][valid[::step, ::step]].astype(np.float64))
         values = np.concatenate(samples)
         if not len(values):
             none = np.zeros(values.shape[1])
             return cls(none, none, 0)
         return cls(values.mean(axis=0), values.std(axis=0), len(values))
-
-
-def _windows(part: Window) -> list[Window]:
-    if part.size.pixels <= _SMALL_PIXELS:  # it is decoded whole for any of them
-        return [part]
-    height, width = min(_SIDE, part.height), min(_SIDE, part.width)
-    rows = sorted({(part.height - height) * i // (_ACROSS - 1) for i in range(_ACROSS)})
-    cols = sorted({(part.width - width) * i // (_ACROSS - 1) for i in range(_ACROSS)})
-    return [Window(part.row + row, part.col + col, height, width) for row in rows for col in cols]
 
 
 def sampled_of(paths: Sequence[Path]) -> frozenset[Path]:
@@ -189,13 +178,9 @@ def _decibels(sample: Sample, mean_C: NDArray[np.float64], std_C: NDArray[np.flo
 
 
 def _fits_reversed(sample: Sample, mean_C: NDArray[np.float64], std_C: NDArray[np.float64]) -> bool:
-    misses = [float((((order - mean_C) / std_C) ** 2).sum()) for order in _orders(sample.mean_C)]
+    orders = sample.mean_C, np.concatenate([sample.mean_C[2::-1], sample.mean_C[3:]])
+    misses = [float((((order - mean_C) / std_C) ** 2).sum()) for order in orders]
     return misses[0] > len(mean_C) and misses[1] < misses[0] / 9
-
-
-def _orders(mean_C: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the means in order, and with the first three reversed."""
-    return mean_C, np.concatenate([mean_C[2::-1], mean_C[3:]])
 
 
 def _numbers(values_C: NDArray[np.float64]) -> str:

@@ -111,7 +111,6 @@ def _weights(run: Run) -> Arrays:
 
 
 def _member(run: Run, arrays: Arrays, precision: str) -> Member:
-    """Return a run's model on TensorFlow's current device."""
     from segmenter.inference.function import Member
     from segmenter.model.building import build_model, shapes_of
     from segmenter.model.receptive_field import network_geometry

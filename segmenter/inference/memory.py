@@ -37,7 +37,7 @@ from segmenter.inference.blending import Blend
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.reading import Tiling
 from segmenter.model.receptive_field import NetworkGeometry
-from segmenter.raster.valid_rows import HELD_BYTES
+from segmenter.raster.resampled import HELD_BYTES
 from segmenter.raster.write import BLOCK
 
 BASE_BYTES = 1 << 30
@@ -380,11 +380,7 @@ def _needed(
 
 
 def parse_memory(text: str) -> int:
-    """Return bytes from a number with a unit: 8GB, 500M, 2.5GiB.
-
-    Raises:
-        ValueError: the text is no amount of memory.
-    """
+    """Return bytes from a number with a unit: 8GB, 500M, 2.5GiB."""
     try:
         if _AMOUNT.fullmatch(text):
             return int(TypeAdapter(ByteSize).validate_python(text))

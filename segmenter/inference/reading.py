@@ -20,8 +20,6 @@ from segmenter.inference.events import Batch, Entry, Failed, Finished, J, Job, P
 
 _MOST_AT_ONCE = 256
 """Windows of a batch, however small."""
-_JOINED_PIXELS = 1 << 18
-"""Most pixels of windows without data that are given as one."""
 _NO_DATA = np.zeros((), np.bool_)
 
 
@@ -137,7 +135,7 @@ def _read_job(
     columns = job.columns or Columns(job.part or extent, tiling.column)
     for column in columns.left(job.done_rows):
         windows = _read_column(job, raster, tiling.placements(extent, column), tiling, column, readers)
-        for place, image, valid in _joined(windows, tiling):
+        for place, image, valid in windows:
             inner = valid[place.keep.relative_to(place.read).slices()]
             piece = Piece(job, place, bool(inner.any()), inner, column)
             yield (place.read.size, *kind), piece, image, valid
@@ -162,27 +160,6 @@ def _read_column(
     runs = _runs(places, tiling, -(-across // readers))
     for windows in read_apart(job, raster, runs, readers, _read_run):
         yield from windows
-
-
-def _joined(windows: Iterable[Read], tiling: Tiling) -> Iterator[Read]:
-    """Yield exact windows, joining adjacent ones without data: a sparse file has many."""
-    waiting: Read | None = None
-    for read in windows:
-        if waiting is not None:
-            above, below = waiting[0].keep, read[0].keep
-            both = Window.around((above, below))
-            adjoin = (above.col, above.width, above.row_stop) == (below.col, below.width, below.row)
-            if read[1] is None and adjoin and both.size.pixels <= _JOINED_PIXELS:
-                waiting = _without_data((waiting[0], read[0]))
-                continue
-            yield waiting
-            waiting = None
-        if read[1] is None and tiling.blend is None:
-            waiting = read
-        else:
-            yield read
-    if waiting is not None:
-        yield waiting
 
 
 def _without_data(places: Sequence[Placement]) -> Read:
@@ -297,7 +274,6 @@ def read_apart(
 
 
 def _numbered(runs: Iterable[Sequence[Placement]]) -> Iterator[tuple[int, Sequence[Placement]]]:
-    """Yield each run with its number in its row."""
     row, number = None, 0
     for run in runs:
         number = number + 1 if run[0].read.row == row else 0

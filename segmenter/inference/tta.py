@@ -88,11 +88,7 @@ class Tta:
 
 
 def parse_tta(text: str) -> Tta:
-    """Parse `--tta`: none, flips, all, or scales as numbers, separated by commas.
-
-    Raises:
-        ConfigError: the text is invalid.
-    """
+    """Parse `--tta`: none, flips, all, or scales as numbers, separated by commas."""
     words = [word.strip() for word in text.split(",")]
     symmetries = [word for word in words if word in SYMMETRIES]
     scales: list[Fraction] = []

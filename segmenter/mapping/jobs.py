@@ -17,8 +17,7 @@ from segmenter.grid.labels import ClassMap
 from segmenter.grid.windows import COLUMN, Columns
 from segmenter.raster import LabelIds, Raster, RasterInfo, open_raster
 from segmenter.raster.mosaic import Mosaic, MosaicView
-from segmenter.raster.remote.patience import renewed_tag
-from segmenter.raster.remote.settings import RemotePath
+from segmenter.raster.remote.settings import RemotePath, renewed_tag
 from segmenter.raster.resampled import GridColumns, ModelGrid, ResampledRaster
 from segmenter.raster.write import BLOCK
 
@@ -84,11 +83,7 @@ class RasterRequest:
     mean_C: tuple[float, ...] = ()
 
     def open(self, path: Path) -> Raster:
-        """Open a raster with the model's bands.
-
-        Raises:
-            RasterError: the raster has too few bands, or they are ambiguous.
-        """
+        """Open a raster with the model's bands."""
         raster = open_raster(path, self.bands, max_pixels=self.max_pixels, drivers=self.drivers)
         raster.mean_C = self.mean_C
         if len(raster.bands) != self.band_count:
@@ -195,12 +190,7 @@ class MapJob:
 
     @contextlib.contextmanager
     def open_own(self) -> Iterator[Raster | MosaicView]:
-        """Open the raster with the model's bands; in a mosaic, with its surroundings.
-
-        Raises:
-            ChangedInputError: the raster has changed since the job was planned.
-            RasterError: the raster cannot be opened.
-        """
+        """Open the raster with the model's bands; in a mosaic, with its surroundings."""
         path = self.info.path
         with self.request.open(path) if self.mosaic is None else self.mosaic.view(path) as raster:
             if header(raster.info) != header(self.info):

@@ -29,15 +29,13 @@ from segmenter.grid.geometry import Window
 from segmenter.inference.fit import check_fit, sampled_of
 from segmenter.inference.prediction import ExtraOutputs
 from segmenter.inference.reading import Tiling
-from segmenter.mapping.call import Call
-from segmenter.mapping.computing import Windows, computing_options, settled_tiling
+from segmenter.mapping.call import Call, Windows, computing_options, settled_tiling
 from segmenter.mapping.finisher import Finisher, Store
 from segmenter.mapping.folder.journal import JOURNAL
 from segmenter.mapping.folder.state import FolderState, neighbour_facts
-from segmenter.mapping.gsd import cost, groups, lay_grids
 from segmenter.mapping.jobs import Bounds, MapJob, RasterRequest
 from segmenter.mapping.outputs.writing import write_maps
-from segmenter.mapping.plan import check_outputs, differences, join, plan_maps
+from segmenter.mapping.plan import check_outputs, cost, differences, groups, join, lay_grids, plan_maps
 from segmenter.mapping.request.map_request import MapRequest
 from segmenter.mapping.request.truth import Images, check_shared, images_of_inputs
 from segmenter.mapping.scoring import Outcome, Scoring, score_kept, score_shapes, write_scores
@@ -117,11 +115,7 @@ def map_rasters(
 
 @contextlib.contextmanager
 def output_folder(folder: Path) -> Iterator[None]:
-    """Make the output folder before models are loaded; remove it again if it stays empty.
-
-    Raises:
-        DatasetError: the folder cannot be made.
-    """
+    """Make the output folder before models are loaded; remove it again if it stays empty."""
     existed = os.path.isdir(folder)  # Path.is_dir raises where one may not look
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -312,11 +306,7 @@ def _pixels(jobs: Iterable[MapJob]) -> int:
 def _write(
     call: Call, tiling: Tiling, folder_state: FolderState, waiting: Sequence[MapJob], finished: int
 ) -> Outcome:
-    """Load the model and write the maps.
-
-    Args:
-        finished: number of pixels in finished maps.
-    """
+    """Load the model and write the maps; `finished`: pixels of finished maps."""
     compute = call.windows.compute(call, waiting, tiling)
     quiet_libtiff()
     remove_leftovers(call.request.output)

@@ -4,7 +4,6 @@ By default only local GeoTIFF (including COG), PNG and JPEG files are opened: VR
 addresses can point GDAL anywhere. Faults become a `RasterError` that names the file and the window.
 """
 
-from segmenter.raster.alpha import ask_for_bands
 from segmenter.raster.gdal.private import quiet_libtiff
 from segmenter.raster.gdal.settings import quiet_gdal
 from segmenter.raster.ground import crs_title, extent_text, length, metres_apart, outlines, pixel_sides
@@ -15,6 +14,7 @@ from segmenter.raster.opening_cache import KnownRasters
 from segmenter.raster.reading import (
     MAX_EMPTY_PIXELS,
     Raster,
+    ask_for_bands,
     open_raster,
     raster_info,
 )

@@ -13,7 +13,6 @@ import math
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from numpy.typing import NDArray
 from segmenter.base.errors import DatasetError, RasterError
 from segmenter.base.sealed import digest
 from segmenter.grid.geometry import Window
-from segmenter.grid.resampling import Taps, as_type, resampled
+from segmenter.grid.resampling import as_type, resampled, taps
 from segmenter.raster.crs_units import same_ground
 from segmenter.raster.ground import crs_title
 from segmenter.raster.header import RasterInfo
@@ -38,7 +37,8 @@ _VERSION = 1
 """Version of the rules of stacking; it is part of the name."""
 _ON_GRID = 1e-3
 """Share of a pixel by which the corners of a grid may miss those of the same grid."""
-_NOISE = 1e-7
+_NOISE, _DENOMINATOR = 1e-7, 1 << 16
+"""In pixels; and of positions that are no simple fractions, off by 1e-9 pixels a pixel at most."""
 _WORDS = re.compile(r"[_.\- ]+")
 
 
@@ -51,18 +51,10 @@ class StackedImages(MadeRasters):
         self._grid, self._drivers = grid, tuple(drivers)
 
     def image(self, name: str, files: Sequence[Path]) -> Path:
-        """Return the raster of a scene, making it if needed; its bands are those of the files, in order.
-
-        Raises:
-            SegmenterError: the files do not fit together, or the raster cannot be written.
-        """
+        """Return the raster of a scene, making it if needed; its bands are those of the files, in order."""
         raster_path = self.get(name, self._sources(files), lambda path: self._make(path, files))
         assert raster_path is not None, "it is always made"
         return raster_path
-
-    def has_image(self, name: str, files: Sequence[Path]) -> bool:
-        """Return whether the raster is cached."""
-        return self.has(name, self._sources(files))
 
     def _sources(self, files: Sequence[Path]) -> list[Path]:
         return [behind for file in files for behind in files_behind(file, self._drivers)]
@@ -79,29 +71,8 @@ class StackedImages(MadeRasters):
         return True
 
 
-@dataclass(frozen=True)
-class _Along:
-    """Pixels of a file along one axis of the grid: the grid's pixel i begins at `start + i * step`."""
-
-    start: float
-    step: float
-    length: int
-
-    def taps(self, first: int, stop: int) -> Taps:
-        """Return the file's pixels under the grid's pixels first … stop − 1, as `resampling.taps` does."""
-        target = np.arange(first, stop, dtype=np.float64)[:, None]
-        begin = self.start + target * self.step
-        if self.step >= 1:
-            index = np.floor(begin).astype(np.int64) + np.arange(int(np.ceil(self.step)) + 1)
-            weight = np.minimum(index + 1, begin + self.step) - np.maximum(index, begin)
-        else:
-            centre = begin + self.step / 2 - 0.5
-            index = np.floor(centre).astype(np.int64) + np.arange(2)
-            weight = 1 - np.abs(centre - index)
-        weight = np.where((index >= 0) & (index < self.length), np.maximum(weight, 0), 0)
-        lost = ~weight.any(axis=1)  # beyond the file by less than a pixel: its last one
-        weight[lost, 0] = 1
-        return Taps(np.clip(index, 0, self.length - 1), weight / weight.sum(axis=1, keepdims=True))
+_Along = tuple[int, Fraction, Fraction]
+"""Along an axis: length of a file, its pixels per grid pixel, and where the grid begins in them."""
 
 
 class _Stack:
@@ -122,7 +93,6 @@ class _Stack:
         self._nodata = _shared_nodata(rasters, self._dtype)
 
     def spec(self) -> RasterSpec:
-        """Return the format of the raster with all bands."""
         return RasterSpec(
             dtype=self._dtype,
             bands=sum(len(raster.bands) for raster in self._rasters),
@@ -150,7 +120,7 @@ class _Stack:
         if axes is None:
             image, valid = raster.read(window)
             return image.astype(self._dtype, copy=False), valid
-        rows, cols = axes[0].taps(window.row, window.row_stop), axes[1].taps(window.col, window.col_stop)
+        rows, cols = taps(window.row, window.row_stop, *axes[0]), taps(window.col, window.col_stop, *axes[1])
         (top, bottom), (left, right) = rows.span, cols.span
         under = Window(top, left, bottom - top, right - left)
         image, valid = raster.read(under)
@@ -166,11 +136,7 @@ def _pixel_area(info: RasterInfo) -> float:
 
 
 def _axes(grid: RasterInfo, info: RasterInfo) -> tuple[_Along, _Along] | None:
-    """Return the position of a file's rows and columns on a grid; None if the file has that grid.
-
-    Raises:
-        DatasetError: the file lies elsewhere, is rotated, or has another CRS.
-    """
+    """Return the position of a file's rows and columns on a grid; None if the file has that grid."""
     if grid.transform is None or info.transform is None:
         if grid.size == info.size:
             return None
@@ -191,14 +157,14 @@ def _axes(grid: RasterInfo, info: RasterInfo) -> tuple[_Along, _Along] | None:
         raise _unlike(grid, info, f"corners up to {off:,.1f} of its pixels from those of the grid")
     if info.size == size and off <= _ON_GRID:
         return None
-    rows = _Along(_plain(to_file.f), _plain(to_file.e), info.size.height)
-    return rows, _Along(_plain(to_file.c), _plain(to_file.a), info.size.width)
+    rows = info.size.height, _plain(to_file.e), _plain(to_file.f)
+    return rows, (info.size.width, _plain(to_file.a), _plain(to_file.c))
 
 
-def _plain(pixels: float) -> float:
-    """Return the simple fraction next to a number, if they differ only by rounding noise of coordinates."""
-    near = float(Fraction(pixels).limit_denominator(1000))
-    return near if abs(near - pixels) < _NOISE else pixels
+def _plain(pixels: float) -> Fraction:
+    """Return a number as a fraction: a simple one, if they differ only by rounding noise of coordinates."""
+    near = Fraction(pixels).limit_denominator(1000)
+    return near if abs(near - pixels) < _NOISE else Fraction(pixels).limit_denominator(_DENOMINATOR)
 
 
 def _unlike(grid: RasterInfo, info: RasterInfo, got: str) -> DatasetError:
@@ -208,11 +174,7 @@ def _unlike(grid: RasterInfo, info: RasterInfo, got: str) -> DatasetError:
 
 
 def _shared_nodata(rasters: Sequence[Raster], dtype: str) -> float | None:
-    """Return the nodata value for all bands; None if every pixel has data.
-
-    Raises:
-        RasterError: the files have no common nodata value that fits the type.
-    """
+    """Return the nodata value for all bands; None if every pixel has data."""
     if not any(raster.may_have_nodata for raster in rasters):
         return None
     declared = {raster.info.nodata[band - 1] for raster in rasters for band in raster.bands}

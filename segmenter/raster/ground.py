@@ -231,11 +231,6 @@ def _shift(image: RasterInfo, label: RasterInfo) -> float:
 
 
 def check_label(label: Path, image: RasterInfo) -> None:
-    """Refuse a label that does not match its image.
-
-    Raises:
-        DatasetError: the first of `alignment_errors`.
-        RasterError: the label cannot be opened.
-    """
+    """Refuse a label that does not match its image."""
     for _, text in alignment_errors(image, raster_info(label)):
         raise DatasetError(text)

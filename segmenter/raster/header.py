@@ -99,17 +99,16 @@ class RasterInfo:
 
 
 def read_header(path: Path, opened: Opened) -> RasterInfo:
-    """Return the header of an open dataset.
-
-    Raises:
-        RasterError: the geotransform is not finite, or gives coordinates that are not.
-    """
+    """Return the header of an open dataset."""
     dataset = opened.dataset
     transform = None if dataset.transform.is_identity else dataset.transform
     if transform and not all(map(math.isfinite, transform)):
         raise RasterError(path, expected="a geotransform of finite numbers", got=tuple(transform[:6]))
     size = Size(dataset.height, dataset.width)
-    if transform and not _is_somewhere(transform, size):
+    corners = (
+        [transform @ (col, row) for col in (0, size.width) for row in (0, size.height)] if transform else []
+    )
+    if transform and not all(map(math.isfinite, (*sum(corners, ()), transform.determinant))):
         raise RasterError(
             f"{path}: expected a geotransform whose corners are finite, {tuple(transform[:6])} leads beyond "
             f"all numbers in {size} pixels; give it another one (gdal_edit.py -a_ullr)"
@@ -159,12 +158,6 @@ def _has_palette(dataset: Any) -> bool:
     return not (colours[:, :3] == ramp).all()
 
 
-def _is_somewhere(transform: Affine, size: Size) -> bool:
-    """Return True if all corners have finite coordinates and a pixel has a finite area."""
-    corners = [transform @ (col, row) for col in (0, size.width) for row in (0, size.height)]
-    return all(math.isfinite(v) for v in (*sum(corners, ()), transform.determinant))
-
-
 def _metres(crs: CRS | None, transform: Affine | None, size: Size) -> float | None:
     """Return the side in metres of a square with the area of a pixel at the raster's centre."""
     if crs is None or transform is None:
@@ -188,7 +181,6 @@ def _rpcs(path: Path, dataset: Any) -> RPC | None:
 
 
 def _moved(rpcs: dict[str, Any], part: Window) -> dict[str, Any]:
-    """Return RPCs that count pixels from the corner of a part."""
     offsets = {"line_off": rpcs["line_off"] - part.row, "samp_off": rpcs["samp_off"] - part.col}
     return rpcs | offsets
 
@@ -234,11 +226,12 @@ class Readable(Protocol):
         """Return True if a window is known, without reading, to contain no data."""
 
     @property
-    def apart(self) -> bool:
-        """True if several file handles can read it in parallel without decoding blocks twice.
+    def partial_remark(self) -> str | None:
+        """See `Raster.partial_remark`."""
 
-        False for strips, which are decoded whole, and if a handle counts pixels in reading order.
-        """
+    @property
+    def apart(self) -> bool:
+        """True if several file handles can read it in parallel without decoding strips twice."""
 
 
 # --------------------------------------------------------------------------------------------- names of bands

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from segmenter.base.files import Closing
 from segmenter.grid.geometry import Size, Window
 from segmenter.raster.header import RasterInfo
-from segmenter.raster.validity import NO_MEASUREMENT, fill_void, holds, usable, void_in_bands
+from segmenter.raster.validity import NO_MEASUREMENT, fill_void, usable, void_in_bands, void_pixels
 
 
 class ArrayRaster(Closing):
@@ -116,10 +116,8 @@ class ArrayRaster(Closing):
         if self._mask is not None:
             valid &= ~np.asarray(self._mask[where]).all(axis=2)
         if self._nodata and None not in self._nodata:
-            differs = [
-                holds(stored_HWC[..., i], value) for i, value in enumerate(self._nodata) if value is not None
-            ]
-            valid &= ~np.logical_and.reduce(differs)
+            _, void = void_pixels(np.moveaxis(stored_HWC, 2, 0), self._nodata)
+            valid &= True if void is None else ~void
         if self._floats:
             valid &= (np.abs(image_HWC) < NO_MEASUREMENT).all(axis=2)  # which NaN is not either
         return valid

@@ -17,7 +17,7 @@ from segmenter.grid.labels import ClassMap
 from segmenter.raster.gdal.faults import gdal_window, naming
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.reading import checked_dataset
-from segmenter.raster.remote.patience import patiently
+from segmenter.raster.remote.settings import patiently
 from segmenter.raster.validity import holds, usable
 
 
@@ -213,10 +213,7 @@ def read_label(
 
 
 class LabelIds:
-    """Class ids of a label by windows; the file is opened once, so reading downwards decodes it once.
-
-    Memory depends on the window, never on the label's size.
-    """
+    """Class ids of a label by windows; the file is opened once, so reading downwards decodes it once."""
 
     def __init__(self, path: Path, classes: ClassMap) -> None:
         """Store the label's path and its class map."""
@@ -224,11 +221,7 @@ class LabelIds:
         self._label: LabelRaster | None = None
 
     def read(self, window: Window, shape: Size | None = None) -> NDArray[np.uint8]:
-        """Return (H, W) class ids of a window, subsampled to `shape`.
-
-        Raises:
-            RasterError, LabelError: the label cannot be read, or has a value that is no class's.
-        """
+        """Return (H, W) class ids of a window, subsampled to `shape`."""
         if self._label is None:
             self._label = LabelRaster(self._path, self._classes)
         return self._label.ids(window, shape=shape)

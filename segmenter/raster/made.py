@@ -81,11 +81,6 @@ class MadeRasters:
             self._kept |= {path, none}
         return path if is_made else None
 
-    def has(self, name: str, sources: Sequence[Path]) -> bool:
-        """Return whether the result is cached: a raster, or the record that the sources give none."""
-        _, path = self._place(name, sources, _states(sources))
-        return path.exists() or path.with_suffix(_NONE).exists()
-
     def tidy(self) -> None:
         """Remove old rasters made from earlier states of the same sources, and leftovers of killed calls."""
         if not self._began:
@@ -166,10 +161,6 @@ class MadeLabels(MadeRasters):
         """
         sources = self.sources(image, source)
         return self.get(name, sources, lambda path: self.make(path, image, source, shared))
-
-    def has_label(self, name: str, image: Path, source: Path) -> bool:
-        """Return whether the result is cached: a label, or the record that the source gives none."""
-        return self.has(name, self.sources(image, source))
 
     def sources(self, image: Path, source: Path) -> list[Path]:
         """Return all files that a label is made of."""

@@ -129,11 +129,7 @@ class MosaicView(Closing):
             self._rasters.popitem()[1].close()
 
     def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return pixels and validity as `Raster.read` does, from all files under the window.
-
-        Raises:
-            RasterError: a file cannot be read; the message names it, it may be a neighbour.
-        """
+        """Return pixels and validity as `Raster.read` does, from all files under the window."""
         own = self._member
         if Window.of(own.info.size).contains(window):
             return self._raster(own).read(window)
@@ -160,11 +156,10 @@ class MosaicView(Closing):
         """Return True if all files under the window are known to have no data there."""
         own = self._member
         wanted = window.shifted(own.window.row, own.window.col)
-        for member in self._mosaic.touching(wanted):
-            part = wanted.intersection(member.window)
-            if not self._raster(member).empty(part.relative_to(member.window)):
-                return False
-        return True
+        return all(
+            self._raster(member).empty(wanted.intersection(member.window).relative_to(member.window))
+            for member in self._mosaic.touching(wanted)
+        )
 
     def thinned(self, window: Window, shape: Size) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Return `Raster.thinned` of the file itself."""
@@ -181,11 +176,7 @@ class MosaicView(Closing):
 
 
 def _place(first: RasterInfo, info: RasterInfo) -> Window:
-    """Return the window of a file in the pixel coordinates of the first.
-
-    Raises:
-        DatasetError: the file has another grid or pixel type.
-    """
+    """Return the window of a file in the pixel coordinates of the first."""
 
     def refuse(why: str) -> DatasetError:
         return DatasetError("--mosaic", expected=f"files of one CRS, grid and type, {why}")

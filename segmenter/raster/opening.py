@@ -1,10 +1,11 @@
-"""Opening of rasters: accepted files, page, GDAL driver, and GDAL's messages."""
+"""Opening of rasters: accepted files, page, GDAL driver, messages of GDAL, and completeness of PNGs."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 import struct
+import zlib
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -16,12 +17,10 @@ from rasterio.enums import MaskFlags
 from segmenter.base.errors import RasterError
 from segmenter.raster.gdal.faults import FAULTS, naming
 from segmenter.raster.gdal.files import own_env
-from segmenter.raster.gdal.png import check_png
 from segmenter.raster.gdal.private import messages
 from segmenter.raster.gdal.settings import MEANING, set_up_gdal
 from segmenter.raster.gdal.sidecars import TIFF_SIGNATURES, check_beside, check_overviews, tiff_fields
-from segmenter.raster.remote.patience import patiently
-from segmenter.raster.remote.settings import RemotePath, as_gdal_takes, open_bytes
+from segmenter.raster.remote.settings import RemotePath, as_gdal_takes, open_bytes, patiently
 from segmenter.raster.stamps import Stamp, stamp_of
 
 # How files of the three formats begin (TIFF and BigTIFF in either byte order). GDAL gets the driver, so
@@ -43,7 +42,7 @@ _NAMES = re.compile(r"^[,: ]*(band \d+: )?")
 _PAGE = re.compile(r"Page (\d+) \((\d+)P x (\d+)L x")
 _SHOWN = 3
 _ORIENTATION = 274
-_TURNED = range(2, 9)
+_TURNED = frozenset(map(str, range(2, 9)))
 
 
 @contextlib.contextmanager
@@ -65,12 +64,7 @@ class Opened(NamedTuple):
 
 
 def open_dataset(path: Path, drivers: Sequence[str] = ()) -> Opened:
-    """Open a dataset by the driver that its first bytes indicate, or by one of `drivers`.
-
-    Raises:
-        RasterError: no driver can open it, or its georeference or validity information is damaged, in the
-            header or in a sidecar.
-    """
+    """Open a dataset by the driver that its first bytes indicate, or by one of `drivers`."""
     set_up_gdal()
     try:
         str(path).encode()
@@ -136,7 +130,6 @@ def opens_by_itself(path: Path) -> bool:
 
 
 def _signed(path: Path) -> tuple[bytes, str | None]:
-    """Return a file's first bytes, and the driver that they name."""
     with open_bytes(path) as file:
         start = file.read(4)
     return start, _SIGNATURES.get(start) or _SIGNATURES.get(start[:3])
@@ -157,11 +150,7 @@ def files_behind(path: Path, drivers: Sequence[str] = ()) -> list[Path]:
 
 
 def _judged(path: Path, said: Sequence[tuple[bool, str]]) -> tuple[str, ...]:
-    """Return warnings for the user from GDAL's messages about a header.
-
-    Raises:
-        RasterError: a message means lost information, although GDAL continues.
-    """
+    """Return warnings for the user from GDAL's messages about a header."""
     texts: dict[str, None] = {}  # each once, in order
     for error, text in said:
         plain = _NAMES.sub("", text.replace(str(as_gdal_takes(path)), "").replace(path.name, ""))
@@ -183,16 +172,12 @@ def _world_file(path: Path, dataset: Any) -> tuple[str, ...]:
 
 
 def check_pixels(path: Path, opened: Opened) -> None:
-    """Refuse an open image with missing or rotated pixels, which GDAL would read, or with unreadable ones.
-
-    Raises:
-        RasterError: pixels are missing, or the image is rotated.
-    """
+    """Refuse an open image with missing or rotated pixels, which GDAL would read, or with unreadable ones."""
     driver = opened.dataset.driver
     with naming(path, "cannot open it", f"expected a {driver} that is whole"):
         if driver == "PNG":
             check_png(path, opened.stamp)
-        check_orientation(path, opened.stamp)
+        _check_orientation(path, opened.dataset)
 
 
 def _check_mask(path: Path, dataset: Any) -> None:
@@ -256,14 +241,10 @@ def full_page(path: Path, dataset: Any, stamp: Stamp) -> str | None:
 # ------------------------------------------------------------------------------------------------ orientation
 
 
-def check_orientation(path: Path, stamp: Stamp) -> None:
-    """Refuse a TIFF, JPEG, PNG or WebP whose header rotates or mirrors its pixels.
-
-    Raises:
-        RasterError: the image is rotated or mirrored; the message names the tag and the remedy.
-        OSError: the file cannot be read.
-    """
-    if (tag := _orientation(path, stamp)) in _TURNED:
+def _check_orientation(path: Path, dataset: Any) -> None:
+    """Refuse a TIFF or JPEG whose header rotates or mirrors its pixels."""
+    tag = dataset.tags().get("EXIF_Orientation", "1") if dataset.driver == "JPEG" else _tiff_orientation(path)
+    if str(tag) in _TURNED:
         raise RasterError(
             f"{path}: expected pixels stored as they are shown, its orientation tag ({tag}) turns or mirrors "
             f"them; turn the pixels: mogrify -auto-orient {path.name} - or, where they are right as they are "
@@ -271,62 +252,95 @@ def check_orientation(path: Path, stamp: Stamp) -> None:
         )
 
 
-@lru_cache(maxsize=1 << 20)
-def _orientation(path: Path, stamp: Stamp) -> int:
-    """Return a file's orientation tag, cached by `stamp`; 1 if it has none."""
+def _tiff_orientation(path: Path) -> int:
+    """Return the orientation in a TIFF's first directory; 1 if there is none."""
     with open_bytes(path) as file:
-        start = file.read(12)
-        if start[:4] in TIFF_SIGNATURES:
-            return _tag(file, 0)
-        if start[:3] == b"\xff\xd8\xff":
-            return _first(file, _jpeg_headers(file))
-        if start[:4] == b"\x89PNG":
-            return _first(file, _chunks(file, 8, ">I4s", 4, b"eXIf"))
-        if start[:4] == b"RIFF" and start[8:] == b"WEBP":
-            return _first(file, _chunks(file, 12, "<4sI", 0, b"EXIF"))
+        for order, value in tiff_fields(file, (_ORIENTATION,)):
+            return int(struct.unpack_from(order + "H", value)[0]) if len(value) >= 2 else 1
     return 1
 
 
-def _first(file: BinaryIO, headers: Iterator[int]) -> int:
-    return next((_tag(file, at) for at in headers), 1)
+_SIGNATURE_BYTES, _CHECKSUM_BYTES, _PIECE_BYTES = 8, 4, 1 << 20
+_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+_PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
+"""(column, row, columns apart, rows apart) of an interlaced image's passes."""
 
 
-def _tag(file: BinaryIO, base: int) -> int:
-    """Return the orientation in the TIFF structure that begins at byte `base`."""
-    for order, value in tiff_fields(file, (_ORIENTATION,), base):
-        return int(struct.unpack_from(order + "H", value)[0]) if len(value) >= 2 else 1
-    return 1
+_MOST_INTERLACED_BYTES = 1 << 28
+"""Largest interlaced PNG: GDAL decodes such an image again for every 100 MB of its rows."""
 
 
-def _jpeg_headers(file: BinaryIO) -> Iterator[int]:
-    """Yield the positions of Exif structures in the segments before a JPEG's first scan."""
-    file.seek(at := 2)
-    while len(head := file.read(10)) >= 4 and head[0] == 0xFF and head[1] != 0xDA:
-        if head[1] == 0xFF:  # fill bytes may stand before a marker
-            at += 1
+def check_png(path: Path, stamp: Stamp) -> None:
+    """Refuse a truncated PNG with fewer pixels than it declares; checked once for each state of a file."""
+    _check_interlacing(path)
+    if (fault := _fault(path, stamp)) is not None:
+        raise OSError(fault)
+
+
+def _check_interlacing(path: Path) -> None:
+    with open_bytes(path) as file:
+        header = file.read(_SIGNATURE_BYTES + 8 + 13)[_SIGNATURE_BYTES + 8 :]
+    if len(header) < 13 or not header[12] or header[9] not in _CHANNELS:
+        return  # what else is wrong is found later
+    if (declared := _declared(header)) > _MOST_INTERLACED_BYTES:
+        raise RasterError(
+            f"{path}: is an interlaced PNG of {declared >> 20} MiB, at most {_MOST_INTERLACED_BYTES >> 20} "
+            "are decoded; save it without interlacing, or as a GeoTIFF"
+        )
+
+
+@lru_cache(maxsize=1 << 20)
+def _fault(path: Path, stamp: Stamp) -> str | None:
+    with open_bytes(path) as file:
+        try:
+            wanted, got = _counted(file)
+        except (zlib.error, struct.error, KeyError) as error:
+            return f"its chunks are damaged ({error})" if str(error) else "its chunks are damaged"
+        except EOFError:
+            return "it ends early"
+    return f"it has {got} of the {wanted} bytes of its pixels" if got < wanted else None
+
+
+def _counted(file: BinaryIO) -> tuple[int, int]:
+    """Return the bytes of pixels that a file declares and contains (PNG specification, sections 5, 7, 8)."""
+    file.seek(_SIGNATURE_BYTES)
+    inflating = zlib.decompressobj()
+    wanted = got = 0
+    while True:
+        head = file.read(8)
+        if len(head) < 8:
+            raise EOFError
+        length, kind = struct.unpack(">I4s", head)
+        if kind == b"IEND":
+            return wanted, got
+        if kind == b"IHDR":
+            wanted = _declared(file.read(length))
+        elif kind == b"IDAT":
+            got += _inflated(file, length, inflating)
         else:
-            if head[1] == 0xE1 and head[4:10] == b"Exif\0\0":
-                yield at + 10
-            at += 2 + int(struct.unpack(">H", head[2:4])[0])
-        file.seek(at)
+            file.seek(length, 1)
+        file.seek(_CHECKSUM_BYTES, 1)
 
 
-def _chunks(file: BinaryIO, at: int, head: str, checksum: int, wanted: bytes) -> Iterator[int]:
-    """Yield the positions of the contents of all chunks of one name, in a PNG or a RIFF file."""
-    size = struct.calcsize(head)
-    file.seek(at)
-    while len(data := file.read(size)) == size:
-        fields = struct.unpack(head, data)
-        length, name = (fields[0], fields[1]) if head[0] == ">" else (fields[1], fields[0])
-        if name == wanted:
-            skip = 6 if _exif_prefix(file, at + size) else 0  # some writers put JPEG's prefix there too
-            yield at + size + skip
-        if name == b"IEND":
-            return
-        at += size + length + checksum + (0 if head[0] == ">" else length % 2)
-        file.seek(at)
+def _declared(header: bytes) -> int:
+    width, height, depth, colour, _, _, interlaced = struct.unpack(">IIBBBBB", header)
+    bits, total = depth * _CHANNELS[colour], 0
+    for col, row, cols, rows in _PASSES if interlaced else ((0, 0, 1, 1),):
+        w, h = -(-(width - col) // cols), -(-(height - row) // rows)
+        if w > 0 and h > 0:
+            total += h * (1 + -(-w * bits // 8))  # each row has its filter's number before it
+    return total
 
 
-def _exif_prefix(file: BinaryIO, at: int) -> bool:
-    file.seek(at)
-    return file.read(6) == b"Exif\0\0"
+def _inflated(file: BinaryIO, length: int, inflating: zlib._Decompress) -> int:
+    """Return the number of inflated bytes in a chunk, decoding it in small pieces."""
+    got = 0
+    while length:
+        data = file.read(min(length, _PIECE_BYTES))
+        if not data:
+            raise EOFError
+        length -= len(data)
+        while data and not inflating.eof:
+            got += len(inflating.decompress(data, _PIECE_BYTES))
+            data = inflating.unconsumed_tail
+    return got

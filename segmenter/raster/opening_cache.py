@@ -20,8 +20,7 @@ from segmenter.raster.gdal.settings import MEANING
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.label import LabelRaster
 from segmenter.raster.reading import Raster, open_raster
-from segmenter.raster.remote.patience import patiently
-from segmenter.raster.remote.settings import RemotePath, as_gdal_takes
+from segmenter.raster.remote.settings import RemotePath, as_gdal_takes, patiently
 from segmenter.raster.stamps import Stamp, stamp_of
 
 _MOST = 1 << 20

@@ -22,7 +22,7 @@ from rasterio.warp import reproject
 
 from segmenter.base.errors import DatasetError, LabelError, RasterError
 from segmenter.base.sealed import digest
-from segmenter.grid.geometry import Size, Window
+from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, UNKNOWN, ClassMap, rasterised_classes
 from segmenter.raster.gdal.faults import naming
 from segmenter.raster.ground import crs_title, extent_text, length, metres_apart
@@ -44,8 +44,6 @@ _FINER = 1.01
 _SIDE = 1024
 """Pixels of the image that are placed at once; points or pixels of the label, four times that."""
 _MARGIN = 2
-_LOOKED_AT = 64
-"""Points along each side of an image that tell how much of it a label covers."""
 _MOST_VALUES = 8
 
 
@@ -88,22 +86,18 @@ class PlacedLabels(MadeLabels):
         """Return a line that says how labels were resampled; `pairs`: images, label rasters over them."""
         kinds: Counter[str] = Counter()
         infos: dict[Path, RasterInfo] = {}
-        pixels = beside = 0.0
         for image, label in pairs:
             if label not in infos:
                 with self._open(label) as raster:
                     infos[label] = raster.info
             info = raster_info(image)
             kinds["the majority" if _per_pixel(info, infos[label])[0] > _FINER else "nearest"] += 1
-            pixels += info.size.pixels
-            beside += info.size.pixels * _share_beside(info, infos[label])
         first, *others = infos.values()
         crs = "no CRS" if first.crs is None else crs_title(first.crs)
         size = "" if first.metres_per_pixel is None else f", pixels of {length(first.metres_per_pixel)}"
         more = f" and {len(others)} more" if others else ""
         line = f"labels: {first.path} ({crs}{size}){more}, placed on {len(pairs)} images by "
-        share = f"; about {beside / pixels:.1%} of the pixels lie beside and are ignored" if beside else ""
-        return (f"{line}{' or '.join(sorted(kinds))}, in {self.folder}{share}",)
+        return (f"{line}{' or '.join(sorted(kinds))}, in {self.folder}",)
 
 
 class _Placing:
@@ -136,7 +130,6 @@ class _Placing:
             yield strip, ids_HW
 
     def _at_points(self, window: Window) -> NDArray[np.uint16]:
-        """Return the ids at the sample points of a window's pixels."""
         shape = window.height * self._points, window.width * self._points
         values = np.full(shape, _OUTSIDE, np.uint16)
         source = self._under(window)
@@ -182,11 +175,7 @@ class _Placing:
         return Window(int(row), int(col), int(row_stop - row), int(col_stop - col))
 
     def refuse_unknown(self) -> None:
-        """Refuse a label if values under the image belong to no class.
-
-        Raises:
-            LabelError: such values exist; the message names them.
-        """
+        """Refuse a label if values under the image belong to no class."""
         if not self._unknown:
             return
         values = ", ".join(value for value, _ in self._unknown.most_common(_MOST_VALUES))
@@ -216,11 +205,7 @@ def _most(found: NDArray[np.uint16], points: int) -> NDArray[np.uint16]:
 
 
 def _check_placed(image: RasterInfo, label: RasterInfo) -> None:
-    """Refuse files without the georeference that resampling needs.
-
-    Raises:
-        RasterError: a file has no transform, or only one of them has a CRS.
-    """
+    """Refuse files without the georeference that resampling needs."""
     for info in (image, label):
         if info.transform is None or info.transform.is_degenerate:
             raise RasterError(
@@ -262,15 +247,3 @@ def _per_pixel(image: RasterInfo, label: RasterInfo) -> tuple[float, float]:
         )
     (a, b), (c, d) = points[1:] - points[0]
     return abs(a * d - b * c), max(math.hypot(a, b), math.hypot(c, d))
-
-
-def _share_beside(image: RasterInfo, label: RasterInfo) -> float:
-    """Return the share of an image outside a label, estimated by some thousand points."""
-    cols, rows = (
-        (np.arange(_LOOKED_AT) + 0.5) / _LOOKED_AT * side for side in (image.size.width, image.size.height)
-    )
-    points = _on_label(image, label, np.stack(np.meshgrid(cols, rows), axis=-1).reshape(-1, 2))
-    size: Size = label.size
-    with np.errstate(invalid="ignore"):
-        inside = ((points >= 0) & (points < (size.width, size.height))).all(axis=1)
-    return float(1 - inside.mean())

@@ -36,11 +36,7 @@ _EQUAL_AREA = "EPSG:6933"
 
 
 def crs_of(text: str) -> CRS:
-    """Return the CRS of a name or definition.
-
-    Raises:
-        ValueError: the text is no CRS.
-    """
+    """Return the CRS of a name or definition (ValueError: the text is no CRS)."""
     set_up_gdal()
     try:
         return CRS.from_user_input(text)
@@ -65,11 +61,7 @@ def between(source: CRS | None, target: CRS | None) -> Move | None:
 
 
 def to_pixels(info: RasterInfo) -> Move:
-    """Return the conversion from a raster's CRS to (column, row), rounded as in this module's docstring.
-
-    Raises:
-        RasterError: the raster has no transform.
-    """
+    """Return the conversion from a raster's CRS to (column, row), rounded as in this module's docstring."""
     if info.transform is None or info.transform.is_degenerate:
         raise RasterError(
             f"{info.path}: polygons are placed on an image by its geotransform, and it has none; give it one "
@@ -87,11 +79,7 @@ def to_pixels(info: RasterInfo) -> Move:
 
 
 def box_around(info: RasterInfo, window: Window, crs: CRS | None) -> tuple[float, float, float, float]:
-    """Return left, bottom, right and top of a window with a margin, in another CRS.
-
-    Raises:
-        RasterError: the window has no coordinates in that CRS.
-    """
+    """Return left, bottom, right and top of a window with a margin, in another CRS."""
     assert info.transform is not None, "`to_pixels` comes first"
     along = np.linspace(0, 1, _ALONG)
     cols = window.col - _MARGIN + along * (window.width + 2 * _MARGIN)

@@ -15,12 +15,81 @@ from numpy.typing import NDArray
 from segmenter.base.errors import BandsError, RasterError
 from segmenter.base.files import Closing
 from segmenter.grid.geometry import Size, Window
-from segmenter.raster.alpha import ask_for_bands, measured, refuse
-from segmenter.raster.gdal.faults import gdal_window, naming
+from segmenter.grid.windows import sample_windows
+from segmenter.raster.gdal.faults import FAULTS, gdal_window, naming
 from segmenter.raster.header import RasterInfo, read_header
 from segmenter.raster.opening import Opened, check_pixels, open_dataset, raising_damage
-from segmenter.raster.remote.patience import patiently
+from segmenter.raster.remote.settings import as_gdal_takes, patiently
 from segmenter.raster.validity import Validity, fill_void, void_in_bands, void_values
+
+_NEAR = 1 / 32
+"""Share of the opaque level by which a lossy mask may miss it, or 0."""
+_SOFT_EDGES = 0.05
+"""Share of pixels between 0 and opaque that a mask without an opaque pixel may have."""
+_LEVELS = 3
+"""Most levels of a mask with constant transparency; measurements have more."""
+_MOST_KNOWN = 1 << 20
+
+_known: dict[tuple[Any, ...], tuple[int, ...]] = {}
+"""Measured bands of each state of a file: training opens files again and again."""
+
+
+def measured(path: Path, opened: Opened, alpha: Sequence[int]) -> tuple[int, ...]:
+    """Return the alpha-tagged bands that are measurements, judged by a bounded sample of undamaged pixels."""
+    if not alpha:
+        return ()
+    key = (as_gdal_takes(path), opened.stamp, tuple(alpha))
+    if key in _known:
+        return _known[key]
+    values_BN = _sample(opened.dataset, alpha)
+    bands = tuple(band for band, values in zip(alpha, values_BN, strict=True) if _is_measured(values))
+    if len(_known) >= _MOST_KNOWN:
+        _known.clear()
+    _known[key] = bands
+    return bands
+
+
+def refuse(path: Path, count: int, alpha: Sequence[int]) -> BandsError:
+    """Return the error for a raster of `count` bands whose alpha-tagged bands are measurements."""
+    rest = ",".join(str(band) for band in range(1, count + 1) if band not in alpha) if count <= 8 else ""
+    return BandsError(
+        f"{path}: band {alpha[0]} is tagged as alpha, but holds measurements and no mask; "
+        + ask_for_bands(count)
+        + (f" or {rest}" if rest else "")
+    )
+
+
+def ask_for_bands(count: int) -> str:
+    """Return advice for a raster whose data bands are ambiguous."""
+    most = ",".join(map(str, range(1, count + 1))) if count <= 8 else f"1,2,…,{count}"
+    return f"say which bands to use, by dataset.bands in the recipe or --bands of predict.py: {most}"
+
+
+def _is_measured(values_N: NDArray[Any]) -> bool:
+    """Return True if most values lie between 0 and opaque, or a good part of them if no value is opaque."""
+    whole = values_N.dtype.kind in "iu"
+    levels = [255.0, float(np.iinfo(values_N.dtype).max)] if whole else [1.0, 255.0]
+    values = values_N[np.isfinite(values_N)].astype(np.float64)
+    if not values.size:
+        return False
+    if not whole:
+        levels.append(float(values.max()))
+    opaque = np.any([np.abs(values - level) <= abs(level) * _NEAR for level in levels], axis=0)
+    between = ~opaque & (np.abs(values) > min(levels) * _NEAR)
+    share = float(between.mean())
+    if share > 0.5:
+        return True
+    return share > _SOFT_EDGES and not opaque.any() and len(np.unique(values[between])) > _LEVELS
+
+
+def _sample(dataset: Any, bands: Sequence[int]) -> NDArray[Any]:
+    """Return a sample of (bands, pixels) values."""
+    samples = [np.empty((len(bands), 0), dataset.dtypes[0])]
+    for window in sample_windows(Window.of(Size(*dataset.shape))):
+        with contextlib.suppress(*FAULTS), raising_damage():
+            samples.append(dataset.read(list(bands), window=gdal_window(window)).reshape(len(bands), -1))
+    return np.concatenate(samples, axis=1)
+
 
 MAX_EMPTY_PIXELS = 1 << 30
 """Pixels that a raster may always declare; more only if its file has bytes for them."""
@@ -157,18 +226,12 @@ class Raster(Closing):
     @property
     def apart(self) -> bool:
         """See `Readable.apart`."""
-        return self.info.tiled and all(value is None for value in self.info.nodata)
-
-    @property
-    def partial_nodata(self) -> int:
-        """Number of pixels read so far, in order, that have data although a band equals its nodata value."""
-        return self._validity.partial
+        return self.info.tiled
 
     @property
     def partial_remark(self) -> str | None:
-        """Warning about `partial_nodata`, once the raster is read; None without such pixels."""
-        count = self.partial_nodata
-        return f"{self.info.path}: {self._validity.remark(count)}" if count else None
+        """Warning about pixels that have data although a band equals its nodata value; None without any."""
+        return f"{self.info.path}: {self._validity.remark}" if self._validity.partial else None
 
 
 def _interleaved(data_HWC: NDArray[Any]) -> NDArray[Any]:

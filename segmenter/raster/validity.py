@@ -34,8 +34,7 @@ class Validity:
         alpha: alpha bands, 0 where there is no data.
 
     Attributes:
-        partial: number of pixels with data although a band equals its nodata value, counted while windows
-            come in order.
+        partial: pixels read so far that have data although a band equals its nodata value.
     """
 
     def __init__(
@@ -46,8 +45,7 @@ class Validity:
         dtype = dataset.dtypes[0]
         self._values = [usable(info.nodata[band - 1], dtype) for band in bands]
         self._floats = np.dtype(info.dtype).kind == "f"
-        self.partial = 0
-        self._seen = _Seen()
+        self.partial = self._read = 0
 
     @property
     def may_lack(self) -> bool:
@@ -59,12 +57,13 @@ class Validity:
         """True if nodata values decide: a band without one always has data."""
         return not self._masks and not self._alpha and None not in self._values
 
-    def remark(self, pixels: int) -> str:
-        """Return a warning about `pixels` pixels that are data although a band equals its nodata value."""
+    @property
+    def remark(self) -> str:
+        """Warning about `partial` pixels, in percent of all that were read, since windows overlap."""
         why = "its mask says so" if self._masks or self._alpha else "other bands do not"
-        least = "" if self._seen.whole else "at least "  # what an earlier call mapped was not read again
-        what = f"{pixels:,} pixels hold a nodata value in some band and are data, since {why}"
-        return f"{least}{what}; the model sees that band's mean there"
+        share = f"{100 * self.partial / self._read:.2g} %"
+        what = f"{share} of the pixels hold a nodata value in some band and are data, since {why}"
+        return f"{what}; the model sees that band's mean there"
 
     def of(
         self, stored_CHW: NDArray[Any], image_HWC: NDArray[Any], inside: Window, *, count: bool = True
@@ -82,62 +81,30 @@ class Validity:
                 shape = (len(bands), *valid_HW.shape)
                 masks = read(list(bands), window=gdal_window(inside), out_shape=shape)
                 valid_HW &= (masks > 0).all(axis=0)
-        some_HW = self._apply_values(stored_CHW, valid_HW)
+        some_HW, all_HW = void_pixels(stored_CHW, self._values)
+        if self._by_value and all_HW is not None:
+            valid_HW &= ~all_HW
         if self._floats:
             for band in range(image_HWC.shape[2]):  # which NaN is not either
                 valid_HW &= np.abs(image_HWC[..., band]) < NO_MEASUREMENT
         if count and some_HW is not None:
-            new = self._seen.new(inside)
-            part = new.relative_to(inside).slices()
-            self.partial += int(np.count_nonzero(some_HW[part] & valid_HW[part]))
+            self.partial += int(np.count_nonzero(some_HW & valid_HW))
+            self._read += valid_HW.size
         return valid_HW
 
-    def _apply_values(
-        self, stored_CHW: NDArray[Any], valid_HW: NDArray[np.bool_]
-    ) -> NDArray[np.bool_] | None:
-        """Mark pixels whose bands all equal nodata as invalid, if that decides; return any band's nodata."""
-        some_HW: NDArray[np.bool_] | None = None
-        all_HW: NDArray[np.bool_] | None = None
-        for stored_HW, value in zip(stored_CHW, self._values, strict=True):
-            if value is None:
-                continue
+
+def void_pixels(
+    stored_CHW: NDArray[Any], values: Sequence[float | None]
+) -> tuple[NDArray[np.bool_] | None, NDArray[np.bool_] | None]:
+    """Return (H, W) masks of pixels in which any, and in which all, bands with a nodata value hold it."""
+    some_HW: NDArray[np.bool_] | None = None
+    all_HW: NDArray[np.bool_] | None = None
+    for stored_HW, value in zip(stored_CHW, values, strict=True):
+        if value is not None:
             held_HW = holds(stored_HW, value)
             some_HW = held_HW if some_HW is None else some_HW | held_HW
             all_HW = held_HW if all_HW is None else all_HW & held_HW
-        if self._by_value and all_HW is not None:
-            valid_HW &= ~all_HW
-        return some_HW
-
-
-class _Seen:
-    """Part of a raster that was read: column by column, in each from top to bottom, rows from the left.
-
-    Windows overlap within a row, between rows and between columns.
-
-    Attributes:
-        whole: True if the first window began in the upper left corner.
-    """
-
-    def __init__(self) -> None:
-        self.whole: bool | None = None
-        self._top = self._bottom = self._above = 0
-        self._left = self._right = self._farthest = 0
-
-    def new(self, window: Window) -> Window:
-        """Return the part of a window that was not read before."""
-        if self.whole is None:
-            self.whole = (window.row, window.col) == (0, 0)
-        if window.row < self._top:  # the next column; its first columns of pixels came with the one before
-            self._left, self._right = self._farthest, 0
-            self._top, self._bottom, self._above = window.row, 0, 0
-        elif window.row != self._top or window.col_stop < self._right:
-            self._above, self._right = max(self._above, self._bottom), 0
-            self._top = window.row
-        self._bottom = max(self._bottom, window.row_stop)
-        row, col = max(window.row, self._above), max(window.col, self._right, self._left)
-        self._right = max(self._right, window.col_stop)
-        self._farthest = max(self._farthest, window.col_stop)
-        return Window(row, col, max(0, window.row_stop - row), max(0, window.col_stop - col))
+    return some_HW, all_HW
 
 
 def _masks(dataset: Any, bands: tuple[int, ...]) -> tuple[int, ...]:

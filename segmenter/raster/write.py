@@ -213,7 +213,6 @@ class RasterWriter:
                 self._temp.with_name(self._temp.name + ending).unlink(missing_ok=True)
 
     def _touched(self, window: Window) -> Iterator[tuple[int, int]]:
-        """Return the pieces that a window touches, row by row."""
         rows, cols = (
             range(edges.start // step, -(-edges.stop // step))
             for edges, step in zip(window.slices(), (self._step.height, self._step.width), strict=True)
@@ -346,7 +345,6 @@ def _piece_size(size: Size, column: int) -> Size:
 
 
 def _options(size: Size, spec: RasterSpec) -> dict[str, Any]:
-    """Return keywords of `rasterio.open`."""
     options: dict[str, Any] = {"width": size.width, "height": size.height, "count": spec.bands}
     options |= {"dtype": "float32", "nbits": 16} if spec.dtype == "float16" else {"dtype": spec.dtype}
     # rasterio takes no points without a CRS, but with an empty one

@@ -35,11 +35,7 @@ class WrittenMap(Closing):
     """An open class map with its confidence, if that file exists; a context manager."""
 
     def __init__(self, path: Path, *, with_confidence: bool = True) -> None:
-        """Open the map and, if wanted, its confidence.
-
-        Raises:
-            RasterError: the file is not a GeoTIFF map of `predict.py`, or its confidence has another size.
-        """
+        """Open the map and, if wanted, its confidence."""
         self.classes, self._ids = _classes(path)
         self._map = open_raster(path, (1,))
         self._confidence: Raster | None = None

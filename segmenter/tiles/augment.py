@@ -184,7 +184,6 @@ class Augmenter:
         return moved_HWC, planes
 
     def _stages(self) -> list[Stage]:
-        """Return this thread's copy of the stages."""
         if not hasattr(self._local, "stages"):
             self._local.stages = [replace(one, compose=copy.deepcopy(one.compose)) for one in self._built]
         return self._local.stages

@@ -116,7 +116,6 @@ class _Block:
         self.held_BK[place], self.draw_B[place] = held_K, drawn.draw
 
     def part(self, first: int, stop: int) -> _Block:
-        """Return a view of the slots first … stop − 1."""
         some, arrays = slice(first, stop), None
         if self.arrays is not None:
             image, valid, label = self.arrays
@@ -214,17 +213,13 @@ class BatchLoader:
         self._store.know_labels()
 
     def _empty(self, tiles: int) -> Batch:
-        """Return uninitialised arrays for a batch."""
         side, _, bands = self.tile_shape
         plane = (tiles, side, side)
         image, valid = np.empty((*plane, bands), self.dtype), np.empty(plane, np.bool_)
         return image, valid, np.empty(plane, np.uint8), np.empty(tiles, np.int64)
 
     def samples(self, tile: int, count: int) -> list[Tile]:
-        """Return a tile at its grid position, unchanged, followed by `count` random versions of it.
-
-        Promised classes are not checked: they concern whole batches.
-        """
+        """Return a tile at its grid position, unchanged, followed by `count` random versions of it."""
         as_it_lies = self._store.read(int(self._index.scene_N[tile]), self._index.window(tile))
         draws = (_Draw(tile, _Key(draw, 0, tile, 0)) for draw in range(count))
         return [as_it_lies, *map(self._content, draws)]
@@ -344,7 +339,6 @@ class BatchLoader:
         return _Drawn(draw, self._content(draw, outline=self._outlines))
 
     def _content(self, draw: _Draw, *, outline: bool = False) -> Tile:
-        """Return a tile at a random position, randomly changed."""
         tile, key, positions, as_it_lies = draw.tile, draw.key, draw.positions, draw.as_it_lies
         seed = np.random.SeedSequence([self._recipe.seed, key.epoch, key.step, key.slot, key.attempt])
         rng = np.random.default_rng(seed)

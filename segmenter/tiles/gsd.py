@@ -12,7 +12,6 @@ without data are left out of averages; a new pixel has data, or a label, if at l
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -34,6 +33,7 @@ from segmenter.raster.remote.settings import RemotePath
 from segmenter.sampling import TileStrata
 from segmenter.tiles.index import TileIndex
 from segmenter.tiles.store import SceneStore, Tile
+from segmenter.tiles.transforms import libraries
 
 _MOST, _MOST_REMOTE = 1000, 100
 """Scenes whose headers are read, where some will do."""
@@ -58,11 +58,7 @@ def some_of(scenes: Sequence[Scene]) -> Sequence[Scene]:
 def scene_gsds(
     dataset: Dataset, scenes: Sequence[Scene], *, progress: bool = True
 ) -> tuple[float | None, ...]:
-    """Return `Dataset.scale_of` for each scene; headers are read only if the recipe gives no gsd.
-
-    Raises:
-        RasterError: a header cannot be read.
-    """
+    """Return `Dataset.scale_of` for each scene; headers are read only if the recipe gives no gsd."""
 
     def find(scene: Scene) -> float | None:
         if scene.metres_per_pixel is not None:
@@ -73,11 +69,7 @@ def scene_gsds(
 
 
 def with_gsds(index: TileIndex, dataset: Dataset, recipe: Recipe, *, progress: bool = True) -> TileIndex:
-    """Return the index with its scenes' gsd and strata, if the recipe needs them.
-
-    Raises:
-        DatasetError: the scale of a scene is unknown.
-    """
+    """Return the index with its scenes' gsd and strata, if the recipe needs them."""
     boundaries = recipe.sampling.scale_strata
     metres = _asked_gsds(dataset, index.scenes, recipe, progress=progress)
     if metres is None:
@@ -87,15 +79,6 @@ def with_gsds(index: TileIndex, dataset: Dataset, recipe: Recipe, *, progress: b
         by_scene = scene_strata(metres, boundaries)
         strata = TileStrata(by_scene.number_S[index.scene_N], by_scene.titles)
     return replace(index, metres_S=np.array(metres, np.float64), strata=strata)
-
-
-def check_gsds(recipe: Recipe, dataset: Dataset) -> None:
-    """Refuse settings that need the scale of training scenes if it is unknown; reads headers.
-
-    Raises:
-        DatasetError: a scale is unknown; the message names the first such scene.
-    """
-    _asked_gsds(dataset, dataset.of("train"), recipe, progress=False)
 
 
 def _asked_gsds(
@@ -123,11 +106,7 @@ class GroundGsd:
     """Windows of a training set, chosen by ground size."""
 
     def __init__(self, recipe: Recipe, index: TileIndex, store: SceneStore) -> None:
-        """Store a recipe with `augmentation.scale_to` and an index with `metres_S`.
-
-        Raises:
-            ConfigError: no scene can be shown at any requested scale.
-        """
+        """Store a recipe with `augmentation.scale_to` and an index with `metres_S`."""
         assert recipe.augmentation.scale_to is not None, "asked for before"
         assert index.metres_S is not None, "with_gsds comes first"
         self._wanted, self._seed = recipe.augmentation.scale_to, recipe.seed
@@ -236,27 +215,16 @@ class GroundGsd:
 
 
 def check_shown(recipe: Recipe, dataset: Dataset) -> None:
-    """Refuse an `augmentation.scale_to` that no training scene can show, as `GroundGsd` does.
-
-    Reads headers until a scene can. `check_gsds` refuses unknown scales.
-
-    Raises:
-        ConfigError: no scene can; the message has the possible range.
-        RasterError: a header cannot be read.
-    """
-    wanted, tile = recipe.augmentation.scale_to, recipe.tiles.size
-    if wanted is None:
+    """Refuse settings that need the gsd of training scenes if it is unknown, or none can be shown."""
+    scenes, wanted, tile = dataset.of("train"), recipe.augmentation.scale_to, recipe.tiles.size
+    metres_S = _asked_gsds(dataset, scenes, recipe, progress=False)
+    if wanted is None or metres_S is None:
         return
-
-    def look(scene: Scene) -> tuple[float | None, tuple[int, int]]:
-        info = raster_info(scene.image)
-        return dataset.scale_of(scene, info.metres_per_pixel), _reach(info.size, tile)
-
     unmet = []
-    for metres, reach in in_threads(
-        look, dataset.of("train"), description="scales", unit="scene", progress=False
-    ):
-        if metres is None or _meets(reach, _asked(wanted, metres, tile)):
+    for scene, metres in zip(scenes, metres_S, strict=True):
+        assert metres is not None, "_asked_gsds refuses it"
+        reach = _reach(raster_info(scene.image).size, tile)
+        if _meets(reach, _asked(wanted, metres, tile)):
             return
         unmet.append((metres, reach))
     if unmet:
@@ -325,7 +293,7 @@ def _averaged(values_HWC: NDArray[Any], side: int, precise: Any) -> NDArray[Any]
     Computed in floats, band by band to save memory: in 8 bits OpenCV rounds halves of 2×2 averages up, which
     brightens an image by an eighth of a level.
     """
-    cv2, bands = _opencv(), values_HWC.shape[2]
+    cv2, bands = libraries()[1], values_HWC.shape[2]
     method = cv2.INTER_AREA if side < values_HWC.shape[0] else cv2.INTER_LINEAR
     parts = (values_HWC[..., band].astype(precise) for band in range(bands))
     return np.stack([cv2.resize(part, (side, side), interpolation=method) for part in parts], axis=-1)
@@ -333,7 +301,7 @@ def _averaged(values_HWC: NDArray[Any], side: int, precise: Any) -> NDArray[Any]
 
 def _label(label_HW: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
     """Return the class with the largest area in each new pixel (ties: the first); nearest if enlarging."""
-    cv2 = _opencv()
+    cv2 = libraries()[1]
     if side > label_HW.shape[0]:
         return np.asarray(cv2.resize(label_HW, (side, side), interpolation=cv2.INTER_NEAREST_EXACT), np.uint8)
     ids = np.flatnonzero(np.bincount(label_HW.reshape(-1), minlength=IGNORE + 1))
@@ -351,11 +319,3 @@ def _label(label_HW: NDArray[np.uint8], side: int) -> NDArray[np.uint8]:
 
 _ROUNDING = 1e-5
 """Steps of areas summed in float32: equal ones must not differ by their last bit."""
-
-
-@functools.cache
-def _opencv() -> Any:
-    import cv2  # not at import: --help needs none of it
-
-    cv2.setNumThreads(0)  # the pipeline has its own threads
-    return cv2

@@ -6,15 +6,25 @@ data, no undefined values, each label as large as its image.
 
 from __future__ import annotations
 
+import functools
 import hashlib
-from collections.abc import Callable
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from segmenter.base.errors import DatasetError, plain
-from segmenter.base.terminal import warn
+from segmenter.base.errors import DatasetError, SegmenterError, plain, shortened
+from segmenter.base.files import caches, write_whole
+from segmenter.base.sealed import digest
+from segmenter.base.terminal import say, warn
 from segmenter.base.threads import Spread, in_threads
 from segmenter.config.recipe import TilesConfig
 from segmenter.grid.geometry import Size, Window
@@ -23,24 +33,165 @@ from segmenter.grid.scenes import Dataset, Scene, Split
 from segmenter.grid.windows import grid, row_strips
 from segmenter.raster import LabelRaster, Raster, RasterInfo, open_raster
 from segmenter.raster.ground import check_label
+from segmenter.raster.remote.settings import RemotePath
+from segmenter.raster.stamps import stamp_of
 from segmenter.sampling import TileStrata
-from segmenter.tiles.index_cache import (
-    Entries,
-    Keys,
-    SceneTiles,
-    cache_folder,
-    key_of,
-    keys_of,
-    load_entries,
-    relative_paths,
-    save_entries,
+
+_VERSION = 3
+"""Version of the rules of counting; it is part of the key."""
+_FORMAT = b"3"
+"""Version of the file; 1 had no checksum of the whole, 2 ignored sidecars of images and labels."""
+_DAMAGE = (
+    *(pa.ArrowException, OSError, KeyError, ValueError, TypeError, AttributeError, IndexError),
+    *(OverflowError, MemoryError, RecursionError),
 )
-from segmenter.tiles.statistics import BandStatistics, band_statistics
+"""Errors of pyarrow, JSON and NumPy about damaged files."""
+Keys = tuple[str, str]
+"""Keys of the stamps of an image and of its label."""
+
+
+@dataclass(frozen=True)
+class SceneTiles:
+    """Tiles of one scene: (n,) top rows and left columns, (n, K) pixels of each class."""
+
+    row_N: NDArray[np.int32]
+    col_N: NDArray[np.int32]
+    counts_NK: NDArray[np.int64]
+
+
+Entries = dict[tuple[str, str], tuple[Keys, SceneTiles]]
+"""(image, label), relative to the root → keys of the files' states, and the tiles."""
+
+
+def cache_folder(dataset: Dataset) -> Path:
+    """Return `.tile-index` in the dataset's root, or a folder in the user's cache if that is read-only.
+
+    If the dataset names a `cache`, a subfolder for this dataset.
+
+    Raises:
+        SegmenterError: none of these is writable.
+    """
+    return _cache_folder(dataset.root.resolve(), dataset.cache)
+
+
+@functools.cache
+def _cache_folder(root: Path, wanted: Path | None) -> Path:
+    name = f"{root.name}-{hashlib.sha256(str(root).encode()).hexdigest()[:12]}"
+    if wanted is not None:
+        if not _writable(wanted / name):
+            raise SegmenterError("dataset.cache", f"cannot write to {wanted}", remedy="name another folder")
+        return wanted / name
+    beside = root / ".tile-index"
+    remote = isinstance(root, RemotePath)
+    if not remote and _writable(beside):
+        return beside
+    elsewhere = caches() / name
+    if not _writable(elsewhere):
+        raise SegmenterError(
+            f"{root}: cannot keep the tile index there nor in {elsewhere}; "
+            "name a folder that can be written in dataset.cache"
+        )
+    why = "is remote: its tile index and packs are" if remote else "cannot be written to: the tile index is"
+    more = "; dataset.cache names another folder" if remote else ""
+    say(f"{root} {why} kept in {elsewhere}{more}", aside=True)
+    return elsewhere
+
+
+def _writable(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
+
+
+def relative_paths(dataset: Dataset, scene: Scene) -> tuple[str, str]:
+    """Return the paths of a scene's image and label as stored in the index."""
+    image, label = (os.path.relpath(path, dataset.root) for path in (scene.image, scene.label or scene.image))
+    return Path(image).as_posix(), Path(label).as_posix()
+
+
+def keys_of(image: Path, label: Path) -> Keys:
+    """Return the keys of two files' states, including their sidecars."""
+    return stamp_of(image).key, stamp_of(label).key
+
+
+def key_of(what: Mapping[str, Any]) -> str:
+    """Return a short name for everything that a cached file's content depends on."""
+    return digest({"version": _VERSION, **what}, 16)
+
+
+def load_entries(path: Path, classes: int) -> Entries:
+    """Load an index file; if damaged or of another format, return nothing and print a line on stderr."""
+    if not path.exists():
+        return {}
+    try:
+        return _entries(pq.read_table(path, page_checksum_verification=True), classes)
+    except _DAMAGE as error:
+        why = plain(shortened((str(error).splitlines() or [type(error).__name__])[0]))
+        say(f"{path}: damaged, it is built anew ({why})", aside=True)
+        return {}
+
+
+def _entries(table: pa.Table, classes: int) -> Entries:
+    metadata = table.schema.metadata or {}
+    if metadata.get(b"format") != _FORMAT:
+        raise ValueError(f"expected format {_FORMAT.decode()}, got {metadata.get(b'format', b'none')!r}")
+    scene_N, row_N, col_N = (table[name].to_numpy() for name in ("scene", "row", "col"))
+    flat = table["counts"].combine_chunks().flatten().to_numpy()
+    if _checksum(metadata[b"scenes"], scene_N, row_N, col_N, flat) != metadata[b"sha256"]:
+        raise ValueError("its SHA-256 is another")
+    counts_NK = flat.reshape(len(scene_N), classes)
+    scenes = json.loads(metadata[b"scenes"])
+    cuts = np.searchsorted(scene_N, np.arange(len(scenes) + 1))
+    entries: Entries = {}
+    for i, (image, label, image_key, label_key) in enumerate(scenes):
+        part = slice(int(cuts[i]), int(cuts[i + 1]))
+        tiles = SceneTiles(row_N[part], col_N[part], counts_NK[part])
+        entries[image, label] = (image_key, label_key), tiles
+    return entries
+
+
+def _checksum(scenes: bytes, *columns: NDArray[Any]) -> bytes:
+    """Return the SHA-256 of an index: a page's CRC does not cover metadata and the columns' types."""
+    total = hashlib.sha256(scenes)
+    for column in columns:
+        total.update(repr((column.dtype.str, column.shape)).encode())
+        total.update(np.ascontiguousarray(column).data if column.size else b"")
+    return total.hexdigest().encode()
+
+
+def save_entries(path: Path, entries: Entries, classes: int) -> None:
+    """Write an index file completely; if that fails, print a line on stderr and go on."""
+    tiles = [one for _, one in entries.values()]
+    lengths = [len(one.row_N) for one in tiles]
+    counts = _flat([one.counts_NK.reshape(-1) for one in tiles], np.int64)
+    scene = np.repeat(np.arange(len(tiles), dtype=np.int32), lengths)
+    row = _flat([one.row_N for one in tiles], np.int32)
+    col = _flat([one.col_N for one in tiles], np.int32)
+    columns = {
+        **{name: pa.array(column) for name, column in (("scene", scene), ("row", row), ("col", col))},
+        "counts": pa.FixedSizeListArray.from_arrays(pa.array(counts), classes),
+    }
+    names = [[*files, *keys] for files, (keys, _) in entries.items()]
+    scenes = json.dumps(names).encode()
+    metadata = {"format": _FORMAT, "scenes": scenes, "sha256": _checksum(scenes, scene, row, col, counts)}
+    table = pa.table(columns).replace_schema_metadata(metadata)
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+    try:
+        write_whole(path, sink.getvalue().to_pybytes())
+    except SegmenterError as error:
+        say(f"the tile index is not kept: {error}", aside=True)
+
+
+def _flat(parts: list[NDArray[Any]], dtype: Any) -> NDArray[Any]:
+    return np.concatenate(parts).astype(dtype) if parts else np.zeros(0, dtype)
+
 
 STRIP_PIXELS = 1 << 22
 """Pixels read at once: decoding colours takes some 25 bytes a pixel, 100 MiB a thread."""
-
-__all__ = ["BandStatistics", "TileIndex", "band_statistics", "build_index", "cache_folder", "tile_counts"]
 
 _REMARKS = 10
 """On images, that are printed one by one."""
@@ -99,7 +250,6 @@ def build_index(
     split: Split,
     tiles: TilesConfig,
     *,
-    workers: int | None = None,
     progress: bool = True,
     spread: Spread = in_threads,
 ) -> TileIndex:
@@ -122,7 +272,7 @@ def build_index(
     entries = _still_there(before, dataset, keys)
     missing = [s for s in scenes if relative_paths(dataset, s) not in entries]
     try:
-        _measure(dataset, missing, tiles, keys, entries, workers, progress, spread)
+        _measure(dataset, missing, tiles, keys, entries, progress, spread)
     finally:
         if entries.keys() != before.keys() or missing:
             save_entries(path, entries, len(dataset.classes))
@@ -150,11 +300,9 @@ def _measure(
     tiles: TilesConfig,
     keys: dict[tuple[str, str], Keys],
     entries: Entries,
-    workers: int | None,
     progress: bool,
     spread: Spread,
 ) -> None:
-    """Read `scenes` in parallel and add the results to `entries`."""
     remarks: list[str] = []
 
     def count(scene: Scene) -> tuple[SceneTiles, list[str]]:
@@ -162,7 +310,7 @@ def _measure(
         size = Size(tiles.size, tiles.size)
         return tile_counts(dataset, scene, size, tiles.overlap, notes.append), notes
 
-    results = spread(count, scenes, description="indexing", unit="scene", workers=workers, progress=progress)
+    results = spread(count, scenes, description="indexing", unit="scene", progress=progress)
     for scene, (scene_tiles, notes) in zip(scenes, results, strict=True):
         remarks += notes
         files = relative_paths(dataset, scene)
@@ -263,23 +411,14 @@ class _Cells:
 
 
 def check_fit(scene: Scene, image: RasterInfo) -> None:
-    """Run `check_label` on a scene.
-
-    Raises:
-        DatasetError: also if there is no label.
-    """
+    """Run `check_label` on a scene (DatasetError: also if there is no label)."""
     if scene.label is None:
         raise DatasetError(scene.image, expected=f"a label for scene {scene.name}, there is none")
     check_label(scene.label, image)
 
 
 def class_ids(dataset: Dataset, scene: Scene, raster: Raster, window: Window) -> NDArray[np.uint8]:
-    """Return (H, W) class ids; `IGNORE` also where the image has no data, read only if it may lack some.
-
-    Raises:
-        LabelError: a value is not in the class map.
-        RasterError: a file is damaged.
-    """
+    """Return (H, W) class ids; `IGNORE` also where the image has no data, read only if it may lack some."""
     assert scene.label is not None, "check_fit comes first"
     with LabelRaster(scene.label, dataset.classes) as label:
         ids = label.ids(window)

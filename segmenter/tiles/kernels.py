@@ -167,13 +167,9 @@ def turned(array_HWC: NDArray[Any], turns: int, mirrored: bool) -> NDArray[Any]:
     if array_HWC.dtype.name not in _TRANSPOSED_TYPES or wide not in _TRANSPOSED_BYTES:
         moved = np.rot90(array_HWC, turns)
         return np.ascontiguousarray(moved[:, ::-1] if mirrored else moved)
-    return _by_opencv(array_HWC, turns % 4, mirrored).reshape(_shape(array_HWC, turns))
-
-
-def _shape(array_HWC: NDArray[Any], turns: int) -> tuple[int, ...]:
-    """Return the shape after quarter turns, with the axis of a single band that OpenCV drops."""
-    height, width, *rest = array_HWC.shape
-    return (width, height, *rest) if turns % 2 else (height, width, *rest)
+    height, width, *rest = array_HWC.shape  # OpenCV drops the axis of a single band
+    sides = (width, height) if turns % 2 else (height, width)
+    return _by_opencv(array_HWC, turns % 4, mirrored).reshape(*sides, *rest)
 
 
 def _by_opencv(array: NDArray[Any], turns: int, mirrored: bool) -> NDArray[Any]:

@@ -39,10 +39,7 @@ _NO_MOSAIC_FROM = 4
 
 
 class Paster:
-    """Composes tiles with others of the same index.
-
-    At most four more tiles are read for a tile: three for a mosaic, one to paste from.
-    """
+    """Composes tiles with others of the same index."""
 
     def __init__(
         self,
@@ -120,11 +117,7 @@ class Paster:
 def donors(
     config: CopyPasteConfig, index: TileIndex, names: Sequence[str], min_pixels: int
 ) -> dict[int, NDArray[np.int64]]:
-    """Return, for each class id, the tiles from which it may be pasted.
-
-    Raises:
-        ConfigError: a class is unknown, no tile holds it, or none is rare.
-    """
+    """Return, for each class id, the tiles from which it may be pasted."""
     if config.classes == "rare":
         chosen = [c for c, share in enumerate(index.shares()) if 0 < share < _RARE / len(names)]
     else:
@@ -147,11 +140,7 @@ def donors(
 
 
 def named_classes(config: CopyPasteConfig, names: Sequence[str]) -> list[int]:
-    """Return the ids of the classes that a recipe names; none for `rare`.
-
-    Raises:
-        ConfigError: there is no such class.
-    """
+    """Return the ids of the classes that a recipe names; none for `rare`."""
     named = () if config.classes == "rare" else config.classes
     for name in named:
         if name not in names:
@@ -216,6 +205,5 @@ def regions_of(mask_HW: NDArray[np.bool_]) -> tuple[NDArray[np.int32], NDArray[n
 
 
 def _turned(tile: Tile, symmetry: int) -> Tile:
-    """Apply one of the square's eight symmetries to a tile."""
     image, valid, label = (turned(array, symmetry % 4, symmetry >= 4) for array in tile)
     return image, valid.astype(np.bool_, copy=False), label.astype(np.uint8, copy=False)

@@ -65,10 +65,6 @@ def check_augmentation(config: AugmentationConfig, dataset: Dataset, side: int) 
 
     Args:
         side: side of the tiles in pixels.
-
-    Raises:
-        ConfigError: a setting, transform or class name does not fit; the message names it and its effect.
-        RasterError: the first image cannot be read.
     """
     if config.copy_paste is not None:
         named_classes(config.copy_paste, dataset.classes.names)
@@ -102,11 +98,7 @@ def check_transforms(
 
 
 def _try(stage: Stage, probe: _Probe) -> None:
-    """Refuse a transform by its effect on the probe.
-
-    Raises:
-        ConfigError: the transform does not fit; the message names it and its effect.
-    """
+    """Refuse a transform by its effect on the probe."""
     draws = list(_draws(stage, probe))
     for fault in (*_shapes(draws, probe), *_values(stage, draws, probe)):
         raise _refused(stage, fault)
@@ -143,11 +135,7 @@ def _probe(side: int, dtype: str, mean_C: NDArray[np.float64], std_C: NDArray[np
 
 
 def _draws(stage: Stage, probe: _Probe) -> Iterator[Moved]:
-    """Apply a transform to the probe with several seeds; colour changes see other than 8-bit data as 0 … 1.
-
-    Raises:
-        ConfigError: the transform fails, warns, or gives two results for one seed.
-    """
+    """Apply a transform to the probe with several seeds; colour changes see all but 8-bit data as 0 … 1."""
     assert stage.compose is not None
     large = probe.image_HWC.shape[0] > _LARGE
     for seed in range(_SEEDS_OF_LARGE if large else _SEEDS):
@@ -214,7 +202,8 @@ def _values(stage: Stage, draws: Sequence[Moved], probe: _Probe) -> Iterator[str
         yield f"works in 8 bits: of {values:,} values in {probe.what} it leaves {left}"
     if stage.spatial and before.dtype.kind == "f" and (before.min() < 0 or before.max() > 1):
         piled = np.mean([np.isin(image[mask[..., 1] == 1], (0, 1)).mean() for image, mask in draws])
-        if piled > _SLACK + np.isin(before, (0, 1)).mean() and _within_unit(draws):
+        within = all(image.min() >= 0 and image.max() <= 1 for image, _ in draws)
+        if within and piled > _SLACK + np.isin(before, (0, 1)).mean():
             yield f"clips {probe.what} to 0 … 1: they hold {before.min():.4g} to {before.max():.4g}"
 
 
@@ -222,10 +211,6 @@ def _thinned(image_HWC: NDArray[Any]) -> tuple[slice, slice]:
     """Return slices that take every n-th pixel of a large tile: sorting all would take minutes."""
     every = slice(None, None, max(1, image_HWC.shape[0] // _LARGE))
     return every, every
-
-
-def _within_unit(draws: Sequence[Moved]) -> bool:
-    return all(image.min() >= 0 and image.max() <= 1 for image, _ in draws)
 
 
 def _labels(draws: Sequence[Moved], probe: _Probe) -> Iterator[str]:

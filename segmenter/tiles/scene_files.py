@@ -24,6 +24,10 @@ from segmenter.raster.stamps import stamp_of
 FILE = "scenes.json"
 _FORMAT = 1
 _REMOTE, _MOST_KEPT = "remote-files.json", 1 << 28
+_CHANGES = (
+    *("scene {} is new", "the image of scene {} has changed", "the label of scene {} has changed"),
+    "scene {} is gone",
+)
 PIECE_BYTES = 1 << 14
 """Size of the sampled pieces; a file of up to 256 KiB is read completely."""
 
@@ -32,11 +36,7 @@ Digests = dict[str, tuple[str, str]]
 
 
 def file_digest(path: Path) -> str:
-    """Return a digest, 16 hexadecimal digits, of a file's size and of pieces of its content.
-
-    Raises:
-        DatasetError: the file cannot be read.
-    """
+    """Return a digest, 16 hexadecimal digits, of a file's size and of pieces of its content."""
     try:
         with open_bytes(path) as file:
             remote = isinstance(path, RemotePath)
@@ -47,11 +47,7 @@ def file_digest(path: Path) -> str:
 
 
 def scene_digests(scenes: Sequence[Scene], cache: Path, *, progress: bool = True) -> Digests:
-    """Return digests of the scenes' files; those of remote files are cached until a file changes.
-
-    Raises:
-        DatasetError: a file cannot be read.
-    """
+    """Return digests of the scenes' files; those of remote files are cached until a file changes."""
     cached = _Kept(cache / _REMOTE)
 
     def both(scene: Scene) -> tuple[str, str]:
@@ -102,17 +98,12 @@ def changed_file(run: Path, now: Digests) -> str:
 
     Empty if nothing differs; a line that says so if the run has no record.
     """
-    before = _load(run / FILE)
-    if before is None:
+    names = changes_since(run, now)
+    if names is None:
         return f"training images or labels have changed ({FILE}, missing or not readable, would name them)"
-    changes = []
-    for name, pair in now.items():
-        if name not in before:
-            changes.append(f"scene {name} is new")
-            continue
-        kinds = zip(("image", "label"), before[name], pair, strict=True)
-        changes += [f"the {kind} of scene {name} has changed" for kind, old, new in kinds if old != new]
-    changes += [f"scene {name} is gone" for name in before if name not in now]
+    changes = [
+        text.format(name) for text, scenes in zip(_CHANGES, names.values(), strict=True) for name in scenes
+    ]
     others = len(changes) - 1
     more = f", and {others} more difference{'s' * (others > 1)}" if others else ""
     return changes[0] + more if changes else ""

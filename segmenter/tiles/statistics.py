@@ -27,7 +27,7 @@ from segmenter.raster import RasterInfo, ask_for_bands, open_raster, raster_info
 from segmenter.raster.header import Names, names_of, order_of, used_names
 from segmenter.raster.stamps import stamp_of
 from segmenter.raster.validity import void_in_bands
-from segmenter.tiles.index_cache import cache_folder, key_of, relative_paths
+from segmenter.tiles.index import cache_folder, key_of, relative_paths
 
 _WINDOW = Size(512, 512)
 _STRIP_PIXELS = 1 << 20
@@ -40,7 +40,7 @@ _SAMPLE_PIXELS = 1 << 18
 _TAILS = 0.01
 """Share of a band's values, at either end, that may be saturated."""
 _SEED = 20
-_FORMAT = 3
+_FORMAT, _NAMES = 3, ("mean", "std", "min", "max", "spread")
 _RULE = 3
 """Number of the rule which pixels are read, and which of them are data."""
 
@@ -133,7 +133,6 @@ def band_statistics(
     split: Split = "train",
     *,
     most_pixels: int = MOST_PIXELS,
-    workers: int | None = None,
     progress: bool = True,
 ) -> BandStatistics:
     """Return band statistics over the scenes of a split, without pixels that have no data.
@@ -153,9 +152,9 @@ def band_statistics(
     cached = _load(path)
     if cached is not None:
         return cached
-    infos = _same_kind(dataset, scenes, workers)
+    infos = _same_kind(dataset, scenes)
     jobs = _jobs(scenes, [info.size for info in infos], most_pixels)
-    moments, sample_NC = _moments(dataset, jobs, workers, progress)
+    moments, sample_NC = _moments(dataset, jobs, progress)
     if not moments.count.all():
         lacking = ", ".join(str(i + 1) for i in np.flatnonzero(moments.count == 0))
         what = f"data in band {lacking}" if moments.count.any() else "data in every band"
@@ -206,7 +205,7 @@ def _spread(sample_N: NDArray[np.float64], std: float) -> float:
 
 
 def _moments(
-    dataset: Dataset, jobs: Sequence[tuple[Scene, Window]], workers: int | None, progress: bool
+    dataset: Dataset, jobs: Sequence[tuple[Scene, Window]], progress: bool
 ) -> tuple[_Moments, NDArray[np.float64]]:
     """Return moments over the windows, and a sample of pixels, NaN where void; each scene is opened once."""
     by_scene: dict[Scene, list[Window]] = {}
@@ -235,27 +234,21 @@ def _moments(
         return total, np.concatenate(samples)
 
     scenes = list(by_scene)
-    results = list(
-        in_threads(
-            read, scenes, description="band statistics", unit="scene", workers=workers, progress=progress
-        )
-    )
+    results = list(in_threads(read, scenes, description="band statistics", unit="scene", progress=progress))
     total = results[0][0]
     for part, _ in results[1:]:
         total = total.merged(part)
     return total, np.concatenate([sample for _, sample in results])
 
 
-def _same_kind(dataset: Dataset, scenes: Sequence[Scene], workers: int | None) -> list[RasterInfo]:
+def _same_kind(dataset: Dataset, scenes: Sequence[Scene]) -> list[RasterInfo]:
     """Return the headers of the scenes; all must have one type and number of bands."""
 
     def header(scene: Scene) -> tuple[RasterInfo, tuple[int, ...]]:
         with open_raster(scene.image, dataset.bands) as raster:
             return raster.info, raster.bands
 
-    headers = list(
-        in_threads(header, scenes, description="headers", unit="scene", workers=workers, progress=False)
-    )
+    headers = list(in_threads(header, scenes, description="headers", unit="scene", progress=False))
     first, bands = headers[0][0], len(headers[0][1])
     wanted = next(filter(None, (used_names(info, used) for info, used in headers)), ())
     for info, used in headers:
@@ -284,23 +277,17 @@ def band_names(dataset: Dataset) -> Names:
         return used_names(raster.info, raster.bands)
 
 
-def check_band_counts(dataset: Dataset, expected: int, workers: int | None = None) -> None:
+def check_band_counts(dataset: Dataset, expected: int) -> None:
     """Refuse a dataset if a scene's number of bands differs from `band_statistics`.
 
     Reads the headers of scenes that the statistics did not use; none if the recipe names the bands.
-
-    Raises:
-        DatasetError: a number differs; the message names the file and asks for `bands`.
-        RasterError: a header cannot be read.
     """
     train = dataset.of("train")
     scenes = [*(train if len(train) > _MOST_SCENES else ()), *dataset.of("validation")]
     if dataset.bands is not None or not scenes:
         return
     images = [scene.image for scene in scenes]
-    for info in in_threads(
-        raster_info, images, description="headers", unit="scene", workers=workers, progress=False
-    ):
+    for info in in_threads(raster_info, images, description="headers", unit="scene", progress=False):
         _check_count(dataset, info, info.count - len(info.alpha), expected, "the training scenes")
 
 
@@ -334,24 +321,15 @@ def _load(path: Path) -> BandStatistics | None:
         cached = unsealed(read_regular(path))
         if cached is None or cached["format"] != _FORMAT:
             raise ValueError("its checksum or its format is another")
-        mean, std, low, high, spread = (
-            np.array(cached[name], np.float64) for name in ("mean", "std", "min", "max", "spread")
-        )
-        return BandStatistics(mean, std, cached["pixels"], cached["dtype"], low, high, spread)
+        arrays = {f"{name}_C": np.array(cached[name], np.float64) for name in _NAMES}
+        return BandStatistics(pixels=cached["pixels"], dtype=cached["dtype"], **arrays)
     except (SegmenterError, ValueError, TypeError, KeyError) as error:
         say(f"{path}: damaged, it is taken anew ({shortened(' '.join(str(error).split()))})", aside=True)
         return None
 
 
 def _save(path: Path, statistics: BandStatistics) -> None:
-    arrays = {
-        "mean": statistics.mean_C,
-        "std": statistics.std_C,
-        "min": statistics.min_C,
-        "max": statistics.max_C,
-    }
-    arrays["spread"] = statistics.spread_C
-    data = {"format": _FORMAT, **{name: array.tolist() for name, array in arrays.items()}}
+    data = {"format": _FORMAT} | {name: getattr(statistics, f"{name}_C").tolist() for name in _NAMES}
     text = sealed(json.dumps(data | {"pixels": statistics.pixels, "dtype": statistics.dtype}))
     try:
         write_whole(path, text.encode())

@@ -11,7 +11,6 @@ import contextlib
 import functools
 import os
 import resource
-import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -20,7 +19,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from segmenter.base.errors import DatasetError
 from segmenter.base.files import gibibytes
@@ -35,15 +33,12 @@ from segmenter.raster import KnownRasters, RasterInfo, raster_info
 from segmenter.raster.remote.settings import RemotePath
 from segmenter.raster.validity import fill_void, void_in_bands
 from segmenter.tiles.cache.file import CachedArray, DamagedError, Kind
-from segmenter.tiles.cache.folder import CacheFolder
-from segmenter.tiles.cache.keys import Job, bytes_read, key_of, pack
+from segmenter.tiles.cache.folder import CacheFolder, Job, bytes_read, key_of, pack
 
 _MOST_OPEN = 64
 """Rasters a thread keeps open at most; all threads together take half of the files that are allowed."""
 _CHEAP_PIXELS = 4
 """Tiles' pixels up to which a file is read whole for little more than a tile."""
-_OLD = "decoded"
-"""Folder of the copies that older versions made."""
 
 Tile = tuple[NDArray[Any], NDArray[np.bool_], NDArray[np.uint8]]
 
@@ -72,7 +67,7 @@ class SceneStore:
         """
         self._dataset, self._scenes = dataset, tuple(scenes)
         self._files, self._folder = KnownRasters(), CacheFolder(cache, shared=dataset.cache is not None)
-        self._local, self._lock = threading.local(), threading.Lock()
+        self._local = threading.local()
         self._small, self._progress = _CHEAP_PIXELS * tile * tile, progress
         self._mean_C = tuple(mean_C)
         tell_leftovers(self._folder)
@@ -160,10 +155,7 @@ class SceneStore:
         return image, valid, label
 
     def outline(self, scene: int, window: Window, dtype: str) -> Tile:
-        """Read a window with a one-band image of zeros, if only label and validity matter.
-
-        The image's pixels are read only if validity depends on them.
-        """
+        """Read a window with a one-band image of zeros, if only label and validity matter."""
         shape = (window.height, window.width)
         inside = window.intersection(Window.of(self._sizes[scene]))
         valid = np.zeros(shape, np.bool_)
@@ -211,13 +203,6 @@ class SceneStore:
         col = max(0, min(window.col, size.width - window.width))
         return Window(row, col, window.height, window.width)
 
-    def __getstate__(self) -> dict[str, Any]:
-        left_out = ("_local", "_lock")
-        return {name: value for name, value in vars(self).items() if name not in left_out}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _local=threading.local(), _lock=threading.Lock())
-
     # --------------------------------------------------------------------------------- packs
 
     def _packed_image(self, scene: int, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -232,41 +217,14 @@ class SceneStore:
         return image, valid
 
     def _from_pack(self, scene: int, kind: Kind, inside: Window, *out: NDArray[Any] | None) -> None:
-        for attempt in range(2):
-            array = self._packed[scene, kind]
-            try:
-                array.read(inside, *out)
-            except DamagedError as error:
-                if attempt:
-                    raise DatasetError(
-                        array.pack.path, "damaged again right after it was decoded; is the disk failing?"
-                    ) from None
-                self._renew(scene, kind, array, str(error))
-            else:
-                break
-
-    def _renew(self, scene: int, kind: Kind, damaged: CachedArray, why: str) -> None:
-        """Decode the scene again into a separate pack, unless another thread or process has done so."""
-        with self._lock:
-            if self._packed[scene, kind] is not damaged:
-                return
-            content = damaged.content
-            job = Job(self._scenes[scene], kind, content.key, self._sizes[scene], 0, content.nodata)
-            where = f"{damaged.pack.path}: {why}"
-            tqdm.write(f"{where}, the scene {job.scene.name} is decoded anew", file=sys.stderr)
-            self._folder.look()
-            renewed = self._folder.find(job.key)
-            if renewed is None or renewed.pack.path <= damaged.pack.path:
-                if key_of(self._dataset, job.scene, kind) != job.key:
-                    raise DatasetError(f"{where}, and its file has changed; start again")
-                pack(self._dataset, self._folder, [job], progress=False, usable=lambda _: False)
-                renewed = self._folder.find(job.key)
-            if renewed is None or not self._folder.hold([renewed.pack]):
-                raise DatasetError(f"{where}, and removed by another process; start again")
-            self._packed[scene, kind] = renewed
+        array = self._packed[scene, kind]
+        try:
+            array.read(inside, *out)
+        except DamagedError as error:
+            why = f"{error}; remove it, and start again: its scenes are decoded anew"
+            raise DatasetError(array.pack.path, why) from None
 
     def _told(self) -> str:
-        """Return a line on the files that are read from packs."""
         packs = {one.pack.path: one.pack.bytes for one in self._packed.values()}
         images = sum(kind == "image" for _, kind in self._packed)
         what = f"images of {images} and labels of {len(self._packed) - images}"
@@ -343,18 +301,14 @@ class SceneStore:
 
 @functools.cache
 def _most_open() -> int:
-    """Return how many rasters each thread may keep open."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(4, min(_MOST_OPEN, allowed // 2 // (os.cpu_count() or 1)))
 
 
 def tell_leftovers(folder: CacheFolder) -> None:
-    """Remove leftovers of killed processes, and report copies of older versions."""
+    """Remove leftovers of killed processes, and report them."""
     if left := folder.sweep():
         say(f"{folder.path}: half-written packs that killed processes left, removed: {left}", aside=True)
-    old = folder.path.with_name(_OLD)
-    if old.is_dir():
-        say(f"{old}: decoded copies of an older version, which nothing reads; remove them", aside=True)
 
 
 def tell_damaged(folder: CacheFolder) -> None:
@@ -372,11 +326,7 @@ def tell_replaced(folder: CacheFolder) -> None:
 
 
 def make_room(folder: CacheFolder, jobs: Sequence[Job], limit: int | None) -> None:
-    """Make room for jobs, and report removed packs.
-
-    Raises:
-        DatasetError: the limit leaves no room; OutputError: the disk has none.
-    """
+    """Make room for jobs, and report removed packs."""
     if removed := folder.make_room(sum(job.bytes for job in jobs), limit):
         what = "removed packs that were not used for longest (dataset.cache_limit)"
         say(f"{folder.path}: {what}: {gibibytes(removed)}")

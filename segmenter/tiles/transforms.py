@@ -80,11 +80,7 @@ Those that go by cv2.remap or a warp refuse the exact one, and need none.
 
 
 def stages_of(config: AugmentationConfig) -> list[Stage]:
-    """Return the stages of a recipe's augmentation: flips and turns, zoom and rotation, colour, listed ones.
-
-    Raises:
-        ConfigError: a listed transform is unknown or has a wrong parameter; the message names it.
-    """
+    """Return the stages of a recipe's augmentation: flips and turns, zoom and rotation, colour, listed."""
     flips, affine, colour = shorthand(config)
     stages = [Stage(_compose(flips), spatial=True, keeps_all=True)]  # has a seed of its own, also when empty
     if affine:
@@ -145,11 +141,7 @@ def _listed(config: TransformConfig, where: str) -> Stage:
 
 
 def _class(name: str, where: str) -> Callable[..., Any]:
-    """Return the library's class of a transform.
-
-    Raises:
-        ConfigError: the transform does not exist or cannot be used.
-    """
+    """Return the library's class of a transform."""
     if why := _UNFIT.get(name):
         raise ConfigError(where, f"{name} is not for tiles with labels: {why}", remedy="take it out")
     if name not in (classes := _known()):
@@ -179,11 +171,7 @@ def _known() -> dict[str, Callable[..., Any]]:
 
 
 def _built(config: TransformConfig, kind: Callable[..., Any], where: str) -> Any:
-    """Build a transform; masks move by nearest neighbour, and pixels from outside are ignored.
-
-    Raises:
-        ConfigError: a parameter is unknown, missing or wrong.
-    """
+    """Build a transform; masks move by nearest neighbour, and pixels from outside are ignored."""
     parameters = [name for name in inspect.signature(kind).parameters if name not in ("p", "strict")]
     given = config.parameters
     for name in given:

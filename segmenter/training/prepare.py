@@ -26,8 +26,7 @@ from segmenter.runs.run import Run, load_run
 from segmenter.sampling import Plan, held_by_rows, part_title, plan
 from segmenter.sampling.quotas import Part, Quota, tiles_of_parts
 from segmenter.tiles.gsd import GroundGsd, scene_gsds, some_of, with_gsds
-from segmenter.tiles.index import TileIndex, build_index
-from segmenter.tiles.index_cache import cache_folder
+from segmenter.tiles.index import TileIndex, build_index, cache_folder
 from segmenter.tiles.pasting import donors
 from segmenter.tiles.scene_files import Digests, changed_file, joint_digest, scene_digests
 from segmenter.tiles.statistics import BandStatistics, band_statistics, check_band_counts

@@ -23,8 +23,7 @@ from segmenter.config.reading import describe_recipe, recipe_from
 from segmenter.config.recipe import Recipe, TilesConfig
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.scenes import Dataset
-from segmenter.tiles.index import build_index
-from segmenter.tiles.index_cache import cache_folder
+from segmenter.tiles.index import build_index, cache_folder
 from segmenter.tiles.store import SceneStore
 from tests.helpers.refusals import refused
 

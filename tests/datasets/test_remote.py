@@ -21,8 +21,7 @@ from segmenter.config.recipe import Recipe
 from segmenter.raster import read_label
 from segmenter.raster.remote import buckets
 from segmenter.raster.remote.settings import RemotePath
-from segmenter.tiles.index import build_index
-from segmenter.tiles.index_cache import cache_folder
+from segmenter.tiles.index import build_index, cache_folder
 from segmenter.tiles.scene_files import joint_digest, scene_digests
 from segmenter.tiles.statistics import band_statistics
 from segmenter.tiles.store import SceneStore

@@ -170,7 +170,7 @@ def _potsdam() -> ClassMap:
 
 
 def test_published_protocols_name_potsdams_own_classes() -> None:
-    from datasets.classes import POTSDAM
+    from datasets.published import POTSDAM
 
     assert PROTOCOLS["potsdam-6"].classes == tuple(POTSDAM.names)
     assert PROTOCOLS["potsdam-5"].classes == tuple(POTSDAM.names[:5])

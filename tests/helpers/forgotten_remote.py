@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from segmenter.raster.gdal import files
-from segmenter.raster.remote import patience, settings
+from segmenter.raster.remote import settings
 
 
 def forget_all() -> None:
     """Forget all that is known of remote files, and have GDAL forget their bytes."""
     settings._states.clear()
-    patience._tags.clear()
-    patience._keeps_conditions.clear()
+    settings._tags.clear()
+    settings._keeps_conditions.clear()
     files._gdal().VSICurlClearCache()

@@ -15,9 +15,8 @@ from segmenter.config.reading import load_recipe
 from segmenter.sampling import Plan, plan
 from segmenter.tiles.batches import Batch, BatchLoader
 from segmenter.tiles.feeding.feed import Feed
-from segmenter.tiles.feeding.slots import BatchShape
-from segmenter.tiles.index import TileIndex, build_index
-from segmenter.tiles.index_cache import cache_folder
+from segmenter.tiles.feeding.orders import BatchShape
+from segmenter.tiles.index import TileIndex, build_index, cache_folder
 from segmenter.tiles.store import SceneStore
 from segmenter.tiles.transforms import libraries
 from tests.helpers.made_statistics import statistics_of

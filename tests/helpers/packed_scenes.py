@@ -12,7 +12,7 @@ from datasets.pack import pack_dataset
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Dataset, Scene
-from segmenter.tiles.index_cache import cache_folder
+from segmenter.tiles.index import cache_folder
 from segmenter.tiles.store import SceneStore
 
 SIZES = ((231, 290), (301, 277), (40, 33))

@@ -14,8 +14,7 @@ from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.sampling import Plan, plan
 from segmenter.tiles.batches import BatchLoader
-from segmenter.tiles.index import TileIndex, build_index
-from segmenter.tiles.index_cache import cache_folder
+from segmenter.tiles.index import TileIndex, build_index, cache_folder
 from segmenter.tiles.store import SceneStore
 from tests.helpers.made_statistics import statistics_of
 

@@ -89,13 +89,26 @@ def test_several_readers_read_what_one_does_in_its_order(
     assert job.open_now == 0
 
 
-@pytest.mark.parametrize(
-    "changes", [{"nodata": 0, **BLOCKS}, {"compress": "deflate"}], ids=["counts", "strips"]
-)
-def test_one_handle_reads_what_it_counts_in_order_and_strips(
-    make_geotiff: Make, image: NDArray[np.uint8], changes: dict[str, Any]
+def test_readers_read_at_once_and_no_farther_than_one_run_each(
+    make_geotiff: Make, image: NDArray[np.uint8]
 ) -> None:
-    job = FileJob(make_geotiff("a.tif", image, **changes))
+    inside, most = set[int](), [0]
+    lock = threading.Lock()
+
+    def before(window: Window) -> None:
+        with lock:
+            inside.add(threading.get_ident())
+            most[0] = max(most[0], len(inside))
+        assert window.row or wait_until(lambda: most[0] == 3, 10), f"{most[0]} read at once"
+        with lock:
+            inside.discard(threading.get_ident())
+
+    assert windows(FileJob(make_geotiff("a.tif", image, **BLOCKS), before), 3)
+    assert most == [3]
+
+
+def test_one_handle_reads_strips(make_geotiff: Make, image: NDArray[np.uint8]) -> None:
+    job = FileJob(make_geotiff("a.tif", image, compress="deflate"))
     assert windows(job, 4)
     assert len(job.handles) == 1
 

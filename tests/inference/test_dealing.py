@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from segmenter.grid.geometry import Size, Window
 from segmenter.inference.blending import Blend
-from segmenter.inference.dealing import compute_all
 from segmenter.inference.events import Batch
-from segmenter.inference.predictor import Mapped, Prediction, Tiling, classify_all
+from segmenter.inference.predictor import Mapped, Prediction, Tiling, classify_all, compute_all
 from segmenter.model.normalisation import Normalisation
 from tests.helpers.array_raster import ArrayJob, ArrayRaster, scene
 from tests.helpers.exact_network import exact_network

@@ -17,7 +17,7 @@ from segmenter.inference.memory import Choice, Needs, OwnNeeds, parse_memory, pl
 from segmenter.inference.prediction import ExtraOutputs, Prediction
 from segmenter.inference.predictor import Mapped, Tiling, classify_all
 from segmenter.model.receptive_field import NetworkGeometry
-from segmenter.raster.valid_rows import HELD_BYTES
+from segmenter.raster.resampled import HELD_BYTES
 from segmenter.raster.write import BLOCK
 from tests.helpers.array_raster import ArrayJob, scene
 from tests.helpers.function_predictor import FunctionPredictor

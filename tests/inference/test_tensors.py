@@ -7,7 +7,7 @@ import pytest
 
 tf = pytest.importorskip("tensorflow")
 
-from segmenter.inference import tensors  # noqa: E402
+from segmenter.inference import function as tensors  # noqa: E402
 from segmenter.inference.function import _as_byte, _largest, _weigh_logits  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("tensorflow")  # which sets the devices up that other tests need

@@ -17,8 +17,7 @@ from segmenter.config.reading import load_recipe
 from segmenter.grid.labels import class_pixels
 from segmenter.sampling import plan
 from segmenter.tiles.batches import BatchLoader
-from segmenter.tiles.index import build_index
-from segmenter.tiles.index_cache import cache_folder
+from segmenter.tiles.index import build_index, cache_folder
 from segmenter.tiles.statistics import band_statistics
 from segmenter.tiles.store import SceneStore
 

@@ -14,7 +14,7 @@ import rasterio
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import segmenter.mapping.computing
+import segmenter.mapping.call
 from segmenter.base.errors import RasterError
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.windows import Columns
@@ -151,11 +151,11 @@ EVERYTHING = (
 @pytest.fixture
 def cut(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     """`cut(512)`: from now on predict.py cuts rasters into columns of so many pixels."""
-    plan = segmenter.mapping.computing.tiling_for
+    plan = segmenter.mapping.call.tiling_for
 
     def into(column: int) -> None:
         monkeypatch.setattr(
-            "segmenter.mapping.computing.tiling_for", lambda *rest: replace(plan(*rest), column=column)
+            "segmenter.mapping.call.tiling_for", lambda *rest: replace(plan(*rest), column=column)
         )
 
     return into

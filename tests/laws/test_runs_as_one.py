@@ -16,8 +16,7 @@ from segmenter.base.errors import CheckpointError, run_script
 from segmenter.grid.labels import ClassMap
 from segmenter.inference.loading import load_predictor
 from segmenter.inference.prediction import ExtraOutputs
-from segmenter.mapping.call import Call
-from segmenter.mapping.computing import needs_of
+from segmenter.mapping.call import Call, needs_of
 from segmenter.mapping.request.map_request import MapRequest
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.ensemble import Ensemble, joined

@@ -14,8 +14,7 @@ import pytest
 from segmenter.base.errors import ConfigError
 from segmenter.extras.dask.windows import tiling_of_worker
 from segmenter.grid.geometry import Size, Window
-from segmenter.mapping.call import Call
-from segmenter.mapping.computing import needs_of, tiling_for
+from segmenter.mapping.call import Call, needs_of, tiling_for
 from segmenter.mapping.jobs import MapJob, RasterRequest
 from segmenter.mapping.request.map_request import MapRequest
 from segmenter.model.receptive_field import NetworkGeometry
@@ -133,7 +132,7 @@ class Folder:
     def map(self, *options: str, gpu: bool = False, trained: str = MIXED) -> list[str]:
         """Lines of stdout that speak of precision, or of maps that are made anew or kept."""
         card = 11 * 2**30 if gpu else None
-        self._patch.setattr("segmenter.mapping.computing.smallest_card", lambda: card)
+        self._patch.setattr("segmenter.mapping.call.smallest_card", lambda: card)
         recipe = fake_run(SimpleNamespace()).recipe  # type: ignore[arg-type]
         recipe.training.precision = trained
         assert self._call(self._source, *options, recipe=recipe) == 0

@@ -223,16 +223,16 @@ def test_what_another_call_finished_is_not_made_twice(make_geotiff: Make, call: 
 
 def test_windows_are_chosen_once(make_geotiff: Make, call: Call, monkeypatch: Any, capsys: Any) -> None:
     """On a machine with less memory the same call takes the same windows, which in smooth mode are seen."""
-    import segmenter.mapping.computing
+    import segmenter.mapping.call
 
     chosen: list[str] = []
-    plan = segmenter.mapping.computing.tiling_for
+    plan = segmenter.mapping.call.tiling_for
 
     def tiling_for(call: Any, *rest: Any) -> Any:
         chosen.append(call.request.mode)
         return plan(call, *rest)
 
-    monkeypatch.setattr("segmenter.mapping.computing.tiling_for", tiling_for)
+    monkeypatch.setattr("segmenter.mapping.call.tiling_for", tiling_for)
     source, other = (scene(make_geotiff, f"in/{name}.tif", 60, 50) for name in ("a", "b"))
     for _ in range(2):
         assert call(source, "--mode", "smooth") == 0

@@ -24,8 +24,8 @@ from segmenter.raster import (
     read_label,
     write_raster,
 )
-from segmenter.raster.gdal.png import check_png
 from segmenter.raster.mosaic import Mosaic
+from segmenter.raster.opening import check_png
 from segmenter.raster.stamps import stamp_of
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_network
 from tests.helpers.refusals import refused
@@ -268,7 +268,7 @@ def png(path: Path, height: int, width: int, *, interlaced: bool) -> Path:
 def test_a_large_interlaced_png_is_refused_before_it_is_inflated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("segmenter.raster.gdal.png._fault", lambda *_: pytest.fail("it is inflated"))
+    monkeypatch.setattr("segmenter.raster.opening._fault", lambda *_: pytest.fail("it is inflated"))
     with refused(RasterError, fault="256 are decoded"):
         open_raster(png(tmp_path / "a.png", 20_000, 20_000, interlaced=True))
 

@@ -22,12 +22,11 @@ from segmenter.base.errors import RasterError
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Dataset, Scene
-from segmenter.raster import Raster, RasterSpec, alpha, open_raster, raster_info, write_raster
+from segmenter.raster import Raster, RasterSpec, open_raster, raster_info, reading, write_raster
 from segmenter.raster.in_memory import ArrayRaster
 from segmenter.raster.mosaic import Mosaic
-from segmenter.raster.resampled import ModelGrid, ResampledRaster
-from segmenter.raster.valid_rows import ValidRows
-from segmenter.tiles.index_cache import cache_folder
+from segmenter.raster.resampled import ModelGrid, ResampledRaster, ValidRows
+from segmenter.tiles.index import cache_folder
 from segmenter.tiles.store import SceneStore
 from tests.helpers.packed_scenes import pack_all, packs
 
@@ -58,23 +57,48 @@ def test_a_nodata_value_may_be_rounded(make_geotiff: Make, nodata: float, dtype:
     assert np.argwhere(~everything(make_geotiff("a.tif", pixels, nodata=nodata))[1]).tolist() == [[1, 2]]
 
 
-@pytest.mark.parametrize(("halo", "first"), [(0, 0), (3, 1), (9, 20)])
-def test_it_is_counted_in_every_column(make_geotiff: Make, rng: Any, halo: int, first: int) -> None:
-    pixels = rng.integers(0, 4, (61, 83, 3), np.uint8)
-    some = (pixels == 0).any(axis=2) & (pixels != 0).any(axis=2)
-    some[: max(0, first - halo), : 30 + halo] = False  # not read
+def test_it_is_told_however_windows_overlap(make_geotiff: Make, rng: Any) -> None:
+    pixels = np.tile(np.array([[[0, 1, 2], [3, 1, 2]]], np.uint8), (61, 40, 1))
     with open_raster(make_geotiff("a.tif", pixels, nodata=0)) as raster:
         raster.thinned(raster.extent, Size(20, 20))
-        for left, right in ((0, 30), (30, 60), (60, 83)):
-            for top in range(first if left == 0 else 0, 61, 20):
-                for start in range(left, right, 16):
-                    corner = max(0, top - halo), max(0, start - halo)
-                    ends = min(61, top + 20 + halo), min(83, min(right, start + 16) + halo)
-                    raster.read(Window(*corner, ends[0] - corner[0], ends[1] - corner[1]))
-        assert raster.partial_nodata == some.sum()
-        words = "at least " if first > halo else ""
+        assert raster.partial_remark is None
+        for left in range(0, 60, 10):
+            raster.read(Window(0, left, 61, 20))
         assert "mask" not in str(raster.partial_remark)
-        assert f": {words}{some.sum():,} pixels hold a nodata value" in str(raster.partial_remark)
+        assert ": 50 % of the pixels hold a nodata value" in str(raster.partial_remark)
+
+
+def test_a_band_without_a_nodata_value_hides_no_other(make_geotiff: Make) -> None:
+    pixels = np.full((10, 12, 3), 5, np.uint8)
+    pixels[4, :, 1], pixels[6, :, 2] = 7, 7
+    path = make_geotiff("a.tif", pixels)
+    value = '<PAMRasterBand band="{}"><NoDataValue>7</NoDataValue></PAMRasterBand>'
+    path.with_name("a.tif.aux.xml").write_text(f"<PAMDataset>{value.format(2)}{value.format(3)}</PAMDataset>")
+    with open_raster(path) as raster:
+        assert raster.read(Window(0, 0, 10, 12))[1].all()
+        assert ": 20 %" in str(raster.partial_remark)
+
+
+def test_so_is_nodata_that_a_mask_calls_data(make_geotiff: Make) -> None:
+    pixels = np.full((10, 12, 3), 5, np.uint8)
+    pixels[2], pixels[4, :, 1], pixels[6] = 0, 0, 0
+    mask = np.full((10, 12), 255, np.uint8)
+    mask[6] = 0
+    with open_raster(make_geotiff("a.tif", pixels, nodata=0, masks=mask)) as raster:
+        _, valid = raster.read(Window(0, 0, 10, 12))
+        assert ": 20 %" in str(raster.partial_remark)
+        assert "mask says so" in str(raster.partial_remark)
+    np.testing.assert_array_equal(valid, mask > 0)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1e31])
+def test_a_nodata_value_that_is_no_measurement_counts_in_each_band(make_geotiff: Make, value: float) -> None:
+    pixels = np.ones((3, 4, 2), np.float32)
+    pixels[1, 2, 0] = value
+    path = make_geotiff("a.tif", pixels, nodata=value)
+    with rasterio.open(path) as file:
+        assert file.nodata is not None
+    assert np.argwhere(~everything(path)[1]).tolist() == [[1, 2]]
 
 
 MEAN = (117.4, 83.5, 90.0)
@@ -110,7 +134,6 @@ def test_the_band_is_read_as_its_mean(make_geotiff: Make, rng: Any, dtype: str, 
             assert found.dtype == dtype
             beyond, _ = rasters.read(Window(-3, 40, 70, 60))
             np.testing.assert_array_equal(beyond[3:64, :43], seen[:, 40:])
-        assert raster.partial_nodata == (valid & (image == nodata).any(axis=2)).sum()
         assert "mean" in str(raster.partial_remark)
     masked: Any = np.ma.masked_equal(image, nodata)
     np.testing.assert_array_equal(ArrayRaster(masked, mean_C=MEAN).read(ALL)[0], seen)
@@ -286,18 +309,16 @@ def test_blocks_are_read_once_however_low_the_windows(
     read_bytes: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("segmenter.raster.valid_rows._READ_BYTES", read_bytes)
+    monkeypatch.setattr("segmenter.raster.resampled._READ_BYTES", read_bytes)
     path = make_geotiff("a.tif", image, nodata=0, tiled=True, blockxsize=64, blockysize=48)
     with open_raster(path) as whole:
-        expected, partial = whole.read(whole.extent)[1], whole.partial_nodata
-    assert partial > 1000
+        expected = whole.read(whole.extent)[1]
     with open_raster(path) as raster:
         watched = _Watched(raster)
         np.testing.assert_array_equal(down(ValidRows(watched), raster.extent, each), expected)
         assert sum(window.size.pixels for window in watched.read_windows) == image.shape[0] * image.shape[1]
         assert {window.row % 48 for window in watched.read_windows} == {0}
         assert {window.col % 64 for window in watched.read_windows} == {0}
-        assert raster.partial_nodata == partial
     with open_raster(path) as raster:
         rows = ValidRows(raster)
         for column in (Window(30, 33, 250, 300), Window(30, 333, 250, 111)):
@@ -307,7 +328,7 @@ def test_blocks_are_read_once_however_low_the_windows(
 def test_memory_is_bounded_where_blocks_are_high(
     make_geotiff: Make, image: NDArray[np.uint8], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("segmenter.raster.valid_rows.HELD_BYTES", 20 * SHAPE[1])
+    monkeypatch.setattr("segmenter.raster.resampled.HELD_BYTES", 20 * SHAPE[1])
     path = make_geotiff("a.tif", image, nodata=0, tiled=True, blockxsize=64, blockysize=240)
     with open_raster(path) as raster:
         watched = _Watched(raster)
@@ -433,8 +454,8 @@ def test_a_large_raster_is_sampled(
 ) -> None:
     """The sample does not grow with the raster, and is taken once for a state of a file."""
     read: list[int] = []
-    sample = alpha._sample
-    monkeypatch.setattr(alpha, "_sample", lambda *given: read.append((got := sample(*given)).size) or got)
+    sample = reading._sample
+    monkeypatch.setattr(reading, "_sample", lambda *given: read.append((got := sample(*given)).size) or got)
     blocks = {"tiled": True, "blockxsize": 128, "blockysize": 128} if measured else {"blockysize": 8}
     for rows in (1100, 2200):
         band = rng.integers(60, 250, (rows, 1000), np.uint8)
@@ -446,7 +467,7 @@ def test_a_large_raster_is_sampled(
             open_raster(path).close()
         open_raster(path, (1, 2, 3)).close()
     assert len(read) == 2
-    assert read[0] == read[1] < 300_000
+    assert read[0] == read[1] < 100_000
 
 
 def test_real_files(shared_data: Callable[[str], Path]) -> None:

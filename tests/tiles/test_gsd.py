@@ -20,8 +20,7 @@ from segmenter.raster import RasterSpec, write_raster
 from segmenter.sampling import plan
 from segmenter.tiles.batches import BatchLoader, _Draw, _Key
 from segmenter.tiles.gsd import GroundGsd, resampled, with_gsds
-from segmenter.tiles.index import TileIndex, build_index
-from segmenter.tiles.index_cache import cache_folder
+from segmenter.tiles.index import TileIndex, build_index, cache_folder
 from segmenter.tiles.pasting import Paster
 from segmenter.tiles.store import SceneStore, Tile
 from tests.helpers.made_statistics import statistics_of

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import astuple, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,25 @@ from numpy.typing import NDArray
 
 import segmenter.tiles.index as index_module
 from segmenter.base.errors import DatasetError, LabelError, RasterError
+from segmenter.base.threads import in_threads
 from segmenter.config.recipe import TilesConfig
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Dataset, Scene, Split
-from segmenter.grid.windows import grid
+from segmenter.grid.windows import grid, row_strips
+from segmenter.tiles import index as cache
 from segmenter.tiles import statistics
-from segmenter.tiles.index import TileIndex, build_index
-from segmenter.tiles.index_cache import cache_folder
-from segmenter.tiles.statistics import BandStatistics, _Moments, band_statistics
+from segmenter.tiles.index import (
+    Entries,
+    SceneTiles,
+    TileIndex,
+    build_index,
+    cache_folder,
+    load_entries,
+    save_entries,
+)
+from segmenter.tiles.statistics import BandStatistics
+from tests.helpers.made_runs import flipped, rewritten
 from tests.helpers.refusals import refused
 
 Make = Callable[..., Path]
@@ -167,7 +178,9 @@ def test_what_was_read_before_an_error_is_kept(made: Dataset, decoded: list[str]
     assert bad is not None
     make_geotiff(bad.name, np.full((19, 13), 77, np.uint8))
     with pytest.raises(LabelError, match=r"1_label.tif: .*know: 77 \(247 px\)"):
-        build_index(made, "train", TilesConfig(size=16), workers=1, progress=False)
+        build_index(
+            made, "train", TilesConfig(size=16), progress=False, spread=partial(in_threads, workers=1)
+        )
     make_geotiff(bad.name, np.zeros((19, 13), np.uint8))
     del decoded[:]
     build_index(made, "train", TilesConfig(size=16), progress=False)

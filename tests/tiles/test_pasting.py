@@ -14,8 +14,7 @@ from segmenter.grid.labels import IGNORE
 from segmenter.grid.scenes import Dataset
 from segmenter.sampling import plan
 from segmenter.tiles.batches import Batch, BatchLoader
-from segmenter.tiles.index import TileIndex, build_index
-from segmenter.tiles.index_cache import cache_folder
+from segmenter.tiles.index import TileIndex, build_index, cache_folder
 from segmenter.tiles.pasting import donors, mosaic, paste, regions_of
 from segmenter.tiles.probing import check_augmentation
 from segmenter.tiles.store import SceneStore, Tile

@@ -106,7 +106,7 @@ def test_labels_with_the_same_counts_new_and_lost_scenes_are_seen(data: Path, ru
     assert changed_data(run, prepared(data)) == "the label of scene s1 has changed"
     for part in ("images", "labels"):
         (data / part / "s2.tif").rename(data / part / "s7.tif")
-    assert changed_data(run, prepared(data)) == "the label of scene s1 has changed, and 2 more differences"
+    assert changed_data(run, prepared(data)) == "scene s7 is new, and 2 more differences"
 
 
 def test_where_the_run_does_not_say_which_the_change_is_seen_all_the_same(data: Path, run: Run) -> None:

@@ -14,7 +14,7 @@ from segmenter.base.errors import SegmenterError
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.scenes import Dataset
 from segmenter.tiles.batches import Batch
-from segmenter.tiles.index_cache import cache_folder
+from segmenter.tiles.index import cache_folder
 from segmenter.tiles.store import SceneStore
 from tests.helpers.rare_scenes import SIDE, loader_of, plan_of, rare_scenes, recipe
 from tests.helpers.refusals import refused

@@ -18,9 +18,9 @@ from segmenter.sampling import Plan
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.feeding.feed import Feed
 from segmenter.tiles.feeding.measure import rate_of
+from segmenter.tiles.feeding.orders import BatchShape
 from segmenter.tiles.feeding.processes import WorkerPool
 from segmenter.tiles.feeding.sizes import ahead_of
-from segmenter.tiles.feeding.slots import BatchShape
 
 from .bench import Bench
 from .figures import Figure
@@ -136,8 +136,7 @@ def loader(bench: Bench, folder: Path) -> tuple[BatchLoader, Plan]:
     """Return the program's loader of training batches, and the plan of an epoch."""
     from segmenter.config.reading import recipe_from
     from segmenter.sampling import plan
-    from segmenter.tiles.index import build_index
-    from segmenter.tiles.index_cache import cache_folder
+    from segmenter.tiles.index import build_index, cache_folder
     from segmenter.tiles.statistics import band_statistics
     from segmenter.tiles.store import SceneStore
 

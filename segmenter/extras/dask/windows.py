@@ -29,8 +29,7 @@ from segmenter.inference.loading import computing_on
 from segmenter.inference.memory import SHARE_OF_MACHINE, Choice, plan_tiling, share_of
 from segmenter.inference.predictor import ExtraOutputs, Prediction, Predictor, classify_all
 from segmenter.inference.reading import Tiling
-from segmenter.mapping.computing import Compute, needs_of
-from segmenter.mapping.folder.partial import read_windows, write_window
+from segmenter.mapping.call import Compute, needs_of
 from segmenter.mapping.folder.state import warn_above_bar
 from segmenter.mapping.jobs import MapJob
 from segmenter.raster.mosaic import Mosaic
@@ -438,8 +437,7 @@ def _of_strip(strip: Strip, result: StripResult) -> Iterator[Event[MapJob]]:
         yield Mapped(job, window, prediction)
     if result.remark is not None and job.remark is None:
         remark = result.remark.removeprefix(f"{path.absolute()}: ")
-        whole = strip.rows is None and strip.column == job.part
-        job.remark = f"{path}: {remark}" if whole else f"{path}: at least {remark}"
+        job.remark = f"{path}: {remark}"
     if result.error is not None:
         if result.unseen and not isinstance(path, RemotePath) and path.exists():
             raise ClusterError(

@@ -159,12 +159,9 @@ class Journal:
         return Entry(**record)
 
     def append(self, entry: Entry) -> None:
-        """Add an entry.
-
-        Raises:
-            SegmenterError: the journal cannot be written.
-        """
-        self._lines[entry.name] = self._append(asdict(entry))
+        """Add an entry (SegmenterError: the journal cannot be written)."""
+        self.flush()
+        self._lines[entry.name] = self._write(asdict(entry))
 
     def settings(self, what: Mapping[str, Any]) -> Facts | None:
         """Return the program's last choice for `what`; None if there was none."""
@@ -183,10 +180,6 @@ class Journal:
         """Write the recorded choices."""
         while self._pending:
             self._write(self._pending.pop(0))
-
-    def _append(self, record: Facts) -> bytes:
-        self.flush()
-        return self._write(record)
 
     def _write(self, record: Facts) -> bytes:
         line = sealed(json.dumps({"format": _FORMAT, **record}, ensure_ascii=False)).encode() + b"\n"
@@ -211,11 +204,7 @@ def _torn(handle: int) -> bool:
 
 
 def input_facts(path: Path, header: Mapping[str, Any]) -> Facts:
-    """Return the facts that reveal a changed input (see the module's docstring).
-
-    Raises:
-        SegmenterError: the input cannot be read.
-    """
+    """Return the facts that reveal a changed input (see the module's docstring)."""
     if isinstance(path, RemotePath):
         return _remote_facts(path, header)
     stamp = stamp_of(path)

@@ -61,11 +61,7 @@ class PartialMap:
         self._file: BinaryIO | None = None
 
     def recover(self) -> int:
-        """Open the file and return the number of complete rows; drop everything after them.
-
-        Raises:
-            OSError: the file can be neither used nor made.
-        """
+        """Open the file and return the number of complete rows; drop everything after them."""
         handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         file = self._file = os.fdopen(handle, "r+b")
         self.rows, self._end, filled = 0, 0, 0
@@ -91,11 +87,7 @@ class PartialMap:
         return self.rows
 
     def part_from_others(self) -> None:
-        """Continue with a copy: without locks, another process may be writing to the existing file.
-
-        Raises:
-            OSError: the disk has no space for a copy.
-        """
+        """Continue with a copy: without locks, another process may be writing to the existing file."""
         aside = self.path.with_name(f"{self.path.name}.tmp-{os.getpid()}")
         try:
             with contextlib.suppress(FileNotFoundError):
@@ -105,11 +97,7 @@ class PartialMap:
             aside.unlink(missing_ok=True)
 
     def replay(self) -> Iterator[tuple[Window, Arrays]]:
-        """Yield the complete windows in the order of their addition; exhaust it before `add`.
-
-        Raises:
-            RasterError: the file has changed since `recover`.
-        """
+        """Yield the complete windows in the order of their addition; exhaust it before `add`."""
         if self._file is not None:
             self._file.seek(len(self._head))
             left = self.pixels

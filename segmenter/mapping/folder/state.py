@@ -60,11 +60,7 @@ class OutputLocks:
         return next((lock.missing for lock in self._locks.values() if lock.missing is not None), None)
 
     def take(self) -> None:
-        """Take all locks, or none.
-
-        Raises:
-            RasterError: another process has a lock, or a lock file cannot be made.
-        """
+        """Take all locks, or none."""
         for output, lock in self._locks.items():
             try:
                 output.parent.mkdir(parents=True, exist_ok=True)
@@ -86,8 +82,6 @@ class OutputLocks:
 
 @dataclass
 class _Held:
-    """Locks and partial map of a job in progress."""
-
     locks: OutputLocks
     partial: PartialMap | None = None
 
@@ -116,11 +110,7 @@ class FolderState:
         self._hidden = {path.name for path in folder.glob(".*")}
 
     def unfinished(self, job: MapJob) -> str | None:
-        """Return why a job must be done, empty if it is new; None if its outputs are finished and intact.
-
-        Raises:
-            SegmenterError: the input cannot be read.
-        """
+        """Return why a job must be done, empty if it is new; None if its outputs are finished and intact."""
         entry = self._entry(job)
         before = self._seen[job.name] = self.journal.find(job.name)
         reason = self._reason(job, entry, before)
@@ -177,8 +167,9 @@ class FolderState:
         held = _Held(OutputLocks(job.files))
         held.locks.take()
         self._held[id(job)] = held
-        if held.locks.missing is not None:
-            self._tell_missing(held.locks.missing)
+        if held.locks.missing is not None and not self._locks_missing_said:
+            warn_above_bar(no_locks(self._folder, held.locks.missing))
+            self._locks_missing_said = True
         names = [path.name for path in (*job.files, *job.unchecked)]
         for leftover in (old for name in names for old in self._leftovers.pop(name, ())):
             if held.locks.missing is None:
@@ -196,11 +187,6 @@ class FolderState:
         held.partial = self._recovered(job)
         return True
 
-    def _tell_missing(self, why: str) -> None:
-        if not self._locks_missing_said:
-            warn_above_bar(no_locks(self._folder, why))
-        self._locks_missing_said = True
-
     def partial(self, job: MapJob) -> PartialMap | None:
         """Return the partial map of a locked job; None for small jobs."""
         return self._held[id(job)].partial
@@ -215,12 +201,7 @@ class FolderState:
         return True
 
     def check_unchanged(self, job: MapJob) -> None:
-        """Refuse a map if its input, or a neighbouring file in a mosaic, has changed.
-
-        Raises:
-            ChangedInputError: a file has changed; the message names it.
-            SegmenterError: a file cannot be read again.
-        """
+        """Refuse a map if its input, or a neighbouring file in a mosaic, has changed."""
         if job.tag is not None and tag_at_server(job.info.path) != job.tag:
             raise changed(job.info.path, f"what was {job.tag} at its server")
         entry = self._entry(job)
@@ -232,11 +213,7 @@ class FolderState:
                     raise changed(path)
 
     def finished(self, job: MapJob) -> None:
-        """Write a job's outputs to the journal, and release the job.
-
-        Raises:
-            SegmenterError: the journal cannot be written.
-        """
+        """Write a job's outputs to the journal, and release the job."""
         with failing(RasterError, job.output, "cannot be read back"):
             facts = {path.name: file_facts(path) for path in job.files}
         entry = replace(self._entry(job), outputs=facts)

@@ -69,14 +69,12 @@ class FileValues:
 
     @cached_property
     def _values(self) -> NDArray[Any]:
-        """Table from id to value."""
         table = np.full(256, self.nodata, self.dtype)
         table[: len(self.codes)] = self.codes
         return table
 
     @cached_property
     def _ids(self) -> NDArray[np.uint8]:
-        """Table from value to id."""
         table = np.full(_MOST + 1, IGNORE, np.uint8)
         table[list(self.codes)] = np.arange(len(self.codes))
         return table
@@ -97,11 +95,7 @@ def free_value(codes: Sequence[int]) -> int:
 
 
 def codes_of(text: str, classes: ClassMap) -> tuple[int, ...]:
-    """Return the codes in `--codes`, by class id.
-
-    Raises:
-        DatasetError: there is not one code for each class of the run.
-    """
+    """Return the codes in `--codes`, by class id."""
     codes = parse_codes(text)
     if codes is None:
         return tuple(each.code for each in classes.classes)
@@ -121,11 +115,7 @@ def _listed(classes: ClassMap) -> str:
 
 
 def parse_codes(text: str) -> list[int] | dict[str, int] | None:
-    """Return codes in order, or by name; None if they are the recipe's.
-
-    Raises:
-        DatasetError: it is neither numbers, nor names with numbers, nor `recipe`.
-    """
+    """Return codes in order, or by name; None if they are the recipe's."""
     if text == OF_THE_RECIPE:
         return None
     parts = text.split(",")

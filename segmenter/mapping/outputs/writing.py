@@ -20,13 +20,12 @@ from segmenter.inference.events import Event, Failed, Mapped
 from segmenter.inference.prediction import Prediction
 from segmenter.inference.reading import Tiling
 from segmenter.inference.regridding import Regridder
-from segmenter.mapping.computing import Compute
+from segmenter.mapping.call import Compute
 from segmenter.mapping.folder.state import FolderState
 from segmenter.mapping.jobs import MapJob
 from segmenter.mapping.outputs.finished import MapFiles, MapStyle
 from segmenter.mapping.scoring import Outcome, Scorer
-from segmenter.raster.resampled import GridColumns
-from segmenter.raster.valid_rows import ValidRows
+from segmenter.raster.resampled import GridColumns, ValidRows
 
 if TYPE_CHECKING:
     from segmenter.mapping.call import Call
@@ -42,34 +41,26 @@ class OwnPixels:
     """
 
     def __init__(self, job: MapJob, style: MapStyle) -> None:
-        self._job, self._raster = job, None if job.grid is None else job.request.open(job.info.path)
+        self._raster = None if job.grid is None else job.request.open(job.info.path)
         self._regridder: Regridder | None = None
         if isinstance(columns := job.columns, GridColumns):
             valid = ValidRows(self._raster).of
             self._regridder = Regridder(columns, style.wanted, len(style.classes), valid)
 
     def of(self, window: Window, prediction: Prediction) -> Iterator[tuple[Window, Prediction]]:
-        """Yield the rows that are complete with the next window.
-
-        Raises:
-            RasterError: the raster cannot be read again.
-        """
+        """Yield the rows that are complete with the next window."""
         if self._regridder is None:
             yield window, prediction
         else:
             yield from self._regridder.take(window, prediction)
 
     def close(self) -> None:
-        """Close the raster; store its remark in the job."""
-        raster, self._raster = self._raster, None
-        if raster is not None:
-            self._job.remark = raster.partial_remark
-            raster.close()
+        """Close the raster."""
+        if self._raster is not None:
+            self._raster.close()
 
 
 class _Output:
-    """Map of one job while it is written and scored."""
-
     def __init__(self, call: Call, job: MapJob, folder_state: FolderState) -> None:
         self.job, self._folder_state = job, folder_state
         self._files = MapFiles(job, call.style)
@@ -94,21 +85,15 @@ class _Output:
         if self._partial is not None:
             arrays = {name: array for name, array in vars(prediction).items() if array is not None}
             try:
-                self._leave_room()
+                # The map has priority: it cannot be continued from the middle.
+                if shutil.disk_usage(self.job.output.parent).free < self._files.ahead_bytes:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 self._partial.add(window, arrays)
             except OSError as error:
                 self._folder_state.give_way(self.job)  # which makes room for the map itself
                 self._partial = None
                 self.warning = f"{self.job.output}: cannot be resumed from within: {error.strerror}"
         return self._write(window, prediction)
-
-    def _leave_room(self) -> None:
-        """Raise OSError if the partial map would soon leave no disk space for the map.
-
-        The map has priority: it cannot be continued from the middle.
-        """
-        if shutil.disk_usage(self.job.output.parent).free < self._files.ahead_bytes:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _write(self, window: Window, prediction: Prediction) -> int:
         pixels = 0
@@ -128,7 +113,6 @@ class _Output:
 
     @property
     def remarks(self) -> list[str]:
-        """Warnings about the map, once it is complete."""
         remarks = [self.warning, self.job.remark, *(companion.remark for companion in self._companions)]
         if self.empty:
             remarks.append(f"{self.job.info.path}: has no pixel with data; its map is empty")
@@ -249,7 +233,6 @@ class _Maps:
             self._give_up(job, error)
 
     def to_repeat(self) -> list[MapJob]:
-        """Return jobs to repeat."""
         jobs, self._repeated = self._repeated, []
         return jobs
 

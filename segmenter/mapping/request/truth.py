@@ -80,11 +80,7 @@ class Truth:
     scale_of: GsdOf = by_georeference
 
     def label(self, image: Path) -> Path:
-        """Return the label of an image.
-
-        Raises:
-            SegmenterError: the image has no label.
-        """
+        """Return the label of an image (SegmenterError: the image has no label)."""
         label = self.files[image]
         if isinstance(label, SegmenterError):
             raise label
@@ -248,11 +244,7 @@ class LabelPattern:
         return bool(self._used)
 
     def label(self, image: Path) -> Path:
-        """Return the one label file of an image.
-
-        Raises:
-            DatasetError: no file or several match, or the image's path does not match the recipe.
-        """
+        """Return the one label file of an image."""
         fields = self._fields(image)
         plain = self._filled(fields, str)
         with readable(plain):
@@ -284,9 +276,6 @@ def check_root(root: str, remote: bool, recipe: Path) -> None:
     """Refuse a recipe whose scenes lie at an address, unless the call allows addresses.
 
     A run may come from a stranger, so a server in its recipe must not be contacted without permission.
-
-    Raises:
-        DatasetError: addresses are not allowed.
     """
     if is_address(root) and not remote:
         raise DatasetError(
@@ -356,11 +345,7 @@ def _in_order_of(ours: ClassMap, theirs: ClassMap, recipe: Path) -> ClassMap:
 
 
 def check_shared(truth: Truth, jobs: Sequence[MapJob]) -> None:
-    """Refuse one label file for several images, unless its georeference shows that it covers each.
-
-    Raises:
-        DatasetError: its image is unknown.
-    """
+    """Refuse one label file for several images, unless its georeference shows that it covers each."""
     files = {image: real(label) for image, label in truth.files.items() if isinstance(label, Path)}
     images: dict[Path, list[Path]] = {}
     for image, label in files.items():

@@ -61,7 +61,6 @@ class _Stat(ctypes.Structure):
 
 @functools.cache
 def _gdal() -> ctypes.CDLL:
-    """Return the GDAL library that rasterio has loaded."""
     library = ctypes.CDLL(gdal_library())
     library.VSIStatExL.argtypes = [ctypes.c_char_p, ctypes.POINTER(_Stat), ctypes.c_int]
     library.VSIGetLastErrorMsg.restype = ctypes.c_char_p
@@ -71,16 +70,8 @@ def _gdal() -> ctypes.CDLL:
     library.VSIFReadL.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p]
     library.VSIFReadL.restype = ctypes.c_size_t
     library.VSIFCloseL.argtypes = [ctypes.c_void_p]
-    library.VSIGetFileMetadata.argtypes = [ctypes.c_char_p] * 3
     library.VSIGetFileMetadata.restype = ctypes.POINTER(ctypes.c_char_p)
     library.CSLDestroy.argtypes = [ctypes.POINTER(ctypes.c_char_p)]
-    library.CSLDestroy.restype = None
-    library.VSISetPathSpecificOption.argtypes = [ctypes.c_char_p] * 3
-    library.VSISetPathSpecificOption.restype = None
-    library.VSIClearPathSpecificOptions.argtypes = [ctypes.c_char_p]
-    library.VSIClearPathSpecificOptions.restype = None
-    library.VSICurlPartialClearCache.argtypes = [ctypes.c_char_p]
-    library.VSICurlPartialClearCache.restype = None
     return library
 
 
@@ -94,11 +85,7 @@ def own_env(**options: str) -> Any:
 
 
 def file_state(path: str) -> FileState:
-    """Return the size and time of change of a file.
-
-    Raises:
-        OSError: the state is unavailable; the text is GDAL's reason on one line.
-    """
+    """Return the size and time of change of a file."""
     gdal, status = _gdal(), _Stat()
     with own_env(), messages():
         gdal.VSIErrorReset()
@@ -157,11 +144,7 @@ def _error(otherwise: str) -> ServerError:
 
 
 def open_file(path: str) -> int:
-    """Open a file; return GDAL's handle.
-
-    Raises:
-        OSError: GDAL's reason.
-    """
+    """Open a file; return GDAL's handle (OSError: GDAL's reason)."""
     with own_env(), messages():
         _gdal().VSIErrorReset()
         file = _gdal().VSIFOpenExL(path.encode(), b"rb", 1)
@@ -171,11 +154,7 @@ def open_file(path: str) -> int:
 
 
 def read_at(file: int, at: int, into: WriteableBuffer, wanted: int) -> None:
-    """Read `wanted` bytes at position `at` of an open file into a buffer.
-
-    Raises:
-        OSError: GDAL's reason, or the file has fewer bytes.
-    """
+    """Read `wanted` bytes at position `at` of an open file into a buffer."""
     buffer = (ctypes.c_char * wanted).from_buffer(into)
     with own_env(), messages():
         _gdal().VSIErrorReset()

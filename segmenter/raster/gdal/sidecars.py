@@ -46,11 +46,7 @@ _CRS_TEXT = re.compile(r"\s*$|\s*\w+\s*[\[(]|\s*\w+:\d+\s*$|\s*urn:[\w:.,-]+\s*$
 
 
 def check_beside(path: Path) -> None:
-    """Refuse files beside a raster that GDAL would wrongly open or silently ignore.
-
-    Raises:
-        RasterError: a sidecar is a pipe or device, too large, damaged, or names a further file.
-    """
+    """Refuse files beside a raster that GDAL would wrongly open or silently ignore."""
     _check_beside(path, str(path.absolute()))
 
 
@@ -64,11 +60,7 @@ def names_beside(name: str) -> Iterator[str]:
 
 
 def check_overviews(path: Path, dataset: Any) -> None:
-    """Refuse an open raster with overviews in another file: GDAL would open that by any driver or address.
-
-    Raises:
-        RasterError: the raster names such a file.
-    """
+    """Refuse an open raster with overviews in another file: GDAL would open that by any driver or address."""
     if (other := dataset.get_tag_item("OVERVIEW_FILE", "OVERVIEWS")) is not None:
         raise RasterError(
             f"{path}: names another file as its overviews (OVERVIEW_FILE is {_short(other)}), which is not "
@@ -240,16 +232,11 @@ def _check_crs_inside(path: Path, name: str) -> None:
                 )
 
 
-def tiff_fields(file: BinaryIO, tags: Collection[int], base: int = 0) -> Iterator[tuple[str, bytes]]:
-    """Yield those fields of a TIFF's first directory whose tag is in `tags`; nothing if the TIFF is damaged.
+def tiff_fields(file: BinaryIO, tags: Collection[int]) -> Iterator[tuple[str, bytes]]:
+    """Yield byte order (`<` or `>`) and value, cut at 1 MiB, of fields of a TIFF's first directory.
 
-    Args:
-        base: byte offset of the TIFF, for example within an Exif header.
-
-    Yields:
-        Byte order, `<` or `>`, and the field's value, cut at 1 MiB.
+    Nothing if the TIFF is damaged.
     """
-    file.seek(base)
     head = file.read(16)
     if head[:4] not in TIFF_SIGNATURES:
         return
@@ -257,7 +244,7 @@ def tiff_fields(file: BinaryIO, tags: Collection[int], base: int = 0) -> Iterato
     count, entry, word = ("Q", "HHQ", 8) if big else ("H", "HHI", 4)
     try:
         (at,) = struct.unpack_from(order + "IQ"[big], head, 8 if big else 4)
-        file.seek(base + at)
+        file.seek(at)
         size = struct.calcsize(order + count)
         (entries,) = struct.unpack(order + count, file.read(size))
         length = struct.calcsize(order + entry) + word
@@ -271,7 +258,7 @@ def tiff_fields(file: BinaryIO, tags: Collection[int], base: int = 0) -> Iterato
                 kind, 8 if kind in (5, 10, 12, 16, 17, 18) else 1
             )
             if number > word:
-                file.seek(base + struct.unpack(order + "IQ"[big], value)[0])
+                file.seek(struct.unpack(order + "IQ"[big], value)[0])
                 value = file.read(min(number, _FIELD_BYTES))
             yield order, value[:number]
     except (struct.error, OSError, OverflowError, ValueError):  # GDAL cannot read it either

@@ -66,11 +66,7 @@ class Listed(NamedTuple):
 
 
 def listing(place: Place) -> Iterator[Listed]:
-    """Yield all objects below a place in the order of their keys; one request per thousand.
-
-    Raises:
-        SegmenterError: the store refuses or does not answer.
-    """
+    """Yield all objects below a place in the order of their keys; one request per thousand."""
     start = place.key("")
     with naming_store(str(place), "cannot list it"):
         pages = client(place.scheme).get_paginator("list_objects_v2")
@@ -88,11 +84,7 @@ def payer() -> dict[str, str]:
 
 
 def client(scheme: str = "s3") -> Any:
-    """Return the client of a store, for several threads, with GDAL's settings.
-
-    Raises:
-        SegmenterError: boto3 is not installed, or the settings are invalid.
-    """
+    """Return the client of a store, for several threads, with GDAL's settings."""
     set_up_remote()
     names = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_S3_ENDPOINT", "AWS_REGION", "AWS_NO_SIGN_REQUEST")
     more = ("GS_ACCESS_KEY_ID", "GS_NO_SIGN_REQUEST", "CPL_GS_ENDPOINT", "GDAL_HTTP_MAX_RETRY")
@@ -153,11 +145,7 @@ def _yes(name: str) -> bool:
 
 @contextlib.contextmanager
 def naming_store(where: str, what: str) -> Iterator[None]:
-    """Convert boto3's errors in a block to one line with the address and, if known, a remedy.
-
-    Raises:
-        SegmenterError: the request failed.
-    """
+    """Convert boto3's errors in a block to one line with the address and, if known, a remedy."""
     try:
         yield
     except SegmenterError:

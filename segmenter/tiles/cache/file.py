@@ -26,7 +26,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, BinaryIO, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -134,11 +134,7 @@ class CacheFile:
     """
 
     def __init__(self, path: Path) -> None:
-        """Read the pack's contents and table position.
-
-        Raises:
-            DamagedError: the file is no pack, has another format, or is damaged; OSError: it cannot be read.
-        """
+        """Read the pack's contents and table position."""
         self.path, self._lock = path, threading.Lock()
         self._mapped: _Mapped | None = None
         with _opened(path) as file:
@@ -157,11 +153,7 @@ class CacheFile:
         vars(self).update(state, _mapped=None, _lock=threading.Lock(), contents=())
 
     def chunk(self, number: int) -> memoryview:
-        """Return the checked, stored bytes of a chunk without a copy.
-
-        Raises:
-            DamagedError: the chunk is damaged.
-        """
+        """Return the checked, stored bytes of a chunk without a copy (DamagedError: the chunk is damaged)."""
         mapped = self._mapped or self._map()
         offset, length, crc = mapped.table[number].item()
         stored = mapped.bytes[offset : offset + length]
@@ -174,10 +166,13 @@ class CacheFile:
     def _map(self) -> _Mapped:
         with self._lock:
             if self._mapped is None:
-                with _damage(), _opened(self.path) as file:
-                    if os.fstat(file.fileno()).st_size != self.bytes:
-                        raise DamagedError("has another size")
-                    content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                try:
+                    with _opened(self.path) as file:
+                        if os.fstat(file.fileno()).st_size != self.bytes:
+                            raise DamagedError("has another size")
+                        content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                except (OSError, ValueError) as error:
+                    raise DamagedError(f"cannot be read ({error})") from None
                 table = np.frombuffer(content, TABLE, self._chunks, self._table_at)
                 if zlib.crc32(table.data) != self._crc:
                     raise DamagedError("its table is damaged")
@@ -195,7 +190,6 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _said(file: BinaryIO, size: int) -> tuple[_Contents, int]:
-    """Return the contents of a pack and the position of its table."""
     try:
         file.seek(max(0, size - END.size))
         end = file.read(END.size)
@@ -212,27 +206,11 @@ def _said(file: BinaryIO, size: int) -> tuple[_Contents, int]:
     return facts, table_at
 
 
-@contextlib.contextmanager
-def _damage() -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        raise DamagedError(f"cannot be read ({error})") from None
-
-
-class CachedArray:
+class CachedArray(NamedTuple):
     """A scene's image or class map in a pack."""
 
-    __slots__ = ("content", "pack")
-
-    def __init__(self, pack: CacheFile, content: Content) -> None:
-        self.pack, self.content = pack, content
-
-    def __getstate__(self) -> tuple[CacheFile, Content]:
-        return self.pack, self.content
-
-    def __setstate__(self, state: tuple[CacheFile, Content]) -> None:
-        self.pack, self.content = state
+    pack: CacheFile
+    content: Content
 
     def read(self, window: Window, out: NDArray[Any] | None, valid: NDArray[np.bool_] | None = None) -> None:
         """Read pixels of a window inside the scene into `out`, and their validity into `valid`.
@@ -305,11 +283,7 @@ class CacheWriter:
     """
 
     def __init__(self, path: Path, aside: Path, kind: Kind, codec: CacheCodec) -> None:
-        """Begin a pack.
-
-        Raises:
-            OSError: the file cannot be written there.
-        """
+        """Begin a pack (OSError: the file cannot be written there)."""
         self._path, self._aside, self._kind, self._codec = path, aside, kind, codec
         self._file = aside.open("xb")
         self._table: list[tuple[int, int, int]] = []
@@ -371,7 +345,6 @@ class CacheWriter:
                     masks.append((0, 0, 0) if none_lacks else self._stored(np.packbits(valid[part])))
 
     def _stored(self, array: NDArray[Any]) -> tuple[int, int, int]:
-        """Write a chunk; return its row of the table."""
         raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
         if self._codec == "lz4":
             small = lz4().compress(raw, asbytes=True)
@@ -381,11 +354,7 @@ class CacheWriter:
         return at, len(raw), zlib.crc32(raw)
 
     def finish(self) -> None:
-        """Sync the pack to the disk and rename it; remove it if it has no scene.
-
-        Raises:
-            OSError: the disk is full.
-        """
+        """Sync the pack to the disk and rename it; remove it if it has no scene."""
         if not self._contents:
             return self.discard()
         table = np.array(self._table, TABLE)

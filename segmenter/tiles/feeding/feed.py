@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 import numpy as np
 
@@ -10,11 +11,70 @@ from segmenter.base.errors import SegmenterError
 from segmenter.base.files import Closing
 from segmenter.sampling import Plan
 from segmenter.tiles.batches import Batch, BatchLoader, DrawCounts
-from segmenter.tiles.feeding.makers import Maker, Threads
-from segmenter.tiles.feeding.orders import Order
+from segmenter.tiles.feeding.orders import BatchShape, FeedClosedError, Order
 from segmenter.tiles.feeding.processes import WorkerPool
 from segmenter.tiles.feeding.sizes import ahead_of, threads_for
-from segmenter.tiles.feeding.slots import BatchShape
+
+_POLL_SECONDS = 0.2
+_CLOSING_SECONDS = 5.0
+"""Time for the batches in progress: a thread in native code while the interpreter ends aborts the process."""
+
+
+class Threads:
+    """Maker of batches in threads of this process; the GIL limits how much runs in parallel.
+
+    A maker takes orders under the lock of a feed; `WorkerPool` is the other one.
+
+    Args:
+        threads: number of threads.
+        ahead: batches that may be in progress or waiting.
+    """
+
+    def __init__(self, loader: BatchLoader, threads: int, ahead: int) -> None:
+        self._loader, self._ahead, self._closed = loader, ahead, False
+        self._pool = ThreadPoolExecutor(threads, "input")
+        self._made: dict[int, Future[Batch]] = {}
+
+    @property
+    def room(self) -> int:
+        """Number of further orders that may be given now; this limits memory."""
+        return 0 if self._closed else self._ahead - len(self._made)
+
+    @property
+    def drawn(self) -> DrawCounts:
+        """Copy of the counts of all draws so far."""
+        return self._loader.drawn
+
+    def begin(self, order: Order) -> None:
+        """Begin a batch; requires `room`."""
+        self._made[order.ticket] = self._pool.submit(self._load, order)
+
+    def _load(self, order: Order) -> Batch:
+        return self._loader.load(order.plan(), order.epoch, order.step)
+
+    def result(self, ticket: int) -> Batch | None:
+        """Return a batch, valid until dropped, or raise its error; None: not finished yet."""
+        made = self._made[ticket]
+        return made.result() if made.done() and not made.cancelled() else None
+
+    def drop(self, ticket: int) -> None:
+        """Release a batch that was used or is no longer needed."""
+        self._made.pop(ticket).cancel()
+
+    def wait(self) -> None:
+        """Wait until a batch may have been finished (FeedClosedError: the maker is closed)."""
+        if self._closed:
+            raise FeedClosedError
+        wait([made for made in self._made.values() if not made.done()], _POLL_SECONDS, FIRST_COMPLETED)
+
+    def check(self) -> None:
+        """Do nothing: threads cannot die before the program."""
+
+    def close(self) -> None:
+        """End the work, even while another thread waits."""
+        self._closed = True
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        wait(list(self._made.values()), _CLOSING_SECONDS)
 
 
 class Feed(Closing):
@@ -39,7 +99,8 @@ class Feed(Closing):
         if pool is not None:
             loader.know_labels()
             pool.serve(loader)
-        self._maker: Maker = pool or _threads(loader, self.shape)
+        threads = threads_for()
+        self._maker = pool or Threads(loader, threads, ahead_of(threads, self.shape.bytes))
         self._lock = threading.Lock()
         self._plan: Plan | None = None
         self._epoch = self._first = self._next = self._sent = 0
@@ -98,7 +159,6 @@ class Feed(Closing):
         self._next = self._sent = step
 
     def _fill(self) -> None:
-        """Order as many of the next batches as fit."""
         assert self._plan is not None
         while self._maker.room and self._sent < self._plan.steps:
             order = Order.of(self._plan, self._epoch, self._sent)
@@ -111,12 +171,6 @@ class Feed(Closing):
         while True:
             self._fill()  # what was given up may have made room only now
             ticket = self._ordered.get(step)
-            made = None if ticket is None else self._maker.result(ticket)
-            if ticket is not None and made is not None:
+            if ticket is not None and (made := self._maker.result(ticket)) is not None:
                 return ticket, made
             self._maker.wait()
-
-
-def _threads(loader: BatchLoader, shape: BatchShape) -> Threads:
-    threads = threads_for()
-    return Threads(loader, threads, ahead_of(threads, shape.bytes))

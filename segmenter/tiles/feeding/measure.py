@@ -18,7 +18,7 @@ from segmenter.config.recipe import Recipe
 from segmenter.sampling import Plan
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.feeding.feed import Feed
-from segmenter.tiles.feeding.slots import BatchShape
+from segmenter.tiles.feeding.orders import BatchShape
 from segmenter.tiles.index import TileIndex
 from segmenter.tiles.statistics import BandStatistics
 from segmenter.tiles.store import SceneStore, Tile
@@ -109,24 +109,19 @@ class _Timed:
         return getattr(self._inner, name)
 
     def __call__(self, *arguments: Any, **options: Any) -> Tile:
-        """Call the object, timed."""
         with self._clock.stage(self._stage):
             return cast(Tile, self._inner(*arguments, **options))
 
     def read(self, *arguments: Any) -> Tile:
-        """Read a tile from a store, timed."""
         with self._clock.stage(self._stage):
             return cast(Tile, self._inner.read(*arguments))
 
     def read_label(self, *arguments: Any) -> Any:
-        """Read labels from a store, timed."""
         with self._clock.stage(self._stage):
             return self._inner.read_label(*arguments)
 
 
 class _MeasuredLoader(BatchLoader):
-    """Loader that times its stages."""
-
     def __init__(
         self,
         clock: _Clock,
@@ -181,7 +176,6 @@ def _repeat(work: Callable[[int], object], steps: int, seconds: float) -> int:
 
 
 def _copy_seconds(shape: BatchShape) -> float:
-    """Measure the seconds of one copy of a tile."""
     source, target = shape.empty(), shape.empty()
     for part in (*source, *target):
         part.fill(1)

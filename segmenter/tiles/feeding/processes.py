@@ -15,25 +15,24 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
-import numpy as np
-
 from segmenter.base.errors import SegmenterError, TrainingError
 from segmenter.base.terminal import say
 from segmenter.config.recipe import Recipe
+from segmenter.raster import quiet_gdal
 from segmenter.tiles.batches import Batch, BatchLoader, DrawCounts
-from segmenter.tiles.feeding.makers import FeedClosedError, Maker
-from segmenter.tiles.feeding.orders import Answer, Order
+from segmenter.tiles.feeding.orders import Answer, BatchShape, FeedClosedError, Order, Slots
 from segmenter.tiles.feeding.sizes import ahead_of, describe, workers_for
-from segmenter.tiles.feeding.slots import BatchShape, Slots
+from segmenter.tiles.transforms import libraries
 
 _START = (
     "import sys; orders, life, *sys.path = sys.argv[1:]; "
-    "from segmenter.tiles.feeding.worker import main; main(int(orders), int(life))"
+    "from segmenter.tiles.feeding.processes import main; main(int(orders), int(life))"
 )
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """A worker is one thread: libraries' own would fight all the others for the cores."""
@@ -79,8 +78,8 @@ class _Worker:
     orders: dict[int, tuple[int, Order]] = field(default_factory=dict)
 
 
-class WorkerPool(Maker):
-    """Worker processes that write batches to slots of shared memory.
+class WorkerPool:
+    """Maker, as `feed.Threads`, of worker processes that write batches to slots of shared memory.
 
     They start and import their modules when the pool is created: before TensorFlow is imported, so that both
     run in parallel. `serve` sends them the loader.
@@ -91,11 +90,7 @@ class WorkerPool(Maker):
     """
 
     def __init__(self, workers: int, shape: BatchShape, slots: int) -> None:
-        """Start the workers.
-
-        Raises:
-            TrainingError: memory or processes are not available.
-        """
+        """Start the workers (TrainingError: memory or processes are not available)."""
         self._slots = Slots(slots, shape)
         self._free = list(range(slots))
         self._slot_of: dict[int, int] = {}
@@ -137,11 +132,7 @@ class WorkerPool(Maker):
         return self._slots.number
 
     def serve(self, loader: BatchLoader) -> None:
-        """Make the workers use this loader from now on.
-
-        Raises:
-            TrainingError: a worker has died.
-        """
+        """Make the workers use this loader from now on (TrainingError: a worker has died)."""
         content = packed(loader)
         for worker in self._workers:
             self._send(worker, content)
@@ -229,7 +220,6 @@ class WorkerPool(Maker):
             raise self._lost(worker) from None
 
     def _hear(self, worker: _Worker) -> None:
-        """Receive an answer."""
         try:
             answer: Answer = worker.line.recv()
         except (EOFError, OSError):
@@ -258,7 +248,6 @@ class WorkerPool(Maker):
         return RuntimeError(f"{self._name(worker)} failed at {order.title}:\n{answer.traceback}")
 
     def _lost(self, worker: _Worker) -> Exception:
-        """Return the error for a worker that has died."""
         if self._closed:
             return FeedClosedError()
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -277,7 +266,6 @@ _GO_ON = "go on with the same command and --resume"
 
 
 def _end_of(code: int | None) -> str:
-    """Return text on how a process ended."""
     if code is None:
         return "no longer answers"
     if code == -signal.SIGKILL:
@@ -317,10 +305,6 @@ class _Pickler(pickle.Pickler):
             return threading.Lock, ()
         if isinstance(obj, threading.local):  # handles of files, and what else a thread has of its own
             return threading.local, ()
-        if isinstance(obj, np.memmap):  # else all of its pixels would be sent
-            if isinstance(obj.base, np.ndarray):
-                raise TypeError("expected a whole mapped array to send, got a part of one")
-            return np.memmap, (obj.filename, obj.dtype, obj.mode, obj.offset, obj.shape)
         return NotImplemented
 
 
@@ -333,3 +317,76 @@ def packed(loader: BatchLoader) -> bytes:
     buffer = io.BytesIO()
     _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(loader)
     return buffer.getvalue()
+
+
+# ---------------------------------------------------------------------------------------- in a worker process
+
+
+def main(orders: int, life: int) -> None:
+    """Answer orders until they end; the arguments are file descriptors.
+
+    TensorFlow is never imported here. Only the main process handles Ctrl-C and SIGTERM: it finishes its step,
+    and the workers end with it, however it ends, since the pipe that it keeps open then breaks.
+
+    Args:
+        orders: two-way socket: receives the slots, then loaders and orders; sends answers.
+        life: pipe that breaks when the main process ends.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(life,), daemon=True).start()
+    quiet_gdal()
+    libraries()  # while the main process is busy with TensorFlow
+    try:
+        _serve(Connection(orders))
+    except (EOFError, ConnectionError):
+        os._exit(0)
+
+
+def _end_with(life: int) -> None:
+    """End at once when the pipe breaks, even in the middle of a batch: nobody waits for it any more."""
+    os.read(life, 1)
+    os._exit(0)
+
+
+def _serve(connection: Connection) -> None:
+    number, shape, descriptor = connection.recv()
+    slots = Slots(number, shape, descriptor)
+    loader: BatchLoader = connection.recv()
+    while True:
+        message = connection.recv()
+        if isinstance(message, BatchLoader):
+            loader = message
+        else:
+            order, slot = message
+            connection.send(_answer(loader, order, slots, slot))
+
+
+def _answer(loader: BatchLoader, order: Order, slots: Slots, slot: int) -> Answer:
+    before = loader.drawn
+    try:
+        loader.load(order.plan(), order.epoch, order.step, into=slots.batch(slot))
+    except SegmenterError as error:
+        return Answer(order.ticket, error=_sendable(error))
+    except Exception as error:
+        if _is_of_memory(error):
+            return Answer(order.ticket, error=MemoryError())
+        return Answer(order.ticket, error=_sendable(error), traceback=traceback.format_exc())
+    return Answer(order.ticket, drawn=loader.drawn.since(before))
+
+
+def _is_of_memory(error: Exception) -> bool:
+    """Return True if an error means exhausted memory; OpenCV raises its own class for that."""
+    cv2 = libraries()[1]
+    return isinstance(error, MemoryError) or (
+        isinstance(error, cv2.error) and getattr(error, "code", 0) == cv2.Error.StsNoMem
+    )
+
+
+def _sendable(error: Exception) -> Exception:
+    """Return the error, or one with its text if it cannot be pickled."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error

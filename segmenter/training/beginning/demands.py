@@ -20,7 +20,7 @@ from segmenter.model.receptive_field import NetworkGeometry, network_geometry
 from segmenter.model.stages import pace_of, stages_told
 from segmenter.sampling.methods import foreground_places
 from segmenter.sampling.quotas import check_quotas
-from segmenter.tiles.gsd import check_gsds, check_shown
+from segmenter.tiles.gsd import check_shown
 from segmenter.tiles.probing import check_augmentation
 from segmenter.training.beginning.fine_tuning import bands_seen, check_encoder_weights
 
@@ -176,4 +176,4 @@ def _augmentation(recipe: Recipe, dataset: Dataset) -> None:
 
 
 _BY_NAMES = (_best_by, _validation, _weights, _rates, _foreground, _quotas, _scenes)
-_BY_IMAGES = (_augmentation, check_gsds, check_shown)
+_BY_IMAGES = (_augmentation, check_shown)

@@ -23,8 +23,7 @@ from segmenter.tiles.feeding.measure import (
     WAITING,
     cost_of_a_tile,
 )
-from segmenter.tiles.index import TileIndex, build_index
-from segmenter.tiles.index_cache import cache_folder
+from segmenter.tiles.index import TileIndex, build_index, cache_folder
 from segmenter.tiles.store import SceneStore
 from segmenter.training import input_only
 from tests.helpers.made_statistics import statistics_of

@@ -17,11 +17,11 @@ import pytest
 from segmenter.base.errors import RasterError, TrainingError
 from segmenter.sampling import Plan
 from segmenter.tiles.batches import Batch
-from segmenter.tiles.feeding import slots
-from segmenter.tiles.feeding.feed import Feed
-from segmenter.tiles.feeding.makers import FeedClosedError, Threads
-from segmenter.tiles.feeding.processes import WorkerPool
-from segmenter.training.trainer import epoch_dataset
+from segmenter.tiles.feeding import orders as slots
+from segmenter.tiles.feeding.feed import Feed, Threads
+from segmenter.tiles.feeding.orders import FeedClosedError, Order
+from segmenter.tiles.feeding.processes import WorkerPool, packed
+from segmenter.training.pipeline import epoch_dataset
 from tests.helpers.made_feed import (
     BATCH,
     SHAPE,
@@ -128,7 +128,7 @@ def test_a_killed_worker_ends_the_training_in_one_line() -> None:
 def test_workers_end_with_a_killed_main_process_and_hear_no_signals_meant_for_it() -> None:
     code = (
         "import sys, time; from segmenter.tiles.feeding.processes import WorkerPool; "
-        "from segmenter.tiles.feeding.slots import BatchShape; "
+        "from segmenter.tiles.feeding.orders import BatchShape; "
         "pool = WorkerPool(1, BatchShape(1, (16, 16, 1), 'uint8'), 1); "
         "print(pool.pids[0], flush=True); time.sleep(600)"
     )
@@ -221,7 +221,7 @@ def test_closing_waits_for_the_batch_in_progress_and_begins_no_other() -> None:
 
 @pytest.mark.parametrize("processes", [0, 1])
 def test_closing_ends_a_wait_in_another_thread(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("segmenter.tiles.feeding.makers._CLOSING_SECONDS", 0.1)
+    monkeypatch.setattr("segmenter.tiles.feeding.feed._CLOSING_SECONDS", 0.1)
     loader, rows, ended = Held(), empty_plan(3), []
     if processes:  # which then waits for a batch that never comes
         feed = Feed(FailingLoader({0: "sleep"}), BATCH, WorkerPool(1, SHAPE, 1))
