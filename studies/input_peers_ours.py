@@ -20,7 +20,7 @@ from segmenter.tiles.feeding.feed import Feed
 from segmenter.tiles.feeding.processes import worker_processes
 from segmenter.sampling import plan
 from segmenter.tiles.batches import BatchLoader
-from segmenter.tiles.index_cache import cache_folder
+from segmenter.tiles.index import cache_folder
 from segmenter.tiles.index import build_index
 from segmenter.tiles.statistics import band_statistics
 from segmenter.tiles.store import SceneStore

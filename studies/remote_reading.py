@@ -29,7 +29,7 @@ from segmenter.raster import quiet_gdal
 from segmenter.raster.remote.settings import RemotePath
 from tests.helpers.forgotten_remote import forget_all
 from segmenter.tiles.index import TileIndex, build_index
-from segmenter.tiles.index_cache import cache_folder
+from segmenter.tiles.index import cache_folder
 from segmenter.tiles.scene_files import scene_digests
 from segmenter.tiles.statistics import band_statistics
 from segmenter.tiles.store import SceneStore

@@ -25,7 +25,7 @@ from rasterio.errors import NotGeoreferencedWarning
 from segmenter.grid.geometry import Window
 from segmenter.inference.regridding import _VALUES_AT_ONCE
 from segmenter.raster import open_raster
-from segmenter.raster.valid_rows import ValidRows
+from segmenter.raster.resampled import ValidRows
 
 CLASSES, BLOCK, BANDS = 7, 512, 4
 

@@ -27,8 +27,8 @@ from datasets.commands.gpu import (
     sections,
     step,
 )
-from datasets.commands.gpu.bench import TINY, Bench, Sizes, distribution, strategy_of
-from datasets.commands.gpu.figures import Figure, Section, line_of, read_line
+from datasets.commands.gpu.bench import TINY, Bench, Sizes, strategy_of
+from datasets.commands.gpu.figures import Figure, Section
 from datasets.commands.recipes import ready_made
 from segmenter.base.errors import DeviceError
 from segmenter.config.reading import load_recipe

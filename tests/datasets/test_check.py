@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from rasterio.warp import transform
 
 from datasets import leaks as pixels
-from datasets import load_dataset
 from datasets.__main__ import main
 from datasets.check import CheckReport, check_dataset
 from datasets.leaks import pieces

@@ -11,7 +11,7 @@ import pytest
 from datasets import kinds, load_dataset
 from datasets.files import files_under, held_out
 from datasets.folder import pattern_regex
-from datasets.published import NAIC2020_ROUND1, POTSDAM_TEST, POTSDAM_TRAIN
+from datasets.published import POTSDAM_TEST, POTSDAM_TRAIN
 from datasets.synthetic.make import potsdam_names
 from segmenter.base.errors import ConfigError, DatasetError
 from segmenter.config.reading import load_recipe, recipe_from

@@ -10,9 +10,8 @@ import cv2
 import numpy as np
 import pytest
 
-from datasets.published import NAIC2020_ROUND1, NAIC2020_ROUND2, POTSDAM, POTSDAM_TEST, POTSDAM_TRAIN
-from datasets.synthetic import Cover, make, render_country, render_town
-from datasets.synthetic.canvas import Pattern, relief
+from datasets.published import NAIC2020_ROUND1, POTSDAM, POTSDAM_TEST, POTSDAM_TRAIN
+from datasets.synthetic import make
 from datasets.synthetic.make import (
     make_naic2020,
     make_potsdam,

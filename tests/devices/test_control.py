@@ -25,7 +25,7 @@ from segmenter.extras.parameter_servers.control import (
     versions_here,
     watching,
 )
-from segmenter.extras.parameter_servers.serving import own_gpu
+from segmenter.extras.parameter_servers.strategy import own_gpu
 from tests.helpers.made_cluster import addresses
 from tests.helpers.refusals import refused
 from tests.helpers.time_limits import wait_until

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets.commands.gpu.bench import strategy_of
-from segmenter.config.reading import load_recipe
-from segmenter.config.recipe import LossConfig, ModelConfig, TrainingConfig, UNetConfig
+from segmenter.config.recipe import LossConfig, UNetConfig
 from tests.helpers.executed_sums import widest_sum
 from tests.helpers.small_training import SGD, Training, batches
 

@@ -24,7 +24,8 @@ from segmenter.grid.geometry import Window
 from segmenter.grid.scenes import Dataset, Scene, Split
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.raster import RasterSpec, raster_info, write_raster
-from segmenter.tiles.index import band_statistics, build_index
+from segmenter.tiles.index import build_index
+from segmenter.tiles.statistics import band_statistics
 from segmenter.tiles.store import SceneStore
 from segmenter.training.prepare import prepare_tiles
 from tests.helpers.child_predict import COMMAND, ENVIRONMENT

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 
 from segmenter.config.models import EncoderDecoderConfig
-from segmenter.model.graph import graph_of
 from segmenter.model.receptive_field import network_geometry
-from segmenter.model.size import planes_of
 from tests.helpers.encoder_pairs import ENCODERS
 from tests.helpers.perturbation import all_move, as_list, make_all_contributions_count, moved_along
 

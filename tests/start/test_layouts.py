@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets.classes import POTSDAM
+from datasets.published import POTSDAM
 from datasets.start.choice import Choice
 from datasets.start.groups import groups_of
 from datasets.start.look import look

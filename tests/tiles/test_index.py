@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import astuple, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,20 +21,14 @@ from segmenter.config.recipe import TilesConfig
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Dataset, Scene, Split
-from segmenter.grid.windows import grid, row_strips
-from segmenter.tiles import index as cache
+from segmenter.grid.windows import grid
 from segmenter.tiles import statistics
 from segmenter.tiles.index import (
-    Entries,
-    SceneTiles,
     TileIndex,
     build_index,
     cache_folder,
-    load_entries,
-    save_entries,
 )
 from segmenter.tiles.statistics import BandStatistics
-from tests.helpers.made_runs import flipped, rewritten
 from tests.helpers.refusals import refused
 
 Make = Callable[..., Path]

@@ -18,7 +18,8 @@ from segmenter.config.recipe import Recipe
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices
 from segmenter.training import prepare
-from segmenter.training.prepare import check_memory, epoch_plan, few_steps, prepare_tiles
+from segmenter.training.checks import check_memory
+from segmenter.training.prepare import epoch_plan, few_steps, prepare_tiles
 from tests.helpers.made_training import made
 from tests.helpers.refusals import refused
 

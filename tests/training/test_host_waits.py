@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from tqdm import tqdm
 
-from datasets.commands.gpu.matrix import LIMIT
-from datasets.commands.gpu.replicas import strategy_of
+from datasets.commands.gpu.bench import strategy_of
+from datasets.commands.gpu.laboratory import LIMIT
 from segmenter.base.errors import TrainingError
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices

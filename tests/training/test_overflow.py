@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from datasets.commands.gpu.matrix import BATCH, CLASSES
+from datasets.commands.gpu.laboratory import BATCH, CLASSES
 from segmenter.config.recipe import LossConfig, UNetConfig
 from segmenter.grid.labels import IGNORE
 from tests.helpers.small_training import (

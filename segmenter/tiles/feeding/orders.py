@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from segmenter.base.errors import TrainingError
 from segmenter.base.machine import free_memory
 from segmenter.sampling import Plan
-from segmenter.sampling.quotas import Quota
-from segmenter.sampling.strata import Part
+from segmenter.sampling.quotas import Part, Quota
 from segmenter.tiles.batches import Batch, DrawCounts
 
 _ALIGNMENT = 64

@@ -19,9 +19,9 @@ from segmenter.sampling import Plan
 from segmenter.tiles.batches import Batch
 from segmenter.tiles.feeding import orders as slots
 from segmenter.tiles.feeding.feed import Feed, Threads
-from segmenter.tiles.feeding.orders import FeedClosedError, Order
-from segmenter.tiles.feeding.processes import WorkerPool, packed
-from segmenter.training.pipeline import epoch_dataset
+from segmenter.tiles.feeding.orders import FeedClosedError
+from segmenter.tiles.feeding.processes import WorkerPool
+from segmenter.training.trainer import epoch_dataset
 from tests.helpers.made_feed import (
     BATCH,
     SHAPE,
