@@ -17,10 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rasterio.warp import transform
 
-from datasets import leaks as pixels
 from datasets.__main__ import main
 from datasets.check import CheckReport, check_dataset
-from datasets.leaks import pieces
+from datasets.leaks import Seen, find_leaks, pieces
 from segmenter.base.errors import DatasetError, LabelError, RasterError, run_script
 from segmenter.config.recipe import TilesConfig
 from segmenter.grid.geometry import Size

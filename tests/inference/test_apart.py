@@ -17,6 +17,7 @@ from segmenter.grid.geometry import Size, Window
 from segmenter.inference.events import Failed, Finished, Piece
 from segmenter.inference.reading import Tiling, read_batches
 from segmenter.raster import open_raster
+from tests.helpers.time_limits import wait_until
 
 TILING = Tiling(Size(48, 48), 8, 8, 3)
 Make = Callable[..., Path]

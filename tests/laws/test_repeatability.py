@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from datasets.commands.gpu.laboratory import BATCH, WEIGHTS
 from segmenter.config.recipe import LossConfig, UNetConfig
 from tests.helpers.executed_sums import widest_sum
 from tests.helpers.small_training import SGD, Training, batches

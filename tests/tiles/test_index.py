@@ -28,7 +28,7 @@ from segmenter.tiles.index import (
     build_index,
     cache_folder,
 )
-from segmenter.tiles.statistics import BandStatistics
+from segmenter.tiles.statistics import BandStatistics, _Moments, band_statistics
 from tests.helpers.refusals import refused
 
 Make = Callable[..., Path]

@@ -29,6 +29,7 @@ from segmenter.tiles.cache import folder as pack_folder
 from segmenter.tiles.cache import folder as packing
 from segmenter.tiles.cache.folder import CacheFolder
 from segmenter.tiles.index import cache_folder
+from tests.helpers.forbidden import small_files
 from tests.helpers.made_runs import flipped
 from tests.helpers.packed_scenes import SIZES, contents, equal, made_dataset, pack_all, packs, store_of
 from tests.helpers.refusals import refused

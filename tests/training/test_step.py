@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets.commands.gpu.laboratory import BATCH, CLASSES, LIMIT, WEIGHTS
+from datasets.commands.gpu.laboratory import BATCH, CLASSES, EMPHASES, LIMIT, SHARES, SIDE, SUM, WEIGHTS
 from segmenter.base.errors import ConfigError
 from segmenter.config.recipe import LossConfig, Recipe
 from tests.helpers.naive import SEEN

@@ -30,6 +30,7 @@ from segmenter.inference.memory import SHARE_OF_MACHINE, Choice, plan_tiling, sh
 from segmenter.inference.predictor import ExtraOutputs, Prediction, Predictor, classify_all
 from segmenter.inference.reading import Tiling
 from segmenter.mapping.call import Compute, needs_of
+from segmenter.mapping.folder.partial import read_windows, write_window
 from segmenter.mapping.folder.state import warn_above_bar
 from segmenter.mapping.jobs import MapJob
 from segmenter.raster.mosaic import Mosaic
