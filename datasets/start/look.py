@@ -50,7 +50,8 @@ def look(data: Path, labels: Path | None = None) -> tuple[Choice, ...]:
     if known := published(place):
         return known
     facts = find_pairs(place)
-    remark = f"; {counted(facts.unreadable, 'file')} cannot be read" if facts.unreadable else ""
+    unreadable = sum(sight.info is None for sight in place.looked.values())
+    remark = f"; {counted(unreadable, 'file')} cannot be read" if unreadable else ""
     kind = Choice("dataset.kind", "folder", "no published layout: any folder of images and labels")
     root = Choice("dataset.root", place.text, f"{counted(len(place.paths), 'file')} below it{remark}")
     return _loadable((kind, root, *_choices(place, facts)))

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import yaml
-
-from segmenter.base.errors import ConfigError, plain
-from segmenter.base.files import check_writable
+from segmenter.base.errors import plain
+from segmenter.config.plain_yaml import one_line
 
 from .choice import Choice, nested
 
 _HEAD = "# Each line says why. A line with `or:` has another reading: look at it. All may be changed."
-_WIDE = 1 << 20
 
 
 def recipe_text(choices: Sequence[Choice], command: str) -> str:
@@ -39,34 +35,13 @@ def _lines(data: Mapping[str, Any], choices: Mapping[str, Choice], prefix: str) 
         comment = f"# {plain(' '.join(text.split()))}"
         if isinstance(value, list) and value and isinstance(value[0], dict):
             yield f"{indent}{key}:  {comment}"
-            yield from (f"{indent}  - {_flow(item)}" for item in value)
+            yield from (f"{indent}  - {one_line(item)}" for item in value)
         else:
-            yield f"{indent}{key}: {_flow(value)}  {comment}"
-
-
-def _flow(value: Any) -> str:
-    text: str = yaml.safe_dump(
-        value, default_flow_style=True, allow_unicode=True, width=_WIDE, sort_keys=False
-    )
-    return text.removesuffix("\n").removesuffix("\n...")
+            yield f"{indent}{key}: {one_line(value)}  {comment}"
 
 
 def shown(value: Any) -> str:
     """Return a value in short, on one line: of classes their names."""
     if isinstance(value, list):
         return ", ".join(shown(each.get("name", each) if isinstance(each, dict) else each) for each in value)
-    return plain(value) if isinstance(value, str) else _flow(value)
-
-
-def check_free(path: Path) -> None:
-    """Refuse a file that exists, or that cannot be written.
-
-    Raises:
-        ConfigError: it exists.
-        SegmenterError: it cannot be written.
-    """
-    if path.exists() or path.is_symlink():
-        raise ConfigError(
-            path, "exists, and nothing is written over", remedy="name another file by --output or --page"
-        )
-    check_writable(path)
+    return plain(value) if isinstance(value, str) else one_line(value)

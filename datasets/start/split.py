@@ -19,6 +19,7 @@ from segmenter.config.plain_yaml import parse
 from segmenter.grid.labels import class_pixels
 from segmenter.grid.scenes import SPLITS, Scene
 from segmenter.sampling.forecast import scene_pixels
+from segmenter.tiles.index import build_index
 
 from ..blocks import BlockGrid, block_parts
 from ..files import dealt, few
@@ -82,7 +83,8 @@ def _best_seed(cost: Callable[[int], float]) -> int:
 
 def _whole(draft: Draft, groups: Groups) -> Iterator[Choice]:
     """Yield the groups that are held out: by name, or many of them by a hash that keeps the classes best."""
-    counts_GK = scene_pixels(draft.counts_SK(), groups.of_S, groups.count)
+    index = build_index(draft.dataset, "train", draft.recipe.tiles.model_copy(update={"min_labelled": 0.0}))
+    counts_GK = scene_pixels(index.counts_NK, groups.of_S[index.scene_N], groups.count)
     groups_K = (counts_GK > 0).sum(axis=0)
     wish = Wish.of(VALIDATION, TEST if groups.count >= TEST_FROM and not draft.dataset.of("test") else 0.0)
     scenes = np.array([scene.name for scene in draft.free])

@@ -119,6 +119,13 @@ def parse(text: str, where: str) -> Any:
         raise ConfigError(where, f"not valid YAML: {why}{hint}") from None
 
 
+def one_line(value: Any) -> str:
+    """Return plain data as YAML on one line."""
+    flow = {"default_flow_style": True, "allow_unicode": True, "width": 1 << 20, "sort_keys": False}
+    text: str = yaml.safe_dump(value, **flow)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
 def _refuse_bare_colours(text: str) -> None:
     """Refuse an unquoted colour: its `#` would begin a comment and leave the setting empty."""
     for number, line in enumerate(text.splitlines(), start=1):
