@@ -17,7 +17,7 @@ from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.options import add_options, option, parsed, positive
 from segmenter.base.terminal import aligned, warn, words_aside
 
-from ..start.choice import Choice, nested
+from ..start.choice import Choice, nested, recipe_text, shown
 
 _WIDE, _REASON = 44, 110
 """Characters of a value and of a reason in the table."""
@@ -85,7 +85,6 @@ def _write(given: _Options, choices: Sequence[Choice], recipe: Path, page: Path)
     from .. import load_dataset
     from ..check import check_dataset
     from ..start.page import start_page
-    from ..start.recipe_file import recipe_text
 
     planned = recipe_from({"name": recipe.stem, **nested(choices)}, "the plan")
     dataset = load_dataset(planned)
@@ -123,8 +122,6 @@ def _command(given: _Options) -> str:
 
 def _table(choices: Sequence[Choice]) -> str:
     """Return the settings, their values and reasons as a table."""
-    from ..start.recipe_file import shown
-
     rows = []
     for choice in choices:
         texts = [choice.reason, *([f"or: {choice.other}"] if choice.other else [])]
@@ -139,8 +136,6 @@ def _explained(key: str, seen: Sequence[Choice], choices: Sequence[Choice]) -> s
     Raises:
         ConfigError: nothing was planned for the key.
     """
-    from ..start.recipe_file import shown
-
     by_key = {choice.key: choice for choice in choices}
     if key not in by_key:
         near = get_close_matches(key, by_key, 1, 0.5)

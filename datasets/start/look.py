@@ -48,13 +48,14 @@ def look(data: Path, labels: Path | None = None) -> tuple[Choice, ...]:
     quiet_gdal()
     place = place_of(data, labels)
     if known := published(place):
-        return known
-    facts = find_pairs(place)
+        kind, others = known[0], known[1:]
+    else:
+        kind = Choice("dataset.kind", "folder", "no published layout: any folder of images and labels")
+        others = tuple(_choices(place, find_pairs(place)))
     unreadable = sum(sight.info is None for sight in place.looked.values())
     remark = f"; {counted(unreadable, 'file')} cannot be read" if unreadable else ""
-    kind = Choice("dataset.kind", "folder", "no published layout: any folder of images and labels")
     root = Choice("dataset.root", place.text, f"{counted(len(place.paths), 'file')} below it{remark}")
-    return _loadable((kind, root, *_choices(place, facts)))
+    return (kind, root, *others) if known else _loadable((kind, root, *others))
 
 
 def _loadable(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:

@@ -62,16 +62,14 @@ _MOST_OTHERS = 2
 
 
 def published(place: Place) -> tuple[Choice, ...]:
-    """Return the settings of a published dataset; empty if files are of none, or the user named labels."""
+    """Return a published dataset's settings, but its root; empty if it is none, or the user named labels."""
     with suppress(SegmenterError):
         return () if place.labels is not None else _potsdam(place) or _naic2020(place)
     return ()
 
 
-def _head(kind: str, place: Place, dataset: Dataset, title: str) -> tuple[Choice, Choice]:
-    why = f"{counted(len(dataset.scenes), 'scene')} named as those of {title}"
-    root = Choice("dataset.root", place.text, f"{counted(len(place.paths), 'file')} below it")
-    return Choice("dataset.kind", kind, why), root
+def _kind(kind: str, dataset: Dataset, title: str) -> Choice:
+    return Choice("dataset.kind", kind, f"{counted(len(dataset.scenes), 'scene')} named as those of {title}")
 
 
 def _potsdam(place: Place) -> tuple[Choice, ...]:
@@ -87,7 +85,7 @@ def _potsdam(place: Place) -> tuple[Choice, ...]:
     bands, kinds = (", ".join(sorted({each[i] for each in readings} - {best[i]})) for i in (0, 1))
     usual = "5, without clutter, as many published scores"
     return (
-        *_head("potsdam", place, readings[best], "ISPRS Potsdam"),
+        _kind("potsdam", readings[best], "ISPRS Potsdam"),
         Choice("dataset.images", best[0], "RGB before other bands", bands),
         Choice("dataset.labels", best[1], "eroded: the noBoundary set", kinds),
         Choice("dataset.classes", 6, "all of Potsdam's classes", usual),
@@ -108,7 +106,7 @@ def _naic2020(place: Place) -> tuple[Choice, ...]:
             data = {"kind": "naic2020", "root": place.text, "round": number}
             dataset = load_naic2020(Naic2020Config.model_validate(data))
             why = f"codes {', '.join(map(str, sorted(codes)))} in {counted(len(infos), 'label')}"
-            return (*_head("naic2020", place, dataset, "NAIC2020"), Choice("dataset.round", number, why))
+            return _kind("naic2020", dataset, "NAIC2020"), Choice("dataset.round", number, why)
     return ()
 
 

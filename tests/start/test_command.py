@@ -11,8 +11,7 @@ import pytest
 
 from datasets import load_dataset
 from datasets.commands.start import main
-from datasets.start.choice import Choice, nested
-from datasets.start.recipe_file import recipe_text
+from datasets.start.choice import Choice, nested, recipe_text
 from segmenter.base.errors import ConfigError, SegmenterError
 from segmenter.config.plain_yaml import parse
 from segmenter.config.reading import load_recipe

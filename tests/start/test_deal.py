@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from datasets.start.deal import Wish, deal
+from datasets.start.split import Wish, deal
 
 Table = NDArray[np.int64]
 
