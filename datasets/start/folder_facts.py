@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -28,26 +28,7 @@ _USUAL = {"image", "images", "img", "rgb", "rgbnir", "sat", "mask", "masks", "ms
 _USUAL |= {"annot", "annotation", "annotations"}
 
 
-@dataclass(frozen=True)
-class FolderFacts:
-    """Images and labels of a folder dataset.
-
-    Attributes:
-        images: pattern of each band's file, or one pattern.
-        labels: pattern of label files, or the file for all images.
-        splits: globs of images by split, where folders tell it.
-        shared: one label file serves all images.
-        others: other readings of the images, and of the labels.
-    """
-
-    images: tuple[str, ...]
-    labels: str
-    splits: dict[str, list[str]]
-    shared: bool
-    others: tuple[list[str], list[str]]
-
-
-def find_pairs(place: Place) -> FolderFacts:
+def find_pairs(place: Place) -> Patterns:
     """Return the images and labels among the files.
 
     Raises:
@@ -56,25 +37,23 @@ def find_pairs(place: Place) -> FolderFacts:
     images, rasters, vectors = sort_files(place)
     labels = rasters or vectors
     if not images or not labels:
-        raise DatasetError(place.root, _nothing(place, images, labels))
+        raise DatasetError(place.root, _nothing(place, images, rasters))
     bands = _bands(place, images, len(labels))
     place.first.update((scene, next(iter(own.values()))) for scene, own in bands.items())
     scenes = list(bands or images)
     if shared := len(labels) == 1 < len(scenes) and _serves_all(place, labels[0], scenes):
-        patterns, others = replace(_image_patterns(scenes), labels=labels[0]), (list[str](), list[str]())
+        patterns = replace(_image_patterns(scenes), labels=labels[0])
     else:
-        patterns, others = _paired(place, scenes, labels)
+        patterns = _paired(place, scenes, labels)
     if rasters and vectors:
-        others[1].insert(0, f"polygons of {few(vectors, 2)}")
+        patterns.others[1].insert(0, f"polygons of {few(vectors, 2)}")
     some = next(iter(bands.values())).values() if bands else ()
-    files = tuple(pattern_of_band(patterns.images, path) for path in some) or (patterns.images,)
-    return FolderFacts(files, patterns.labels, _globs(patterns), shared, others)
+    files = tuple(pattern_of_band(patterns.images[0], path) for path in some) or patterns.images
+    return replace(patterns, images=files, shared=shared)
 
 
-def _paired(
-    place: Place, scenes: Sequence[str], labels: Sequence[str]
-) -> tuple[Patterns, tuple[list[str], list[str]]]:
-    """Return patterns of images and labels, and other readings.
+def _paired(place: Place, scenes: Sequence[str], labels: Sequence[str]) -> Patterns:
+    """Return patterns of images and labels.
 
     Raises:
         DatasetError: no names pair most of the images and labels.
@@ -82,14 +61,16 @@ def _paired(
     ties = pair(scenes, labels)
     for numbered, several in ((False, True), (False, False), (True, True)):
         chosen, others, left = _chosen(ties, place, numbered=numbered, several=several)
-        patterns = patterns_of(chosen) if chosen else Patterns("", "", {})
+        patterns = patterns_of(chosen) if chosen else Patterns(("",), "", {})
         fitting = _fitting(patterns, chosen, (*scenes, *labels))
         alone = len(labels) == 1 and len(ties[labels[0]]) > 1  # any of them might be its image
         if not alone and 2 * fitting > min(len(scenes), fitting + len(left)):
             matched = pattern_regex(patterns.labels, "names").fullmatch
             if unused := [path for path in sorted(left) if not matched(path)]:
                 others[1].append(f"labels not used: {few(unused, 2)}")
-            return _with_all_endings(place, patterns, chosen), others
+            sides = enumerate((patterns.images[0], patterns.labels))
+            made = [_with_all_endings(place, side, {each[i] for each in chosen}) for i, side in sides]
+            return replace(patterns, images=(made[0],), labels=made[1], others=others)
     raise DatasetError(
         place.root,
         f"found {counted(len(scenes), 'image')} ({few(scenes, 2)}) and {counted(len(labels), 'label')} "
@@ -99,7 +80,7 @@ def _paired(
     )
 
 
-def _nothing(place: Place, images: Sequence[str], labels: Sequence[str]) -> str:
+def _nothing(place: Place, images: Sequence[str], rasters: Sequence[str]) -> str:
     """Return what was looked for and found, if that is no dataset."""
     if images:
         found = f"found {counted(len(images), 'image')} ({few(images, 2)}) and no labels"
@@ -107,8 +88,8 @@ def _nothing(place: Place, images: Sequence[str], labels: Sequence[str]) -> str:
         unread = Counter(f"{path.suffix} in {path.parent}: not read" for path in rest).most_common(1)
         found += "".join(f"; {n} {kind}" for kind, n in unread if 2 * n > len(images))
         return f"{found}; looked for rasters of a few values and for polygons; --labels names them"
-    if labels:
-        found = f"found {counted(len(labels), 'raster')} of a few values ({few(labels, 2)})"
+    if rasters:
+        found = f"found {counted(len(rasters), 'raster')} of a few values ({few(rasters, 2)})"
         return f"{found}, as labels have, and no image; --labels names the labels"
     endings = Counter(PurePosixPath(path).suffix.lower() or "no ending" for path in place.paths)
     found = ", ".join(f"{n} {ending}" for ending, n in endings.most_common(4)) or "no file"
@@ -201,36 +182,19 @@ def _unlikely(role: tuple[str, str], members: Sequence[tuple[str, str]], place: 
 def _fitting(patterns: Patterns, pairs: Sequence[tuple[str, str]], paths: Sequence[str]) -> int:
     """Return the number of pairs that the dataset would have by these patterns, too."""
     try:
-        found = candidates_of(Path(), patterns.images, patterns.labels, paths)
+        found = candidates_of(Path(), patterns.images[0], patterns.labels, paths)
     except ConfigError:  # both match the same files
         return 0
     made = {(*images, *found.labels.get(name, ())) for name, images in found.images.items()}
     return len(made.intersection(pairs))
 
 
-def _with_all_endings(place: Place, patterns: Patterns, pairs: Sequence[tuple[str, str]]) -> Patterns:
-    """Return patterns with a star for several endings of files, if they then match no other file."""
-    made = []
-    for pattern, wanted in zip(
-        (patterns.images, patterns.labels), map(set, zip(*pairs, strict=True)), strict=True
-    ):
-        endings = {PurePosixPath(path).suffix for path in wanted}
-        loose = f"{pattern.removesuffix(PurePosixPath(pattern).suffix)}{common_start(list(endings))}*"
-        regex = pattern_regex(loose, "names")
-        exact = len(endings) > 1 and {path for path in place.paths if regex.fullmatch(path)} == wanted
-        made.append(loose if exact else pattern)
-    return replace(patterns, images=made[0], labels=made[1])
-
-
-def _globs(patterns: Patterns) -> dict[str, list[str]]:
-    """Return globs of the images of validation and test, where a folder names the split."""
-    before, _, behind = patterns.images.partition("{split}")
-    ends = re.sub(r"\*\*/|\{\w+\}", "*", before), behind.partition("/")[0]
-    globs: dict[str, list[str]] = {}
-    for value, split in sorted(patterns.splits.items()):
-        globs.setdefault(split, []).append(f"{ends[0]}{value}{ends[1]}/*")
-    globs.pop("train", None)
-    return globs
+def _with_all_endings(place: Place, pattern: str, wanted: set[str]) -> str:
+    """Return a pattern with a star for several endings of files, if it then matches no other file."""
+    endings = {PurePosixPath(path).suffix for path in wanted}
+    loose = f"{pattern.removesuffix(PurePosixPath(pattern).suffix)}{common_start(list(endings))}*"
+    exact = len(endings) > 1 and {*filter(pattern_regex(loose, "names").fullmatch, place.paths)} == wanted
+    return loose if exact else pattern
 
 
 def _image_patterns(scenes: Sequence[str]) -> Patterns:
