@@ -26,7 +26,7 @@ from segmenter.tiles.index import TileIndex, build_index
 from .. import load_dataset
 from .choice import Choice, nested
 from .groups import Groups, groups_of
-from .samples import Sample, area_of, has_an_up, label_range, samples_of
+from .samples import Sample, has_an_up, label_range, samples_of
 
 GIB = 2**30
 
@@ -131,11 +131,6 @@ class Draft:
         """Class that the fewest pixels of the samples show, of those that any shows."""
         counts = np.sum([class_pixels(s.fine, len(self.dataset.classes)) for s in self.samples], axis=0)
         return int(np.argmin(np.where(counts > 0, counts, np.iinfo(np.int64).max)))
-
-    @functools.cached_property
-    def rare_area(self) -> float | None:
-        """Median pixels of an area of the rarest class."""
-        return area_of(self.samples, self.rarest)
 
     # ------------------------------------------------------------------------------------------ machine
 

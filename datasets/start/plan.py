@@ -24,7 +24,7 @@ from segmenter.training.beginning.pretraining import check_encoder_weights
 
 from .choice import Choice
 from .draft import Draft
-from .samples import LEAST_SCENES
+from .samples import LEAST_SCENES, area_of
 from .split import longest_buffer, split_of
 
 _PRETRAINED = EncoderDecoderConfig(kind="encoder_decoder", weights="imagenet")
@@ -133,7 +133,7 @@ def tiles(draft: Draft) -> Iterator[Choice]:
     from scratch on a processor, 512 on cards where areas of the rarest class are large.
     """
     stride, median, side = draft.recipe.model.stride, draft.side, 256
-    across = math.sqrt(draft.rare_area or 0) if draft.cards else 0.0
+    across = math.sqrt(area_of(draft.samples, draft.rarest) or 0) if draft.cards else 0.0
     if draft.cards and 4 * across > side and median >= 1024:
         rarest = draft.dataset.classes.names[draft.rarest]
         side, why = 512, f"areas of {rarest} are {across:.0f} pixels wide"
@@ -149,21 +149,14 @@ def tiles(draft: Draft) -> Iterator[Choice]:
 
 
 def sampling(draft: Draft) -> Iterator[Choice]:
-    """Plan every class into every step, rare ones in more tiles, counting small areas of the rarest as held.
+    """Plan every class into every step, rare ones in more tiles.
 
     Quotas gain 3.3 points on Dubai and 1.2 on CamVid over one tile of each class, with the loss that is
     chosen here; beside rare-class sampling they win on CamVid, 4.1 points, and lose on Dubai, 1.9
     (docs/benchmarks_public.md, studies/planned.md).
     """
-    name, area = draft.dataset.classes.names[draft.rarest], draft.rare_area
     yield Choice("sampling.method", "plan", "every step holds every class; each tile is used")
     yield Choice("sampling.quota", "rarity", "rare classes in more tiles than one: 3 points on Dubai")
-    usual, pixels_N = draft.recipe.sampling.min_pixels, draft.index.counts_NK[:, draft.rarest]
-    least = max(4, int(area or usual))
-    more, held = int((pixels_N >= least).sum()), int((pixels_N >= usual).sum())
-    if least < usual and more > 1.1 * held:
-        reason = f"an area of {name} has {area:.0f} pixels: {more} tiles hold it, by {usual} only {held}"
-        yield Choice("sampling.min_pixels", least, reason)
 
 
 def batch(draft: Draft) -> Iterator[Choice]:
