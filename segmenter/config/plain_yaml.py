@@ -121,8 +121,9 @@ def parse(text: str, where: str) -> Any:
 
 def one_line(value: Any) -> str:
     """Return plain data as YAML on one line."""
-    flow = {"default_flow_style": True, "allow_unicode": True, "width": 1 << 20, "sort_keys": False}
-    text: str = yaml.safe_dump(value, **flow)
+    text: str = yaml.safe_dump(
+        value, default_flow_style=True, allow_unicode=True, width=1 << 20, sort_keys=False
+    )
     return text.removesuffix("\n").removesuffix("\n...")
 
 
