@@ -13,7 +13,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
@@ -22,6 +21,7 @@ from segmenter.base.invocation import TOOLS, ToolParser
 from segmenter.base.options import add_options
 from segmenter.config.datasets import DATASET_KINDS
 from segmenter.config.models import MODEL_KINDS
+from segmenter.config.plain_yaml import one_line
 from segmenter.config.recipe import Recipe
 from segmenter.config.sections import unit_of
 from segmenter.extras.dask.options import ClusterOptions
@@ -139,8 +139,7 @@ def _default(field: FieldInfo, unit: str) -> str:
         return unit
     unit = "" if isinstance(value, str) else unit
     plain = list(value) if isinstance(value, tuple) else value
-    text = yaml.safe_dump(plain, default_flow_style=True, width=10_000)
-    return f"`{text.removesuffix(chr(10)).removesuffix(chr(10) + '...')}` {unit}".rstrip()
+    return f"`{one_line(plain)}` {unit}".rstrip()
 
 
 def _first_line(section: type[BaseModel]) -> str:

@@ -11,15 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from segmenter.base.errors import ConfigError, SegmenterError, counted, plain, run_tool, shortened
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.options import add_options, option, parsed, positive
 from segmenter.base.terminal import aligned, warn, words_aside
 
-if TYPE_CHECKING:
-    from ..start.choice import Choice
+from ..start.choice import Choice, nested, recipe_text, shown
 
 _WIDE, _REASON = 44, 110
 """Characters of a value and of a reason in the table."""
@@ -54,17 +52,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Write a recipe and its page, or explain a setting; return the exit code."""
     given = parsed(_parser(), _Options, arguments)
     with words_aside(given.json) as answer:
-        from ..start.choice import Request
+        from segmenter.base.files import check_writable
+
         from ..start.look import look
         from ..start.plan import plan
-        from ..start.recipe_file import check_free
 
         recipe = given.output or Path(f"{_name(given.data)}.yaml")
         page = given.page or recipe.with_suffix(".html")
         for path in (recipe, page) if given.explain is None else ():
-            check_free(path)  # before any work is done
+            if path.exists() or path.is_symlink():  # before any work is done
+                raise ConfigError(
+                    path, "exists, and nothing is written over", remedy="name another by --output or --page"
+                )
+            check_writable(path)
         seen = look(given.data, given.labels)
-        choices = (*seen, *plan(seen, Request(given.hours, given.gpus, recipe.stem)))
+        choices = (*seen, *plan(seen, recipe.stem, given.hours, given.gpus))
         if given.explain is None:
             _write(given, choices, recipe, page)
         else:
@@ -82,9 +84,7 @@ def _write(given: _Options, choices: Sequence[Choice], recipe: Path, page: Path)
 
     from .. import load_dataset
     from ..check import check_dataset
-    from ..start.choice import nested
     from ..start.page import start_page
-    from ..start.recipe_file import recipe_text
 
     planned = recipe_from({"name": recipe.stem, **nested(choices)}, "the plan")
     dataset = load_dataset(planned)
@@ -122,8 +122,6 @@ def _command(given: _Options) -> str:
 
 def _table(choices: Sequence[Choice]) -> str:
     """Return the settings, their values and reasons as a table."""
-    from ..start.recipe_file import shown
-
     rows = []
     for choice in choices:
         texts = [choice.reason, *([f"or: {choice.other}"] if choice.other else [])]
@@ -138,14 +136,12 @@ def _explained(key: str, seen: Sequence[Choice], choices: Sequence[Choice]) -> s
     Raises:
         ConfigError: nothing was planned for the key.
     """
-    from ..start.recipe_file import shown
-
     by_key = {choice.key: choice for choice in choices}
-    choice = by_key.get(key)
-    if choice is None:
+    if key not in by_key:
         near = get_close_matches(key, by_key, 1, 0.5)
         meant = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(by_key)}"
         raise ConfigError(f"--explain {key}: expected a planned setting, nothing was planned for it{meant}")
+    choice = by_key[key]
     lines = [f"{key}: {shown(choice.value)}", f"reason: {choice.reason}"]
     lines += [f"or: {choice.other}"] if choice.other else []
     lines.append("source: " + ("seen in the files" if choice in seen else "a rule of the plan"))

@@ -1,25 +1,15 @@
-"""Request of a plan, and choices: the planned lines of a recipe, each with its reason."""
+"""Choices: the planned lines of a recipe, each with its reason; equal ones give equal bytes of the file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from segmenter.base.errors import plain
+from segmenter.config.plain_yaml import one_line
 
-@dataclass(frozen=True)
-class Request:
-    """Time, cards and name of a planned training.
-
-    Attributes:
-        hours: hours that the training may take on this machine; None: as long as the tiles ask for.
-        gpus: GiB of each card of the machine to plan for; empty: it has none; None: this machine as it is.
-        name: name of the recipe and its run.
-    """
-
-    hours: float | None
-    gpus: tuple[int, ...] | None
-    name: str
+_HEAD = "# Each line says why. A line with `or:` has another reading: look at it. All may be changed."
 
 
 @dataclass(frozen=True)
@@ -49,3 +39,37 @@ def nested(choices: Iterable[Choice]) -> dict[str, Any]:
             node = node.setdefault(section, {})
         node[key] = choice.value
     return data
+
+
+def recipe_text(choices: Sequence[Choice], command: str) -> str:
+    """Return the settings as YAML, each with its reason, and its other reading if any, as a comment.
+
+    Args:
+        command: command line that planned the recipe, for the first comment.
+    """
+    by_key = {choice.key: choice for choice in choices}
+    return "\n".join([f"# Planned by: {plain(command)}", _HEAD, *_lines(nested(choices), by_key, "")]) + "\n"
+
+
+def _lines(data: Mapping[str, Any], choices: Mapping[str, Choice], prefix: str) -> Iterator[str]:
+    indent = "  " * prefix.count(".")
+    for key, value in data.items():
+        choice = choices.get(f"{prefix}{key}")
+        if choice is None:
+            yield f"{indent}{key}:"
+            yield from _lines(value, choices, f"{prefix}{key}.")
+            continue
+        text = f"{choice.reason}; or: {choice.other}" if choice.other else choice.reason
+        comment = f"# {plain(' '.join(text.split()))}"
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            yield f"{indent}{key}:  {comment}"
+            yield from (f"{indent}  - {one_line(item)}" for item in value)
+        else:
+            yield f"{indent}{key}: {one_line(value)}  {comment}"
+
+
+def shown(value: Any) -> str:
+    """Return a value in short, on one line: of classes their names."""
+    if isinstance(value, list):
+        return ", ".join(shown(each.get("name", each) if isinstance(each, dict) else each) for each in value)
+    return plain(value) if isinstance(value, str) else one_line(value)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from segmenter.base.machine import machine_memory
 from segmenter.base.threads import in_threads
@@ -22,24 +21,18 @@ from segmenter.grid.scenes import Dataset, Scene
 from segmenter.inference.memory import SHARE_OF_MACHINE
 from segmenter.model.receptive_field import NetworkGeometry, network_geometry
 from segmenter.raster import RasterInfo, raster_info
-from segmenter.sampling.forecast import scene_pixels
 from segmenter.tiles.index import TileIndex, build_index
 
 from .. import load_dataset
-from .choice import Choice, Request, nested
+from .choice import Choice, nested
 from .groups import Groups, groups_of
-from .samples import Sample, area_of, has_an_up, label_range, samples_of
+from .samples import Sample, has_an_up, label_range, samples_of
 
 GIB = 2**30
 
 
-@dataclass(frozen=True)
-class ModelSize:
-    """Size of a model in training.
-
-    Attributes:
-        tile_bytes: of memory that a tile adds to a step.
-    """
+class ModelSize(NamedTuple):
+    """Size of a model in training; `tile_bytes` is the memory that a tile adds to a step."""
 
     network: NetworkGeometry
     parameters: int
@@ -49,14 +42,16 @@ class ModelSize:
 class Draft:
     """Choices made so far, and facts of the data, each found once when it is asked for."""
 
-    def __init__(self, choices: Sequence[Choice], request: Request) -> None:
-        """Begin with the choices of the dataset section."""
-        self.request, self.choices = request, list(choices)
+    def __init__(
+        self, choices: Sequence[Choice], name: str, hours: float | None, gpus: tuple[int, ...] | None
+    ) -> None:
+        """Begin with the choices of the dataset section; the others are as for `plan`."""
+        self.choices, self.name, self.hours, self.gpus = list(choices), name, hours, gpus
 
     @property
     def recipe(self) -> Recipe:
         """Recipe of the choices so far, with defaults for the rest."""
-        return recipe_from({"name": self.request.name, **nested(self.choices)}, "the planned recipe")
+        return recipe_from({"name": self.name, **nested(self.choices)}, "the planned recipe")
 
     @property
     def pretrained(self) -> bool:
@@ -121,12 +116,6 @@ class Draft:
 
     # ------------------------------------------------------------------------------------------- tiles
 
-    def counts_SK(self) -> NDArray[np.int64]:
-        """Return the labelled pixels of each class in each free scene."""
-        tiles = self.recipe.tiles.model_copy(update={"min_labelled": 0.0})
-        index = build_index(self.dataset, "train", tiles)
-        return scene_pixels(index.counts_NK, index.scene_N, len(self.free))
-
     @functools.cached_property
     def split_dataset(self) -> Dataset:
         """Dataset with the planned split; asked for once that is chosen."""
@@ -143,18 +132,13 @@ class Draft:
         counts = np.sum([class_pixels(s.fine, len(self.dataset.classes)) for s in self.samples], axis=0)
         return int(np.argmin(np.where(counts > 0, counts, np.iinfo(np.int64).max)))
 
-    @functools.cached_property
-    def rare_area(self) -> float | None:
-        """Median pixels of an area of the rarest class."""
-        return area_of(self.samples, self.rarest)
-
     # ------------------------------------------------------------------------------------------ machine
 
     @functools.cached_property
     def cards(self) -> tuple[float, ...]:
         """GiB of each card; empty: the processor computes."""
-        if self.request.gpus is not None:
-            return self.request.gpus
+        if self.gpus is not None:
+            return self.gpus
         card = smallest_card()
         return (card / GIB,) * gpus_expected(DistributionConfig()) if card else ()
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -17,7 +17,7 @@ from segmenter.raster import outlines
 from ..files import few
 from ..folder import candidates_of, pattern_regex
 from .names import MARK, Patterns, band_files, common_start, pair, pattern_of_band, patterns_of, role_of
-from .sight import RASTERS, Place, Sight, Sorted, look_at, sort_files
+from .sight import RASTERS, Place, sort_files
 
 _LEAST_ROLE = 0.02
 """Share of the pairs that another spelling of names must have to be used, too."""
@@ -28,82 +28,49 @@ _USUAL = {"image", "images", "img", "rgb", "rgbnir", "sat", "mask", "masks", "ms
 _USUAL |= {"annot", "annotation", "annotations"}
 
 
-@dataclass(frozen=True)
-class FolderFacts:
-    """Images and labels of a folder dataset.
-
-    Attributes:
-        images: pattern of each band's file, or one pattern.
-        labels: pattern of label files, or the file for all images.
-        splits: globs of images by split, where folders tell it.
-        shared: one label file serves all images.
-        others: other readings of the images, and of the labels.
-        unreadable: number of files looked at that cannot be read.
-    """
-
-    images: tuple[str, ...]
-    labels: str
-    splits: dict[str, list[str]]
-    shared: bool
-    others: tuple[list[str], list[str]]
-    unreadable: int
-
-
-def find_pairs(place: Place) -> FolderFacts:
+def find_pairs(place: Place) -> Patterns:
     """Return the images and labels among the files.
 
     Raises:
         DatasetError: there is no reading of the folder as images and labels; the line says what was found.
     """
-    files = sort_files(place)
-    labels = files.labels or files.vectors
-    if not files.images or not labels:
-        raise DatasetError(place.root, _nothing(place, files))
-    bands = _bands(files, len(labels))
-    scenes = list(bands or files.images)
-    first = {scene: next(iter(own.values())) for scene, own in bands.items()}
-    if len(labels) == 1 and _serves_all(place.root, labels[0], list(first.values()) or scenes):
-        patterns, others = replace(_image_patterns(scenes), labels=labels[0]), (list[str](), list[str]())
+    images, rasters, vectors = sort_files(place)
+    labels = rasters or vectors
+    if not images or not labels:
+        raise DatasetError(place.root, _nothing(place, images, rasters))
+    bands = _bands(place, images, len(labels))
+    place.first.update((scene, next(iter(own.values()))) for scene, own in bands.items())
+    scenes = list(bands or images)
+    if shared := len(labels) == 1 < len(scenes) and _serves_all(place, labels[0], scenes):
+        patterns = replace(_image_patterns(scenes), labels=labels[0])
     else:
-        patterns, chosen, others = _paired(place, files, scenes, first)
-        patterns = _with_all_endings(place, patterns, chosen)
-        scenes = [scene for scene, _ in chosen]
-    if files.labels and files.vectors:
-        others[1].insert(0, f"polygons of {few(files.vectors, 2)}")
+        patterns = _paired(place, scenes, labels)
+    if rasters and vectors:
+        patterns.others[1].insert(0, f"polygons of {few(vectors, 2)}")
     some = next(iter(bands.values())).values() if bands else ()
-    images = tuple(pattern_of_band(patterns.images, path) for path in some) or (patterns.images,)
-    shared = patterns.labels == labels[0] and len(scenes) > 1
-    unreadable = sum(sight.info is None for sight in files.looked.values())
-    return FolderFacts(images, patterns.labels, _globs(patterns), shared, others, unreadable)
+    files = tuple(pattern_of_band(patterns.images[0], path) for path in some) or patterns.images
+    return replace(patterns, images=files, shared=shared)
 
 
-def _paired(
-    place: Place, files: Sorted, scenes: Sequence[str], first: Mapping[str, str]
-) -> tuple[Patterns, list[tuple[str, str]], tuple[list[str], list[str]]]:
-    """Return patterns, the (image, label) pairs that they stand for, and other readings.
-
-    Of a scene of several files, `first` is that of the first band.
+def _paired(place: Place, scenes: Sequence[str], labels: Sequence[str]) -> Patterns:
+    """Return patterns of images and labels.
 
     Raises:
         DatasetError: no names pair most of the images and labels.
     """
-    labels = files.labels or files.vectors
     ties = pair(scenes, labels)
-
-    def view(path: str) -> Sight:
-        file = first.get(path, path)
-        return files.looked.setdefault(file, files.looked.get(file) or look_at(place.root, file))
-
     for numbered, several in ((False, True), (False, False), (True, True)):
-        chosen, others, left = _chosen(ties, view, numbered=numbered, several=several)
-        patterns = patterns_of(chosen) if chosen else Patterns("", "", {})
+        chosen, others, left = _chosen(ties, place, numbered=numbered, several=several)
+        patterns = patterns_of(chosen) if chosen else Patterns(("",), "", {})
         fitting = _fitting(patterns, chosen, (*scenes, *labels))
         alone = len(labels) == 1 and len(ties[labels[0]]) > 1  # any of them might be its image
         if not alone and 2 * fitting > min(len(scenes), fitting + len(left)):
             matched = pattern_regex(patterns.labels, "names").fullmatch
             if unused := [path for path in sorted(left) if not matched(path)]:
                 others[1].append(f"labels not used: {few(unused, 2)}")
-            return patterns, chosen, others
+            sides = enumerate((patterns.images[0], patterns.labels))
+            made = [_with_all_endings(place, side, {each[i] for each in chosen}) for i, side in sides]
+            return replace(patterns, images=(made[0],), labels=made[1], others=others)
     raise DatasetError(
         place.root,
         f"found {counted(len(scenes), 'image')} ({few(scenes, 2)}) and {counted(len(labels), 'label')} "
@@ -113,34 +80,34 @@ def _paired(
     )
 
 
-def _nothing(place: Place, files: Sorted) -> str:
+def _nothing(place: Place, images: Sequence[str], rasters: Sequence[str]) -> str:
     """Return what was looked for and found, if that is no dataset."""
-    if files.images:
-        found = f"found {counted(len(files.images), 'image')} ({few(files.images, 2)}) and no labels"
+    if images:
+        found = f"found {counted(len(images), 'image')} ({few(images, 2)}) and no labels"
         rest = [path for path in map(PurePosixPath, place.paths) if path.suffix.lower() not in RASTERS]
         unread = Counter(f"{path.suffix} in {path.parent}: not read" for path in rest).most_common(1)
-        found += "".join(f"; {n} {kind}" for kind, n in unread if 2 * n > len(files.images))
+        found += "".join(f"; {n} {kind}" for kind, n in unread if 2 * n > len(images))
         return f"{found}; looked for rasters of a few values and for polygons; --labels names them"
-    if files.labels:
-        found = f"found {counted(len(files.labels), 'raster')} of a few values ({few(files.labels, 2)})"
+    if rasters:
+        found = f"found {counted(len(rasters), 'raster')} of a few values ({few(rasters, 2)})"
         return f"{found}, as labels have, and no image; --labels names the labels"
     endings = Counter(PurePosixPath(path).suffix.lower() or "no ending" for path in place.paths)
     found = ", ".join(f"{n} {ending}" for ending, n in endings.most_common(4)) or "no file"
     return f"looked for GeoTIFF, PNG, JPEG or JPEG 2000 images and their labels, found {found}"
 
 
-def _bands(files: Sorted, labels: int) -> dict[str, dict[str, str]]:
+def _bands(place: Place, images: Sequence[str], labels: int) -> dict[str, dict[str, str]]:
     """Return scenes of several files, if most images have one band and at most half as many have labels."""
-    counts = [sight.info.count for p in files.images if (sight := files.looked.get(p)) and sight.info]
+    counts = [sight.info.count for p in images if (sight := place.looked.get(p)) and sight.info]
     single = 2 * sum(count == 1 for count in counts) > len(counts)
-    return band_files(files.images) if single and 2 * labels <= len(files.images) else {}
+    return band_files(images) if single and 2 * labels <= len(images) else {}
 
 
-def _serves_all(root: Path, label: str, images: Sequence[str]) -> bool:
+def _serves_all(place: Place, label: str, images: Sequence[str]) -> bool:
     """Return whether several images lie on a label file by georeference."""
-    if len(images) < 2 or is_vector(label):
-        return len(images) > 1
-    infos = [sight.info for path in (label, *images[:_LOOKED_AT]) if (sight := look_at(root, path)).info]
+    if is_vector(label):
+        return True
+    infos = [info for path in (label, *images[:_LOOKED_AT]) if (info := place.sight(path).info)]
     ground, *grounds = outlines(infos)
     placed = [each for each in grounds if each is not None]
     if ground is None or not placed:
@@ -150,7 +117,7 @@ def _serves_all(root: Path, label: str, images: Sequence[str]) -> bool:
 
 
 def _chosen(
-    ties: dict[str, list[str]], view: Callable[[str], Sight], *, numbered: bool, several: bool
+    ties: dict[str, list[str]], place: Place, *, numbered: bool, several: bool
 ) -> tuple[list[tuple[str, str]], tuple[list[str], list[str]], set[str]]:
     """Return (image, label) pairs of the commonest kinds of names, other readings, and labels of neither.
 
@@ -171,7 +138,7 @@ def _chosen(
     least, many = max(2, _LEAST_ROLE * len(tied)), _EQUAL * max(counts.values(), default=0)
     if len(likely := [role for role, count in counts.items() if count >= many]) > _LOOKED_AT:
         likely = []  # no names tell what belongs together
-    keys = {role: (-many, *_unlikely(role, roles[role], view)) for role in likely}
+    keys = {role: (-many, *_unlikely(role, roles[role], place)) for role in likely}
     ranked = sorted(roles, key=lambda role: (*keys.get(role, (-counts[role],)), -counts[role], role))
     chosen: dict[str, str] = {}
     stems = {role: tuple(PurePosixPath(text).stem for text in role) for role in ranked}
@@ -195,20 +162,18 @@ def _chosen(
     return sorted(chosen.items()), ([*others[0].values()], [*others[1].values()]), ties.keys() - used - told
 
 
-def _unlikely(
-    role: tuple[str, str], members: Sequence[tuple[str, str]], view: Callable[[str], Sight]
-) -> tuple[object, ...]:
+def _unlikely(role: tuple[str, str], members: Sequence[tuple[str, str]], place: Place) -> tuple[object, ...]:
     """Return a key by which the likeliest of equally common kinds of names is first.
 
     Images: on the grid of their label, or the finest if it has none, three bands or more, usual words, most
     bands. Labels: usual words, no instances, most classes.
     """
     image, label = min(members, key=lambda each: (each[1], each[0]))
-    of, on = view(image).info, None if is_vector(label) else view(label).info
+    of, on = place.sight(image).info, None if is_vector(label) else place.sight(label).info
     if of is None:
         return (True, 0, 0, 0, 0, 0)
     finest = (False, -of.size.pixels) if on is None else (of.size != on.size, 0)
-    classes = max(view(label).values for _, label in members[:_MOST_VIEWED]) if on else 0
+    classes = max(place.sight(label).values for _, label in members[:_MOST_VIEWED]) if on else 0
     words = re.findall(r"[^\W\d_]{2,}", " ".join(role).lower())
     odd = sum(-1 if word in _USUAL else 1 for word in words) + len(words) * ("instance" in words)
     return (*finest, -min(of.count, 3), odd, -of.count, -classes)
@@ -217,36 +182,19 @@ def _unlikely(
 def _fitting(patterns: Patterns, pairs: Sequence[tuple[str, str]], paths: Sequence[str]) -> int:
     """Return the number of pairs that the dataset would have by these patterns, too."""
     try:
-        found = candidates_of(Path(), patterns.images, patterns.labels, paths)
+        found = candidates_of(Path(), patterns.images[0], patterns.labels, paths)
     except ConfigError:  # both match the same files
         return 0
     made = {(*images, *found.labels.get(name, ())) for name, images in found.images.items()}
     return len(made.intersection(pairs))
 
 
-def _with_all_endings(place: Place, patterns: Patterns, pairs: Sequence[tuple[str, str]]) -> Patterns:
-    """Return patterns with a star for several endings of files, if they then match no other file."""
-    made = []
-    for pattern, wanted in zip(
-        (patterns.images, patterns.labels), map(set, zip(*pairs, strict=True)), strict=True
-    ):
-        endings = {PurePosixPath(path).suffix for path in wanted}
-        loose = f"{pattern.removesuffix(PurePosixPath(pattern).suffix)}{common_start(list(endings))}*"
-        regex = pattern_regex(loose, "names")
-        exact = len(endings) > 1 and {path for path in place.paths if regex.fullmatch(path)} == wanted
-        made.append(loose if exact else pattern)
-    return replace(patterns, images=made[0], labels=made[1])
-
-
-def _globs(patterns: Patterns) -> dict[str, list[str]]:
-    """Return globs of the images of validation and test, where a folder names the split."""
-    before, _, behind = patterns.images.partition("{split}")
-    ends = re.sub(r"\*\*/|\{\w+\}", "*", before), behind.partition("/")[0]
-    globs: dict[str, list[str]] = {}
-    for value, split in sorted(patterns.splits.items()):
-        globs.setdefault(split, []).append(f"{ends[0]}{value}{ends[1]}/*")
-    globs.pop("train", None)
-    return globs
+def _with_all_endings(place: Place, pattern: str, wanted: set[str]) -> str:
+    """Return a pattern with a star for several endings of files, if it then matches no other file."""
+    endings = {PurePosixPath(path).suffix for path in wanted}
+    loose = f"{pattern.removesuffix(PurePosixPath(pattern).suffix)}{common_start(list(endings))}*"
+    exact = len(endings) > 1 and {*filter(pattern_regex(loose, "names").fullmatch, place.paths)} == wanted
+    return loose if exact else pattern
 
 
 def _image_patterns(scenes: Sequence[str]) -> Patterns:

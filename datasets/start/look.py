@@ -25,8 +25,9 @@ from ..gsd import gsd_line
 from ..made import SKIPPED
 from .choice import Choice, nested
 from .classes import class_choices
-from .folder_facts import FolderFacts, find_pairs
+from .folder_facts import find_pairs
 from .legends import find_legend
+from .names import Patterns
 from .published import published, published_legend
 from .sight import Place, drivers_of, place_of
 from .split import listed_splits
@@ -48,12 +49,14 @@ def look(data: Path, labels: Path | None = None) -> tuple[Choice, ...]:
     quiet_gdal()
     place = place_of(data, labels)
     if known := published(place):
-        return known
-    facts = find_pairs(place)
-    remark = f"; {counted(facts.unreadable, 'file')} cannot be read" if facts.unreadable else ""
-    kind = Choice("dataset.kind", "folder", "no published layout: any folder of images and labels")
+        kind, others = known[0], known[1:]
+    else:
+        kind = Choice("dataset.kind", "folder", "no published layout: any folder of images and labels")
+        others = tuple(_choices(place, find_pairs(place)))
+    unreadable = sum(sight.info is None for sight in place.looked.values())
+    remark = f"; {counted(unreadable, 'file')} cannot be read" if unreadable else ""
     root = Choice("dataset.root", place.text, f"{counted(len(place.paths), 'file')} below it{remark}")
-    return _loadable((kind, root, *_choices(place, facts)))
+    return (kind, root, *others) if known else _loadable((kind, root, *others))
 
 
 def _loadable(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
@@ -65,7 +68,7 @@ def _loadable(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
     return (*choices, replace(skip, reason=why)) if beside else choices
 
 
-def _choices(place: Place, facts: FolderFacts) -> Iterator[Choice]:
+def _choices(place: Place, facts: Patterns) -> Iterator[Choice]:
     root, vector = place.root, is_vector(facts.labels)
     drivers = list(dict.fromkeys(d for path in (*facts.images, facts.labels) for d in drivers_of(path)))
     dataset = _scenes(place, facts, drivers)
@@ -96,7 +99,7 @@ def _choices(place: Place, facts: FolderFacts) -> Iterator[Choice]:
         yield from listed_splits(place, [each.scene for each in used])
 
 
-def _scenes(place: Place, facts: FolderFacts, drivers: list[str]) -> Dataset:
+def _scenes(place: Place, facts: Patterns, drivers: list[str]) -> Dataset:
     """Return the scenes that the patterns give; their classes are not known yet.
 
     Raises:
@@ -171,7 +174,7 @@ def _header(root: Path, path: str) -> tuple[RasterInfo, int]:
 
 
 def _file_choices(
-    facts: FolderFacts, infos: Sequence[RasterInfo], drivers: list[str], dataset: Dataset
+    facts: Patterns, infos: Sequence[RasterInfo], drivers: list[str], dataset: Dataset
 ) -> Iterator[Choice]:
     lines = list(image_lines([(info, tuple(range(1, info.count + 1))) for info in infos]))
     more = f"; {len(lines) - _MOST_KINDS} more kinds" if len(lines) > _MOST_KINDS else ""
@@ -191,7 +194,7 @@ def _file_choices(
         yield Choice("dataset.unlabelled", "skip", why)
 
 
-def _value_choices(place: Place, facts: FolderFacts, used: Sequence[_Seen]) -> Iterator[Choice]:
+def _value_choices(place: Place, facts: Patterns, used: Sequence[_Seen]) -> Iterator[Choice]:
     infos = {each.paths[1]: each.label for each in used if each.label is not None}
     pairs = [each.paths for each in used]
     values = count_values(place.root, infos)

@@ -9,7 +9,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from pathlib import PurePosixPath
 
@@ -105,12 +105,18 @@ class Patterns:
     """Patterns of image and label files with common names.
 
     Attributes:
-        splits: split by value of the name `{split}`, if folders tell it.
+        images: pattern of each band's file, or one pattern.
+        labels: pattern of label files, or the file for all images.
+        splits: globs of the images of validation and test, if a folder `{split}` tells them.
+        shared: one label file serves all images.
+        others: other readings of the images, and of the labels.
     """
 
-    images: str
+    images: tuple[str, ...]
     labels: str
-    splits: dict[str, str]
+    splits: dict[str, list[str]]
+    shared: bool = False
+    others: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
 
 
 def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:
@@ -120,7 +126,7 @@ def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:
     `{folder}`, or several around a word of one side, as `{name}_img_{name_b}`; all else becomes `*`.
     """
     if len(pairs) == 1:
-        return Patterns(*pairs[0], splits={})
+        return Patterns(pairs[0][:1], pairs[0][1], {})
     sides = list(zip(*pairs, strict=True))
     images, labels = columns = [_columns(side) for side in sides]
     texts = [[_star(c) if c is side[-1] or len({*c}) == 1 else "*" for c in side] for side in columns]
@@ -142,7 +148,12 @@ def patterns_of(pairs: Sequence[tuple[str, str]]) -> Patterns:
         texts[0][i], texts[1][j] = ("".join(map(operator.add, way, names)) for way in (one, other))
     endings = (Counter(PurePosixPath(path).suffix for path in side).most_common(1)[0][0] for side in sides)
     made = ["/".join(side) + ending for side, ending in zip(texts, endings, strict=True)]
-    return Patterns(made[0], made[1], splits)
+    before, _, behind = re.sub(r"\*\*/|\{(?!split\})\w+\}", "*", made[0]).partition("{split}")
+    globs: dict[str, list[str]] = {}
+    for value, split in sorted(splits.items()):
+        globs.setdefault(split, []).append(f"{before}{value}{behind.partition('/')[0]}/*")
+    globs.pop("train", None)
+    return Patterns((made[0],), made[1], globs)
 
 
 def _columns(paths: Sequence[str]) -> list[list[str]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from segmenter.base.errors import SegmenterError, counted, shortened
+from segmenter.base.errors import counted, shortened
 from segmenter.base.invocation import invocation
 from segmenter.config.recipe import Recipe
 from segmenter.diagnosis.augmented import tiles_to_show
@@ -45,8 +45,7 @@ from segmenter.runs.report.pictures import picture
 from segmenter.tiles.index import TileIndex, build_index
 
 from ..check import CheckReport, class_rows
-from .choice import Choice
-from .recipe_file import shown
+from .choice import Choice, shown
 
 _MOST_PICTURES, _MOST_SCENES, _MOST_LINES, _MOST_GROUPS = 24, 2000, 12, 60
 _LONGEST = 160
@@ -90,12 +89,9 @@ def start_page(recipe: Recipe, choices: Sequence[Choice], dataset: Dataset, repo
 
 def _pictures(recipe: Recipe, dataset: Dataset) -> list[Block]:
     """Return a tile for each class, the rarest first: image, label over it, label."""
-    try:
-        index = build_index(dataset, "train", recipe.tiles)
-        count = min(int(index.counts_NK.any(axis=0).sum()), _MOST_PICTURES)
-        rows = [_row(dataset, index, tile) for tile in tiles_to_show(index, count)]
-    except SegmenterError as error:
-        return [Paragraph(f"No picture could be made: {error}", "notice")]
+    index = build_index(dataset, "train", recipe.tiles)
+    count = min(int(index.counts_NK.any(axis=0).sum()), _MOST_PICTURES)
+    rows = [_row(dataset, index, tile) for tile in tiles_to_show(index, count)]
     legend = [Named(each.name, hex_colour(each.colour)) for each in dataset.classes.classes]
     return [Pictures(rows, legend)]
 

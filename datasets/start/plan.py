@@ -22,9 +22,9 @@ from segmenter.tiles.gsd import scene_gsds
 from segmenter.training.beginning.demands import check_demands
 from segmenter.training.beginning.fine_tuning import check_encoder_weights
 
-from .choice import Choice, Request
+from .choice import Choice
 from .draft import Draft
-from .samples import LEAST_SCENES
+from .samples import LEAST_SCENES, area_of
 from .split import longest_buffer, split_of
 
 _PRETRAINED = EncoderDecoderConfig(kind="encoder_decoder", weights="imagenet")
@@ -50,7 +50,9 @@ _OF_HOURS = 0.8
 """Share of the hours that steps get; the rest is for validation, compiling and the input."""
 
 
-def plan(choices: Sequence[Choice], request: Request) -> tuple[Choice, ...]:
+def plan(
+    choices: Sequence[Choice], name: str, hours: float | None = None, gpus: tuple[int, ...] | None = None
+) -> tuple[Choice, ...]:
     """Return the choices of `dataset.split` and of all sections beside `dataset`.
 
     The same data and the same machine give the same choices, but for epochs by measured hours. A split that
@@ -58,11 +60,14 @@ def plan(choices: Sequence[Choice], request: Request) -> tuple[Choice, ...]:
 
     Args:
         choices: the dataset section.
+        name: name of the recipe and its run.
+        hours: hours that the training may take on this machine; None: as long as the tiles ask for.
+        gpus: GiB of each card of the machine to plan for; empty: it has none; None: this machine as it is.
 
     Raises:
         ConfigError, DatasetError, LabelError, RasterError: the choices make no dataset that can train.
     """
-    draft = Draft(choices, request)
+    draft = Draft(choices, name, hours, gpus)
     after_split = sampling, batch, loss, scale, length, geometry, colours, rate, prediction
     for rule in (precision, model, tiles, split_of, *after_split):
         draft.choices += list(rule(draft))
@@ -73,7 +78,8 @@ def plan(choices: Sequence[Choice], request: Request) -> tuple[Choice, ...]:
 def precision(draft: Draft) -> Iterator[Choice]:
     """Compute in half floats on cards, which have units for them (Micikevicius et al., arXiv:1710.03740)."""
     if draft.cards:
-        yield Choice("training.precision", "mixed_float16", f"{_cards(draft)}: half the memory, tensor cores")
+        cards = f"{len(draft.cards)} × {min(draft.cards):.0f} GiB"
+        yield Choice("training.precision", "mixed_float16", f"{cards}: half the memory, tensor cores")
         if len(draft.cards) == 1:  # over several, XLA never ran
             yield Choice("training.xla", "auto", "2.7 times as fast on an H200; a trial decides")
     else:
@@ -127,7 +133,7 @@ def tiles(draft: Draft) -> Iterator[Choice]:
     from scratch on a processor, 512 on cards where areas of the rarest class are large.
     """
     stride, median, side = draft.recipe.model.stride, draft.side, 256
-    across = math.sqrt(draft.rare_area or 0) if draft.cards else 0.0
+    across = math.sqrt(area_of(draft.samples, draft.rarest) or 0) if draft.cards else 0.0
     if draft.cards and 4 * across > side and median >= 1024:
         rarest = draft.dataset.classes.names[draft.rarest]
         side, why = 512, f"areas of {rarest} are {across:.0f} pixels wide"
@@ -143,21 +149,14 @@ def tiles(draft: Draft) -> Iterator[Choice]:
 
 
 def sampling(draft: Draft) -> Iterator[Choice]:
-    """Plan every class into every step, rare ones in more tiles, counting small areas of the rarest as held.
+    """Plan every class into every step, rare ones in more tiles.
 
     Quotas gain 3.3 points on Dubai and 1.2 on CamVid over one tile of each class, with the loss that is
     chosen here; beside rare-class sampling they win on CamVid, 4.1 points, and lose on Dubai, 1.9
     (docs/benchmarks_public.md, studies/planned.md).
     """
-    name, area = draft.dataset.classes.names[draft.rarest], draft.rare_area
     yield Choice("sampling.method", "plan", "every step holds every class; each tile is used")
     yield Choice("sampling.quota", "rarity", "rare classes in more tiles than one: 3 points on Dubai")
-    usual, pixels_N = draft.recipe.sampling.min_pixels, draft.index.counts_NK[:, draft.rarest]
-    least = max(4, int(area or usual))
-    more, held = int((pixels_N >= least).sum()), int((pixels_N >= usual).sum())
-    if least < usual and more > 1.1 * held:
-        reason = f"an area of {name} has {area:.0f} pixels: {more} tiles hold it, by {usual} only {held}"
-        yield Choice("sampling.min_pixels", least, reason)
 
 
 def batch(draft: Draft) -> Iterator[Choice]:
@@ -287,8 +286,8 @@ def length(draft: Draft) -> Iterator[Choice]:
     count, recipe = len(draft.index), draft.recipe
     size = recipe.training.global_batch
     steps = _epoch_steps(draft)
-    hours = draft.request.hours
-    if hours is None or draft.request.gpus is not None:
+    hours = draft.hours
+    if hours is None or draft.gpus is not None:
         epochs = max(40 if count >= _MANY else 50, -(-_LEAST_UPDATES // steps))
         reason = counted(count, "tile")
         if hours is not None:
@@ -354,7 +353,3 @@ def prediction(draft: Draft) -> Iterator[Choice]:
     share = (window / (window + 2 * network.radius)) ** 2
     yield Choice("prediction.window", window, f"a margin of {network.radius} pixels: {share:.0%} are kept")
     yield Choice("prediction.batch", 1, f"one takes {gibibytes(int(network.bytes_per_pixel * window**2))}")
-
-
-def _cards(draft: Draft) -> str:
-    return f"{len(draft.cards)} × {min(draft.cards):.0f} GiB"

@@ -18,7 +18,7 @@ from ..files import in_hash_order
 from ..published import NAIC2020_ROUND1, NAIC2020_ROUND2, POTSDAM, load_naic2020, load_potsdam
 from .choice import Choice
 from .legends import Legend, legend_of
-from .sight import Place, look_at
+from .sight import Place
 from .values import count_values
 
 _LOOKED_AT, _NAIC_SIDE, _LEAST_CODES = 200, 256, 6
@@ -60,16 +60,14 @@ _MOST_OTHERS = 2
 
 
 def published(place: Place) -> tuple[Choice, ...]:
-    """Return the settings of a published dataset; empty if files are of none, or the user named labels."""
+    """Return a published dataset's settings, but its root; empty if it is none, or the user named labels."""
     with suppress(SegmenterError):
         return () if place.labels is not None else _potsdam(place) or _naic2020(place)
     return ()
 
 
-def _head(kind: str, place: Place, dataset: Dataset, title: str) -> tuple[Choice, Choice]:
-    why = f"{counted(len(dataset.scenes), 'scene')} named as those of {title}"
-    root = Choice("dataset.root", place.text, f"{counted(len(place.paths), 'file')} below it")
-    return Choice("dataset.kind", kind, why), root
+def _kind(kind: str, dataset: Dataset, title: str) -> Choice:
+    return Choice("dataset.kind", kind, f"{counted(len(dataset.scenes), 'scene')} named as those of {title}")
 
 
 def _potsdam(place: Place) -> tuple[Choice, ...]:
@@ -85,7 +83,7 @@ def _potsdam(place: Place) -> tuple[Choice, ...]:
     bands, kinds = (", ".join(sorted({each[i] for each in readings} - {best[i]})) for i in (0, 1))
     usual = "5, without clutter, as many published scores"
     return (
-        *_head("potsdam", place, readings[best], "ISPRS Potsdam"),
+        _kind("potsdam", readings[best], "ISPRS Potsdam"),
         Choice("dataset.images", best[0], "RGB before other bands", bands),
         Choice("dataset.labels", best[1], "eroded: the noBoundary set", kinds),
         Choice("dataset.classes", 6, "all of Potsdam's classes", usual),
@@ -96,7 +94,7 @@ def _naic2020(place: Place) -> tuple[Choice, ...]:
     """Return NAIC2020's settings for tiles of its size whose labels hold its codes."""
     endings = Counter(PurePosixPath(path).suffix.lower() for path in place.paths)
     labels = [path for path in in_hash_order(place.paths) if path.lower().endswith(".png")][:_LOOKED_AT]
-    infos = {path: info for path in labels if (info := look_at(place.root, path).info)}
+    infos = {path: info for path in labels if (info := place.sight(path).info)}
     size = {(info.size.height, info.size.width, info.count) for info in infos.values()}
     if endings[".png"] != endings[".tif"] + endings[".tiff"] or size != {(_NAIC_SIDE, _NAIC_SIDE, 1)}:
         return ()
@@ -106,7 +104,7 @@ def _naic2020(place: Place) -> tuple[Choice, ...]:
             data = {"kind": "naic2020", "root": place.text, "round": number}
             dataset = load_naic2020(Naic2020Config.model_validate(data))
             why = f"codes {', '.join(map(str, sorted(codes)))} in {counted(len(infos), 'label')}"
-            return (*_head("naic2020", place, dataset, "NAIC2020"), Choice("dataset.round", number, why))
+            return _kind("naic2020", dataset, "NAIC2020"), Choice("dataset.round", number, why)
     return ()
 
 

@@ -6,7 +6,8 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -37,11 +38,15 @@ class Place:
         text: `dataset.root` as the user typed it.
         paths: relative paths of all files, sorted.
         labels: expression for the relative paths of labels, if the user named them.
+        looked: sight of the files looked at, by path.
+        first: file of the first band of scenes of several files.
     """
 
     text: str
     paths: tuple[str, ...]
     labels: re.Pattern[str] | None = None
+    looked: dict[str, Sight] = field(default_factory=dict)
+    first: dict[str, str] = field(default_factory=dict)
 
     @property
     def root(self) -> Path:
@@ -51,6 +56,13 @@ class Place:
     def is_named(self, path: str) -> bool:
         """Return whether the user named a file as one of labels."""
         return self.labels is not None and self.labels.fullmatch(path) is not None
+
+    def sight(self, path: str) -> Sight:
+        """Return the sight of a file, or of a scene by its first band; each is looked at once."""
+        path = self.first.get(path, path)
+        if path not in self.looked:
+            self.looked[path] = _look_at(self.root, path)
+        return self.looked[path]
 
 
 def place_of(data: Path, labels: Path | None) -> Place:
@@ -96,13 +108,11 @@ class Sight:
 
     Attributes:
         info: its header; None if it cannot be read.
-        is_label: the values look like classes.
-        values: number of values, if they do.
+        values: number of values if they look like classes, else 0.
         error: why it cannot be read.
     """
 
     info: RasterInfo | None
-    is_label: bool = False
     values: int = 0
     error: str = ""
 
@@ -112,7 +122,7 @@ def drivers_of(path: str) -> tuple[str, ...]:
     return ("JP2OpenJPEG",) if path.lower().endswith(".jp2") else ()
 
 
-def look_at(root: Path, path: str) -> Sight:
+def _look_at(root: Path, path: str) -> Sight:
     """Return the sight of one file; a fault is part of it."""
     file, drivers = root / path, drivers_of(path)
     try:
@@ -129,31 +139,14 @@ def look_at(root: Path, path: str) -> Sight:
     counts = np.sort(np.unique(values, return_counts=True)[1])
     flat = float((values[:, 1:] == values[:, :-1]).mean()) if values.shape[1] > 1 else 1.0
     frequent = float(counts[-_FREQUENT:].sum() / values.size)
-    is_label = frequent >= _LABEL_SHARE and flat >= _LABEL_FLAT
-    return Sight(info, is_label, len(counts) * is_label)
+    return Sight(info, len(counts) * (frequent >= _LABEL_SHARE and flat >= _LABEL_FLAT))
 
 
 # ---------------------------------------------------------------------------------------------- labels or not
 
 
-@dataclass(frozen=True)
-class Sorted:
-    """Files of a folder by what they look like.
-
-    Attributes:
-        images, labels: relative paths of rasters.
-        vectors: relative paths of polygon files.
-        looked: sight of the files looked at, by path.
-    """
-
-    images: list[str]
-    labels: list[str]
-    vectors: list[str]
-    looked: dict[str, Sight]
-
-
-def sort_files(place: Place) -> Sorted:
-    """Sort files into images and labels, looking at a few of each group of like names.
+def sort_files(place: Place) -> tuple[list[str], list[str], list[str]]:
+    """Return the paths of images, of label rasters and of polygons, by a look at a few of each kind of names.
 
     Several ways to group are tried: by folder, by the last or first part of the name, by the whole name; its
     numbers do not count. The first one whose groups are each of one kind is used. Labels that the user named
@@ -164,28 +157,22 @@ def sort_files(place: Place) -> Sorted:
     """
     rasters = [path for path in place.paths if PurePosixPath(path).suffix.lower() in RASTERS]
     vectors = [path for path in place.paths if is_vector(path)]
-    looked: dict[str, Sight] = {}
     rest = [path for path in rasters if not place.is_named(path)]
-    kinds = _kinds(place.root, rest, looked)
+    kinds = _kinds(place, rest)
     images = [path for path in rest if kinds.get(path) is False]
     if place.labels is None:
-        return Sorted(images, [path for path in rest if kinds.get(path)], vectors, looked)
-    named = [path for path in rasters if place.is_named(path)]
-    return Sorted(images or rest, named, list(filter(place.is_named, vectors)), looked)
+        return images, [path for path in rest if kinds.get(path)], vectors
+    return images or rest, list(filter(place.is_named, rasters)), list(filter(place.is_named, vectors))
 
 
-def _kinds(root: Path, rasters: Sequence[str], looked: dict[str, Sight]) -> dict[str, bool]:
+def _kinds(place: Place, rasters: Sequence[str]) -> dict[str, bool]:
     """Return for each file whether it holds labels; without files of groups that cannot be read."""
     best, best_pure = dict[str, bool](), -1.0
     for groups in _groupings(rasters):
         kinds, agreeing, seen = dict[str, bool](), 0, 0
         for members in groups:
-            votes: list[bool] = []
-            for path in in_hash_order(members):
-                looked[path] = looked.get(path) or look_at(root, path)
-                votes += [looked[path].is_label] * (looked[path].info is not None)
-                if len(votes) == _SAMPLES:
-                    break
+            sights = filter(lambda sight: sight.info, map(place.sight, in_hash_order(members)))
+            votes = [sight.values > 0 for sight in islice(sights, _SAMPLES)]
             kinds |= dict.fromkeys(members if votes else (), 2 * sum(votes) >= len(votes))
             agreeing, seen = agreeing + max(sum(votes), len(votes) - sum(votes)), seen + len(votes)
         pure = agreeing / max(1, seen) + (len(set(kinds.values())) == 2)
@@ -194,8 +181,8 @@ def _kinds(root: Path, rasters: Sequence[str], looked: dict[str, Sight]) -> dict
         if pure >= 1 + _PURE:
             break
     if rasters and not best:
-        first = next(iter(looked.values()))
-        raise DatasetError(root, f"none of {len(looked)} rasters looked at can be read; {first.error}")
+        first, count = next(iter(place.looked.values())), len(place.looked)
+        raise DatasetError(place.root, f"none of {count} rasters looked at can be read; {first.error}")
     return best
 
 

@@ -23,6 +23,7 @@ from segmenter.base.errors import ConfigError, shortened
 from segmenter.base.invocation import recipes_hint
 from segmenter.config.datasets import DATASET_KINDS, PathGsd, SplitByNames
 from segmenter.config.models import MODEL_KINDS
+from segmenter.config.plain_yaml import one_line, parse, read_text
 from segmenter.config.recipe import MAX_NAME, Recipe
 from segmenter.config.sections import unit_of
 
@@ -306,7 +307,5 @@ def _describe(section: BaseModel, depth: int) -> Iterator[str]:
         extra = field.json_schema_extra
         unit = extra.get("unit") if isinstance(extra, dict) else None
         plain = section.model_dump(mode="json")[name]
-        scalar = yaml.safe_dump(plain, default_flow_style=True, allow_unicode=True, width=10_000)
         note = f"{unit}: {field.description}" if unit else field.description
-        text = scalar.removesuffix("\n").removesuffix("\n...")
-        yield f"{indent}{name}: {text}" + (f"  # {note}" if note else "")
+        yield f"{indent}{name}: {one_line(plain)}" + (f"  # {note}" if note else "")

@@ -13,8 +13,7 @@ import pytest
 
 from datasets import load_dataset
 from datasets.commands.start import main
-from datasets.start.choice import Choice, nested
-from datasets.start.recipe_file import recipe_text
+from datasets.start.choice import Choice, nested, recipe_text
 from segmenter.base.errors import ConfigError, SegmenterError
 from segmenter.config.reading import load_recipe, parse
 from segmenter.mapping.request.map_request import MapRequest
@@ -95,9 +94,9 @@ def test_cards_are_read(cards: str, data: Path, monkeypatch: pytest.MonkeyPatch)
     from datasets.start import plan
 
     asked: list[Any] = []
-    monkeypatch.setattr(plan, "plan", lambda choices, request: asked.append(request) or ())
+    monkeypatch.setattr(plan, "plan", lambda choices, *told: asked.append(told) or ())
     assert main([str(data), "--gpus", cards, "--hours", "2.5"]) == 0
-    assert (asked[0].gpus, asked[0].hours, asked[0].name) == ((11, 11, 11, 11), 2.5, "town")
+    assert asked == [("town", 2.5, (11, 11, 11, 11))]
 
 
 @pytest.mark.parametrize(

@@ -144,9 +144,9 @@ def test_pairs_are_those_made(name: str, tmp_path: Path, rng: np.random.Generato
 
 def test_a_pattern_does_not_cut_a_word() -> None:
     made_of = patterns_of([(f"sat_{i}.tif", f"gt_{i}.tif") for i in range(4)])
-    assert (made_of.images, made_of.labels) == ("sat_{name}.tif", "gt_{name}.tif")
+    assert (*made_of.images, made_of.labels) == ("sat_{name}.tif", "gt_{name}.tif")
     letters = patterns_of([(f"img{i}.tif", f"lbl{i}.tif") for i in "abcd"])
-    assert (letters.images, letters.labels) == ("img{name}.tif", "lbl{name}.tif")
+    assert (*letters.images, letters.labels) == ("img{name}.tif", "lbl{name}.tif")
 
 
 SEVERAL: dict[str, tuple[dict[str, int], str, str]] = {

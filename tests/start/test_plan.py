@@ -13,8 +13,8 @@ import yaml
 
 from datasets import load_dataset
 from datasets.check import check_dataset
-from datasets.published import POTSDAM_TEST
-from datasets.start.choice import Choice, Request, nested
+from datasets.potsdam import POTSDAM_TEST
+from datasets.start.choice import Choice, nested
 from datasets.start.plan import plan
 from datasets.synthetic.make import make_naic2020, make_potsdam
 from segmenter.base.errors import DatasetError
@@ -22,7 +22,8 @@ from segmenter.config.reading import load_recipe, recipe_from
 from segmenter.config.recipe import Recipe
 from tests.helpers.made_training import train
 
-HERE = Request(None, (), "planned")
+Plan = Callable[..., tuple[Choice, ...]]
+CAMVID = ("sky", "building", "pole", "road", "car")
 
 
 def given(root: Path, names: Sequence[str], first: int = 0, **more: Any) -> list[Choice]:
@@ -79,8 +80,8 @@ def test_a_plan_is_valid_reasoned_and_the_same_each_time(
     tensorflow: ModuleType, scenes: Callable[..., Path]
 ) -> None:
     dataset = given(scenes([f"s{i}x" for i in range(9)], (97, 131)), "abc")
-    choices = plan(dataset, HERE)
-    assert choices == plan(dataset, HERE)
+    choices = plan(dataset, "planned", gpus=())
+    assert choices == plan(dataset, "planned", gpus=())
     assert all(choice.reason and "\n" not in choice.reason for choice in choices)
     assert len({choice.key for choice in choices}) == len(choices)
     recipe = recipe_of(dataset, choices)
@@ -94,10 +95,16 @@ def test_a_plan_is_valid_reasoned_and_the_same_each_time(
 def test_numbered_pieces_stay_together(tensorflow: ModuleType, scenes: Callable[..., Path]) -> None:
     names = [f"{place}_{i:03}" for place in ("ash", "birch", "cedar", "elm", "fir") for i in range(1, 5)]
     dataset = given(scenes(names, (64, 71)), "abc")
-    loaded = load_dataset(recipe_of(dataset, plan(dataset, HERE)))
+    loaded = load_dataset(recipe_of(dataset, plan(dataset, "planned", gpus=())))
     sides = {scene.name.split("_")[0]: scene.split for scene in loaded.scenes}
     assert all(scene.split == sides[scene.name.split("_")[0]] for scene in loaded.scenes)
     assert {*sides.values()} == {"train", "validation"}
+
+
+def test_an_existing_split_is_kept(tensorflow: ModuleType, scenes: Callable[..., Path]) -> None:
+    root = scenes([f"s{i}x" for i in range(6)], (64, 64))
+    dataset = [*given(root, "abc"), Choice("dataset.split.validation", ["s1x"], "")]
+    assert not any(choice.key.startswith("dataset.") for choice in plan(dataset, "planned", gpus=()))
 
 
 def test_a_given_test_gets_validation_from_the_other_groups(
@@ -106,7 +113,7 @@ def test_a_given_test_gets_validation_from_the_other_groups(
     root = scenes([f"{place}{i}x" for place in "abcdef" for i in range(2)], (64, 64))
     held = {"group": r"/([a-f])\dx", "test": ["b"]}
     dataset = [*given(root, "abc"), *(Choice(f"dataset.split.{k}", v, "") for k, v in held.items())]
-    choices = plan(dataset, HERE)
+    choices = plan(dataset, "planned", gpus=())
     assert [c.key for c in choices if c.key.startswith("dataset.")] == ["dataset.split.validation"]
     loaded = load_dataset(recipe_of(dataset, choices))
     assert {scene.group for scene in loaded.of("test")} == {"b"}
@@ -119,7 +126,7 @@ def test_published_layouts_are_planned(tensorflow: ModuleType, kind: str, size: 
     make = make_potsdam if kind == "potsdam" else make_naic2020
     make(tmp_path, scenes=6, seed=1, size=size)
     dataset = [Choice("dataset.kind", kind, ""), Choice("dataset.root", str(tmp_path), "")]
-    loaded = load_dataset(recipe_of(dataset, plan(dataset, HERE)))
+    loaded = load_dataset(recipe_of(dataset, plan(dataset, "planned", gpus=())))
     assert loaded.of("train")
     assert loaded.of("validation")
     published = {scene.name for scene in loaded.scenes} & {*POTSDAM_TEST}
@@ -130,7 +137,7 @@ def test_one_raster_is_cut_into_blocks_that_the_model_cannot_reach_over(
     tensorflow: ModuleType, scenes: Callable[..., Path]
 ) -> None:
     dataset = given(scenes(["only"], (701, 653), crs="EPSG:25833"), "abc")
-    choices = plan(dataset, HERE)
+    choices = plan(dataset, "planned", gpus=())
     split = values(choices)
     assert split["model.kind"] == "unet", "an encoder sees too far for blocks of this scene"
     assert split["dataset.split.blocks.size"] >= 3 * split["dataset.split.blocks.buffer"]
@@ -141,18 +148,18 @@ def test_one_raster_is_cut_into_blocks_that_the_model_cannot_reach_over(
 
 def test_one_small_scene_cannot_be_divided(tensorflow: ModuleType, scenes: Callable[..., Path]) -> None:
     with pytest.raises(DatasetError, match=r"too small"):
-        plan(given(scenes(["only"], (61, 67)), "abc"), HERE)
+        plan(given(scenes(["only"], (61, 67)), "abc"), "planned", gpus=())
 
 
 def test_turns_and_hue_only_where_they_make_sense(
     tensorflow: ModuleType, scenes: Callable[..., Path]
 ) -> None:
     names = [f"s{i}x" for i in range(9)]
-    street = values(plan(given(scenes(names, (97, 131), street=True), "abc"), HERE))
+    street = values(plan(given(scenes(names, (97, 131), street=True), "abc"), "planned", gpus=()))
     assert street["augmentation.d4"] is False
     assert "augmentation.rotation" not in street
     fine = scenes(names, (97, 131), dtype="uint16", bands=2)
-    above = values(plan(given(fine, "abc"), HERE))
+    above = values(plan(given(fine, "abc"), "planned", gpus=()))
     assert above["augmentation.d4"] is True
     assert above["model.kind"] == "unet"
     assert "augmentation.hue" not in above
@@ -168,18 +175,18 @@ def test_a_step_has_places_for_all_classes(
         make_geotiff(f"images/s{i}x.tif", image, crs=None)
         make_geotiff(f"labels/s{i}x.tif", label, crs=None)
     dataset = given(tmp_path, "abcdefghijkl")
-    assert values(plan(dataset, HERE))["training.global_batch"] == 16
+    assert values(plan(dataset, "planned", gpus=()))["training.global_batch"] == 16
 
 
 def test_cards_that_are_not_here_are_planned_for(tensorflow: ModuleType, scenes: Callable[..., Path]) -> None:
     dataset = given(scenes([f"s{i}x" for i in range(9)], (97, 131), dtype="uint16"), "abc")
-    four = values(plan(dataset, Request(None, (11, 11, 11, 11), "planned")))
+    four = values(plan(dataset, "planned", gpus=(11, 11, 11, 11)))
     assert four["training.precision"] == "mixed_float16"
     assert four["training.global_batch"] % 4 == 0
     assert "training.xla" not in four
-    assert values(plan(dataset, Request(None, (11,), "planned")))["training.xla"] == "auto"
+    assert values(plan(dataset, "planned", gpus=(11,)))["training.xla"] == "auto"
     with pytest.raises(DatasetError, match=r"--gpus"):
-        plan(dataset, Request(None, (1,), "planned"))
+        plan(dataset, "planned", gpus=(1,))
 
 
 def test_scales_apart_by_an_octave_are_planned_apart(
@@ -187,7 +194,7 @@ def test_scales_apart_by_an_octave_are_planned_apart(
 ) -> None:
     root = scenes([f"{cm}cm_s{i}x" for i, cm in enumerate((20, 20, 20, 100, 100, 100))], (97, 131))
     scale = {"pattern": r"/(\d+)cm", "unit": "cm"}
-    choices = values(plan(given(root, "abc", metres_per_pixel=scale), HERE))
+    choices = values(plan(given(root, "abc", metres_per_pixel=scale), "planned", gpus=()))
     (middle,) = choices["sampling.scale_strata"]
     assert 0.2 < middle < 1.0
 
@@ -197,7 +204,7 @@ def test_real_imagery_is_planned(
     tensorflow: ModuleType, name: str, shared_data: Callable[[str], Path], tmp_path: Path
 ) -> None:
     dataset = [*REAL[name](shared_data(name)), Choice("dataset.cache", str(tmp_path / "cache"), "")]
-    choices = plan(dataset, HERE)
+    choices = plan(dataset, "planned", gpus=())
     recipe = recipe_of(dataset, choices)
     assert recipe.augmentation.d4
     report = check_dataset(load_dataset(recipe), progress=False)
@@ -214,7 +221,7 @@ def test_a_training_starts_from_the_plan(
 ) -> None:
     dataset = [*REAL[name](shared_data(name)), Choice("dataset.cache", str(tmp_path / "cache"), "")]
     path = tmp_path / "planned.yaml"
-    path.write_text(yaml.safe_dump(nested([*dataset, *plan(dataset, HERE)])))
+    path.write_text(yaml.safe_dump(nested([*dataset, *plan(dataset, "planned", gpus=())])))
     assert load_recipe(path).name == "planned"
     short = [f"training.{key}=1" for key in ("epochs", "validate_every", "warmup")]
     train(path, "--run", str(tmp_path / "run"), *(word for each in short for word in ("--set", each)))
