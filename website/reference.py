@@ -21,7 +21,7 @@ from segmenter.base.invocation import TOOLS, ToolParser
 from segmenter.base.options import add_options
 from segmenter.config.datasets import DATASET_KINDS
 from segmenter.config.models import MODEL_KINDS
-from segmenter.config.plain_yaml import one_line
+from segmenter.config.reading import one_line
 from segmenter.config.recipe import Recipe
 from segmenter.config.sections import unit_of
 from segmenter.extras.dask.options import ClusterOptions

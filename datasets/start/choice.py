@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from segmenter.base.errors import plain
-from segmenter.config.plain_yaml import one_line
+from segmenter.config.reading import one_line
 
 _HEAD = "# Each line says why. A line with `or:` has another reading: look at it. All may be changed."
 

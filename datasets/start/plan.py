@@ -310,9 +310,10 @@ def _epoch_steps(draft: Draft) -> int:
 
 def _step_seconds(draft: Draft) -> float:
     """Return the seconds of a training step, measured here on made tiles."""
-    from datasets.commands.gpu.step import rate_of
     from segmenter.devices.setup import load_tensorflow
     from segmenter.devices.strategy import make_devices
+
+    from ..commands.gpu.step import rate_of
 
     recipe = draft.recipe
     load_tensorflow(None)

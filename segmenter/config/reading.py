@@ -23,7 +23,6 @@ from segmenter.base.errors import ConfigError, shortened
 from segmenter.base.invocation import recipes_hint
 from segmenter.config.datasets import DATASET_KINDS, PathGsd, SplitByNames
 from segmenter.config.models import MODEL_KINDS
-from segmenter.config.plain_yaml import one_line, parse, read_text
 from segmenter.config.recipe import MAX_NAME, Recipe
 from segmenter.config.sections import unit_of
 
@@ -126,6 +125,14 @@ def parse(text: str, where: str) -> Any:
         why = shortened(" ".join(str(error).replace(' in "<unicode string>"', "").split()), 500)
         hint = "; what begins with & or * needs quotes" if "an alias" in why or "an anchor" in why else ""
         raise ConfigError(where, f"not valid YAML: {why}{hint}") from None
+
+
+def one_line(value: Any) -> str:
+    """Return plain data as YAML on one line."""
+    text: str = yaml.safe_dump(
+        value, default_flow_style=True, allow_unicode=True, width=1 << 20, sort_keys=False
+    )
+    return text.removesuffix("\n").removesuffix("\n...")
 
 
 def _refuse_bare_colours(text: str) -> None:

@@ -13,7 +13,7 @@ import yaml
 
 from datasets import load_dataset
 from datasets.check import check_dataset
-from datasets.potsdam import POTSDAM_TEST
+from datasets.published import POTSDAM_TEST
 from datasets.start.choice import Choice, nested
 from datasets.start.plan import plan
 from datasets.synthetic.make import make_naic2020, make_potsdam

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from datasets.start.deal import Wish, deal
 from datasets.start.groups import groups_of
 from datasets.start.samples import Sample, area_of, has_an_up, label_range
+from datasets.start.split import Wish, deal
 from segmenter.grid.geometry import Size
 from segmenter.grid.scenes import Scene
 from segmenter.raster import raster_info
