@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from segmenter.base.errors import SegmenterError
 from segmenter.base.files import read_regular
 
 from .names import split_of_words
 
-_ENDINGS = (".qml", ".clr", ".txt", ".csv", ".xml", ".tsv")
+_ENDINGS = (".qml", ".clr", ".txt", ".csv", ".xml", ".tsv", ".json")
 _MOST_BYTES, _MOST_LINES, _LONGEST_NAME = 1 << 20, 300, 60
 _CODE = re.compile(r"(\d{1,5})(?:\.0*)?")
 _CELLS = re.compile(r"[,;\t]|[:=]\s|(?<=\d)\s+|\s+(?=\d)|(?<=#[0-9A-Fa-f]{6})\s+")
+_IN_JSON = (
+    ("name", "label", "title", "class"),
+    ("id", "value", "code", "index"),
+    ("color", "colour", "rgb", "hex"),
+)
+"""Keys of a class in JSON: of its name, code and colour."""
 _HEX = re.compile(r"#?([0-9A-Fa-f]{6})(?:[0-9A-Fa-f]{2})?")
 
 
@@ -68,6 +78,8 @@ def legend_of(file: str, text: str, codes: int = 0) -> Legend:
     """
     if text.lstrip().startswith("<"):
         return Legend(file, tuple(_of_xml(text)))
+    with suppress(ValueError, RecursionError):
+        text = "\n".join(_of_json(json.loads(text)))
     lines = [line.strip() for line in text.splitlines() if line.strip()][: _MOST_LINES + 1]
     entries = [entry for line in lines if (entry := _of_line(line)) is not None]
     near = 0 < codes <= len(lines) <= 2 * codes + 2  # some classes may not occur
@@ -87,6 +99,32 @@ def _of_line(line: str) -> Entry | None:
     colour = _rgb(numbers[-3:] if len(numbers) in (3, 4) else numbers[1:4])
     code, colour = numbers[0] if len(numbers) in (1, 4, 5) else None, hexes[0] if hexes else colour
     return Entry(_name(words[0]), code, colour) if code is not None or colour is not None else None
+
+
+def _of_json(data: Any) -> Iterator[str]:
+    """Yield a line for each class: of records, names, names by code or colour, or the reverse."""
+    if isinstance(data, list) and all(isinstance(each, str) for each in data):
+        yield from data
+    elif isinstance(data, list):
+        for each in data:
+            yield from _of_json(each)
+    elif isinstance(data, dict):
+        record = [next((data[key] for key in keys if key in data), None) for keys in _IN_JSON]
+        if isinstance(record[0], str) and record[1:] != [None, None]:
+            yield _cells(record)
+            return
+        for key, value in data.items():
+            if isinstance(value, dict):
+                yield from _of_json({"id": key, **value})
+            elif isinstance(value, list) and not all(isinstance(part, int) for part in value):
+                yield from _of_json(value)
+            else:
+                yield _cells([key, value])
+
+
+def _cells(values: Sequence[Any]) -> str:
+    parts = chain.from_iterable(each if isinstance(each, list) else [each] for each in values)
+    return ",".join(str(each) for each in parts if each is not None)
 
 
 def _hex(text: str) -> int | None:

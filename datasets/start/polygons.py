@@ -23,6 +23,8 @@ _NUMBERED = re.compile(r"id|dn|val(ue)?|l[cu]|lulc", re.IGNORECASE)
 """Names of attributes of classes, and further ones whose numbers may be classes."""
 _NUMBER, _YES, _NO = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?"), {"yes", "true"}, {"no", "false"}
 _BACKGROUND = "background"
+_MOST = 0.9
+"""Share of the polygons that a usual attribute has a value for, to go before others."""
 
 
 def polygon_choices(root: Path, files: Sequence[str]) -> Iterator[Choice]:
@@ -43,7 +45,9 @@ def polygon_choices(root: Path, files: Sequence[str]) -> Iterator[Choice]:
     if not sum(counts):
         raise DatasetError(root, expected="polygons", got=f"none in {few(files)}", remedy="add some")
     fitting = {name: fit for name, each in columns.items() if (fit := _as_classes(name, each))}
-    order = sorted(fitting, key=lambda name: (_USUAL.search(name) is None, len(fitting[name]) == 1, name))
+    sparse = {name for name, fit in fitting.items() if fit.total() < _MOST * sum(counts)}
+    other = sparse | {name for name in fitting if not _USUAL.search(name)}
+    order = sorted(fitting, key=lambda name: (name in other, name in sparse, len(fitting[name]) == 1, name))
     attribute, values = (order[0], fitting[order[0]]) if order else (None, Counter(foreground=sum(counts)))
     shown = ", ".join(f"{value} {n:,}" for value, n in values.most_common(8))
     others = f"attribute {few(rest, 3)}" if (rest := order[1:] if order else list(columns)) else ""

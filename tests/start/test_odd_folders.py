@@ -250,10 +250,15 @@ def test_one_file_of_polygons_labels_the_images_that_it_reaches(
     left, top = made.LEFT, made.TOP
     shapes = [shapely.box(left + x, top - 20, left + x + 8, top - 2) for x in range(0, right, 10)]
     landuse, names = ["road", "water", "wood"] * 4, [f"id{i}" for i in range(12)]
-    fields = [np.array(values[: len(shapes)], object) for values in (landuse, names)]
+    kind = ["old", "new", "", ""] * 3  # a usual name, of half of the polygons
+    fields = [np.array(values[: len(shapes)], object) for values in (landuse, names, kind)]
     options = {"driver": "GPKG", "geometry_type": "Polygon", "crs": "EPSG:25833"}
     raw.write(
-        tmp_path / "areas.gpkg", shapely.to_wkb(np.array(shapes)), fields, ["landuse", "uid"], **options
+        tmp_path / "areas.gpkg",
+        shapely.to_wkb(np.array(shapes)),
+        fields,
+        ["landuse", "uid", "kind"],
+        **options,
     )
     choices, _, dataset = made.planned(tmp_path)
     assert by_key(choices)["dataset.vector.attribute"].value == "landuse"
@@ -285,6 +290,16 @@ def test_polygons_of_one_class_leave_a_background(tmp_path: Path, rng: Rng) -> N
         ("class_dict.csv", "name,value,r,g,b\ngrass,0,10,20,30\ntarmac road,1,1,2,3\nwater,2,0,0,255\n"),
         ("names.txt", "grass\ntarmac road\nwater\n"),
         ("gt.clr", "0 10 20 30 255 grass\n1 1 2 3 255 tarmac road\n2 0 0 255 255 water\n"),
+        ("classes.json", '{"grass": 0, "tarmac road": 1, "water": 2}'),
+        ("meta.json", '{"0": "grass", "1": "tarmac road", "2": "water"}'),
+        ("labels.json", '["grass", "tarmac road", "water"]'),
+        ("colours.json", '{"grass": [0, 10, 20, 30], "tarmac road": [1, 1, 2, 3], "water": [2, 0, 0, 255]}'),
+        (
+            "categories.json",
+            '{"info": {"year": 2020}, "categories": [{"supercategory": "land", "id": 0, "name": "grass"},'
+            '{"id": 1, "name": "tarmac road"}, {"name": "water", "id": 2, "color": "#0000ff"}]}',
+        ),
+        ("by_code.json", '{"0": {"name": "grass"}, "1": {"name": "tarmac road"}, "2": {"name": "water"}}'),
         ("style.qml", QML),
         ("gt/s0.png.aux.xml", TABLE),
     ],
@@ -295,21 +310,21 @@ def test_lists_beside_the_labels_name_the_classes(tmp_path: Path, rng: Rng, file
     choices, _, dataset = made.planned(tmp_path)
     assert codes(dataset.classes) == {"grass": 0, "tarmac road": 1, "water": 2}
     assert file in by_key(choices)["dataset.classes"].reason
-    if file.endswith((".clr", ".qml")) or "r,g,b" in text:
+    if file.endswith((".clr", ".qml")) or "r,g,b" in text or "255]" in text or "#" in text:
         assert dataset.classes.classes[2].colour == (0, 0, 255)
 
 
 @given(
     st.one_of(
-        st.text(), st.text(alphabet="<>/&!Row F1:=,;\"'#\n", max_size=60), st.sampled_from([QML, TABLE])
+        st.text(), st.text(alphabet="<>/&!Row F1:=,;\"'#[]{}\n", max_size=60), st.sampled_from([QML, TABLE])
     ),
     st.text(),
 )
 def test_a_list_may_hold_any_text(text: str, more: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        for ending in (".txt", ".qml"):
+        for ending in (".txt", ".qml", ".json"):
             (Path(folder) / f"a{ending}").write_bytes((text + more).encode("utf-8", "replace"))
-        legend = find_legend(Path(folder), ["a.txt", "a.qml"], [0, 1, 2], colours=False)
+        legend = find_legend(Path(folder), ["a.txt", "a.qml", "a.json"], [0, 1, 2], colours=False)
         assert all(entry.name == " ".join(entry.name.split()) for entry in legend.entries)
 
 
