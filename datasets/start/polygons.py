@@ -46,8 +46,8 @@ def polygon_choices(root: Path, files: Sequence[str]) -> Iterator[Choice]:
         raise DatasetError(root, expected="polygons", got=f"none in {few(files)}", remedy="add some")
     fitting = {name: fit for name, each in columns.items() if (fit := _as_classes(name, each))}
     sparse = {name for name, fit in fitting.items() if fit.total() < _MOST * sum(counts)}
-    other = sparse | {name for name in fitting if not _USUAL.search(name)}
-    order = sorted(fitting, key=lambda name: (name in other, name in sparse, len(fitting[name]) == 1, name))
+    unusual = sparse | {name for name in fitting if not _USUAL.search(name)}
+    order = sorted(fitting, key=lambda name: (name in unusual, name in sparse, len(fitting[name]) == 1, name))
     attribute, values = (order[0], fitting[order[0]]) if order else (None, Counter(foreground=sum(counts)))
     shown = ", ".join(f"{value} {n:,}" for value, n in values.most_common(8))
     others = f"attribute {few(rest, 3)}" if (rest := order[1:] if order else list(columns)) else ""
