@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError, DeviceError, SegmenterError
 from segmenter.extras.vectors.__main__ import main as vectorise
+from segmenter.extras.written_map import WrittenMap
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, ClassMap, LandCoverClass
 from segmenter.mapping.outputs.codes import FileValues, codes_of, free_value, parse_codes
 from segmenter.raster import RasterSpec, write_raster
-from segmenter.raster.written_map import WrittenMap
 from tests.helpers.child_predict import files, scene
 from tests.helpers.maps import Call, Make, at_batch
 from tests.helpers.refusals import refused

@@ -18,8 +18,8 @@ from segmenter.extras.accuracy.estimators import Estimates
 from segmenter.extras.accuracy.units import unit_for
 from segmenter.extras.gis.documents import child, document
 from segmenter.extras.vectors.map_files import maps_in
+from segmenter.extras.written_map import WrittenMap
 from segmenter.grid.geometry import Window
-from segmenter.raster.written_map import WrittenMap
 from segmenter.runs.accuracy_file import save_accuracy
 from segmenter.runs.run import RUN_FILE, load_run
 

@@ -16,13 +16,13 @@ from segmenter.extras.vectors.options import PolygonOptions
 from segmenter.extras.vectors.polygons import Joiner, Polygons
 from segmenter.extras.vectors.slivers import Slivers
 from segmenter.extras.vectors.writing import Batch, polygon_file
+from segmenter.extras.written_map import WrittenMap
 from segmenter.grid.components import STRIP_PIXELS, Strip, components
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.windows import row_strips
 from segmenter.raster import RasterInfo, pixel_sides
 from segmenter.raster.crs_units import same_ground
 from segmenter.raster.polygons import lengths_stretch, on_equal_area
-from segmenter.raster.written_map import WrittenMap
 
 _AT_ONCE = 20_000
 """Least number of polygons written at once: a GeoPackage is reopened for each batch."""
