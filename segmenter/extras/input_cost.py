@@ -1,4 +1,4 @@
-"""Cost of a training's input, without training: processor time of a tile by stage, tiles a second, cards fed."""
+"""Cost of a training's input, without training: processor time of a tile by stage, and tiles a second."""
 
 from __future__ import annotations
 
