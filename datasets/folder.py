@@ -354,7 +354,7 @@ def _torn(config: FolderConfig, splits: Mapping[str, Split]) -> tuple[str, ...]:
 
 
 def _group_regex(regex: re.Pattern[str], name: str, values: Mapping[str, str]) -> str:
-    """Return an expression for `split.group` that finds the name's value in each image."""
+    """Return an expression for `split.group` that finds the value of a name in each image."""
     whole = regex.pattern.replace(f"(?P<{name}>[^/]+)", "([^/]+)").replace(f"(?P={name})", r"\1")
     whole = "^" + re.sub(r"\(\?P<\w+>\[\^/\]\+\)|\(\?P=\w+\)", "[^/]+", whole) + "$"
     short = re.match(r".*?\(\[\^/\]\+\)(?:\\.|[^\\\[(])*", whole)

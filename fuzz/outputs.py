@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from fuzz.target import Facts, digest
+from segmenter.extras.written_map import WrittenMap
 from segmenter.grid.geometry import Window
 from segmenter.grid.windows import Columns
 from segmenter.mapping.folder.journal import Entry, Journal, damage, file_facts
 from segmenter.mapping.folder.partial import PartialMap
+from segmenter.mapping.outputs.codes import CODES, VALUES
 from segmenter.raster import RasterSpec, write_raster
-from segmenter.raster.written_map import CODES, VALUES, WrittenMap
 
 _NAMES = ("a", "b", "c")
 _PART = Window(3, 5, 64, 48)

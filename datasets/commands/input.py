@@ -29,11 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the cost of a tile and the number of cards that the input can feed; return the exit code."""
     given = parsed(_parser(), _Options, arguments)
 
+    from segmenter.extras.input_cost import measure_input
     from segmenter.extras.strategies import cards_expected
     from segmenter.raster import quiet_gdal
     from segmenter.tiles.feeding.processes import worker_processes
     from segmenter.training import prepare
-    from segmenter.training.input_only import measure_input
 
     from .. import load_dataset
 

@@ -38,8 +38,7 @@ from segmenter.base.errors import ConfigError, ScoreError
 from segmenter.base.files import write_whole
 from segmenter.base.sealed import other_format
 from segmenter.base.terminal import aligned
-from segmenter.evaluation.blocks import Blocks
-from segmenter.evaluation.bootstrap import Interval
+from segmenter.evaluation.bootstrap import Blocks, Interval
 from segmenter.evaluation.protocol import PROTOCOLS as PROTOCOLS
 from segmenter.evaluation.protocol import Protocol as Protocol
 from segmenter.grid.geometry import Window

@@ -1,16 +1,15 @@
-"""Opening of rasters: accepted files, page, GDAL driver, messages of GDAL, and completeness of PNGs."""
+"""Opening of rasters: accepted files, page, GDAL driver and messages of GDAL."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 import struct
-import zlib
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import rasterio
 from rasterio.enums import MaskFlags
 
@@ -172,11 +171,11 @@ def _world_file(path: Path, dataset: Any) -> tuple[str, ...]:
 
 
 def check_pixels(path: Path, opened: Opened) -> None:
-    """Refuse an open image with missing or rotated pixels, which GDAL would read, or with unreadable ones."""
+    """Refuse an open image with rotated pixels, or whose blocks take too long to decode."""
     driver = opened.dataset.driver
     with naming(path, "cannot open it", f"expected a {driver} that is whole"):
         if driver == "PNG":
-            check_png(path, opened.stamp)
+            _check_interlacing(path, opened.dataset)
         _check_orientation(path, opened.dataset)
 
 
@@ -260,87 +259,21 @@ def _tiff_orientation(path: Path) -> int:
     return 1
 
 
-_SIGNATURE_BYTES, _CHECKSUM_BYTES, _PIECE_BYTES = 8, 4, 1 << 20
-_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
-_PASSES = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
-"""(column, row, columns apart, rows apart) of an interlaced image's passes."""
-
-
 _MOST_INTERLACED_BYTES = 1 << 28
 """Largest interlaced PNG: GDAL decodes such an image again for every 100 MB of its rows."""
+_INTERLACED = 28
+"""Place of the byte of a PNG's header that tells so."""
 
 
-def check_png(path: Path, stamp: Stamp) -> None:
-    """Refuse a truncated PNG with fewer pixels than it declares; checked once for each state of a file."""
-    _check_interlacing(path)
-    if (fault := _fault(path, stamp)) is not None:
-        raise OSError(fault)
-
-
-def _check_interlacing(path: Path) -> None:
+def _check_interlacing(path: Path, dataset: Any) -> None:
     with open_bytes(path) as file:
-        header = file.read(_SIGNATURE_BYTES + 8 + 13)[_SIGNATURE_BYTES + 8 :]
-    if len(header) < 13 or not header[12] or header[9] not in _CHANNELS:
-        return  # what else is wrong is found later
-    if (declared := _declared(header)) > _MOST_INTERLACED_BYTES:
+        if file.read(_INTERLACED + 1)[_INTERLACED:] != b"\1":
+            return
+    declared = dataset.width * dataset.height * dataset.count * np.dtype(dataset.dtypes[0]).itemsize
+    if declared > _MOST_INTERLACED_BYTES:
         raise RasterError(
             f"{path}: is an interlaced PNG of {declared >> 20} MiB, at most {_MOST_INTERLACED_BYTES >> 20} "
             "are decoded; save it without interlacing, or as a GeoTIFF"
         )
-
-
-@lru_cache(maxsize=1 << 20)
-def _fault(path: Path, stamp: Stamp) -> str | None:
-    with open_bytes(path) as file:
-        try:
-            wanted, got = _counted(file)
-        except (zlib.error, struct.error, KeyError) as error:
-            return f"its chunks are damaged ({error})" if str(error) else "its chunks are damaged"
-        except EOFError:
-            return "it ends early"
-    return f"it has {got} of the {wanted} bytes of its pixels" if got < wanted else None
-
-
-def _counted(file: BinaryIO) -> tuple[int, int]:
-    """Return the bytes of pixels that a file declares and contains (PNG specification, sections 5, 7, 8)."""
-    file.seek(_SIGNATURE_BYTES)
-    inflating = zlib.decompressobj()
-    wanted = got = 0
-    while True:
-        head = file.read(8)
-        if len(head) < 8:
-            raise EOFError
-        length, kind = struct.unpack(">I4s", head)
-        if kind == b"IEND":
-            return wanted, got
-        if kind == b"IHDR":
-            wanted = _declared(file.read(length))
-        elif kind == b"IDAT":
-            got += _inflated(file, length, inflating)
-        else:
-            file.seek(length, 1)
-        file.seek(_CHECKSUM_BYTES, 1)
-
-
-def _declared(header: bytes) -> int:
-    width, height, depth, colour, _, _, interlaced = struct.unpack(">IIBBBBB", header)
-    bits, total = depth * _CHANNELS[colour], 0
-    for col, row, cols, rows in _PASSES if interlaced else ((0, 0, 1, 1),):
-        w, h = -(-(width - col) // cols), -(-(height - row) // rows)
-        if w > 0 and h > 0:
-            total += h * (1 + -(-w * bits // 8))  # each row has its filter's number before it
-    return total
-
-
-def _inflated(file: BinaryIO, length: int, inflating: zlib._Decompress) -> int:
-    """Return the number of inflated bytes in a chunk, decoding it in small pieces."""
-    got = 0
-    while length:
-        data = file.read(min(length, _PIECE_BYTES))
-        if not data:
-            raise EOFError
-        length -= len(data)
-        while data and not inflating.eof:
-            got += len(inflating.decompress(data, _PIECE_BYTES))
-            data = inflating.unconsumed_tail
-    return got
+    with raising_damage():  # GDAL keeps what it decoded of a damaged one, and raises at the first read alone
+        dataset.read(1, window=((dataset.height - 1, dataset.height), (0, 1)))

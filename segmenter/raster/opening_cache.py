@@ -1,8 +1,8 @@
 """Rasters opened repeatedly: results of the first opening are reused while the file is unchanged.
 
-Fully opening a small file costs as much as reading it: sidecars are searched, the CRS is parsed (0.7 ms), a
-PNG is inflated to check that it is complete. All this is done once for each state of a file. Later it is
-opened by its driver alone, without its georeference, which pixels do not need.
+Fully opening a small file costs as much as reading it: sidecars are searched, the CRS is parsed (0.7 ms).
+This is done once for each state of a file. Later it is opened by its driver alone, without its
+georeference, which pixels do not need.
 """
 
 from __future__ import annotations

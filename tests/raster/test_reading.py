@@ -25,8 +25,6 @@ from segmenter.raster import (
     write_raster,
 )
 from segmenter.raster.mosaic import Mosaic
-from segmenter.raster.opening import check_png
-from segmenter.raster.stamps import stamp_of
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_network
 from tests.helpers.refusals import refused
 
@@ -222,15 +220,6 @@ def test_a_text_with_more_zeros_behind_it_than_one_is_no_damage(tmp_path: Path) 
     assert any("null byte" in remark for remark in raster_info(path).remarks)
 
 
-def test_a_png_is_refused_by_its_size_before_it_is_inflated(
-    make_png: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = make_png("a.png", np.ones((40, 50, 3), np.uint8))
-    monkeypatch.setattr("segmenter.raster.opening.check_png", lambda *_: pytest.fail("it is inflated"))
-    with pytest.raises(RasterError, match="declares 50×40 pixels"):
-        open_raster(path, max_pixels=1000)
-
-
 def jpeg(path: Path, height: int, width: int, **options: Any) -> Path:
     values = np.random.default_rng(1).integers(0, 255, (3, height, width), np.uint8)
     size = {"height": height, "width": width, "count": 3, "dtype": "uint8"}
@@ -265,10 +254,7 @@ def png(path: Path, height: int, width: int, *, interlaced: bool) -> Path:
     return path
 
 
-def test_a_large_interlaced_png_is_refused_before_it_is_inflated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("segmenter.raster.opening._fault", lambda *_: pytest.fail("it is inflated"))
+def test_a_large_interlaced_png_is_refused(tmp_path: Path) -> None:
     with refused(RasterError, fault="256 are decoded"):
         open_raster(png(tmp_path / "a.png", 20_000, 20_000, interlaced=True))
 
@@ -298,35 +284,13 @@ def test_more_bands_than_can_be_read_are_to_be_named(tmp_path: Path) -> None:
     assert (read_label(path) == 0).all()
 
 
-ADAM7 = ("16462646", "77777777", "56565656", "77777777", "36463646", "77777777", "56565656", "77777777")
-"""The pass that holds each pixel of an 8×8 block."""
-
-
-@pytest.mark.parametrize("size", [(3, 5), (61, 83)])
-@pytest.mark.parametrize(("depth", "colour"), [(1, 0), (8, 2), (16, 6), (4, 3)])
-@pytest.mark.parametrize("interlaced", [0, 1])
-def test_what_a_png_declares(
-    tmp_path: Path, size: tuple[int, int], depth: int, colour: int, interlaced: int
-) -> None:
-    height, width = size
-    bits = depth * {0: 1, 2: 3, 6: 4, 3: 1}[colour]
-    grid = np.tile(np.array([[int(digit) for digit in row] for row in ADAM7]), (9, 12))[:height, :width]
-    if not interlaced:
-        grid[:] = 1
-    wanted = 0
-    for number in range(1, 8):
-        columns = (grid == number).sum(axis=1)
-        wanted += sum(1 + (int(count) * bits + 7) // 8 for count in columns if count)
-    for lack in (0, 1):
-        chunks = [(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlaced))]
-        chunks += [(b"IDAT", zlib.compress(bytes(wanted - lack))), (b"IEND", b"")]
-        path = tmp_path / f"{lack}.png"
-        path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*each) for each in chunks))
-        if lack:
-            with pytest.raises(OSError, match="bytes"):
-                check_png(path, stamp_of(path))
-        else:
-            check_png(path, stamp_of(path))
+@pytest.mark.parametrize("interlaced", [False, True])
+def test_a_png_that_lacks_pixels_is_refused(tmp_path: Path, interlaced: bool) -> None:
+    with (
+        refused(RasterError, where="a.png", fault="cannot "),
+        open_raster(png(tmp_path / "a.png", 61, 83, interlaced=interlaced)) as raster,
+    ):
+        raster.read(Window.of(raster.info.size))
 
 
 BANDS = 3

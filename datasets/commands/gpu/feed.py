@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from segmenter.extras.input_cost import rate_of
 from segmenter.sampling import Plan
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.feeding.feed import Feed
-from segmenter.tiles.feeding.measure import rate_of
 from segmenter.tiles.feeding.orders import BatchShape
 from segmenter.tiles.feeding.processes import WorkerPool
 from segmenter.tiles.feeding.sizes import ahead_of

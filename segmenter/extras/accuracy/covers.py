@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from segmenter.base.errors import DatasetError, RasterError
 from segmenter.base.files import Closing
 from segmenter.extras.vectors.vectorise import check_placed
+from segmenter.extras.written_map import WrittenMap
 from segmenter.grid.geometry import Size, Window
 from segmenter.raster import Raster, RasterInfo, open_raster, pixel_sides
 from segmenter.raster.ground import alignment_errors
-from segmenter.raster.written_map import WrittenMap
 
 _SLACK = 1 << 16
 """Pixels that may wait until surplus ones are dropped."""

@@ -17,9 +17,9 @@ from segmenter.extras.accuracy import estimators as account
 from segmenter.extras.accuracy.estimators import Estimates, unit_for
 from segmenter.extras.gis.documents import child, document
 from segmenter.extras.vectors.map_files import maps_in
+from segmenter.extras.written_map import WrittenMap
 from segmenter.grid.geometry import Window
-from segmenter.raster.written_map import WrittenMap
-from segmenter.runs.records import save_accuracy
+from segmenter.runs.accuracy_file import save_accuracy
 from segmenter.runs.run import RUN_FILE, load_run
 
 Drawn = Mapping[str, Sequence[tuple[int, int, str]]]

@@ -19,6 +19,8 @@ from segmenter.grid.labels import IGNORE, ClassMap
 
 OF_THE_RECIPE = "recipe"
 """In place of codes: those of the recipe's classes."""
+VALUES, CODES = "VALUES", "codes"
+"""The item of a map's metadata, and its value, where pixels hold the classes' codes in place of their ids."""
 _MOST = 0xFFFF
 _NAMED = re.compile(r"(.*\S)\s*=\s*(\d+)\s*$", re.DOTALL)
 _NUMBER = re.compile(r"\s*(\d+)\s*$")

@@ -19,11 +19,10 @@ from segmenter.grid.windows import COLUMN, grid
 from segmenter.inference.predictor import ExtraOutputs, Prediction
 from segmenter.mapping.finisher import Completed
 from segmenter.mapping.jobs import MapJob
-from segmenter.mapping.outputs.codes import FileValues, codes_of, free_value
+from segmenter.mapping.outputs.codes import CODES, VALUES, FileValues, codes_of, free_value
 from segmenter.mapping.request.map_request import MapRequest
 from segmenter.raster import RasterInfo, RasterSpec, RasterWriter, keeps_crs, read_label
 from segmenter.raster.write import BLOCK
-from segmenter.raster.written_map import CODES, VALUES
 
 _MAX_PNG_PIXELS = 1 << 26
 """A PNG is held in memory while it is written."""

@@ -17,6 +17,8 @@ _SETTINGS = {
     "GDAL_DISABLE_READDIR_ON_OPEN": "TRUE",
     # A JPEG whose code is broken in the middle would only be remarked on, and read as grey or stripes.
     "GDAL_ERROR_ON_LIBJPEG_WARNING": "TRUE",
+    # Read as a whole, a PNG that ends early would be black from there on, without an error.
+    "GDAL_PNG_WHOLE_IMAGE_OPTIM": "NO",
 }
 
 MEANING = {

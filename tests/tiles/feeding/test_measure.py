@@ -12,10 +12,9 @@ from datasets import load_dataset
 from datasets.commands import input as input_tool
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import Recipe
-from segmenter.sampling import plan
-from segmenter.tiles.augment import Augmenter
-from segmenter.tiles.feeding import measure, sizes
-from segmenter.tiles.feeding.measure import (
+from segmenter.extras import input_cost as input_only
+from segmenter.extras import input_cost as measure
+from segmenter.extras.input_cost import (
     AUGMENTING,
     KEEPING,
     READING,
@@ -23,9 +22,11 @@ from segmenter.tiles.feeding.measure import (
     WAITING,
     cost_of_a_tile,
 )
+from segmenter.sampling import plan
+from segmenter.tiles.augment import Augmenter
+from segmenter.tiles.feeding import sizes
 from segmenter.tiles.index import TileIndex, build_index, cache_folder
 from segmenter.tiles.store import SceneStore
-from segmenter.training import input_only
 from tests.helpers.made_statistics import statistics_of
 from tests.helpers.made_training import made
 

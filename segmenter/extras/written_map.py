@@ -12,6 +12,7 @@ from segmenter.base.errors import RasterError
 from segmenter.base.files import Closing
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE, UNKNOWN
+from segmenter.mapping.outputs.codes import CODES, VALUES
 from segmenter.raster.gdal.faults import naming
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.opening import open_dataset
@@ -19,8 +20,6 @@ from segmenter.raster.reading import Raster, open_raster
 
 CONFIDENCE = ".confidence.tif"
 """Ending of the confidence file beside a map."""
-VALUES, CODES = "VALUES", "codes"
-"""The item of a map's metadata, and its value, where pixels hold the classes' codes in place of their ids."""
 
 
 @dataclass(frozen=True)
