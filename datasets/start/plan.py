@@ -314,7 +314,7 @@ def _step_seconds(draft: Draft) -> float:
     from segmenter.devices.setup import load_tensorflow
     from segmenter.devices.strategy import make_devices
 
-    from ..commands.gpu.steps import rate_of
+    from ..commands.gpu.step import rate_of
 
     recipe = draft.recipe
     load_tensorflow(None)
