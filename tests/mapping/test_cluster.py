@@ -27,9 +27,9 @@ OPTIONS = ("--window-size", "64", "--batch", "2", "--confidence", "--probabiliti
 @pytest.fixture
 def small_strips(monkeypatch: Any) -> None:
     """Strips of one band of windows, of rasters that are as small."""
-    monkeypatch.setattr("segmenter.extras.dask.strips.PIXELS", 4000)
+    monkeypatch.setattr("segmenter.extras.dask.windows.PIXELS", 4000)
     monkeypatch.setattr("segmenter.mapping.folder.state.LEAST_PIXELS", 1000)
-    monkeypatch.setattr("segmenter.extras.dask.strips._BLENDED_BANDS", 2)
+    monkeypatch.setattr("segmenter.extras.dask.windows._BLENDED_BANDS", 2)
 
 
 @pytest.fixture(scope="module")

@@ -128,7 +128,7 @@ def test_dropping_the_surplus_changes_nothing(monkeypatch: pytest.MonkeyPatch) -
         return [pixels.stratum.tolist(), pixels.row.tolist(), pixels.col.tolist()]
 
     wanted = drawn()
-    monkeypatch.setattr("segmenter.extras.accuracy.reservoirs._SLACK", 10)
+    monkeypatch.setattr("segmenter.extras.accuracy.covers._SLACK", 10)
     assert drawn() == wanted
 
 

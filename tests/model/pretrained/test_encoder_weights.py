@@ -342,7 +342,7 @@ def test_one_of_several_encoders_in_a_checkpoint_is_converted_by_its_prefix(
 def test_views_that_take_more_than_any_network_are_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("segmenter.model.pretrained.safe_tensors.MOST_BYTES", 4000)
+    monkeypatch.setattr("segmenter.model.pretrained.torch_files.MOST_BYTES", 4000)
     once = np.zeros(500, np.float32)
     write_safetensors(tmp_path / "a.safetensors", {"a": once, "b": once})
     with refused(WeightsError, where="b.safetensors", got=0):
