@@ -107,13 +107,9 @@ def test_the_end_names_the_best_and_the_last_with_epoch_and_step(
     ]
 
 
-def test_without_a_score_there_is_a_last_and_no_best(tmp_path: Path) -> None:
+def test_files_of_another_kind_are_no_scores(tmp_path: Path) -> None:
     (tmp_path / LAST_FILES[0]).write_text('{"format": 2, "epoch": 1, "step": 7, "miou": null}')
     assert describe_scores(tmp_path) == []  # of another format
-    (tmp_path / LAST_FILES[0]).write_text('{"format": 1, "epoch": 1, "step": 7, "miou": null}')
-    assert describe_scores(tmp_path) == [
-        "last: epoch 1, step 7, mIoU –; last_scores.json, last_confusion.png"
-    ]
     (tmp_path / LAST_FILES[0]).write_text("{")
     assert describe_scores(tmp_path) == []
 
