@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from datasets.commands.review import main
+from datasets.commands.review import ReviewRequest, main
 from segmenter.base.errors import ConfigError, DatasetError, OutputError, SegmenterError
 from segmenter.extras.review import held_out, page, places, teaching
 from segmenter.extras.review.findings import Finding, findings, wrong_KKL
 from segmenter.extras.review.held_out import LEVELS, Cells, Judged
-from segmenter.extras.review.request import ReviewRequest
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Dataset, Scene, Split
