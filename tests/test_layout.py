@@ -67,8 +67,8 @@ TENSORFLOW_ROOMS = {"model", "devices", "training"}
 TENSORFLOW_MODULES = {
     *("inference.function", "extras.tpu"),
     "extras.export.graph",
-    *(f"extras.parameter_servers.{name}" for name in ("serving", "strategy", "trainer", "state")),
-    *(f"extras.unequal_cards.{name}" for name in ("shares", "measured")),
+    *(f"extras.parameter_servers.{name}" for name in ("strategy", "trainer", "state")),
+    *(f"extras.unequal_cards.{name}" for name in ("measured",)),
 }
 LIGHT_MODULES = {
     *("model", "model.architectures", "model.receptive_field", "model.size"),

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from segmenter.base.errors import DeviceError
+from segmenter.base.files import gibibytes
 from segmenter.base.invocation import installation
-from segmenter.base.machine import machine_memory, shortages
+from segmenter.base.machine import machine_memory
 from segmenter.base.terminal import say, stderr_held
 from segmenter.config.devices import DistributionConfig, MemoryLimit, share_of_card
 from segmenter.devices.driver import ask, named_gpus
@@ -75,9 +76,6 @@ def cuda_libraries() -> str:
 
 _GREETINGS = ("absl::InitializeLog()", "oneDNN custom operations are on", "to use available CPU instructions")
 _MIB = 2**20
-_IMPORT_BYTES = 1400 * _MIB, 512 * _MIB, 384 * _MIB
-"""Address space, data and memory that importing TensorFlow 2.21 takes and starting it, at the least: measured
-on two cores without a GPU, the import took 1350, 450 and, with what is read of its libraries, 560 MiB."""
 
 
 _ELSEWHERE: ContextVar[tuple[int | None] | None] = ContextVar("elsewhere", default=None)
@@ -108,7 +106,7 @@ def load_tensorflow(
 
     Raises:
         DeviceError: TensorFlow is already imported although several CPU replicas or the log are requested, or
-            there is too little memory.
+            cannot be imported.
     """
     wanted = {}
     if logical_devices is not None and logical_devices > 1:
@@ -122,21 +120,11 @@ def load_tensorflow(
     if remote:
         os.environ["GRPC_FAIL_FAST"] = "use_caller"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3" if clustered or remote else "2")
-    if "tensorflow" not in sys.modules:
-        _check_room()
     try:
         with _without_greetings():
             import tensorflow  # noqa: F401
     except ImportError as error:
         raise DeviceError(f"TensorFlow cannot be imported ({error}); {how_to_install()}") from None
-
-
-def _check_room() -> None:
-    """Refuse to import TensorFlow without enough memory: it would crash or hang."""
-    if lacking := next(shortages(*_IMPORT_BYTES), None):
-        raise DeviceError(
-            f"TensorFlow cannot be imported: expected at least {lacking}; raise the limit, or free memory"
-        )
 
 
 @contextmanager
@@ -209,7 +197,7 @@ def set_up_devices(
         before_start(len(gpus))
     if logical_devices is not None or not gpus:
         memory, model = machine_memory(), processor_model()
-        shared = f"{_gibibytes(memory)}, shared"
+        shared = f"{gibibytes(memory)}, shared"
         return [Device(name, model, shared, "CPU", memory) for name in _logical_names("CPU")]
     return _gpu_devices(config, gpus)
 
@@ -227,7 +215,6 @@ def let_memory_grow() -> None:
 
 
 def _see(config: DistributionConfig, logical_devices: int | None) -> list[Any]:
-    """Return the visible GPUs, as physical devices."""
     import tensorflow as tf
 
     gpus = list(tf.config.list_physical_devices("GPU"))
@@ -362,7 +349,7 @@ def _gpu_devices(config: DistributionConfig, gpus: Sequence[Any]) -> list[Device
         gpu, limit = gpus[position // parts], limits[position // parts]
         model = _model_of(gpu)
         total = totals.get(model)
-        memory = f"{limit} MiB, fixed" if limit is not None else _gibibytes(total)
+        memory = f"{limit} MiB, fixed" if limit is not None else "" if total is None else gibibytes(total)
         size = total if limit is None else limit * _MIB
         devices.append(Device(name, model, memory, gpu.name.removeprefix("/physical_device:"), size))
     return devices
@@ -482,10 +469,6 @@ def computed_on(used: Sequence[Device]) -> dict[str, str]:
         "TF_ENABLE_ONEDNN_OPTS": os.environ.get("TF_ENABLE_ONEDNN_OPTS", "not set"),
         **libraries,
     }
-
-
-def _gibibytes(count: int | None) -> str:
-    return "" if count is None else f"{count / 2**30:.1f} GiB"
 
 
 def processor_model() -> str:

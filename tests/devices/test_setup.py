@@ -356,7 +356,7 @@ def test_what_bits_depend_on_is_told_libraries_of_gpus_alone(
             raise PackageNotFoundError(name)
         return installed[name]
 
-    monkeypatch.setattr("segmenter.devices.installed.version", version)
+    monkeypatch.setattr("segmenter.devices.setup.version", version)
     cpu, gpu = Device("CPU:0", "its model", "", "CPU"), Device("GPU:0", "a card", "", "GPU:0")
     assert "libraries" not in computed_on([cpu])
     assert computed_on([gpu])["libraries"] == "cuDNN 9.28.0.42, NCCL 2.32.3"

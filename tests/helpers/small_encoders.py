@@ -76,7 +76,7 @@ def narrow(family: str, monkeypatch: pytest.MonkeyPatch, by: int = 16) -> None:
 
     The family's own code builds them, so that they are of it as the large ones are.
     """
-    families = import_module("segmenter.model.encoders.families")
+    families = import_module("segmenter.model.encoders")
     monkeypatch.setattr(families, _STEMS[family], getattr(families, _STEMS[family]) // by)
     monkeypatch.setattr(families, "blocks", _fewer(families.blocks, family, by))
 

@@ -92,7 +92,8 @@ def run(task: Task, known: Mapping[str, Value]) -> Section:
         )  # fmt: skip
         try:
             if code := process.wait(task.limit):
-                section.fault = f"its process ended with {_meaning(code)}: {_last_line(errors)}"
+                how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+                section.fault = f"its process ended with {how}: {_last_line(errors)}"
         except subprocess.TimeoutExpired:
             section.cut_off, section.fault = True, f"not done within {task.limit:.0f} s"
         finally:
@@ -147,10 +148,6 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def _meaning(code: int) -> str:
-    return f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
 
 
 def _last_line(errors: IO[str]) -> str:

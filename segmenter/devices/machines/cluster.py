@@ -318,12 +318,7 @@ def _of_slurm(index: int | None, environment: Mapping[str, str]) -> Cluster:
         raise ConfigError(
             f"--cluster slurm: expected to be started by srun, {missing[0]} is not set; see docs/machines.md"
         )
-    try:
-        number, workers = (int(environment[name]) for name in names[:2])
-    except ValueError:
-        raise ConfigError(
-            "--cluster slurm", expected="numbers in SLURM_PROCID and SLURM_STEP_NUM_TASKS"
-        ) from None
+    number, workers = (int(environment[name]) for name in names[:2])
     return Cluster(own_index(number, workers, "SLURM_PROCID"), workers, "Slurm")
 
 
@@ -345,10 +340,4 @@ def _slurm_addresses(environment: Mapping[str, str]) -> tuple[str, ...]:
         ]
     except ValueError as error:
         raise DeviceError("--cluster slurm", f"cannot read Slurm's list of hosts: {error}") from None
-    if len(addresses) != int(environment["SLURM_STEP_NUM_TASKS"]):
-        raise DeviceError(
-            "--cluster slurm",
-            expected=f"{environment['SLURM_STEP_NUM_TASKS']} tasks on Slurm's hosts",
-            got=len(addresses),
-        )
     return tuple(addresses)

@@ -337,6 +337,40 @@ def test_one_of_several_encoders_in_a_checkpoint_is_converted_by_its_prefix(
         main([str(source), str(tmp_path / "x.safetensors"), "--prefix", "teacher"])
 
 
+def test_views_that_take_more_than_any_network_are_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("segmenter.model.pretrained.torch_files.MOST_BYTES", 4000)
+    once = np.zeros(500, np.float32)
+    write_safetensors(tmp_path / "a.safetensors", {"a": once, "b": once})
+    with refused(WeightsError, where="b.safetensors", got=0):
+        write_safetensors(tmp_path / "b.safetensors", {"a": once, "b": once, "c": once[:1]})
+    assert not (tmp_path / "b.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("__metadata__", "__metadata__"),  # .safetensors keeps other things under this name
+        ("a\nerror: b", r"a\\nerror: b"),
+        ("\x1b[2Jconv.weight", r"\\x1b[2Jconv.weight"),
+        ("\u202econv", r"\\u202econv"),
+    ],
+)
+def test_a_tensor_whose_name_no_file_or_terminal_takes_is_refused_in_one_line(
+    name: str, shown: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tensors = {"conv.weight": np.ones(3, np.float32), name: np.ones(2, np.float32)}
+    source, out = zip_file(tmp_path / "w.pth", stored(tensors)), tmp_path / "w.safetensors"
+    assert run_script(lambda: main([str(source), str(out)])) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith(f"error: {source}: ")
+    assert f"'{shown}'" in said.err
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+    assert not out.exists()
+
+
 def test_a_prefix_that_leaves_a_tensor_no_name_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
