@@ -1,4 +1,4 @@
-"""All benchmarks as a table; the arithmetic of models against TensorFlow's counts; seams that can be seen."""
+"""All benchmarks as a table; the arithmetic of models against TensorFlow's own counts."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 
 from benchmarks import __main__ as command
 from benchmarks import suite
 from benchmarks.model_table import flops
-from benchmarks.seams import RADIUS, MadeScene, made_model, seams_of
-from segmenter.grid.geometry import Size
-from segmenter.inference.blending import Blend
-from segmenter.inference.predictor import Tiling
 
 PRINTS = """
 import json, sys
@@ -107,27 +102,3 @@ def test_arithmetic_is_what_tensorflow_counts(tensorflow: ModuleType) -> None:
     options["account_type_regexes"] = [".*Conv2D.*", ".*Depthwise.*"]
     counted = tensorflow.compat.v1.profiler.profile(graph, options=options).total_float_ops
     assert flops(model, 32) == counted > 0
-
-
-SIDE = Size(64, 64)
-
-
-@pytest.fixture(scope="module")
-def made_scene() -> MadeScene:
-    return MadeScene(701, 907)
-
-
-@pytest.mark.parametrize(
-    "kind", ["exact", "hann", *(pytest.param(k, marks=pytest.mark.slow) for k in ("gaussian", "linear"))]
-)
-def test_window_borders_are_lines_like_others(made_scene: MadeScene, kind: Any) -> None:
-    exact = kind == "exact"
-    tiling = Tiling(SIDE, RADIUS if exact else 0, 1, 4, None if exact else Blend(50, kind))
-    found = seams_of(made_scene, tiling, made_model())
-    assert found.ratio <= 1.1
-    assert found.high <= 1.1
-    assert found.low <= 1
-
-
-def test_without_a_halo_they_show(made_scene: MadeScene) -> None:
-    assert seams_of(made_scene, Tiling(SIDE, 0, 1, 4), made_model()).low >= 2

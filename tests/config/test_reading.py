@@ -95,6 +95,8 @@ def _recipe(**sections: Any) -> Recipe:
         ({"augmentation": {"scale_to": [0, 1]}}, "augmentation.scale_to.0"),
         ({"sampling": {"scale_strata": [1, 0.3]}}, "sampling.scale_strata"),
         ({"sampling": {"scale_strata": [0.3], "coverage": False}}, "sampling.scale_strata"),
+        ({"model": {"kind": "encoder_decoder", "weight_bands": ["red", "green", "blue"]}}, "model"),
+        ({"model": {"kind": "encoder_decoder", "input_normalisation": "scenes"}}, "model"),
         # What would change nothing.
         *(
             (

@@ -32,21 +32,19 @@ def test_encoders_and_decoders_of_recipes_are_those_that_are_built(tensorflow: M
     assert set(BUILDERS) == set(MODEL_KINDS)
 
 
-def test_kinds_of_datasets_are_those_that_are_loaded_and_have_a_title() -> None:
+def test_kinds_of_datasets_are_those_that_are_loaded_have_a_title_and_are_found_in_their_union() -> None:
     assert set(kinds()) == set(DATASET_KINDS)
     assert all(issubclass(kind, Located) and kind.title for kind in DATASET_KINDS.values())
     assert all(isinstance(kind, type) for kind in MODEL_KINDS.values())
+
+    union = Annotated[sections.PotsdamConfig | Made, Field(discriminator="kind")]
+    assert kinds_of(union) == {"potsdam": sections.PotsdamConfig, "made": Made}
 
 
 class Made(Located):
     title: ClassVar[str] = "Made data"
     kind: Literal["made"]
     root: str = setting(..., "", "a folder")
-
-
-def test_a_made_kind_is_found_in_its_union() -> None:
-    union = Annotated[sections.PotsdamConfig | Made, Field(discriminator="kind")]
-    assert kinds_of(union) == {"potsdam": sections.PotsdamConfig, "made": Made}
 
 
 def test_a_made_decoder_has_its_stages_wherever_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +63,7 @@ class MadeLoss(LossConfig):
     made_width: Annotated[float, UsedBy("made")] = setting(3.0, "pixels", "made", ge=0)
 
 
-def test_a_made_loss_is_checked_as_its_marks_say() -> None:
+def test_every_setting_of_a_loss_is_a_term_or_says_which_terms_read_it() -> None:
     assert MadeLoss.terms("batch") == (*LossConfig.terms("batch"), "made")
     assert MadeLoss(cross_entropy=0, made=1).used_terms == ("made",)
     with pytest.raises(ValueError, match="lovasz, made"):
@@ -73,8 +71,6 @@ def test_a_made_loss_is_checked_as_its_marks_say() -> None:
     with pytest.raises(ValueError, match="above 0"):
         MadeLoss(made_width=4)
 
-
-def test_every_setting_of_the_loss_is_a_term_or_says_which_terms_read_it() -> None:
     for name, field in LossConfig.model_fields.items():
         marks = [mark for mark in field.metadata if isinstance(mark, (Term, UsedBy))]
         assert len(marks) == 1, name

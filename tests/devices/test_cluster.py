@@ -137,11 +137,9 @@ def local(count: int) -> tuple[str, ...]:
     return tuple(f"127.0.0.1:{port}" for port in free_ports(count))
 
 
-def test_workers_meet_in_any_order() -> None:
+def test_workers_meet_in_any_order_and_who_does_not_come_is_named_to_all() -> None:
     assert met(local(3), [2, 0, 1]) == dict.fromkeys(range(3), "met")
 
-
-def test_who_does_not_come_is_named_to_all() -> None:
     addresses = local(3)
     said = met(addresses, [0, 2], timeout=1.0)
     assert said[0] == said[2]

@@ -172,11 +172,14 @@ def test_the_command_line_and_tf_config_say_the_same() -> None:
     assert by_line.members == {("worker", 0): "b:2", ("worker", 1): "c:3", ("ps", 0): "[::1]:4"}
 
 
-def test_without_a_role_a_process_is_the_chief_and_a_list_of_workers() -> None:
+def test_without_a_role_a_process_is_the_chief_and_beside_tf_config_none_is_taken() -> None:
     roles = roles_of(WORDS, environment={"TF_CONFIG": "the command line goes before it"})
     assert (roles.role, roles.index, roles.address) == ("chief", 0, "a:1")
 
     assert parse_cluster(["a:1,b:2"]) == {"worker": ("a:1", "b:2")}
+
+    with pytest.raises(ConfigError, match="--role, --index: TF_CONFIG says them"):
+        roles_of(None, "worker", 0, {"TF_CONFIG": "{}"})
 
 
 @pytest.mark.parametrize(
@@ -210,11 +213,6 @@ def test_a_wrong_cluster_is_refused_in_one_line(
 def test_a_wrong_tf_config_is_refused_in_one_line(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         cluster_of_environment(text)
-
-
-def test_a_role_beside_tf_config_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--role, --index: TF_CONFIG says them"):
-        roles_of(None, "worker", 0, {"TF_CONFIG": "{}"})
 
 
 def _worker(index: int) -> Roles:

@@ -89,45 +89,34 @@ def test_each_replica_gets_its_block_of_the_batch(tensorflow: Any) -> None:
     assert [block.device.rpartition("device:")[2] for block in found] == ["CPU:0", "CPU:1", "CPU:2"]
 
 
-def test_shares_for_other_devices_are_refused() -> None:
+def test_shares_for_other_devices_or_with_a_guarantee_for_each_are_refused() -> None:
     message = r"distribution.shares: expected 3, one for each device \(CPU:0, CPU:1, CPU:2\), got 2"
     with pytest.raises(DeviceError, match=message):
         with_given(Devices(None, tuple(THREE)), (2, 1))
     assert with_given(Devices(None, tuple(THREE[:2])), (2, 1)).shares == (2, 1)
 
-
-@pytest.mark.parametrize(
-    ("distribution", "fields"),
-    [
-        ({"shares": [2, -1]}, {"where": "shares", "got": "[2, -1]"}),
-        ({"shares": [0, 0]}, {"where": "r.yaml: distribution.shares", "got": "[0, 0]"}),
-        ({"shares": "fast"}, {"where": "shares", "got": "'fast'"}),
-        (
-            {"shares": [2, 1], "strategy": "one_device"},
-            {"where": "shares", "fault": "device", "got": "[2, 1]"},
-        ),
-        ({"shares": [2, 1], "strategy": "mirrored", "devices": [0, 1, 2]}, {"where": "shares", "got": 2}),
-        (
-            {"strategy": "central_storage", "cross_device": "nccl"},
-            {"where": "cross_device", "fault": "host", "got": "nccl"},
-        ),
-        (
-            {"memory_growth": False, "memory_limit": [4096, "0 %"]},
-            {"where": "memory_limit", "got": "[4096, '0 %']"},
-        ),
-    ],
-    ids=str,
-)
-def test_settings_that_cannot_be_are_refused(distribution: dict[str, Any], fields: dict[str, object]) -> None:
-    recipe = {"name": "r", "dataset": {"kind": "potsdam", "root": "r"}, "distribution": distribution}
-    with refused(ConfigError, **fields):
-        recipe_from(recipe, "r.yaml")
-
-
-def test_a_guarantee_for_each_replica_needs_equal_parts() -> None:
     recipe = {"name": "r", "dataset": {"kind": "potsdam", "root": "r"}, "distribution": {"shares": "auto"}}
     with refused(ConfigError, where="shares", expected="sampling.per_replica: best_effort or off"):
         recipe_from(recipe | {"sampling": {"per_replica": "guarantee"}}, "r.yaml")
+
+
+@pytest.mark.parametrize(
+    ("distribution", "where", "got"),
+    [
+        ({"shares": [2, -1]}, "shares", "[2, -1]"),
+        ({"shares": [0, 0]}, "shares", "[0, 0]"),
+        ({"shares": "fast"}, "shares", "'fast'"),
+        ({"shares": [2, 1], "strategy": "one_device"}, "shares", "[2, 1]"),
+        ({"shares": [2, 1], "strategy": "mirrored", "devices": [0, 1, 2]}, "shares", 2),
+        ({"strategy": "central_storage", "cross_device": "nccl"}, "cross_device", "nccl"),
+        ({"memory_growth": False, "memory_limit": [4096, "0 %"]}, "memory_limit", "[4096, '0 %']"),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_be_are_refused(distribution: dict[str, Any], where: str, got: object) -> None:
+    recipe = {"name": "r", "dataset": {"kind": "potsdam", "root": "r"}, "distribution": distribution}
+    with refused(ConfigError, where=where, got=got):
+        recipe_from(recipe, "r.yaml")
 
 
 # ------------------------------------------------------------------------------------ limits of memory

@@ -73,11 +73,16 @@ def test_scores_are_what_sets_of_pixels_say(pair: np.ndarray) -> None:
     assert _same(scores.kappa, _divide(oa - chance, 1 - chance)) or abs(1 - chance) < 1e-12
 
 
-def test_a_class_in_neither_truth_nor_prediction_is_left_out_of_the_means() -> None:
+def test_what_is_in_neither_truth_nor_prediction_is_left_out_of_the_means() -> None:
     scores = _scores([0, 0, 1, 1], [0, 0, 1, 0])
     assert np.isnan(scores.iou[2:]).all()
     assert scores.miou == pytest.approx((2 / 3 + 1 / 2) / 2)
     assert "in neither truth nor prediction, not in the means: c, d" in scores.table()
+
+    scores = _scores([IGNORE], [1])
+    assert all(math.isnan(getattr(scores, key)) for key in MEANS)
+    assert scores.to_dict()["miou"] is None
+    assert "mIoU –" in scores.table()
 
 
 def test_pixels_without_data_count_nowhere_but_in_the_completeness_of_counted_classes() -> None:
@@ -115,13 +120,6 @@ def test_scores_of_before_stay_readable_and_are_not_put_beside_new_ones() -> Non
     new["completeness"] = None
     assert of_one_rule([step, old]) == [step, old]
     assert of_one_rule([step, old, step, new]) == [step, step, new]
-
-
-def test_nothing_labelled_gives_no_number() -> None:
-    scores = _scores([IGNORE], [1])
-    assert all(math.isnan(getattr(scores, key)) for key in MEANS)
-    assert scores.to_dict()["miou"] is None
-    assert "mIoU –" in scores.table()
 
 
 @given(pairs, st.integers(0, 60))
@@ -299,7 +297,9 @@ def protocol(names: Sequence[str]) -> Protocol:
     return Protocol(("a", "b", "c"), "full", "test", scenes=tuple(names))
 
 
-def test_each_stratum_has_the_scores_of_its_scenes(confusions: list[ConfusionMatrix]) -> None:
+def test_each_stratum_has_the_scores_of_its_scenes_the_recipe_s_before_octaves(
+    confusions: list[ConfusionMatrix],
+) -> None:
     found = collected(confusions, METRES).scores(protocol)
     assert list(found) == ["0.088–0.18 m", "0.35–0.71 m", "1.4–2.8 m", "unknown scale"]
     for scores, members in zip(found.values(), ((0, 1), (2,), (4,), (3,)), strict=True):
@@ -313,8 +313,6 @@ def test_each_stratum_has_the_scores_of_its_scenes(confusions: list[ConfusionMat
     assert facts["1.4–2.8 m"]["miou"] == found["1.4–2.8 m"].miou
     assert [line.split("   ")[0].strip() for line in gsd_table(found).splitlines()[1:]] == list(found)
 
-
-def test_the_recipe_s_strata_go_before_octaves(confusions: list[ConfusionMatrix]) -> None:
     found = collected(confusions, METRES).scores(protocol, (0.3,))
     assert list(found) == ["0.1–0.3 m", "0.3–2 m", "unknown scale"]
 

@@ -75,7 +75,7 @@ def test_what_pads_a_raster_is_no_waste(size: Size) -> None:
     assert notes == []
 
 
-def test_smooth_where_exact_would_throw_most_of_it_away() -> None:
+def test_smooth_where_exact_is_impossible_or_would_throw_most_of_it_away() -> None:
     blend = Blend(25, "linear")
     tiling, notes = plan(SCENE, 1.3 * GB, blend=blend)
     assert tiling.blend == blend
@@ -86,8 +86,6 @@ def test_smooth_where_exact_would_throw_most_of_it_away() -> None:
     for said in ({"mode": "exact"}, {"window": 352}):
         assert plan(SCENE, 1.3 * GB, **said)[0].blend is None
 
-
-def test_smooth_where_exact_is_impossible() -> None:
     needs = replace(NEEDS, network=NetworkGeometry(16, None, 650.0, "layer pool looks at the whole image"))
     tiling, notes = plan(SCENE, 4 * GB, needs)
     assert (tiling.blend, tiling.window) == (Blend(), Size(512, 512))

@@ -19,6 +19,7 @@ from segmenter.grid.labels import IGNORE
 from segmenter.inference.events import Failed, Finished
 from segmenter.inference.prediction import Prediction
 from segmenter.inference.predictor import Mapped, Tiling, classify_all
+from segmenter.inference.reading import read_batches
 from segmenter.raster import RasterWriter, open_raster
 from tests.helpers.array_raster import ArrayJob, ArrayRaster, scene
 from tests.helpers.exact_network import exact_network
@@ -78,14 +79,12 @@ def test_rows_that_are_done_are_not_computed(rng: np.random.Generator, done: int
     assert len(batches) == len(rows)
 
 
-def test_too_small_a_halo_shows(rng: np.random.Generator) -> None:
+def test_too_small_a_halo_shows_and_a_window_that_keeps_nothing_is_refused(rng: np.random.Generator) -> None:
     """The stand-in is no easy judge: with less halo than its radius the tiles are there."""
     predict, raster = exact_network(12, 8), scene(rng, 200, 200)
     tiled = assembled(raster, Window.of(raster.info.size), Tiling(Size(64, 64), 8, 8, 4), predict)
     assert (tiled != whole_image(raster, predict, 8)).mean() > 0.01
 
-
-def test_a_window_that_keeps_nothing_is_refused() -> None:
     with refused(ConfigError, where="prediction window", got="512×64"):
         Tiling(Size(64, 512), 25, 16, 1)
 
@@ -231,3 +230,13 @@ def test_a_file_of_nothing_stays_in_bounds() -> None:
 
 
 # ---------------------------------------------------------------------------- which windows are read
+
+
+def test_windows_that_wait_hold_no_others(rng: np.random.Generator) -> None:
+    """One of the windows that are read at once is computed: it must not keep the pixels of all of them."""
+    raster = scene(rng, 32, 32 * 16)
+    raster.valid[:, 32:] = False
+    (batch, *_) = read_batches([ArrayJob(raster)], Tiling(Size(32, 32), 0, 8, 16))
+    alone = batch.image.base
+    assert batch.image.shape == (1, 32, 32, 2)
+    assert alone is None or alone.nbytes == batch.image.nbytes

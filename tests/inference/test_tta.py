@@ -157,17 +157,15 @@ def near(tensorflow: ModuleType) -> Any:
 
 
 @pytest.mark.parametrize("text", ["0.25", "0.75", "2"])
-@pytest.mark.parametrize("which", ["network", "near"])
 def test_no_pixel_sees_farther_than_the_radius_over_scales(
-    request: pytest.FixtureRequest, rng: np.random.Generator, which: str, text: str
+    near: Any, rng: np.random.Generator, text: str
 ) -> None:
     """One input pixel is changed: what moves lies within it, and nearly reaches it."""
     from segmenter.model.receptive_field import network_geometry
 
-    network = request.getfixturevalue(which)
-    geometry = seen_by(network_geometry(network), parse_tta(text), 4)
+    geometry = seen_by(network_geometry(near), parse_tta(text), 4)
     radius, stride = geometry.radius or 0, geometry.stride
-    predict = predictor_of(network, text)
+    predict = predictor_of(near, text)
     side = -(-(2 * radius + 4 * stride) // stride) * stride
     image = rng.integers(0, 255, (1, side, side, 2), np.uint8)
     valid, at = np.ones(image.shape[:3], np.bool_), side // 2 + 1

@@ -64,15 +64,15 @@ def one(tensorflow: ModuleType) -> Training:
     return trained(1)
 
 
-def test_unequal_shares_compute_what_one_device_does(one: Training) -> None:
+def test_unequal_shares_compute_what_one_device_does_mirrored_or_with_variables_on_the_host(
+    one: Training,
+) -> None:
     many = trained(2, (5, 3))
     check(many, one)
     start = kinds(Training(MODEL, LOSS, training=CLIPPED))
     assert difference(kinds(many)["weights"], start["weights"]) > SEEN  # it trained
     assert {"weights", "statistics", "averages", "momentum", "velocity"} == set(kinds(many))
 
-
-def test_so_do_devices_that_share_their_variables_on_the_host(one: Training) -> None:
     check(trained(2, (3, 5), strategy=central_of(2)), one)
 
 

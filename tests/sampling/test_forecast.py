@@ -99,7 +99,7 @@ def test_many_classes_are_simulated_within_the_error_they_state(copies: int) -> 
         assert reached == pytest.approx(share, abs=4 * math.sqrt(share * (1 - share) / 4096))
 
 
-def test_simulation_goes_on_to_the_last_tile() -> None:
+def test_a_simulation_goes_on_to_the_last_tile_and_follows_from_its_seed() -> None:
     """21 classes in one tile each: most orders of 3,000 tiles see the last one beyond the first thousand."""
     found = forecast(one_tile_each(3003, 21), seed=1)
     for size, one in zip((500, 2500, 2900), found.outlook([500, 2500, 2900]), strict=True):
@@ -107,8 +107,6 @@ def test_simulation_goes_on_to_the_last_tile() -> None:
     assert found.needed(1) <= 3003
     assert found.needed(0.9) == pytest.approx(3003 * 0.9 ** (1 / 21), rel=0.003)
 
-
-def test_a_simulation_follows_from_its_seed() -> None:
     table = np.random.default_rng(0).random((401, 23)) < 0.1
     first, again, other = (forecast(table, seed=seed).outlook([32])[0] for seed in (1, 1, 2))
     assert first == again != other

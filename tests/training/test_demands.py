@@ -233,6 +233,7 @@ def test_what_a_machine_cannot_hold_is_refused_and_a_full_one_is_warned_of(free:
     ), said
     with refused(ConfigError, fault="training.global_batch"):
         check_memory(recipe_of(global_batch=5000), devices, TILE, 0)
+    assert check_memory(recipe_of(global_batch=5000), devices_of("GPU", 4, None), TILE, 0) == ""
     with refused(ConfigError, fault="lower model.width or tiles.size"):
         check_memory(recipe, devices, 10**12, 0)
 

@@ -240,6 +240,14 @@ def test_schedules_by_hand(tensorflow: ModuleType) -> None:
     assert rates([0, 9, 20, 21, 40, 41, 999], 110, **pieces) == pytest.approx([0.2, 2, 2, 1, 1, 0.5, 0.5])
 
 
+def test_a_short_warm_up_and_a_boundary_beyond_the_end_are_said(tensorflow: ModuleType) -> None:
+    from segmenter.training.optimiser.schedules import describe_schedule
+
+    assert "190 steps of warm-up" in describe_schedule(TrainingConfig(warmup=500), 1900)  # a tenth at most
+    late = TrainingConfig(schedule="piecewise", boundaries=[1000, 2000], values=[1, 0.1, 0.01])
+    assert "ends before boundary 2000" in describe_schedule(late, 2000)
+
+
 def test_a_staircase_falls_on_the_step_for_long_trainings_too(tensorflow: ModuleType) -> None:
     settings = {"schedule": "exponential", "decay_rate": 0.999, "decay_steps": 7919, "staircase": True}
     edges = 7919 * np.arange(1, 200, 7)

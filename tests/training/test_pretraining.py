@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from datasets import load_dataset
-from segmenter.base.errors import ConfigError, WeightsError
+from segmenter.base.errors import WeightsError
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import EncoderDecoderConfig, TrainingConfig
 from segmenter.devices import strategy
@@ -66,16 +66,6 @@ def test_a_band_is_normalised_as_the_weights_of_its_colour_were(
 def test_a_normalisation_that_data_cannot_have_is_refused() -> None:
     with refused(WeightsError, fault="uint16; use scenes"):
         input_normalisation(lite(input_normalisation="weights"), first(3), "uint16")
-
-
-@pytest.mark.parametrize("setting", ["weight_bands: [red, green, blue]", "input_normalisation: scenes"])
-def test_settings_of_weights_are_refused_without_them(tmp_path: Path, setting: str) -> None:
-    path = made(tmp_path / "data", scenes=1)
-    recipe = yaml.safe_load(path.read_text())
-    recipe["model"] = {"kind": "encoder_decoder", **yaml.safe_load(setting)}
-    path.write_text(yaml.safe_dump(recipe))
-    with refused(ConfigError, where="data/recipe.yaml: model", fault="nothing without model.weights"):
-        load_recipe(path, [])
 
 
 STAGES = {

@@ -82,14 +82,12 @@ def test_a_short_step_is_counted_shown_and_logged_and_in_strict_mode_an_error(
         take(meter, WHOLE, SHORT, WHOLE)
 
 
-def test_a_step_with_fewer_tiles_than_a_quota_is_short() -> None:
+def test_a_step_short_of_a_quota_or_of_a_replica_s_class_is_short() -> None:
     meter, lines, _ = meter_of("relaxed", replace(plan_of(), quotas=(Quota(4, 2.5), Quota(1, 1))))
     take(meter, [[2, 0, 1], [2, 0, 1]], [[1, 0, 1], [1, 0, 1]], [[3, 0, 1], [3, 0, 1]])
     (line,) = lines
     assert (line["short_steps"], line["promised_tiles"]) == (1, [2.5, 1])
 
-
-def test_where_each_replica_was_planned_for_each_has_to_hold_the_class() -> None:
     meter, lines, _ = meter_of("relaxed", plan_of(blocks=4))
     take(meter, [[8, 0, 4], [4, 0, 4]], [[8, 0, 6], [4, 0, 3]])
     assert lines[0]["short_steps"] == 1

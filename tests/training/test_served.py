@@ -155,16 +155,3 @@ def test_a_lost_server_ends_the_run_in_one_line_and_resume_goes_on(tmp_path: Pat
         assert f"resumed after step {stopped} of" in cluster.said("chief")
         cluster.members["chief", 0].send_signal(signal.SIGINT)
         assert cluster.codes()[("chief", 0)] == 130
-
-
-@pytest.mark.slow
-def test_members_end_with_a_killed_chief_and_at_a_signal(tmp_path: Path, recipe: Path) -> None:
-    run = tmp_path / "run"
-    with Cluster(tmp_path, recipe, 2, 1, *LONG) as cluster:
-        cluster.start_all("--run", str(run))
-        cluster.until(lambda: saved_step(run) >= 20)
-        cluster.members["worker", 0].send_signal(signal.SIGTERM)
-        assert cluster.members["worker", 0].wait() == 143
-        cluster.kill("chief")
-        assert cluster.members["worker", 1].wait() == cluster.members["ps", 0].wait() == 1
-        assert all(is_free(address) for address in cluster.addresses)

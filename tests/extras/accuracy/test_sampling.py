@@ -230,27 +230,6 @@ def test_maps_of_several_crss_are_one_sample_of_true_areas(put: Put, tmp_path: P
     assert found["overall"]["value"] == pytest.approx(1)
 
 
-def test_estimates_of_drawn_points_hold_the_truth(put: Put, tmp_path: Path, capsys: Any) -> None:
-    """From maps to a sentence: 40 draws, of which 95 % hold the true area of each class."""
-    rng = np.random.default_rng(8)
-    ids = noise(4, 120, 150)
-    truth = np.where(rng.random(ids.shape) < 0.15, rng.integers(0, 3, ids.shape), ids)
-    path = put("m/a.tif", ids)
-    area = [float((truth[ids != IGNORE] == k).sum()) * 4e-4 for k in range(3)]
-    held = 0
-    for seed in range(40):
-        output = tmp_path / f"{seed}.gpkg"
-        sampled(path, "--seed", seed, "--points", 200, output)
-        labelled(output, lambda _, r, c: NAMES[truth[r, c]])
-        found = estimated(capsys, output)
-        held += sum(
-            each["area"]["low"] <= wanted <= each["area"]["high"]
-            for each, wanted in zip(found["classes"], area, strict=True)
-        )
-    assert 0.88 <= held / 120 <= 1.0
-    assert found["sentences"][0].startswith("water ")
-
-
 def test_strata_may_be_a_grid_another_map_or_any_codes(put: Put, tmp_path: Path) -> None:
     ids = noise(5, 100, 90)
     path = put("m/a.tif", ids)

@@ -113,10 +113,25 @@ class _Elsewhere:
         return __import__, ("module_of_the_caller_alone",)
 
 
-def test_without_workers_the_call_ends_in_one_line(monkeypatch: Any) -> None:
+def test_without_a_cluster_one_line_says_why(monkeypatch: Any) -> None:
     monkeypatch.setattr("segmenter.extras.dask.connect._WORKER_SECONDS", 0.1)
     line = "has no workers; start them with dask worker inproc"
     with pytest.raises(ClusterError, match=line), pool_of(0):
+        pass
+
+    monkeypatch.setattr("segmenter.extras.dask.connect._CONNECT_SECONDS", 0.2)
+    line = r"--scheduler tcp://127\.0\.0\.1:9: no Dask scheduler answers"
+    with pytest.raises(ClusterError, match=line), connected(ClusterOptions(scheduler="tcp://127.0.0.1:9")):
+        pass
+
+    monkeypatch.setattr("segmenter.extras.dask.connect.cards_listed", lambda: 4)
+    line = "expected at most 4, one for each GPU, got 5"
+    with pytest.raises(ClusterError, match=line), connected(ClusterOptions(workers=5)):
+        pass
+
+    monkeypatch.setitem(__import__("sys").modules, "distributed", None)
+    line = r"needs Dask, which is not installed .* run make cluster"
+    with pytest.raises(ClusterError, match=line), connected(ClusterOptions(workers=1)):
         pass
 
 
@@ -150,20 +165,6 @@ def test_options_that_name_no_cluster_are_refused(given: dict[str, Any], fields:
         ClusterOptions(**given)
 
 
-def test_a_scheduler_that_does_not_answer_is_one_line(monkeypatch: Any) -> None:
-    monkeypatch.setattr("segmenter.extras.dask.connect._CONNECT_SECONDS", 0.2)
-    line = r"--scheduler tcp://127\.0\.0\.1:9: no Dask scheduler answers"
-    with pytest.raises(ClusterError, match=line), connected(ClusterOptions(scheduler="tcp://127.0.0.1:9")):
-        pass
-
-
-def test_without_dask_one_line_says_how_to_get_it(monkeypatch: Any) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "distributed", None)
-    line = r"needs Dask, which is not installed .* run make cluster"
-    with pytest.raises(ClusterError, match=line), connected(ClusterOptions(workers=1)):
-        pass
-
-
 def test_each_worker_takes_a_gpu_that_no_other_has(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     cards = []
@@ -177,13 +178,6 @@ def test_each_worker_takes_a_gpu_that_no_other_has(tmp_path: Path, monkeypatch: 
         assert remote._free_card(3) == 1
         for lock in remote._held:
             lock.give_back()
-
-
-def test_more_local_workers_than_gpus_are_refused(monkeypatch: Any) -> None:
-    monkeypatch.setattr("segmenter.extras.dask.connect.cards_listed", lambda: 4)
-    line = "expected at most 4, one for each GPU, got 5"
-    with pytest.raises(ClusterError, match=line), connected(ClusterOptions(workers=5)):
-        pass
 
 
 @pytest.mark.slow

@@ -77,7 +77,9 @@ def test_gdal_reads_the_classes_of_a_map_and_their_pixels(
     assert found["pixels"] == [int((pixels == code).sum()) for code in codes]
 
 
-def test_a_map_opens_whatever_its_classes_are_called(tmp_path: Path) -> None:
+def test_a_map_opens_whatever_its_classes_are_called_and_what_xml_cannot_hold_is_replaced(
+    tmp_path: Path,
+) -> None:
     """A name may look like a CRS that names a file."""
     write_raster(tmp_path / "a.tif", np.zeros((3, 5), np.uint8), RasterSpec(nodata=255))
     beside = tmp_path / "a.tif.aux.xml"
@@ -85,6 +87,12 @@ def test_a_map_opens_whatever_its_classes_are_called(tmp_path: Path) -> None:
     beside.write_bytes(attribute_table(entries))
     with open_raster(tmp_path / "a.tif", (1,)) as raster:
         assert raster.info.count == 1
+
+    assert shown("a\ufffeb\ud800c\x01d 水 \U0001f30d") == "a\ufffdb\ufffdc\ufffdd 水 \U0001f30d"
+    entries = [LegendEntry(0, "a\uffff<b>&'", (1, 2, 3))]
+    for content in (attribute_table(entries), style_file(class_style(entries))):
+        said = "".join(f"{element.text}{element.get('label')}" for element in ET.fromstring(content).iter())
+        assert "a\ufffd<b>&'" in said
 
 
 def test_a_count_beyond_32_bits_and_none_at_all(tmp_path: Path, gdal: Any) -> None:
@@ -94,11 +102,3 @@ def test_a_count_beyond_32_bits_and_none_at_all(tmp_path: Path, gdal: Any) -> No
     assert table(gdal, tmp_path / "a.tif")["pixels"] == [12_345_678_901]
     beside.write_bytes(attribute_table([LegendEntry(0, "a", (1, 2, 3))]))
     assert "pixels" not in table(gdal, tmp_path / "a.tif")
-
-
-def test_what_xml_cannot_hold_is_replaced() -> None:
-    assert shown("a\ufffeb\ud800c\x01d 水 \U0001f30d") == "a\ufffdb\ufffdc\ufffdd 水 \U0001f30d"
-    entries = [LegendEntry(0, "a\uffff<b>&'", (1, 2, 3))]
-    for content in (attribute_table(entries), style_file(class_style(entries))):
-        said = "".join(f"{element.text}{element.get('label')}" for element in ET.fromstring(content).iter())
-        assert "a\ufffd<b>&'" in said

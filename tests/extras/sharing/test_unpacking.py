@@ -82,18 +82,22 @@ def test_names_that_lead_elsewhere_are_refused(packed: Path, tmp_path: Path, nam
     assert left_behind(tmp_path) == ["b.zip", "out"]
 
 
-def test_what_would_grow_is_refused(packed: Path, tmp_path: Path) -> None:
+def test_what_would_grow_or_is_named_twice_or_is_no_packed_run_is_refused(
+    packed: Path, tmp_path: Path, run: Path
+) -> None:
+    file = changed(packed, tmp_path / "b.zip", lambda files: None)
+    with zipfile.ZipFile(file, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        archive.writestr("run.json", b"{}")
+    not_unpacked(file, tmp_path / "out", "named twice")
+
     with zipfile.ZipFile(packed) as whole, zipfile.ZipFile(tmp_path / "b.zip", "w", 8) as archive:
         for name in whole.namelist():
             archive.writestr(name, whole.read(name))
     not_unpacked(tmp_path / "b.zip", tmp_path / "out", "compressed")
 
-
-def test_a_name_that_occurs_twice_is_refused(packed: Path, tmp_path: Path) -> None:
-    file = changed(packed, tmp_path / "b.zip", lambda files: None)
-    with zipfile.ZipFile(file, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
-        archive.writestr("run.json", b"{}")
-    not_unpacked(file, tmp_path / "out", "named twice")
+    not_unpacked(run, tmp_path / "out", "a pipe or")
+    not_unpacked(tmp_path / "none.zip", tmp_path / "out", "No such file")
+    not_unpacked(run / "best.npz", tmp_path / "out", "no SHA256SUMS")
 
 
 def edited(file: str, **values: Any) -> Callable[[dict[str, bytes]], None]:
@@ -126,12 +130,6 @@ def test_what_is_no_run_is_refused(
     packed: Path, tmp_path: Path, change: Callable[[dict[str, bytes]], Any], sums: bool, match: str
 ) -> None:
     not_unpacked(changed(packed, tmp_path / "b.zip", change, sums), tmp_path / "out", match)
-
-
-def test_other_files_are_refused(run: Path, tmp_path: Path) -> None:
-    not_unpacked(run, tmp_path / "out", "a pipe or")
-    not_unpacked(tmp_path / "none.zip", tmp_path / "out", "No such file")
-    not_unpacked(run / "best.npz", tmp_path / "out", "no SHA256SUMS")
 
 
 def test_a_packed_run_in_the_place_of_a_run_is_told_how_to_unpack(packed: Path) -> None:

@@ -379,6 +379,9 @@ def test_a_prefix_that_leaves_a_tensor_no_name_is_refused(
     for prefix, rest in (("module.a", "nothing"), ("module.", "__metadata__")):
         assert run_script(lambda: main([str(source), str(out), "--prefix", prefix])) == 2  # noqa: B023
         assert f"it leaves {rest}\n" in capsys.readouterr().err
+    zip_file(source, stored({"\x1b[2Jconv.weight": np.ones(2, np.float32)}))
+    assert run_script(lambda: main([str(source), str(out)])) == 2
+    assert r"\\x1b[2Jconv.weight" in capsys.readouterr().err
     assert not out.exists()
 
 
