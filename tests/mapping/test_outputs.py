@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from rio_cogeo import cog_validate
 
 from segmenter.base.errors import DatasetError, SegmenterError
+from segmenter.extras.written_map import WrittenMap
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap, LandCoverClass
 from segmenter.inference.predictor import ExtraOutputs, Prediction
 from segmenter.mapping.outputs.codes import FileValues, codes_of, free_value, parse_codes
 from segmenter.raster import RasterSpec, open_raster, read_label, write_raster
-from segmenter.raster.written_map import WrittenMap
 from tests.helpers.child_predict import files, scene, without_styles
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_network
 from tests.helpers.function_predictor import FunctionPredictor

@@ -241,7 +241,7 @@ def test_schedules_by_hand(tensorflow: ModuleType) -> None:
 
 
 def test_a_short_warm_up_and_a_boundary_beyond_the_end_are_said(tensorflow: ModuleType) -> None:
-    from segmenter.training.optimiser.schedules import describe_schedule
+    from segmenter.training.optimiser import describe_schedule
 
     assert "190 steps of warm-up" in describe_schedule(TrainingConfig(warmup=500), 1900)  # a tenth at most
     late = TrainingConfig(schedule="piecewise", boundaries=[1000, 2000], values=[1, 0.1, 0.01])

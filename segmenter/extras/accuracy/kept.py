@@ -19,7 +19,7 @@ from segmenter.extras.gis.documents import child, document
 from segmenter.extras.vectors.map_files import maps_in
 from segmenter.extras.written_map import WrittenMap
 from segmenter.grid.geometry import Window
-from segmenter.runs.accuracy_file import save_accuracy
+from segmenter.runs.records import save_accuracy
 from segmenter.runs.run import RUN_FILE, load_run
 
 Drawn = Mapping[str, Sequence[tuple[int, int, str]]]

@@ -31,12 +31,12 @@ from segmenter.base.errors import DatasetError, SegmenterError
 from segmenter.extras.vectors.options import PolygonOptions
 from segmenter.extras.vectors.writing import Batch, polygon_file
 from segmenter.extras.written_map import WrittenMap
-from segmenter.grid.components import STRIP_PIXELS, Strip, components
+from segmenter.grid.components import STRIP_PIXELS, Strip, components, touching
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.windows import row_strips
 from segmenter.raster import RasterInfo, pixel_sides
 from segmenter.raster.crs_units import same_ground
-from segmenter.raster.polygons import lengths_stretch, on_equal_area
+from segmenter.raster.polygons import lengths_stretch, on_equal_area, outlines_of
 
 
 @dataclass(frozen=True)

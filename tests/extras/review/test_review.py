@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from datasets.commands.review import ReviewRequest, main
-from segmenter.base.errors import ConfigError, DatasetError, OutputError, SegmenterError
+from datasets.commands.review import main
+from segmenter.base.errors import DatasetError, OutputError, SegmenterError
 from segmenter.extras.review import held_out, page, places, teaching
 from segmenter.extras.review.findings import Finding, findings, wrong_KKL
 from segmenter.extras.review.held_out import LEVELS, Cells, Judged
