@@ -233,6 +233,7 @@ def forecast(
 
 
 def _table(tiles: Tiles | ArrayLike, classes: Sequence[str]) -> tuple[NDArray[np.integer], tuple[str, ...]]:
+    """Return (tiles, classes) counts and class names."""
     if isinstance(tiles, Tiles):
         if classes:
             raise DatasetError("classes", "the tiles have names of their own", remedy="leave them out")

@@ -215,6 +215,7 @@ def let_memory_grow() -> None:
 
 
 def _see(config: DistributionConfig, logical_devices: int | None) -> list[Any]:
+    """Return the visible GPUs, as physical devices."""
     import tensorflow as tf
 
     gpus = list(tf.config.list_physical_devices("GPU"))

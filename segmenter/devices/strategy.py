@@ -229,6 +229,7 @@ def make_devices(
 
 
 def _over_workers(config: DistributionConfig, logical_devices: int | None, cluster: Cluster) -> Devices:
+    """Return this worker's devices, once all workers are present."""
     if logical_devices is not None:
         raise DeviceError(
             "--logical-devices: TensorFlow uses one CPU device of each of several workers; start more "
@@ -413,6 +414,7 @@ def _without_bfloat16(devices: Devices) -> list[str]:
 
 
 def _warnings(devices: Devices) -> list[str]:
+    """Return warnings about GPUs that stay idle."""
     lines = []
     if devices.idle and not devices.cpu_chosen:
         number = f"{len(devices.idle)} visible GPU" + "s" * (len(devices.idle) > 1)

@@ -122,6 +122,7 @@ def _north_up(info: RasterInfo) -> bool:
 
 
 def _box(info: RasterInfo) -> tuple[float, float, float, float]:
+    """Return left, bottom, right, top of a north-up raster."""
     assert info.transform is not None, "only north-up rasters have a box"
     left, top = info.transform @ (0, 0)
     right, bottom = info.transform @ (info.size.width, info.size.height)
@@ -254,6 +255,7 @@ def _title(names: list[str]) -> str:
 
 
 def _drawn(sheet: _Sheet, counts_NK: NDArray[np.int64]) -> SceneMap:
+    """Return the sheet as a map for the diagnosis."""
     rows = np.clip(sheet.y_n.astype(np.int64), 0, sheet.rows - 1)
     cols = np.clip(sheet.x_n.astype(np.int64), 0, sheet.cols - 1)
     total = np.zeros((sheet.rows, sheet.cols, counts_NK.shape[1]), np.int64)

@@ -67,6 +67,7 @@ def _classes(diagnosis: Diagnosis) -> str:
 
 
 def _scales(diagnosis: Diagnosis, scales: GsdFacts) -> str:
+    """Return text on the tiles that hold each class in each stratum, with their share."""
     totals = [["scenes", *map(str, scales.scenes)], ["tiles", *map(str, scales.tiles)]]
     rows = [
         [plain(c.name)]

@@ -247,6 +247,7 @@ def _only_first(gradient: Any) -> Any:
 
 
 def _sum(value: Any) -> Any:
+    """Sum over the replicas, in one all-reduce."""
     context = tf.distribute.get_replica_context()
     if context is None or context.num_replicas_in_sync == 1:
         return value

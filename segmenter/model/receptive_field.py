@@ -81,6 +81,7 @@ def _geometry(graph: Graph, planes: Sequence[Plane]) -> NetworkGeometry:
 
 
 def _stride(planes: Sequence[Plane], axes: Sequence[int] = AXES) -> int:
+    """Return the least common multiple of the strides of all tensors, in image pixels."""
     return math.lcm(*(p.extents[axis].scale.numerator for p in planes if p.extents for axis in axes))
 
 
@@ -120,6 +121,7 @@ def _add(
     axis: int,
     output: Interval,
 ) -> None:
+    """Extend the needed interval of each input by that of an interval of the output."""
     for tensor in inputs:
         first, last = layer.needed(_extent(planes[tensor], axis), output)
         if first <= last:  # a transposed convolution may have gaps

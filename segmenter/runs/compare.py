@@ -124,7 +124,7 @@ def _short(text: str) -> str:
 def _group(stories: Sequence[Story], names: Sequence[str], group: Sequence[Ranked]) -> list[str]:
     """Return the ranking of runs whose scores may be compared, the best first, and their classes."""
     name = _ranked_by([stories[i] for i, _ in group], group[0][1].protocol)
-    ranked = sorted(group, key=lambda one: -np.nan_to_num(score_of(one[1], name), nan=-math.inf))
+    ranked = sorted(group, key=lambda one: _down(score_of(one[1], name)))
     columns = list(dict.fromkeys([name, *FIGURES]))
     header = ["Run", *map(title_of, columns), "best epoch", "of", "steps"]
     rows = []
@@ -156,6 +156,10 @@ def _class_table(names: Sequence[str], ranked: Sequence[Ranked]) -> str:
         rows.append([name, *(("*" if several and v == top else "") + table_percent(v) for v in values)])
     header = ["Class", *(names[i] for i, _ in ranked)]
     return _table("IoU of each class, in percent", header, rows)
+
+
+def _down(value: float) -> float:
+    return math.inf if math.isnan(value) else -value
 
 
 # ------------------------------------------------------------------------------- speed and settings

@@ -128,9 +128,7 @@ class Ensemble:
         """
         each = [run.network for run in self.members]
         sums = 8 * len(self.classes)
-        unlimited = next(
-            (f"{run.path}: {run.network.unlimited}" for run in self.members if run.network.radius is None), ""
-        )
+        unlimited = next((f"{run.path}: {run.network.unlimited}" for run in self.members if _far(run)), "")
         return NetworkGeometry(
             math.lcm(*(one.stride for one in each)),
             None if unlimited else max(one.radius or 0 for one in each),
@@ -173,6 +171,10 @@ def members(run: AnyRun) -> tuple[Run, ...]:
 def uncalibrated(run: AnyRun) -> AnyRun:
     """Return a run or ensemble that predicts without calibrations."""
     return joined([replace(member, calibrated=False) for member in members(run)])
+
+
+def _far(run: Run) -> bool:
+    return run.network.radius is None
 
 
 def _bands(run: Run) -> tuple[int, ...]:

@@ -156,6 +156,7 @@ def _shares(held_LK: NDArray[np.int64], steps_L: NDArray[np.int64]) -> list[floa
 def _history(
     lines: list[dict[str, Any]], held_LK: NDArray[np.int64], steps_L: NDArray[np.int64]
 ) -> list[LogPoint]:
+    """Return the share of steps that held each class, for each line."""
     part = np.arange(len(lines)) * min(len(lines), _MOST_POINTS) // len(lines)
     starts = np.flatnonzero(np.diff(part, prepend=-1))
     history = []

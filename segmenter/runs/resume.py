@@ -299,6 +299,7 @@ def _checkpoint(path: Path, arrays: Arrays) -> Checkpoint:
 
 
 def _instead(run: Path, damaged: Path) -> str:
+    """Return advice on a damaged checkpoint."""
     whole = newest_whole(run, but=damaged)
     if whole is not None:
         step = next(step for step, path in checkpoints(run).items() if path == whole)

@@ -122,6 +122,7 @@ class _Search:
             yield stack[-1][1] if stack else table
 
     def _use(self, table: NDArray[np.int32], axis: int) -> NDArray[np.int32]:
+        """Return the total repeats after one more use of a kind."""
         moved = np.moveaxis(table, axis, 0)
         used = np.empty_like(moved)
         used[1:] = moved[:-1]

@@ -96,6 +96,7 @@ def train_to_end(trainer: Trainer, *, resumed: bool = False) -> Outcome:
 
 
 def _describe_end(trainer: Trainer) -> None:
+    """Print the result of a finished training, and write its report."""
     path = trainer.run.path
     if (drawn := trainer.feed.drawn).tiles:
         say(
@@ -186,6 +187,7 @@ def _chosen(ious: list[float]) -> list[int]:
 
 
 def _confusions(scores: Scores) -> list[str]:
+    """Return lines on the largest confusions, as shares of the true class's pixels."""
     truth = scores.truth_pixels[:, None]
     shares = np.divide(scores.matrix, truth, out=np.zeros(scores.matrix.shape), where=truth > 0)
     np.fill_diagonal(shares, 0)

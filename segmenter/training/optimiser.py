@@ -109,6 +109,7 @@ class Schedule:
 
 
 def _decay(schedule: Schedule) -> int:
+    """Return the number of steps from the end of the warm-up to the end of the training."""
     return max(schedule.steps - schedule.warmup, 1)
 
 
@@ -472,6 +473,7 @@ def _of_keras(config: TrainingConfig, iterations: Any, moments: list[Any], *, sh
 
 
 def _segments(weights: Sequence[Any], pace: Pace) -> list[Segment]:
+    """Group weights by rate and start epoch."""
     groups: dict[tuple[float, bool], list[Any]] = {}
     for v in weights:
         groups.setdefault((pace.rates.get(v.path, 1.0), v.path in pace.late), []).append(v)

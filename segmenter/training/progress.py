@@ -244,6 +244,7 @@ class Meter:
         return max(time.perf_counter() - self._started, 1e-9)
 
     def _rate(self) -> float:
+        """Return the tiles a second since the end of the first call."""
         return self.plan.rows_SB.shape[1] * self._timed / self._seconds() if self._timed else 0.0
 
     def throughput(self) -> str:
@@ -258,6 +259,7 @@ class Meter:
         return "; ".join(parts)
 
     def _write(self) -> None:
+        """Write a line of the log over the steps since the last one."""
         if not self._losses:
             return
         values = {

@@ -319,6 +319,7 @@ def _told(scored: Mapping[str, tuple[float | None, ConfusionMatrix]], heard: int
 
 
 def _scenes_of(said: Any, classes: ClassMap) -> dict[str, tuple[float | None, ConfusionMatrix]]:
+    """Decode the scenes of `_told`."""
     scenes, arrays = {}, unpacked(said["counts"])
     for number, (name, metres, part) in enumerate(said["scenes"]):
         counts = arrays[str(number)]

@@ -509,6 +509,7 @@ def _needed_note(mark: str, batch: int, reach: int, row: int) -> Data:
 
 
 def _forecast_table(said: ForecastFacts) -> Table:
+    """Return the forecast at the requested sizes and at powers of two."""
     items = {i.batch: i for i in [*said.curve, *said.batches]}
     asked = {i.batch for i in said.batches}
     rows = [

@@ -77,6 +77,7 @@ def _cells(one: SceneMap, c: int) -> list[float]:
 
 
 def _map_table(diagnosis: Diagnosis) -> Table:
+    """Return a table of each map's share of cells that show each class."""
     rows = []
     for one in diagnosis.maps:
         cells = [_cells(one, c.id) for c in diagnosis.classes]

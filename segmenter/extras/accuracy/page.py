@@ -82,6 +82,7 @@ def write_page(estimates: Estimates, unit: str, points: Path, path: Path) -> Non
 
 
 def _marks(figures: Sequence[Figure], texts: Sequence[str], colour: str, name: str, shift: float) -> Data:
+    """Return points with the error bars of their intervals, one row a class."""
     return {
         "type": "scatter",
         "mode": "markers",
@@ -128,6 +129,7 @@ def _areas(estimates: Estimates, shown: Shown, table: Table) -> Chart:
 
 
 def _accuracies(estimates: Estimates, table: Table) -> Chart:
+    """Draw user's and producer's accuracy of each class with intervals."""
     names = estimates.sample.classes
     data = [
         _marks(

@@ -375,6 +375,7 @@ class _Tally:
 
 
 def _pass(frame: _Frame, request: SampleRequest) -> tuple[_Tally, Reservoirs]:
+    """Read each map once."""
     strata = frame.strata
     reservoirs = Reservoirs(
         strata.count, most_points(request.points, request.error, request.floor), request.seed

@@ -103,6 +103,7 @@ def _security(options: ClusterOptions) -> Any:
 
 @contextlib.contextmanager
 def _local(options: ClusterOptions) -> Iterator[Any]:
+    """Start processes on this machine; other users of the machine cannot connect to them."""
     import dask
     from distributed import LocalCluster
 

@@ -124,6 +124,7 @@ def compare(
 def _original(
     worker: Worker, image_BHWC: NDArray[np.generic], valid_BHW: NDArray[np.bool_], stride: int
 ) -> NDArray[np.float32]:
+    """Return predict.py's probabilities; its windows are padded with pixels without data."""
     batch, height, width = valid_BHW.shape
     below, right = round_up(height, stride) - height, round_up(width, stride) - width
     margins = ((0, 0), (0, below), (0, right))

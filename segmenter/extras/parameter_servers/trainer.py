@@ -75,6 +75,7 @@ def make_served_step(parts: StepParts, state: ServedState) -> Any:
 
 
 def _read(state: ServedState) -> _Read:
+    """Read weights and statistics of all servers."""
     values: dict[str, Any] = {}
     updates, scale = None, None
     for shard in state.shards:

@@ -79,6 +79,7 @@ def findings(all_judged: Sequence[Judged], classes: int, most: int) -> list[Find
 
 
 def _of_scene(each: Judged, table: Floats, most: int) -> Iterator[Finding]:
+    """Yield a scene's costliest findings."""
     counts, K = each.counts, len(table)
     wrong_P = counts.pixels_P * table[counts.label_P, counts.likely_P, counts.level_P]
     if not len(wrong_P):

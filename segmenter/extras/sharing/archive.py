@@ -328,6 +328,7 @@ def _write(output: Path, files: Mapping[str, Content]) -> None:
 
 
 def _add(archive: zipfile.ZipFile, name: str, content: Content) -> str:
+    """Add a file uncompressed; return its SHA-256."""
     info, digest = zipfile.ZipInfo(name, _TIME), hashlib.sha256()
     info.external_attr, info.create_system = _MODE, 3
     info.file_size = len(content) if isinstance(content, bytes) else content.stat().st_size

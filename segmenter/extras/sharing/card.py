@@ -235,6 +235,7 @@ def _training(known: Known) -> list[str]:
 
 
 def _loss(recipe: Recipe) -> str:
+    """Return text on the loss: terms with weights, and changed settings."""
     loss = recipe.loss
     terms = " + ".join(f"{getattr(loss, name):g} × {name.replace('_', '-')}" for name in loss.used_terms)
     others = [

@@ -153,6 +153,7 @@ def _facts(arrays: Arrays) -> Facts | None:
 def _scores(
     run: Path, weights: Path, steps: int | None
 ) -> tuple[Scores | None, str, Mapping[str, Mapping[str, Any]]]:
+    """Return the scores of these weights, the reason if missing, and the scores by gsd stratum."""
     file = run / BEST_FILES[0]
     if weights.name != BEST:
         return None, f"{weights.name} was not validated: the run has no best validation", {}

@@ -157,7 +157,7 @@ class VectorFile:
             DatasetError: the file is unreadable, lacks the layer or attribute, or has an ambiguous CRS.
         """
         self.path, self._attribute = path, attribute
-        self._blank = path.suffix.lower() == ".geojson" and path.is_file() and not path.stat().st_size
+        self._blank = _is_blank(path)
         if not self._blank:
             check_kind(path)
         self._layer, self._lock = layer, threading.Lock()
@@ -385,6 +385,11 @@ def _name_in(member: Any) -> str:
             break
         member = member[keys[0]]
     return str(member)
+
+
+def _is_blank(path: Path) -> bool:
+    """Return whether a file is a GeoJSON of no byte, as some write an image without polygons."""
+    return path.suffix.lower() == ".geojson" and path.is_file() and not path.stat().st_size
 
 
 def check_kind(path: Path) -> None:

@@ -131,6 +131,7 @@ def _history_hovers(name: str, ends: Sequence[int], shares: Sequence[float]) -> 
 
 
 def _history_table(name: Sequence[str], ids: Sequence[int], run: RunFacts) -> Table:
+    """Return the lowest and the mean coverage of each class over the log's lines."""
     rows = []
     for c in ids:
         shares = [line.held_share[c] for line in run.history]

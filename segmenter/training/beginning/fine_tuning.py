@@ -218,6 +218,7 @@ def bands_seen(dataset: Dataset) -> int:
 
 
 def _difference(source: Run, recipe: Recipe) -> str:
+    """Return the settings in which the two models differ."""
     theirs, ours = (r.model.model_dump(exclude={"dropout"}) for r in (source.recipe, recipe))
     if theirs["kind"] != ours["kind"]:  # they share no other setting
         theirs, ours = {"kind": theirs["kind"]}, {"kind": ours["kind"]}

@@ -215,6 +215,7 @@ def new_run(
 
 
 def _memory_of_each(devices: Devices, recipe: Recipe, of_a_tile: int) -> str:
+    """Return a line on the memory for each device's share of a step."""
     dealt = devices.dealt(recipe.training.global_batch)
     at_once = [tiles // recipe.training.accumulate for tiles in dealt]
     parts = [
