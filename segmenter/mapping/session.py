@@ -273,7 +273,8 @@ def _folder_state(call: Call, tiling: Tiling) -> FolderState:
         around = None if job.mosaic is None else neighbour_facts(job, tiling)
         where = {"part": [part.row, part.col, part.height, part.width], "mosaic": around}
         grid = None if job.grid is None else f"{job.grid} as one"
-        return {**where, **call.style.options(job), **how, "gsd": grid}
+        files = {option: True for each in call.finishers for option in each.checked(call, job.name)}
+        return {**where, **call.style.options(job), **files, **how, "gsd": grid}
 
     return FolderState(call, options)
 

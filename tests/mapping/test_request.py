@@ -116,8 +116,9 @@ class _Sums:
     def __init__(self, path: Path) -> None:
         self._path, self._sum = path, 0
 
-    def add(self, ids: Any) -> None:
-        self._sum += int(ids.sum())
+    def take(self, window: Any, prediction: Any) -> None:
+        assert prediction.ids.shape == (window.height, window.width)
+        self._sum += int(prediction.ids.sum())
 
     def finish(self) -> None:
         self._path.with_suffix(".half").write_text(str(self._sum))

@@ -177,7 +177,6 @@ class MapRequest(Computing):
         None, "also STEM.probabilities.tif: a band for each class; uint8 is × 255"
     )
     cog: bool = _output_file(False, "cloud-optimised GeoTIFFs, with overviews")
-    quicklook: bool = _output_file(False, "also STEM.quicklook.png: the map, small, in its colours")
     format: Format = _output_file("auto", "of the maps")
     codes: str | None = _in_gis(
         None,
