@@ -47,18 +47,20 @@ class SegmenterError(Exception):
     def __str__(self) -> str:
         return plain(super().__str__())
 
-    @property
-    def parts(self) -> dict[str, str]:
-        """Parts that are not left out: `type(error)(**error.parts)` is equal, also in another process."""
-        return {name: part for name, part in vars(self).items() if part is not None}
 
-    def extended(
-        self, *, where: str = "", remedy: str = "", kind: type[SegmenterError] | None = None
-    ) -> SegmenterError:
-        """Return the error with a place before its own, or a further remedy; `kind`: as another class."""
-        place, advice = ": ".join(filter(None, (where, self.where))), filter(None, (self.remedy, remedy))
-        parts = {**self.parts, "where": place, "remedy": "; ".join(advice)}
-        return (kind or type(self))(**{name: part for name, part in parts.items() if part})
+def error_parts(error: SegmenterError) -> dict[str, str]:
+    """Return the parts that are not left out: `type(error)(**parts)` is equal, also in another process."""
+    names = ("where", "fault", "expected", "got", "remedy")
+    return {name: part for name in names if (part := getattr(error, name)) is not None}
+
+
+def extended_error(
+    error: SegmenterError, *, where: str = "", remedy: str = "", kind: type[SegmenterError] | None = None
+) -> SegmenterError:
+    """Return an error with a place before its own, or a further remedy; `kind`: as another class."""
+    place, advice = ": ".join(filter(None, (where, error.where))), filter(None, (error.remedy, remedy))
+    parts = {**error_parts(error), "where": place, "remedy": "; ".join(advice)}
+    return (kind or type(error))(**{name: part for name, part in parts.items() if part})
 
 
 def plain(text: str) -> str:
