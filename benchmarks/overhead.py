@@ -101,7 +101,11 @@ def _trainer(options: argparse.Namespace, folder: Path) -> Any:
         tuple(LandCoverClass(f"class {k}", (k, k, k), k) for k in range(_CLASSES)), encoding="codes"
     )
     run = Run(
-        *(folder, recipe, classes, Normalisation.of([120.0] * 3, [60.0] * 3), NetworkGeometry(16, 92)),
+        folder,
+        recipe,
+        classes=classes,
+        normalisation=Normalisation.of([120.0] * 3, [60.0] * 3),
+        network=NetworkGeometry(16, 92),
         bands=None,
         band_count=3,
         dtype="uint8",

@@ -21,7 +21,7 @@ import hashlib
 import json
 import os
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
@@ -29,11 +29,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass as checked_dataclass
 from pydantic_core import PydanticCustomError
 
-from segmenter.base.errors import CheckpointError, DamagedCheckpointError, LabelError, failing
+from segmenter.base.errors import CheckpointError, DamagedCheckpointError, LabelError, extended_error, failing
 from segmenter.base.files import read_regular, write_whole
 from segmenter.base.invocation import invocation
 from segmenter.base.sealed import json_object, other_format, sealed, unsealed_text
@@ -41,7 +41,7 @@ from segmenter.base.terminal import say
 from segmenter.config.reading import dump_recipe, load_recipe
 from segmenter.config.recipe import Recipe
 from segmenter.evaluation.calibration import Calibration
-from segmenter.grid.labels import MAX_CLASSES, ClassMap
+from segmenter.grid.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.calibration_file import CALIBRATION, load_calibration, step_of
@@ -63,15 +63,8 @@ RUN_FILE = "run.json"
 _SHOWN_RUNS = 5
 FORMAT = 2
 _MOST_BANDS = 65535
-_LARGEST = 1e38
-"""Largest number that normalisation computes with, in float32; the smallest normal one is 1.2e-38."""
 _MOST_ERRORS = 3
 
-Value = Annotated[int, Field(ge=0, le=255)]
-Colour = tuple[Value, Value, Value]
-Code = Annotated[int, Field(ge=0, lt=0xFFFF)]
-Number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
-Deviation = Annotated[float, Field(ge=1 / _LARGEST, le=_LARGEST)]
 Band = Annotated[int, Field(ge=1, le=_MOST_BANDS)]
 DType = Annotated[str, Field(pattern="^(u?int(8|16|32|64)|float(16|32|64))$")]
 
@@ -107,9 +100,14 @@ class Extension:
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """Facts of a run that run.json holds as they are, with their limits there.
+    """Facts of a run that run.json holds, with their limits there.
 
     Attributes:
+        classes: classes of the model's output.
+        normalisation: normalisation of the bands.
+        network: stride, receptive-field radius and memory.
+        scenes: normalisation by the training scenes, if the model uses that of pretrained weights; None: the
+            same.
         bands: 1-based bands of an image file that the model sees, in order; None: all but alpha.
         band_count: number of these bands.
         band_names: names of these bands in the training images; empty if unnamed.
@@ -122,6 +120,9 @@ class RunFacts:
         extensions: extensions of the run; the recipe has the last number of epochs.
     """
 
+    classes: ClassMap
+    normalisation: Normalisation
+    network: NetworkGeometry
     bands: tuple[Band, ...] | None
     band_count: Annotated[int, Field(ge=1, le=_MOST_BANDS)]
     dtype: DType
@@ -129,6 +130,7 @@ class RunFacts:
     labels: Literal["full", "eroded"]
     tiles: Annotated[str, Field(max_length=1000)]
     planned_replicas: Annotated[int, Field(ge=1, le=1 << 16)] = 1
+    scenes: Normalisation | None = None
     shares: MeasuredShares | None = None
     extensions: Annotated[tuple[Extension, ...], Field(max_length=10_000)] = ()
     band_names: tuple[Annotated[str, Field(max_length=10_000)] | None, ...] = ()
@@ -141,20 +143,11 @@ class Run(RunFacts):
     Attributes:
         path: the directory.
         recipe: resolved recipe.
-        classes: classes of the model's output.
-        normalisation: normalisation of the bands.
-        network: stride, receptive-field radius and memory.
-        scenes: normalisation by the training scenes, if the model uses that of pretrained weights; None: the
-            same.
         calibrated: False to predict without its calibration.
     """
 
     path: Path
     recipe: Recipe
-    classes: ClassMap
-    normalisation: Normalisation
-    network: NetworkGeometry
-    scenes: Normalisation | None = None
     calibrated: bool = True
 
     @property
@@ -195,15 +188,15 @@ class Run(RunFacts):
 
     def _run_text(self, *recipes: bytes) -> bytes:
         content = {
-            "classes": self.classes.to_dict(),
             **{each.name: getattr(self, each.name) for each in fields(RunFacts)},
-            "normalisation": self.normalisation,
-            "scenes": self.scenes,
-            "network": self.network,
+            "classes": self.classes.to_dict(),
             "recipe": [hashlib.sha256(text).hexdigest() for text in recipes],
         }
         content["band_names"] = any(self.band_names) and self.band_names
-        return run_file_text({name: content[name] for name in content if content[name] or name not in _LATER})
+        kept = {name: value for name, value in content.items() if value or name not in _LATER}
+        text = json.dumps({"format": FORMAT, **kept}, indent=2, default=asdict)
+        _validated(text.encode(), "the training data give what no model can be trained with")
+        return sealed(text).encode()
 
     def weights_file(self) -> Path:
         """Return the best model's file, else the newest checkpoint.
@@ -259,7 +252,7 @@ class Run(RunFacts):
         except DamagedCheckpointError as error:
             whole = newest_whole(self.path, but=file)
             other = f"to use the newest whole one, {whole}, rename it" if whole else "no other is whole"
-            raise error.extended(remedy=other) from None
+            raise extended_error(error, remedy=other) from None
 
 
 def load_run(path: Path) -> Run:
@@ -282,7 +275,7 @@ def load_run(path: Path) -> Run:
     try:
         content = read_run_file(read_regular(file), str(file))
     except CheckpointError as error:
-        raise error.extended(remedy=how_to_put_back(file, _weights_files(path))) from None
+        raise extended_error(error, remedy=how_to_put_back(file, _weights_files(path))) from None
     recipe = read_regular(path / RECIPE_FILE)
     if content.recipe and hashlib.sha256(recipe).hexdigest() not in content.recipe:
         raise CheckpointError(
@@ -291,19 +284,8 @@ def load_run(path: Path) -> Run:
             remedy=f"{how_to_put_back(path / RECIPE_FILE, _weights_files(path))}; to train with other "
             f"settings, start a new run with --init-from {path}",
         )
-    try:
-        classes = ClassMap.from_dict(content.classes.model_dump())
-    except LabelError as error:
-        raise CheckpointError(file, f"damaged or edited: {error}") from None
-    return Run(
-        path=path,
-        recipe=load_recipe(path / RECIPE_FILE),
-        classes=classes,
-        normalisation=Normalisation(**dict(content.normalisation)),
-        scenes=Normalisation(**dict(content.scenes)) if content.scenes else None,
-        network=NetworkGeometry(**dict(content.network)),
-        **{each.name: getattr(content, each.name) for each in fields(RunFacts)},
-    )
+    facts = {each.name: getattr(content, each.name) for each in fields(RunFacts)}
+    return Run(path, load_recipe(path / RECIPE_FILE), **facts)
 
 
 def _run_of(file: Path) -> str:
@@ -399,39 +381,9 @@ def _copy_of(path: Path, files: Sequence[Path]) -> tuple[Path, bytes] | None:
 # --------------------------------------------------------------------------------------------------- run.json
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class _Class(_Strict):
-    name: str = Field(min_length=1, max_length=1000)
-    colour: Colour
-    code: Code
-    also: tuple[Code, ...] = Field((), max_length=1 << 16)
-
-
-class _Classes(_Strict):
-    classes: tuple[_Class, ...] = Field(min_length=1, max_length=MAX_CLASSES)
-    encoding: Literal["codes", "colours"]
-    ignored: tuple[int | Colour, ...] = Field(max_length=1 << 16)
-    nodata: Literal["ask", "ignore", "class"] = "ask"
-
-
-class _Normalisation(_Strict):
-    mean: tuple[Number, ...]
-    std: tuple[Deviation, ...]
-
-
-class _Network(_Strict):
-    stride: int = Field(ge=1, le=1 << 16)
-    radius: int | None = Field(ge=0, le=1 << 24)
-    bytes_per_pixel: float = Field(ge=0, le=1e12)
-    unlimited: str = Field(max_length=10_000)
-
-
 @checked_dataclass(frozen=True, config=ConfigDict(**_strict, allow_inf_nan=False))
 class RunFile(RunFacts):
-    """Content of run.json: the facts, and what `Run` holds as objects.
+    """Content of run.json: the facts of a run, and what belongs to the file.
 
     Attributes:
         format: format number of the file.
@@ -439,11 +391,7 @@ class RunFile(RunFacts):
     """
 
     format: Literal[2]
-    classes: _Classes
-    normalisation: _Normalisation
-    network: _Network
     recipe: Annotated[tuple[Annotated[str, Field(pattern="^[0-9a-f]{64}$")], ...], Field(max_length=2)]
-    scenes: _Normalisation | None = None
 
     @model_validator(mode="after")
     def _counts_agree(self) -> RunFile:
@@ -471,17 +419,6 @@ class RunFile(RunFacts):
         return self
 
 
-def run_file_text(data: Mapping[str, Any]) -> bytes:
-    """Return run.json as bytes from plain values and dataclasses: the fields of `RunFile` except the format.
-
-    Raises:
-        CheckpointError: a value has a wrong type or is out of range.
-    """
-    text = json.dumps({"format": FORMAT, **data}, indent=2, default=asdict)
-    _validated(text.encode(), "the training data give what no model can be trained with")
-    return sealed(text).encode()
-
-
 def read_run_file(content: bytes, where: str) -> RunFile:
     """Read and check the content of run.json.
 
@@ -502,6 +439,8 @@ def read_run_file(content: bytes, where: str) -> RunFile:
 def _validated(text: bytes, where: str) -> RunFile:
     try:
         return TypeAdapter(RunFile).validate_json(text)
+    except LabelError as error:
+        raise CheckpointError(where, error) from None
     except ValidationError as error:
         errors = error.errors()
         more = f" and {len(errors) - _MOST_ERRORS} more" if len(errors) > _MOST_ERRORS else ""

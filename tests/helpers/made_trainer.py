@@ -58,7 +58,11 @@ def made_trainer(folder: Path, classes: ClassMap, replicas: int, steps: int = ST
     plain = Normalisation.of([120.0] * 3, [60.0] * 3)
     geometry = NetworkGeometry(2, 9)
     run = Run(
-        *(folder, recipe, classes, plain, geometry),
+        folder,
+        recipe,
+        classes=classes,
+        normalisation=plain,
+        network=geometry,
         bands=None,
         band_count=3,
         dtype="uint8",

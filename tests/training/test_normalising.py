@@ -51,7 +51,12 @@ def source(normalisation: Normalisation, scenes: Normalisation | None, bands: in
     """A run of so many bands, with the weights of a first layer and a head."""
     classes = ClassMap(tuple(LandCoverClass(n, (i, i, i), i) for i, n in enumerate(NAMES)))
     run = Run(
-        *(Path("runs/a"), RECIPE, classes, normalisation, NetworkGeometry(2, 9), scenes),
+        Path("runs/a"),
+        RECIPE,
+        classes=classes,
+        normalisation=normalisation,
+        network=NetworkGeometry(2, 9),
+        scenes=scenes,
         bands=None,
         band_count=bands,
         dtype="uint8",
