@@ -101,9 +101,18 @@ def _trainer(options: argparse.Namespace, folder: Path) -> Any:
         tuple(LandCoverClass(f"class {k}", (k, k, k), k) for k in range(_CLASSES)), encoding="codes"
     )
     run = Run(
-        folder, recipe, classes, None, 3, "uint8", Normalisation.of([120.0] * 3, [60.0] * 3), None, "full",
-        NetworkGeometry(16, 92),
-    )  # fmt: skip
+        folder,
+        recipe,
+        classes=classes,
+        normalisation=Normalisation.of([120.0] * 3, [60.0] * 3),
+        network=NetworkGeometry(16, 92),
+        bands=None,
+        band_count=3,
+        dtype="uint8",
+        metres_per_pixel=None,
+        labels="full",
+        tiles="",
+    )
     counts_NK = np.full((options.batch * options.steps, _CLASSES), 1000, np.int64)
     shares = np.full(_CLASSES, 1 / _CLASSES)
     index = SimpleNamespace(counts_NK=counts_NK, strata=None, shares=lambda: shares)

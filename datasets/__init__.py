@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from segmenter.config.datasets import FolderConfig
-    from segmenter.config.recipe import Recipe
+    from segmenter.config.recipe import DatasetConfig, Recipe
     from segmenter.grid.scenes import Dataset, Layout
 
 __all__ = ["kinds", "layout_of", "load_dataset"]
@@ -67,7 +67,7 @@ def _has_to_be_made(section: FolderConfig) -> bool:
     return bool(images or is_vector(section.labels) or section.labels_by != "pixels" or one_label(section))
 
 
-def layout_of(recipe: Recipe) -> Layout:
+def layout_of(section: DatasetConfig) -> Layout:
     """Return the file-name patterns of a recipe's dataset, without looking at files."""
-    _, layout = kinds()[recipe.dataset.kind]
-    return layout(recipe.dataset)
+    _, layout = kinds()[section.kind]
+    return layout(section)

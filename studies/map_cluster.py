@@ -103,6 +103,7 @@ def make_run(path: Path, model: str) -> None:
         metres_per_pixel=0.5,
         labels="full",
         network=network_geometry(built),
+        tiles="",
     )
     run.save()
     save_arrays(path / "best.npz", weight_arrays(built, "model"))

@@ -249,5 +249,6 @@ def _whole_scenes(material: Material, recipe: Recipe, model: Any, predict: Any) 
         metres_per_pixel=None,
         labels=dataset.labels,
         network=network_geometry(model),
+        tiles="",
     )
     return validate(run, predict, dataset, Examples()).scores(validation_protocol(dataset))

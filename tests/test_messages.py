@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import json
 import pickle
 import signal
 import subprocess
@@ -107,6 +108,12 @@ def test_the_fields_of_an_error_are_its_text() -> None:
     assert str(copied) == str(error)
     assert vars(copied) == vars(error)
     assert (copied.where, copied.expected, copied.got) == ("a\n.tif", "3 bands", "4")
+    assert vars(RasterError(**json.loads(json.dumps(error.parts)))) == vars(error)  # as machines do
+    there = error.extended(where="worker 1", remedy="or --part")
+    assert str(there) == f"worker 1: {error}; or --part"
+    assert vars(there) == {**vars(error), "where": "worker 1: a\n.tif", "remedy": "say --bands; or --part"}
+    lone = RasterError("is damaged").extended(remedy="make it anew", kind=ConfigError)
+    assert (type(lone), lone.parts) == (ConfigError, {"fault": "is damaged", "remedy": "make it anew"})
 
 
 ROOT = Path(__file__).resolve().parents[1]

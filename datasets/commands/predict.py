@@ -98,7 +98,7 @@ def _find_images(request: MapRequest, run: AnyRun) -> Images:
     if request.split is None:
         section = run.recipe.dataset
         named = request.labels is not None or (section.kind == "folder" and len(section.images) > 1)
-        layout = layout_of(run.recipe) if named else None
+        layout = layout_of(run.recipe.dataset) if named else None
         return images_of_inputs(request, run, layout, polygon_labels)
     recipe = run.recipe if request.recipe is None else load_recipe(request.recipe)
     where = request.recipe or request.runs[0] / "recipe.yaml"
@@ -107,7 +107,7 @@ def _find_images(request: MapRequest, run: AnyRun) -> Images:
     left_out = ((reason, file) for file, reason in dataset.unused)
     for note in (*lines_of_notes(left_out), *dataset.notes):
         print(note)
-    return images_of_split(dataset, layout_of(recipe), request.split, run, where)
+    return images_of_split(dataset, layout_of(recipe.dataset), request.split, run, where)
 
 
 def _facts(call: MappingCall, mapped: Mapped) -> dict[str, Any]:

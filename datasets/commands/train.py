@@ -17,7 +17,7 @@ from segmenter.base.terminal import words_aside
 from segmenter.config.recipe_options import RecipeOptions
 
 if TYPE_CHECKING:
-    from segmenter.config.recipe import Recipe
+    from segmenter.config.recipe import DistributionConfig, Recipe
     from segmenter.devices.machines.cluster import Cluster
     from segmenter.devices.strategy import Devices
     from segmenter.extras.parameter_servers.control import Watch
@@ -126,7 +126,7 @@ def _main(given: TrainOptions, answer: TextIO) -> int:
         from .folds import train_folds
 
         return _told(train_folds(given, recipe, _train), given, answer)
-    cluster = _cluster(given, recipe)
+    cluster = _cluster(given, recipe.distribution.strategy)
     outcome = _train(given, recipe, cluster)
     return _told([outcome], given, answer) if cluster is None or cluster.chief else outcome.exit_code
 
@@ -140,11 +140,10 @@ def _told(outcomes: Sequence[Outcome], given: TrainOptions, answer: TextIO) -> i
     return outcomes[-1].exit_code
 
 
-def _cluster(given: TrainOptions, recipe: Recipe) -> Cluster | None:
+def _cluster(given: TrainOptions, strategy: str) -> Cluster | None:
     """Return this process's place among the workers of a training; None if it trains alone."""
     from segmenter.devices.machines.cluster import find_cluster
 
-    strategy = recipe.distribution.strategy
     if given.role is not None:
         raise ConfigError("--role", expected="with distribution.strategy: parameter_server", got=strategy)
     asked = None if given.cluster is None else ",".join(given.cluster)
@@ -181,7 +180,7 @@ def _train(
     count = 1 if cluster is None else cluster.workers
     with worker_processes(recipe, *tiles.image_form, cards, count) as workers:
         # ----------------------------------------------------------------- devices, then training
-        devices = _devices(given, recipe, cluster, watch)
+        devices = _devices(given, recipe.distribution, cluster, watch)
         resumed = path if checkpoint else None
         devices = shared_out(devices, recipe, tiles.image_form, len(dataset.classes), resumed)
         from segmenter.training.start import start_training
@@ -206,13 +205,14 @@ def _source(given: TrainOptions, recipe: Recipe, dataset: Dataset) -> Source | N
     return None
 
 
-def _devices(given: TrainOptions, recipe: Recipe, cluster: Cluster | None, watch: Watch | None) -> Devices:
+def _devices(
+    given: TrainOptions, config: DistributionConfig, cluster: Cluster | None, watch: Watch | None
+) -> Devices:
     """Start TensorFlow with the recipe's devices and strategy."""
     from segmenter.devices.setup import load_tensorflow
     from segmenter.extras.strategies import make_devices
 
-    config, logical = recipe.distribution, given.logical_devices
-    several = cluster is not None and cluster.workers > 1
+    several, logical = cluster is not None and cluster.workers > 1, given.logical_devices
     load_tensorflow(logical, log_placement=config.log_placement, clustered=several, remote=watch is not None)
     devices = make_devices(config, logical, cluster, watch)
     if devices.names[0].startswith("CPU"):

@@ -10,7 +10,7 @@ import numpy as np
 
 from segmenter.base.errors import counted, shortened
 from segmenter.base.invocation import invocation
-from segmenter.config.recipe import Recipe
+from segmenter.config.recipe import Recipe, TilesConfig
 from segmenter.diagnosis.augmented import tiles_to_show
 from segmenter.evaluation.drawing import hex_colour
 from segmenter.evaluation.figures import coloured, stretched
@@ -78,7 +78,7 @@ def start_page(recipe: Recipe, choices: Sequence[Choice], dataset: Dataset, repo
     sections = [
         Section("doubts", "What else could it be?", [Points(doubts)] if doubts else []),
         Section("wrong", "What looks wrong?", [Points(wrong) if wrong else nothing]),
-        Section("pictures", "Do the labels lie where they should?", _pictures(recipe, dataset)),
+        Section("pictures", "Do the labels lie where they should?", _pictures(recipe.tiles, dataset)),
         Section("classes", "Which classes are there?", [_classes(dataset, report)]),
         Section("split", "What trains, and what is held out?", _split(dataset)),
         Section("settings", "Which settings, and why?", [table]),
@@ -87,9 +87,9 @@ def start_page(recipe: Recipe, choices: Sequence[Choice], dataset: Dataset, repo
     return html_page(head, sections)
 
 
-def _pictures(recipe: Recipe, dataset: Dataset) -> list[Block]:
+def _pictures(tiles: TilesConfig, dataset: Dataset) -> list[Block]:
     """Return a tile for each class, the rarest first: image, label over it, label."""
-    index = build_index(dataset, "train", recipe.tiles)
+    index = build_index(dataset, "train", tiles)
     count = min(int(index.counts_NK.any(axis=0).sum()), _MOST_PICTURES)
     rows = [_row(dataset, index, tile) for tile in tiles_to_show(index, count)]
     legend = [Named(each.name, hex_colour(each.colour)) for each in dataset.classes.classes]

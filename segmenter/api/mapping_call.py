@@ -17,7 +17,7 @@ from segmenter.extras.dask.options import ClusterOptions
 from segmenter.extras.gis.finisher import Styles
 from segmenter.extras.vectors.mapped import PolygonFile
 from segmenter.mapping.finisher import Finisher
-from segmenter.mapping.outputs.pictures import Pictures
+from segmenter.mapping.outputs.pictures import Pictures, Quicklook
 from segmenter.mapping.request.map_request import MapRequest
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class _Place:
     cluster: ClusterOptions | None = None
 
 
-OPTIONS = (_Place, MapRequest, Styles, Pictures, PolygonFile)
+OPTIONS = (_Place, MapRequest, Quicklook, Styles, Pictures, PolygonFile)
 """Dataclasses that declare the options of a call."""
 
 
@@ -94,7 +94,9 @@ def mapping_call(
         DatasetError: values are invalid or exclude each other.
     """
     place, pictures, polygons = taken(_Place, given), taken(Pictures, given), taken(PolygonFile, given)
-    finishers: list[Finisher] = [taken(Styles, given)]
+    quicklook = taken(Quicklook, given)
+    finishers: list[Finisher] = [quicklook] if quicklook.quicklook else []
+    finishers.append(taken(Styles, given))
     finishers += [pictures] if pictures.pictures else []
     finishers += [polygons] if polygons.vectors is not None else []
     uploads, folder = _destination(output, place.work)

@@ -48,6 +48,21 @@ class SegmenterError(Exception):
         return plain(super().__str__())
 
 
+def error_parts(error: SegmenterError) -> dict[str, str]:
+    """Return the parts that are not left out: `type(error)(**parts)` is equal, also in another process."""
+    names = ("where", "fault", "expected", "got", "remedy")
+    return {name: part for name in names if (part := getattr(error, name)) is not None}
+
+
+def extended_error(
+    error: SegmenterError, *, where: str = "", remedy: str = "", kind: type[SegmenterError] | None = None
+) -> SegmenterError:
+    """Return an error with a place before its own, or a further remedy; `kind`: as another class."""
+    place, advice = ": ".join(filter(None, (where, error.where))), filter(None, (error.remedy, remedy))
+    parts = {**error_parts(error), "where": place, "remedy": "; ".join(advice)}
+    return (kind or type(error))(**{name: part for name, part in parts.items() if part})
+
+
 def plain(text: str) -> str:
     """Return a text on one printable line: file names may contain line ends and control characters."""
     shown = (c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

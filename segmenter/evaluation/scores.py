@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,6 @@ FORMAT = 1
 """Format of a file of scores."""
 MODEL = "model"
 """Key of the checksum of the run that made the maps, in scores of maps."""
-_SHAPES = ("boundary", "objects")
 MEANS = {"miou": "mIoU", "mf1": "mF1", "oa": "OA", "fwiou": "FWIoU", "kappa": "kappa"}
 """Keys of the scores over all classes, in the order of tables, with their titles there."""
 FIGURES = {**MEANS, "completeness": "completeness"}
@@ -173,7 +172,7 @@ class Scores:
         missed: (K,) pixels of each class predicted as an uncounted class, plus pixels without data if the
             protocol counts these as missed.
         without_data: number of labelled pixels left out for lack of data.
-        more: further facts by name (`evaluation.shapes`), written with the scores.
+        more: further facts by name (`evaluation.tallies`), written with the scores.
         interval: of mIoU; None if it was not computed.
         iou, f1, precision, recall: (K,) per class, NaN where undefined.
         miou, mf1, oa, fwiou, kappa: over all classes, NaN where undefined (nothing labelled).
@@ -258,8 +257,11 @@ class Scores:
         }
 
     @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Scores:
+    def from_dict(cls, data: Mapping[str, Any], further: Iterable[str] = ()) -> Scores:
         """Build scores from data of `to_dict` or `write`, recomputed from the confusion matrix.
+
+        Args:
+            further: keys of facts to keep in `more` (`tallies.FURTHER`).
 
         Raises:
             ScoreError: the data has another format.
@@ -267,7 +269,7 @@ class Scores:
         if (version := data.get("format", FORMAT)) != FORMAT:
             raise ScoreError("scores", other_format(FORMAT, version))
         matrix, missed = (np.array(data[key], np.int64) for key in ("confusion", "missed"))
-        more = {key: data[key] for key in _SHAPES if key in data}
+        more = {key: data[key] for key in further if key in data}
         protocol = Protocol.from_dict(data["protocol"])
         interval = Interval.from_dict(data, len(protocol.scenes))
         return cls(protocol, matrix, missed, int(data.get("without_data", 0)), more, interval)

@@ -15,8 +15,6 @@ paper's d is 2 % of an image's diagonal; for rasters of any size it is given in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import cv2
@@ -29,37 +27,52 @@ from segmenter.base.terminal import aligned
 from segmenter.evaluation.protocol import Protocol
 from segmenter.evaluation.scores import mean_defined, number_or_none, percent, ratio
 from segmenter.grid.components import Strip, components
-from segmenter.grid.geometry import Size, Window
+from segmenter.grid.geometry import Window
 from segmenter.grid.labels import IGNORE
-from segmenter.grid.windows import row_strips
 
-_STRIP_PIXELS = 1 << 21
-"""Most pixels of a strip, unless a row has more; some 60 bytes of memory each, 170 in pure noise."""
 _NUMBERS = ("label", "map", "matched")
 """Keys of the numbers of objects."""
 Ids = NDArray[np.uint8]
 Counts = NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
 class Shapes:
-    """Counts of one map, or of many by adding.
+    """Counts of one map, or of many by merging (`tallies.MapTally`).
 
     Attributes:
         names: classes, in the order of their ids.
-        width: d in pixels.
+        margin: d in pixels.
         boundary_K3: pixels of G_kd, of P_kd, and of both.
-        objects_K3: objects of the label, of the map, and matches.
+        objects_K3: objects of the label, of the map, and matches; without those of a map until `close`.
     """
 
-    names: tuple[str, ...]
-    width: int
-    boundary_K3: Counts
-    objects_K3: Counts
+    def __init__(self, names: tuple[str, ...], width: int) -> None:
+        self.names, self.margin = names, width
+        self.boundary_K3, self.objects_K3 = np.zeros((2, len(names), 3), np.int64)
+        self._objects: _Objects | None = None
 
-    def __add__(self, other: Shapes) -> Shapes:
-        boundary, objects = self.boundary_K3 + other.boundary_K3, self.objects_K3 + other.objects_K3
-        return replace(self, boundary_K3=boundary, objects_K3=objects)
+    def add(self, truth: Ids, predicted: Ids, window: Window) -> None:
+        """Count the next strip of a map; the arrays hold the margin too."""
+        above = min(self.margin, window.row)
+        inner = slice(above, above + window.height)
+        near = [_near_boundary(each, self.margin)[inner] for each in (truth, predicted)]
+        truth, ids = truth[inner], predicted[inner]
+        same = near[0] & near[1] & (truth == ids)
+        for column, pixels in enumerate((truth[near[0]], ids[near[1]], ids[same])):
+            self.boundary_K3[:, column] += np.bincount(pixels, minlength=len(self.names))
+        self._objects = self._objects or _Objects(window.width, len(self.names))
+        self._objects.add(components(window, truth), components(window, ids), truth == ids)
+
+    def close(self) -> None:
+        """Count the objects that reach the map's last row."""
+        if self._objects is not None:
+            self.objects_K3 += self._objects.counts()
+        self._objects = None
+
+    def merge(self, other: Shapes) -> None:
+        """Add the counts of other maps."""
+        self.boundary_K3 += other.boundary_K3
+        self.objects_K3 += other.objects_K3
 
     def facts(self, protocol: Protocol) -> dict[str, Any]:
         """Return the scores of the protocol's classes as plain data for JSON; null where undefined."""
@@ -77,42 +90,28 @@ class Shapes:
         miou, mf1 = (number_or_none(mean_defined(each)) for each in (iou, f1))
         numbers = {name: by_class(row) for name, row in zip(_NUMBERS, objects, strict=True)}
         return {
-            "boundary": {"within_pixels": self.width, "miou": miou, "iou": by_class(iou)},
+            "boundary": {"within_pixels": self.margin, "miou": miou, "iou": by_class(iou)},
             "objects": {"mf1": mf1, "f1": by_class(f1), **numbers},
         }
 
-
-def count_shapes(
-    read: Callable[[Window], tuple[Ids, Ids]],
-    size: Size,
-    names: Sequence[str],
-    counted: Sequence[str],
-    width: int,
-    strip_pixels: int = _STRIP_PIXELS,
-) -> Shapes:
-    """Return the counts of a map; memory depends on a strip, not on the raster.
-
-    Args:
-        read: returns (H, W) class ids of label and map in a window of the map; `IGNORE` is no class.
-        size: size of the map.
-        names: all classes; `counted`: those of the protocol.
-        width: d in pixels.
-    """
-    left_out = [id_ for id_, name in enumerate(names) if name not in counted]
-    boundary_K3, objects = np.zeros((len(names), 3), np.int64), _Objects(size.width, len(names))
-    for strip in row_strips(size, strip_pixels):
-        top, stop = max(0, strip.row - width), min(size.height, strip.row_stop + width)
-        truth, ids = read(Window(top, 0, stop - top, size.width))
-        unscored = np.isin(truth, [*left_out, IGNORE]) | (ids == IGNORE)
-        both = np.where(unscored, np.uint8(IGNORE), np.stack([truth, ids]))
-        inner = slice(strip.row - top, strip.row_stop - top)
-        near = [_near_boundary(each, width)[inner] for each in both]
-        truth, ids = both[:, inner]
-        same = near[0] & near[1] & (truth == ids)
-        for column, pixels in enumerate((truth[near[0]], ids[near[1]], ids[same])):
-            boundary_K3[:, column] += np.bincount(pixels, minlength=len(names))
-        objects.add(components(strip, truth), components(strip, ids), truth == ids)
-    return Shapes(tuple(names), width, boundary_K3, objects.counts())
+    def table(self, protocol: Protocol) -> str:
+        """Return a terminal table of `facts`, in percent."""
+        boundary, objects = self.facts(protocol).values()
+        numbers = {name: [f"{objects[what][name]:,}" for what in _NUMBERS] for name in boundary["iou"]}
+        rows = [
+            (name, percent(iou), percent(objects["f1"][name]), *numbers[name])
+            for name, iou in boundary["iou"].items()
+        ]
+        head = ("class", "boundary IoU", "object F1", "objects in label", "in map", "matched")
+        miou, mf1 = percent(boundary["miou"]), percent(objects["mf1"])
+        lines = [
+            *aligned(head, rows, gap="   "),
+            "",
+            f"mean boundary IoU {miou}   mean object F1 {mf1}   (in %)",
+            f"protocol  boundaries within {self.margin} px of another class, objects connected by sides and "
+            "matched at IoU > 0.5",
+        ]
+        return "\n".join(lines)
 
 
 def _near_boundary(ids_HW: Ids, width: int) -> NDArray[np.bool_]:
@@ -122,25 +121,6 @@ def _near_boundary(ids_HW: Ids, width: int) -> NDArray[np.bool_]:
     highest = cv2.dilate(np.where(known, ids_HW, np.uint8(0)), square)  # 0 changes no largest id
     lowest = cv2.erode(ids_HW, square)  # nor does IGNORE, the largest number, change a smallest one
     return known & ((highest != ids_HW) | (lowest != ids_HW))
-
-
-def shape_table(facts: Mapping[str, Any]) -> str:
-    """Return a terminal table of `Shapes.facts`, in percent."""
-    boundary, objects = facts["boundary"], facts["objects"]
-    numbers = {name: [f"{objects[what][name]:,}" for what in _NUMBERS] for name in boundary["iou"]}
-    rows = [
-        (name, percent(iou), percent(objects["f1"][name]), *numbers[name])
-        for name, iou in boundary["iou"].items()
-    ]
-    head = ("class", "boundary IoU", "object F1", "objects in label", "in map", "matched")
-    lines = [
-        *aligned(head, rows, gap="   "),
-        "",
-        f"mean boundary IoU {percent(boundary['miou'])}   mean object F1 {percent(objects['mf1'])}   (in %)",
-        f"protocol  boundaries within {boundary['within_pixels']} px of another class, objects connected by "
-        "sides and matched at IoU > 0.5",
-    ]
-    return "\n".join(lines)
 
 
 # ------------------------------------------------------------------------------------------------ objects

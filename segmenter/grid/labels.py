@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
 from segmenter.base.errors import LabelError
 from segmenter.base.terminal import unsafe
@@ -83,8 +84,9 @@ class ClassMap:
             raise LabelError("class map", "colours have three values in 0 … 255", got=wrong[0])
         if wrong_kind := [v for v in self.ignored if isinstance(v, int) != (self.encoding == "codes")]:
             raise LabelError(
-                f"class map: label files hold {self.encoding}, so what is ignored is given as "
-                f"{self.encoding}, got {wrong_kind[0]!r}"
+                "class map",
+                f"label files hold {self.encoding}, so what is ignored is given as {self.encoding}",
+                got=f"{wrong_kind[0]!r}",
             )
         keys = [str(k) if self.encoding == "codes" else f"#{k:06x}" for k in self._keys]
         keys += [str(code) for each in self.classes for code in each.also]
@@ -93,15 +95,19 @@ class ClassMap:
             twice = sorted({value for value in values if values.count(value) > 1})
             if twice:
                 raise LabelError(
-                    f"class map: each {what} may occur once, got twice: {', '.join(twice)}; see "
-                    "dataset.classes and dataset.ignore"
+                    "class map",
+                    f"each {what} may occur once",
+                    got=f"twice: {', '.join(twice)}",
+                    remedy="see dataset.classes and dataset.ignore",
                 )
         if wrong_codes := [
             code for c in self.classes for code in (c.code, *c.also) if not 0 <= code < 0xFFFF
         ]:
             raise LabelError(
-                f"class map: codes of classes lie in 0 … 65534, got {sorted(wrong_codes)}; other values of "
-                "label files can only be ignored, by dataset.ignore"
+                "class map",
+                "codes of classes lie in 0 … 65534",
+                got=sorted(wrong_codes),
+                remedy="other values of label files can only be ignored, by dataset.ignore",
             )
 
     def __len__(self) -> int:
@@ -192,8 +198,10 @@ class ClassMap:
             unknown = list(self.unknown(raw, where, void).items())[:5]
             listed = ", ".join(f"{value} ({count} px)" for value, count in unknown)
             raise LabelError(
-                f"{where}: {self.encoding} that the class map does not know: {listed}; "
-                "add them to dataset.ignore (or a folder's dataset.classes), or name the scene in leave_out"
+                where,
+                f"{self.encoding} that the class map does not know: {listed}",
+                remedy="add them to dataset.ignore (or a folder's dataset.classes), or name the scene in "
+                "leave_out",
             )
         return ids
 
@@ -245,19 +253,7 @@ class ClassMap:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ClassMap:
         """Build a class map from the data of `to_dict`."""
-        classes = tuple(
-            LandCoverClass(
-                c["name"], _colour(c["colour"]), int(c["code"]), tuple(map(int, c.get("also", ())))
-            )
-            for c in data["classes"]
-        )
-        ignored = tuple(v if isinstance(v, int) else _colour(v) for v in data["ignored"])
-        return cls(classes, data["encoding"], ignored, data.get("nodata", "ask"))
-
-
-def _colour(values: Any) -> Colour:
-    r, g, b = (int(v) for v in values)
-    return r, g, b
+        return TypeAdapter(cls).validate_python(data)
 
 
 def packed(raw: NDArray[Any]) -> NDArray[Any]:

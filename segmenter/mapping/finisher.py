@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from segmenter.base.errors import SegmenterError
 
 if TYPE_CHECKING:
+    from segmenter.grid.geometry import Window
+    from segmenter.inference.prediction import Prediction as Prediction
     from segmenter.mapping.call import Call
     from segmenter.mapping.folder.journal import Entry
     from segmenter.mapping.jobs import MapJob
@@ -35,8 +37,8 @@ class Completed(Protocol):
 class Companion(Completed, Protocol):
     """Files that a finisher writes together with one map; they are renamed after the map."""
 
-    def add(self, ids: Any) -> None:
-        """Take a window of the map, as (H, W) class ids."""
+    def take(self, window: Window, prediction: Prediction) -> None:
+        """Take a window of the map, in its pixels."""
 
     @property
     def remark(self) -> str | None:
@@ -51,6 +53,10 @@ class Finisher:
     """
 
     reads_maps = False
+
+    def checked(self, call: Call, name: str) -> dict[str, Path]:
+        """Return by option the files `STEM.OPTION.EXT` of its companion that belong to a finished map."""
+        return {}
 
     def beside(self, call: Call, name: str, info: RasterInfo) -> tuple[Path, ...]:
         """Return the files that its companion writes with a raster's map; others may change these files."""

@@ -73,7 +73,8 @@ def _plan(call: Call, images: Images, image: Path, request: RasterRequest, fit: 
     if label is not None:
         check_label(label, info)
     style.check(info, part)
-    job = MapJob(request, info, part, name, style.path(name, info), label, style.beside(name))
+    beside = [*style.beside(name), *(p for one in call.finishers for p in one.checked(call, name).values())]
+    job = MapJob(request, info, part, name, style.path(name, info), label, tuple(beside))
     if truth is not None:
         job.label_classes, job.scene = truth.classes, truth.scenes.get(image)
     job.tag = tag

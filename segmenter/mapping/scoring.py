@@ -17,7 +17,7 @@ from segmenter.base.terminal import aligned, no_bar
 from segmenter.evaluation.bootstrap import INTERVAL, LEAST, forget_blocks, miou_interval
 from segmenter.evaluation.by_gsd import GsdConfusions, gsd_facts, gsd_table
 from segmenter.evaluation.scores import FIGURES, MODEL, ConfusionMatrix, Protocol, Scores, percent
-from segmenter.evaluation.shapes import Shapes, count_shapes, shape_table
+from segmenter.evaluation.tallies import MapTally, Tally, count_map
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import ClassMap
 from segmenter.mapping.jobs import MapJob
@@ -35,20 +35,24 @@ _SCENES_SHOWN = 40
 
 @dataclass
 class Tallies:
-    """Counts of a map against its label, or of many maps by merging; `shapes` if they are asked for."""
+    """Counts of a map against its label, or of many maps by merging."""
 
     confusion: ConfusionMatrix
-    shapes: Shapes | None = None
+    further: list[MapTally] = field(default_factory=list)
+
+    @property
+    def each(self) -> tuple[Tally, ...]:
+        """All tallies, the confusion matrix first."""
+        return self.confusion, *self.further
 
     def merge(self, other: Tallies) -> None:
         """Add the counts of `other`."""
-        self.confusion.merge(other.confusion)
-        if other.shapes is not None:
-            self.shapes = other.shapes if self.shapes is None else self.shapes + other.shapes
+        for own, their in zip(self.each, other.each, strict=True):
+            own.merge(their)
 
     def scores(self, protocol: Protocol, scenes: Sequence[ConfusionMatrix]) -> Scores:
-        """Return the scores of these scenes under a protocol, those of shapes as further facts."""
-        more = {} if self.shapes is None else self.shapes.facts(protocol)
+        """Return the scores of these scenes under a protocol, the further ones as facts."""
+        more = {key: facts for one in self.further for key, facts in one.facts(protocol).items()}
         interval = miou_interval(scenes, protocol)
         return replace(self.confusion.scores(protocol), more=more, interval=interval)
 
@@ -132,26 +136,28 @@ def score_kept(outcome: Outcome, style: MapStyle) -> None:
         outcome.add_score(job, scorer)
 
 
-def score_shapes(outcome: Outcome, scoring: Scoring, width: int) -> None:
-    """Count boundaries and objects of all scored maps from their files (`evaluation.shapes`).
-
-    Args:
-        width: of boundaries, in pixels.
-    """
-    style, counted = scoring.call.style, scoring.of(()).classes
+def count_further(outcome: Outcome, scoring: Scoring) -> None:
+    """Count what further scores need in all scored maps, from their files (`evaluation.tallies`)."""
+    request, style = scoring.call.request, scoring.call.style
+    names, counted = style.classes.names, scoring.of(()).classes
+    left_out = [id_ for id_, name in enumerate(names) if name not in counted]
+    if not request.tallies(names):
+        return
     total, each = sum(job.part.size.pixels for job, _ in outcome.each), outcome.each
     outcome.each = []
-    with tqdm(total=total, desc="shapes", unit="pixel", unit_scale=True, disable=no_bar()) as bar:
+    with tqdm(total=total, desc="further scores", unit="pixel", unit_scale=True, disable=no_bar()) as bar:
         for job, tallies in each:
             try:
-                tallies.shapes = _shapes(job, style, counted, width)
+                tallies.further = request.tallies(names)
+                for tally in tallies.further:
+                    _count(tally, job, style, left_out)
                 outcome.each.append((job, tallies))
             except SegmenterError as error:
                 outcome.unscored.append((job, error))
             bar.update(job.part.size.pixels)
 
 
-def _shapes(job: MapJob, style: MapStyle, counted: Sequence[str], width: int) -> Shapes:
+def _count(tally: MapTally, job: MapJob, style: MapStyle, left_out: Sequence[int]) -> None:
     label = job.truth(style.classes)
     assert label is not None, "it was scored"
 
@@ -160,7 +166,7 @@ def _shapes(job: MapJob, style: MapStyle, counted: Sequence[str], width: int) ->
         return label.read(window.shifted(job.part.row, job.part.col)), ids
 
     with contextlib.closing(label):
-        return count_shapes(read, job.part.size, style.classes.names, counted, width)
+        count_map(tally, read, job.part.size, left_out)
 
 
 @dataclass(frozen=True)
@@ -201,7 +207,8 @@ def write_scores(outcome: Outcome, scoring: Scoring) -> str:
     each = {_scene(job): (job, tallies) for job, tallies in outcome.each}
     scenes = {name: each[name] for name in sorted(each)}
     protocol = scoring.of(list(scenes))
-    total = Tallies(ConfusionMatrix(scoring.call.run.classes))
+    classes = scoring.call.run.classes
+    total = Tallies(ConfusionMatrix(classes), scoring.call.request.tallies(classes.names))
     for _, tallies in scenes.values():
         total.merge(tallies)
     confusions = [tallies.confusion for _, tallies in scenes.values()]
@@ -221,7 +228,7 @@ def write_scores(outcome: Outcome, scoring: Scoring) -> str:
             *tables,
             *([gsd_table(by_scale)] if by_scale else []),
             scores.table(),
-            *([shape_table(scores.more)] if scores.more else []),
+            *(tally.table(protocol) for tally in total.further),
         ]
     )
 

@@ -38,7 +38,7 @@ from segmenter.mapping.outputs.writing import write_maps
 from segmenter.mapping.plan import check_outputs, cost, differences, groups, join, lay_grids, plan_maps
 from segmenter.mapping.request.map_request import MapRequest
 from segmenter.mapping.request.truth import Images, check_shared, images_of_inputs
-from segmenter.mapping.scoring import Outcome, Scoring, score_kept, score_shapes, write_scores
+from segmenter.mapping.scoring import Outcome, Scoring, count_further, score_kept, write_scores
 from segmenter.raster import (
     check_drivers,
     extent_text,
@@ -121,7 +121,9 @@ def output_folder(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         why = "it is a file" if isinstance(error, FileExistsError) else error.strerror
-        raise DatasetError(f"--output {folder}: expected a folder or one that can be made: {why}") from None
+        raise DatasetError(
+            f"--output {folder}", expected=f"a folder or one that can be made: {why}"
+        ) from None
     try:
         yield
     finally:
@@ -151,8 +153,9 @@ def lines_of_notes(notes: Iterable[tuple[str, Path]]) -> list[str]:
 def _inputs_only(request: MapRequest, run: AnyRun) -> Images:
     if request.split is not None:
         raise DatasetError(
-            f"--split {request.split}: expected the images of the split; `truth.images_of_split` makes "
-            "them of a dataset"
+            f"--split {request.split}",
+            expected="the images of the split",
+            remedy="`truth.images_of_split` makes them of a dataset",
         )
     return images_of_inputs(request, run)
 
@@ -214,8 +217,10 @@ def _all_beside(request: MapRequest, images: Images, beside: int) -> DatasetErro
     lying = raster_info(images.inputs.files[0])
     assert request.bbox is not None, "nothing else lies beside an input"
     return DatasetError(
-        f"--bbox {Bounds(*request.bbox)}: touches none of the {beside} inputs; it is in the "
-        f"coordinates of the input's CRS, and {lying.path} extends over {extent_text(lying)}"
+        f"--bbox {Bounds(*request.bbox)}",
+        f"touches none of the {beside} inputs",
+        remedy=f"it is in the coordinates of the input's CRS, and {lying.path} extends over "
+        f"{extent_text(lying)}",
     )
 
 
@@ -267,7 +272,8 @@ def _folder_state(call: Call, tiling: Tiling) -> FolderState:
         around = None if job.mosaic is None else neighbour_facts(job, tiling)
         where = {"part": [part.row, part.col, part.height, part.width], "mosaic": around}
         grid = None if job.grid is None else f"{job.grid} as one"
-        return {**where, **call.style.options(job), **how, "gsd": grid}
+        files = {option: True for each in call.finishers for option in each.checked(call, job.name)}
+        return {**where, **call.style.options(job), **files, **how, "gsd": grid}
 
     return FolderState(call, options)
 
@@ -335,8 +341,8 @@ def _tell_written(outcome: Outcome, folder_state: FolderState, folder: Path, sec
 def _score(call: Call, outcome: Outcome, scoring: Scoring | None) -> list[SegmenterError]:
     """Write and print the scores of all labelled maps; return errors of labels."""
     score_kept(outcome, call.style)
-    if scoring is not None and call.request.shapes is not None:
-        score_shapes(outcome, scoring, call.request.shapes)
+    if scoring is not None:
+        count_further(outcome, scoring)
     failures: list[SegmenterError] = [
         DatasetError(f"{error} (the map is written, its scores are left out)")
         for _, error in outcome.unscored

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
+
+_LARGEST = 1e38
+"""Largest number that is computed with, in float32; the smallest normal one is 1.2e-38."""
 
 
 @dataclass(frozen=True)
 class Normalisation:
     """Mean and deviation of each band over the valid pixels of the training scenes, in the data's units."""
 
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    mean: tuple[Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)], ...]
+    std: tuple[Annotated[float, Field(ge=1 / _LARGEST, le=_LARGEST)], ...]
 
     @classmethod
     def of(cls, mean: Iterable[float], std: Iterable[float]) -> Normalisation:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from segmenter.model.graph import Call, Graph, graph_of
 from segmenter.model.layer_reach import Extent, Interval, Reach, reach
@@ -27,9 +29,9 @@ class NetworkGeometry:
         bytes_per_pixel: memory for a pixel of a window during prediction; 0: unknown.
     """
 
-    stride: int
-    radius: int | None
-    bytes_per_pixel: float = 0.0
+    stride: Annotated[int, Field(ge=1, le=1 << 16)]
+    radius: Annotated[int, Field(ge=0, le=1 << 24)] | None
+    bytes_per_pixel: Annotated[float, Field(ge=0, le=1e12)] = 0.0
     unlimited: str = ""
 
     def __str__(self) -> str:

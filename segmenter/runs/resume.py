@@ -20,7 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from segmenter.base.errors import CheckpointError, ConfigError, DamagedCheckpointError, shortened
+from segmenter.base.errors import (
+    CheckpointError,
+    ConfigError,
+    DamagedCheckpointError,
+    extended_error,
+    shortened,
+)
 from segmenter.base.files import FileState, file_state, make_folder, remove_leftovers, write_whole
 from segmenter.base.terminal import say
 from segmenter.base.version import __version__
@@ -136,8 +142,9 @@ class Checkpoint:
             changed = version_changes(self.facts)
             why = ", ".join(changed) or "the tiles, or the planner, have changed"
             raise CheckpointError(
-                f"{self.path}: epoch {at.planned_epoch + 1} was planned otherwise when it was begun ({why}); "
-                "use --init-from to start a new run from it"
+                self.path,
+                f"epoch {at.planned_epoch + 1} was planned otherwise when it was begun ({why})",
+                remedy="use --init-from to start a new run from it",
             )
 
     def warnings(self, replicas: int, computed_on: Mapping[str, str]) -> list[str]:
@@ -242,7 +249,7 @@ def checkpoint_to_resume(run: Path, step: int | None = None) -> Checkpoint:
     try:
         return replace(_checkpoint(path, load_arrays(path)), seen=seen)
     except DamagedCheckpointError as error:
-        raise DamagedCheckpointError(f"{error}; {_instead(run, path)}") from None
+        raise extended_error(error, remedy=_instead(run, path)) from None
 
 
 def newest_record(run: Path) -> Checkpoint | None:
@@ -279,8 +286,10 @@ def check_as_seen(run: Path, start: Checkpoint | None) -> None:
     """
     if _seen(run) != (start.seen if start is not None else ()):
         raise CheckpointError(
-            f"{run}: its checkpoints have changed while this program was getting ready: another process has "
-            "trained there; start again, with --resume to go on from its newest, or name another with --run"
+            run,
+            "its checkpoints have changed while this program was getting ready: another process has trained "
+            "there",
+            remedy="start again, with --resume to go on from its newest, or name another with --run",
         )
 
 
@@ -373,20 +382,20 @@ def extends(changed: Iterable[str]) -> bool:
     return EXTENDS in keys and keys <= {EXTENDS, _WITH_IT}
 
 
-def check_extension(path: Path, known: Recipe, recipe: Recipe, position: Position) -> str:
+def check_extension(path: Path, before: TrainingConfig, now: TrainingConfig, position: Position) -> str:
     """Refuse a change that is not an extension, before data are read; return a line on the extension.
 
     Raises:
         ConfigError: the change is no extension; the message has an alternative.
     """
-    before, now = known.training, recipe.training
     where = f"{path}: {EXTENDS}: {before.epochs} → {now.epochs}"
     begun = position.epoch + bool(position.step)
     if now.epochs < begun or (now.epochs < before.epochs and now.epochs == position.epoch):
         least = begun + (not position.step)
         raise ConfigError(
-            f"{where}: expected at least {least}, since {begun} of its epochs are done or begun; it has "
-            f"{before.epochs}: --set {EXTENDS}={before.epochs} goes on with these"
+            where,
+            expected=f"at least {least}, since {begun} of its epochs are done or begun",
+            remedy=f"it has {before.epochs}: --set {EXTENDS}={before.epochs} goes on with these",
         )
     if now.stop_after and position.without_gain >= now.stop_after:
         count = position.without_gain

@@ -21,19 +21,19 @@ import hashlib
 import json
 import os
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic.dataclasses import dataclass as checked_dataclass
 from pydantic_core import PydanticCustomError
 
-from segmenter.base.errors import CheckpointError, DamagedCheckpointError, LabelError, failing
+from segmenter.base.errors import CheckpointError, DamagedCheckpointError, LabelError, extended_error, failing
 from segmenter.base.files import read_regular, write_whole
 from segmenter.base.invocation import invocation
 from segmenter.base.sealed import json_object, other_format, sealed, unsealed_text
@@ -41,7 +41,7 @@ from segmenter.base.terminal import say
 from segmenter.config.reading import dump_recipe, load_recipe
 from segmenter.config.recipe import Recipe
 from segmenter.evaluation.calibration import Calibration
-from segmenter.grid.labels import MAX_CLASSES, ClassMap
+from segmenter.grid.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.runs.checkpoints import (
@@ -56,36 +56,17 @@ from segmenter.runs.checkpoints import (
 from segmenter.runs.records import CALIBRATION, load_calibration, step_of
 
 RECIPE_FILE = "recipe.yaml"
-_PLAIN = (
-    "bands",
-    "band_count",
-    "dtype",
-    "metres_per_pixel",
-    "labels",
-    "tiles",
-    "planned_replicas",
-    "band_names",
-)
-"""Fields of a run that run.json holds as they are."""
+_LATER = ("scenes", "shares", "extensions", "band_names")
+"""Entries of run.json that older files lack; left out if empty."""
 RUN_FILE = "run.json"
 """File that makes a folder a run."""
 _SHOWN_RUNS = 5
 FORMAT = 2
 _MOST_BANDS = 65535
-_LARGEST = 1e38
-"""Largest number that normalisation computes with, in float32; the smallest normal one is 1.2e-38."""
 _MOST_ERRORS = 3
 
-Value = Annotated[int, Field(ge=0, le=255)]
-Colour = tuple[Value, Value, Value]
-Code = Annotated[int, Field(ge=0, lt=0xFFFF)]
-Number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]
-Deviation = Annotated[float, Field(ge=1 / _LARGEST, le=_LARGEST)]
 Band = Annotated[int, Field(ge=1, le=_MOST_BANDS)]
-DType = Literal[
-    "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64"
-]  # fmt: skip
-
+DType = Annotated[str, Field(pattern="^(u?int(8|16|32|64)|float(16|32|64))$")]
 
 _strict = ConfigDict(strict=True, extra="forbid")
 
@@ -115,40 +96,56 @@ class Extension:
     epochs: int = Field(ge=1, le=1 << 31)
 
 
-@dataclass(frozen=True)
-class Run:
-    """A run directory's record of its model.
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """Facts of a run that run.json holds, with their limits there.
 
     Attributes:
+        classes: classes of the model's output.
+        normalisation: normalisation of the bands.
+        network: stride, receptive-field radius and memory.
+        scenes: normalisation by the training scenes, if the model uses that of pretrained weights; None: the
+            same.
         bands: 1-based bands of an image file that the model sees, in order; None: all but alpha.
+        band_count: number of these bands.
         band_names: names of these bands in the training images; empty if unnamed.
         dtype: pixel type of the training images.
         shares: shares measured before the first step; None: not requested.
-        scenes: normalisation by the training scenes, if the model uses that of pretrained weights; None: the
-            same.
         metres_per_pixel: gsd of the training images; None if unknown.
+        labels: kind of labels that it learned from.
         tiles: fingerprint of the training tiles, on which the plans depend; empty: unknown.
         planned_replicas: number of replicas that each get every promised class; 1: only the step does.
         extensions: extensions of the run; the recipe has the last number of epochs.
+    """
+
+    classes: ClassMap
+    normalisation: Normalisation
+    network: NetworkGeometry
+    bands: tuple[Band, ...] | None
+    band_count: Annotated[int, Field(ge=1, le=_MOST_BANDS)]
+    dtype: DType
+    metres_per_pixel: Annotated[float, Field(gt=0, le=1e9)] | None
+    labels: Literal["full", "eroded"]
+    tiles: Annotated[str, Field(max_length=1000)]
+    planned_replicas: Annotated[int, Field(ge=1, le=1 << 16)] = 1
+    scenes: Normalisation | None = None
+    shares: MeasuredShares | None = None
+    extensions: Annotated[tuple[Extension, ...], Field(max_length=10_000)] = ()
+    band_names: tuple[Annotated[str, Field(max_length=10_000)] | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class Run(RunFacts):
+    """A run directory's record of its model.
+
+    Attributes:
+        path: the directory.
+        recipe: resolved recipe.
         calibrated: False to predict without its calibration.
     """
 
     path: Path
     recipe: Recipe
-    classes: ClassMap
-    bands: tuple[int, ...] | None
-    band_count: int
-    dtype: str
-    normalisation: Normalisation
-    metres_per_pixel: float | None
-    labels: Literal["full", "eroded"]
-    network: NetworkGeometry
-    tiles: str = ""
-    planned_replicas: int = 1
-    scenes: Normalisation | None = None
-    shares: MeasuredShares | None = None
-    extensions: tuple[Extension, ...] = ()
-    band_names: tuple[str | None, ...] = ()
     calibrated: bool = True
 
     @property
@@ -188,29 +185,16 @@ class Run:
         return {name: np.frombuffer(text, np.uint8) for name, text in self.texts().items()}
 
     def _run_text(self, *recipes: bytes) -> bytes:
-        scenes = {} if self.scenes is None else {"scenes": self.scenes.to_dict()}
-        shares = {} if self.shares is None else {"shares": asdict(self.shares)}
-        names = {"band_names": self.band_names} if any(self.band_names) else {}
-        longer = {"extensions": [asdict(each) for each in self.extensions]} if self.extensions else {}
-        return run_file_text(
-            {
-                "classes": self.classes.to_dict(),
-                "bands": self.bands,
-                "band_count": self.band_count,
-                "dtype": self.dtype,
-                "normalisation": self.normalisation.to_dict(),
-                **scenes,
-                **shares,
-                **names,
-                **longer,
-                "metres_per_pixel": self.metres_per_pixel,
-                "labels": self.labels,
-                "network": asdict(self.network),
-                "tiles": self.tiles,
-                "planned_replicas": self.planned_replicas,
-                "recipe": [hashlib.sha256(text).hexdigest() for text in recipes],
-            }
-        )
+        content = {
+            **{each.name: getattr(self, each.name) for each in fields(RunFacts)},
+            "classes": self.classes.to_dict(),
+            "recipe": [hashlib.sha256(text).hexdigest() for text in recipes],
+        }
+        content["band_names"] = any(self.band_names) and self.band_names
+        kept = {name: value for name, value in content.items() if value or name not in _LATER}
+        text = json.dumps({"format": FORMAT, **kept}, indent=2, default=asdict)
+        _validated(text.encode(), "the training data give what no model can be trained with")
+        return sealed(text).encode()
 
     def weights_file(self) -> Path:
         """Return the best model's file, else the newest checkpoint.
@@ -266,7 +250,7 @@ class Run:
         except DamagedCheckpointError as error:
             whole = newest_whole(self.path, but=file)
             other = f"to use the newest whole one, {whole}, rename it" if whole else "no other is whole"
-            raise DamagedCheckpointError(f"{error}; {other}") from None
+            raise extended_error(error, remedy=other) from None
 
 
 def load_run(path: Path) -> Run:
@@ -289,30 +273,17 @@ def load_run(path: Path) -> Run:
     try:
         content = read_run_file(read_regular(file), str(file))
     except CheckpointError as error:
-        raise CheckpointError(f"{error}; {how_to_put_back(file, _weights_files(path))}") from None
+        raise extended_error(error, remedy=how_to_put_back(file, _weights_files(path))) from None
     recipe = read_regular(path / RECIPE_FILE)
     if content.recipe and hashlib.sha256(recipe).hexdigest() not in content.recipe:
         raise CheckpointError(
-            f"{path / RECIPE_FILE}: edited or damaged: it is not what this run was trained with; "
-            f"{how_to_put_back(path / RECIPE_FILE, _weights_files(path))}; "
-            f"to train with other settings, start a new run with --init-from {path}"
+            path / RECIPE_FILE,
+            "edited or damaged: it is not what this run was trained with",
+            remedy=f"{how_to_put_back(path / RECIPE_FILE, _weights_files(path))}; to train with other "
+            f"settings, start a new run with --init-from {path}",
         )
-    data = content.model_dump()
-    try:
-        classes = ClassMap.from_dict(data["classes"])
-    except LabelError as error:
-        raise CheckpointError(file, f"damaged or edited: {error}") from None
-    return Run(
-        path=path,
-        recipe=load_recipe(path / RECIPE_FILE),
-        classes=classes,
-        normalisation=Normalisation.from_dict(data["normalisation"]),
-        scenes=Normalisation.from_dict(data["scenes"]) if data["scenes"] else None,
-        network=NetworkGeometry(**data["network"]),
-        shares=content.shares,
-        extensions=content.extensions,
-        **{name: data[name] for name in _PLAIN},
-    )
+    facts = {each.name: getattr(content, each.name) for each in fields(RunFacts)}
+    return Run(path, load_recipe(path / RECIPE_FILE), **facts)
 
 
 def _run_of(file: Path) -> str:
@@ -359,8 +330,9 @@ def put_back(path: Path, files: Sequence[Path]) -> None:
     copy = _copy_of(path, files)
     if copy is None:
         raise CheckpointError(
-            f"{path.parent}: expected a run directory as train.py leaves it, there is no {path.name}"
-            f"{_hint(path.parent) if path.name == RUN_FILE else ''}"
+            path.parent,
+            expected="a run directory as train.py leaves it, there is no "
+            f"{path.name}{_hint(path.parent) if path.name == RUN_FILE else ''}",
         )
     write_whole(path, copy[1])
     say(f"{path}: was not there; put back from {copy[0].name}", aside=True)
@@ -407,59 +379,16 @@ def _copy_of(path: Path, files: Sequence[Path]) -> tuple[Path, bytes] | None:
 # --------------------------------------------------------------------------------------------------- run.json
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class _Class(_Strict):
-    name: str = Field(min_length=1, max_length=1000)
-    colour: Colour
-    code: Code
-    also: tuple[Code, ...] = Field((), max_length=1 << 16)
-
-
-class _Classes(_Strict):
-    classes: tuple[_Class, ...] = Field(min_length=1, max_length=MAX_CLASSES)
-    encoding: Literal["codes", "colours"]
-    ignored: tuple[int | Colour, ...] = Field(max_length=1 << 16)
-    nodata: Literal["ask", "ignore", "class"] = "ask"
-
-
-class _Normalisation(_Strict):
-    mean: tuple[Number, ...]
-    std: tuple[Deviation, ...]
-
-
-class _Network(_Strict):
-    stride: int = Field(ge=1, le=1 << 16)
-    radius: int | None = Field(ge=0, le=1 << 24)
-    bytes_per_pixel: float = Field(ge=0, le=1e12)
-    unlimited: str = Field(max_length=10_000)
-
-
-class RunFile(_Strict):
-    """Content of run.json; `Run` documents the fields.
+@checked_dataclass(frozen=True, config=ConfigDict(**_strict, allow_inf_nan=False))
+class RunFile(RunFacts):
+    """Content of run.json: the facts of a run, and what belongs to the file.
 
     Attributes:
         recipe: SHA-256 of recipe.yaml; also of the old one while it is replaced.
     """
 
     format: Literal[2]
-    classes: _Classes
-    bands: tuple[Band, ...] | None
-    band_count: int = Field(ge=1, le=_MOST_BANDS)
-    dtype: DType
-    normalisation: _Normalisation
-    scenes: _Normalisation | None = None
-    shares: MeasuredShares | None = None
-    band_names: tuple[Annotated[str, Field(max_length=10_000)] | None, ...] = ()
-    extensions: tuple[Extension, ...] = Field((), max_length=10_000)
-    metres_per_pixel: float | None = Field(gt=0, le=1e9)
-    labels: Literal["full", "eroded"]
-    network: _Network
-    tiles: str = Field(max_length=1000)
-    planned_replicas: int = Field(ge=1, le=1 << 16)
-    recipe: tuple[Annotated[str, Field(pattern="^[0-9a-f]{64}$")], ...] = Field(max_length=2)
+    recipe: Annotated[tuple[Annotated[str, Field(pattern="^[0-9a-f]{64}$")], ...], Field(max_length=2)]
 
     @model_validator(mode="after")
     def _counts_agree(self) -> RunFile:
@@ -487,17 +416,6 @@ class RunFile(_Strict):
         return self
 
 
-def run_file_text(data: Mapping[str, Any]) -> bytes:
-    """Return run.json as bytes from plain values: the fields of `RunFile` except the format.
-
-    Raises:
-        CheckpointError: a value has a wrong type or is out of range.
-    """
-    text = json.dumps({"format": FORMAT, **data}, indent=2)
-    _validated(text.encode(), "the training data give what no model can be trained with")
-    return sealed(text).encode()
-
-
 def read_run_file(content: bytes, where: str) -> RunFile:
     """Read and check the content of run.json.
 
@@ -514,7 +432,9 @@ def read_run_file(content: bytes, where: str) -> RunFile:
 
 def _validated(text: bytes, where: str) -> RunFile:
     try:
-        return RunFile.model_validate_json(text)
+        return TypeAdapter(RunFile).validate_json(text)
+    except LabelError as error:
+        raise CheckpointError(where, error) from None
     except ValidationError as error:
         errors = error.errors()
         more = f" and {len(errors) - _MOST_ERRORS} more" if len(errors) > _MOST_ERRORS else ""

@@ -92,8 +92,9 @@ def check_run_directory(
             )
         if (path / BEST).exists():
             raise CheckpointError(
-                f"{path}: holds the best model of a run, {BEST}, without a checkpoint to go on from; move it "
-                "elsewhere, or name another directory with --run"
+                path,
+                f"holds the best model of a run, {BEST}, without a checkpoint to go on from",
+                remedy="move it elsewhere, or name another directory with --run",
             )
         return None
     checkpoint = checkpoint_to_resume(path, resume_from)
@@ -101,7 +102,7 @@ def check_run_directory(
     RunLog(path).records()  # which is rewound once other files have been moved
     known = recipe_from(checkpoint.facts.recipe, str(checkpoint.path))
     if _check_same_recipe(path, known, recipe):
-        say(check_extension(path, known, recipe, checkpoint.position))
+        say(check_extension(path, known.training, recipe.training, checkpoint.position))
     return checkpoint
 
 
@@ -146,7 +147,7 @@ def prepare_tiles(recipe: Recipe, dataset: Dataset) -> Tiles:
     if dataset.of("validation"):  # the same check of every file as for training, before hours are spent
         # Whole scenes are scored: tiles with few labels count like any.
         every = build_index(dataset, "validation", recipe.tiles.model_copy(update={"min_labelled": 0.0}))
-        check_validation(recipe, dataset, every.counts_NK.sum(axis=0, dtype=np.int64))
+        check_validation(recipe.training.best_by, dataset, every.counts_NK.sum(axis=0, dtype=np.int64))
     else:
         say("no validation scenes: the newest checkpoint is the result, there are no scores")
     statistics = band_statistics(dataset, "train")

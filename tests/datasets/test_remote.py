@@ -202,7 +202,7 @@ def test_no_secret_leaves_the_recipe() -> None:
 
 
 def test_the_layout_knows_a_remote_scene() -> None:
-    layout = layout_of(recipe("s3://bucket/some/where"))
+    layout = layout_of(recipe("s3://bucket/some/where").dataset)
     assert layout.fields(RemotePath.of("s3://bucket/some/where/i/s4.tif")) == {"n": "s4"}
     assert layout.holds(RemotePath.of("s3://bucket/some/where/l/s4.png"))
     assert not layout.holds(RemotePath.of("s3://bucket/some/l/s4.png"))

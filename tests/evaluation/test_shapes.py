@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from segmenter.evaluation.protocol import Protocol
-from segmenter.evaluation.shapes import Shapes, count_shapes
-from segmenter.grid.geometry import Size
+from segmenter.evaluation.scores import Scores
+from segmenter.evaluation.shapes import Shapes
+from segmenter.evaluation.tallies import FURTHER, FurtherScores, count_map
+from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE
 
 NAMES = ("water", "land", "road", "other")
@@ -30,11 +32,13 @@ def blobs(rng: Any, height: int, width: int, smooth: float) -> Ids:
 def counted(truth: Ids, ids: Ids, names: tuple[str, ...], width: int, strip_pixels: int) -> Shapes:
     rows = []
 
-    def read(window: Any) -> tuple[Ids, Ids]:
+    def read(window: Window) -> tuple[Ids, Ids]:
         rows.append(window.height)
         return truth[window.slices()], ids[window.slices()]
 
-    found = count_shapes(read, Size(*truth.shape), NAMES, names, width, strip_pixels)
+    found = Shapes(NAMES, width)
+    left_out = [id_ for id_, name in enumerate(NAMES) if name not in names]
+    count_map(found, read, Size(*truth.shape), left_out, strip_pixels)
     assert max(rows) <= max(1, strip_pixels // truth.shape[1]) + 2 * width  # memory is bounded by the strip
     return found
 
@@ -136,3 +140,51 @@ def test_shapes_need_labels_and_a_width(call: Callable[..., int], make_geotiff: 
     source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
     assert call(source, "--shapes", 3) == 2
     assert call(source, "--labels", source, "--shapes", 0) == 2
+
+
+class Right:
+    """Pixels that are right, and all; a score that the program does not know."""
+
+    margin = 1
+
+    def __init__(self) -> None:
+        self.counts = np.zeros(2, np.int64)
+        self.maps = 0
+
+    def add(self, truth: Ids, predicted: Ids, window: Window) -> None:
+        above = min(self.margin, window.row)
+        both = np.stack([truth, predicted])[:, above : above + window.height]
+        self.counts += [(both[0] == both[1])[both[0] != IGNORE].sum(), (both[0] != IGNORE).sum()]
+
+    def close(self) -> None:
+        self.maps += 1
+
+    def merge(self, other: Any) -> None:
+        self.counts += other.counts
+        self.maps += other.maps
+
+    def facts(self, protocol: Protocol) -> dict[str, Any]:
+        share = float(self.counts[0] / self.counts[1])
+        return {"right": {"mean": share, "each": dict.fromkeys(protocol.classes, share)}}
+
+    def table(self, protocol: Protocol) -> str:
+        return f"right in {self.maps} maps of {len(protocol.scenes)}"
+
+
+def test_a_score_is_a_tally_and_a_line(
+    make_geotiff: Callable[..., Path], call: Callable[..., int], capsys: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(FurtherScores, "tallies", lambda self, names: [Right()])
+    monkeypatch.setitem(FURTHER, "right", ("Right", "each", "mean"))
+    rng = np.random.default_rng(5)
+    for name in "ab":
+        make_geotiff(f"in/{name}.tif", rng.integers(1, 255, (23, 31, 3), np.uint8))
+        make_geotiff(f"truth/{name}.tif", rng.integers(0, 7, (23, 31), np.uint8))
+    assert call("in", "--labels", "truth/{stem}.tif") == 0
+    assert "right in 2 maps of 2" in capsys.readouterr().out
+    record = json.loads(Path("maps/scores.json").read_text())
+    assert record["right"]["mean"] == record["oa"]
+    assert [one["right"]["mean"] for one in record["per_scene"].values()] == [
+        one["oa"] for one in record["per_scene"].values()
+    ]
+    assert Scores.from_dict(record, FURTHER).more == {"right": record["right"]}

@@ -57,7 +57,19 @@ def made_trainer(folder: Path, classes: ClassMap, replicas: int, steps: int = ST
     )
     plain = Normalisation.of([120.0] * 3, [60.0] * 3)
     geometry = NetworkGeometry(2, 9)
-    run = Run(folder, recipe, classes, None, 3, "uint8", plain, 1.0, "full", geometry)
+    run = Run(
+        folder,
+        recipe,
+        classes=classes,
+        normalisation=plain,
+        network=geometry,
+        bands=None,
+        band_count=3,
+        dtype="uint8",
+        metres_per_pixel=1.0,
+        labels="full",
+        tiles="",
+    )
     counts = np.full((steps * BATCH, len(classes)), 80)
     where = np.zeros(steps * BATCH, np.int32)
     index = TileIndex((), where, where, where, counts.sum(axis=1), counts, Size(SIDE, SIDE), 0)

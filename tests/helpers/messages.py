@@ -24,7 +24,11 @@ def messages() -> list[str]:
     calls = (node for tree in _TREES.values() for node in ast.walk(tree) if isinstance(node, ast.Call))
     named = [(call, getattr(call.func, "id", None)) for call in calls]
     found = {f"{name}: {text}" for call, name in named if name in classes if (text := _text(call))}
-    return sorted(found | {_failing(call) for call, name in named if name == "failing"})
+    found |= {_failing(call) for call, name in named if name == "failing"}
+    longer = (call for call, name in named if name == "extended_error" and call.keywords)
+    return sorted(
+        found | {_extended({f"{e.arg}": _filled(e.value) for e in call.keywords}) for call in longer}
+    )
 
 
 def without_fields() -> list[str]:
@@ -42,6 +46,13 @@ def _failing(call: ast.Call) -> str:
     """The line of `with failing(kind, where, fault, remedy)`, which adds what the system says."""
     kind, where, fault, *remedy = map(_filled, call.args)
     return "; ".join([f"{kind.strip('{}')}: {where}: {fault}: {{error.strerror or error}}", *remedy])
+
+
+def _extended(fields: dict[str, str]) -> str:
+    """The line of `extended_error(error, where=…, remedy=…)`."""
+    line = f"{fields.get('kind', '{type(error)}').strip('{}')}: {fields.get('where', '')}"
+    line += f"{': ' * ('where' in fields)}{{error}}"
+    return "; ".join([line, *([fields["remedy"]] if "remedy" in fields else [])])
 
 
 def _classes() -> set[str]:

@@ -69,6 +69,7 @@ def random_run(
         labels="full",
         network=network_geometry(model),
         band_names=("red", "green", "blue"),
+        tiles="",
     ).save()
     save_arrays(path / "best.npz", weight_arrays(model, "model"))
     return path

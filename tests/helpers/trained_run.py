@@ -42,7 +42,9 @@ def bare_run(path: Path, names: Sequence[str] = NAMES, recipe: Recipe = RECIPE, 
         "codes",
     )
     plain, network = Normalisation.of([0.0] * 3, [1.0] * 3), NetworkGeometry(2, 9)
-    run = Run(path, recipe, classes, None, 3, "uint8", plain, 0.5, "full", network, **changes)
+    facts: dict[str, Any] = {"classes": classes, "normalisation": plain, "network": network}
+    facts |= {"bands": None, "band_count": 3, "dtype": "uint8", "metres_per_pixel": 0.5, "labels": "full"}
+    run = Run(path, recipe, **{**facts, "tiles": "", **changes})
     run.save()
     return run
 

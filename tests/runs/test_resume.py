@@ -65,7 +65,7 @@ def test_another_plan_is_refused(tmp_path: Path, other: Plan) -> None:
     path = save(tmp_path, 6)
     checkpoint = checkpoint_to_resume(tmp_path)
     checkpoint.check_plan(plan_of().fingerprint, 4)
-    with refused(CheckpointError, fault=f"{path}: epoch 2 "):
+    with refused(CheckpointError, where=path.name, fault="epoch 2 "):
         checkpoint.check_plan(other.fingerprint, other.steps)
 
 
@@ -117,7 +117,7 @@ def test_the_newest_whole_checkpoint_is_offered(tmp_path: Path) -> None:
         checkpoint_to_resume(tmp_path)
     (tmp_path / "best.npz").write_bytes(save(tmp_path, 16).read_bytes())
     damage(checkpoints(tmp_path)[16])
-    with refused(DamagedCheckpointError, fault=f"{tmp_path / 'best.npz'} is whole") as caught:
+    with refused(DamagedCheckpointError, remedy=f"{tmp_path / 'best.npz'} is whole") as caught:
         checkpoint_to_resume(tmp_path)
     assert str(caught.value).endswith(f"--init-from {tmp_path}")
 
@@ -142,7 +142,7 @@ def test_a_best_model_without_checkpoints_is_not_written_over(tmp_path: Path) ->
 def test_checkpoints_of_another_process_are_seen(tmp_path: Path) -> None:
     check_as_seen(tmp_path, None)
     save(tmp_path, 4)
-    with refused(CheckpointError, fault="again, with --res"):
+    with refused(CheckpointError, remedy="again, with --res"):
         check_as_seen(tmp_path, None)
     for step in (None, 4):
         check_as_seen(tmp_path, checkpoint_to_resume(tmp_path, step))
@@ -267,7 +267,7 @@ def recipe_of(epochs: int, **training: Any) -> Recipe:
 
 def is_refused(known: Recipe, now: Recipe, position: Position) -> bool:
     try:
-        check_extension(Path("runs/a"), known, now, position)
+        check_extension(Path("runs/a"), known.training, now.training, position)
         check_rates(Path("runs/a"), known.training, now.training, position.done, STEPS)
     except ConfigError:
         return True
@@ -330,7 +330,7 @@ def test_what_is_no_extension_is_refused_in_one_line_that_says_what_to_do(
     now = {"schedule": "constant", **now}
     known = recipe_of(2, **{key: value for key, value in now.items() if key not in ("epochs", "stop_after")})
     with pytest.raises(ConfigError) as error:
-        check_extension(Path("runs/a"), known, recipe_of(**now), position)
+        check_extension(Path("runs/a"), known.training, recipe_of(**now).training, position)
     assert str(error.value).startswith(f"runs/a: training.epochs: 2 → {now['epochs']}: {said}")
     assert "\n" not in str(error.value)
 

@@ -53,6 +53,8 @@ HOSTILE: list[tuple[dict[str, Any], str]] = [
     ({"tiles": 7}, "tiles: "),
     ({"planned_replicas": 0}, "planned_replicas: "),
     ({"classes__classes": [{"name": ["a"], "colour": [1, 2, 3], "code": 1}]}, "classes.classes.0.name: "),
+    ({"classes__classes": [{"name": "a", "colour": [1, 2], "code": 1}]}, "classes.classes.0.colour.2: "),
+    ({"classes__classes": [{"name": "a", "colour": [1, 2, 3], "code": 70000}]}, "class map: codes"),
     ({"classes__classes": [{"name": "a", "colour": [c] * 3, "code": c} for c in (1, 2)]}, "class map: each"),
     ({"classes__ignored": [[1, 2, 3]]}, "class map: label files hold codes"),
     ({"recipe": []}, "recipe: expected the SHA-256 of recipe.yaml, got none"),

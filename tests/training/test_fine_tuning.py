@@ -52,7 +52,19 @@ def trained(
     classes = ClassMap(tuple(LandCoverClass(n, (i, i, i), i) for i, n in enumerate(names)))
     normalisation = Normalisation.of([0.0] * bands, [1.0] * bands)
     network = NetworkGeometry(2, 9)
-    Run(folder, loaded, classes, None, bands, "uint8", normalisation, 1.0, "full", network).save()
+    Run(
+        folder,
+        loaded,
+        classes=classes,
+        normalisation=normalisation,
+        network=network,
+        bands=None,
+        band_count=bands,
+        dtype="uint8",
+        metres_per_pixel=1.0,
+        labels="full",
+        tiles="",
+    ).save()
     shapes = weight_shapes(loaded.model, bands, len(names))
     arrays = {f"model/{path}": np.zeros(shape, np.float32) for path, shape in shapes.items()}
     save_checkpoint(folder, 7, {**arrays, "position": np.zeros(4)}, keep=2)

@@ -51,9 +51,19 @@ def source(normalisation: Normalisation, scenes: Normalisation | None, bands: in
     """A run of so many bands, with the weights of a first layer and a head."""
     classes = ClassMap(tuple(LandCoverClass(n, (i, i, i), i) for i, n in enumerate(NAMES)))
     run = Run(
-        Path("runs/a"), RECIPE, classes, None, bands, "uint8", normalisation, 1.0, "full",
-        NetworkGeometry(2, 9), scenes=scenes,
-    )  # fmt: skip
+        Path("runs/a"),
+        RECIPE,
+        classes=classes,
+        normalisation=normalisation,
+        network=NetworkGeometry(2, 9),
+        scenes=scenes,
+        bands=None,
+        band_count=bands,
+        dtype="uint8",
+        metres_per_pixel=1.0,
+        labels="full",
+        tiles="",
+    )
     arrays = {
         "model/stem_conv/kernel": np.zeros((3, 3, bands, 8), np.float32),
         "model/logits/kernel": np.zeros((1, 1, 8, 2), np.float32),
@@ -132,7 +142,10 @@ def test_a_setting_of_the_recipe_goes_before(said: Said) -> None:
 
 @pytest.mark.parametrize(
     ("bands", "dtype", "fields"),
-    [(4, "uint8", {"fault": "input_normalisation: weights"}), (3, "uint16", {"fault": "runs/a saw uint8"})],
+    [
+        (4, "uint8", {"where": "input_normalisation: weights"}),
+        (3, "uint16", {"expected": "runs/a saw uint8"}),
+    ],
 )
 def test_asked_for_where_no_weights_have_it_that_of_weights_is_refused(
     bands: int, dtype: str, fields: dict[str, object]

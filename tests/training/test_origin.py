@@ -34,7 +34,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any, TileIndex]
 
 def test_it_holds_the_pixels_of_the_training_tiles_and_the_place(data: tuple[Any, Any, TileIndex]) -> None:
     recipe, dataset, index = data
-    found = origin_of(recipe, dataset, index, None, None)
+    found = origin_of(recipe.sampling, dataset, index, None, None)
     assert found.scenes == {"train": 4, "validation": 1, "test": 0}
     assert sum(found.pixels.values()) == index.counts_NK.sum()
     assert found.pixels["scarce"] == 4 * 100
@@ -83,7 +83,9 @@ def test_scenes_without_a_place_are_not_outlined(
     recipe, dataset, index = data
     lost = replace(index.scenes[0], image=make_png("a.png", np.zeros((9, 8), np.uint8)))
     gone = replace(index.scenes[1], image=lost.image.with_name("none.png"))
-    found = origin_of(recipe, dataset, replace(index, scenes=(lost, gone, *index.scenes[2:])), None, None)
+    found = origin_of(
+        recipe.sampling, dataset, replace(index, scenes=(lost, gone, *index.scenes[2:])), None, None
+    )
     assert found.place is not None
     assert found.place.scenes == 2
     assert place_of([]) is None

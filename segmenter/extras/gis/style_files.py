@@ -31,7 +31,9 @@ from segmenter.mapping.outputs.finished import BESIDE
 from segmenter.raster.remote.settings import RemotePath
 
 if TYPE_CHECKING:
+    from segmenter.grid.geometry import Window
     from segmenter.mapping.call import Call
+    from segmenter.mapping.finisher import Prediction
     from segmenter.mapping.jobs import MapJob
     from segmenter.mapping.outputs.finished import MapStyle
     from segmenter.raster import RasterInfo
@@ -74,8 +76,11 @@ class StyleFiles:
             "new one"
         )
 
-    def add(self, ids: NDArray[np.uint8]) -> None:
+    def take(self, window: Window, prediction: Prediction) -> None:
         """Count the classes of a window of the map."""
+        self._count(prediction.ids)
+
+    def _count(self, ids: NDArray[np.uint8]) -> None:
         if not self._aside or self._pixels_K is None:
             return
         rows = max(1, _COUNTED_AT_ONCE // max(1, ids.shape[1]))
@@ -86,7 +91,7 @@ class StyleFiles:
         """Count the classes of an existing map; if it is stored elsewhere, the table has no pixel counts."""
         try:
             for _, ids in self._style.read_back(self._job):
-                self.add(ids)
+                self._count(ids)
         except SegmenterError:
             self._pixels_K = None
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import yaml
 
 from segmenter.config.datasets import FolderConfig
-from segmenter.config.recipe import Recipe
+from segmenter.config.recipe import LossConfig, SamplingConfig
 from segmenter.evaluation.scores import FIGURES, Scores, percent, title_of
 from segmenter.extras.sharing.known_facts import Known
 from segmenter.model.normalisation import Normalisation
@@ -217,7 +217,7 @@ def _training(known: Known) -> list[str]:
         f"recipe plans {training.epochs} epochs",
         f"- Optimiser {training.optimizer}, learning rate {training.learning_rate:g}, schedule "
         f"{training.schedule}, precision {training.precision}",
-        f"- Loss: {_loss(recipe)}; sampling: {_sampling(recipe)}",
+        f"- Loss: {_loss(recipe.loss)}; sampling: {_sampling(recipe.sampling)}",
     ]
     if facts is None:
         lines.append("- Hardware and versions: not known")
@@ -234,9 +234,8 @@ def _training(known: Known) -> list[str]:
     return [*lines, "- All settings: `recipe.yaml`"]
 
 
-def _loss(recipe: Recipe) -> str:
+def _loss(loss: LossConfig) -> str:
     """Return text on the loss: terms with weights, and changed settings."""
-    loss = recipe.loss
     terms = " + ".join(f"{getattr(loss, name):g} × {name.replace('_', '-')}" for name in loss.used_terms)
     others = [
         f"{name.replace('_', ' ')} {value}"
@@ -246,8 +245,7 @@ def _loss(recipe: Recipe) -> str:
     return ", ".join([terms, *others])
 
 
-def _sampling(recipe: Recipe) -> str:
-    rules = recipe.sampling
+def _sampling(rules: SamplingConfig) -> str:
     if not rules.plans_classes:
         return "shuffle" if rules.method == "plan" else rules.method.replace("_", " ")
     planned = f"planned, so that each step holds every class that can be promised ({rules.coverage})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,8 +27,6 @@ _MAX_PNG_PIXELS = 1 << 26
 """A PNG is held in memory while it is written."""
 _MAX_PNG_SIDE = 1_000_000
 """Pixels that libpng takes."""
-_QUICKLOOK_SIDE = 1024
-"""Pixels of a quick look's longer side, at most."""
 
 _AT_ONCE = Size(512, COLUMN)
 """Pixels of a finished map that are read at once."""
@@ -121,7 +118,6 @@ class MapStyle:
         beside = {
             "confidence.tif": self.wanted.confidence,
             "probabilities.tif": self.wanted.probabilities is not None,
-            "quicklook.png": self.request.quicklook,
         }
         return tuple(self.folder / f"{name}.{ending}" for ending, is_wanted in beside.items() if is_wanted)
 
@@ -146,11 +142,7 @@ class MapStyle:
 
     def options(self, job: MapJob) -> dict[str, Any]:
         """Return the options that determine the contents of the wanted files, as plain JSON."""
-        files = {
-            "confidence": self.wanted.confidence,
-            "probabilities": self.wanted.probabilities,
-            "quicklook": self.request.quicklook,
-        }
+        files = {"confidence": self.wanted.confidence, "probabilities": self.wanted.probabilities}
         return {
             "format": job.output.suffix,
             "nodata": self._geotiff_values.nodata,
@@ -203,7 +195,6 @@ class MapFiles:
             self._layers.append(self._confidence())
         if style.wanted.probabilities is not None:
             self._layers.append(self._probabilities(style.wanted.probabilities))
-        self._quicklook = _Quicklook(job, style) if style.request.quicklook else None
 
     def open(self) -> None:
         """Create the temporary files."""
@@ -219,8 +210,6 @@ class MapFiles:
         into = window.relative_to(self._job.part)
         for writer, values in self._layers:
             writer.write(into, values(prediction))
-        if self._quicklook is not None:
-            self._quicklook.add(into, prediction.ids)
 
     @property
     def ahead_bytes(self) -> int:
@@ -241,11 +230,8 @@ class MapFiles:
             check: called before the first rename; its exception prevents all renames.
             also: further files, renamed after all others.
         """
-        writers: list[Completed] = [*(writer for writer, _ in self._layers)]
+        writers: list[Completed] = [*(writer for writer, _ in self._layers), *also]
         try:
-            if self._quicklook is not None:
-                writers.append(self._quicklook.written())
-            writers += also
             for writer in writers:
                 writer.finish()
             if check is not None:
@@ -323,35 +309,3 @@ class MapFiles:
             ),
             column=self._job.column,
         )
-
-
-class _Quicklook:
-    """Small picture of a map, sampled from its windows: every n-th pixel of every n-th row."""
-
-    def __init__(self, job: MapJob, style: MapStyle) -> None:
-        self._path = style.folder / f"{job.name}.quicklook.png"
-        self._classes = style.classes
-        size = job.part.size
-        self._step = max(1, -(-max(size.height, size.width) // _QUICKLOOK_SIDE))
-        self._ids = np.full((-(-size.height // self._step), -(-size.width // self._step)), IGNORE, np.uint8)
-
-    def add(self, window: Window, ids: NDArray[np.uint8]) -> None:
-        step = self._step
-        rows, cols = (slice(-(-s.start // step), -(-s.stop // step)) for s in window.slices())
-        picked = ids[rows.start * step - window.row :: step, cols.start * step - window.col :: step]
-        self._ids[rows, cols] = picked
-
-    def written(self) -> RasterWriter:
-        """Write the picture to a temporary file, transparent where there is no data; return its writer."""
-        colours = np.zeros((256, 4), np.uint8)
-        colours[:, :3] = self._classes.palette()
-        colours[:, 3] = 255
-        colours[IGNORE] = 0
-        size = Size(*self._ids.shape)
-        writer = RasterWriter(self._path, size, RasterSpec(bands=4, driver="PNG"))
-        with contextlib.ExitStack() as undo:
-            undo.callback(writer.discard)
-            writer.open()
-            writer.write(Window.of(size), colours[self._ids])
-            undo.pop_all()
-        return writer

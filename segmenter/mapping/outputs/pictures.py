@@ -1,4 +1,4 @@
-"""Pictures of finished maps: image, label and map side by side."""
+"""Pictures of maps: a quick look with each, and image, label and map side by side at the end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from segmenter.base.errors import SegmenterError
 from segmenter.base.options import option
 from segmenter.grid.geometry import Size
-from segmenter.mapping.finisher import Finisher
+from segmenter.mapping.finisher import Companion, Finisher
 from segmenter.mapping.request.map_request import OUTPUTS
 
 if TYPE_CHECKING:
@@ -21,6 +21,24 @@ if TYPE_CHECKING:
 
 _SIDE = 1024
 """Longer side of a panel in pixels: two panels fit side by side on a screen."""
+
+
+@dataclass(frozen=True)
+class Quicklook(Finisher):
+    """Finisher that writes `STEM.quicklook.png` with each map."""
+
+    quicklook: bool = option(False, "also STEM.quicklook.png: the map, small, in its colours", group=OUTPUTS)
+
+    def checked(self, call: Call, name: str) -> dict[str, Path]:
+        """Return the picture's path."""
+        return {"quicklook": call.request.output / f"{name}.quicklook.png"}
+
+    def companion(self, call: Call, job: MapJob) -> Companion:
+        """Return the writer of the picture."""
+        from segmenter.mapping.outputs.quicklook import QuicklookWriter  # brings rasterio
+
+        (path,) = self.checked(call, job.name).values()
+        return QuicklookWriter(path, job.part.size, call.run.classes)
 
 
 @dataclass(frozen=True)

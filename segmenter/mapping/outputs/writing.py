@@ -102,7 +102,7 @@ class _Output:
             self._files.write(own, own_prediction)
             self.scorer.add(own, own_prediction.ids)
             for companion in self._companions:
-                companion.add(own_prediction.ids)
+                companion.take(own.relative_to(self.job.part), own_prediction)
             pixels += own.size.pixels
         return pixels
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from segmenter.base.errors import ConfigError, DatasetError
 from segmenter.base.options import check_choices, option
+from segmenter.evaluation.tallies import FurtherScores
 from segmenter.inference.tta import parse_tta
 from segmenter.mapping.outputs.codes import parse_codes
 
@@ -140,7 +141,7 @@ class Computing:
 
 
 @dataclass(frozen=True)
-class MapRequest(Computing):
+class MapRequest(FurtherScores, Computing):
     """Request of a mapping call: inputs, model, computing options and output files.
 
     Attributes:
@@ -177,7 +178,6 @@ class MapRequest(Computing):
         None, "also STEM.probabilities.tif: a band for each class; uint8 is × 255"
     )
     cog: bool = _output_file(False, "cloud-optimised GeoTIFFs, with overviews")
-    quicklook: bool = _output_file(False, "also STEM.quicklook.png: the map, small, in its colours")
     format: Format = _output_file("auto", "of the maps")
     codes: str | None = _in_gis(
         None,
@@ -211,11 +211,6 @@ class MapRequest(Computing):
     )
     label_kind: LabelKind | None = _scoring(None, "what these labels are (those it trained on)")
     protocol: str | None = _scoring(None, "a published protocol: potsdam-6 or potsdam-5", "NAME")
-    shapes: int | None = _scoring(
-        None,
-        "also Boundary IoU, within PX (as 3) of another class, and F1 of objects",
-        "PX",
-    )
     split_name: str | None = _scoring(
         None, "what --labels are of, for the record: test, … (default unstated)", "NAME"
     )
@@ -234,7 +229,7 @@ class MapRequest(Computing):
             parse_codes(self.codes)
         if self.cog and self.format == "png":
             raise DatasetError("--cog", "is a kind of GeoTIFF, and --format png asks for none")
-        how = self.protocol or self.label_kind or self.shapes
+        how = self.protocol or self.label_kind or self.tallies(())
         if how and self.labels is None and self.split is None:
             raise DatasetError(
                 "--protocol, --label-kind and --shapes say how to score: they need --labels or --split"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import ConfigError, DatasetError, SegmenterError
-from segmenter.config.datasets import FolderConfig
+from segmenter.config.datasets import DatasetConfig, FolderConfig
 from segmenter.config.losses import LossConfig
 from segmenter.config.recipe import Recipe
 from segmenter.evaluation.scores import check_name
@@ -47,7 +47,7 @@ def unmet_demands(
     """
 
     def validation(recipe: Recipe, dataset: Dataset) -> None:
-        check_validation(recipe, dataset, validation_K)
+        check_validation(recipe.training.best_by, dataset, validation_K)
 
     def weights(recipe: Recipe, dataset: Dataset) -> None:
         check_encoder_weights(recipe.model, dataset, download=False)
@@ -61,12 +61,13 @@ def unmet_demands(
             yield error
 
 
-def check_validation(recipe: Recipe, dataset: Dataset, validation_K: NDArray[np.int64]) -> None:
+def check_validation(best_by: str, dataset: Dataset, validation_K: NDArray[np.int64]) -> None:
     """Refuse validation scenes without labels, or without the class that selects the best model.
 
     No score would be defined.
 
     Args:
+        best_by: score that selects the best model.
         validation_K: (K,) labelled pixels with data of each class in the validation scenes.
 
     Raises:
@@ -76,10 +77,12 @@ def check_validation(recipe: Recipe, dataset: Dataset, validation_K: NDArray[np.
     if dataset.of("validation") and not validation_K.any():
         count = len(dataset.of("validation"))
         raise DatasetError(
-            f"validation: expected labelled pixels with image data to score, its {count} scene"
-            f"{'s have' if count > 1 else ' has'} none; name others in dataset.split, or look at the labels"
+            "validation",
+            expected=f"labelled pixels with image data to score, its {count} "
+            f"scene{'s have' if count > 1 else ' has'} none",
+            remedy="name others in dataset.split, or look at the labels",
         )
-    _, colon, name = recipe.training.best_by.partition(":")
+    _, colon, name = best_by.partition(":")
     names = dataset.classes.names
     if colon and name in names and dataset.of("validation") and not validation_K[names.index(name)]:
         raise ConfigError(
@@ -101,7 +104,7 @@ def check_class_weights(loss: LossConfig, classes: int) -> None:
         raise ConfigError("loss.class_weights", expected=f"{classes} weights, one a class", got=len(chosen))
 
 
-def check_buffer(recipe: Recipe, network: NetworkGeometry) -> None:
+def check_buffer(dataset: DatasetConfig, network: NetworkGeometry) -> None:
     """Refuse blocks of a split within reach of each other's pixels.
 
     A pixel of validation whose receptive field holds pixels that trained would be scored on what was learned.
@@ -109,7 +112,7 @@ def check_buffer(recipe: Recipe, network: NetworkGeometry) -> None:
     Raises:
         ConfigError: the buffer is smaller than the model's receptive-field radius, or there is no radius.
     """
-    blocks = recipe.dataset.split.blocks if isinstance(recipe.dataset, FolderConfig) else None
+    blocks = dataset.split.blocks if isinstance(dataset, FolderConfig) else None
     if blocks is None or (network.radius is not None and network.radius <= blocks.buffer):
         return
     if network.radius is None:
@@ -132,7 +135,7 @@ def _buffer(recipe: Recipe, dataset: Dataset) -> None:
         from segmenter.model.building import build_model  # brings TensorFlow
 
         model = build_model(recipe.model, bands_seen(dataset), len(dataset.classes))
-        check_buffer(recipe, network_geometry(model))
+        check_buffer(recipe.dataset, network_geometry(model))
 
 
 def _weights(recipe: Recipe, dataset: Dataset) -> None:

@@ -139,14 +139,14 @@ def find_source(path: Path, recipe: Recipe, dataset: Dataset, *, partial: bool =
     if isinstance(recipe.model, UNetConfig):
         shapes = weight_shapes(recipe.model, bands_seen(dataset), len(dataset.classes))
         check_fit(source, shapes, recipe, dataset.classes.names)
-    elif _network(run.recipe) != _network(recipe) and not partial:
+    elif _network(run.recipe.model) != _network(recipe.model) and not partial:
         raise _little_fits(source, recipe, "none of its encoder")
     return source
 
 
-def _network(recipe: Recipe) -> str:
+def _network(model: ModelConfig) -> str:
     """Return the network's name; most weights fit only if it is the same."""
-    return recipe.model.encoder if isinstance(recipe.model, EncoderDecoderConfig) else recipe.model.kind
+    return model.encoder if isinstance(model, EncoderDecoderConfig) else model.kind
 
 
 def check_fit(source: Source, shapes: Mapping[str, Shape], recipe: Recipe, classes: list[str]) -> None:

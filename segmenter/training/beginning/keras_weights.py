@@ -92,8 +92,9 @@ def _unfit(path: Path, config: EncoderDecoderConfig, error: Exception) -> Weight
     what = shortened(" ".join(str(error).split()))
     if config.weights == "imagenet":  # Keras looks at the name alone where it has no checksum
         return WeightsError(
-            f"{path}: not the whole ImageNet weights of {config.encoder} ({what}); was its download cut? "
-            "Delete it, and it is downloaded again"
+            path,
+            f"not the whole ImageNet weights of {config.encoder} ({what})",
+            remedy="was its download cut? Delete it, and it is downloaded again",
         )
     return WeightsError(
         path, f"not the weights of {config.encoder} without its head ({what}); are they of another network?"

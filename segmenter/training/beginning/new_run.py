@@ -14,6 +14,7 @@ from segmenter.base.errors import WeightsError, plain
 from segmenter.base.terminal import say, warn
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.config.recipe import Recipe
+from segmenter.config.recipe import TrainingConfig
 from segmenter.devices.strategy import Devices
 from segmenter.grid.scenes import Dataset
 from segmenter.model.building import build_model, shapes_of, stages_of
@@ -185,7 +186,7 @@ def new_run(
             say(plain(line))
     pace = pace_of(stages_of(model, recipe.model), recipe.training)  # refuses stages that the model has not
     network = network_geometry(model)
-    check_buffer(recipe, network)
+    check_buffer(recipe.dataset, network)
     side = recipe.tiles.size
     mixed = recipe.training.precision.startswith("mixed")
     normalisation, scenes = normalisation_of(
@@ -194,7 +195,7 @@ def new_run(
     memory = training_bytes_per_image(model, side, side, mixed=mixed)
     say(f"model: {model.count_params():,} parameters, {network}, {memory / 2**20:.0f} MiB a tile in training")
     if devices.shares:
-        say(_memory_of_each(devices, recipe, memory))
+        say(_memory_of_each(devices, recipe.training, memory))
     if not devices.kind.elsewhere and (line := check_memory(recipe, devices, memory, model.count_params())):
         warn(line)
     return Run(
@@ -214,10 +215,10 @@ def new_run(
     )
 
 
-def _memory_of_each(devices: Devices, recipe: Recipe, of_a_tile: int) -> str:
+def _memory_of_each(devices: Devices, training: TrainingConfig, of_a_tile: int) -> str:
     """Return a line on the memory for each device's share of a step."""
-    dealt = devices.dealt(recipe.training.global_batch)
-    at_once = [tiles // recipe.training.accumulate for tiles in dealt]
+    dealt = devices.dealt(training.global_batch)
+    at_once = [tiles // training.accumulate for tiles in dealt]
     parts = [
         f"{device.name} {tiles * of_a_tile / 2**20:,.0f} MiB for {tiles} tile{'s' * (tiles != 1)}"
         for device, tiles in zip(devices.used, at_once, strict=True)

@@ -12,7 +12,7 @@ from scipy.spatial import ConvexHull, QhullError
 
 from segmenter.base.errors import SegmenterError
 from segmenter.base.threads import in_threads
-from segmenter.config.recipe import Recipe
+from segmenter.config.sampling import SamplingConfig
 from segmenter.grid.scenes import SPLITS, Dataset, Scene
 from segmenter.raster import raster_info
 from segmenter.raster.ground import lon_lat_corners
@@ -52,16 +52,16 @@ def record_origin(
     if not resumed:
         begun = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         started_from = "" if source is None else source.run.recipe.name
-    origin = origin_of(run.recipe, dataset, index, begun, started_from)
+    origin = origin_of(run.recipe.sampling, dataset, index, begun, started_from)
     save_origin(run.path, origin.model_copy(update={"computed_on": dict(computed_on)}))
 
 
 def origin_of(
-    recipe: Recipe, dataset: Dataset, index: TileIndex, begun: str | None, started_from: str | None
+    sampling: SamplingConfig, dataset: Dataset, index: TileIndex, begun: str | None, started_from: str | None
 ) -> Origin:
     """Return the record of a training on these tiles; the last two arguments are as in `Origin`."""
     names = dataset.classes.names
-    held_K = (index.counts_NK >= recipe.sampling.min_pixels).sum(axis=0)
+    held_K = (index.counts_NK >= sampling.min_pixels).sum(axis=0)
     asked = some_of(index.scenes)
     headers = list(in_threads(lambda s: _header(s, dataset), asked, description="places", unit="scene"))
     scales = [metres for _, metres in headers if metres]

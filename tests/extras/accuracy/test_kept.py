@@ -123,7 +123,9 @@ def test_the_report_shows_scores_of_maps_of_this_run_only(run: Run, tmp_path: Pa
     confusion.add(np.zeros((9, 9), np.uint8), np.zeros((9, 9), np.uint8))
     counts = np.tile([16, 16, 8], (len(names), 1))
     protocol = Protocol(names, "full", "test", scenes=("a",))
-    facts = Shapes(names, 5, counts, counts).facts(protocol)
+    shapes = Shapes(names, 5)
+    shapes.boundary_K3 = shapes.objects_K3 = counts
+    facts = shapes.facts(protocol)
     for model, is_shown in ((run.checksum(), True), ("0" * 64, False)):
         confusion.scores(protocol).write(tmp_path / "scores.json", {"model": model, **facts})
         if is_shown:
