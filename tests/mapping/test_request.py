@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ import numpy as np
 import pytest
 
 from datasets.commands.predict import parse
-from segmenter.base.errors import SegmenterError
+from segmenter.base.errors import DatasetError, SegmenterError
+from segmenter.mapping.finisher import Finisher
 from segmenter.mapping.request.map_request import MapRequest
-from segmenter.mapping.session import map_rasters
-from tests.helpers.exact_network import fake_run
-from tests.helpers.maps import Make
+from segmenter.mapping.session import Mapped, map_rasters
+from tests.helpers.exact_network import fake_load_predictor, fake_run
+from tests.helpers.maps import Make, expected, ids
 from tests.helpers.refusals import refused
 
 CALL = ["run", "a.tif", "--output", "maps"]

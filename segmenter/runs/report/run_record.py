@@ -14,6 +14,7 @@ from segmenter.base.files import read_regular
 from segmenter.base.sealed import json_object
 from segmenter.evaluation.protocol import of_one_rule
 from segmenter.evaluation.scores import MODEL, Scores, percent
+from segmenter.evaluation.tallies import FURTHER
 from segmenter.pages.parts import Block, Paragraph, Table, number, plain
 from segmenter.runs.checkpoints import BEST
 from segmenter.runs.log import RunFacts, RunLog, run_coverage
@@ -39,7 +40,7 @@ def scores_of_maps(run: Run, maps: Path) -> Scores:
     path = maps / "scores.json"
     try:
         record = json_object(read_regular(path)) or {}
-        scores = Scores.from_dict(record)
+        scores = Scores.from_dict(record, FURTHER)
         _table(scores)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
         raise CheckpointError(path, expected="scores of predict.py", remedy="score the maps anew") from None
@@ -58,7 +59,7 @@ def map_blocks(scores: Scores | None, accuracy: AccuracyFile | None) -> list[Blo
         ]
     if scores is not None and scores.interval is not None:
         blocks.append(Paragraph(f"mIoU {scores.interval}."))
-    if scores is not None and scores.more:
+    if scores is not None and "boundary" in scores.more:
         width = scores.more["boundary"]["within_pixels"]
         text = f"Boundary IoU is of pixels at most {width} px from another class; objects match at IoU > 0.5."
         blocks.append(Paragraph(text))
@@ -72,10 +73,9 @@ def map_blocks(scores: Scores | None, accuracy: AccuracyFile | None) -> list[Blo
 def _table(scores: Scores) -> Table:
     names = scores.protocol.classes
     columns = {"IoU %": [*scores.iou.tolist(), scores.miou], "F1 %": [*scores.f1.tolist(), scores.mf1]}
-    if scores.more:
-        boundary, objects = scores.more["boundary"], scores.more["objects"]
-        columns["Boundary IoU %"] = [*(boundary["iou"][name] for name in names), boundary["miou"]]
-        columns["Object F1 %"] = [*(objects["f1"][name] for name in names), objects["mf1"]]
+    for key, facts in scores.more.items():
+        title, each, mean = FURTHER[key]
+        columns[f"{title} %"] = [*(facts[each][name] for name in names), facts[mean]]
     rows = zip((*names, "mean"), *(map(percent, values) for values in columns.values()), strict=True)
     return Table("Scores of the maps", ["Class", *columns], list(rows))
 

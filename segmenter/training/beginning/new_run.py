@@ -13,8 +13,7 @@ from pathlib import Path
 from segmenter.base.errors import WeightsError, plain
 from segmenter.base.terminal import say, warn
 from segmenter.config.models import EncoderDecoderConfig
-from segmenter.config.recipe import Recipe
-from segmenter.config.recipe import TrainingConfig
+from segmenter.config.recipe import Recipe, TrainingConfig
 from segmenter.devices.strategy import Devices
 from segmenter.grid.scenes import Dataset
 from segmenter.model.building import build_model, shapes_of, stages_of
