@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from segmenter.base.errors import counted, shortened
+from segmenter.base.errors import SegmenterError, counted, shortened
 from segmenter.base.invocation import invocation
 from segmenter.config.recipe import Recipe, TilesConfig
 from segmenter.diagnosis.augmented import tiles_to_show
@@ -91,7 +91,10 @@ def _pictures(tiles: TilesConfig, dataset: Dataset) -> list[Block]:
     """Return a tile for each class, the rarest first: image, label over it, label."""
     index = build_index(dataset, "train", tiles)
     count = min(int(index.counts_NK.any(axis=0).sum()), _MOST_PICTURES)
-    rows = [_row(dataset, index, tile) for tile in tiles_to_show(index, count)]
+    try:
+        rows = [_row(dataset, index, tile) for tile in tiles_to_show(index, count)]
+    except SegmenterError as error:  # a damaged image, which the check has found
+        return [Paragraph(f"No picture could be made: {error}", "notice")]
     legend = [Named(each.name, hex_colour(each.colour)) for each in dataset.classes.classes]
     return [Pictures(rows, legend)]
 
