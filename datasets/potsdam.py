@@ -120,7 +120,9 @@ def _by_names(split: SplitByNames, present: set[str]) -> tuple[Named, tuple[str,
         present_names = tuple(name for name in names if name not in gone)
         if part == "validation" and names and not present_names:
             raise DatasetError(
-                f"dataset.split.validation: none of {', '.join(names)} is there; name others, or leave it out"
+                "dataset.split.validation",
+                f"none of {', '.join(names)} is there",
+                remedy="name others, or leave it out",
             )
         return present_names
 

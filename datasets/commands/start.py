@@ -145,7 +145,9 @@ def _explained(key: str, seen: Sequence[Choice], choices: Sequence[Choice]) -> s
     if choice is None:
         near = get_close_matches(key, by_key, 1, 0.5)
         meant = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(by_key)}"
-        raise ConfigError(f"--explain {key}: expected a planned setting, nothing was planned for it{meant}")
+        raise ConfigError(
+            f"--explain {key}", expected=f"a planned setting, nothing was planned for it{meant}"
+        )
     lines = [f"{key}: {shown(choice.value)}", f"reason: {choice.reason}"]
     lines += [f"or: {choice.other}"] if choice.other else []
     lines.append("source: " + ("seen in the files" if choice in seen else "a rule of the plan"))

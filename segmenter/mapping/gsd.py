@@ -83,8 +83,9 @@ def _grid(job: MapJob, sides: tuple[float, float], metres: float, *, as_trained:
         return None
     if not 1 / _FINER <= metres / high <= _COARSER or not 1 / _FINER <= metres / wide <= _COARSER:
         raise RasterError(
-            f"{job.info.path}: a pixel is {side:.3g} m, --gsd asks for {metres:.3g} m: expected at most "
-            f"{_COARSER} times as much and at least 1/{_FINER} of it; is it in metres?"
+            f"{job.info.path}: a pixel is {side:.3g} m, --gsd asks for {metres:.3g} m",
+            expected=f"at most {_COARSER} times as much and at least 1/{_FINER} of it",
+            remedy="is it in metres?",
         )
     extent = Window.of(job.info.size) if job.mosaic is None else job.mosaic.extent(job.info.path)
     return ModelGrid(extent, step_of(metres / high), step_of(metres / wide))
@@ -101,8 +102,10 @@ def _sides(info: RasterInfo, scale_of: GsdOf, stated: float | None) -> tuple[flo
         return counts, counts
     if stated is None:
         raise RasterError(
-            f"{info.path}: does not say how large its pixels are (no transform with a CRS in metres or "
-            "degrees, or a latitude beyond the poles), --gsd needs it; give it with --raster-gsd METRES"
+            info.path,
+            "does not say how large its pixels are (no transform with a CRS in metres or degrees, or a "
+            "latitude beyond the poles), --gsd needs it",
+            remedy="give it with --raster-gsd METRES",
         )
     return stated, stated
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from segmenter.base.errors import CheckpointError, OutputError
+from segmenter.base.errors import CheckpointError, OutputError, failing
 from segmenter.base.files import write_whole
 from segmenter.base.sealed import other_format, sealed, unsealed
 
@@ -33,10 +33,8 @@ class RunLog:
         Raises:
             CheckpointError: the log is unreadable or of another format.
         """
-        try:
+        with failing(CheckpointError, self.path, "cannot read it"):
             return list(log_records(self.path)) if self.path.exists() else []
-        except OSError as error:
-            raise CheckpointError(self.path, f"cannot read it: {error.strerror}") from None
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Append a record as a line.

@@ -314,7 +314,7 @@ def test_further_codes_are_codes_or_ranges(tmp_path: Path) -> None:
 
 
 def test_folder_class_map_errors(tmp_path: Path) -> None:
-    with refused(LabelError, fault="twice: 1"):
+    with refused(LabelError, got="twice: 1"):
         load(tiled(tmp_path), "folder", **{**CODES, "ignore": [1]})
 
 

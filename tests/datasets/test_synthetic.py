@@ -172,10 +172,10 @@ def test_a_scene_does_not_depend_on_how_many_are_made(tmp_path: Path) -> None:
 
 def test_existing_files_are_never_replaced(potsdam: Path, naic: Path) -> None:
     before = _contents(potsdam)
-    with refused(DatasetError, fault="nothing"):
+    with refused(DatasetError, remedy="nothing"):
         make_potsdam(potsdam, scenes=3, seed=6, size=SIDE)
     assert _contents(potsdam) == before
-    with refused(DatasetError, fault="0001.tif: exists already"):
+    with refused(DatasetError, where="0001.tif", fault="exists already"):
         make_naic2020(naic, scenes=1, seed=1)
 
 

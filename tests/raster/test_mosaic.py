@@ -128,7 +128,7 @@ def test_neighbours_are_those_within_reach(tmp_path: Path) -> None:
         ({"crs": "EPSG:32633"}, {"where": "--mosaic", "expected": "b.tif has EPSG:32633"}),
         ({"transform": None, "crs": None}, {"where": "--mosaic", "expected": "b.tif"}),
         ({"dtype": "uint16"}, {"where": "--mosaic", "expected": "b.tif has uint16"}),
-        ({"transform": Affine(0.5, 0, 49, 0, -0.5, 0)}, {"fault": "b.tif overlap by 2×100"}),
+        ({"transform": Affine(0.5, 0, 49, 0, -0.5, 0)}, {"expected": "b.tif overlap by 2×100"}),
     ],
     ids=["shifted", "larger pixels", "other CRS", "nowhere", "other type", "overlapping"],
 )

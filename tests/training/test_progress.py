@@ -85,7 +85,7 @@ def test_a_step_with_fewer_tiles_than_a_quota_is_short() -> None:
 
 def test_in_strict_mode_it_is_an_error() -> None:
     meter, _, _ = meter_of("strict", plan_of())
-    with refused(TrainingError, fault="step 2"):
+    with refused(TrainingError, where="step 2"):
         take(meter, WHOLE, SHORT, WHOLE)
 
 

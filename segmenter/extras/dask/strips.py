@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from segmenter.base.errors import ClusterError, SegmenterError
+from segmenter.base.errors import ClusterError, SegmenterError, extended_error
 from segmenter.grid.geometry import Window
 from segmenter.grid.windows import Columns, Placement
 from segmenter.inference.events import Failed, Finished, Mapped, Readable
@@ -207,8 +207,10 @@ class StripWork:
         except ClusterError:
             raise
         except SegmenterError as error:
-            raise ClusterError(
-                f"{error}; workers read runs and images themselves, under the caller's paths"
+            raise extended_error(
+                error,
+                remedy="workers read runs and images themselves, under the caller's paths",
+                kind=ClusterError,
             ) from None
 
 

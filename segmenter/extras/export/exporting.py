@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from segmenter.base.errors import ConfigError, ExportError, OutputError, SegmenterError
+from segmenter.base.errors import ConfigError, ExportError, OutputError, SegmenterError, failing
 from segmenter.base.files import folder_aside, sync, write_whole
 from segmenter.base.version import __version__
 from segmenter.extras.export.check import (
@@ -92,12 +92,11 @@ def export(request: ExportRequest) -> Written:
     source = find_source(run, request.images)
     member = load_member(run)
     try:
-        with _folder(target) as aside:
+        full = failing(OutputError, request.output, "cannot write it", "is the disk full?")
+        with full, _folder(target) as aside:
             return _written(request, run, plan, member, source, aside)
     except ExportError as error:
         raise ExportError(request.run, error, remedy="nothing was written") from None
-    except OSError as error:
-        raise OutputError(request.output, f"cannot write it: {error.strerror}; is the disk full?") from None
 
 
 def _plan(request: ExportRequest, run: Run) -> _Plan:

@@ -120,7 +120,8 @@ def own_gpu(config: DistributionConfig, roles: Roles, gpus: int) -> int:
         return 0
     if roles.place_on_host >= len(visible):
         raise DeviceError(
-            f"{roles.title(roles.role, roles.index)}: expected a GPU for each worker of this machine, it is "
-            f"the {roles.place_on_host + 1}th, there are {len(visible)}"
+            roles.title(roles.role, roles.index),
+            expected=f"a GPU for each worker of this machine, it is the {roles.place_on_host + 1}th, there "
+            f"are {len(visible)}",
         )
     return visible[roles.place_on_host]

@@ -41,8 +41,10 @@ def _check_interlacing(path: Path) -> None:
         return  # what else is wrong is found later
     if (declared := _declared(header)) > _MOST_INTERLACED_BYTES:
         raise RasterError(
-            f"{path}: is an interlaced PNG of {declared >> 20} MiB, at most {_MOST_INTERLACED_BYTES >> 20} "
-            "are decoded; save it without interlacing, or as a GeoTIFF"
+            path,
+            f"is an interlaced PNG of {declared >> 20} MiB, at most {_MOST_INTERLACED_BYTES >> 20} are "
+            "decoded",
+            remedy="save it without interlacing, or as a GeoTIFF",
         )
 
 
