@@ -88,7 +88,7 @@ def test_each_worker_of_a_machine_has_a_gpu_of_its_own(
 
 
 def test_a_worker_without_a_gpu_of_its_own_is_refused() -> None:
-    with refused(DeviceError, fault="worker 3 (h:4)"):
+    with refused(DeviceError, where="worker 3 (h:4)"):
         own_gpu(DistributionConfig(), _worker(3), 2)
     with refused(DeviceError, where="visible_devices", got=2):
         own_gpu(DistributionConfig(visible_devices=(2,)), _worker(0), 2)

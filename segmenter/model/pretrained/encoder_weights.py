@@ -102,9 +102,9 @@ def _tensors(config: EncoderDecoderConfig) -> tuple[Path, dict[str, Any]]:
             remedy=f"convert it with: {invocation('convert-weights')} FILE.pth OUT.safetensors",
         )
     if path.suffix != ".safetensors":
+        packaged = " or imagenet" if family == "efficientnet_lite" else ""
         raise WeightsError(
-            f"model.weights: {path}: expected a .safetensors file for {config.encoder}"
-            + (" or imagenet" if family == "efficientnet_lite" else "")
+            f"model.weights: {path}", expected=f"a .safetensors file for {config.encoder}{packaged}"
         )
     return path, read_safetensors(path)
 
