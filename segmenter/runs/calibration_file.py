@@ -14,39 +14,17 @@ from segmenter.base.errors import CheckpointError
 from segmenter.base.files import read_regular, write_whole
 from segmenter.base.invocation import invocation
 from segmenter.base.sealed import json_object, other_format, sealed, unsealed_text
-from segmenter.evaluation.calibration import BINS, COVERAGES, Calibration, Fitted, Measures
+from segmenter.evaluation.calibration import Calibration, Fitted, Measures
 from segmenter.grid.labels import MAX_CLASSES
 from segmenter.runs.checkpoints import Arrays, load_some
 
 CALIBRATION = "calibration.json"
 FORMAT = 1
 _MOST_BYTES = 1 << 20
-Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
 Bias = Annotated[float, Field(ge=-1000, le=1000)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(
-        strict=True, frozen=True, extra="forbid", allow_inf_nan=False, from_attributes=True
-    )
-
-
-class _Measures(_Strict):
-    ece: Share
-    nll: float
-    miou: Share
-    bins: Annotated[
-        tuple[tuple[Annotated[int, Field(ge=0)], Share, Share], ...],
-        Field(min_length=BINS, max_length=BINS),
-    ]
-    risks: Annotated[tuple[Share, ...], Field(min_length=len(COVERAGES), max_length=len(COVERAGES))]
-    area: Share
-
-    def measures(self) -> Measures:
-        return Measures(**dict(self))
-
-
-class CalibrationFile(_Strict):
+class CalibrationFile(BaseModel):
     """Content of calibration.json.
 
     Attributes:
@@ -56,21 +34,23 @@ class CalibrationFile(_Strict):
         before, with_temperature, with_bias: measures of `Fitted`, on scenes left out of the fit.
     """
 
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
     format: Literal[1] = 1
     step: int = Field(ge=-1, le=1 << 53)
     temperature: float = Field(ge=1e-3, le=1e3)
     bias: tuple[Bias, ...] = Field(min_length=1, max_length=MAX_CLASSES)
     pixels: int = Field(ge=1)
     scenes: int = Field(ge=1)
-    before: _Measures
-    with_temperature: _Measures
-    with_bias: _Measures
+    before: Measures
+    with_temperature: Measures
+    with_bias: Measures
 
     @property
     def fitted(self) -> Fitted:
         """Calibration with its measures."""
-        each = (self.before, self.with_temperature, self.with_bias)
-        return Fitted(Calibration(self.temperature, self.bias), *(one.measures() for one in each))
+        used = Calibration(self.temperature, self.bias)
+        return Fitted(used, self.before, self.with_temperature, self.with_bias)
 
 
 def save_calibration(run: Path, fitted: Fitted, *, step: int, pixels: int, scenes: int) -> None:
@@ -79,16 +59,15 @@ def save_calibration(run: Path, fitted: Fitted, *, step: int, pixels: int, scene
     Raises:
         OutputError: the file cannot be written.
     """
-    of = _Measures.model_validate
     content = CalibrationFile(
         step=step,
         temperature=fitted.calibration.temperature,
         bias=fitted.calibration.bias,
         pixels=pixels,
         scenes=scenes,
-        before=of(fitted.before),
-        with_temperature=of(fitted.temperature),
-        with_bias=of(fitted.with_bias),
+        before=fitted.before,
+        with_temperature=fitted.temperature,
+        with_bias=fitted.with_bias,
     )
     text = json.dumps(content.model_dump(mode="json"), indent=1)
     write_whole(run / CALIBRATION, sealed(text).encode())

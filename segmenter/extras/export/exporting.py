@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -239,11 +239,7 @@ def facts_of(
         "metres_per_pixel": run.metres_per_pixel,
         "input": {"image": {"shape": image, "dtype": "float32", "values": _values(run, standardised)}},
         "outputs": {name: {"shape": shape, "dtype": _OUTPUTS[name]} for name, shape in outputs.items()},
-        "normalisation": {
-            "where": "outside" if standardised else "inside",
-            "mean": list(run.normalisation.mean),
-            "std": list(run.normalisation.std),
-        },
+        "normalisation": {"where": "outside" if standardised else "inside", **asdict(run.normalisation)},
         "nodata": _STANDARDISED if standardised else _NODATA,
         "softmax": "inside",
         "precision": fp16 or "float32",
