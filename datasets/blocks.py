@@ -169,8 +169,9 @@ def with_blocks(dataset: Dataset, split: FolderSplit) -> Dataset:
     for part in SPLITS[:2]:
         if not any(scene.split == part for scene in scenes):
             raise DatasetError(
-                f"dataset.split.blocks: expected labelled pixels in blocks of each part, {part} has none; "
-                "lower size or buffer, or try another seed"
+                "dataset.split.blocks",
+                expected=f"labelled pixels in blocks of each part, {part} has none",
+                remedy="lower size or buffer, or try another seed",
             )
     notes = (*dataset.notes, _note(grids, parts, split.blocks))
     return replace(dataset, scenes=scenes, classes=files.classes, notes=notes)

@@ -147,8 +147,9 @@ class Candidates:
         alone = sorted(paths[0] for name, paths in files.items() if name not in others)
         if alone:
             raise DatasetError(
-                f"{self.root}: {len(alone)} of {len(files)} {what} files have no partner, expected {wanted}: "
-                f"{few(alone)}; add the partner or move the file out of the folder{advice}"
+                self.root,
+                f"{len(alone)} of {len(files)} {what} files have no partner, expected {wanted}: {few(alone)}",
+                remedy=f"add the partner or move the file out of the folder{advice}",
             )
 
 
@@ -191,8 +192,9 @@ def assign_splits(
             for name in _matching(entry, called, f"dataset.split.{split}"):
                 if splits.setdefault(name, split) != split:
                     raise DatasetError(
-                        f"dataset.split: {name} is named for {splits[name]} and for {split} ({entry}); "
-                        "a scene has one split"
+                        "dataset.split",
+                        f"{name} is named for {splits[name]} and for {split} ({entry})",
+                        remedy="a scene has one split",
                     )
     if named.train is None:
         splits |= {name: "train" for name in known if name not in splits}
@@ -246,8 +248,9 @@ def _groups_whole(splits: Mapping[str, Split], groups: Mapping[str, str]) -> Non
         other = first.setdefault(groups[name], name)
         if splits[other] != split:
             raise DatasetError(
-                f"dataset.split: group {groups[name]} would be in {splits[other]} ({other}) and in "
-                f"{split} ({name}); name whole groups"
+                "dataset.split",
+                f"group {groups[name]} would be in {splits[other]} ({other}) and in {split} ({name})",
+                remedy="name whole groups",
             )
 
 

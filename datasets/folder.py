@@ -163,8 +163,10 @@ def _files(
         first_names = first_names or set(by_name)
         if alone := sorted(path for name in by_name.keys() - first_names for path in by_name[name]):
             raise DatasetError(
-                f"{root}: {len(alone)} files like {pattern} have none like {config.images[0]} with the same "
-                f"names: {few(alone)}; add it or move the file out of the folder"
+                root,
+                f"{len(alone)} files like {pattern} have none like {config.images[0]} with the same names: "
+                f"{few(alone)}",
+                remedy="add it or move the file out of the folder",
             )
         for name, own in files.items():
             one = by_name.get(name, [])
@@ -291,8 +293,9 @@ def _scene_name(key: tuple[str, ...], keys: dict[str, tuple[str, ...]], path: st
     name = "_".join(key)
     if keys.setdefault(name, key) != key:
         raise DatasetError(
-            f"{path}: this scene and one more would both be called {name}; rename a file or folder so that "
-            "the values of the pattern's names differ when joined"
+            path,
+            f"this scene and one more would both be called {name}",
+            remedy="rename a file or folder so that the values of the pattern's names differ when joined",
         )
     return name
 

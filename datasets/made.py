@@ -163,8 +163,10 @@ def _label_files(dataset: Dataset, section: FolderConfig) -> LabelFiles | Placed
         return PlacedLabels(folder, dataset.classes, section.drivers)
     if is_address(str(dataset.root)):
         raise DatasetError(
-            f"dataset.labels: polygons are read from files, got {dataset.root}; copy images and polygons "
-            "here, or rasterise the polygons first"
+            "dataset.labels",
+            "polygons are read from files",
+            got=dataset.root,
+            remedy="copy images and polygons here, or rasterise the polygons first",
         )
     with polygon_packages():
         from segmenter.extras.vectors.label_files import LabelFiles

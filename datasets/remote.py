@@ -25,8 +25,10 @@ def remote_files(root: Path, files: Path | None) -> list[str]:
     place = Place.of(root.address)
     if place is None:
         raise DatasetError(
-            f"dataset.root: {root} cannot be listed; name its files in dataset.files: a text with a relative "
-            "path in each line, as `images/a.tif`"
+            "dataset.root",
+            f"{root} cannot be listed",
+            remedy="name its files in dataset.files: a text with a relative path in each line, as "
+            "`images/a.tif`",
         )
     names = []
     for one in listing(place):
@@ -56,7 +58,9 @@ def _lines(root: RemotePath, source: Path) -> list[str]:
             )
         names[name] = None
     if not names:
-        raise DatasetError(f"dataset.files: expected a relative path in each line of {source}, there is none")
+        raise DatasetError(
+            "dataset.files", expected=f"a relative path in each line of {source}, there is none"
+        )
     return list(names)
 
 

@@ -127,8 +127,10 @@ def _placed(infos: Sequence[RasterInfo], windows: Sequence[Window]) -> bool:
             col, row = ~first.transform @ (info.transform @ (0, 0))
             if max(abs(row - window.row), abs(col - window.col)) > 0.5:
                 raise DatasetError(
-                    f"{info.path}: expected to start at row {window.row}, column {window.col} of the whole, "
-                    f"its georeferencing says row {row:.1f}, column {col:.1f}; is --columns right?"
+                    info.path,
+                    expected=f"to start at row {window.row}, column {window.col} of the whole, its "
+                    f"georeferencing says row {row:.1f}, column {col:.1f}",
+                    remedy="is --columns right?",
                 )
     return first.georeferenced
 
@@ -143,8 +145,9 @@ def _pixels(info: RasterInfo, window: Window) -> NDArray[Any]:
         fill = np.nan if image.dtype.kind == "f" and info.nodata[0] is None else info.nodata[0]
         if fill is None:
             raise DatasetError(
-                f"{info.path}: has pixels without data (a mask) but no nodata value to write them with; "
-                "set one with gdal_translate -a_nodata"
+                info.path,
+                "has pixels without data (a mask) but no nodata value to write them with",
+                remedy="set one with gdal_translate -a_nodata",
             )
         image[~valid] = fill
     return image if info.count > 1 else image[..., 0]

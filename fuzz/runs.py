@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -177,7 +177,7 @@ def read_run(file: Path) -> Facts:
     weights = run.weights()
     said = (run.bands, run.band_count, run.dtype, run.metres_per_pixel, run.labels, run.network, run.tiles)
     return [
-        digest(run.recipe.model_dump_json(), run.classes.to_dict(), run.normalisation.to_dict(), *said),
+        digest(run.recipe.model_dump_json(), run.classes.to_dict(), asdict(run.normalisation), *said),
         digest(run.planned_replicas, *(v for name in sorted(weights) for v in (name, weights[name]))),
     ]
 

@@ -23,6 +23,16 @@ from segmenter.base.threads import Prefetch
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.grid.scenes import Dataset, Scene
+from segmenter.base import errors
+from segmenter.base.errors import (
+    ConfigError,
+    OutputError,
+    RasterError,
+    SegmenterError,
+    error_parts,
+    extended_error,
+    run_script,
+)
 from tests.helpers import messages
 from tests.helpers.refusals import refused
 
@@ -108,12 +118,12 @@ def test_the_fields_of_an_error_are_its_text() -> None:
     assert str(copied) == str(error)
     assert vars(copied) == vars(error)
     assert (copied.where, copied.expected, copied.got) == ("a\n.tif", "3 bands", "4")
-    assert vars(RasterError(**json.loads(json.dumps(error.parts)))) == vars(error)  # as machines do
-    there = error.extended(where="worker 1", remedy="or --part")
+    assert vars(RasterError(**json.loads(json.dumps(error_parts(error))))) == vars(error)  # as machines do
+    there = extended_error(error, where="worker 1", remedy="or --part")
     assert str(there) == f"worker 1: {error}; or --part"
     assert vars(there) == {**vars(error), "where": "worker 1: a\n.tif", "remedy": "say --bands; or --part"}
-    lone = RasterError("is damaged").extended(remedy="make it anew", kind=ConfigError)
-    assert (type(lone), lone.parts) == (ConfigError, {"fault": "is damaged", "remedy": "make it anew"})
+    lone = extended_error(RasterError("is damaged"), remedy="make it anew", kind=ConfigError)
+    assert (type(lone), error_parts(lone)) == (ConfigError, {"fault": "is damaged", "remedy": "make it anew"})
 
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -46,8 +46,9 @@ def train_folds(
         )
     if given.resume_from is not None or given.cluster:
         raise ConfigError(
-            "--folds: expected without --resume-from and --cluster; train one fold by --set "
-            "dataset.split.fold=1"
+            "--folds",
+            expected="without --resume-from and --cluster",
+            remedy="train one fold by --set dataset.split.fold=1",
         )
     folder = given.run or Path("runs") / recipe.name
     paths = [fold_path(folder, fold) for fold in range(1, folds + 1)]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segmenter.base.errors import ConfigError, SegmenterError, counted, run_tool
+from segmenter.base.errors import SegmenterError, counted, failing, run_tool
 from segmenter.base.files import check_writable, make_folder
 from segmenter.base.invocation import ToolParser, as_started, installation, invocation
 from segmenter.base.options import add_options, option, parsed, positive
@@ -128,10 +129,8 @@ def _files(request: ReviewRequest, stem: str, endings: Sequence[str]) -> dict[st
     Raises:
         SegmenterError: a file exists, or cannot be written.
     """
-    try:
+    with failing(SegmenterError, request.output, "cannot make this folder"):
         make_folder(request.output)
-    except OSError as error:
-        raise SegmenterError(request.output, f"cannot make this folder: {error.strerror}") from None
     files = {}
     for ending in endings:
         path = request.output / f"{stem}{ending}"

@@ -140,7 +140,9 @@ def _explained(key: str, seen: Sequence[Choice], choices: Sequence[Choice]) -> s
     if key not in by_key:
         near = get_close_matches(key, by_key, 1, 0.5)
         meant = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(by_key)}"
-        raise ConfigError(f"--explain {key}: expected a planned setting, nothing was planned for it{meant}")
+        raise ConfigError(
+            f"--explain {key}", expected=f"a planned setting, nothing was planned for it{meant}"
+        )
     choice = by_key[key]
     lines = [f"{key}: {shown(choice.value)}", f"reason: {choice.reason}"]
     lines += [f"or: {choice.other}"] if choice.other else []

@@ -92,7 +92,9 @@ def place_of(data: Path, labels: Path | None) -> Place:
         folders = [os.path.abspath(folder) for folder in folders]
     root = Path(os.path.commonpath(folders) or ".")
     if root.resolve() == Path(root.resolve().anchor):
-        raise DatasetError(f"{labels}: expected labels below a folder with {data}; link them there (ln -s)")
+        raise DatasetError(
+            labels, expected=f"labels below a folder with {data}", remedy="link them there (ln -s)"
+        )
     paths: set[str] = set()
     for each in asked:
         at = Path(os.path.relpath(each, root))

@@ -69,9 +69,11 @@ def split_of(draft: Draft) -> Iterator[Choice]:
         groups = Groups(np.arange(len(draft.free)), "scenes touch each other; each counts as a place")
     if groups.count < 2:
         raise DatasetError(
-            f"{draft.dataset.root}: expected scenes, or blocks of one, to hold out; its one scene of "
-            f"{draft.infos[draft.free[0]].size} pixels is too small for {_LEAST_BLOCKS} blocks of "
-            f"{draft.recipe.tiles.size} pixels; add scenes, or write a recipe that does not validate"
+            draft.dataset.root,
+            expected="scenes, or blocks of one, to hold out",
+            remedy=f"its one scene of {draft.infos[draft.free[0]].size} pixels is too small for "
+            f"{_LEAST_BLOCKS} blocks of {draft.recipe.tiles.size} pixels; add scenes, or write a "
+            "recipe that does not validate",
         )
     yield from _whole(draft, groups)
     if tested and not draft.folder:

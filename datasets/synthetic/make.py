@@ -245,8 +245,9 @@ def _refuse_to_overwrite(paths: Sequence[Path]) -> None:
     existing = [path for path in paths if path.exists()]
     if existing:
         raise DatasetError(
-            f"{existing[0]}: exists already ({len(existing)} of the {counted(len(paths), 'file')} to make); "
-            "nothing was written: give an empty folder, or remove them first"
+            existing[0],
+            f"exists already ({len(existing)} of the {counted(len(paths), 'file')} to make)",
+            remedy="nothing was written: give an empty folder, or remove them first",
         )
 
 

@@ -198,8 +198,9 @@ class OpenRun:
         for name in ("split", "recipe"):
             if options.get(name) is not None:
                 raise DatasetError(
-                    f"{name}: a recipe's scenes are found by a dataset's loader; give the images and labels= "
-                    f"instead, or call predict.py with --{name}"
+                    name,
+                    "a recipe's scenes are found by a dataset's loader",
+                    remedy=f"give the images and labels= instead, or call predict.py with --{name}",
                 )
         asked = keyword_call(self.paths, [os.fspath(path) for path in given], os.fspath(output), options)
         request = asked.request

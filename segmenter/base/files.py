@@ -301,7 +301,7 @@ def read_regular(path: Path, most: int = 1 << 24) -> bytes:
     Raises:
         SegmenterError: the file is missing, not a regular file, larger than `most` bytes, or unreadable.
     """
-    try:
+    with failing(SegmenterError, path, "cannot read it"):
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(handle, "rb") as file:
             state = os.fstat(file.fileno())
@@ -310,8 +310,6 @@ def read_regular(path: Path, most: int = 1 << 24) -> bytes:
             if state.st_size > most:
                 raise SegmenterError(path, expected=f"at most {most} bytes", got=state.st_size)
             return file.read(most)
-    except OSError as error:
-        raise SegmenterError(path, f"cannot read it: {error.strerror}") from None
 
 
 def check_stored(archive: zipfile.ZipFile, size: int) -> None:

@@ -21,6 +21,7 @@ from pydantic_core import ErrorDetails
 
 from segmenter.base.errors import ConfigError, shortened
 from segmenter.base.invocation import recipes_hint
+from segmenter.base.errors import ConfigError, extended_error, shortened
 from segmenter.config.datasets import DATASET_KINDS, PathGsd, SplitByNames
 from segmenter.config.models import MODEL_KINDS
 from segmenter.config.recipe import MAX_NAME, Recipe
@@ -240,7 +241,9 @@ def _override(data: dict[str, Any], override: str) -> None:
     try:
         node[key] = parse(value, f"--set {override}")
     except ConfigError as error:
-        raise ConfigError(f"{error}; a text with signs is quoted twice: --set '{dotted}=\"…\"'") from None
+        raise extended_error(
+            error, remedy=f"a text with signs is quoted twice: --set '{dotted}=\"…\"'"
+        ) from None
 
 
 def _explain(error: ErrorDetails, where: str) -> ConfigError:

@@ -291,8 +291,9 @@ def _mebibytes(limit: MemoryLimit, model: str, total: int | None) -> int:
     percent = share_of_card(limit)
     if percent is not None and total is None:
         raise DeviceError(
-            f"distribution.memory_limit: {limit}: expected nvidia-smi to tell the memory of {model}, it does "
-            "not; give MiB"
+            f"distribution.memory_limit: {limit}",
+            expected=f"nvidia-smi to tell the memory of {model}, it does not",
+            remedy="give MiB",
         )
     if percent is not None and total is not None:
         return total * percent // (100 * _MIB)
@@ -314,7 +315,9 @@ def _before_start(setting: str, call: Callable[..., None], *args: Any) -> None:
         call(*args)
     except RuntimeError as error:
         raise DeviceError(
-            f"{setting}: expected to be set before TensorFlow starts its devices; it was too late ({error})"
+            setting,
+            expected="to be set before TensorFlow starts its devices",
+            remedy=f"it was too late ({error})",
         ) from None
     except ValueError as error:  # an earlier setting of the same process that excludes this one
         raise DeviceError(setting, f"TensorFlow refuses it: {error}") from None

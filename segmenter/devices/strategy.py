@@ -217,8 +217,9 @@ def make_devices(
     used = _chosen(config, available)
     if config.strategy in ("mirrored", "central_storage") and len(used) < 2:
         raise DeviceError(
-            f"distribution.strategy: {config.strategy}: expected at least two devices, found {used[0].name}; "
-            "use auto, or --logical-devices N on a CPU"
+            f"distribution.strategy: {config.strategy}",
+            expected=f"at least two devices, found {used[0].name}",
+            remedy="use auto, or --logical-devices N on a CPU",
         )
     cards = {device.card for device in used}
     visible = [gpu.name.removeprefix("/physical_device:") for gpu in tf.config.get_visible_devices("GPU")]
@@ -237,8 +238,9 @@ def _over_workers(config: DistributionConfig, logical_devices: int | None, clust
         )
     if config.devices is not None:
         raise DeviceError(
-            "distribution.devices: with several workers TensorFlow uses all GPUs that a worker sees; say "
-            "distribution.visible_devices"
+            "distribution.devices",
+            "with several workers TensorFlow uses all GPUs that a worker sees",
+            remedy="say distribution.visible_devices",
         )
     if config.shares is not None:
         raise DeviceError(
@@ -283,8 +285,9 @@ def _strategy(config: DistributionConfig, used: list[Device]) -> Any:
     if len(names) == 1:
         if config.cross_device != "auto":
             raise DeviceError(
-                f"distribution.cross_device: {config.cross_device}: expected at least two devices, "
-                f"found {names[0]}; use auto"
+                f"distribution.cross_device: {config.cross_device}",
+                expected=f"at least two devices, found {names[0]}",
+                remedy="use auto",
             )
         return tf.distribute.OneDeviceStrategy(names[0])
     if config.strategy == "central_storage":
@@ -346,8 +349,9 @@ def _cross_device(kind: str, names: list[str]) -> Any:
 
     if kind == "nccl" and not all(name.startswith("GPU") for name in names):
         raise DeviceError(
-            f"distribution.cross_device: nccl: expected GPUs, found {', '.join(names)}; use auto, "
-            "hierarchical_copy or reduction_to_one"
+            "distribution.cross_device: nccl",
+            expected=f"GPUs, found {', '.join(names)}",
+            remedy="use auto, hierarchical_copy or reduction_to_one",
         )
     if kind == "hierarchical_copy" and len(names) % 2:
         # TensorFlow 2.21 halves the devices and leaves the odd one's summand out, without a word.

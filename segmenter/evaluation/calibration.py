@@ -9,10 +9,11 @@ doi 10.1162/089976602753284446), so quotas and class weights need no other corre
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 from scipy.optimize import minimize
 from scipy.special import log_softmax
 
@@ -20,6 +21,8 @@ BINS = 15
 """Bins of equal width of the confidence, as in Guo et al."""
 COVERAGES = tuple(i / 20 for i in range(1, 21))
 """Shares of the pixels, most confident first, at which the risk is recorded."""
+Share = Annotated[float, Field(ge=0, le=1 + 1e-6)]
+"""Limits are those of files (`runs.calibration_file`)."""
 _HOTTEST = 50.0
 _LOWER = 0.999
 """Part of the likelihood's loss that a bias must come below: less is noise of the sample."""
@@ -58,12 +61,14 @@ class Measures:
         area: area under the risk-coverage curve.
     """
 
-    ece: float
+    ece: Share
     nll: float
-    miou: float
-    bins: tuple[tuple[int, float, float], ...]
-    risks: tuple[float, ...]
-    area: float
+    miou: Share
+    bins: Annotated[
+        tuple[tuple[Annotated[int, Field(ge=0)], Share, Share], ...], Field(min_length=BINS, max_length=BINS)
+    ]
+    risks: Annotated[tuple[Share, ...], Field(min_length=len(COVERAGES), max_length=len(COVERAGES))]
+    area: Share
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,9 @@ def make_tpu(config: DistributionConfig, logical_devices: int | None = None) -> 
         DeviceError: the TPU is missing or does not answer, or `logical_devices` is set.
     """
     if logical_devices is not None:
-        raise DeviceError("--logical-devices: distribution.strategy: tpu uses no CPU; leave one of both out")
+        raise DeviceError(
+            "--logical-devices", "distribution.strategy: tpu uses no CPU", remedy="leave one of both out"
+        )
     import tensorflow as tf
 
     name = config.tpu or "local"
@@ -27,9 +29,10 @@ def make_tpu(config: DistributionConfig, logical_devices: int | None = None) -> 
         strategy = tf.distribute.TPUStrategy(resolver)
     except (ValueError, RuntimeError, OSError, tf.errors.OpError) as error:
         raise DeviceError(
-            f"distribution.strategy: tpu: expected a TPU ({name}), found none ({_first_line(error)}); on a "
-            "TPU VM install TensorFlow's package for TPUs, else name it with distribution.tpu, or use "
-            "strategy: auto"
+            "distribution.strategy: tpu",
+            expected=f"a TPU ({name}), found none ({_first_line(error)})",
+            remedy="on a TPU VM install TensorFlow's package for TPUs, else name it with distribution.tpu, "
+            "or use strategy: auto",
         ) from None
     tf.config.set_soft_device_placement(config.soft_placement)
     cores = strategy.extended.worker_devices

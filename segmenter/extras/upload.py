@@ -81,8 +81,9 @@ class Uploads(Finisher):
         place = Place.of(RemotePath.of(address).address)
         if place is None or place.scheme != "s3" or not place.bucket:
             raise DatasetError(
-                f"--output {masked(address)}: expected a folder or s3://BUCKET/PREFIX; for other stores "
-                "write to a folder, and copy it with their own tool"
+                f"--output {masked(address)}",
+                expected="a folder or s3://BUCKET/PREFIX",
+                remedy="for other stores write to a folder, and copy it with their own tool",
             )
         self.place, self.keep = place, False
         self.sent = self.equal = self.sent_bytes = 0
@@ -116,8 +117,10 @@ class Uploads(Finisher):
         free = shutil.disk_usage(style.folder).free
         if max(sizes) > free:
             raise OutputError(
-                f"{style.folder}: the largest map may take {gibibytes(max(sizes))} before it is uploaded, "
-                f"{gibibytes(free)} are free; make room, or name another folder with --work"
+                style.folder,
+                f"the largest map may take {gibibytes(max(sizes))} before it is uploaded, {gibibytes(free)} "
+                "are free",
+                remedy="make room, or name another folder with --work",
             )
         room = gibibytes(sum(sizes) if self.keep else min(sum(sizes), free))
         say(
@@ -253,8 +256,9 @@ class Uploads(Finisher):
                     raise
                 if not self._is_equal(self._look(path.name), facts, marks):
                     raise OutputError(
-                        f"{where}: was written by another call in the meantime, and is left as it is; the "
-                        "same command again replaces it"
+                        where,
+                        "was written by another call in the meantime, and is left as it is",
+                        remedy="the same command again replaces it",
                     ) from None
                 return
         with self._lock:

@@ -342,7 +342,8 @@ def _wanted_gsd(request: MapRequest, run: AnyRun) -> float | None:
     if (metres := run.metres_per_pixel) is None:
         paths = ",".join(map(str, request.runs))
         raise DatasetError(
-            f"--gsd auto: {paths} does not say at how many metres a pixel it was trained: its images had no "
-            "georeference; give --gsd METRES"
+            "--gsd auto",
+            f"{paths} does not say at how many metres a pixel it was trained: its images had no georeference",
+            remedy="give --gsd METRES",
         )
     return metres

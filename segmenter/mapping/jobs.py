@@ -52,8 +52,10 @@ class Bounds:
         points = np.array([~info.transform @ corner for corner in corners])
         if not np.isfinite(points).all():
             raise RasterError(
-                f"{info.path}: a bounding box cannot be found in it: its geotransform "
-                f"{tuple(info.transform[:6])} leads beyond all numbers; give it another one"
+                info.path,
+                f"a bounding box cannot be found in it: its geotransform {tuple(info.transform[:6])} leads "
+                "beyond all numbers",
+                remedy="give it another one",
             )
         left, top = (int(v) for v in np.floor(points.min(axis=0) + _EDGE))
         right, bottom = (int(v) for v in np.ceil(points.max(axis=0) - _EDGE))
@@ -203,8 +205,9 @@ class MapJob:
 def changed(path: Path, expected: str = "the same bytes and time of change") -> ChangedInputError:
     """Return the error for a changed input."""
     return ChangedInputError(
-        f"{path}: has changed since this call began: expected {expected}; no map is made of it: wait until "
-        "nothing writes to it any more, then the same call again"
+        f"{path}: has changed since this call began",
+        expected=expected,
+        remedy="no map is made of it: wait until nothing writes to it any more, then the same call again",
     )
 
 

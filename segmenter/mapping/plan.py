@@ -128,8 +128,9 @@ def _replaces_none(path: Path, originals: Container[Path], folder: Path, dataset
         raise DatasetError(f"--output {folder}", f"{path} would replace an input; choose another folder")
     if dataset is not None and dataset.holds(path):
         raise DatasetError(
-            f"--output {folder}: {path.name} would be taken for a file of the dataset in {dataset.root}; "
-            "choose a folder outside"
+            f"--output {folder}",
+            f"{path.name} would be taken for a file of the dataset in {dataset.root}",
+            remedy="choose a folder outside",
         )
 
 

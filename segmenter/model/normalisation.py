@@ -6,7 +6,7 @@ looks to it like the border of an image.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -27,15 +27,6 @@ class Normalisation:
     def of(cls, mean: Iterable[float], std: Iterable[float]) -> Normalisation:
         """Build a normalisation from any sequences of numbers."""
         return cls(tuple(float(m) for m in mean), tuple(float(s) for s in std))
-
-    def to_dict(self) -> dict[str, list[float]]:
-        """Return plain data for a run directory; `from_dict` is the inverse."""
-        return {"mean": list(self.mean), "std": list(self.std)}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Normalisation:
-        """Build a normalisation from the data of `to_dict`."""
-        return cls.of(data["mean"], data["std"])
 
     def apply(
         self, image_HWC: Any, valid_HW: Any = None, dtype: str = "float32", *, by_rows: bool = True

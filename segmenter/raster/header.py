@@ -110,8 +110,10 @@ def read_header(path: Path, opened: Opened) -> RasterInfo:
     )
     if transform and not all(map(math.isfinite, (*sum(corners, ()), transform.determinant))):
         raise RasterError(
-            f"{path}: expected a geotransform whose corners are finite, {tuple(transform[:6])} leads beyond "
-            f"all numbers in {size} pixels; give it another one (gdal_edit.py -a_ullr)"
+            path,
+            expected=f"a geotransform whose corners are finite, {tuple(transform[:6])} leads beyond all "
+            f"numbers in {size} pixels",
+            remedy="give it another one (gdal_edit.py -a_ullr)",
         )
     # A file may have both (a world file, an .aux.xml beside it), a GeoTIFF cannot: what has a CRS goes first.
     gcps, gcp_crs = dataset.gcps

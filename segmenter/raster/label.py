@@ -97,9 +97,10 @@ class LabelRaster(Closing):
         if classes.nodata == "ask":
             value = ", ".join(f"{value:g}" for value in self._void.nodata)
             raise LabelError(
-                f"{self.info.path}: declares {value} as nodata, which stands for the class {name} too; set "
-                "dataset.label_nodata to `ignore`, where such pixels are not labelled, or to `class`, where "
-                f"they are {name}"
+                self.info.path,
+                f"declares {value} as nodata, which stands for the class {name} too",
+                remedy="set dataset.label_nodata to `ignore`, where such pixels are not labelled, or to "
+                f"`class`, where they are {name}",
             )
         self._void.nodata = None
 

@@ -104,8 +104,10 @@ class Mosaic:
                 if other is not member:
                     shared = member.window.intersection(other.window).size
                     raise DatasetError(
-                        f"--mosaic: expected files that adjoin, {member.info.path} and {other.info.path} "
-                        f"overlap by {shared} pixels; leave one out, or predict without --mosaic"
+                        "--mosaic",
+                        expected=f"files that adjoin, {member.info.path} and {other.info.path} overlap by "
+                        f"{shared} pixels",
+                        remedy="leave one out, or predict without --mosaic",
                     )
 
 

@@ -68,7 +68,9 @@ def open_dataset(path: Path, drivers: Sequence[str] = ()) -> Opened:
     try:
         str(path).encode()
     except UnicodeError:  # rasterio takes no bytes
-        raise RasterError(f"{str(path)!a}: expected a file name in UTF-8; rename the file") from None
+        raise RasterError(
+            f"{str(path)!a}", expected="a file name in UTF-8", remedy="rename the file"
+        ) from None
     return patiently(path, lambda: _open_dataset(path, drivers))
 
 
@@ -116,8 +118,10 @@ def _drivers(path: Path, allowed: Sequence[str]) -> Sequence[str]:
     start, driver = _signed(path)
     if driver is None and not allowed:
         raise RasterError(
-            f"{path}: expected a GeoTIFF, PNG or JPEG, the file begins with {start!r}; other formats are "
-            "opened by drivers of GDAL that are named, in dataset.drivers or --drivers: [JP2OpenJPEG], [VRT]"
+            path,
+            expected=f"a GeoTIFF, PNG or JPEG, the file begins with {start!r}",
+            remedy="other formats are opened by drivers of GDAL that are named, in dataset.drivers or "
+            "--drivers: [JP2OpenJPEG], [VRT]",
         )
     return allowed if driver is None else (driver,)
 
@@ -214,8 +218,9 @@ def full_page(path: Path, dataset: Any, stamp: Stamp) -> str | None:
     if not dataset.count:
         parts = ", ".join(dataset.subdatasets[:_SHOWN]) or "none"
         raise RasterError(
-            f"{path}: expected a raster with bands, it has only subdatasets: {parts}; write the one that is "
-            "meant to a GeoTIFF: gdal_translate SUBDATASET FILE.tif"
+            path,
+            expected=f"a raster with bands, it has only subdatasets: {parts}",
+            remedy="write the one that is meant to a GeoTIFF: gdal_translate SUBDATASET FILE.tif",
         )
     if dataset.driver != "GTiff" or len(dataset.subdatasets) < 2:
         return None
@@ -245,9 +250,10 @@ def _check_orientation(path: Path, dataset: Any) -> None:
     tag = dataset.tags().get("EXIF_Orientation", "1") if dataset.driver == "JPEG" else _tiff_orientation(path)
     if str(tag) in _TURNED:
         raise RasterError(
-            f"{path}: expected pixels stored as they are shown, its orientation tag ({tag}) turns or mirrors "
-            f"them; turn the pixels: mogrify -auto-orient {path.name} - or, where they are right as they are "
-            f"stored, remove the tag: exiftool -Orientation= {path.name}"
+            path,
+            expected=f"pixels stored as they are shown, its orientation tag ({tag}) turns or mirrors them",
+            remedy=f"turn the pixels: mogrify -auto-orient {path.name} - or, where they are right as they "
+            f"are stored, remove the tag: exiftool -Orientation= {path.name}",
         )
 
 

@@ -181,8 +181,9 @@ class _Placing:
         values = ", ".join(value for value, _ in self._unknown.most_common(_MOST_VALUES))
         more = ", …" if len(self._unknown) > _MOST_VALUES else ""
         raise LabelError(
-            f"{self.label.info.path}: {self._classes.encoding} that the class map does not know: "
-            f"{values}{more}; add them to dataset.classes or dataset.ignore"
+            self.label.info.path,
+            f"{self._classes.encoding} that the class map does not know: {values}{more}",
+            remedy="add them to dataset.classes or dataset.ignore",
         )
 
 
@@ -209,8 +210,9 @@ def _check_placed(image: RasterInfo, label: RasterInfo) -> None:
     for info in (image, label):
         if info.transform is None or info.transform.is_degenerate:
             raise RasterError(
-                f"{info.path}: labels are placed by the geotransforms of label and image, and it has none; "
-                "give it one (gdal_translate -a_srs -a_ullr, or gdalwarp for control points and RPCs)"
+                info.path,
+                "labels are placed by the geotransforms of label and image, and it has none",
+                remedy="give it one (gdal_translate -a_srs -a_ullr, or gdalwarp for control points and RPCs)",
             )
     if (image.crs is None) != (label.crs is None):
         bare, other = (image, label) if image.crs is None else (label, image)
@@ -224,8 +226,9 @@ def _elsewhere(label: Path, image: RasterInfo, info: RasterInfo) -> DatasetError
     apart = metres_apart(image, info)
     far = "" if apart is None else f"; its centre lies {length(apart)} from that of the image"
     return DatasetError(
-        f"{label}: expected a label on {image.path}, none of it lies there{far}; the image extends over "
-        f"{extent_text(image)}"
+        label,
+        expected=f"a label on {image.path}, none of it lies there{far}",
+        remedy=f"the image extends over {extent_text(image)}",
     )
 
 

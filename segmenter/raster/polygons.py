@@ -64,8 +64,9 @@ def to_pixels(info: RasterInfo) -> Move:
     """Return the conversion from a raster's CRS to (column, row), rounded as in this module's docstring."""
     if info.transform is None or info.transform.is_degenerate:
         raise RasterError(
-            f"{info.path}: polygons are placed on an image by its geotransform, and it has none; give it one "
-            "(gdal_translate -a_srs -a_ullr, or gdalwarp for control points and RPCs)"
+            info.path,
+            "polygons are placed on an image by its geotransform, and it has none",
+            remedy="give it one (gdal_translate -a_srs -a_ullr, or gdalwarp for control points and RPCs)",
         )
     back = ~info.transform
     turn, start = np.array([[back.a, back.d], [back.b, back.e]]), np.array([back.c, back.f])
@@ -91,8 +92,9 @@ def box_around(info: RasterInfo, window: Window, crs: CRS | None) -> tuple[float
     moved = xy if move is None else move(xy)
     if not np.isfinite(moved).all():
         raise RasterError(
-            f"{info.path}: {window} lie where the CRS of the labels has no coordinates; bring them into the "
-            "image's CRS first (ogr2ogr -t_srs, gdalwarp -t_srs)"
+            info.path,
+            f"{window} lie where the CRS of the labels has no coordinates",
+            remedy="bring them into the image's CRS first (ogr2ogr -t_srs, gdalwarp -t_srs)",
         )
     left, bottom = (float(value) for value in moved.min(axis=0))
     right, top = (float(value) for value in moved.max(axis=0))

@@ -310,12 +310,16 @@ def _bands(info: RasterInfo, bands: tuple[int, ...] | None) -> tuple[int, ...]:
         bands = tuple(b for b in range(1, info.count + 1) if b not in info.alpha)
         if info.has_palette:
             raise BandsError(
-                f"{info.path}: its values are indices of a palette, not measurements; make colours of them: "
-                f"gdal_translate -expand rgb {info.path.name} RGB.tif (`-expand rgba` where some are "
-                "transparent), or take the indices as they are by dataset.bands: [1] or --bands 1"
+                info.path,
+                "its values are indices of a palette, not measurements",
+                remedy=f"make colours of them: gdal_translate -expand rgb {info.path.name} RGB.tif "
+                "(`-expand rgba` where some are transparent), or take the indices as they are by "
+                "dataset.bands: [1] or --bands 1",
             )
     if not bands:
-        raise RasterError(f"{info.path}: expected a band of data, every band is tagged as alpha; name it")
+        raise RasterError(
+            info.path, expected="a band of data, every band is tagged as alpha", remedy="name it"
+        )
     if len(bands) > MAX_BANDS:
         raise BandsError(
             info.path,
@@ -358,8 +362,9 @@ def check_size(info: RasterInfo, dataset: Any, max_pixels: int | None = None) ->
     limit = max(MAX_EMPTY_PIXELS, file_bytes * _PIXELS_PER_BYTE) if max_pixels is None else max_pixels
     if info.size.pixels > limit:
         raise RasterError(
-            f"{info.path}: declares {info.size} pixels in a file of {file_bytes} bytes, "
-            f"more than the {limit} allowed; lift the limit (--max-pixels) if that is meant"
+            info.path,
+            f"declares {info.size} pixels in a file of {file_bytes} bytes, more than the {limit} allowed",
+            remedy="lift the limit (--max-pixels) if that is meant",
         )
     height, width = dataset.block_shapes[0]
     if not dataset.compression and width == info.size.width:
@@ -367,8 +372,10 @@ def check_size(info: RasterInfo, dataset: Any, max_pixels: int | None = None) ->
     block = height * width * info.count * np.dtype(info.dtype).itemsize
     if info.driver == "GTiff" and block > _MAX_BLOCK_BYTES:
         raise RasterError(
-            f"{info.path}: is stored in blocks of {width}×{height} pixels ({block >> 20} MiB), which "
-            "cannot be read piece by piece; rewrite it with gdal_translate -co TILED=YES"
+            info.path,
+            f"is stored in blocks of {width}×{height} pixels ({block >> 20} MiB), which cannot be read "
+            "piece by piece",
+            remedy="rewrite it with gdal_translate -co TILED=YES",
         )
 
 

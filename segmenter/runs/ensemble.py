@@ -97,8 +97,9 @@ class Ensemble:
         for other in self.members[1:]:
             if other.labels != self.members[0].labels:
                 raise CheckpointError(
-                    f"{self.path},{other.path}: learned from {self.members[0].labels} and {other.labels} "
-                    "labels; say with --label-kind what the maps are scored with"
+                    f"{self.path},{other.path}",
+                    f"learned from {self.members[0].labels} and {other.labels} labels",
+                    remedy="say with --label-kind what the maps are scored with",
                 )
         return self.members[0].labels
 
@@ -114,8 +115,9 @@ class Ensemble:
             first = values[0]
             if first and metres and abs(metres / first - 1) > _SAME_SCALE:
                 raise CheckpointError(
-                    f"{self.path},{run.path}: trained at {first:.3g} and {metres:.3g} m a pixel; give the "
-                    "scale for all of them with --gsd METRES"
+                    f"{self.path},{run.path}",
+                    f"trained at {first:.3g} and {metres:.3g} m a pixel",
+                    remedy="give the scale for all of them with --gsd METRES",
                 )
         return None if None in values else values[0]
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from segmenter.base.errors import CheckpointError, OutputError
+from segmenter.base.errors import CheckpointError, OutputError, failing
 from segmenter.base.files import write_whole
 from segmenter.base.sealed import other_format, sealed, unsealed
 from segmenter.runs.run import load_run
@@ -189,10 +190,8 @@ class RunLog:
         Raises:
             CheckpointError: the log is unreadable or of another format.
         """
-        try:
+        with failing(CheckpointError, self.path, "cannot read it"):
             return list(log_records(self.path)) if self.path.exists() else []
-        except OSError as error:
-            raise CheckpointError(self.path, f"cannot read it: {error.strerror}") from None
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Append a record as a line.

@@ -168,8 +168,9 @@ def foreground_places(config: SamplingConfig, batch: int) -> int:
     if forced := batch - round(batch * (1 - config.foreground_share)):
         return forced
     raise DatasetError(
-        f"sampling.foreground_share: {config.foreground_share:g} of a training.global_batch of {batch} "
-        "is less than half a tile: expected a larger share or batch"
+        f"sampling.foreground_share: {config.foreground_share:g} of a training.global_batch of {batch} is "
+        "less than half a tile",
+        expected="a larger share or batch",
     )
 
 
@@ -188,6 +189,7 @@ def _turn(tiles: int, seed: int, turn: int) -> Tiles:
 def _check_held(counts_NK: NDArray[np.integer], config: SamplingConfig) -> None:
     if not (counts_NK >= config.min_pixels).any():
         raise DatasetError(
-            f"sampling.method: {config.method}: expected tiles that hold a class, none shows "
-            f"{config.min_pixels} pixels of any; lower sampling.min_pixels, or use sampling.method: shuffle"
+            f"sampling.method: {config.method}",
+            expected=f"tiles that hold a class, none shows {config.min_pixels} pixels of any",
+            remedy="lower sampling.min_pixels, or use sampling.method: shuffle",
         )

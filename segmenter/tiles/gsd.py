@@ -93,8 +93,10 @@ def _asked_gsds(
     if unknown:
         more = f" and {len(unknown) - 1} more" if len(unknown) > 1 else ""
         raise DatasetError(
-            f"{asking}: expected the metres a pixel of every scene, unknown for {unknown[0].name}{more}: "
-            f"{unknown[0].image} has no georeference that tells them; say them with dataset.metres_per_pixel"
+            asking,
+            expected=f"the metres a pixel of every scene, unknown for {unknown[0].name}{more}: "
+            f"{unknown[0].image} has no georeference that tells them",
+            remedy="say them with dataset.metres_per_pixel",
         )
     return metres
 

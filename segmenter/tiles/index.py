@@ -334,8 +334,10 @@ def _joined(
     enough = labelled_N >= min_labelled * tile.pixels
     if len(enough) and not enough.any():
         raise DatasetError(
-            f"{scenes[0].split}: expected tiles with at least {min_labelled:.1%} labelled pixels with data, "
-            f"none of {len(enough)} has so many; lower tiles.min_labelled or look at the labels"
+            scenes[0].split,
+            expected=f"tiles with at least {min_labelled:.1%} labelled pixels with data, none of "
+            f"{len(enough)} has so many",
+            remedy="lower tiles.min_labelled or look at the labels",
         )
     return TileIndex(
         scenes=scenes,

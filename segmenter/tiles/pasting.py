@@ -133,8 +133,10 @@ def donors(
     holding = {c: tiles for c, tiles in holding.items() if len(tiles)}
     if not holding:
         raise ConfigError(
-            f"augmentation.copy_paste.classes: rare: no class that a tile holds has less than "
-            f"{_RARE / len(names):.1%} of the pixels (half of an even share); name classes, or leave it out"
+            "augmentation.copy_paste.classes",
+            f"rare: no class that a tile holds has less than {_RARE / len(names):.1%} of the pixels (half "
+            "of an even share)",
+            remedy="name classes, or leave it out",
         )
     return holding
 

@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from segmenter.base.errors import DatasetError, SegmenterError
+from segmenter.base.errors import DatasetError, SegmenterError, failing
 from segmenter.base.files import read_regular, sampled_digest, write_whole
 from segmenter.base.sealed import sealed, unsealed
 from segmenter.base.threads import in_threads
@@ -36,14 +36,15 @@ Digests = dict[str, tuple[str, str]]
 
 
 def file_digest(path: Path) -> str:
-    """Return a digest, 16 hexadecimal digits, of a file's size and of pieces of its content."""
-    try:
-        with open_bytes(path) as file:
-            remote = isinstance(path, RemotePath)
-            size = (path.stat() if remote else os.fstat(file.fileno())).st_size
-            return sampled_digest(file, size, PIECE_BYTES, str(size).encode())[:16]
-    except OSError as error:
-        raise DatasetError(path, f"cannot read it: {error.strerror}") from None
+    """Return a digest, 16 hexadecimal digits, of a file's size and of pieces of its content.
+
+    Raises:
+        DatasetError: the file cannot be read.
+    """
+    with failing(DatasetError, path, "cannot read it"), open_bytes(path) as file:
+        remote = isinstance(path, RemotePath)
+        size = (path.stat() if remote else os.fstat(file.fileno())).st_size
+        return sampled_digest(file, size, PIECE_BYTES, str(size).encode())[:16]
 
 
 def scene_digests(scenes: Sequence[Scene], cache: Path, *, progress: bool = True) -> Digests:

@@ -24,8 +24,9 @@ def check_devices(recipe: Recipe, devices: Devices, *, profile: bool = False) ->
     """Refuse settings that do not fit these devices."""
     if profile and devices.kind.elsewhere:
         raise ConfigError(
-            f"--profile: expected without distribution.strategy: {recipe.distribution.strategy}, whose steps "
-            "are done by other processes"
+            "--profile",
+            expected=f"without distribution.strategy: {recipe.distribution.strategy}, whose steps are done "
+            "by other processes",
         )
     training, replicas = recipe.training, devices.replicas
     why = sums_not_compiled(recipe.distribution, devices.used, devices.workers.count)
@@ -98,13 +99,16 @@ def check_same_plan(run: Run, tiles: Tiles, planned_for: int, checkpoint: Checkp
     """Refuse to resume with other data, or with a plan that differs from the one begun."""
     if changed := changed_data(run, tiles):
         raise CheckpointError(
-            f"{run.path}: {changed} since this run was started: what follows would be another training; put "
-            "back what was there, or use --init-from to start a new run from it"
+            run.path,
+            f"{changed} since this run was started: what follows would be another training",
+            remedy="put back what was there, or use --init-from to start a new run from it",
         )
     if run.planned_replicas != planned_for:
         raise CheckpointError(
-            f"{run.path}: sampling.per_replica: guarantee planned its steps for {run.planned_replicas} "
-            f"devices, there are {planned_for}; resume on as many, or use --init-from to start a new run"
+            run.path,
+            f"sampling.per_replica: guarantee planned its steps for {run.planned_replicas} devices, there "
+            f"are {planned_for}",
+            remedy="resume on as many, or use --init-from to start a new run",
         )
     epoch, names = checkpoint.position.planned_epoch, run.classes.names
     plan = epoch_plan(run.recipe, tiles.index, names, epoch, planned_for)

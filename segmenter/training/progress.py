@@ -224,7 +224,9 @@ class Meter:
         names = ", ".join(self.names[c] for c in lost)
         self.short_steps += 1
         if self.strict:
-            raise TrainingError(f"step {step}: expected every promised class in the step, {names} is missing")
+            raise TrainingError(
+                f"step {step}", expected=f"every promised class in the step, {names} is missing"
+            )
         tqdm.write(f"warning: step {step} holds fewer tiles of {names} than the plan promised")
 
     # -------------------------------------------------------------------------------- what goes out

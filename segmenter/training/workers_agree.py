@@ -9,7 +9,7 @@ import base64
 import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -95,10 +95,9 @@ def from_chief(workers: Workers, said: Any) -> Any:
 
 def as_on_chief(workers: Workers, run: Run) -> Run:
     """Return the run with the chief's normalisation: on other processors, the means differ in last bits."""
-    scenes = None if run.scenes is None else run.scenes.to_dict()
-    shared = from_chief(workers, [run.normalisation.to_dict(), scenes])
-    scenes_of_chief = None if shared[1] is None else Normalisation.from_dict(shared[1])
-    return replace(run, normalisation=Normalisation.from_dict(shared[0]), scenes=scenes_of_chief)
+    shared = from_chief(workers, [each and asdict(each) for each in (run.normalisation, run.scenes)])
+    normalisation, scenes = (each and Normalisation.of(**each) for each in shared)
+    return replace(run, normalisation=normalisation, scenes=scenes)
 
 
 def arrays_from_chief(devices: Devices, arrays: Arrays) -> Arrays:

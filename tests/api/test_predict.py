@@ -179,7 +179,7 @@ def test_several_runs_are_one(run: OpenRun, image: Any, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_opened_says_why(tmp_path: Path, run: OpenRun) -> None:
-    with refused(CheckpointError, fault="run directory"):
+    with refused(CheckpointError, expected="run directory"):
         open_run(tmp_path / "nowhere")
     with refused(DatasetError, where="RUN", expected="each run"):
         open_run(run.paths[0], run.paths[0]).predict(np.zeros((3, 3, 3), np.uint16))

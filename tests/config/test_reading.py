@@ -236,7 +236,7 @@ def test_overrides_replace_and_add_and_the_last_wins(write: Callable[[str], Path
         ("tiles.size", {"where": "--set tiles.size", "expected": "section.key=value"}),
         ("=3", {"where": "--set =3", "expected": "section.key=value"}),
         ("name.x=1", {"where": "--set name.x=1", "fault": "single setting"}),
-        ("tiles.size=[", {"fault": "--set tiles.size=[: not valid"}),
+        ("tiles.size=[", {"where": "--set tiles.size=[", "fault": "not valid"}),
         ("tiles.sise=3", {"where": "tiles.sise", "fault": "unknown key"}),
         ("tiles.size=", {"where": "tiles.size", "got": "None"}),
     ],

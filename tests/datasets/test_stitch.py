@@ -71,7 +71,7 @@ def test_georeferencing_and_nodata_stay(tmp_path: Path, make_geotiff: Make, rng:
     with rasterio.open(tmp_path / "out.tif") as file:
         assert (file.transform, file.crs.to_epsg(), file.nodata) == (whole, 25833, -1)
     np.testing.assert_array_equal(read(tmp_path / "out.tif"), image)
-    with refused(DatasetError, fault="row 21, column 0"):
+    with refused(DatasetError, expected="row 21, column 0"):
         stitch([parts[0], parts[2]], 1, tmp_path / "wrong.tif", progress=False)
 
 

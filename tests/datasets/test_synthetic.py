@@ -115,10 +115,10 @@ def test_same_seed_same_bytes_another_seed_others(tmp_path: Path) -> None:
 
 def test_existing_files_are_never_replaced(potsdam: Path, naic: Path) -> None:
     before = _contents(potsdam)
-    with refused(DatasetError, fault="nothing"):
+    with refused(DatasetError, remedy="nothing"):
         make_potsdam(potsdam, scenes=3, seed=6, size=SIDE)
     assert _contents(potsdam) == before
-    with refused(DatasetError, fault="0001.tif: exists already"):
+    with refused(DatasetError, where="0001.tif", fault="exists already"):
         make_naic2020(naic, scenes=1, seed=1)
 
 

@@ -68,7 +68,7 @@ def test_without_a_cluster_one_process_trains() -> None:
         ("auto", None, None, tf_config({"ps": ["a:1"], "worker": ["b:2"]}), {"got": "ps"}),
         ("auto", None, None, tf_config({"worker": ["a:1"]}, index=3), {"where": "task.index", "got": 3}),
         ("auto", None, None, tf_config({"chief": ["a:1", "b:1"]}, "chief"), {"where": "TF_CONFIG", "got": 2}),
-        ("auto", "slurm", None, {}, {"fault": "srun, SLURM_PROCID"}),
+        ("auto", "slurm", None, {}, {"expected": "srun, SLURM_PROCID"}),
     ],
 )  # fmt: skip
 def test_what_is_no_cluster_is_refused(
@@ -150,19 +150,20 @@ def test_workers_meet_in_any_order_and_who_does_not_come_is_named_to_all() -> No
 
 def test_other_addresses_and_a_port_in_use_are_refused() -> None:
     first, second, third = local(3)
-    said: list[str] = []
+    said: list[WorkerError] = []
 
     def other() -> None:
         try:
             meet(Cluster(1, 2, "test", (first, third)), 60.0)
         except WorkerError as error:
-            said.append(str(error))
+            said.append(error)
 
     thread = threading.Thread(target=other)
     thread.start()
     chief = met((first, second), [0], timeout=2.0)
     thread.join()
-    assert "expected the same addresses on all workers" in said[0]
+    assert said[0].expected is not None  # of the chief, which tells it
+    assert said[0].expected.startswith("the same addresses on all workers")
     assert chief[0].startswith(f"worker 1 ({second}) did not come")
 
     (address,) = local(1)

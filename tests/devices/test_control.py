@@ -102,7 +102,7 @@ def test_the_chief_names_who_is_not_there(roles: Roles) -> None:
     lines: list[str] = []
     with watching(roles, lines.append) as watch, raw(roles):
         assert wait_until(lambda: ("worker", 0) not in watch.missing)
-        with refused(DeviceError, fault=f"worker 1 ({roles.workers[1]}), ps 0"):
+        with refused(DeviceError, where=f"worker 1 ({roles.workers[1]}), ps 0"):
             watch.wait_for_all(0.0)
     assert lines == [f"waiting for worker 1 ({roles.workers[1]}), ps 0 ({roles.servers[0]})"]
 

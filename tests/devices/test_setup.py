@@ -221,13 +221,13 @@ SPLIT = {"number": 2, "memory": 64}
 @pytest.mark.parametrize(
     ("settings", "gpus", "fields"),
     [
-        ({"cross_device": "nccl"}, 0, {"fault": "GPUs, found CPU:0, CPU:1"}),
+        ({"cross_device": "nccl"}, 0, {"expected": "GPUs, found CPU:0, CPU:1"}),
         (
             {"cross_device": "hierarchical_copy"},
             3,
             {"where": "distribution.cross_device: hierarchical_copy", "got": 3},
         ),
-        ({"strategy": "mirrored"}, 1, {"fault": "devices, found GPU:0"}),
+        ({"strategy": "mirrored"}, 1, {"expected": "devices, found GPU:0"}),
         ({"strategy": "mirrored", "devices": [0, 4]}, 4, {"where": "distribution.devices", "got": 4}),
         ({"visible_devices": [4]}, 4, {"where": "visible_devices", "got": 4}),
         ({"memory_growth": False, "logical_gpus": SPLIT}, 0, {"fault": "split, found 0"}),
@@ -245,10 +245,10 @@ def test_what_the_machine_has_not_is_refused(
 @pytest.mark.parametrize(
     ("settings", "logical", "fields"),
     [
-        ({}, None, {"fault": "distribution.memory_growth"}),
-        ({"memory_growth": False, "memory_limit": 1024}, None, {"fault": "distribution.memory_limit"}),
-        ({"visible_devices": [0]}, None, {"fault": "distribution.visible_devices"}),
-        ({"memory_growth": False, "logical_gpus": SPLIT}, None, {"fault": "distribution.logical_gpus"}),
+        ({}, None, {"where": "distribution.memory_growth"}),
+        ({"memory_growth": False, "memory_limit": 1024}, None, {"where": "distribution.memory_limit"}),
+        ({"visible_devices": [0]}, None, {"where": "distribution.visible_devices"}),
+        ({"memory_growth": False, "logical_gpus": SPLIT}, None, {"where": "distribution.logical_gpus"}),
     ],
 )
 def test_too_late_is_said_clearly(
@@ -261,7 +261,7 @@ def test_too_late_is_said_clearly(
 
 
 def test_real_tensorflow_says_too_late_too(tensorflow: ModuleType, four_replicas: list[str]) -> None:
-    with refused(DeviceError, fault="--logical-devices"):
+    with refused(DeviceError, where="--logical-devices"):
         make_devices(DistributionConfig(), 3)
 
 

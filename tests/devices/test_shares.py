@@ -148,7 +148,7 @@ def test_a_limit_is_for_all_cards_or_for_each_in_mebibytes_or_percent(
     ("asked", "fields"),
     [
         ((64,), {"where": "memory_limit", "got": 1}),
-        ("50 %", {"fault": "memory_limit: 50 %: expected nvidia-smi"}),
+        ("50 %", {"where": "memory_limit: 50 %", "expected": "nvidia-smi"}),
         (12000, {"where": "memory_limit", "got": 12000}),
     ],
 )

@@ -326,7 +326,7 @@ def test_runs_that_do_not_fit_are_refused(image: Path, tmp_path: Path) -> None:
     counts = rare(40, 9)
     with refused(CheckpointError, where="log.jsonl", expected="log"):
         diagnosed(counts, image, run=tmp_path / "none")
-    with refused(CheckpointError, fault="training"):
+    with refused(CheckpointError, expected="training"):
         diagnosed(counts, image, run=log(tmp_path, [{"step": 1, "loss": 0.5}], "[1, 2]\n"))
     with refused(CheckpointError, where="log.jsonl", got="3 at step 5"):
         diagnosed(counts, image, run=log(tmp_path, [trained(5, [1, 2, 3])]))

@@ -111,7 +111,7 @@ def test_what_runs_do_not_share_is_asked_for_only_where_it_counts(runs: tuple[Pa
     assert joined([first, replace(second, metres_per_pixel=None)]).metres_per_pixel is None
     with refused(CheckpointError, fault="0.5 and 2 m a pixel"):
         _ = joined([first, replace(second, metres_per_pixel=2.0)]).metres_per_pixel
-    with refused(CheckpointError, fault="--label-kind"):
+    with refused(CheckpointError, remedy="--label-kind"):
         _ = joined([first, replace(second, labels="eroded")]).labels
 
 

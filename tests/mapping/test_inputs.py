@@ -101,7 +101,7 @@ def test_a_pattern_knows_the_fields_of_the_recipe(tmp_path: Path) -> None:
         assert label_for(tmp_path / image, f"{tmp_path}/{pattern}", form) == tmp_path / label
     with refused(DatasetError, where="--labels {name}.png", remedy="{stem}, {scene}, {tile} and {part}"):
         LabelPattern("{name}.png", tiles)
-    with refused(DatasetError, fault="path like tile_{tile}/images/"):
+    with refused(DatasetError, expected="path like tile_{tile}/images/"):
         label_for(Path("x.jpg"), "{tile}.png", tiles)
 
 

@@ -88,9 +88,9 @@ def test_labels_and_splits_of_python_users_need_what_a_loader_says(
 ) -> None:
     source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
     run: Any = fake_run(make_classes(7))
-    with refused(SegmenterError, fault="run's dataset"):
+    with refused(SegmenterError, expected="run's dataset"):
         map_rasters(request(output=tmp_path / "maps", inputs=(str(source),), labels="truth/{stem}.tif"), run)
-    with refused(SegmenterError, fault="--split test"):
+    with refused(SegmenterError, where="--split test"):
         map_rasters(request(output=tmp_path / "maps", inputs=(), split="test"), run)
     assert not (tmp_path / "maps").exists()
 

@@ -91,7 +91,7 @@ def test_nodata_that_is_a_class_is_asked_about(
         table = {i: (*colour, 255) for i, colour in enumerate(classes.palette()[:3].tolist())}
         colours = table if form == "palette" else None
         path = make_geotiff("l.tif", ids, nodata=0, colours=colours)
-    with refused(LabelError, fault="label_nodata"):
+    with refused(LabelError, remedy="label_nodata"):
         LabelRaster(path, classes)
     with LabelRaster(path, replace(classes, nodata="class")) as label:
         np.testing.assert_array_equal(label.ids(), ids)
@@ -219,7 +219,8 @@ def test_what_a_label_does_not_reach_is_ignored_and_said(
         "far.tif", np.ones((20, 20), np.uint8), crs=UTM, transform=HERE @ Affine.translation(99, 0)
     )
     assert labels.label("far", far, label, shared=True) is None
-    with refused(DatasetError, fault="far.tif"):
+    assert labels.has_label("far", far, label)
+    with refused(DatasetError, expected="far.tif"):
         PlacedLabels(tmp_path / "other", classes).label("far", far, label, shared=False)
 
 
@@ -233,7 +234,7 @@ def test_values_that_are_no_class_are_refused_only_where_the_image_lies(
     assert (_place(tmp_path, classes, image, label) == 0).all()
     codes[5, 5:8] = 55
     label = make_geotiff("m.tif", codes, crs=UTM, transform=HERE)
-    with refused(LabelError, fault="m.tif: codes"):
+    with refused(LabelError, where="m.tif", fault="codes"):
         PlacedLabels(tmp_path / "made", classes).label("a", image, label, shared=False)
     assert not list((tmp_path / "made").glob("*m*"))
 

@@ -113,7 +113,7 @@ def test_a_gap_between_files_holds_no_data(call: Call, rng: np.random.Generator)
         ({"crs": "EPSG:32633"}, {"where": "--mosaic", "expected": "b.tif has EPSG:32633"}),
         ({"transform": None, "crs": None}, {"where": "--mosaic", "expected": "b.tif"}),
         ({"dtype": "uint16"}, {"where": "--mosaic", "expected": "b.tif has uint16"}),
-        ({"transform": Affine(0.5, 0, 49, 0, -0.5, 0)}, {"fault": "b.tif overlap by 2×100"}),
+        ({"transform": Affine(0.5, 0, 49, 0, -0.5, 0)}, {"expected": "b.tif overlap by 2×100"}),
     ],
     ids=["shifted", "larger pixels", "other CRS", "nowhere", "other type", "overlapping"],
 )

@@ -89,7 +89,7 @@ def test_only_local_images_are_opened(tmp_path: Path, make_geotiff: Make) -> Non
     disguised = tmp_path / "innocent.tif"
     disguised.write_bytes(vrt.read_bytes())
     for path in (vrt, disguised):
-        with refused(RasterError, fault="begins with b'<VRT'"):
+        with refused(RasterError, expected="begins with b'<VRT'"):
             open_raster(path)
     for text in (f"/vsizip/{source}", f"GTIFF_DIR:1:{source}", "https://example.org/a.tif"):
         with refused(RasterError, expected="raster file"):
@@ -235,7 +235,7 @@ def test_a_progressive_jpeg_that_libjpeg_may_not_decode_is_refused(
     monkeypatch.setenv("JPEGMEM", "6M")
     with (
         open_raster(path) as raster,
-        refused(RasterError, fault="a.jpg: is a progressive"),
+        refused(RasterError, where="a.jpg", fault="is a progressive"),
     ):
         raster.read(Window(0, 0, 1501, 2003))
     with refused(RasterError, fault="progressive JPEG"):

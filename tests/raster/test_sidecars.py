@@ -55,7 +55,7 @@ def naming(other: object) -> str:
 def test_a_tiff_that_names_its_overviews_is_refused(image: Path, secret: Path, target: str) -> None:
     with rasterio.open(image, "r+") as file:
         file.update_tags(ns="OVERVIEWS", OVERVIEW_FILE=target.format(secret))
-    with refused(RasterError, fault="a.tif: names another"):
+    with refused(RasterError, where="a.tif", fault="names another"):
         thinned(image)
     with refused(RasterError, fault="names another"):
         raster_info(image)
@@ -81,7 +81,7 @@ def test_so_is_one_whose_overviews_or_mask_name_further_ones(image: Path, secret
     if len(beside) > 4:
         shutil.copy(secret, image.with_name(image.name + beside[:4]))
     kept.with_name(kept.name + ".aux.xml").write_text(naming(secret))
-    with refused(RasterError, fault=f"a.tif{beside}: names"):
+    with refused(RasterError, where=f"a.tif{beside}", fault="names"):
         thinned(image)
 
 
@@ -90,7 +90,7 @@ def test_overviews_and_masks_are_of_a_tiff_under_each_name(image: Path, secret: 
     if len(ending) > 4:
         shutil.copy(secret, image.with_name(image.name + ending[:4]))
     image.with_name(image.name + ending).write_text('<VRTDataset rasterXSize="9" rasterYSize="9"/>')
-    with refused(RasterError, fault="begins with b'<VRT'"):
+    with refused(RasterError, expected="begins with b'<VRT'"):
         thinned(image)
 
 
@@ -192,7 +192,7 @@ def test_a_pipe_or_device_beside_an_image_is_refused(image: Path, secret: Path, 
     beside = image.with_name(name)
     for make in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
         make(beside)
-        with refused(RasterError, fault=f"as {name}, it"):
+        with refused(RasterError, expected=f"as {name}, it"):
             open_raster(image)
         beside.unlink()
 
@@ -330,7 +330,7 @@ def test_indices_of_a_palette_are_no_measurements(
         make_png("p.png", indices, colours=colours),
         make_geotiff("p.tif", indices, colours=colours),
     ):
-        with refused(BandsError, fault="-expand rgb"):
+        with refused(BandsError, remedy="-expand rgb"):
             open_raster(path)
         with open_raster(path, (1,)) as raster:
             assert any("palette" in remark for remark in raster.info.remarks)
@@ -410,5 +410,5 @@ def test_crs_that_differ_in_heights_or_a_null_shift_place_pixels_alike(make_geot
 def test_a_file_of_subdatasets_alone_is_refused_naming_them(tmp_path: Path, make_geotiff: Make) -> None:
     path = tmp_path / "many.nc"
     rasterio.shutil.copy(make_geotiff("a.tif", np.full((16, 16, 2), 7, np.uint8)), path, driver="netCDF")
-    with refused(RasterError, fault="many.nc"):
+    with refused(RasterError, where="many.nc"):
         open_raster(path, drivers=("netCDF",))

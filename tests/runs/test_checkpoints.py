@@ -215,15 +215,15 @@ def test_a_damaged_best_checkpoint_names_another(run: Run) -> None:
         save_checkpoint(run.path, step, {"a": np.arange(step)}, keep=2)
     (run.path / "best.npz").write_bytes(b"PK")
     newest = run.path / "checkpoints" / "step-00000010.npz"
-    with refused(DamagedCheckpointError, fault="whole"):
+    with refused(DamagedCheckpointError, remedy="whole"):
         run.weights()
     (run.path / "best.npz").rename(run.path / "best.old.npz")
     assert len(run.weights()["a"]) == 10
     newest.write_bytes(b"")
-    with refused(DamagedCheckpointError, fault="10.npz: damaged"):
+    with refused(DamagedCheckpointError, where="10.npz", fault="damaged"):
         run.weights()
     checkpoints(run.path)[5].write_bytes(b"")
-    with refused(DamagedCheckpointError, fault="10.npz: damaged"):
+    with refused(DamagedCheckpointError, where="10.npz", fault="damaged"):
         run.weights()
 
 

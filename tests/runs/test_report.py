@@ -309,7 +309,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(runs: Path, tmp_path: Pa
         main(["compare", good])
     with refused(SegmenterError, where="compare", got="good and"):
         main(["compare", good, str(runs / "poor"), f"{good}/../good/."])
-    with refused(CheckpointError, fault="run directory"):
+    with refused(CheckpointError, expected="run directory"):
         main(["compare", good, str(tmp_path)])
 
 
@@ -324,9 +324,9 @@ def test_a_folder_of_runs_stands_for_them(runs: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("given", "fields"),
     [
-        ("goood", {"fault": "you mean"}),
-        ("xyz", {"fault": "/eroded"}),
-        (".", {"fault": "runs"}),
+        ("goood", {"expected": "you mean"}),
+        ("xyz", {"expected": "/eroded"}),
+        (".", {"expected": "runs"}),
         ("good/best.npz", {"where": "runs/good/best.npz", "got": "a file"}),
         ("mine.yaml", {"where": "runs/mine.yaml", "got": "a file", "remedy": "first, into runs/mine"}),
         ("mine.zip", {"where": "runs/mine.zip", "got": "a file", "remedy": "mine.zip"}),

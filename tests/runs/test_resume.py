@@ -106,7 +106,7 @@ def test_a_log_of_another_format_is_refused_before_anything_is_moved(
 def test_the_newest_whole_checkpoint_is_offered(tmp_path: Path) -> None:
     paths = {step: save(tmp_path, step) for step in (4, 8, 12)}
     damage(paths[12])
-    with refused(DamagedCheckpointError, fault="--resume-from 8"):
+    with refused(DamagedCheckpointError, remedy="--resume-from 8"):
         checkpoint_to_resume(tmp_path)
     damage(paths[8])
     with refused(DamagedCheckpointError, fault="--resume-from 4"):

@@ -151,7 +151,7 @@ def test_the_rest_of_foreground_shows_all_tiles_before_any_again() -> None:
 def test_what_cannot_be_drawn_is_said() -> None:
     nothing = np.full((9, 3), 31)
     for method in ("rare_class", "foreground"):
-        with refused(DatasetError, fault=f"method: {method}: "):
+        with refused(DatasetError, where=f"method: {method}"):
             rows(nothing, method)
     assert rows(nothing, "repeat_factor", batch=4).rows_SB.shape == (3, 4)
     with pytest.raises(DatasetError, match="foreground_share"):

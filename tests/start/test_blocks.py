@@ -141,7 +141,7 @@ def test_blocks_in_metres_need_a_scale_and_are_those_in_pixels(recipe: Callable[
 
 
 def test_what_leaves_nothing_to_train_on_is_refused(recipe: Callable[..., Path]) -> None:
-    with refused(DatasetError, fault="train"):
+    with refused(DatasetError, expected="train"):
         load_dataset(load_recipe(recipe(buffer=400)))
 
 

@@ -226,7 +226,7 @@ def test_a_scene_of_unknown_scale_is_refused_where_it_is_needed(
     index = replace(index, scenes=dataset.scenes)
     strata = scaled_recipe(augmentation={}, sampling={"scale_strata": [1]})
     for asking, setting in ((recipe, "augmentation.scale_to"), (strata, "sampling.scale_strata")):
-        with refused(DatasetError, fault=setting):
+        with refused(DatasetError, where=setting):
             with_gsds(index, dataset, asking, progress=False)
     said = replace(dataset, usual_metres=0.3)
     assert with_gsds(index, said, recipe, progress=False).metres_S == pytest.approx([0.1, 0.3], rel=0.01)

@@ -218,7 +218,7 @@ def test_a_label_that_is_moved_by_less_than_half_a_pixel_fits(made: Dataset, mak
 def test_no_tile_with_enough_labels(made: Dataset, make_geotiff: Make) -> None:
     label = make_geotiff("ignored.tif", np.full((53, 101), 9, np.uint8))
     empty = dataset_of(made.root, made.classes, scene("s", made.scenes[0].image, label))
-    with refused(DatasetError, fault="least 5.0%"):
+    with refused(DatasetError, expected="least 5.0%"):
         build_index(empty, "train", TilesConfig(size=16), progress=False)
 
 

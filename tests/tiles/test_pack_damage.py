@@ -91,7 +91,7 @@ def test_a_scene_that_cannot_be_decoded_leaves_the_others_and_nothing_half_writt
     dataset: Dataset, make_png: Callable[..., Path]
 ) -> None:
     make_png("l1.png", np.full(SIZES[1], 77, np.uint8))
-    with refused(LabelError, fault="l1.png: codes"):
+    with refused(LabelError, where="l1.png", fault="codes"):
         store_of(dataset)
     assert [path for path in (cache_folder(dataset) / "packed").iterdir() if path.name.startswith(".")] == []
     make_png("l1.png", np.ones(SIZES[1], np.uint8))

@@ -116,7 +116,7 @@ def test_validation_without_a_labelled_pixel_is_named_by_training_and_check(
             raster.write(pixels)
     settings = ["dataset.ignore=[255]"]
     recipe = load_recipe(file, settings)
-    with refused(DatasetError, fault="labelled pixels") as raised:
+    with refused(DatasetError, expected="labelled pixels") as raised:
         prepare_tiles(recipe, load_dataset(recipe))
     assert run_script(lambda: main(["check", str(file), "--set", *settings])) == 2
     assert f"error: {raised.value}\n" in capsys.readouterr().err

@@ -64,7 +64,7 @@ def test_a_band_is_normalised_as_the_weights_of_its_colour_were(
 
 
 def test_a_normalisation_that_data_cannot_have_is_refused() -> None:
-    with refused(WeightsError, fault="uint16; use scenes"):
+    with refused(WeightsError, expected="uint16", remedy="use scenes"):
         input_normalisation(lite(input_normalisation="weights"), first(3), "uint16")
 
 

@@ -78,7 +78,7 @@ def test_a_short_step_is_counted_shown_and_logged_and_in_strict_mode_an_error(
     assert (line["held_tiles"], line["promised_tiles"]) == ([18, 2, 2], [1, 1])
 
     meter, _, _ = meter_of("strict", plan_of())
-    with refused(TrainingError, fault="step 2"):
+    with refused(TrainingError, where="step 2"):
         take(meter, WHOLE, SHORT, WHOLE)
 
 

@@ -145,7 +145,7 @@ def test_without_a_tpu_it_says_so_in_one_line(
     with pytest.raises(DeviceError, match=message) as caught:
         make_devices(config)
     assert "\n" not in str(caught.value)
-    with refused(DeviceError, fault="--logical-devices: distribution.strategy: tpu uses"):
+    with refused(DeviceError, where="--logical-devices", fault="strategy: tpu uses"):
         make_devices(config, 2)
 
 

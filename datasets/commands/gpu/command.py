@@ -137,5 +137,7 @@ def _cards() -> int:
         "this machine has none" if not cards_listed() else "CUDA_VISIBLE_DEVICES hides them all"
     )
     raise DeviceError(
-        f"{invocation('gpu')}: expected an NVIDIA GPU, found none: {why}; --tiny tries the command on a CPU"
+        invocation("gpu"),
+        expected=f"an NVIDIA GPU, found none: {why}",
+        remedy="--tiny tries the command on a CPU",
     )

@@ -316,7 +316,9 @@ def _of_slurm(index: int | None, environment: Mapping[str, str]) -> Cluster:
     names = ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE")
     if missing := [name for name in names if name not in environment]:
         raise ConfigError(
-            f"--cluster slurm: expected to be started by srun, {missing[0]} is not set; see docs/machines.md"
+            "--cluster slurm",
+            expected=f"to be started by srun, {missing[0]} is not set",
+            remedy="see docs/machines.md",
         )
     number, workers = (int(environment[name]) for name in names[:2])
     return Cluster(own_index(number, workers, "SLURM_PROCID"), workers, "Slurm")

@@ -165,7 +165,7 @@ class ClusterWorkers(Workers):
         return self._line(others[0], f"was lost: {why} {self._config.heartbeat_timeout} s")
 
     def _line(self, index: int, what: str) -> WorkerError:
-        return WorkerError(f"{self.name(index)} {what}; all workers end, {GO_ON}")
+        return WorkerError(f"{self.name(index)} {what}", remedy=f"all workers end, {GO_ON}")
 
     # -------------------------------------------------------------------------------------- hanging
 

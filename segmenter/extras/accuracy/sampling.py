@@ -239,7 +239,9 @@ def sample(request: SampleRequest) -> list[str]:
     tally, reservoirs = _pass(frame, request)
     present = np.flatnonzero(tally.pixels_H)
     if not len(present):
-        raise DatasetError("expected maps with data, all their pixels are without; nothing can be drawn")
+        raise DatasetError(
+            expected="maps with data, all their pixels are without", remedy="nothing can be drawn"
+        )
     titles = tuple(frame.strata.name(int(stratum)) for stratum in present)
     users_H = np.array(expected_accuracies(request.expect, titles))
     plan = Plan(
@@ -315,8 +317,9 @@ def _frame(maps: Sequence[Path], request: SampleRequest) -> _Frame:
     if 0 < len(known) < len(areas):
         wrong = next(info.path for info, area in zip(infos, areas, strict=True) if area is None)
         raise DatasetError(
-            f"{wrong}: expected a CRS with metres or degrees as the other maps have, for areas; sample "
-            "it apart, or give it one (gdal_edit.py -a_srs)"
+            wrong,
+            expected="a CRS with metres or degrees as the other maps have, for areas",
+            remedy="sample it apart, or give it one (gdal_edit.py -a_srs)",
         )
     strata = Strata(names)
     if request.strata is not None:
@@ -345,8 +348,10 @@ def _check_apart(infos: Sequence[RasterInfo]) -> None:
         shared = shapes[one].intersection(shapes[other]).area
         if one < other and shared > _MOST_SHARED * smaller:
             raise DatasetError(
-                f"{placed[other][0]}: lies over {placed[one][0]} by {percent(shared / smaller)} of the "
-                "smaller one, whose pixels would count twice; cut them apart, or map them as one raster"
+                placed[other][0],
+                f"lies over {placed[one][0]} by {percent(shared / smaller)} of the smaller one, whose "
+                "pixels would count twice",
+                remedy="cut them apart, or map them as one raster",
             )
 
 

@@ -428,8 +428,9 @@ class Pool:
         if self._client.status != "running":
             return self._lost()
         return ClusterError(
-            f"{self.asked}: its workers cannot be used: {type(error).__name__}: {error}; scheduler and "
-            "workers need the environment and the code of this call"
+            self.asked,
+            f"its workers cannot be used: {type(error).__name__}: {error}",
+            remedy="scheduler and workers need the environment and the code of this call",
         )
 
     def _take_back(self, name: str) -> None:

@@ -16,7 +16,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from segmenter.base.errors import ClusterError, ConfigError, DeviceError, RasterError, SegmenterError
+from segmenter.base.errors import (
+    ClusterError,
+    ConfigError,
+    DeviceError,
+    RasterError,
+    SegmenterError,
+    error_parts,
+)
 from segmenter.base.machine import machine_memory
 from segmenter.base.terminal import say
 from segmenter.base.threads import Prefetch
@@ -442,10 +449,12 @@ def _of_strip(strip: Strip, result: StripResult) -> Iterator[Event[MapJob]]:
     if result.error is not None:
         if result.unseen and not isinstance(path, RemotePath) and path.exists():
             raise ClusterError(
-                f"{path}: a worker does not find it; workers read runs and images themselves, under the "
-                "caller's paths: mount them there"
+                path,
+                "a worker does not find it",
+                remedy="workers read runs and images themselves, under the caller's paths: mount them there",
             )
-        text = str(result.error).replace(str(path.absolute()), str(path))
-        yield Failed(job, type(result.error)(text))
+        parts = error_parts(result.error).items()
+        named = {name: part.replace(str(path.absolute()), str(path)) for name, part in parts}
+        yield Failed(job, type(result.error)(**named))
     elif strip.last:
         yield Finished(job)

@@ -12,13 +12,14 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from segmenter.base.errors import ConfigError, ExportError, OutputError, SegmenterError
+from segmenter.base.errors import ConfigError, ExportError, OutputError, SegmenterError, failing
 from segmenter.base.files import folder_aside, sync, write_whole
 from segmenter.base.version import __version__
 from segmenter.extras.export.check import (
@@ -192,12 +193,11 @@ def export(request: ExportRequest) -> Written:
     source = find_source(run, request.images)
     member = load_member(run)
     try:
-        with _folder(target) as aside:
+        full = failing(OutputError, request.output, "cannot write it", "is the disk full?")
+        with full, _folder(target) as aside:
             return _written(request, run, plan, member, source, aside)
     except ExportError as error:
         raise ExportError(request.run, error, remedy="nothing was written") from None
-    except OSError as error:
-        raise OutputError(request.output, f"cannot write it: {error.strerror}; is the disk full?") from None
 
 
 def _plan(request: ExportRequest, run: Run) -> _Plan:
@@ -339,11 +339,7 @@ def facts_of(
         "metres_per_pixel": run.metres_per_pixel,
         "input": {"image": {"shape": image, "dtype": "float32", "values": _values(run, standardised)}},
         "outputs": {name: {"shape": shape, "dtype": _OUTPUTS[name]} for name, shape in outputs.items()},
-        "normalisation": {
-            "where": "outside" if standardised else "inside",
-            "mean": list(run.normalisation.mean),
-            "std": list(run.normalisation.std),
-        },
+        "normalisation": {"where": "outside" if standardised else "inside", **asdict(run.normalisation)},
         "nodata": _STANDARDISED if standardised else _NODATA,
         "softmax": "inside",
         "precision": fp16 or "float32",

@@ -204,8 +204,10 @@ class Watch:
                 raise DeviceError(self._refused)
         if missing := self.missing:
             raise DeviceError(
-                f"{self._titles(missing)}: not there after {patience:.0f} s; start the same command there "
-                "with --role and --index, and see that the chief's port and theirs are open"
+                self._titles(missing),
+                f"not there after {patience:.0f} s",
+                remedy="start the same command there with --role and --index, and see that the chief's port "
+                "and theirs are open",
             )
         self._started = True
 
@@ -377,10 +379,8 @@ def _addresses(roles: Roles) -> list[list[str]]:
 
 
 def _listener(address: str) -> socket.socket:
-    try:
+    with failing(DeviceError, f"chief ({address})", "cannot listen there"):
         return listen(address, 1024)
-    except OSError as error:
-        raise DeviceError(f"chief ({address})", f"cannot listen there: {error.strerror or error}") from None
 
 
 def check_port(title: str, address: str) -> None:

@@ -111,8 +111,9 @@ class Burner:
             shapes = _bent(shapes, self._move, self._to_pixels)
         if len(lost := np.flatnonzero(shapely.is_missing(shapes))):
             raise DatasetError(
-                f"{path}: feature {fid_P[lost[0]]} lies where the image's CRS has no coordinates; bring "
-                "the polygons into the image's CRS first (ogr2ogr -t_srs)"
+                path,
+                f"feature {fid_P[lost[0]]} lies where the image's CRS has no coordinates",
+                remedy="bring the polygons into the image's CRS first (ogr2ogr -t_srs)",
             )
         return Placed(shapes, kind_P, fid_P)
 
@@ -177,9 +178,10 @@ class Burner:
         (one, one_fid), (two, two_fid) = named
         also = "; with all_touched, neighbours always do" if self._rule.all_touched else ""
         return LabelError(
-            f"{self._vector.path}: polygons of {one} (feature {one_fid}) and {two} (feature {two_fid}) "
-            f"overlap on {self._info.path}, first at row {pixel.row}, column {pixel.col}{also}; say in "
-            f"dataset.vector.order which lies above, as [{one}, {two}]"
+            self._vector.path,
+            f"polygons of {one} (feature {one_fid}) and {two} (feature {two_fid}) overlap on "
+            f"{self._info.path}, first at row {pixel.row}, column {pixel.col}{also}",
+            remedy=f"say in dataset.vector.order which lies above, as [{one}, {two}]",
         )
 
 
@@ -202,8 +204,9 @@ def _simple(features: Features, path: Path) -> tuple[NDArray[Any], NDArray[np.in
         kind, whole = shapes[wrong[0]].geom_type, features.shape_F[owner[wrong[0]]].geom_type
         what = f"a {kind}" if kind == whole else f"a {whole} with a {kind}"
         raise DatasetError(
-            f"{path}: feature {features.fid_F[owner[wrong[0]]]} is {what}, expected polygons: a label needs "
-            "an area; buffer lines and points by their width first (QGIS: Buffer), or name another layer"
+            path,
+            f"feature {features.fid_F[owner[wrong[0]]]} is {what}, expected polygons: a label needs an area",
+            remedy="buffer lines and points by their width first (QGIS: Buffer), or name another layer",
         )
     return shapes, owner
 

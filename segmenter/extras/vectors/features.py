@@ -171,8 +171,9 @@ class VectorFile:
         if attribute is not None and header.count and attribute not in header.fields:
             fields = shortened(", ".join(header.fields), 200) or "none"
             raise DatasetError(
-                f"{path}: has no attribute {attribute}; it has {fields}: name the one that holds the class "
-                "in dataset.vector.attribute"
+                path,
+                f"has no attribute {attribute}",
+                remedy=f"it has {fields}: name the one that holds the class in dataset.vector.attribute",
             )
         self.count, self._indexed, self._fields = header.count, header.indexed, header.fields
         text, self._unsaid = header.crs or crs, ""
@@ -263,9 +264,11 @@ class VectorFile:
             if wrong.any():
                 i = int(np.argmax(wrong))
                 raise DatasetError(
-                    f"{self.path}: feature {features.fid_F[feature_V[i]]} has a corner at "
-                    f"{xy[i, 0]:.10g}, {xy[i, 1]:.10g}, expected degrees of {self.crs}{self._unsaid}; say "
-                    "which CRS it is (ogr2ogr -a_srs; of a GeoJSON without one: dataset.vector.crs)"
+                    self.path,
+                    f"feature {features.fid_F[feature_V[i]]} has a corner at {xy[i, 0]:.10g}, "
+                    f"{xy[i, 1]:.10g}, expected degrees of {self.crs}{self._unsaid}",
+                    remedy="say which CRS it is (ogr2ogr -a_srs; of a GeoJSON without one: "
+                    "dataset.vector.crs)",
                 )
 
     def _batches(self) -> Iterator[Features]:
@@ -371,8 +374,9 @@ def _crs_of_geojson(path: Path, told: str | None) -> str | None:
     text = _name_in(named)
     if not _SAYS_DEFAULT.search(text):
         raise DatasetError(
-            f"{path}: its member crs names {shortened(text, 60)!r}, which is no CRS that is known; write it "
-            "as urn:ogc:def:crs:EPSG::NUMBER, or leave it out and set dataset.vector.crs"
+            path,
+            f"its member crs names {shortened(text, 60)!r}, which is no CRS that is known",
+            remedy="write it as urn:ogc:def:crs:EPSG::NUMBER, or leave it out and set dataset.vector.crs",
         )
     return told
 

@@ -62,8 +62,9 @@ class LabelFiles(MadeLabels):
         def wanted() -> bool:
             if not (burner.any_covered or shared) and polygons.count:
                 raise DatasetError(
-                    f"{polygons.path}: expected polygons on {image}, none of its {polygons.count} lies "
-                    f"there; the image extends over {extent_text(info)}"
+                    polygons.path,
+                    expected=f"polygons on {image}, none of its {polygons.count} lies there",
+                    remedy=f"the image extends over {extent_text(info)}",
                 )
             return burner.any_covered or self._burning.outside_id != IGNORE
 

@@ -88,8 +88,10 @@ class PolygonFile(Finisher):
         for job in jobs:
             if job.output.suffix != ".tif":
                 raise DatasetError(
-                    f"--vectors: polygons are made of GeoTIFF maps, got {job.output.name}; add --format "
-                    "geotiff"
+                    "--vectors",
+                    "polygons are made of GeoTIFF maps",
+                    got=job.output.name,
+                    remedy="add --format geotiff",
                 )
         check_together([job.info for job in jobs])
         self._check_file(self._journal(call))
@@ -106,8 +108,9 @@ class PolygonFile(Finisher):
         check_name(self._path)
         if self._path.exists() and self._noted(journal) is None:
             raise DatasetError(
-                f"--vectors {self._path}: exists already, and is not as an earlier call with this "
-                "--output left it; name another file, or remove it"
+                f"--vectors {self._path}",
+                "exists already, and is not as an earlier call with this --output left it",
+                remedy="name another file, or remove it",
             )
 
     def _noted(self, journal: Journal) -> dict[str, Any] | None:

@@ -427,8 +427,9 @@ def check_placed(info: RasterInfo) -> None:
     """
     if info.gcps or info.rpcs is not None:
         raise DatasetError(
-            f"{info.path}: expected a grid that is placed by a transform, it has control points or RPCs; "
-            "warp it first (gdalwarp)"
+            info.path,
+            expected="a grid that is placed by a transform, it has control points or RPCs",
+            remedy="warp it first (gdalwarp)",
         )
 
 

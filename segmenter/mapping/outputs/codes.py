@@ -108,7 +108,9 @@ def codes_of(text: str, classes: ClassMap) -> tuple[int, ...]:
             raise DatasetError("--codes", f"no code for {', '.join(missing)}", remedy=_listed(classes))
         return tuple(codes[name] for name in classes.names)
     if len(codes) != len(classes):
-        raise DatasetError(f"--codes: got {len(codes)} codes for {len(classes)} classes; {_listed(classes)}")
+        raise DatasetError(
+            "--codes", f"got {len(codes)} codes for {len(classes)} classes", remedy=_listed(classes)
+        )
     return tuple(codes)
 
 

@@ -132,8 +132,9 @@ class MapStyle:
             crs = info.gcp_crs if info.gcps else info.crs
             if crs is not None and not keeps_crs(crs.to_wkt()):
                 raise RasterError(
-                    f"{info.path}: a GeoTIFF cannot hold its CRS ({crs.to_wkt()[:60]}…); "
-                    "give it another one (gdalwarp, gdal_edit.py -a_srs), or use --format png"
+                    info.path,
+                    f"a GeoTIFF cannot hold its CRS ({crs.to_wkt()[:60]}…)",
+                    remedy="give it another one (gdalwarp, gdal_edit.py -a_srs), or use --format png",
                 )
         elif part.size.pixels > _MAX_PNG_PIXELS or max(part.height, part.width) > _MAX_PNG_SIDE:
             raise RasterError(

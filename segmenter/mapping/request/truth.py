@@ -127,7 +127,9 @@ def images_of_inputs(
     truth = None
     if request.labels is not None:
         if layout is None:
-            raise DatasetError(f"--labels {request.labels}: expected the layout of the run's dataset with it")
+            raise DatasetError(
+                f"--labels {request.labels}", expected="the layout of the run's dataset with it"
+            )
         named_like = {image: first for image, (_, first) in shown.items()}
         truth = labels_by_pattern(request, request.labels, layout, named_like, run, polygons)
     names = output_names(name for name, _ in shown.values())
@@ -263,8 +265,10 @@ class LabelPattern:
         fields = {**own, **(of_recipe or {})}
         if missing := [name for name in self._used if name not in fields]:
             raise DatasetError(
-                f"{image}: expected a path like {self._layout.form}, as the recipe has it, for "
-                f"{{{missing[0]}}} in --labels {self.text}; or use {{stem}}"
+                image,
+                expected=f"a path like {self._layout.form}, as the recipe has it, for {{{missing[0]}}} in "
+                f"--labels {self.text}",
+                remedy="or use {stem}",
             )
         return fields
 
@@ -296,15 +300,17 @@ def images_of_split(dataset: Dataset, layout: Layout, split: str, run: AnyRun, r
     check_split(split)
     if split != "test" and len({_fold(member) for member in members(run)}) > 1:
         raise DatasetError(
-            f"--split {split}: expected test for folds that predict together, since each other scene trained "
-            "some of them; score each fold's run by itself, or name scenes that none has seen"
+            f"--split {split}",
+            expected="test for folds that predict together, since each other scene trained some of them",
+            remedy="score each fold's run by itself, or name scenes that none has seen",
         )
     scenes = [scene for scene in dataset.scenes if scene.split == split]
     if not scenes:
         counts = ", ".join(f"{len(dataset.of(each))} {each}" for each in SPLITS if dataset.of(each))
         raise DatasetError(
-            f"{recipe}: expected scenes of the split {split}, it has {counts or 'none'}; name some in "
-            "dataset.split, or another recipe with --recipe"
+            recipe,
+            expected=f"scenes of the split {split}, it has {counts or 'none'}",
+            remedy="name some in dataset.split, or another recipe with --recipe",
         )
     named_after = {s.image: Path(f"{s.name}.tif") if s.files else s.image for s in dataset.scenes}
     names = output_names(named_after.values())

@@ -49,8 +49,9 @@ def main(words: Sequence[str] | None = None) -> int:
         raise WeightsError(given.file, f"no tensor is called {prefix}…", remedy=f"the first are {first}")
     if odd := [n for n in tensors if n in _NO_NAMES]:
         raise WeightsError(
-            f"--prefix {prefix}: expected the beginning of names, as in module.encoder., but of "
-            f"{prefix}{odd[0]} it leaves {odd[0] or 'nothing'}"
+            f"--prefix {prefix}",
+            expected=f"the beginning of names, as in module.encoder., but of {prefix}{odd[0]} it leaves "
+            f"{odd[0] or 'nothing'}",
         )
     write_safetensors(out, tensors)
     numbers = sum(array.size for array in tensors.values())

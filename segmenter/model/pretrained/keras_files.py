@@ -54,8 +54,10 @@ def no_network(encoder: str, why: Any) -> WeightsError:
     """Return the error for weights that cannot be downloaded."""
     file = cached_file(encoder)
     return WeightsError(
-        f"model.weights: imagenet: cannot download {file.name} from {_HOST} ({shortened(str(why))}); "
-        f"put it into {file.parent} by hand, or use encoder: efficientnet_lite0, whose weights are a package"
+        "model.weights",
+        f"imagenet: cannot download {file.name} from {_HOST} ({shortened(str(why))})",
+        remedy=f"put it into {file.parent} by hand, or use encoder: efficientnet_lite0, whose weights "
+        "are a package",
     )
 
 
@@ -80,8 +82,10 @@ def file_bands(path: Path, encoder: str) -> int:
     kernel, least = KERNELS[encoder]
     if (count := shapes.count(kernel)) < least:
         raise WeightsError(
-            f"{path}: not the weights of {encoder} without its head (expected {least} of shape {kernel}, got "
-            f"{count or 'none'}); are they of another network?"
+            path,
+            f"not the weights of {encoder} without its head (expected {least} of shape {kernel}, got "
+            f"{count or 'none'})",
+            remedy="are they of another network?",
         )
     firsts = {shape[2] for shape in shapes if len(shape) == 4 and shape[:2] == _FIRST.get(encoder, (3, 3))}
     return min(firsts, default=3)

@@ -131,8 +131,9 @@ def input_normalisation(
     if asked == "weights" and not any(as_weights):
         why = f"the data are {dtype}" if dtype != "uint8" else "no band takes a channel of them by itself"
         raise WeightsError(
-            f"model.input_normalisation: weights: expected 8-bit bands that take red, green or blue, "
-            f"but {why}; use scenes"
+            "model.input_normalisation: weights",
+            expected=f"8-bit bands that take red, green or blue, but {why}",
+            remedy="use scenes",
         )
     pairs = list(zip(chosen, as_weights, strict=True))
     mean = [record.mean[c or 0] if w else scenes.mean[i] for i, (c, w) in enumerate(pairs)]

@@ -37,8 +37,9 @@ def naming(path: Path, what: str, advice: str) -> Iterator[None]:
     except FAULTS as error:
         if _LARGE_JPEG in one_line(error):
             raise RasterError(
-                f"{path}: is a progressive JPEG, which is decoded as a whole, in more memory than is "
-                "allowed; set JPEGMEM=2000M (or more) in the environment, or convert it to a tiled GeoTIFF"
+                path,
+                "is a progressive JPEG, which is decoded as a whole, in more memory than is allowed",
+                remedy="set JPEGMEM=2000M (or more) in the environment, or convert it to a tiled GeoTIFF",
             ) from None
         why = masked_text(one_line(error).replace(getattr(path, "address", str(path)), str(path)))
         raise RasterError(path, f"{what}: {why}", remedy=advice) from None

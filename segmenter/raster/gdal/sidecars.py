@@ -63,8 +63,9 @@ def check_overviews(path: Path, dataset: Any) -> None:
     """Refuse an open raster with overviews in another file: GDAL would open that by any driver or address."""
     if (other := dataset.get_tag_item("OVERVIEW_FILE", "OVERVIEWS")) is not None:
         raise RasterError(
-            f"{path}: names another file as its overviews (OVERVIEW_FILE is {_short(other)}), which is not "
-            "opened; remove that item from its metadata, or from the .aux.xml beside it"
+            path,
+            f"names another file as its overviews (OVERVIEW_FILE is {_short(other)}), which is not opened",
+            remedy="remove that item from its metadata, or from the .aux.xml beside it",
         )
 
 
@@ -120,7 +121,9 @@ def _texts(name: str) -> Iterator[str]:
 def _check_ordinary(path: Path, beside: str, most: int | None = None) -> None:
     status, name = os.stat(beside), os.path.basename(beside)
     if special(status):
-        raise RasterError(f"{path}: expected a file beside it as {name}, it is a pipe or device; remove it")
+        raise RasterError(
+            path, expected=f"a file beside it as {name}, it is a pipe or device", remedy="remove it"
+        )
     if most is not None and status.st_size > most:
         raise RasterError(
             path,
@@ -136,8 +139,10 @@ def _check_aux(path: Path, beside: str) -> None:
     with open(beside, "rb") as file:
         if file.read(15) == b"EHFA_HEADER_TAG":
             raise RasterError(
-                f"{path}: {os.path.basename(beside)} beside it is of ERDAS IMAGINE, may name further files "
-                "and is not opened; remove it (gdaladdo makes overviews, gdal_edit.py sets a CRS)"
+                path,
+                f"{os.path.basename(beside)} beside it is of ERDAS IMAGINE, may name further files and is "
+                "not opened",
+                remedy="remove it (gdaladdo makes overviews, gdal_edit.py sets a CRS)",
             )
 
 
@@ -148,8 +153,9 @@ def _check_image(path: Path, beside: str) -> None:
         start = file.read(4)
     if start not in TIFF_SIGNATURES:
         raise RasterError(
-            f"{path}: expected a TIFF beside it as {beside[-4:]}, {os.path.basename(beside)} begins with "
-            f"{start!r}; remove it, or make it anew"
+            path,
+            expected=f"a TIFF beside it as {beside[-4:]}, {os.path.basename(beside)} begins with {start!r}",
+            remedy="remove it, or make it anew",
         )
     _check_beside(path, beside)  # it may have overviews and a mask of its own
     with rasterio.open(Path(beside), driver="GTiff", sharing=False) as dataset:

@@ -198,8 +198,10 @@ class CacheFolder:
         free = shutil.disk_usage(self.path).free
         if needed > free:
             raise OutputError(
-                f"{self.path}: decoding takes {gibibytes(needed)}, {gibibytes(free)} are free; free some, "
-                "name another folder in dataset.cache, or convert the scenes to tiled GeoTIFF"
+                self.path,
+                f"decoding takes {gibibytes(needed)}, {gibibytes(free)} are free",
+                remedy="free some, name another folder in dataset.cache, or convert the scenes to tiled "
+                "GeoTIFF",
             )
         return removed
 

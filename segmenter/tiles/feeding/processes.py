@@ -107,8 +107,9 @@ class WorkerPool:
         except OSError as error:
             self.close()
             raise TrainingError(
-                f"training.input_workers: {workers}: cannot start worker process {len(self._workers) + 1}: "
-                f"{error.strerror}; take fewer, or 0 for none"
+                "training.input_workers",
+                f"{workers}: cannot start worker process {len(self._workers) + 1}: {error.strerror}",
+                remedy="take fewer, or 0 for none",
             ) from None
         except BaseException:
             self.close()

@@ -77,9 +77,11 @@ def _shared_work(item: int) -> Any:
 
 
 def test_an_error_of_an_item_is_its_answer_and_a_defect_is_raised() -> None:
+    empty = DatasetError("a.tif", expected="pixels", got=0, remedy="remove it")
+
     def work(i: int) -> int:
         if i == 1:
-            raise DatasetError("it is empty")
+            raise empty
         if i == 3:
             raise ZeroDivisionError("a defect")
         return i
@@ -88,7 +90,7 @@ def test_an_error_of_an_item_is_its_answer_and_a_defect_is_raised() -> None:
         found = [answer for _, answer in pool.in_order(work, range(3))]
         assert [answer.value for answer in found] == [0, None, 2]
         assert isinstance(found[1].error, DatasetError)
-        assert str(found[1].error) == "it is empty"
+        assert vars(found[1].error) == vars(empty)
         with pytest.raises(ZeroDivisionError, match="a defect"):
             list(pool.in_order(work, range(3, 5)))
 

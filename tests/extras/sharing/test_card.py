@@ -119,7 +119,7 @@ def test_an_edited_card_is_not_written_over(tmp_path: Path, capsys: Any) -> None
 
 
 def test_no_run_and_no_weights_are_refused_in_one_line(tmp_path: Path) -> None:
-    with refused(CheckpointError, fault="run directory"):
+    with refused(CheckpointError, expected="run directory"):
         main(["card", str(tmp_path)])
     run = described_run(tmp_path / "run", best=False)
     for file in (run / "checkpoints").iterdir():

@@ -132,7 +132,7 @@ def test_a_geojson_in_degrees_is_read_as_such(member: Any, tmp_path: Path) -> No
 
 def test_a_geojson_in_metres_without_a_crs_needs_one(image: Path, tmp_path: Path) -> None:
     path = geojson(tmp_path / "x.geojson", "absent", box(3, 3, 9, 9))
-    with refused(DatasetError, fault="dataset.vector.crs"):
+    with refused(DatasetError, remedy="dataset.vector.crs"):
         burned(path, image)
     right = burned(path, image, BurnRule(CLASSES, "class", {}, outside="b", crs="EPSG:25833"))
     np.testing.assert_array_equal(right, burned(write(tmp_path / "y.gpkg", [box(3, 3, 9, 9)]), image))

@@ -278,8 +278,8 @@ def test_weights_of_another_network_are_refused_in_a_line(
     ("encoder", "weights", "fields"),
     [
         ("resnet18", "imagenet", {"fault": "them for resnet18"}),
-        ("resnet18", "w.pth", {"fault": "python -m segmenter.model.pretrained.convert"}),
-        ("resnet18", "w.h5", {"fault": ".safetensors file for resnet18"}),
+        ("resnet18", "w.pth", {"remedy": "python -m segmenter.model.pretrained.convert"}),
+        ("resnet18", "w.h5", {"expected": ".safetensors file for resnet18"}),
         ("resnet18", "none.safetensors", {"where": "none.safetensors", "expected": "weights"}),
     ],
 )
