@@ -17,22 +17,20 @@ import rasterio
 
 from datasets.check import check_dataset
 from datasets.commands.predict import parse
-from segmenter.base.errors import ConfigError, LabelError, OutputError, RasterError, run_script
+from segmenter.base.errors import (
+    ConfigError,
+    LabelError,
+    OutputError,
+    RasterError,
+    error_parts,
+    extended_error,
+    run_script,
+)
 from segmenter.base.terminal import escaped, listening, no_bar, padded, say, terminal_width, unsafe, warn
 from segmenter.base.threads import Prefetch
 from segmenter.evaluation.scores import ConfusionMatrix, Protocol
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.grid.scenes import Dataset, Scene
-from segmenter.base import errors
-from segmenter.base.errors import (
-    ConfigError,
-    OutputError,
-    RasterError,
-    SegmenterError,
-    error_parts,
-    extended_error,
-    run_script,
-)
 from tests.helpers import messages
 from tests.helpers.refusals import refused
 

@@ -16,8 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from segmenter.base.errors import ConfigError, SegmenterError, counted, run_tool
-from segmenter.base.errors import SegmenterError, counted, failing, run_tool
+from segmenter.base.errors import ConfigError, SegmenterError, counted, failing, run_tool
 from segmenter.base.files import check_writable, make_folder
 from segmenter.base.invocation import ToolParser, as_started, installation, invocation
 from segmenter.base.options import add_options, option, parsed, positive

@@ -19,9 +19,8 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from segmenter.base.errors import ConfigError, shortened
-from segmenter.base.invocation import recipes_hint
 from segmenter.base.errors import ConfigError, extended_error, shortened
+from segmenter.base.invocation import recipes_hint
 from segmenter.config.datasets import DATASET_KINDS, PathGsd, SplitByNames
 from segmenter.config.models import MODEL_KINDS
 from segmenter.config.recipe import MAX_NAME, Recipe

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.base.errors import CheckpointError, OutputError
 from segmenter.base.errors import CheckpointError, OutputError, failing
 from segmenter.base.files import write_whole
 from segmenter.base.sealed import other_format, sealed, unsealed

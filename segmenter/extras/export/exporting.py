@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from segmenter.base.errors import ConfigError, ExportError, OutputError, SegmenterError
 from segmenter.base.errors import ConfigError, ExportError, OutputError, SegmenterError, failing
 from segmenter.base.files import folder_aside, sync, write_whole
 from segmenter.base.version import __version__
