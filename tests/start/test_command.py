@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,9 @@ from tests.helpers.made_training import made as made_recipe
 
 
 @pytest.fixture
-def data(tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> Path:
+def data(
+    tensorflow: ModuleType, tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """A folder `town` beside the current folder's recipe, relative to it."""
     monkeypatch.chdir(tmp_path)
     for i in range(4):
