@@ -30,6 +30,7 @@ from segmenter.tiles.cache import keys as packing
 from segmenter.tiles.cache.folder import CacheFolder
 from segmenter.tiles.index_cache import cache_folder
 from tests.helpers.forbidden import small_files
+from tests.helpers.made_runs import flipped
 from tests.helpers.packed_scenes import SIZES, contents, equal, made_dataset, pack_all, packs, store_of
 from tests.helpers.refusals import refused
 
@@ -39,6 +40,22 @@ def dataset(
     tmp_path: Path, make_png: Callable[..., Path], make_classes: Callable[..., ClassMap], rng: Any
 ) -> Dataset:
     return made_dataset(tmp_path, make_png, make_classes(3), rng)
+
+
+def test_no_flipped_bit_of_a_pack_reaches_the_training(dataset: Dataset, capsys: Any) -> None:
+    few = replace(dataset, scenes=dataset.scenes[2:])
+    whole, told = contents(few), 0
+    for path in packs(few):
+        content = path.read_bytes()
+        for changed in flipped(content, 8 * len(content) // 31):
+            for other in packs(few):
+                if other.name.partition("-")[0] == path.name.partition("-")[0]:
+                    other.unlink()
+            path.write_bytes(changed)
+            assert equal(whole, contents(few))
+            told += capsys.readouterr().err.count("decoded anew")
+        path.write_bytes(content)
+    assert told > 55  # all but the gaps that nobody reads
 
 
 def test_a_disk_that_damages_what_is_written_is_an_error(dataset: Dataset, monkeypatch: Any) -> None:
