@@ -314,6 +314,20 @@ def test_files_of_an_older_map_do_not_stay(make_geotiff: Make, call: Call, capsy
     assert "a.tif" in files(maps), "the GeoTIFF is right as it is"
 
 
+def test_a_damaged_journal_costs_its_maps_only_time(make_geotiff: Make, call: Call, capsys: Any) -> None:
+    source = scene(make_geotiff, "in/a.tif", 40, 50)
+    assert call(source) == 0
+    before = files("maps")
+    journal = Path("maps/.journal.jsonl")
+    journal.write_bytes(b"{\n" + journal.read_bytes()[:-20])
+    capsys.readouterr()
+    assert call(source) == 0
+    assert "maps/.journal.jsonl: 1 damaged lines are left out of account" in capsys.readouterr().out
+    assert files("maps") == before
+    assert call(source) == 0
+    assert "1 of 1 maps are finished" in capsys.readouterr().out
+
+
 def test_what_another_input_wrote_is_not_taken_for_an_older_map(make_geotiff: Make, call: Call) -> None:
     source = scene(make_geotiff, "in/a.tif", 40, 50)
     assert call(source, "--confidence") == 0

@@ -214,6 +214,29 @@ def test_complete_bands_come_back_in_order(tmp_path: Path, rng: Any, count: int)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_nothing_behind_a_damage_is_believed(tmp_path: Path, rng: Any) -> None:
+    entries = contents(rng)
+    partial = filled(tmp_path, entries)
+    whole = partial.path.read_bytes()
+    # Where each band ends, told from files that hold only so many bands.
+    ends = []
+    for bands in range(5):
+        partial.path.unlink()
+        filled(tmp_path, entries[: 3 * bands])
+        ends.append(partial.path.stat().st_size)
+    assert ends[-1] == len(whole)
+    for place in [*rng.integers(ends[0], len(whole), 60), len(whole) - 1]:
+        bands = sum(end <= place for end in ends[1:])
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x15
+        for data in (bytes(damaged), whole[:place]):
+            partial.path.write_bytes(data)
+            again = PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))
+            assert again.recover() == 11 * bands
+            check(list(again.replay()), entries[: 3 * bands])
+            again.close()
+
+
 def test_a_partial_map_that_changes_while_it_is_read_is_an_error(tmp_path: Path, rng: Any) -> None:
     partial = filled(tmp_path, contents(rng))
     with contextlib.closing(PartialMap(tmp_path / "a.tif", "key", Columns(PART, 1 << 16))) as again:

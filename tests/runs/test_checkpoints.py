@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import random
 import subprocess
 import sys
 import time
@@ -113,6 +114,32 @@ def test_what_cannot_be_a_checkpoint_is_refused(tmp_path: Path) -> None:
         archive.writestr("a.npy", header.ljust(127) + b"\n")
     with refused(DamagedCheckpointError, where="huge.npz", fault="damaged checkpoint"):
         load_arrays(tmp_path / "huge.npz")
+
+
+HEADER = "{'descr': '<f8', 'fortran_order': False, 'shape': (3, 5), }"
+PIECES = (*"{}[]()'\",:<8 \\n#-O", "'<M8[x]'", "[('a','<f8')]", "1e400", "9" * 30, "'O'", "((((", "'''")
+
+
+@pytest.mark.filterwarnings("ignore")  # what Python and NumPy say of such headers
+def test_a_crafted_header_is_damage_whatever_numpy_raises(tmp_path: Path) -> None:
+    rng, path = random.Random(0), tmp_path / "a.npz"
+    headers = [HEADER[:-1]]  # never closed: tokenize.TokenError
+    for _ in range(200):
+        at, more = rng.randrange(len(HEADER)), rng.choice([0, 0, 1, 9])
+        headers.append(HEADER[:at] + rng.choice(("", *PIECES)) + HEADER[at + more :])
+    messages = []
+    for number, header in enumerate(headers):
+        text = header.encode() + b"\n"
+        version = 1 + number % 3
+        length = len(text).to_bytes(2 if version == 1 else 4, "little")
+        with zipfile.ZipFile(path, "w") as archive:  # with right CRCs
+            archive.writestr("a.npy", b"\x93NUMPY" + bytes([version, 0]) + length + text + bytes(120))
+        try:
+            load_arrays(path)
+        except DamagedCheckpointError as error:
+            messages.append(str(error))
+    assert len(messages) > 150
+    assert all(line.startswith(f"{path}: damaged checkpoint (") and "\n" not in line for line in messages)
 
 
 WRITER = """

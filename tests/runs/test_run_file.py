@@ -40,6 +40,13 @@ def one_line(path: Path) -> str:
     return line
 
 
+def test_a_flipped_bit_of_the_recipe_is_refused(run: Run) -> None:
+    file = run.path / "recipe.yaml"
+    for content in flipped(file.read_bytes(), 61):
+        file.write_bytes(content)
+        assert f"{file}: edited or damaged: it is not what this run was trained with" in one_line(run.path)
+
+
 HOSTILE: list[tuple[dict[str, Any], str]] = [
     ({"band_count": "3"}, "band_count: expected a valid integer, got '3'"),
     ({"band_count": 4}, "normalisation.mean: expected as many as band_count, 4, got 3"),

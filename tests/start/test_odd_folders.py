@@ -166,6 +166,25 @@ def test_images_without_a_label_are_skipped_and_counted(tmp_path: Path, rng: Rng
     assert recipe.dataset.kind == "folder"
 
 
+def test_damaged_and_ill_fitting_scenes_are_left_out_by_name(tmp_path: Path, rng: Rng) -> None:
+    two_folders(tmp_path, rng, 6)
+    (tmp_path / "im/s1.tif").write_bytes(b"II*\0")
+    made.save(tmp_path / "gt/s4.png", made.label([0, 1, 2], size=(61, 86)))
+    choices, _, dataset = made.planned(tmp_path)
+    assert by_key(choices)["dataset.split.leave_out"].value == ["s1", "s4"]
+    assert len(dataset.scenes) == 4
+
+
+def test_of_two_label_folders_one_is_taken_and_the_other_named(tmp_path: Path, rng: Rng) -> None:
+    two_folders(tmp_path, rng)
+    for i in range(5):
+        made.save(tmp_path / f"gt_coarse/s{i}.png", made.label([0, 1], shift=i))
+    choices, _, dataset = made.planned(tmp_path)
+    assert by_key(choices)["dataset.labels"].value == "gt/{name}.png"
+    assert "gt_coarse" in by_key(choices)["dataset.labels"].other
+    assert len(dataset.scenes) == 5
+
+
 def test_labels_elsewhere_are_named(tmp_path: Path, rng: Rng, monkeypatch: pytest.MonkeyPatch) -> None:
     two_folders(tmp_path / "a", rng)
     (tmp_path / "a/gt").rename(tmp_path / "elsewhere")

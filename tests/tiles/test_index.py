@@ -23,12 +23,10 @@ from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Dataset, Scene, Split
 from segmenter.grid.windows import grid
 from segmenter.tiles import statistics
-from segmenter.tiles.index import (
-    TileIndex,
-    build_index,
-    cache_folder,
-)
+from segmenter.tiles.index import TileIndex, build_index
+from segmenter.tiles.index_cache import SceneTiles, cache_folder, load_entries, save_entries
 from segmenter.tiles.statistics import BandStatistics, _Moments, band_statistics
+from tests.helpers.made_runs import flipped
 from tests.helpers.refusals import refused
 
 Make = Callable[..., Path]
@@ -143,6 +141,13 @@ def test_only_changed_files_are_read_again(made: Dataset, decoded: list[str]) ->
         assert decoded == ["1"]
 
 
+def test_other_settings_have_another_index(made: Dataset, decoded: list[str]) -> None:
+    build_index(made, "train", TilesConfig(size=16), progress=False)
+    build_index(made, "train", TilesConfig(size=16, overlap=3), progress=False)
+    build_index(made, "train", TilesConfig(size=16, min_labelled=0.5), progress=False)
+    assert len(decoded) == 4
+
+
 def test_removed_scenes_leave(made: Dataset) -> None:
     build_index(made, "train", TilesConfig(size=16), progress=False)
     smaller = dataset_of(made.root, made.classes, *made.scenes[1:])
@@ -151,6 +156,27 @@ def test_removed_scenes_leave(made: Dataset) -> None:
     assert [one.name for one in index.scenes] == ["1"]
     path = next(cache_folder(made).glob("*.parquet"))
     assert list(index_module.load_entries(path, 4)) == [("1.tif", "1_label.tif")]
+
+
+def test_no_flipped_bit_of_an_index_gives_other_tiles(tmp_path: Path, rng: Any) -> None:
+    def plain(entries: Any) -> list[Any]:
+        return [
+            (files, keys, tiles.row_N.tolist(), tiles.col_N.tolist(), tiles.counts_NK.tolist())
+            for files, (keys, tiles) in entries.items()
+        ]
+
+    path = tmp_path / "tiles.parquet"
+    tiles = SceneTiles(*rng.integers(-9, 99, (2, 5), np.int32), rng.integers(0, 9**5, (5, 3)))
+    entries = {("a.tif", "wäld/b.tif"): (("1f", "2a"), tiles), ("e.tif", "e.tif"): (("9", "9"), tiles)}
+    save_entries(path, entries, 3)
+    assert plain(load_entries(path, 3)) == plain(entries)
+    whole, rebuilt = path.read_bytes(), 0
+    for content in flipped(whole, 97):
+        path.write_bytes(content)
+        found = load_entries(path, 3)
+        assert found == {} or plain(found) == plain(entries)
+        rebuilt += found == {}
+    assert rebuilt > 8 * len(whole) / 97 / 2
 
 
 @pytest.mark.parametrize("damage", [b"no parquet", None])
