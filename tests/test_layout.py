@@ -43,7 +43,7 @@ EXTRAS = {
     "dask": "devices mapping inference runs raster",
     "export": "raster model inference runs",
     "gis": "mapping raster",
-    "input_cost": "config sampling tiles training",
+    "input_cost": "config devices model sampling tiles tiles.feeding training",
     "sharing": "config evaluation model runs model.pretrained",
     "vectors": "config raster mapping runs",
     "upload": "mapping raster",
