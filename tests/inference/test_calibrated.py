@@ -42,7 +42,7 @@ def pixels(rng: np.random.Generator, shape: tuple[int, ...]) -> tuple[NDArray[An
 @pytest.fixture
 def run(tensorflow: ModuleType, tmp_path: Path, make_classes: Callable[..., ClassMap]) -> Path:
     """A U-Net with random weights of five classes."""
-    return random_run(tmp_path / "run", make_classes(5))
+    return random_run(tmp_path / "run", make_classes(5), depth=1)
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def split(folder: Path) -> tuple[str, ...]:
 
 
 def test_potsdam_as_the_recipe_says(potsdam: Path) -> None:
-    assert keeps_the_law(run(CONFIGS / "potsdam.yaml", *split(potsdam), epochs=3))
+    assert keeps_the_law(run(CONFIGS / "potsdam.yaml", *split(potsdam), epochs=2))
 
 
 def test_potsdam_in_small_tiles_and_batches(potsdam: Path) -> None:
@@ -100,7 +100,7 @@ def test_potsdam_in_small_tiles_and_batches(potsdam: Path) -> None:
 
 def test_quotas_are_there_when_the_model_receives_them(potsdam: Path) -> None:
     small = ("tiles.size=64", "training.global_batch=16", "model.depth=3", "sampling.quota=rarity")
-    found = run(CONFIGS / "potsdam.yaml", *split(potsdam), *small, epochs=2)
+    found = run(CONFIGS / "potsdam.yaml", *split(potsdam), *small)
     assert found.short == 0
     assert found.redrawn > 0
     assert found.quota > 2
@@ -124,7 +124,7 @@ def test_naic_at_full_size(tmp_path: Path, number: int) -> None:
         assert keeps_the_law(run(config, f"dataset.root={tmp_path}", f"training.global_batch={batch}"))
 
 
-@pytest.mark.parametrize("quota", ["presence", "rarity"])
+@pytest.mark.parametrize("quota", [pytest.param("presence", marks=pytest.mark.slow), "rarity"])
 def test_dubai(shared_data: Callable[[str], Path], tmp_path: Path, quota: str) -> None:
     """Real imagery, the recipe as it is; the index goes beside the data, hence the copy."""
     shutil.copytree(shared_data("dubai"), tmp_path / "dubai")
