@@ -23,8 +23,7 @@ from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Dataset, Scene, Split
 from segmenter.grid.windows import grid
 from segmenter.tiles import statistics
-from segmenter.tiles.index import TileIndex, build_index
-from segmenter.tiles.index_cache import SceneTiles, cache_folder, load_entries, save_entries
+from segmenter.tiles.index import SceneTiles, TileIndex, build_index, cache_folder, load_entries, save_entries
 from segmenter.tiles.statistics import BandStatistics, _Moments, band_statistics
 from tests.helpers.made_runs import flipped
 from tests.helpers.refusals import refused
