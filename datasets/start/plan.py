@@ -1,4 +1,4 @@
-"""Plan of a recipe: a split in space and twelve rules, from the choices of its dataset to all others.
+"""Plan of a recipe: a split in space and ten rules, from the choices of its dataset to all others.
 
 Each rule gives settings with the number that decides, and names its source. The first three settle what the
 split needs to know; the others look at the tiles that train.
@@ -15,10 +15,8 @@ from segmenter.base.errors import DatasetError, WeightsError, counted
 from segmenter.base.files import gibibytes
 from segmenter.config.models import EncoderDecoderConfig, UNetConfig
 from segmenter.diagnosis.limits import planned
-from segmenter.grid.gsd import range_text
 from segmenter.model.size import BYTES_PER_PARAMETER, parts_that_fit
 from segmenter.sampling.forecast import holds
-from segmenter.tiles.gsd import scene_gsds
 from segmenter.training.beginning.demands import check_demands
 from segmenter.training.beginning.fine_tuning import check_encoder_weights
 
@@ -68,7 +66,7 @@ def plan(
         ConfigError, DatasetError, LabelError, RasterError: the choices make no dataset that can train.
     """
     draft = Draft(choices, name, hours, gpus)
-    after_split = sampling, batch, loss, scale, length, geometry, colours, rate, prediction
+    after_split = sampling, batch, loss, length, geometry, colours, rate
     for rule in (precision, model, tiles, split_of, *after_split):
         draft.choices += list(rule(draft))
     check_demands(draft.recipe, draft.split_dataset)  # what a training refuses
@@ -233,17 +231,6 @@ def loss(draft: Draft) -> Iterator[Choice]:
         yield Choice("loss.dice", 1.0, "beside cross-entropy: counts areas, however small")
 
 
-def scale(draft: Draft) -> Iterator[Choice]:
-    """Plan for each octave of scale where scenes differ by more than one (docs/training.md)."""
-    scales = scene_gsds(draft.dataset, draft.dataset.scenes)
-    metres = [scale for scale in scales if scale]
-    if len(metres) < len(scales) or max(metres) < 2 * min(metres):
-        return
-    middle = float(f"{math.sqrt(min(metres) * max(metres)):.2g}")
-    reason = f"scenes have {range_text(min(metres), max(metres))} a pixel"
-    yield Choice("sampling.scale_strata", [middle], reason)
-
-
 def geometry(draft: Draft) -> Iterator[Choice]:
     """Turn tiles by quarters only where images look straight down; zoom and rotate them if time is enough.
 
@@ -340,17 +327,3 @@ def rate(draft: Draft) -> Iterator[Choice]:
         yield Choice("training.rates", {"encoder": 0.3}, "what is learned already is moved less")
         decay = min(0.998, round(1 - 2 / max(20, steps), 3))
         yield Choice("training.ema", decay, f"averages some {1 / (1 - decay):.0f} steps")
-
-
-def prediction(draft: Draft) -> Iterator[Choice]:
-    """Map large scenes in windows that keep most of what they compute (docs/prediction.md)."""
-    recipe = draft.recipe
-    network = draft.size_of(recipe.model).network
-    window = 2048
-    if network.radius is None or draft.side < window or 4 * network.radius < window // 2:
-        return
-    if network.bytes_per_pixel * window**2 > _ROOM * draft.budget:
-        return
-    share = (window / (window + 2 * network.radius)) ** 2
-    yield Choice("prediction.window", window, f"a margin of {network.radius} pixels: {share:.0%} are kept")
-    yield Choice("prediction.batch", 1, f"one takes {gibibytes(int(network.bytes_per_pixel * window**2))}")

@@ -189,16 +189,6 @@ def test_cards_that_are_not_here_are_planned_for(tensorflow: ModuleType, scenes:
         plan(dataset, "planned", gpus=(1,))
 
 
-def test_scales_apart_by_an_octave_are_planned_apart(
-    tensorflow: ModuleType, tmp_path: Path, scenes: Callable[..., Path]
-) -> None:
-    root = scenes([f"{cm}cm_s{i}x" for i, cm in enumerate((20, 20, 20, 100, 100, 100))], (97, 131))
-    scale = {"pattern": r"/(\d+)cm", "unit": "cm"}
-    choices = values(plan(given(root, "abc", metres_per_pixel=scale), "planned", gpus=()))
-    (middle,) = choices["sampling.scale_strata"]
-    assert 0.2 < middle < 1.0
-
-
 @pytest.mark.parametrize("name", [pytest.param("dubai", marks=pytest.mark.slow), "amazon", "naip"])
 def test_real_imagery_is_planned(
     tensorflow: ModuleType, name: str, shared_data: Callable[[str], Path], tmp_path: Path

@@ -24,6 +24,7 @@ from segmenter.grid.geometry import Window
 from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster import RasterSpec, write_raster
+from segmenter.tiles.cache import file as pack_file
 from segmenter.tiles.cache import folder as pack_folder
 from segmenter.tiles.cache import folder as packing
 from segmenter.tiles.cache.folder import CacheFolder
