@@ -109,11 +109,11 @@ def test_the_newest_whole_checkpoint_is_offered(tmp_path: Path) -> None:
     with refused(DamagedCheckpointError, remedy="--resume-from 8"):
         checkpoint_to_resume(tmp_path)
     damage(paths[8])
-    with refused(DamagedCheckpointError, fault="--resume-from 4"):
+    with refused(DamagedCheckpointError, remedy="--resume-from 4"):
         checkpoint_to_resume(tmp_path)
     assert checkpoint_to_resume(tmp_path, 4).position.done == 4
     damage(paths[4])
-    with refused(DamagedCheckpointError, fault="all 3 checkpoints"):
+    with refused(DamagedCheckpointError, remedy="all 3 checkpoints"):
         checkpoint_to_resume(tmp_path)
     (tmp_path / "best.npz").write_bytes(save(tmp_path, 16).read_bytes())
     damage(checkpoints(tmp_path)[16])
