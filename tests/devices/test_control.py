@@ -189,8 +189,8 @@ def test_without_a_role_a_process_is_the_chief_and_beside_tf_config_none_is_take
         (["chief=a:1", "worker=b:2"], None, None, {"where": "--cluster", "got": "no ps"}),
         ([*WORDS, "evaluator=d:1"], None, None, {"where": "--cluster", "got": "evaluator"}),
         ([*WORDS, "ps=d:1"], None, None, {"where": "--cluster", "got": "ps twice"}),
-        (["chief=a:70000", *WORDS[1:]], None, None, {"where": "--cluster: chief", "got": "'a:70000'"}),
-        (["chief=b:2", *WORDS[1:]], None, None, {"where": "--cluster: worker", "got": "b:2 twice"}),
+        (["chief=a:70000", *WORDS[1:]], None, None, {"where": "--cluster", "got": "a:70000"}),
+        (["chief=b:2", *WORDS[1:]], None, None, {"where": "--cluster", "got": "b:2 twice"}),
         (WORDS, "worker", None, {"where": "--index", "got": "none"}),
         (WORDS, "ps", -1, {"where": "--index", "got": -1}),
     ],
@@ -207,7 +207,7 @@ def test_a_wrong_cluster_is_refused_in_one_line(
     [
         ("{", "TF_CONFIG: expected .* got {"),
         ('{"cluster": {"chief": ["a:1"]}, "task": {"type": "evaluator", "index": 0}}', "got evaluator"),
-        ('{"cluster": {"chief": ["a"]}, "task": {"type": "chief", "index": 0}}', "expected HOST:PORT"),
+        ('{"cluster": {"chief": ["a"]}, "task": {"type": "chief", "index": 0}}', "got a$"),
     ],
 )
 def test_a_wrong_tf_config_is_refused_in_one_line(text: str, message: str) -> None:

@@ -94,38 +94,6 @@ def test_a_layer_nobody_knows_means_smooth_never_a_guess(tensorflow: ModuleType)
         assert found.bytes_per_pixel > 0
 
 
-def test_an_unknown_layer_leaves_the_stride_of_the_others(tensorflow: ModuleType) -> None:
-    import keras
-
-    image = keras.Input((None, None, 3))
-    x = keras.layers.Lambda(lambda x: x[:, ::2, ::2], output_shape=None)(image)
-    x = keras.layers.Conv2D(4, 3, 2, padding="same")(keras.ops.relu(x))
-    x = keras.layers.UpSampling2D(4)(x)
-    assert network_geometry(keras.Model(image, x)).stride == 4
-
-
-def test_a_subclassed_model_is_not_known(tensorflow: ModuleType) -> None:
-    import keras
-
-    class Own(keras.Model):
-        def call(self, inputs: Any) -> Any:
-            return inputs
-
-    found = network_geometry(Own())
-    assert (found.stride, found.radius) == (1, None)
-    assert "no functional Keras model" in found.unlimited
-    inner = keras.Input((None, None, 4))
-
-    class Changed(keras.Model):
-        def call(self, inputs: Any) -> Any:
-            return super().call(inputs)[:, ::-1]
-
-    changed = Changed(inner, keras.layers.Conv2D(4, 3, padding="same")(inner))
-    assert "(Changed) is of a kind" in network_geometry(_network(changed)).unlimited
-    nested = _network(keras.Sequential([inner, keras.layers.Conv2D(4, 3, padding="same")]))
-    assert network_geometry(nested).radius == 4
-
-
 def test_rows_and_columns_may_differ_and_another_size_has_no_exact_windows(tensorflow: ModuleType) -> None:
     import keras
 

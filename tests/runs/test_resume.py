@@ -15,6 +15,8 @@ from segmenter.base.errors import CheckpointError, ConfigError, DamagedCheckpoin
 from segmenter.base.sealed import sealed
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
+from segmenter.evaluation.scores import ConfusionMatrix, Protocol
+from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.runs import resume
 from segmenter.runs.checkpoints import BEST, checkpoints
 from segmenter.runs.records import WINDOWS
@@ -181,8 +183,10 @@ def test_a_best_from_after_the_step_is_set_aside_with_its_scores(tmp_path: Path)
     """With the record of the step before, the next validation above that would go over it."""
     save(tmp_path, 8).replace(tmp_path / BEST)
     of_best = (*BEST_FILES, SUMMARY, WINDOWS)
+    two = ClassMap(tuple(LandCoverClass(name, (i, i, i), i) for i, name in enumerate("ab")))
+    none = ConfusionMatrix(two).scores(Protocol(("a", "b"), "full", "validation", "none", scenes=("x",)))
     for name in (*of_best, *LAST_FILES):
-        (tmp_path / name).write_text('{"format": 1, "epoch": 2, "step": 8, "miou": 0.5}')
+        none.write(tmp_path / name, facts={"epoch": 2, "step": 8})
     save(tmp_path, 4)
     assert set_aside_after(tmp_path, 8) == []
     assert (tmp_path / BEST).is_file()

@@ -326,7 +326,7 @@ def test_statistics_of_much_data_take_some_of_the_windows(
     assert exact.pixels == 3 * 95 * 87
     assert sampled.pixels == pytest.approx(8000, rel=0.1)
     np.testing.assert_allclose(sampled.mean_C, exact.mean_C, rtol=0.03)
-    again = band_statistics(dataset, most_pixels=8000, workers=3, progress=False)
+    again = band_statistics(dataset, most_pixels=8000, progress=False)
     assert fields(again) == fields(sampled)
 
 

@@ -17,7 +17,7 @@ from segmenter.config.reading import load_recipe, recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices
-from segmenter.training import prepare
+from segmenter.training import checks
 from segmenter.training.checks import check_memory
 from segmenter.training.prepare import epoch_plan, few_steps, prepare_tiles
 from tests.helpers.made_training import made
@@ -202,7 +202,7 @@ def devices_of(kind: str, count: int, gib: float | None) -> Devices:
 def free(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Bytes that are free of the machine's memory, to be set."""
     bytes_ = [10**15]
-    monkeypatch.setattr(prepare, "free_memory", lambda: bytes_[0])
+    monkeypatch.setattr(checks, "free_memory", lambda: bytes_[0])
     return bytes_
 
 

@@ -100,7 +100,8 @@ def test_a_worker_that_differs_or_cannot_take_the_work_is_named(monkeypatch: Any
     with pool_of(1) as (pool, _), pytest.raises(ClusterError, match=line):
         list(pool.in_order(_Elsewhere(), [1]))
     with pool_of(1) as (pool, _):
-        monkeypatch.setattr(remote, "versions", lambda: {"this program": "other"})
+        ours = iter([{"this program": "1"}])  # then the worker is asked
+        monkeypatch.setattr(remote, "versions", lambda: next(ours, {"this program": "other"}))
         with refused(ClusterError, where="worker", fault="other"):
             list(pool.in_order(abs, [1]))
 
