@@ -185,8 +185,6 @@ def _multiplications(call: Call) -> int:
     layer = call.operation
     if call.kind == "DepthwiseConv2D":
         return math.prod(layer.kernel.shape)
-    if call.kind == "SeparableConv2D":
-        return math.prod(layer.depthwise_kernel.shape) + math.prod(layer.pointwise_kernel.shape)
     if call.kind in ("Conv2D", "Conv2DTranspose", "Dense"):
         return math.prod(layer.kernel.shape)
     return 0

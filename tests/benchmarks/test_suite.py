@@ -91,9 +91,9 @@ def test_arithmetic_is_what_tensorflow_counts(tensorflow: ModuleType) -> None:
     layers = keras.layers
     image = keras.Input((None, None, 3))
     x = layers.Conv2D(8, 3, 2, padding="same")(image)
-    x = layers.DepthwiseConv2D(3, padding="same")(layers.ZeroPadding2D(1)(x))
-    x = layers.Cropping2D(1)(layers.Conv2D(8, 3, padding="same", dilation_rate=1)(x))
-    model = keras.Model(image, layers.Conv2D(4, 1)(layers.Conv2DTranspose(6, 2, 2)(x)))
+    x = layers.DepthwiseConv2D(3)(layers.ZeroPadding2D(1)(x))
+    x = layers.Conv2D(8, 3, padding="same")(x)
+    model = keras.Model(image, layers.Conv2D(4, 1)(layers.Conv2DTranspose(6, 2, 2, padding="same")(x)))
     spec = tensorflow.TensorSpec((1, 32, 32, 3))
     graph = tensorflow.function(lambda x: model(x, training=False)).get_concrete_function(spec).graph
     count = tensorflow.compat.v1.profiler.ProfileOptionBuilder

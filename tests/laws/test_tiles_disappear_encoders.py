@@ -33,7 +33,7 @@ def network(tensorflow: ModuleType) -> Any:
     for skip in [*reversed(skips), image]:
         x = keras.layers.UpSampling2D(2)(x)
         x = keras.layers.Concatenate()([x, skip])
-        x = keras.layers.ReLU()(keras.layers.SeparableConv2D(8, 3, padding="same")(x))
+        x = keras.layers.ReLU()(keras.layers.Conv2D(8, 1)(keras.layers.DepthwiseConv2D(3, padding="same")(x)))
     model = keras.Model(image, keras.layers.Conv2D(3, 1, name="logits")(x))
     rng = np.random.default_rng(7)
     for variable in model.variables:

@@ -409,7 +409,7 @@ def test_a_png_with_fewer_rows_than_it_declares(
         struct.pack_into(">I", data, 20, rows)
         struct.pack_into(">I", data, 29, zlib.crc32(data[12:29]))
         path.write_bytes(data)
-        assert "libpng: Not enough image data" in str(verdict(path, bands))
+        assert "libpng: Not enough image data" in str(verdict(path, bands - (bands == 4)))
 
 
 def test_a_jpeg_with_broken_code_is_not_grey(
