@@ -203,6 +203,8 @@ def page_lines(results: Path) -> list[str]:
     arms = ["planned", "template", "hand", "hand_pretrained"]
     rows = []
     for data, by_arm in found.items():
+        if "template" not in by_arm:
+            continue  # a rule's row
         cells = []
         for arm in arms:
             scores = by_arm.get(arm, [])
