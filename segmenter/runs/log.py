@@ -70,8 +70,9 @@ def run_coverage(path: Path, names: Sequence[str]) -> RunFacts:
         return _section(str(path), lines)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CheckpointError(
-            f"{path / LOG}: damaged: expected whole numbers of steps and classes in each line of "
-            f"training ({type(error).__name__}: {error})"
+            f"{path / LOG}: damaged",
+            expected=f"whole numbers of steps and classes in each line of training ({type(error).__name__}: "
+            f"{error})",
         ) from None
 
 
@@ -117,8 +118,9 @@ def _lines(file: Path) -> list[dict[str, Any]]:
         ) from None
     if not records:
         raise CheckpointError(
-            f"{file}: expected lines of training with the classes their steps held, there are none: the "
-            "run has not begun"
+            file,
+            expected="lines of training with the classes their steps held, there are none: the run has not "
+            "begun",
         )
     return records
 
@@ -129,8 +131,9 @@ def _check_classes(path: Path, lines: list[dict[str, Any]], names: Sequence[str]
         theirs = load_run(path).classes.names
         if theirs != list(names):
             raise CheckpointError(
-                f"{path}: expected the recipe's classes ({', '.join(names)}), the run has "
-                f"{', '.join(theirs)}; {what}"
+                path,
+                expected=f"the recipe's classes ({', '.join(names)}), the run has {', '.join(theirs)}",
+                remedy=what,
             )
     for line in lines:
         held = line["held_steps"]

@@ -88,8 +88,9 @@ def _cache_folder(root: Path, wanted: Path | None) -> Path:
     elsewhere = caches() / name
     if not _writable(elsewhere):
         raise SegmenterError(
-            f"{root}: cannot keep the tile index there nor in {elsewhere}; "
-            "name a folder that can be written in dataset.cache"
+            root,
+            f"cannot keep the tile index there nor in {elsewhere}",
+            remedy="name a folder that can be written in dataset.cache",
         )
     why = "is remote: its tile index and packs are" if remote else "cannot be written to: the tile index is"
     more = "; dataset.cache names another folder" if remote else ""

@@ -221,8 +221,8 @@ class SceneStore:
         try:
             array.read(inside, *out)
         except DamagedError as error:
-            why = f"{error}; remove it, and start again: its scenes are decoded anew"
-            raise DatasetError(array.pack.path, why) from None
+            remedy = "remove it, and start again: its scenes are decoded anew"
+            raise DatasetError(array.pack.path, str(error), remedy=remedy) from None
 
     def _told(self) -> str:
         packs = {one.pack.path: one.pack.bytes for one in self._packed.values()}

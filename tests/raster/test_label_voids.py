@@ -219,7 +219,6 @@ def test_what_a_label_does_not_reach_is_ignored_and_said(
         "far.tif", np.ones((20, 20), np.uint8), crs=UTM, transform=HERE @ Affine.translation(99, 0)
     )
     assert labels.label("far", far, label, shared=True) is None
-    assert labels.has_label("far", far, label)
     with refused(DatasetError, expected="far.tif"):
         PlacedLabels(tmp_path / "other", classes).label("far", far, label, shared=False)
 

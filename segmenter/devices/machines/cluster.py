@@ -19,7 +19,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from segmenter.base.errors import ConfigError, DeviceError, WorkerError, shortened
+from segmenter.base.errors import (
+    ConfigError,
+    DeviceError,
+    WorkerError,
+    error_parts,
+    failing,
+    shortened,
+)
 from segmenter.base.files import Closing
 
 
@@ -97,13 +104,13 @@ def listening(cluster: Cluster) -> socket.socket:
         DeviceError: the port is in use.
     """
     address = cluster.addresses[cluster.index]
-    try:
+    with failing(
+        DeviceError,
+        cluster.name(),
+        f"cannot listen on port {split(address)[1]} of this machine",
+        "is the training running already? Otherwise name another port, to all workers",
+    ):
         return listen(address, cluster.workers)
-    except OSError as error:
-        raise DeviceError(
-            f"{cluster.name()}: cannot listen on port {split(address)[1]} of this machine: {error.strerror}; "
-            "is the training running already? Otherwise name another port, to all workers"
-        ) from None
 
 
 def _receive(cluster: Cluster, timeout: float) -> None:
@@ -115,8 +122,8 @@ def _receive(cluster: Cluster, timeout: float) -> None:
             if time.monotonic() > until:
                 names = [cluster.name(i) for i in range(1, cluster.workers) if i not in callers]
                 error = _late(", ".join(names), timeout)
-                _answer(callers, {"error": error})
-                raise WorkerError(error)
+                _answer(callers, {"error": error_parts(error)})
+                raise error
             try:
                 connection = listener.accept()[0]
             except TimeoutError:
@@ -127,12 +134,12 @@ def _receive(cluster: Cluster, timeout: float) -> None:
                 continue
             if hello["addresses"] != list(cluster.addresses):
                 expected = ",".join(cluster.addresses)
-                caller.send(
-                    {
-                        "error": f"{cluster.name(0)}: expected the same addresses on all workers, here "
-                        f"{expected}, on one that calls itself worker {hello['index']} others"
-                    }
+                error = WorkerError(
+                    cluster.name(0),
+                    expected=f"the same addresses on all workers, here {expected}, on one that calls itself "
+                    f"worker {hello['index']} others",
                 )
+                caller.send({"error": error_parts(error)})
                 continue
             callers[hello["index"]] = caller  # of two with one number the later: the other may be stopped
         _answer(callers, {"go": True})
@@ -147,17 +154,17 @@ def _call(cluster: Cluster, timeout: float) -> None:
             line.socket.settimeout(max(_POLL, until + _ANSWER - time.monotonic()))
             if (answer := line.receive()) is not None:
                 if "error" in answer:
-                    raise WorkerError(answer["error"])
+                    raise WorkerError(**answer["error"])
                 return
         if time.monotonic() > until:
-            raise WorkerError(_late(cluster.name(0), timeout))
+            raise _late(cluster.name(0), timeout)
         time.sleep(_POLL)
 
 
-def _late(names: str, timeout: float) -> str:
-    return (
-        f"{names} did not come within {timeout:g} s (distribution.start_timeout): is it running, with the "
-        "same addresses, and is its port open?"
+def _late(names: str, timeout: float) -> WorkerError:
+    return WorkerError(
+        f"{names} did not come within {timeout:g} s (distribution.start_timeout)",
+        "is it running, with the same addresses, and is its port open?",
     )
 
 

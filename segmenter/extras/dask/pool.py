@@ -33,7 +33,14 @@ from distributed import Client, Future, KilledWorker, Worker, get_worker
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.protocol.pickle import dumps, loads
 
-from segmenter.base.errors import ClusterError, DeviceError, LostClusterError, SegmenterError
+from segmenter.base.errors import (
+    ClusterError,
+    DeviceError,
+    LostClusterError,
+    SegmenterError,
+    extended_error,
+    failing,
+)
 from segmenter.base.files import FileLock
 from segmenter.base.machine import machine_memory
 from segmenter.base.version import source_digest
@@ -94,7 +101,7 @@ def run(name: str, item: Any, alone: bool) -> Answer:
         try:
             return Answer(work(item))
         except (ClusterError, DeviceError) as error:
-            return Answer(error=type(error)(f"worker {address}: {error}"))
+            return Answer(error=extended_error(error, where=f"worker {address}"))
         except SegmenterError as error:
             return Answer(error=error)
 
@@ -131,7 +138,7 @@ def take_share(threads: int) -> None:
 
 def _free_card(cards: int) -> int:
     folder = Path(tempfile.gettempdir()) / f"segmenter-cards-{os.getuid()}"
-    try:
+    with failing(DeviceError, folder, "cannot mark a GPU as taken"):
         folder.mkdir(mode=0o700, exist_ok=True)
         for card in range(cards):
             lock = FileLock(folder / f"{card}.lock")
@@ -141,8 +148,6 @@ def _free_card(cards: int) -> int:
                 continue
             _held.append(lock)
             return card
-    except OSError as error:
-        raise DeviceError(folder, f"cannot mark a GPU as taken: {error.strerror}") from None
     raise DeviceError(
         expected=f"a GPU for each worker, all {cards} are taken by others of this machine",
         remedy="start one worker a GPU, or set CUDA_VISIBLE_DEVICES for each",

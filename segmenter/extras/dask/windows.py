@@ -23,6 +23,7 @@ from segmenter.base.errors import (
     RasterError,
     SegmenterError,
     error_parts,
+    extended_error,
 )
 from segmenter.base.machine import machine_memory
 from segmenter.base.terminal import say
@@ -223,8 +224,10 @@ class StripWork:
         except ClusterError:
             raise
         except SegmenterError as error:
-            raise ClusterError(
-                f"{error}; workers read runs and images themselves, under the caller's paths"
+            raise extended_error(
+                error,
+                remedy="workers read runs and images themselves, under the caller's paths",
+                kind=ClusterError,
             ) from None
 
 

@@ -105,7 +105,9 @@ class PartialMap:
                 left -= window.size.pixels
                 yield window, arrays
             if left:
-                raise RasterError(self.path, "has changed while it was read; remove it, and start again")
+                raise RasterError(
+                    self.path, "has changed while it was read", remedy="remove it, and start again"
+                )
             self._file.seek(0, os.SEEK_END)
 
     def add(self, window: Window, arrays: Arrays) -> None:

@@ -451,6 +451,8 @@ def _writing(folder: Path, writer: CacheWriter | None) -> Iterator[None]:
         if writer is not None:
             writer.discard()
         raise OutputError(
-            f"{folder}: cannot write it: {error.strerror}; is the disk full? Make room, or "
-            "convert the scenes to tiled GeoTIFF, which needs no copies"
+            folder,
+            f"cannot write it: {error.strerror}",
+            remedy="is the disk full? Make room, or convert the scenes to tiled GeoTIFF, which needs no "
+            "copies",
         ) from None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from segmenter.base.errors import WeightsError, plain
 from segmenter.base.terminal import say, warn
-from segmenter.config.models import EncoderDecoderConfig
+from segmenter.config.models import EncoderDecoderConfig, ModelConfig
 from segmenter.config.recipe import Recipe, TrainingConfig
 from segmenter.devices.strategy import Devices
 from segmenter.grid.scenes import Dataset
@@ -70,7 +70,7 @@ def normalisation_of(
     if source is not None:
         first = next((path for path, shape in shapes.items() if len(shape) == 4), "")
         kept = first in fitting(source, shapes, classes)
-        chosen, lines = _beside(source.run, recipe, scenes, statistics.dtype, kept=kept)
+        chosen, lines = _beside(source.run, config, scenes, statistics.dtype, kept=kept)
         if kept and not pace.trains(first, 0):
             lines += _frozen_otherwise(chosen, source.run, statistics.dtype)
     elif isinstance(config, EncoderDecoderConfig) and config.weights is not None:
@@ -83,14 +83,14 @@ def normalisation_of(
 
 
 def _beside(
-    run: Run, recipe: Recipe, scenes: Normalisation, dtype: str, *, kept: bool
+    run: Run, model: ModelConfig, scenes: Normalisation, dtype: str, *, kept: bool
 ) -> tuple[Normalisation, list[str]]:
     """Return the normalisation for a start from a run's weights, and lines on it.
 
     Args:
         kept: True if the run's first layer is kept.
     """
-    asked = getattr(recipe.model, "input_normalisation", "auto")
+    asked = getattr(model, "input_normalisation", "auto")
     as_there, why = kept and dtype == run.dtype, ""
     if not kept:
         why = f"the first layer of {run.path} does not fit, and starts anew"
@@ -98,8 +98,9 @@ def _beside(
         why = f"{run.path} saw {run.dtype}, the data are {dtype}"
     if asked == "weights" and why:
         raise WeightsError(
-            "model.input_normalisation: weights: expected data for which the weights of --init-from keep "
-            f"their normalisation, but {why}; use scenes"
+            "model.input_normalisation: weights",
+            expected=f"data for which the weights of --init-from keep their normalisation, but {why}",
+            remedy="use scenes",
         )
     theirs = [False] * len(scenes.mean)
     if as_there and asked != "scenes":
