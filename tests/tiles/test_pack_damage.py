@@ -43,7 +43,7 @@ def dataset(
 
 
 def test_no_flipped_bit_of_a_pack_reaches_the_training(dataset: Dataset, capsys: Any) -> None:
-    """A damaged pack is made anew where it is found damaged at the start, else an error that names the file."""
+    """A pack that is found damaged at the start is made anew; later it is an error that names the file."""
     few = replace(dataset, scenes=dataset.scenes[2:])
     whole, told, faults = contents(few), 0, set[tuple[bool, str | None]]()
     for path in packs(few):
