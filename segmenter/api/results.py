@@ -11,6 +11,7 @@ from typing import Any
 
 from segmenter.base.errors import EXIT_SOME_FAILED, ScoreError, SegmenterError, plain
 from segmenter.evaluation.scores import FIGURES, Scores
+from segmenter.evaluation.tallies import FURTHER
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class MapScores:
         """
         try:
             data: Any = json.loads(path.read_text(encoding="utf-8"))
-            scores = Scores.from_dict(data)
+            scores = Scores.from_dict(data, FURTHER)
             means = {name: float(getattr(scores, name)) for name in FIGURES}
             iou = dict(zip(scores.protocol.classes, map(float, scores.iou), strict=True))
             return cls(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import re
 import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import rasterio
@@ -41,6 +42,7 @@ _NAMES = re.compile(r"^[,: ]*(band \d+: )?")
 _PAGE = re.compile(r"Page (\d+) \((\d+)P x (\d+)L x")
 _SHOWN = 3
 _ORIENTATION = 274
+_EXIF_BYTES = 1 << 16
 _TURNED = frozenset(map(str, range(2, 9)))
 
 
@@ -246,8 +248,8 @@ def full_page(path: Path, dataset: Any, stamp: Stamp) -> str | None:
 
 
 def _check_orientation(path: Path, dataset: Any) -> None:
-    """Refuse a TIFF or JPEG whose header rotates or mirrors its pixels."""
-    tag = dataset.tags().get("EXIF_Orientation", "1") if dataset.driver == "JPEG" else _tiff_orientation(path)
+    """Refuse a TIFF, JPEG, PNG or WebP whose header rotates or mirrors its pixels."""
+    tag = dataset.tags().get("EXIF_Orientation", "1") if dataset.driver == "JPEG" else _orientation(path)
     if str(tag) in _TURNED:
         raise RasterError(
             path,
@@ -257,12 +259,51 @@ def _check_orientation(path: Path, dataset: Any) -> None:
         )
 
 
-def _tiff_orientation(path: Path) -> int:
-    """Return the orientation in a TIFF's first directory; 1 if there is none."""
+def _orientation(path: Path) -> int:
+    """Return the orientation tag of a TIFF, PNG or WebP; 1 if there is none."""
     with open_bytes(path) as file:
-        for order, value in tiff_fields(file, (_ORIENTATION,)):
-            return int(struct.unpack_from(order + "H", value)[0]) if len(value) >= 2 else 1
+        start = file.read(12)
+        if start[:4] in TIFF_SIGNATURES:
+            file.seek(0)
+            return _tag(file)
+        if start[:4] == b"\x89PNG":
+            places = _chunks(file, 8, ">I4s", 4, b"eXIf")
+        elif start[:4] == b"RIFF" and start[8:] == b"WEBP":
+            places = _chunks(file, 12, "<4sI", 0, b"EXIF")
+        else:
+            return 1
+        for place in places:
+            file.seek(place)
+            return _tag(io.BytesIO(file.read(_EXIF_BYTES)))
     return 1
+
+
+def _tag(file: BinaryIO) -> int:
+    """Return the orientation in a TIFF structure; 1 if it has none."""
+    for order, value in tiff_fields(file, (_ORIENTATION,)):
+        return int(struct.unpack_from(order + "H", value)[0]) if len(value) >= 2 else 1
+    return 1
+
+
+def _chunks(file: BinaryIO, at: int, head: str, checksum: int, wanted: bytes) -> Iterator[int]:
+    """Yield the positions of the contents of all chunks of one name, in a PNG or a RIFF file."""
+    size = struct.calcsize(head)
+    file.seek(at)
+    while len(data := file.read(size)) == size:
+        fields = struct.unpack(head, data)
+        length, name = (fields[0], fields[1]) if head[0] == ">" else (fields[1], fields[0])
+        if name == wanted:
+            skip = 6 if _exif_prefix(file, at + size) else 0  # some writers put JPEG's prefix there too
+            yield at + size + skip
+        if name == b"IEND":
+            return
+        at += size + length + checksum + (0 if head[0] == ">" else length % 2)
+        file.seek(at)
+
+
+def _exif_prefix(file: BinaryIO, at: int) -> bool:
+    file.seek(at)
+    return file.read(6) == b"Exif\0\0"
 
 
 _MOST_INTERLACED_BYTES = 1 << 28

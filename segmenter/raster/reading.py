@@ -15,13 +15,16 @@ from numpy.typing import NDArray
 from segmenter.base.errors import BandsError, RasterError
 from segmenter.base.files import Closing
 from segmenter.grid.geometry import Size, Window
-from segmenter.grid.windows import sample_windows
 from segmenter.raster.gdal.faults import FAULTS, gdal_window, naming
 from segmenter.raster.header import RasterInfo, read_header
 from segmenter.raster.opening import Opened, check_pixels, open_dataset, raising_damage
 from segmenter.raster.remote.settings import as_gdal_takes, patiently
 from segmenter.raster.validity import Validity, fill_void, void_in_bands, void_values
 
+_WHOLE_PIXELS = 1 << 20
+"""Pixels up to which a raster is sampled completely; of a larger one at most this number."""
+_BLOCKS, _PIXELS_OF_A_BLOCK, _DECODED_BYTES = 16, 1 << 14, 1 << 28
+"""For a large raster: blocks read, pixels of each used, bytes decoded for them."""
 _NEAR = 1 / 32
 """Share of the opaque level by which a lossy mask may miss it, or 0."""
 _SOFT_EDGES = 0.05
@@ -85,10 +88,40 @@ def _is_measured(values_N: NDArray[Any]) -> bool:
 def _sample(dataset: Any, bands: Sequence[int]) -> NDArray[Any]:
     """Return a sample of (bands, pixels) values."""
     samples = [np.empty((len(bands), 0), dataset.dtypes[0])]
-    for window in sample_windows(Window.of(Size(*dataset.shape))):
+    for window in _windows(dataset):
         with contextlib.suppress(*FAULTS), raising_damage():
             samples.append(dataset.read(list(bands), window=gdal_window(window)).reshape(len(bands), -1))
     return np.concatenate(samples, axis=1)
+
+
+def _windows(dataset: Any) -> Iterator[Window]:
+    height, width = dataset.shape
+    if height * width <= _WHOLE_PIXELS:
+        yield Window(0, 0, height, width)
+        return
+    if dataset.driver == "PNG":
+        cols = min(width, _WHOLE_PIXELS)
+        yield Window(0, 0, min(height, _WHOLE_PIXELS // cols), cols)
+        return
+    block_height, block_width = dataset.block_shapes[0]
+    rows, cols = -(-height // block_height), -(-width // block_width)
+    bytes_of_a_block = block_height * block_width * dataset.count * np.dtype(dataset.dtypes[0]).itemsize
+    blocks = min(_BLOCKS, max(1, _DECODED_BYTES // bytes_of_a_block))
+    across = min(cols, int(blocks**0.5))
+    down = min(rows, blocks // across)
+    for i in range(down):
+        for j in range(across):
+            top = (2 * i + 1) * rows // (2 * down) * block_height
+            left = (2 * j + 1) * cols // (2 * across) * block_width
+            yield _middle(top, left, min(block_height, height - top), min(block_width, width - left))
+
+
+def _middle(top: int, left: int, height: int, width: int) -> Window:
+    """Return the middle of a block, at most a fixed number of pixels."""
+    side = int(_PIXELS_OF_A_BLOCK**0.5)
+    rows = min(height, max(side, _PIXELS_OF_A_BLOCK // width))
+    cols = min(width, _PIXELS_OF_A_BLOCK // rows)
+    return Window(top + (height - rows) // 2, left + (width - cols) // 2, rows, cols)
 
 
 MAX_EMPTY_PIXELS = 1 << 30

@@ -136,6 +136,8 @@ def _is_whole(scores: Scores) -> bool:
 
 
 def _line(one: Scored, best_by: str) -> str:
-    values = {title_of(name): score_of(one.scores, name) for name in dict.fromkeys(("miou", best_by))}
+    known = best_by.partition(":")[2] in ("", *one.scores.protocol.classes)  # of a copied file it may not
+    names = dict.fromkeys(("miou", best_by if known else "miou"))
+    values = {title_of(name): score_of(one.scores, name) for name in names}
     scores = (f"{title} {f'{100 * v:.2f} %' if np.isfinite(v) else '–'}" for title, v in values.items())
     return f"epoch {one.epoch}, step {one.step}, {', '.join(scores)}"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import queue
 import threading
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+import time
+import weakref
 
 import numpy as np
 
@@ -17,7 +19,7 @@ from segmenter.tiles.feeding.sizes import ahead_of, threads_for
 
 _POLL_SECONDS = 0.2
 _CLOSING_SECONDS = 5.0
-"""Time for the batches in progress: a thread in native code while the interpreter ends aborts the process."""
+"""Time for the batches in progress; a disk that does not answer must not keep a program from ending."""
 
 
 class Threads:
@@ -31,14 +33,27 @@ class Threads:
     """
 
     def __init__(self, loader: BatchLoader, threads: int, ahead: int) -> None:
-        self._loader, self._ahead, self._closed = loader, ahead, False
-        self._pool = ThreadPoolExecutor(threads, "input")
-        self._made: dict[int, Future[Batch]] = {}
+        self._loader, self._ahead = loader, ahead
+        self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[int, Batch | BaseException]] = queue.SimpleQueue()
+        self._under_way: set[int] = set()
+        self._dropped: set[int] = set()
+        self._made: dict[int, Batch | BaseException] = {}
+        self._closed = False
+        self._threads = []
+        for number in range(threads):
+            # Daemons: a disk that does not answer must not keep a program from ending. They do not know this
+            # object, so that it is let go of, and ends them, with the last who knows it.
+            arguments = (loader, self._orders, self._done, self._dropped)
+            thread = threading.Thread(target=_work, args=arguments, name=f"input {number}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        self._end = weakref.finalize(self, _end, self._orders, threads)
 
     @property
     def room(self) -> int:
         """Number of further orders that may be given now; this limits memory."""
-        return 0 if self._closed else self._ahead - len(self._made)
+        return self._ahead - len(self._under_way) - len(self._made)
 
     @property
     def drawn(self) -> DrawCounts:
@@ -47,25 +62,36 @@ class Threads:
 
     def begin(self, order: Order) -> None:
         """Begin a batch; requires `room`."""
-        self._made[order.ticket] = self._pool.submit(self._load, order)
-
-    def _load(self, order: Order) -> Batch:
-        return self._loader.load(order.plan(), order.epoch, order.step)
+        self._under_way.add(order.ticket)
+        self._orders.put(order)
 
     def result(self, ticket: int) -> Batch | None:
         """Return a batch, valid until dropped, or raise its error; None: not finished yet."""
-        made = self._made[ticket]
-        return made.result() if made.done() and not made.cancelled() else None
+        made = self._made.get(ticket)
+        if isinstance(made, BaseException):
+            raise made
+        return made
 
     def drop(self, ticket: int) -> None:
         """Release a batch that was used or is no longer needed."""
-        self._made.pop(ticket).cancel()
+        if ticket in self._under_way:
+            self._dropped.add(ticket)
+        else:
+            del self._made[ticket]
 
     def wait(self) -> None:
         """Wait until a batch may have been finished (FeedClosedError: the maker is closed)."""
-        if self._closed:
-            raise FeedClosedError
-        wait([made for made in self._made.values() if not made.done()], _POLL_SECONDS, FIRST_COMPLETED)
+        try:
+            ticket, made = self._done.get(timeout=_POLL_SECONDS)
+        except queue.Empty:
+            if self._closed:
+                raise FeedClosedError from None
+            return
+        self._under_way.discard(ticket)
+        if ticket in self._dropped:
+            self._dropped.discard(ticket)
+        else:
+            self._made[ticket] = made
 
     def check(self) -> None:
         """Do nothing: threads cannot die before the program."""
@@ -73,8 +99,34 @@ class Threads:
     def close(self) -> None:
         """End the work, even while another thread waits."""
         self._closed = True
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        wait(list(self._made.values()), _CLOSING_SECONDS)
+        self._dropped |= self._under_way
+        self._end()
+        # A thread that is in native code while the interpreter ends aborts the process.
+        until = time.monotonic() + _CLOSING_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
+
+def _work(
+    loader: BatchLoader,
+    orders: queue.SimpleQueue[Order | None],
+    done: queue.SimpleQueue[tuple[int, Batch | BaseException]],
+    dropped: set[int],
+) -> None:
+    while (order := orders.get()) is not None:
+        if order.ticket in dropped:
+            done.put((order.ticket, FeedClosedError()))
+            continue
+        try:
+            made: Batch | BaseException = loader.load(order.plan(), order.epoch, order.step)
+        except BaseException as error:  # whatever it is, the taking side must hear of it
+            made = error
+        done.put((order.ticket, made))
+
+
+def _end(orders: queue.SimpleQueue[Order | None], threads: int) -> None:
+    for _ in range(threads):
+        orders.put(None)
 
 
 class Feed(Closing):

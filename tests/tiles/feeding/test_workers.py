@@ -237,6 +237,8 @@ def test_closing_ends_a_wait_in_another_thread(processes: int, monkeypatch: pyte
     waiting = threading.Thread(target=take)
     waiting.start()
     assert wait_until(lambda: feed._lock.locked() if processes else loader.loaded)
+    left = [each for each in threading.enumerate() if each.name.startswith("input")]
+    assert all(each.daemon for each in left), "a disk that does not answer would keep the program"
     feed.close()
     waiting.join()
     assert ended
