@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from segmenter.base import machine
-from segmenter.base.machine import free_memory, machine_memory, usable_cores
+from segmenter.base.machine import free_memory, machine_memory, shortages, usable_cores
 
 MIB = 2**20
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,6 +28,14 @@ taken = pages() - before
 del block
 print((pages() - before) / taken)
 """
+IMPORT = """
+import resource, sys
+from segmenter.base.errors import run_script
+from segmenter.devices.setup import load_tensorflow
+kind = getattr(resource, sys.argv[1])
+resource.setrlimit(kind, (int(sys.argv[2]), int(sys.argv[2])))
+sys.exit(run_script(lambda: load_tensorflow() or 0))
+"""
 
 
 @pytest.mark.parametrize(("words", "least", "most"), [([], -0.1, 0.1), (["keep"], 0.9, 1.1)])
@@ -35,6 +43,20 @@ def test_freed_memory_is_kept_where_that_is_asked_for(words: list[str], least: f
     command = [sys.executable, "-c", FREED, *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert least <= float(done.stdout) <= most
+
+
+@pytest.mark.parametrize(
+    ("kind", "mebibytes", "said"),
+    [("RLIMIT_AS", 1200, "(ulimit -v)"), ("RLIMIT_DATA", 400, "(ulimit -d)")],
+)
+def test_too_little_room_for_tensorflow_is_one_line(kind: str, mebibytes: int, said: str) -> None:
+    """Without a look before, the import ends in SIGSEGV or SIGABRT, or never."""
+    command = [sys.executable, "-c", IMPORT, kind, str(mebibytes * MIB)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: TensorFlow cannot be")
+    assert f"{said}, the limit is {mebibytes} MiB" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.fixture
@@ -50,6 +72,17 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
     return make
 
 
+def lacking(memory: int) -> list[str]:
+    return list(shortages(0, 0, memory * MIB))
+
+
+def test_a_machine_without_free_memory_is_told(kernel: Callable[..., None]) -> None:
+    assert lacking(10**6) == []  # where nothing is known
+    kernel("proc/meminfo", f"MemTotal: 999999999 kB\nMemAvailable: {300 * 1024} kB\nSwapFree: {50 * 1024} kB")
+    assert lacking(350) == []
+    assert lacking(351) == ["351 MiB of memory, 350 MiB are free"]
+
+
 def test_the_smallest_control_group_around_a_process_counts(kernel: Callable[..., None]) -> None:
     for folder, limit in (("cgroup/a/b", "max"), ("cgroup/a", 1000 * MIB), ("cgroup", 2000 * MIB)):
         kernel(f"{folder}/memory.max", limit)
@@ -57,6 +90,8 @@ def test_the_smallest_control_group_around_a_process_counts(kernel: Callable[...
         kernel(f"{folder}/memory.stat", f"anon 1\nfile {300 * MIB}\nfile_dirty 7")
     kernel("proc/self/cgroup", "0::/a/b")
     assert machine_memory() == 1000 * MIB
+    assert lacking(400) == []
+    assert lacking(401) == ["401 MiB of memory, 400 MiB are left of its control group's"]
 
 
 def test_control_groups_of_the_first_version_count_too(kernel: Callable[..., None]) -> None:
@@ -65,6 +100,7 @@ def test_control_groups_of_the_first_version_count_too(kernel: Callable[..., Non
     kernel("cgroup/memory/job/memory.usage_in_bytes", 200 * MIB)
     kernel("cgroup/memory/job/memory.stat", "cache 5\ntotal_cache 0")
     assert machine_memory() == 500 * MIB
+    assert lacking(301) == ["301 MiB of memory, 300 MiB are left of its control group's"]
 
 
 def test_cores_are_counted_by_affinity_and_by_the_quota_of_every_control_group(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,6 +51,31 @@ def keep_freed_memory() -> bool:
         return False
     # Blocks above 64 MiB still go back: with all of them kept, 0.2 GiB more stayed in use for no less time.
     return bool(mallopt(_MMAP_THRESHOLD, 64 * _MIB) and mallopt(_TRIM_THRESHOLD, 1024 * _MIB))
+
+
+def shortages(addresses: int, data: int, memory: int) -> Iterator[str]:
+    """Yield messages about limits that are too small for the bytes that a process still needs.
+
+    Args:
+        addresses: bytes of address space (`ulimit -v`).
+        data: bytes of writable address space (`ulimit -d`).
+        memory: bytes of memory in use, of the machine or of a control group.
+    """
+    used = _facts(_PROC / "self/status")
+    for name, limit, taken, more in (
+        ("address space (ulimit -v)", resource.RLIMIT_AS, used.get("VmSize", 0), addresses),
+        ("data (ulimit -d)", resource.RLIMIT_DATA, used.get("VmData", 0), data),
+    ):
+        soft = resource.getrlimit(limit)[0]
+        if soft != resource.RLIM_INFINITY and soft - taken < more:
+            yield f"{(taken + more) // _MIB} MiB of {name}, the limit is {soft // _MIB} MiB"
+    machine = _facts(_PROC / "meminfo")
+    if "MemAvailable" in machine and (free := machine["MemAvailable"] + machine.get("SwapFree", 0)) < memory:
+        yield f"{memory // _MIB} MiB of memory, {free // _MIB} MiB are free"
+    for limit, taken in _group_limits():
+        if limit - taken < memory:
+            free = max(0, limit - taken)
+            yield f"{memory // _MIB} MiB of memory, {free // _MIB} MiB are left of its control group's"
 
 
 def _facts(path: Path) -> dict[str, int]:

@@ -22,7 +22,7 @@ from typing import Any
 from segmenter.base.errors import DeviceError
 from segmenter.base.files import gibibytes
 from segmenter.base.invocation import installation
-from segmenter.base.machine import machine_memory
+from segmenter.base.machine import machine_memory, shortages
 from segmenter.base.terminal import say, stderr_held
 from segmenter.config.devices import DistributionConfig, MemoryLimit, share_of_card
 from segmenter.devices.driver import ask, named_gpus
@@ -76,6 +76,9 @@ def cuda_libraries() -> str:
 
 _GREETINGS = ("absl::InitializeLog()", "oneDNN custom operations are on", "to use available CPU instructions")
 _MIB = 2**20
+_IMPORT_BYTES = 1400 * _MIB, 512 * _MIB, 384 * _MIB
+"""Address space, data and memory that importing TensorFlow 2.21 takes and starting it, at the least: measured
+on two cores without a GPU, the import took 1350, 450 and, with what is read of its libraries, 560 MiB."""
 
 
 _ELSEWHERE: ContextVar[tuple[int | None] | None] = ContextVar("elsewhere", default=None)
@@ -106,7 +109,7 @@ def load_tensorflow(
 
     Raises:
         DeviceError: TensorFlow is already imported although several CPU replicas or the log are requested, or
-            cannot be imported.
+            there is too little memory.
     """
     wanted = {}
     if logical_devices is not None and logical_devices > 1:
@@ -120,11 +123,23 @@ def load_tensorflow(
     if remote:
         os.environ["GRPC_FAIL_FAST"] = "use_caller"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3" if clustered or remote else "2")
+    if "tensorflow" not in sys.modules:
+        _check_room()
     try:
         with _without_greetings():
             import tensorflow  # noqa: F401
     except ImportError as error:
         raise DeviceError(f"TensorFlow cannot be imported ({error}); {how_to_install()}") from None
+
+
+def _check_room() -> None:
+    """Refuse to import TensorFlow without enough memory: it would crash or hang."""
+    if lacking := next(shortages(*_IMPORT_BYTES), None):
+        raise DeviceError(
+            "TensorFlow cannot be imported",
+            expected=f"at least {lacking}",
+            remedy="raise the limit, or free memory",
+        )
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What was finished or computed in part is found again; one process at a time writes an output."""
+"""Maps that were finished or computed in part are found again; one process at a time writes an output."""
 
 from __future__ import annotations
 

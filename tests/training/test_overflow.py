@@ -79,7 +79,7 @@ def state(training: Training) -> list[list[NDArray[Any]]]:
 
 
 def in_step(training: Training) -> bool:
-    """Whether all replicas hold the same, to the bit."""
+    """Return True if all replicas hold the same, to the bit."""
     held = [*state(training), *copies(training, training.optimiser.variables)]
     return all(np.array_equal(copy, each[0]) for each in held for copy in each)
 

@@ -145,7 +145,7 @@ def test_statistics_that_others_have_changed_meanwhile_are_changed_further() -> 
 
 
 class Result:
-    """What a coordinator gives for a step; comes when it is told to."""
+    """Value that a coordinator gives for a step; comes when it is told to."""
 
     def __init__(self, value: Any) -> None:
         self._value, self.come = value, threading.Event()

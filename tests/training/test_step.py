@@ -127,7 +127,7 @@ def test_what_does_not_go_with_the_devices_is_refused(
 
 
 HANDED_ON = {"Cast", "TopKV2"}
-"""Of int32 these have kernels on a GPU: `Cast` makes other numbers of it, `TopKV2` gives its order so."""
+"""Kernels of a GPU for int32: `Cast` makes other numbers of it, `TopKV2` gives its order so."""
 
 
 @pytest.mark.parametrize("config", [SUM, EMPHASES], ids=["sum of all", "emphases"])
