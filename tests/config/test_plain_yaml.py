@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from datasets import load_dataset
 from datasets.folder import pattern_regex
 from segmenter.base.errors import ConfigError, DatasetError
-from segmenter.config.reading import MAX_BYTES, load_recipe, parse, recipe_from
+from segmenter.config.reading import MAX_BYTES, _refuse_bare_colours, load_recipe, parse, recipe_from
 from tests.helpers.refusals import refused
 
 LONGEST = 700
@@ -131,6 +133,24 @@ def test_a_recipe_without_a_name_is_called_after_its_file(tmp_path: Path) -> Non
         path.write_text(text)
         assert load_recipe(path).name == name
         assert load_recipe(path, ["name=own"]).name == "own"
+
+
+ENDLESS = [
+    'name: "' + r"\"" * 200_000 + " #",
+    'name: "' + "\\" * 399_999 + " #",
+    "name: '" + "''" * 200_000 + "' #x",
+    "\"'" * 200_000 + "#",
+    "- " * 300_000 + "#",
+    ": " * 200_000 + "#00ff00x",
+    "a: [" + ", " * 300_000 + "#00ff00",
+]
+
+
+@pytest.mark.parametrize("text", ENDLESS, ids=map(str, range(len(ENDLESS))))
+def test_a_long_line_is_looked_at_once(text: str) -> None:
+    """Each takes hours where it is looked at anew from each of its quotes, longer than a test may."""
+    with contextlib.suppress(yaml.YAMLError):
+        _refuse_bare_colours(text)
 
 
 def test_an_apostrophe_in_a_word_is_no_quote() -> None:

@@ -23,7 +23,7 @@ from segmenter.base.errors import DatasetError, counted, shortened
 from segmenter.base.files import read_regular
 from segmenter.extras.accuracy.estimators import Sample, Unit
 from segmenter.extras.accuracy.points import CLASSES, POINTS, STRATA
-from segmenter.extras.vectors.features import check_kind
+from segmenter.extras.vectors.features import check_kind, check_tables
 from segmenter.extras.vectors.library import pyogrio
 from segmenter.pages.parts import percent
 
@@ -151,6 +151,7 @@ def _check_places(path: Path, found: Mapping[str, NDArray[Any]]) -> None:
 
 def _layer(path: Path, layer: str, columns: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     """Return fields of a layer, its `geometry` as WKB (None of a table), and `fid`."""
+    check_tables(path, layer)
     there = [str(name) for name, _ in pyogrio.list_layers(path)]
     if layer not in there:
         got = shortened(", ".join(there), 100) or "none"

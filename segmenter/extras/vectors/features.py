@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import sqlite3
 import threading
 import warnings
 from collections.abc import Iterator
@@ -187,6 +188,8 @@ class VectorFile:
     def _header(self) -> Header:
         if self._blank:
             return Header((), None, 0, False)
+        if self.path.suffix.lower() == ".gpkg":
+            check_tables(self.path, self._layer)
         layers = [str(name) for name, kind in pyogrio.list_layers(self.path) if kind is not None]
         if not layers:
             raise DatasetError(self.path, "has no layer of polygons", remedy="is the file whole?")
@@ -349,6 +352,34 @@ class VectorFile:
 def _shapes(wkb_F: NDArray[Any]) -> NDArray[Any]:
     with np.errstate(invalid="ignore"):  # of corners that are no numbers
         return np.asarray(shapely.force_2d(shapely.from_wkb(wkb_F, on_invalid="fix")), object)
+
+
+def check_tables(path: Path, layer: str | None) -> None:
+    """Refuse views in a GeoPackage: reading a view may take forever, and GDAL reads it before any check.
+
+    Raises:
+        DatasetError: a layer, or a table that describes layers, is a view or is computed.
+        OSError: the database is incomplete.
+    """
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as file:
+            listed = file.execute("PRAGMA main.table_list").fetchall()
+            views = {str(name).lower() for _, name, kind, *_ in listed if kind == "view"}
+            asked = {name for name in views if name.startswith(("gpkg_", "rtree_", "sqlite_"))}
+            if not asked and views:
+                wanted = "SELECT table_name FROM gpkg_contents WHERE data_type = 'features'"
+                layers = [layer] if layer else [name for (name,) in file.execute(wanted)]
+                asked = views & {str(name).lower() for name in layers}
+    except sqlite3.Error as error:
+        raise OSError(str(error)) from None
+    if asked:
+        name = shortened(min(asked), 60)
+        raise DatasetError(
+            path,
+            f"{name} is a view, expected a table",
+            remedy=f"write it as one ({_CONVERT} {path.name} {name}), or name a table in "
+            "dataset.vector.layer",
+        )
 
 
 def _crs_of_geojson(path: Path, told: str | None) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -143,3 +144,39 @@ def test_text_of_an_encoding_that_a_shapefile_does_not_tell(image: Path, tmp_pat
     path.with_suffix(".cpg").unlink()
     with pytest.raises(LabelError, match=r"into x\.cpg"):
         burned(path, image)
+
+
+ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT "
+
+
+def changed(path: Path, *statements: str) -> Path:
+    with sqlite3.connect(path) as file:
+        found = file.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
+        for statement in (*(f'DROP TRIGGER "{name}"' for (name,) in found), *statements):
+            file.execute(statement)
+    file.close()
+    return path
+
+
+LISTED = (
+    "INSERT INTO gpkg_contents(table_name, data_type, srs_id) VALUES('v', 'features', 25833)",
+    "INSERT INTO gpkg_geometry_columns VALUES('v', 'geom', 'POLYGON', 25833, 0, 0)",
+)
+
+
+@pytest.mark.parametrize("layer", ["v", "V", None])
+def test_a_layer_that_is_a_view_is_refused_before_any_row_is_read(layer: str | None, tmp_path: Path) -> None:
+    path = write(tmp_path / "x.gpkg", [box(3, 3, 9, 9)])
+    view = f"CREATE VIEW v AS {ENDLESS} c.x AS fid, t.geom, t.class FROM c, x t"
+    changed(path, view, *LISTED)
+    with refused(DatasetError, fault="v is a view"):
+        VectorFile(path, "class", layer)
+    assert VectorFile(path, "class", "x").count == 1
+
+
+@pytest.mark.parametrize("table", ["gpkg_contents", "gpkg_geometry_columns", "gpkg_ogr_contents"])
+def test_tables_of_a_geopackage_that_are_views_are_refused(table: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "x.gpkg", [box(3, 3, 9, 9)])
+    changed(path, f"ALTER TABLE {table} RENAME TO z", f"CREATE VIEW {table} AS {ENDLESS} z.* FROM z, c")
+    with pytest.raises(DatasetError, match=f"{table} is a view"):
+        VectorFile(path, "class")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import json
 import os
 import pickle
 import zipfile
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from segmenter.base.errors import WeightsError
-from segmenter.model.pretrained.torch_files import read_torch
+from segmenter.model.pretrained.torch_files import read_safetensors, read_torch
 from tests.helpers.made_weights import Stored, legacy_file, pickled, stored, zip_file
 from tests.helpers.refusals import refused
 
@@ -200,3 +201,13 @@ def test_a_bomb_is_refused_unopened(tmp_path: Path) -> None:
 def test_a_file_without_weights_is_refused(tmp_path: Path, found: Any) -> None:
     with refused(WeightsError, where="w.pth", fault="weights"):
         read_torch(zip_file(tmp_path / "w.pth", found))
+
+
+@pytest.mark.parametrize("axes", [9, 100])
+def test_a_tensor_of_too_many_axes_is_refused(axes: int, tmp_path: Path) -> None:
+    header = {"w": {"dtype": "F32", "shape": [1] * axes, "data_offsets": [0, 4]}}
+    text = json.dumps(header).encode()
+    path = tmp_path / "w.safetensors"
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(4))
+    with refused(WeightsError, where="w", got=axes):
+        read_safetensors(path)
