@@ -52,7 +52,6 @@ def test_maps_are_scored(run: OpenRun, scenes: Path, tmp_path: Path, capfd: Any)
         (tmp_path / "truth").mkdir(exist_ok=True)
         shutil.copy(tmp_path / "maps" / f"{name}.png", tmp_path / "truth")
     maps = run.map(scenes, tmp_path / "maps", format="png", labels=str(tmp_path / "truth" / "{stem}.png"))
-    assert maps.scores is not None
     assert maps.scores.miou == 1
     assert set(maps.scores.iou) == set(run.classes.names)
     assert "mIoU 100.00 %" in repr(maps)

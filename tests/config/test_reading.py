@@ -294,9 +294,6 @@ def test_one_scale_is_a_range_too() -> None:
     assert _recipe(augmentation={"scale_to": [0.5, 0.5]}).augmentation.scale_to == (0.5, 0.5)
 
 
-# ------------------------------------------------------------------------------ pretrained weights
-
-
 def _read(**model: Any) -> Recipe:
     return _recipe(model={"kind": "encoder_decoder", "weights": "imagenet", **model})
 
@@ -373,7 +370,6 @@ def test_transforms_can_be_set_on_the_command_line(tmp_path: Path) -> None:
     override = "augmentation.transforms=[{name: RandomGamma, p: 0.3, gamma_limit: [80, 120]}]"
     assert load_recipe(file, [override]) == recipe({"transforms": [GAMMA]}).model_copy()
     pasted = load_recipe(file, ["augmentation.copy_paste.p=0.1", "augmentation.mosaic=0.2"]).augmentation
-    assert pasted.copy_paste is not None
     assert (pasted.copy_paste.p, pasted.mosaic) == (0.1, 0.2)
 
 

@@ -56,10 +56,8 @@ def test_scenes_come_from_both_splits_whatever_their_number() -> None:
 
 def test_potsdam_is_georeferenced_and_neighbours_adjoin(potsdam: Path) -> None:
     info = raster_info(potsdam / "2_Ortho_RGB" / "top_potsdam_2_10_RGB.tif")
-    assert info.crs is not None
     assert info.crs.to_epsg() == 25833
     assert info.transform == potsdam_transform("2_10", Size(SIDE, SIDE))
-    assert info.transform is not None
     assert (info.transform.a, info.transform.e) == (0.05, -0.05)
     size = Size(6000, 6000)
     here, east, south = (potsdam_transform(name, size) for name in ("2_10", "2_11", "3_10"))

@@ -23,14 +23,12 @@ def tf_config(jobs: dict[str, list[str]], kind: str = "worker", index: int = 0) 
 
 def test_the_command_line_counts_before_the_environment() -> None:
     found = find_cluster("auto", "a:1,b.example:2,[::1]:3", 2, {})
-    assert found is not None
     assert (found.index, found.workers, found.chief) == (2, 3, False)
     assert found.name() == "worker 2 ([::1]:3)"
     assert found.name(0) == "worker 0 (a:1)"
     assert json.loads(found.tf_config())["task"] == {"type": "worker", "index": 2}
 
     found = find_cluster("multi_worker_mirrored", "a:1,b:2", 0, tf_config({"worker": ["c:3", "d:4"]}))
-    assert found is not None
     assert found.addresses == ("a:1", "b:2")
 
 
@@ -44,7 +42,6 @@ def test_the_command_line_counts_before_the_environment() -> None:
 )
 def test_workers_of_tf_config(jobs: dict[str, list[str]], kind: str, index: int, number: int) -> None:
     found = find_cluster("auto", None, None, tf_config(jobs, kind, index))
-    assert found is not None
     assert found.index == number
     assert sorted(found.addresses) == list(found.addresses)
 
@@ -92,7 +89,6 @@ def test_tasks_of_slurm_have_slurms_order(tensorflow: ModuleType) -> None:
     }
     environment = {f"SLURM_{name}": value for name, value in said.items()}
     found = find_cluster("auto", "slurm", None, environment)
-    assert found is not None
     assert found.name() == "worker 2"
     known = found.resolved(environment)
     assert known.addresses == ("n2:8888", "n2:8889", "n10:8888", "n10:8889", "m1:8888")
@@ -109,9 +105,6 @@ def test_tasks_of_slurm_have_slurms_order(tensorflow: ModuleType) -> None:
 def test_settings_that_would_do_nothing_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         DistributionConfig(**settings)  # type: ignore[arg-type]
-
-
-# ------------------------------------------------------------------------------------ the meeting
 
 
 def met(addresses: tuple[str, ...], indices: list[int], timeout: float = 60.0) -> dict[int, str]:

@@ -113,9 +113,6 @@ def devices(logical: int | None = None, **settings: Any) -> Devices:
     return make_devices(DistributionConfig(**settings), logical)
 
 
-# ------------------------------------------------------------------------------- what is told
-
-
 def test_by_default_all_gpus_are_mirrored_and_their_memory_grows(machine: Any) -> None:
     made = machine(4)
     got = devices()
@@ -213,8 +210,6 @@ def test_the_cross_device_operation_is_the_one_named(
     assert type(operation) is getattr(tensorflow.distribute, expected)
 
 
-# ------------------------------------------------------------------------------- what is refused
-
 SPLIT = {"number": 2, "memory": 64}
 
 
@@ -282,9 +277,6 @@ def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any
     dataset = {"kind": "potsdam", "root": "r"}
     with refused(ConfigError, where="r.yaml: distribution", got=got):
         recipe_from({"name": "x", "dataset": dataset, "distribution": settings}, "r.yaml")
-
-
-# ------------------------------------------------------------------------------- what is printed
 
 
 def test_unused_gpus_and_unknown_memory_are_said(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:

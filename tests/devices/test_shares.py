@@ -119,8 +119,6 @@ def test_settings_that_cannot_be_are_refused(distribution: dict[str, Any], where
         recipe_from(recipe, "r.yaml")
 
 
-# ------------------------------------------------------------------------------------ limits of memory
-
 CARDS, TOTALS = ["2080 Ti", "1080 Ti"], {"2080 Ti": 11264 * 2**20}
 
 

@@ -116,9 +116,6 @@ def test_the_log_of_placements_is_refused_when_it_is_too_late(
         load_tensorflow(log_placement=True)
 
 
-# -------------------------------------------------------------------------------- predicting
-
-
 def test_predicting_lets_memory_grow(tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     from segmenter.devices.setup import let_memory_grow
 

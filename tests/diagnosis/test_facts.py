@@ -411,7 +411,6 @@ def test_classes_by_scale_are_those_of_the_tiles(scenes: MakeScenes) -> None:
     dataset = scenes((0.1, 0.25, 2.0, 0.12))
     found = by_scale(dataset)
     scales = found.scales
-    assert scales is not None
     assert (scales.planned, scales.strata) == (False, ["0.088–0.18 m", "0.18–0.35 m", "1.4–2.8 m"])
     assert scales.scenes == [2, 1, 1]
     index = build_index(dataset, "train", scaled_recipe().tiles, progress=False)
@@ -427,7 +426,6 @@ def test_classes_by_scale_are_those_of_the_tiles(scenes: MakeScenes) -> None:
 def test_text_and_chart_have_the_same_numbers(scenes: MakeScenes) -> None:
     found = by_scale(scenes((0.1, 0.25, 2.0, 0.12)))
     scales = found.scales
-    assert scales is not None
     block = table(found).split("\n\n")[2].splitlines()
     assert block[0] == "tiles that hold a class, by metres a pixel of their scenes:"
     assert block[2].split() == ["scenes", "2", "1", "1"]
@@ -447,7 +445,6 @@ def test_text_and_chart_have_the_same_numbers(scenes: MakeScenes) -> None:
 def test_random_batches_by_scale_are_as_likely_as_drawn(scenes: MakeScenes, rng: np.random.Generator) -> None:
     dataset = scenes((0.1, 0.25, 2.0, 0.12))
     scales = by_scale(dataset).scales
-    assert scales is not None
     index = build_index(dataset, "train", scaled_recipe().tiles, progress=False)
     stratum_N = np.array([0, 1, 2, 0])[index.scene_N]
     held_NP = np.concatenate([(index.counts_NK >= 32) & (stratum_N == t)[:, None] for t in range(3)], axis=1)
@@ -458,7 +455,6 @@ def test_random_batches_by_scale_are_as_likely_as_drawn(scenes: MakeScenes, rng:
 
 def test_a_class_that_is_rare_at_its_scale_is_named(scenes: MakeScenes) -> None:
     found = by_scale(scenes((0.1, 0.25, 2.0, 0.12)), scale_strata=[0.15, 1.0], max_repeats_per_tile=0)
-    assert found.scales is not None
     assert (found.scales.planned, found.scales.strata) == (True, ["0.1–0.15 m", "0.15–1 m", "1–2 m"])
     rare = found.plans[0].rare_at_scale
     assert "c at 1–2 m" in rare

@@ -36,7 +36,6 @@ def scenes(rng: np.random.Generator, count: int) -> list[Matrix]:
 
 
 def bounds(interval: Interval | None) -> tuple[float, float]:
-    assert interval is not None
     assert interval.bounds is not None
     return interval.bounds
 
@@ -80,9 +79,6 @@ def test_few_scenes_without_blocks_have_none_and_the_same_scores_give_the_same(
     assert same == pytest.approx((total(each[:1]).miou,) * 2)
 
 
-# --------------------------------------------------------------------------------------------- blocks
-
-
 def cut(part: Window, height: int, width: int) -> Iterator[Window]:
     """Windows that cover a part of a raster."""
     for row in range(part.row, part.row_stop, height):
@@ -109,7 +105,6 @@ def test_blocks_hold_the_pixels_of_their_square_whatever_the_windows(
     ids = rng.integers(0, 5, (2, part.height, part.width), np.uint8)
     ids[ids == 4] = IGNORE
     found = counted(make_classes(4), part, ids, height, width)
-    assert found.blocks is not None
     assert found.blocks.side == 256  # of 128 px, 3 × 87 would be more than 256
     np.testing.assert_array_equal(found.counts, found.blocks.counts.sum(axis=(0, 1)))
     for side in (found.blocks.side, 4 * found.blocks.side):
@@ -129,7 +124,6 @@ def test_the_side_grows_with_the_scene(
     make_classes: Make, height: int, width: int, classes: int, side: int, count: int
 ) -> None:
     blocks = ConfusionMatrix(make_classes(classes), part=Window(0, 0, height, width)).blocks
-    assert blocks is not None
     assert (blocks.side, blocks.counts[..., 0, 0].size) == (side, count)
 
 
@@ -174,7 +168,6 @@ def test_enough_scenes_forget_their_blocks(make_classes: Make) -> None:
     each = [made(classes, rng, 320, 64) for _ in range(LEAST)]
     forget_blocks(each[1:])
     few = miou_interval(each[1:], PROTOCOL)
-    assert few is not None
     assert (few.count, few.side) == (9 * 4, 256)
     forget_blocks(each)
     assert all(one.blocks is None for one in each)

@@ -60,7 +60,6 @@ def test_a_calibrated_model_is_the_formula(
     before = load_predictor(load_run(run), WANTED)(*image)
     calibrate(run, 1.7, bias)
     after = load_predictor(load_run(run), WANTED)(*image)
-    assert before.probabilities is not None
     assert after.probabilities is not None
     log = np.log(before.probabilities.astype(np.float64))
     np.testing.assert_allclose(after.probabilities, softmax(log / 1.7 + bias, axis=-1), atol=1e-6)
@@ -93,7 +92,6 @@ def test_a_head_below_a_bilinear_enlargement_is_calibrated_alike(
     before = load_predictor(load_run(run), WANTED)(*image).probabilities
     calibrate(run, 0.6, (0.5, -0.5, 0.0, 0.0, 0.0))
     after = load_predictor(load_run(run), WANTED)(*image).probabilities
-    assert before is not None
     formula = softmax(np.log(before.astype(np.float64)) / 0.6 + [0.5, -0.5, 0, 0, 0], axis=-1)
     np.testing.assert_allclose(after, formula, atol=2e-5)
 

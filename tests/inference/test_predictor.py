@@ -229,9 +229,6 @@ def test_a_file_of_nothing_stays_in_bounds() -> None:
     assert (peaks[1] - peaks[0]) / 8000 < 100  # one that waits takes over 1000 bytes
 
 
-# ---------------------------------------------------------------------------- which windows are read
-
-
 def test_windows_that_wait_hold_no_others(rng: np.random.Generator) -> None:
     """One of the windows that are read at once is computed: it must not keep the pixels of all of them."""
     raster = scene(rng, 32, 32 * 16)

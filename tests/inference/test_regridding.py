@@ -42,7 +42,6 @@ def brought_back(columns: GridColumns, side: int) -> np.ndarray:
     back = Regridder(columns, ExtraOutputs(probabilities="float16"), CLASSES, everywhere)
     for column in columns.left(0):
         whole = given(column, 7).probabilities
-        assert whole is not None
         for window in windows(column, side):
             pixels = whole[window.relative_to(column).slices()]
             ids = np.zeros(pixels.shape[:2], np.uint8)

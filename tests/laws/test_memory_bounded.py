@@ -134,8 +134,6 @@ def test_where_windows_lie_is_not_kept() -> None:
             assert peak < 1 << 20
 
 
-# ------------------------------------------------------------------------------------- predict.py
-
 EVERYTHING = (
     "--confidence",
     "--probabilities",

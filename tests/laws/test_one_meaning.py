@@ -63,9 +63,6 @@ def made(dtype: str = "uint8") -> Made:
     return Made(image, valid, ids, void)
 
 
-# --------------------------------------------------------------------------- ways to write an image
-
-
 def _tif(path: Path, array: NDArray[Any], beside: bool = False, **options: Any) -> None:
     """A GeoTIFF; `mask`, `clear` (the last band is alpha), `names`, `scale`; else GDAL's options."""
     bands = array if array.ndim == 3 else array[..., None]
@@ -178,8 +175,6 @@ LABELS: dict[str, Write] = {
     "CRS with heights": lambda s, p: _tif(p, _coded(s, _ODD, "uint8"), crs="EPSG:25833+7837"),
     "nodata that is a class": lambda s, p: _tif(p, s.ids, nodata=0),
 }
-
-# --------------------------------------------------------------------------------------- what is seen
 
 
 def _raster_in(folder: Path) -> Path:

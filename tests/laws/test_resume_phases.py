@@ -98,9 +98,6 @@ def differing(one: dict[str, Any], other: dict[str, Any]) -> set[str]:
     return {name for name in one if not np.array_equal(one[name], other[name])}
 
 
-# ------------------------------------------------------------------------------------ phases
-
-
 @pytest.fixture(scope="module")
 def train(tensorflow: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Trainings:
     return Trainings(tmp_path_factory.mktemp("phases") / "data", PHASES)
@@ -158,8 +155,6 @@ def test_from_either_phase_the_rest_is_the_same_to_the_bit(
     encoder = {name for name in one if name.startswith("model/down")}
     assert {name for name in encoder if not np.array_equal(one[name], first[name])} == encoder
 
-
-# ------------------------------------------------------------------------------------ made longer
 
 LONGER = ("training.schedule=constant", "training.warmup=1", "training.checkpoint_every=2")
 EVERYTHING = (*LONGER, "training.ema=0.9", "training.precision=mixed_float16")

@@ -26,7 +26,6 @@ def state(training: Training) -> dict[str, NDArray[Any]]:
     """What a checkpoint holds of it."""
     from segmenter.training.step import optimiser_arrays
 
-    assert training.averaged is not None
     return {
         **weight_arrays(training.model, "model"),
         **optimiser_arrays(training.optimiser),
@@ -39,7 +38,6 @@ def load(training: Training, path: Path, *, optimiser: bool = True) -> None:
     from segmenter.training.step import assign_optimiser
 
     arrays = load_arrays(path)
-    assert training.averaged is not None
     assign_weights(training.model, arrays, "model")
     assign_weights(training.averaged.model, arrays, "ema")
     training.averaged.assign(arrays)
@@ -84,9 +82,6 @@ def test_stopped_on_some_replicas_resumed_on_others(
         for name, array in whole.items():
             if not array.ndim:  # steps, updates of the average
                 assert resumed[name] == array, name
-
-
-# --------------------------------------------------------------------------- real processes, the defaults
 
 
 @pytest.fixture(scope="module")

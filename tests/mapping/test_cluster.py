@@ -174,7 +174,6 @@ def test_a_call_that_is_ended_ends_its_workers_and_goes_on(
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     environment = {**PRELOAD, "TMPDIR": str(tmp_path)}
     process = subprocess.Popen(command, env=environment, **pipes)
-    assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("named a.tif"):
             process.send_signal(number)

@@ -111,7 +111,6 @@ def test_what_stands_for_nothing_says_what_would(tmp_path: Path) -> None:
     with refused(DatasetError, where="tile_7", expected="tile_7/**/*.jpg") as raised:
         find_inputs([str(tmp_path / "tile_7")])
     proposed = re.search("give '(.*)', in quotes", str(raised.value))
-    assert proposed is not None
     assert [path.name for path in find_inputs([proposed[1]]).files] == ["a.jpg"]
     with refused(DatasetError, where="tile_{2,7}/*.jpg", fault="file; patterns"):
         find_inputs([f"{tmp_path}/tile_{{2,7}}/*.jpg"])

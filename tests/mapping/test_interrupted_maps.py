@@ -49,7 +49,6 @@ def finished(folder: Path, *arguments: Any) -> list[str]:
 def killed(folder: Path, *arguments: Any, lines: int, pause: float = 0) -> int:
     """Run it and kill it after so many lines and seconds; gives the batches that it computed."""
     process = started(folder, *arguments)
-    assert process.stdout is not None
     seen = [line for _, line in zip(range(lines), process.stdout, strict=False)]
     time.sleep(pause)
     process.kill()
@@ -197,7 +196,6 @@ def test_of_two_processes_one_writes_the_other_says_so(make_geotiff: Make, call:
     source = scene(make_geotiff, "in/a.tif", 300, 50)
     first = started(Path("maps"), source, *WINDOWS, seconds=1000)
     try:
-        assert first.stdout is not None
         assert first.stdout.readline() == "batch\n"
         assert call(source, *WINDOWS) == 1
         error = "error: maps/a.tif: is being written by another process; left to that one\n"

@@ -65,7 +65,6 @@ def test_every_file_of_a_map(make_geotiff: Make, call: Call, rng: Any, kind: str
     assert {p.name for p in folder.glob("[!.]*")} == {*names, *styles}
     np.testing.assert_array_equal(read(folder / "a.tif"), np.where(empty, 255, said.ids))
     assert said.confidence is not None
-    assert said.probabilities is not None
     np.testing.assert_array_equal(read(folder / "a.confidence.tif"), np.where(empty, 0, said.confidence))
     found = read(folder / "a.probabilities.tif")
     if kind == "uint8":

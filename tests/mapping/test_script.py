@@ -212,7 +212,6 @@ def test_an_interruption_ends_cleanly(tmp_path: Path, make_geotiff: Make) -> Non
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
     )
-    assert process.stdout is not None
     for _ in range(12):  # the writer has its file by then
         assert process.stdout.readline() == "batch\n"
     process.send_signal(signal.SIGTERM)

@@ -134,7 +134,6 @@ def _blobs(rng: np.random.Generator, height: int, width: int, values: tuple[int,
 def _place(tmp_path: Path, classes: ClassMap, image: Path, label: Path, **how: Any) -> NDArray[np.uint8]:
     labels = PlacedLabels(tmp_path / "made", classes)
     found = labels.label("a", image, label, shared=how.pop("shared", False))
-    assert found is not None
     with rasterio.open(found) as made, rasterio.open(image) as of:
         assert (made.crs, made.transform, made.shape) == (of.crs, of.transform, of.shape)
     return _ids(found, labels.classes)
@@ -212,7 +211,6 @@ def test_what_a_label_does_not_reach_is_ignored_and_said(
     label = make_geotiff("l.tif", np.full((20, 20), 12, np.uint8), crs=UTM, transform=part)
     labels = PlacedLabels(tmp_path / "made", classes)
     found = labels.label("a", image, label, shared=True)
-    assert found is not None
     assert (_ids(found, labels.classes) == np.where(np.arange(20) < 10, 2, IGNORE)).all()
     assert "placed on 1 images by nearest" in labels.notes([(image, label)])[0]
     far = make_geotiff(

@@ -198,7 +198,6 @@ def test_a_folder_has_one_writer_and_a_killed_one_leaves_no_lock(tmp_path: Path)
     folder = tmp_path / "a" / "run"
     command = [sys.executable, "-c", HOLDER, str(folder)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "in it\n"
         with refused(SegmenterError, where="run", fault="another process"), alone_in(folder):
             pass

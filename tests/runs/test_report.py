@@ -119,7 +119,6 @@ def test_its_curves_are_those_of_the_log(made: Any) -> None:
 def test_its_classes_and_confusions_are_those_of_the_best_scores(made: Any) -> None:
     run, page = made("whole")
     scores = read_story(run).best
-    assert scores is not None
     shown = page.figure("classes-iou")["data"][0]
     assert sorted(shown["x"]) == pytest.approx(sorted(100 * scores.scores.iou))
     cells = page.figure("confusion")["data"][0]["z"]
@@ -150,7 +149,6 @@ def test_foreign_names_change_no_tag_and_stay_text(made: Any, tmp_path: Path) ->
 def test_pictures_are_those_of_the_run_beside_each_other(made: Any) -> None:
     run, page = made("whole")
     windows = load_windows(run)
-    assert windows is not None
     wanted = [
         f"data:{kind};base64,{data}"
         for one in windows.shown
@@ -192,7 +190,6 @@ def test_what_is_damaged_is_named_and_the_rest_shown(tmp_path: Path, what: str) 
 def test_pictures_that_are_none_never_reach_the_page(tmp_path: Path) -> None:
     run = trained_run(tmp_path / "run").path
     whole, data = (run / WINDOWS).read_bytes(), load_windows(run)
-    assert data is not None
     rewritten(run / WINDOWS, shown=[{"why": "worst"}])
     with refused(CheckpointError, where="windows.json", fault="edited: shown.0.scene"):
         load_windows(run)
@@ -278,7 +275,6 @@ def test_the_best_is_first_and_other_protocols_are_apart(
     assert rows["training.epochs"][1:] == ["6", "3", "6", "6"]
     assert "training.global_batch" not in said
     best = read_story(runs / "good").best
-    assert best is not None
     (line,) = (line for line in said.splitlines() if line.startswith("  water ") and "*" in line)
     assert line.split() == ["water", f"*{100 * best.scores.iou[0]:.2f}", line.split()[2]]
     assert "*" not in line.split()[2]
@@ -351,7 +347,6 @@ def test_a_calibration_is_drawn_as_its_file_says_and_a_damaged_one_named(tmp_pat
     assert read_story(tmp_path / "run").calibration is None  # of other weights
     calibrated(tmp_path / "run", step=6 * STEPS)
     found = load_calibration(tmp_path / "run")
-    assert found is not None
     charts = page_of(tmp_path / "run").data()["charts"]
     for name in ("reliability", "risk-coverage"):
         go.Figure(charts[name]["figures"][0])

@@ -45,7 +45,6 @@ def test_an_epoch_follows_from_seed_and_epoch(method: str) -> None:
 
 def test_a_fingerprint_tells_the_classes_that_tiles_are_drawn_for() -> None:
     epoch = rows(table(), "rare_class")
-    assert epoch.wanted_SB is not None
     other = Plan(epoch.rows_SB, 0, 0, True, 0, (), (), wanted_SB=epoch.wanted_SB[::-1])
     assert epoch.fingerprint != other.fingerprint
 
@@ -117,7 +116,6 @@ def test_foreground_is_a_share_of_each_batch(batch: int, share: float, forced: i
     """As in nnU-Net, B − round(B · (1 − share)): 1 of a batch of 2."""
     counts = table()
     epoch = rows(counts, "foreground", 0, batch, foreground_share=share)
-    assert epoch.wanted_SB is not None
     chosen = epoch.wanted_SB >= 0
     assert (chosen.sum(axis=1) == forced).all()
     assert (counts[epoch.rows_SB[chosen], epoch.wanted_SB[chosen]] >= 32).all()

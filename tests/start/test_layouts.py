@@ -127,7 +127,6 @@ def test_pairs_are_those_made(name: str, tmp_path: Path, rng: np.random.Generato
     else:
         assert [each.code for each in dataset.classes.classes] == codes
     for scene in dataset.scenes:
-        assert scene.label is not None
         with LabelRaster(scene.label, dataset.classes) as opened:
             assert IGNORE not in opened.ids()
     splits = {"val": "validation", "test": "test"}
@@ -291,7 +290,6 @@ def test_grey_colours_are_codes_that_are_read_as_codes(tmp_path: Path, rng: Rng,
     assert dataset.classes.encoding == "codes"
     assert [each.code for each in dataset.classes.classes] == list(values)
     label = dataset.scenes[0].label
-    assert label is not None
     with LabelRaster(label, dataset.classes) as raster:
         assert (dataset.classes.codes()[raster.ids()] == drawn[0]).all()
 
@@ -428,7 +426,6 @@ def test_polygons_of_tiles_without_classes_are_one_class_and_empty_tiles_backgro
     assert len(dataset.scenes) == len(empty) + len(properties)
     squares = [len(each or ()) for each in (*empty, *properties)]
     for scene, count in zip(dataset.scenes, squares, strict=True):
-        assert scene.label is not None
         with LabelRaster(scene.label, dataset.classes) as raster:
             ids = raster.ids()
         assert (ids == 1).sum() == count * 8 * 18  # squares of 4 m by 9 m at 0.5 m
@@ -453,7 +450,6 @@ def test_polygons_of_tiles_with_few_words_have_classes(
     assert dataset.classes.names == ["background"] * empty + ["road", "water", "wood"]
     assert len(dataset.scenes) == len(words) + empty
     label = dataset.scenes[0].label
-    assert label is not None
     with LabelRaster(label, dataset.classes) as raster:
         assert (IGNORE in raster.ids()) != empty
 

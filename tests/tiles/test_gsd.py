@@ -136,7 +136,6 @@ def test_the_promise_at_each_scale_is_kept_in_the_labels_that_come_out(
     store, index = parts(dataset, recipe)
     loader = BatchLoader(recipe, index, store, statistics_of())
     rows = plan(index.counts_NK, 12, recipe.sampling, 3, 0, strata=index.strata)
-    assert index.strata is not None
     for step in range(rows.steps):
         _, _, label, _ = loader.load(rows, 0, step)
         stratum_B = index.strata.number_N[rows.rows_SB[step]]
@@ -177,7 +176,6 @@ def test_all_parts_of_a_tile_have_its_ground_size(dataset: Dataset, monkeypatch:
     read = store.read
     monkeypatch.setattr(store, "read", lambda *place: shown.append(place) or read(*place))
     metres_S = index.metres_S
-    assert metres_S is not None
     rows = plan(index.counts_NK, 12, recipe.sampling, 3, 0)
     scales, scenes = [], []
     for slot, tile in enumerate(rows.rows_SB[:10].reshape(-1).tolist()):
@@ -236,7 +234,6 @@ def test_the_middle_and_the_ends_are_those_of_what_is_shown(dataset: Dataset) ->
     recipe = scaled_recipe(augmentation={"scale_to": [0.2, 4.0]})
     store, index = parts(dataset, recipe)
     ground = GroundGsd(recipe, index, store)
-    assert index.metres_S is not None
     shown = []
     for tile in np.unique(index.scene_N, return_index=True)[1]:  # one of each scene
         metres = float(index.metres_S[index.scene_N[tile]])

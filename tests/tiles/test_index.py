@@ -65,7 +65,6 @@ def ids_of(path: Path, image: Path) -> NDArray[np.uint8]:
 def brute_force(dataset: Dataset, split: Split, tiles: TilesConfig) -> list[tuple[int, ...]]:
     rows = []
     for number, one in enumerate(dataset.of(split)):
-        assert one.label is not None
         ids = ids_of(one.label, one.image)
         for placement in grid(Size(*ids.shape), Size(tiles.size, tiles.size), tiles.overlap):
             window = placement.read
@@ -133,7 +132,6 @@ def test_only_changed_files_are_read_again(made: Dataset, decoded: list[str]) ->
     build_index(made, "validation", tiles, progress=False)
     assert decoded[2:] == ["2"]
     for changed in (made.scenes[1].image, made.scenes[1].label):
-        assert changed is not None
         os.utime(changed, ns=(1, changed.stat().st_mtime_ns + 1))
         del decoded[:]
         build_index(made, "train", tiles, progress=False)
@@ -194,7 +192,6 @@ def test_a_damaged_index_is_built_anew_and_says_so(
 
 def test_what_was_read_before_an_error_is_kept(made: Dataset, decoded: list[str], make_geotiff: Make) -> None:
     bad = made.scenes[1].label
-    assert bad is not None
     make_geotiff(bad.name, np.full((19, 13), 77, np.uint8))
     with pytest.raises(LabelError, match=r"1_label.tif: .*know: 77 \(247 px\)"):
         build_index(

@@ -143,9 +143,6 @@ def test_weights_by_inverse_root_have_the_mean_one_over_the_pixels(shown: list[i
     assert (weights * shown_K).sum() == pytest.approx(1, rel=1e-12)
 
 
-# ------------------------------------------------------------------------------------ emphasis
-
-
 def costs(label: np.ndarray, logits: np.ndarray) -> np.ndarray:
     """−log p_y of each pixel; 0 where ignored."""
     return pixel_loss(label, logits, 0.0, 0.0)
@@ -268,8 +265,6 @@ def test_borders_weigh_by_their_distance(tensorflow: ModuleType, width: float) -
     pixels = (costs(label, logits) * weight).sum() / (weight * valid).sum()
     assert emphasised(label, logits, normalisation="per_pixel", **options) == pytest.approx(pixels, rel=1e-6)
 
-
-# ------------------------------------------------------------------------------------ all of them
 
 ALL = {
     "ohem": 0.2,

@@ -195,9 +195,6 @@ def rates(steps: Any, total: int = 1000, **settings: Any) -> list[float]:
     return [float(schedule(step)) for step in steps]
 
 
-# ------------------------------------------------------------------------------- scaling
-
-
 @pytest.mark.parametrize(
     ("scaling", "batch", "reference", "peak"),
     [
@@ -220,9 +217,6 @@ def test_the_peak_follows_the_rule(
         assert rates([4, 505], 1000, schedule=schedule, **common) == pytest.approx(
             [0.5 * peak, share * peak], rel=1e-6
         )
-
-
-# ------------------------------------------------------------------------------- shapes
 
 
 def test_schedules_by_hand(tensorflow: ModuleType) -> None:
@@ -255,9 +249,6 @@ def test_a_staircase_falls_on_the_step_for_long_trainings_too(tensorflow: Module
     after = rates(edges, 10**7, warmup=0, **settings)
     np.testing.assert_allclose(after, 1e-3 * 0.999 ** (edges // 7919), rtol=1e-5)
     np.testing.assert_allclose(np.divide(after, before), 0.999, rtol=1e-5)
-
-
-# ------------------------------------------------------------------------------- mistakes
 
 
 @pytest.mark.parametrize(

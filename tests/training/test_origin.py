@@ -40,7 +40,6 @@ def test_it_holds_the_pixels_of_the_training_tiles_and_the_place(data: tuple[Any
     assert found.pixels["scarce"] == 4 * 100
     assert found.tiles_with["left"] == (index.counts_NK[:, 0] >= recipe.sampling.min_pixels).sum()
     assert (found.tiles, found.tile_px, found.metres_per_pixel) == (len(index), 32, (1.0, 1.0))
-    assert found.place is not None
     assert (found.place.scenes, found.place.exact, len(found.place.rings)) == (4, True, 4)
     # UTM 33N, 0 … 83 m east and 0 … 97 m north: near 10.5° E, on the equator.
     lon, lat = np.array(found.place.rings[0]).T
@@ -54,7 +53,6 @@ def test_it_is_written_once(data: tuple[Any, Any, TileIndex], tmp_path: Path) ->
     source: Any = SimpleNamespace(run=SimpleNamespace(recipe=SimpleNamespace(name="other")))
     record_origin(run, dataset, index, source, MADE_ON, resumed=False)
     first = load_origin(tmp_path)
-    assert first is not None
     assert first.begun is not None
     assert first.started_from == "other"
     assert first.computed_on == MADE_ON
@@ -62,7 +60,6 @@ def test_it_is_written_once(data: tuple[Any, Any, TileIndex], tmp_path: Path) ->
     assert load_origin(tmp_path) == first
     record_origin(run, dataset, index, None, {}, resumed=False)
     again = load_origin(tmp_path)
-    assert again is not None
     assert again.started_from == ""
 
 
@@ -72,7 +69,6 @@ def test_of_a_run_that_began_without_it_the_start_is_not_known(
     run: Any = SimpleNamespace(path=tmp_path, recipe=data[0])
     record_origin(run, *data[1:], None, {}, resumed=True)
     found = load_origin(tmp_path)
-    assert found is not None
     assert (found.begun, found.started_from) == (None, None)
     assert found.pixels["scarce"] == 400
 
@@ -86,7 +82,6 @@ def test_scenes_without_a_place_are_not_outlined(
     found = origin_of(
         recipe.sampling, dataset, replace(index, scenes=(lost, gone, *index.scenes[2:])), None, None
     )
-    assert found.place is not None
     assert found.place.scenes == 2
     assert place_of([]) is None
 
@@ -95,8 +90,6 @@ def test_many_scenes_have_one_outline_around_them(rng: np.random.Generator) -> N
     corners = np.array([(0, 0), (0, 0.1), (0.1, 0.1), (0.1, 0)])
     scenes = [corners + rng.uniform(-20, 20, 2) for _ in range(MOST_OUTLINES + 1)]
     each, around = place_of(scenes[:-1]), place_of(scenes)
-    assert each is not None
-    assert around is not None
     assert (len(each.rings), each.exact) == (MOST_OUTLINES, True)
     assert (len(around.rings), around.exact, around.scenes) == (1, False, MOST_OUTLINES + 1)
     ring = np.array(around.rings[0])
@@ -104,7 +97,6 @@ def test_many_scenes_have_one_outline_around_them(rng: np.random.Generator) -> N
         points = np.concatenate(scenes) - a
         assert ((b - a)[0] * points[:, 1] - (b - a)[1] * points[:, 0] > -1e-4).all()
     line = place_of([np.array([(i / 2, 5.0)] * 4) for i in range(MOST_OUTLINES + 1)])
-    assert line is not None
     assert np.ptp(np.array(line.rings[0]), axis=0).tolist() == [MOST_OUTLINES / 2, 0]
 
 
@@ -112,7 +104,6 @@ def test_rings_are_counter_clockwise_and_closed() -> None:
     corners = np.array([(1.0, 2.0), (3.0, 2.0), (3.0, 1.0), (1.0, 1.0)])
     for given in (corners, corners[::-1]):
         place = place_of([given])
-        assert place is not None
         ring = np.array(place.rings[0])
         assert (ring[0] == ring[-1]).all()
         x, y = (ring[:-1] - ring[0]).T
@@ -125,7 +116,6 @@ def test_corners_in_degrees(make_geotiff: Callable[..., Path]) -> None:
         make_geotiff("a.tif", image, crs="EPSG:4326", transform=Affine(0.1, 0, 7, 0, -0.2, 50))
     )
     found = lon_lat_corners(info)
-    assert found is not None
     assert found.tolist() == pytest.approx(np.array([(7, 50), (10, 50), (10, 46), (7, 46)]))
     nowhere: tuple[tuple[str | None, Affine | None], ...] = (
         (None, None),

@@ -74,7 +74,6 @@ def copies(training: Training, variables: Any) -> list[list[NDArray[Any]]]:
 
 def state(training: Training) -> list[list[NDArray[Any]]]:
     """Return the copies of weights and averages."""
-    assert training.averaged is not None
     return copies(training, (*training.model.variables, *training.averaged.model.variables))
 
 
@@ -96,7 +95,6 @@ def same(a: list[list[NDArray[Any]]], b: list[list[NDArray[Any]]]) -> bool:
 
 def counts(training: Training) -> tuple[int, int]:
     """Return the numbers of updates, of the weights and of their averages."""
-    assert training.averaged is not None
     return int(training.optimiser.iterations.numpy()), int(training.averaged.arrays()["ema_updates"])
 
 

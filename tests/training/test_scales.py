@@ -106,7 +106,6 @@ def test_a_training_scores_its_validation_by_scale(
     assert low <= scores["miou"] <= high
     assert (low, high) == pytest.approx(alone, abs=0.02), "two scenes: each end draws one of them twice"
     kept = scored(run / "scores.json")
-    assert kept is not None
     assert kept.scores.interval == Interval((low, high), 2)
     log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
     assert [line["miou_interval_over"] for line in log if "miou" in line] == [{"scenes": 2}]

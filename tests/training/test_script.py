@@ -178,9 +178,6 @@ def test_print_config_shows_what_load_reads(finished: tuple[Path, Path], tmp_pat
     assert train(copy, "--print-config").stdout == shown
 
 
-# ------------------------------------------------------------------------------------ calibration
-
-
 def maps(run: Path, output: Path, *options: str) -> dict[str, Path]:
     """Class map and confidence of a validation scene; with their scores."""
     data = run.parent / "data"
@@ -194,7 +191,6 @@ def maps(run: Path, output: Path, *options: str) -> dict[str, Path]:
 def test_a_training_leaves_a_calibration_of_its_best_model(finished: tuple[Path, Path]) -> None:
     run = finished[1]
     found, scores = load_calibration(run), json.loads((run / "scores.json").read_text())
-    assert found is not None
     assert (found.scenes, found.pixels, found.step) == (3, 3 * 97 * 83, scores["step"])
     assert found.before.miou == pytest.approx(scores["miou"])
     assert found.fitted.after.ece < found.before.ece
@@ -252,7 +248,6 @@ def test_of_a_single_scene_one_half_measures_what_the_other_fits(
     one = replace(dataset, scenes=tuple(s for s in dataset.scenes if s.name not in ("s5", "s6")))
     fitted = calibrate(copied, one, np.zeros(len(run.classes)))
     found = load_calibration(copied.path)
-    assert found is not None
     assert (found.scenes, found.pixels) == (1, 97 * 83)
     assert fitted.after.ece < fitted.before.ece
 

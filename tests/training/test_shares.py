@@ -179,7 +179,6 @@ def test_a_run_measures_once(tmp_path: Path) -> None:
     out = train(recipe, *shared).stdout
     assert out.count("shares: a tile takes ") == 1
     tiles = load_run(run).shares
-    assert tiles is not None
     table = [line.split()[-2] for line in out.splitlines() if line.startswith("CPU:")]
     assert table == [str(count) for count in tiles.tiles]
     first = min(int(path.stem.removeprefix("step-")) for path in (run / "checkpoints").glob("*.npz"))

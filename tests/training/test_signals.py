@@ -49,7 +49,6 @@ def started(code: str, *arguments: str) -> subprocess.Popen[bytes]:
 
 def read_until(process: subprocess.Popen[bytes], text: bytes) -> bytes:
     read = b""
-    assert process.stdout is not None
     while text not in read:
         more = os.read(process.stdout.fileno(), 1000)
         assert more, read
@@ -74,7 +73,6 @@ def test_a_stop_is_seen_where_nobody_reads_any_more(tmp_path: Path) -> None:
     """As with `train.py … 2>&1 | tee log`, where Ctrl-C ends both."""
     process = started(BETWEEN, str(tmp_path / "stop"))
     read_until(process, b"a line")
-    assert process.stdout is not None
     process.stdout.close()
     process.send_signal(signal.SIGTERM)
     assert process.wait() == 128 + signal.SIGTERM
@@ -91,8 +89,6 @@ def test_handlers_are_as_they_were_afterwards() -> None:
     assert stop == [signal.SIGTERM]
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
 
-
-# ------------------------------------------------------------------- output that nobody takes
 
 TAKEN = """
     import sys

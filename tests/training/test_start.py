@@ -156,7 +156,6 @@ def test_an_open_training_stands_at_its_checkpoint_and_keeps_others_out(
 
     checked = check(prepared, opened, resume=True)
     with open_training(checked) as trainer:
-        assert checked.checkpoint is not None
         assert trainer.position.done == checked.checkpoint.position.done
         assert trainer.run == load_run(opened)
         with refused(SegmenterError, where="run", fault="another process"), open_training(checked):

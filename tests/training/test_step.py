@@ -24,8 +24,6 @@ from tests.helpers.small_training import (
     difference,
 )
 
-# --------------------------------------------------------------------------------- micro-batches
-
 
 @pytest.mark.parametrize(
     ("loss", "replicas"),
@@ -60,9 +58,6 @@ def test_with_batchnorm_the_statistics_are_those_of_the_micro_batches(tensorflow
     np.testing.assert_allclose(layer.moving_mean.numpy(), mean, rtol=1e-10)
 
 
-# --------------------------------------------------------------------------------- several steps a call
-
-
 @pytest.mark.parametrize("replicas", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_steps_of_one_call_are_the_steps_one_by_one(tensorflow: ModuleType, replicas: int) -> None:
     stack = batches(3)
@@ -80,12 +75,6 @@ def test_steps_of_one_call_are_the_steps_one_by_one(tensorflow: ModuleType, repl
         np.testing.assert_array_equal(a, b)
     tiles = [sum((image == k).sum() >= 8 for image in stack[2][2]) for k in range(CLASSES)]
     assert held.numpy()[0, 0].tolist() == tiles
-
-
-# --------------------------------------------------------------------------------- AdamW
-
-
-# --------------------------------------------------------------------------------- averaged weights
 
 
 def test_averaged_weights_follow_the_formula_on_any_number_of_replicas(tensorflow: ModuleType) -> None:

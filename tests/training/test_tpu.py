@@ -128,9 +128,6 @@ def test_where_the_host_validates_it_has_the_weights_of_now(
     assert not np.array_equal(found, before)
 
 
-# ------------------------------------------------------------------------------------ where there is none
-
-
 def test_without_a_tpu_it_says_so_in_one_line(
     tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -221,8 +221,6 @@ def test_workers_tell_each_other_the_matrix_of_each_scene(
         assert told[name][0] == metres
         np.testing.assert_array_equal(told[name][1].counts, confusion.counts)
     blocks, expected = told["s0"][1].blocks, scenes["s0"][1].blocks
-    assert blocks is not None
-    assert expected is not None
     assert (blocks.part, blocks.side) == (expected.part, expected.side)
     np.testing.assert_array_equal(blocks.counts, expected.counts)
     assert told["s1"][1].blocks is None

@@ -80,9 +80,6 @@ def test_over_several_workers_nothing_is_compiled() -> None:
     assert "never tried" in sums_not_compiled(DistributionConfig(), devices("GPU:0", "GPU:1"), workers=2)
 
 
-# ------------------------------------------------------------------------------------ xla: auto
-
-
 @pytest.fixture(scope="module")
 def dropping(tensorflow: ModuleType) -> Training:
     """With dropout, whose masks XLA draws otherwise, and BatchNorm, whose statistics each call changes."""

@@ -143,9 +143,6 @@ def test_tables_need_areas_and_files_must_be_there(table: Any, tmp_path: Path) -
         main(["estimate", points, "--areas", str(latin)])
 
 
-# --------------------------------------------------------------------------------------- GeoPackages
-
-
 @pytest.fixture
 def drawn(tmp_path: Path) -> Path:
     """Points of a map of three classes, all labelled as they are mapped."""

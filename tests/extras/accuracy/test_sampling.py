@@ -94,9 +94,6 @@ def estimated(capsys: Any, *words: Any) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-# ----------------------------------------------------------------------------------------- reservoirs
-
-
 def test_kept_pixels_are_a_uniform_sample_of_each_stratum_without_replacement() -> None:
     strata = np.array([[0, 0, 1, -1], [0, 1, 0, 1], [0, 0, 0, 0]], np.int64)
     hits = np.zeros((2, 3, 4))
@@ -130,9 +127,6 @@ def test_dropping_the_surplus_changes_nothing(monkeypatch: pytest.MonkeyPatch) -
     wanted = drawn()
     monkeypatch.setattr("segmenter.extras.accuracy.covers._SLACK", 10)
     assert drawn() == wanted
-
-
-# ----------------------------------------------------------------------------------------- allocation
 
 
 def plan(allocation: Any, floor: int | None = None, spread: Any = None) -> Plan:
@@ -171,9 +165,6 @@ def test_strata_that_are_expected_to_be_right_get_points_and_small_ones_are_take
     assert small.points(600).tolist() == [5, 595]
     with pytest.raises(DatasetError, match="--points"):
         small.points(20)
-
-
-# -------------------------------------------------------------------------------------------- samples
 
 
 def test_points_lie_on_their_pixels_and_areas_are_those_of_the_map(put: Put, tmp_path: Path) -> None:
@@ -317,13 +308,11 @@ def test_the_form_offers_the_classes_and_hides_what_the_map_says(put: Put, tmp_p
     root = ET.parse(tmp_path / "p.qml").getroot()
     widgets = {field.get("name"): field.find("editWidget") for field in root.iter("field")}
     reference = root.find("fieldConfiguration/field[@name='reference']/editWidget")
-    assert reference is not None
     assert reference.get("type") == "ValueMap"
     choices = [each for each in reference.iter("Option") if each.get("type") == "QString"]
     assert [(each.get("name"), each.get("value")) for each in choices] == [(name, name) for name in NAMES]
     assert {"mapped", "stratum"} <= widgets.keys()
     hidden = root.find("fieldConfiguration/field[@name='mapped']/editWidget")
-    assert hidden is not None
     assert hidden.get("type") == "Hidden"
 
 
@@ -333,7 +322,6 @@ def test_chips_show_the_surroundings_of_each_point(
     images = sorted((shared_data("naip") / "val" / "img").glob("*.tif"))
     for image in images:
         info = raster_info(image)
-        assert info.crs is not None
         put(
             f"m/{image.name}",
             noise(1, info.size.height, info.size.width),
@@ -357,9 +345,6 @@ def test_chips_show_the_surroundings_of_each_point(
     np.testing.assert_array_equal(picture[3::4, 3::4], wanted)
     frame = (picture == (255, 0, 255)).all(axis=2)
     assert [int(index.min()) for index in frame.nonzero()] == [64 * 4 - 2] * 2
-
-
-# ----------------------------------------------------------------------------------------- mistakes
 
 
 def test_mistakes_end_in_one_line_and_leave_no_file(put: Put, tmp_path: Path) -> None:

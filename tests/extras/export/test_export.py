@@ -161,7 +161,6 @@ def test_tiling_as_the_page_says_gives_the_map(mapped: Mapped, export: Export) -
     assert (exported.facts["radius"], exported.facts["stride"]) == (network.radius, network.stride)
     halo = round_up(exported.facts["radius"], exported.facts["stride"])
     code = re.search(r"```python\n(.+?)```", PAGE.read_text(), re.DOTALL)
-    assert code is not None
     text = code[1].replace("models/mine.onnx", str(exported.path))
     assert "window, halo = 512, 112" in text
 

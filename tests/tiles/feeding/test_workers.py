@@ -133,7 +133,6 @@ def test_workers_end_with_a_killed_main_process_and_hear_no_signals_meant_for_it
         "print(pool.pids[0], flush=True); time.sleep(600)"
     )
     main = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert main.stdout is not None
     with main:
         worker = int(main.stdout.readline())
         assert wait_until(lambda: "cv2" in Path(f"/proc/{worker}/maps").read_text())  # it listens
