@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,8 @@ from segmenter.base.errors import DatasetError
 from segmenter.config.reading import load_recipe, recipe_from
 from segmenter.config.recipe import Recipe
 from tests.helpers.made_training import train
+
+pytestmark = pytest.mark.usefixtures("tensorflow")
 
 Plan = Callable[..., tuple[Choice, ...]]
 CAMVID = ("sky", "building", "pole", "road", "car")
@@ -76,9 +77,7 @@ def scenes(tmp_path: Path, make_geotiff: Callable[..., Path]) -> Callable[..., P
     return make
 
 
-def test_a_plan_is_valid_reasoned_and_the_same_each_time(
-    tensorflow: ModuleType, scenes: Callable[..., Path]
-) -> None:
+def test_a_plan_is_valid_reasoned_and_the_same_each_time(scenes: Callable[..., Path]) -> None:
     dataset = given(scenes([f"s{i}x" for i in range(9)], (97, 131)), "abc")
     choices = plan(dataset, "planned", gpus=())
     assert choices == plan(dataset, "planned", gpus=())
@@ -92,7 +91,7 @@ def test_a_plan_is_valid_reasoned_and_the_same_each_time(
     assert recipe.sampling.method == "plan"
 
 
-def test_numbered_pieces_stay_together(tensorflow: ModuleType, scenes: Callable[..., Path]) -> None:
+def test_numbered_pieces_stay_together(scenes: Callable[..., Path]) -> None:
     names = [f"{place}_{i:03}" for place in ("ash", "birch", "cedar", "elm", "fir") for i in range(1, 5)]
     dataset = given(scenes(names, (64, 71)), "abc")
     loaded = load_dataset(recipe_of(dataset, plan(dataset, "planned", gpus=())))
@@ -101,15 +100,13 @@ def test_numbered_pieces_stay_together(tensorflow: ModuleType, scenes: Callable[
     assert {*sides.values()} == {"train", "validation"}
 
 
-def test_an_existing_split_is_kept(tensorflow: ModuleType, scenes: Callable[..., Path]) -> None:
+def test_an_existing_split_is_kept(scenes: Callable[..., Path]) -> None:
     root = scenes([f"s{i}x" for i in range(6)], (64, 64))
     dataset = [*given(root, "abc"), Choice("dataset.split.validation", ["s1x"], "")]
     assert not any(choice.key.startswith("dataset.") for choice in plan(dataset, "planned", gpus=()))
 
 
-def test_a_given_test_gets_validation_from_the_other_groups(
-    tensorflow: ModuleType, scenes: Callable[..., Path]
-) -> None:
+def test_a_given_test_gets_validation_from_the_other_groups(scenes: Callable[..., Path]) -> None:
     root = scenes([f"{place}{i}x" for place in "abcdef" for i in range(2)], (64, 64))
     held = {"group": r"/([a-f])\dx", "test": ["b"]}
     dataset = [*given(root, "abc"), *(Choice(f"dataset.split.{k}", v, "") for k, v in held.items())]
@@ -122,7 +119,7 @@ def test_a_given_test_gets_validation_from_the_other_groups(
 
 
 @pytest.mark.parametrize(("kind", "size"), [("potsdam", 150), ("naic2020", 64)])
-def test_published_layouts_are_planned(tensorflow: ModuleType, kind: str, size: int, tmp_path: Path) -> None:
+def test_published_layouts_are_planned(kind: str, size: int, tmp_path: Path) -> None:
     make = make_potsdam if kind == "potsdam" else make_naic2020
     make(tmp_path, scenes=6, seed=1, size=size)
     dataset = [Choice("dataset.kind", kind, ""), Choice("dataset.root", str(tmp_path), "")]
@@ -133,9 +130,7 @@ def test_published_layouts_are_planned(tensorflow: ModuleType, kind: str, size: 
     assert {scene.name for scene in loaded.of("test")} == (published if kind == "potsdam" else set())
 
 
-def test_one_raster_is_cut_into_blocks_that_the_model_cannot_reach_over(
-    tensorflow: ModuleType, scenes: Callable[..., Path]
-) -> None:
+def test_one_raster_is_cut_into_blocks_that_the_model_cannot_reach_over(scenes: Callable[..., Path]) -> None:
     dataset = given(scenes(["only"], (701, 653), crs="EPSG:25833"), "abc")
     choices = plan(dataset, "planned", gpus=())
     split = values(choices)
@@ -146,14 +141,12 @@ def test_one_raster_is_cut_into_blocks_that_the_model_cannot_reach_over(
     assert (report.pixels_PK[:2] > 0).all()
 
 
-def test_one_small_scene_cannot_be_divided(tensorflow: ModuleType, scenes: Callable[..., Path]) -> None:
+def test_one_small_scene_cannot_be_divided(scenes: Callable[..., Path]) -> None:
     with pytest.raises(DatasetError, match=r"too small"):
         plan(given(scenes(["only"], (61, 67)), "abc"), "planned", gpus=())
 
 
-def test_turns_and_hue_only_where_they_make_sense(
-    tensorflow: ModuleType, scenes: Callable[..., Path]
-) -> None:
+def test_turns_and_hue_only_where_they_make_sense(scenes: Callable[..., Path]) -> None:
     names = [f"s{i}x" for i in range(9)]
     street = values(plan(given(scenes(names, (97, 131), street=True), "abc"), "planned", gpus=()))
     assert street["augmentation.d4"] is False
@@ -165,9 +158,7 @@ def test_turns_and_hue_only_where_they_make_sense(
     assert "augmentation.hue" not in above
 
 
-def test_a_step_has_places_for_all_classes(
-    tensorflow: ModuleType, tmp_path: Path, make_geotiff: Callable[..., Path]
-) -> None:
+def test_a_step_has_places_for_all_classes(tmp_path: Path, make_geotiff: Callable[..., Path]) -> None:
     """Few tiles of one class each: eight steps an epoch would leave four tiles a step."""
     for i in range(24):
         label = np.full((67, 71), i % 12, np.uint8)
@@ -178,7 +169,7 @@ def test_a_step_has_places_for_all_classes(
     assert values(plan(dataset, "planned", gpus=()))["training.global_batch"] == 16
 
 
-def test_cards_that_are_not_here_are_planned_for(tensorflow: ModuleType, scenes: Callable[..., Path]) -> None:
+def test_cards_that_are_not_here_are_planned_for(scenes: Callable[..., Path]) -> None:
     dataset = given(scenes([f"s{i}x" for i in range(9)], (97, 131), dtype="uint16"), "abc")
     four = values(plan(dataset, "planned", gpus=(11, 11, 11, 11)))
     assert four["training.precision"] == "mixed_float16"
@@ -190,9 +181,7 @@ def test_cards_that_are_not_here_are_planned_for(tensorflow: ModuleType, scenes:
 
 
 @pytest.mark.parametrize("name", [pytest.param("dubai", marks=pytest.mark.slow), "amazon", "naip"])
-def test_real_imagery_is_planned(
-    tensorflow: ModuleType, name: str, shared_data: Callable[[str], Path], tmp_path: Path
-) -> None:
+def test_real_imagery_is_planned(name: str, shared_data: Callable[[str], Path], tmp_path: Path) -> None:
     dataset = [*REAL[name](shared_data(name)), Choice("dataset.cache", str(tmp_path / "cache"), "")]
     choices = plan(dataset, "planned", gpus=())
     recipe = recipe_of(dataset, choices)
@@ -207,7 +196,7 @@ def test_real_imagery_is_planned(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["amazon", "naip"])
 def test_a_training_starts_from_the_plan(
-    tensorflow: ModuleType, name: str, shared_data: Callable[[str], Path], tmp_path: Path
+    name: str, shared_data: Callable[[str], Path], tmp_path: Path
 ) -> None:
     dataset = [*REAL[name](shared_data(name)), Choice("dataset.cache", str(tmp_path / "cache"), "")]
     path = tmp_path / "planned.yaml"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,8 @@ from segmenter.base.errors import ConfigError
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import TrainingConfig
 from tests.helpers.refusals import refused
+
+pytestmark = pytest.mark.usefixtures("tensorflow")
 
 CONFIG = {"learning_rate": 0.01, "schedule": "cosine", "warmup": 0, "weight_decay": 0.1}
 STEPS = 4
@@ -111,7 +112,7 @@ def same(a: Sequence[NDArray[Any]], b: Sequence[NDArray[Any]]) -> bool:
     ],
     ids=str,
 )
-def test_it_is_the_update_of_keras_to_the_bit(tensorflow: ModuleType, settings: dict[str, Any]) -> None:
+def test_it_is_the_update_of_keras_to_the_bit(settings: dict[str, Any]) -> None:
     """State too, array by array in Keras' order: checkpoints of both are the same."""
     both = config(**settings)
     ours, theirs = trained(ours_of(both)), trained(keras_own(both))
@@ -119,9 +120,7 @@ def test_it_is_the_update_of_keras_to_the_bit(tensorflow: ModuleType, settings: 
     assert same(ours[1], theirs[1])
 
 
-def test_a_loss_scale_is_that_of_keras_to_the_bit(
-    tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loss_scale_is_that_of_keras_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Finite, two overflows, and as many steps as double it."""
     import keras
 
@@ -141,9 +140,7 @@ def test_a_loss_scale_is_that_of_keras_to_the_bit(
     assert all(np.isfinite(array).all() for array in ours[0])
 
 
-def test_clipping_is_that_of_keras_but_for_the_order_of_a_sum_and_plain_sgd_keeps_no_state(
-    tensorflow: ModuleType,
-) -> None:
+def test_clipping_is_that_of_keras_but_for_the_order_of_a_sum_and_plain_sgd_keeps_no_state() -> None:
     both, free = config(clip_norm=0.5), config()
     (ours, _), (theirs, _), (unclipped, _) = (
         trained(ours_of(both)),
@@ -159,7 +156,7 @@ def test_clipping_is_that_of_keras_but_for_the_order_of_a_sum_and_plain_sgd_keep
     assert [array.shape for array in state] == [()]  # the count of the steps
 
 
-def test_state_survives_a_checkpoint_and_one_of_keras_goes_on(tensorflow: ModuleType) -> None:
+def test_state_survives_a_checkpoint_and_one_of_keras_goes_on() -> None:
     from segmenter.training.optimiser import build_optimiser
     from segmenter.training.step import assign_optimiser, optimiser_arrays
 
@@ -204,9 +201,7 @@ def rates(steps: Any, total: int = 1000, **settings: Any) -> list[float]:
         ("sqrt", 8, 16, 0.001 / math.sqrt(2)),
     ],
 )
-def test_the_peak_follows_the_rule(
-    tensorflow: ModuleType, scaling: str, batch: int, reference: int | None, peak: float
-) -> None:
+def test_the_peak_follows_the_rule(scaling: str, batch: int, reference: int | None, peak: float) -> None:
     from segmenter.training.optimiser import peak_of
 
     config = TrainingConfig(global_batch=batch, scaling=scaling, reference_batch=reference)
@@ -219,7 +214,7 @@ def test_the_peak_follows_the_rule(
         )
 
 
-def test_schedules_by_hand(tensorflow: ModuleType) -> None:
+def test_schedules_by_hand() -> None:
     common = {"learning_rate": 2.0, "warmup": 10}
     assert rates([0, 4, 9], 110, **common) == pytest.approx([0.2, 1.0, 2.0], rel=1e-6)
     assert rates([10, 60, 110, 500], 110, **common) == pytest.approx([2, 2 * 0.5**0.9, 0, 0], rel=1e-6)
@@ -234,7 +229,7 @@ def test_schedules_by_hand(tensorflow: ModuleType) -> None:
     assert rates([0, 9, 20, 21, 40, 41, 999], 110, **pieces) == pytest.approx([0.2, 2, 2, 1, 1, 0.5, 0.5])
 
 
-def test_a_short_warm_up_and_a_boundary_beyond_the_end_are_said(tensorflow: ModuleType) -> None:
+def test_a_short_warm_up_and_a_boundary_beyond_the_end_are_said() -> None:
     from segmenter.training.optimiser import describe_schedule
 
     assert "190 steps of warm-up" in describe_schedule(TrainingConfig(warmup=500), 1900)  # a tenth at most
@@ -242,7 +237,7 @@ def test_a_short_warm_up_and_a_boundary_beyond_the_end_are_said(tensorflow: Modu
     assert "ends before boundary 2000" in describe_schedule(late, 2000)
 
 
-def test_a_staircase_falls_on_the_step_for_long_trainings_too(tensorflow: ModuleType) -> None:
+def test_a_staircase_falls_on_the_step_for_long_trainings_too() -> None:
     settings = {"schedule": "exponential", "decay_rate": 0.999, "decay_steps": 7919, "staircase": True}
     edges = 7919 * np.arange(1, 200, 7)
     before = rates(edges - 1, 10**7, warmup=0, **settings)
