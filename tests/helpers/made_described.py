@@ -19,6 +19,7 @@ from segmenter.runs.records import Origin, Place, save_origin, save_windows
 from segmenter.runs.resume import Position, facts_array
 from segmenter.runs.run import Run
 from tests.helpers.made_checkpoints import plan_of
+from tests.helpers.trained_run import bare_run
 
 ROOT = "/srv/owner-kim/city scenes"
 """Of the data, which nobody else is to read."""
@@ -53,20 +54,10 @@ def described_run(
     recipe = recipe_from(
         {"name": name, "dataset": folder, "model": model or {"depth": 1, "width": 2}}, "test"
     )
-    run = Run(
-        path=path,
-        recipe=recipe,
-        classes=classes,
-        bands=(4, 1),
-        band_count=2,
-        dtype="uint16",
-        normalisation=Normalisation.of((500.25, 40.0), (290.0, 7.5)),
-        metres_per_pixel=0.3,
-        labels="full",
-        network=NetworkGeometry(2, 9, 100.0),
-        tiles="ab" * 16,
-    )
-    run.save()
+    scale, network = Normalisation.of((500.25, 40.0), (290.0, 7.5)), NetworkGeometry(2, 9, 100.0)
+    data: dict[str, Any] = {"bands": (4, 1), "band_count": 2, "dtype": "uint16", "metres_per_pixel": 0.3}
+    data |= {"classes": classes, "normalisation": scale, "network": network, "tiles": "ab" * 16}
+    run = bare_run(path, recipe=recipe, **data)
     for step in (4, 8):
         _save_weights(run, path / "checkpoints" / f"step-{step:08d}.npz", step)
     if best:

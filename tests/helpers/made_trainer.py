@@ -15,11 +15,10 @@ from segmenter.grid.geometry import Size
 from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Dataset
 from segmenter.model.normalisation import Normalisation
-from segmenter.model.receptive_field import NetworkGeometry
-from segmenter.runs.run import Run
 from segmenter.tiles.batches import DrawCounts
 from segmenter.tiles.feeding.feed import Feed
 from segmenter.tiles.index import TileIndex
+from tests.helpers.trained_run import unsaved_run
 
 BATCH, SIDE, STEPS = 6, 16, 2
 
@@ -56,20 +55,7 @@ def made_trainer(folder: Path, classes: ClassMap, replicas: int, steps: int = ST
         "test",
     )
     plain = Normalisation.of([120.0] * 3, [60.0] * 3)
-    geometry = NetworkGeometry(2, 9)
-    run = Run(
-        folder,
-        recipe,
-        classes=classes,
-        normalisation=plain,
-        network=geometry,
-        bands=None,
-        band_count=3,
-        dtype="uint8",
-        metres_per_pixel=1.0,
-        labels="full",
-        tiles="",
-    )
+    run = unsaved_run(folder, recipe=recipe, classes=classes, normalisation=plain)
     counts = np.full((steps * BATCH, len(classes)), 80)
     where = np.zeros(steps * BATCH, np.int32)
     index = TileIndex((), where, where, where, counts.sum(axis=1), counts, Size(SIDE, SIDE), 0)

@@ -12,7 +12,7 @@ from segmenter.config.reading import recipe_from
 from segmenter.grid.labels import ClassMap
 from segmenter.model.normalisation import Normalisation
 from segmenter.runs.checkpoints import save_arrays, weight_arrays
-from segmenter.runs.run import Run
+from tests.helpers.trained_run import bare_run
 
 
 def random_run(
@@ -57,19 +57,8 @@ def random_run(
     head.kernel.assign(head.kernel / spread)
     head.bias.assign(-logits.mean(axis=(0, 1, 2)) / spread)
     path.mkdir(exist_ok=True)
-    Run(
-        path=path,
-        recipe=recipe,
-        classes=classes,
-        bands=None,
-        band_count=3,
-        dtype="uint16",
-        normalisation=Normalisation.of((mean,) * 3, (290,) * 3),
-        metres_per_pixel=0.5,
-        labels="full",
-        network=network_geometry(model),
-        band_names=("red", "green", "blue"),
-        tiles="",
-    ).save()
+    scale = Normalisation.of((mean,) * 3, (290,) * 3)
+    seen: dict[str, Any] = {"dtype": "uint16", "band_names": ("red", "green", "blue"), "normalisation": scale}
+    bare_run(path, recipe=recipe, classes=classes, network=network_geometry(model), **seen)
     save_arrays(path / "best.npz", weight_arrays(model, "model"))
     return path

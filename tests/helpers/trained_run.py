@@ -33,18 +33,20 @@ def recipe_with(**training: Any) -> Recipe:
     return recipe_from({**data, "training": {**data["training"], **training}}, "test")
 
 
-def bare_run(path: Path, names: Sequence[str] = NAMES, recipe: Recipe = RECIPE, **changes: Any) -> Run:
-    """A run whose run.json and recipe.yaml are written."""
+def unsaved_run(path: Path, names: Sequence[str] = NAMES, recipe: Recipe = RECIPE, **changes: Any) -> Run:
+    """A run of three bands of uint8, of which nothing is written."""
     rng = np.random.default_rng(3)
     colours = [tuple(colour) for colour in rng.integers(0, 256, (len(names), 3)).tolist()]
-    classes = ClassMap(
-        tuple(LandCoverClass(name, colours[i], i) for i, name in enumerate(names)),
-        "codes",
-    )
+    classes = ClassMap(tuple(LandCoverClass(name, colours[i], i) for i, name in enumerate(names)), "codes")
     plain, network = Normalisation.of([0.0] * 3, [1.0] * 3), NetworkGeometry(2, 9)
     facts: dict[str, Any] = {"classes": classes, "normalisation": plain, "network": network}
     facts |= {"bands": None, "band_count": 3, "dtype": "uint8", "metres_per_pixel": 0.5, "labels": "full"}
-    run = Run(path, recipe, **{**facts, "tiles": "", **changes})
+    return Run(path, recipe, **{**facts, "tiles": "", **changes})
+
+
+def bare_run(path: Path, *given: Any, **changes: Any) -> Run:
+    """A run whose run.json and recipe.yaml are written; arguments as of `unsaved_run`."""
+    run = unsaved_run(path, *given, **changes)
     run.save()
     return run
 

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from datasets.__main__ import main
-from segmenter.base.errors import DatasetError, LabelError, OutputError
+from segmenter.base.errors import DatasetError, LabelError, OutputError, SegmenterError
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Dataset, Scene
@@ -285,4 +285,6 @@ def test_the_recipe_says_where_how_much_and_how(dataset: Dataset, tmp_path: Path
     options = [f"dataset.cache={place}", "dataset.cache_limit=1", "dataset.cache_compression=lz4"]
     assert main(["pack", str(recipe), *(f"--set={one}" for one in options)]) == 0
     assert f"at most 0.6 MiB, in {place}" in capsys.readouterr().out
+    with refused(SegmenterError, where="dataset.cache", fault="write to /dev/null/x"):
+        cache_folder(replace(dataset, cache=Path("/dev/null/x")))
     assert len(list(place.glob("*/packed/*.pack"))) >= 2

@@ -64,12 +64,20 @@ LISTED = {
 
 @pytest.mark.parametrize(
     "pasted",
-    [{"mosaic": 1.0}, {"copy_paste": COVERING}, {"mosaic": 0.5, "copy_paste": COVERING}, LISTED],
-    ids=["mosaic", "copy-paste", "both", "listed transforms"],
+    [
+        {"scale": 0.3},
+        {"mosaic": 1.0},
+        {"copy_paste": COVERING},
+        {"mosaic": 0.5, "copy_paste": COVERING},
+        LISTED,
+    ],
+    ids=["moved", "mosaic", "copy-paste", "both", "listed transforms"],
 )
 def test_promised_classes_stay_in_every_batch(dataset: Dataset, pasted: dict[str, Any]) -> None:
     """Law 1 on the labels as they come out, with turns and zoom on top."""
-    settings = recipe({**pasted, "scale": 0.2, "rotation": 20})
+    settings = recipe(
+        {"scale": 0.3, "rotation": 30} if not pasted else {**pasted, "scale": 0.2, "rotation": 20}
+    )
     batches, loader = epoch_of(dataset, settings, epochs=3)
     for image, valid, label, _ in batches:
         pixels = np.stack([[np.count_nonzero(one == c) for c in range(3)] for one in label])

@@ -16,13 +16,11 @@ import yaml
 import train
 from segmenter.base.errors import CheckpointError, run_script
 from segmenter.config.reading import load_recipe
-from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.model.normalisation import Normalisation
-from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.model.size import stage_of, weight_shapes
 from segmenter.runs.checkpoints import save_checkpoint
 from segmenter.runs.records import Origin, save_origin
-from segmenter.runs.run import Run, load_run
+from segmenter.runs.run import load_run
 from segmenter.tiles.scene_files import save_digests
 from segmenter.training import prepare
 from segmenter.training.beginning.fine_tuning import (
@@ -49,22 +47,8 @@ def trained(
 ) -> Path:
     """A run directory with a checkpoint, as a training under a recipe leaves it."""
     loaded = load_recipe(recipe, settings)
-    classes = ClassMap(tuple(LandCoverClass(n, (i, i, i), i) for i, n in enumerate(names)))
-    normalisation = Normalisation.of([0.0] * bands, [1.0] * bands)
-    network = NetworkGeometry(2, 9)
-    Run(
-        folder,
-        loaded,
-        classes=classes,
-        normalisation=normalisation,
-        network=network,
-        bands=None,
-        band_count=bands,
-        dtype="uint8",
-        metres_per_pixel=1.0,
-        labels="full",
-        tiles="",
-    ).save()
+    scale = Normalisation.of([0.0] * bands, [1.0] * bands)
+    bare_run(folder, names, loaded, normalisation=scale, band_count=bands, metres_per_pixel=1.0)
     shapes = weight_shapes(loaded.model, bands, len(names))
     arrays = {f"model/{path}": np.zeros(shape, np.float32) for path, shape in shapes.items()}
     save_checkpoint(folder, 7, {**arrays, "position": np.zeros(4)}, keep=2)

@@ -221,12 +221,9 @@ def test_adjusted_logits_are_those_of_the_priors(tensorflow: ModuleType) -> None
 
 
 def test_adjustment_needs_the_shares_and_leaves_a_class_without_pixels() -> None:
-    from segmenter.training.losses import log_priors
+    from segmenter.training.losses import log_priors, segmentation_loss
 
     assert log_priors((0.5, 0.5, 0.0), 2.0) == pytest.approx((2 * np.log(0.5), 2 * np.log(0.5), 0.0))
-
-    from segmenter.training.losses import segmentation_loss
-
     with refused(ConfigError, where="loss.logit_adjustment", got="none"):
         segmentation_loss(LossConfig(logit_adjustment=1), None, 4)
 
@@ -266,14 +263,8 @@ def test_borders_weigh_by_their_distance(tensorflow: ModuleType, width: float) -
     assert emphasised(label, logits, normalisation="per_pixel", **options) == pytest.approx(pixels, rel=1e-6)
 
 
-ALL = {
-    "ohem": 0.2,
-    "ohem_threshold": 0.5,
-    "logit_adjustment": 1,
-    "boundary": 3,
-    "boundary_width": 1,
-    "focal": 1,
-}
+EMPHASES = {"ohem": 0.2, "ohem_threshold": 0.5, "logit_adjustment": 1, "boundary": 3, "boundary_width": 1}
+ALL = {**EMPHASES, "focal": 1}
 REGIONS = {"dice": 1, "jaccard": 1, "tversky": 1, "lovasz": 1, "focal": 1, "focal_gamma": 0.5}
 
 

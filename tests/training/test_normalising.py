@@ -16,12 +16,10 @@ from segmenter.base.errors import WeightsError
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import EncoderDecoderConfig, Recipe, TrainingConfig
 from segmenter.devices import strategy
-from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.model.normalisation import Normalisation
-from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.model.size import weight_shapes
 from segmenter.model.stages import pace_of
-from segmenter.runs.run import Run, load_run
+from segmenter.runs.run import load_run
 from segmenter.tiles.statistics import BandStatistics
 from segmenter.training.beginning.fine_tuning import Source
 from segmenter.training.beginning.new_run import normalisation_of
@@ -29,6 +27,7 @@ from segmenter.training.prepare import prepare_tiles
 from tests.helpers.made_checkpoints import RECIPE
 from tests.helpers.made_training import made
 from tests.helpers.refusals import refused
+from tests.helpers.trained_run import unsaved_run
 
 IMAGENET = Normalisation.of([123.7, 116.3, 103.5], [58.4, 57.1, 57.4])
 BEFORE = Normalisation.of([90.0, 91.0, 92.0], [30.0, 30.0, 30.0])
@@ -49,26 +48,12 @@ def recipe(**model: Any) -> Recipe:
 
 def source(normalisation: Normalisation, scenes: Normalisation | None, bands: int = 3) -> Source:
     """A run of so many bands, with the weights of a first layer and a head."""
-    classes = ClassMap(tuple(LandCoverClass(n, (i, i, i), i) for i, n in enumerate(NAMES)))
-    run = Run(
-        Path("runs/a"),
-        RECIPE,
-        classes=classes,
-        normalisation=normalisation,
-        network=NetworkGeometry(2, 9),
-        scenes=scenes,
-        bands=None,
-        band_count=bands,
-        dtype="uint8",
-        metres_per_pixel=1.0,
-        labels="full",
-        tiles="",
-    )
+    facts = {"normalisation": normalisation, "scenes": scenes, "band_count": bands}
     arrays = {
         "model/stem_conv/kernel": np.zeros((3, 3, bands, 8), np.float32),
         "model/logits/kernel": np.zeros((1, 1, 8, 2), np.float32),
     }
-    return Source(run, arrays)
+    return Source(unsaved_run(Path("runs/a"), NAMES, **facts), arrays)
 
 
 def found(

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from segmenter.base.errors import SegmenterError
-from segmenter.grid.labels import IGNORE
 from segmenter.grid.scenes import Dataset
 from segmenter.tiles.batches import Batch
-from segmenter.tiles.index import cache_folder
-from segmenter.tiles.store import SceneStore
 from tests.helpers.rare_scenes import SIDE, loader_of, plan_of, rare_scenes, recipe
-from tests.helpers.refusals import refused
 
 MOVED = {"scale": 0.3, "rotation": 30}
 LOSING = {"scale": 0.85, "rotation": 180}
@@ -30,23 +24,6 @@ def dataset(make_geotiff: Any, make_png: Any, make_classes: Any, rng: Any) -> Da
 
 def same(a: Batch, b: Batch) -> bool:
     return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
-
-
-def test_coverage_as_the_model_receives_it(dataset: Dataset) -> None:
-    """Law 1 on the labels after position and augmentation, over full epochs, with all that can lose it."""
-    settings = recipe(MOVED)
-    loader, index = loader_of(dataset, settings)
-    for epoch in range(3):
-        rows = plan_of(index, settings, epoch)
-        assert rows.promised == (0, 1, 2)
-        for step in range(rows.steps):
-            image, valid, label, _ = loader.load(rows, epoch, step)
-            pixels = np.stack([[np.count_nonzero(one == c) for c in range(3)] for one in label])
-            assert (pixels.max(axis=0) >= settings.sampling.min_pixels).all()
-            assert (label[~valid] == IGNORE).all()
-            assert image.shape == (6, SIDE, SIDE, 3)
-    assert loader.drawn.redrawn > 0  # else this test would show nothing
-    assert loader.drawn.replaced < loader.drawn.tiles * 0.05
 
 
 def test_what_no_draw_shows_is_taken_as_it_lies(dataset: Dataset) -> None:
@@ -105,13 +82,3 @@ def test_tiles_are_the_pixels_of_their_files(dataset: Dataset) -> None:
         image, valid, label, _ = loader.load(rows, 0, step)
         np.testing.assert_array_equal(image[..., 0][valid], label[valid] + 1)
         assert (image[~valid] == 0).all()
-
-
-def test_decoded_scenes_go_where_the_recipe_says(dataset: Dataset, tmp_path: Path) -> None:
-    elsewhere = replace(dataset, cache=tmp_path / "elsewhere")
-    place = cache_folder(elsewhere)
-    assert place.parent == tmp_path / "elsewhere"
-    SceneStore(elsewhere, dataset.scenes, 16, place, progress=False)
-    assert list(place.rglob("*.pack"))
-    with refused(SegmenterError, where="dataset.cache", fault="write to /dev/null/x"):
-        cache_folder(replace(dataset, cache=Path("/dev/null/x")))

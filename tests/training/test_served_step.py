@@ -151,8 +151,6 @@ class Result:
 
     def fetch(self) -> Any:
         self.come.wait()
-        if isinstance(self._value, Exception):
-            raise self._value
         return self._value
 
 
@@ -181,12 +179,3 @@ def test_a_slow_step_does_not_keep_the_others_from_being_taken() -> None:
     coordinator.given[0].come.set()
     assert wait_until(lambda: flight.done(0.0) == ("a", 1))
     assert flight.under_way == []
-
-
-def test_what_a_step_failed_with_is_raised_where_it_is_taken() -> None:
-    coordinator = Coordinator()
-    flight = InFlight(coordinator, lambda: ValueError("of the step"), most=1)
-    flight.give(0, ())
-    coordinator.given[0].come.set()
-    with pytest.raises(ValueError, match="step"):
-        wait_until(lambda: flight.done(0.1))

@@ -66,8 +66,6 @@ def test_a_larger_part_than_was_timed_is_tried_and_too_few_tiles_are_refused() -
     cards = Cards({"a": 1.0, "b": 3.0}, {"b": 4})
     assert measured(cards, ("a", "b"), 24, 2)[0] == (20, 4)  # type: ignore[arg-type]
 
-    from segmenter.extras.unequal_cards.measured import measured
-
     cards = Cards({})
     with refused(ConfigError, where="distribution.shares: auto", got="1 tiles"):
         measured(cards, ("a", "b"), 1, 1)  # type: ignore[arg-type]

@@ -72,8 +72,6 @@ def test_other_programs_are_refused_and_what_each_may_have_of_its_own_is_not(
         with refused(WorkerError, where=f"worker 1 (b:2): {name}", got=there):
             check_same(Others(json.dumps({**own, name: there})), own)
 
-    from segmenter.training.workers_agree import check_same
-
     dataset = {"dataset": {"kind": "potsdam", "root": "there", "cache": "elsewhere"}}
     other = facts(make_classes, **dataset, training={"input_workers": 3})
     check_same(Others(json.dumps(other)), facts(make_classes))
