@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from datasets import kinds, load_dataset
-from datasets.files import files_under, held_out
+from datasets.files import held_out
 from datasets.folder import pattern_regex
 from datasets.published import POTSDAM_TEST, POTSDAM_TRAIN
 from datasets.synthetic.make import potsdam_names
@@ -272,13 +272,6 @@ def test_a_root_that_is_no_folder(tmp_path: Path) -> None:
     for kind in kinds():
         with refused(DatasetError, where="dataset.root", expected="folder"):
             load(tmp_path / "none", kind, **(CODES if kind == "folder" else {}))
-
-
-def test_links_are_followed_once_and_hidden_files_are_not_data(tmp_path: Path) -> None:
-    touch(tmp_path, ["data/a.tif", "data/._a.tif", "data/.tile-index/b.tif", "far/c.tif"])
-    (tmp_path / "data" / "loop").symlink_to(tmp_path / "data", target_is_directory=True)
-    (tmp_path / "data" / "far").symlink_to(tmp_path / "far", target_is_directory=True)
-    assert files_under(tmp_path / "data") == ["a.tif", "far/c.tif"]
 
 
 def test_files_whose_ending_is_spelt_otherwise_are_counted(tmp_path: Path) -> None:

@@ -17,7 +17,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def train(recipe: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "train.py", str(recipe), *arguments]
+    return script("train.py", str(recipe), *arguments, check=check)
+
+
+def script(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run a script as users do; what it said."""
+    command = [sys.executable, *words]
     environment = {k: v for k, v in os.environ.items() if k != "TF_ENABLE_ONEDNN_OPTS"}
     result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     if check:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rasterio.transform import Affine
 from rasterio.warp import transform
 
-from segmenter.base.errors import DatasetError, LabelError, RasterError
+from segmenter.base.errors import LabelError, RasterError
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.raster import LabelRaster, placement
@@ -201,24 +201,6 @@ def test_majority_is_that_of_the_area_also_off_the_grid(
     assert _place(tmp_path, classes, image, label)[0].tolist() == [0] * 8 + [1] * 8
     # The border lies at 77 m of its grid: 7/10 of pixel 7 belong to the first class.
     assert _place(tmp_path, classes, other, label)[0].tolist() == [0] * 8 + [1] * 7
-
-
-def test_what_a_label_does_not_reach_is_ignored_and_said(
-    tmp_path: Path, make_geotiff: Make, classes: ClassMap
-) -> None:
-    image = make_geotiff("a.tif", np.ones((20, 20), np.uint8), crs=UTM, transform=HERE)
-    part = HERE @ Affine.translation(-10, 0)
-    label = make_geotiff("l.tif", np.full((20, 20), 12, np.uint8), crs=UTM, transform=part)
-    labels = PlacedLabels(tmp_path / "made", classes)
-    found = labels.label("a", image, label, shared=True)
-    assert (_ids(found, labels.classes) == np.where(np.arange(20) < 10, 2, IGNORE)).all()
-    assert "placed on 1 images by nearest" in labels.notes([(image, label)])[0]
-    far = make_geotiff(
-        "far.tif", np.ones((20, 20), np.uint8), crs=UTM, transform=HERE @ Affine.translation(99, 0)
-    )
-    assert labels.label("far", far, label, shared=True) is None
-    with refused(DatasetError, expected="far.tif"):
-        PlacedLabels(tmp_path / "other", classes).label("far", far, label, shared=False)
 
 
 def test_values_that_are_no_class_are_refused_only_where_the_image_lies(

@@ -81,16 +81,10 @@ def test_the_header_is_complete(make_geotiff: Make) -> None:
 
 def test_only_local_images_are_opened(tmp_path: Path, make_geotiff: Make) -> None:
     source = make_geotiff("a.tif", np.zeros((4, 4), np.uint8))
-    vrt = tmp_path / "a.tif.vrt"
-    vrt.write_text(
-        f'<VRTDataset rasterXSize="4" rasterYSize="4"><VRTRasterBand dataType="Byte" band="1"><SimpleSource>'
-        f"<SourceFilename>{source}</SourceFilename></SimpleSource></VRTRasterBand></VRTDataset>"
-    )
     disguised = tmp_path / "innocent.tif"
-    disguised.write_bytes(vrt.read_bytes())
-    for path in (vrt, disguised):
-        with refused(RasterError, expected="begins with b'<VRT'"):
-            open_raster(path)
+    disguised.write_text('<VRTDataset rasterXSize="4" rasterYSize="4"/>')
+    with refused(RasterError, expected="begins with b'<VRT'"):
+        open_raster(disguised)
     for text in (f"/vsizip/{source}", f"GTIFF_DIR:1:{source}", "https://example.org/a.tif"):
         with refused(RasterError, expected="raster file"):
             open_raster(Path(text))

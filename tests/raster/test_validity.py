@@ -68,29 +68,6 @@ def test_it_is_told_however_windows_overlap(make_geotiff: Make, rng: Any) -> Non
         assert ": 50 % of the pixels hold a nodata value" in str(raster.partial_remark)
 
 
-def test_a_band_without_a_nodata_value_hides_no_other(make_geotiff: Make) -> None:
-    pixels = np.full((10, 12, 3), 5, np.uint8)
-    pixels[4, :, 1], pixels[6, :, 2] = 7, 7
-    path = make_geotiff("a.tif", pixels)
-    value = '<PAMRasterBand band="{}"><NoDataValue>7</NoDataValue></PAMRasterBand>'
-    path.with_name("a.tif.aux.xml").write_text(f"<PAMDataset>{value.format(2)}{value.format(3)}</PAMDataset>")
-    with open_raster(path) as raster:
-        assert raster.read(Window(0, 0, 10, 12))[1].all()
-        assert ": 20 %" in str(raster.partial_remark)
-
-
-def test_so_is_nodata_that_a_mask_calls_data(make_geotiff: Make) -> None:
-    pixels = np.full((10, 12, 3), 5, np.uint8)
-    pixels[2], pixels[4, :, 1], pixels[6] = 0, 0, 0
-    mask = np.full((10, 12), 255, np.uint8)
-    mask[6] = 0
-    with open_raster(make_geotiff("a.tif", pixels, nodata=0, masks=mask)) as raster:
-        _, valid = raster.read(Window(0, 0, 10, 12))
-        assert ": 20 %" in str(raster.partial_remark)
-        assert "mask says so" in str(raster.partial_remark)
-    np.testing.assert_array_equal(valid, mask > 0)
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -1e31])
 def test_a_nodata_value_that_is_no_measurement_counts_in_each_band(make_geotiff: Make, value: float) -> None:
     pixels = np.ones((3, 4, 2), np.float32)
@@ -233,19 +210,11 @@ def _same(array: ArrayRaster, path: Path) -> int:
     return int((~array.read(WINDOWS[0])[1]).sum())
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "float32"])
-def test_a_nodata_value_counts_as_in_a_file(make_geotiff: Make, rng: np.random.Generator, dtype: str) -> None:
-    image = rng.integers(0, 3, (41, 67, 2)).astype(dtype)
-    image[5:9] = 0
-    path = make_geotiff("a.tif", image, nodata=0)
-    assert _same(ArrayRaster(image, nodata=(0, 0)), path) > 4 * 67
-    assert _same(ArrayRaster(np.ma.masked_equal(image, 0)), path) > 4 * 67
-    for nodata in ((0, None), (7.5, 7.5)):  # a band without one has data
-        assert ArrayRaster(image, nodata=nodata).read(WINDOWS[0])[1].all()
-
-
-def test_so_do_a_mask_and_what_is_no_measurement(make_geotiff: Make, rng: np.random.Generator) -> None:
+def test_a_mask_and_what_is_no_measurement_count_as_in_a_file(
+    make_geotiff: Make, rng: np.random.Generator
+) -> None:
     image, valid = rng.integers(0, 99, (41, 67, 3), np.uint8), rng.random((41, 67)) > 0.3
+    assert ArrayRaster(image * 0, nodata=(0, None, 0)).read(WINDOWS[0])[1].all()  # a band has no such value
     assert _same(ArrayRaster(image, valid), make_geotiff("a.tif", image, masks=valid)) == (~valid).sum()
     floats = rng.normal(size=(41, 67, 2)).astype(np.float32)
     floats[2, 3, 1], floats[4, 5, 0], floats[6, 7, 1] = np.nan, np.inf, -3.4e38

@@ -25,7 +25,7 @@ from segmenter.grid.geometry import Size
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.scenes import SPLITS
 from segmenter.raster import LabelRaster
-from tests.helpers.made_training import train
+from tests.helpers.made_training import script, train
 from tests.helpers.refusals import refused
 
 HEIGHT, WIDTH = 311, 203
@@ -171,20 +171,10 @@ def test_a_buffer_below_the_receptive_field_is_refused(
 
 @pytest.mark.slow
 def test_a_training_validates_and_predicts_its_blocks(recipe: Callable[..., Path], tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
     path, run = recipe(buffer=9, test_share=0.2), tmp_path / "run"
     train(path, "--run", str(run))
     scores = json.loads((run / "scores.json").read_text())
-    done = subprocess.run(
-        [sys.executable, "predict.py", str(run), "--split", "test", "--output", str(tmp_path / "maps")],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    script("predict.py", str(run), "--split", "test", "--output", str(tmp_path / "maps"))
     assert (tmp_path / "maps" / "a.tif").exists()
     tested = json.loads((tmp_path / "maps" / "scores.json").read_text())
     assert 0 < tested["pixels"] < scores["pixels"] * 3 < HEIGHT * WIDTH

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,8 +18,8 @@ from segmenter.config.reading import load_recipe, parse
 from segmenter.mapping.request.map_request import MapRequest
 from segmenter.runs.score_files import fold_path, fold_table, folds_in
 from tests.helpers import made_folders as made
-from tests.helpers.made_training import ROOT, records, train
 from tests.helpers.made_training import made as made_recipe
+from tests.helpers.made_training import records, script, train
 
 
 @pytest.fixture
@@ -182,11 +180,8 @@ def test_folds_train_resume_and_predict_together(tmp_path: Path) -> None:
     ], "what is finished is not trained again"
     maps = tmp_path / "maps"
     images = str(tmp_path / "data" / "images")
-    command = [sys.executable, "predict.py", str(run), images, "--output", str(maps)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    script("predict.py", str(run), images, "--output", str(maps))
     assert len(list(maps.glob("*.tif"))) == 5
-    command = [sys.executable, "predict.py", str(run), "--split", "validation", "--output", str(maps)]
-    refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    refused = script("predict.py", str(run), "--split", "validation", "--output", str(maps), check=False)
     assert refused.returncode == 2
     assert "folds" in refused.stderr

@@ -8,13 +8,12 @@ from typing import Any
 import albumentations
 import numpy as np
 import pytest
-from albumentations.augmentations.pixel.functional import shift_hsv
 from numpy.typing import NDArray
 
 from segmenter.config.recipe import AugmentationConfig
-from segmenter.grid.labels import IGNORE, class_pixels
+from segmenter.grid.labels import IGNORE
 from segmenter.tiles.augment import Augmenter, Tile
-from segmenter.tiles.kernels import Planes, counted, extended, shifted_hsv, transformed, turned
+from segmenter.tiles.kernels import Planes, transformed, turned
 from segmenter.tiles.statistics import BandStatistics
 from tests.helpers.made_statistics import statistics_of
 
@@ -85,13 +84,6 @@ def test_turns_are_those_of_numpy_for_any_type_and_number_of_bands(dtype: str) -
         assert after.shape == moved.shape
 
 
-@pytest.mark.parametrize("hue", [0, -7.9, 90.0])
-def test_hue_saturation_and_value_are_shifted_as_the_library_does(hue: float) -> None:
-    for saturation, value in product((0, 51.0, -0.4, -30.6, 0.5, 255.0), (0, -12.5, 40.49)):
-        expected = shift_hsv(image(), hue, saturation, value)
-        np.testing.assert_array_equal(shifted_hsv(image(), hue, saturation, value), expected)
-
-
 @pytest.mark.parametrize(
     ("dtype", "bands", "probability"),
     [("uint8", 3, 0.4), ("uint8", 1, 1.0), ("float32", 3, 1.0), ("float32", 5, 0.4)],
@@ -123,13 +115,6 @@ def test_a_stage_draws_what_the_library_draws(dtype: str, bands: int, probabilit
         np.testing.assert_array_equal(np.stack(moved, axis=-1), expected["mask"])
         differing.add(found.tobytes())
     assert len(differing) > 12
-
-
-def test_classes_are_counted() -> None:
-    label, large = mask()[..., 0].copy(), np.full((4099, 4097), 3, np.uint8)  # more than a float32 counts
-    for ids in (label, label[::2, 1::3], np.full((7, 5), IGNORE, np.uint8), large):
-        np.testing.assert_array_equal(counted(ids, 6), class_pixels(ids, 6))
-        assert counted(ids, 6).dtype == np.int64
 
 
 SIDE = 64
@@ -320,21 +305,3 @@ def test_pixels_without_data_are_not_there_for_blur_that_comes_after_a_rotation(
     for dtype in TYPES:
         before, change = made(dtype, whole=True), augmenter_of(config, dtype)
         assert max(beyond(change(before, seed), before) for seed in range(6)) <= 1e-6
-
-
-def test_what_lacks_is_extended_by_the_nearest() -> None:
-    """Within the error of the distances, a few percent; what has data stays."""
-    image, valid, _ = made("uint16")
-    valid[:] = True
-    valid[25:45, 25:45] = False
-    found = extended(image, valid)
-    np.testing.assert_array_equal(found[valid], image[valid])
-    rows, cols = np.nonzero(valid)
-    for row, col in ((25, 30), (44, 30), (30, 26), (41, 43)):
-        distance = np.hypot(rows - row, cols - col)
-        near = distance <= distance.min() * 1.05
-        assert any(
-            (image[r, c] == found[row, col]).all() for r, c in zip(rows[near], cols[near], strict=True)
-        )
-    nothing = np.zeros_like(valid)
-    assert extended(image, nothing) is image
