@@ -1,7 +1,5 @@
 """Fixtures that several test files share; data for tests is made, small and odd."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import warnings

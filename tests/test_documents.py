@@ -1,7 +1,5 @@
 """Documents: links resolve, names exist, both READMEs agree, and the reference is what the code makes."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import re

@@ -1,7 +1,5 @@
 """The fuzzer finds whatever can go wrong, and a short part of it finds nothing here."""
 
-from __future__ import annotations
-
 import re
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The law of class maps: an unknown value is an error, never class 0."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

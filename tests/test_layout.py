@@ -1,7 +1,5 @@
 """Layout: every module has its room, imports point one way, and TensorFlow stays where it computes."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """One process at a time, by the system's locks; without them work goes on, and says so."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable

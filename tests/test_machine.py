@@ -1,7 +1,5 @@
 """How much memory there is, and that TensorFlow is not imported where it would crash."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Errors and slips end in one line and an exit code; foreign names are escaped; ours keep their traceback."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

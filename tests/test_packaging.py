@@ -1,7 +1,5 @@
 """The wheel: what is in it, what it starts, and that it works in a folder of its own, without a clone."""
 
-from __future__ import annotations
-
 import ast
 import configparser
 import email

@@ -1,7 +1,5 @@
 """Resampling onto finer and coarser grids: against a dense computation, and the same bits in any window."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

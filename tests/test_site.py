@@ -1,7 +1,5 @@
 """The documentation's site: built without a warning, links lead somewhere, no network is needed."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Batches come in order, an error of the thread is seen, and nothing keeps running after the end."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator

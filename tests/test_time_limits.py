@@ -1,7 +1,5 @@
 """Limits of time: a hang ends, whatever hangs; a busy machine fails nothing."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

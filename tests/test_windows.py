@@ -1,7 +1,5 @@
 """Sizes and windows, and the law of tiling: every pixel of the raster is kept exactly once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Fixtures of the tests of Python's door: one run, a scene with its label, and where they lie."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Examples: docstrings of what `segmenter` exports, the guide with its reference, and the notebook."""
 
-from __future__ import annotations
-
 import ast
 import doctest
 import inspect

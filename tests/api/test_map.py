@@ -1,7 +1,5 @@
 """Files mapped from Python: byte for byte those of `predict.py`, with nothing printed and no error lost."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

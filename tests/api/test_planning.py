@@ -1,7 +1,5 @@
 """Plans, forecasts and diagnoses from Python: those of the commands, as values."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from subprocess import run as run_process

@@ -1,7 +1,5 @@
 """Arrays predicted from Python: to the byte what `predict.py` maps of the same pixels, whatever they are."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The command for GPU servers: its sections run, limits and verdicts hold; no figure means anything."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """All benchmarks as a table; the arithmetic of models against TensorFlow's own counts."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import sys

@@ -1,7 +1,5 @@
 """A recipe of a stranger is read in bounded time and memory, or refused in one line."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Callable

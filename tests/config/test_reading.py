@@ -1,7 +1,5 @@
 """A recipe argues back: each mistake names its dotted path, what was expected and what came."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Names of recipes and what stands for them: no list of them stands anywhere a second time."""
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Annotated, Any, ClassVar, Literal, get_args
 

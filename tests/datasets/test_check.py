@@ -1,7 +1,5 @@
 """The audit finds each fault and each leak by name; the index refuses the same files alike."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

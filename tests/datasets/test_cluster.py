@@ -1,7 +1,5 @@
 """`datasets check`, the tile index and packs on a cluster: what threads find, whoever finds it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

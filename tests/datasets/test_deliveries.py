@@ -1,7 +1,5 @@
 """Data as agencies deliver them: bands in files, other formats, labels of another grid; the page on it."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable
@@ -198,6 +196,3 @@ def test_a_vrt_is_opened_where_its_driver_is_named_and_changes_with_its_sources(
     assert [s.image for s in again.scenes][1:] == [s.image for s in first.scenes][1:]
     assert again.scenes[0].image != first.scenes[0].image
     assert {s.label for s in again.scenes}.isdisjoint({s.label for s in first.scenes})
-
-
-_WEST, _NORTH = 14.995, 50.56

@@ -1,7 +1,5 @@
 """Loaders on tiny files with the published names, their splits, and what a recipe leaves out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

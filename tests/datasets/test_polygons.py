@@ -1,7 +1,5 @@
 """`dataset.labels` of polygons: `check`, the tile index and training's tiles see the same labels."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """Datasets behind addresses: listed whole, read like files, kept out of sight where they are secret."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Callable

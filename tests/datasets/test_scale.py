@@ -1,7 +1,5 @@
 """Scale of scenes: the recipe's word first, else the georeference, in metres on the ground."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

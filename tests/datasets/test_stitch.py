@@ -1,7 +1,5 @@
 """Stitching: what was cut comes back, and parts that do not fit are refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Look-alike data: exact names, formats, codes and georeference; repeatable; rare classes rare."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Who trains together: what the command line and the environment say, who is missing, who hangs."""
 
-from __future__ import annotations
-
 import json
 import threading
 from types import ModuleType, SimpleNamespace

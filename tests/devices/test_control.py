@@ -1,7 +1,5 @@
 """Chief and members of parameter servers: their roles, who is refused and why, who ends when."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

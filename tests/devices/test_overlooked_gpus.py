@@ -1,7 +1,5 @@
 """A machine with GPUs never computes on its CPU without a word, unless that was asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType

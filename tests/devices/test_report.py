@@ -1,7 +1,5 @@
 """`python -m segmenter.devices`: why GPUs are not used and what to do, for machines that are made up."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType

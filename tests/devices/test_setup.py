@@ -4,8 +4,6 @@ There are no GPUs where these tests run: TensorFlow's calls are replaced and rec
 the CPU, are in `test_strategy.py`.
 """
 
-from __future__ import annotations
-
 import os
 from importlib.metadata import PackageNotFoundError
 from types import ModuleType, SimpleNamespace

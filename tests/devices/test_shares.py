@@ -1,7 +1,5 @@
 """Shares of a step: whole tiles in proportion, or as early done as can be; each other wish is refused."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

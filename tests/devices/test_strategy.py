@@ -1,7 +1,5 @@
 """Devices for real, made of the CPU: each choice of them in a process, where they can be set up once."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Commands `datasets coverage` and `datasets augmented`: what they write, and mistakes in one line."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A diagnosis and its maps say what tiles, plan, shuffle, scales and log say; its advice comes true."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The report's page without a browser: what it says, what its charts are drawn from; text stays text."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html

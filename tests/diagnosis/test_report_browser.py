@@ -1,7 +1,5 @@
 """Reports of coverage and of a training in a browser: no errors, no network, all drawn, names stay text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Interval of mIoU by bootstrap over scenes, or over blocks of the ground."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import numpy as np

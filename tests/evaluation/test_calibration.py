@@ -1,7 +1,5 @@
 """Calibration: the fit finds what made the data; measures are those of their definitions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Pictures: what is drawn is what was given, on odd shapes and with odd names, whole or not at all."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

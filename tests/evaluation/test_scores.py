@@ -1,7 +1,5 @@
 """Scores against their definitions pixel by pixel, whole and by scale; protocols are never mixed."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Boundary IoU and object F1: the figures of whole arrays, however a map is cut into strips."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Reference in `docs/python.md`, from docstrings of what is exported: `python -m tests.helpers.api_page`."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Rasters in memory, for tests of what is done to windows."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import dataclass
 from typing import Any

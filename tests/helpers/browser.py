@@ -1,7 +1,5 @@
 """A real browser for pages: opened from disk at a width, without network; skipped where there is none."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator

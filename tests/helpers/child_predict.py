@@ -4,8 +4,6 @@ Arguments: seconds that the model takes a batch, pixels from which rasters are k
 `predict.py` after RUN. Each batch prints a line, and each file that gets its name.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

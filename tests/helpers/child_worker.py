@@ -3,8 +3,6 @@
 Arguments: number of the worker, addresses of all with commas between, the file, names of `ROWS` with commas.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Made tables of class counts for planning."""
 
-from __future__ import annotations
-
 import numpy as np
 
 

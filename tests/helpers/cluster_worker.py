@@ -1,7 +1,5 @@
 """Preloaded by the workers of a cluster (`PRELOAD`): the model of `child_predict`."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Dask clusters of threads in this process: all of the protocol, no processes to start."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import warnings

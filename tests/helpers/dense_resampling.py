@@ -1,7 +1,5 @@
 """Resampling written down as dense matrices, in float64: what the program's is compared with."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Any
 

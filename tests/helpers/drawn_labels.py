@@ -1,7 +1,5 @@
 """Labels drawn as polygons: files of them, and what is burned of one."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Pairs of encoder and decoder, and the laws' measures of a pair."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, get_args
 

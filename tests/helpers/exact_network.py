@@ -1,7 +1,5 @@
 """A stand-in for a network whose result on a whole image is known exactly, and `predict.py` with it."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

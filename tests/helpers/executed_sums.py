@@ -1,7 +1,5 @@
 """Sums in the graph that TensorFlow really runs: its optimiser merges chains of additions into one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A server of files on loopback, with ranges, that can misbehave as object stores do."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import itertools

@@ -1,7 +1,5 @@
 """A folder that one may not enter, also where the tests run as root, who may enter all."""
 
-from __future__ import annotations
-
 import os
 import resource
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Remote files as in a new process."""
 
-from __future__ import annotations
-
 from segmenter.raster.gdal import files
 from segmenter.raster.remote import settings
 

@@ -1,7 +1,5 @@
 """A plain function as the model of a prediction, and class ids of one open raster by it."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A table of targets for the fuzzer that go wrong in every way."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

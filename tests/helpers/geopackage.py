@@ -1,7 +1,5 @@
 """Changes to a GeoPackage by SQLite alone."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

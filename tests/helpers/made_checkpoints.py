@@ -1,7 +1,5 @@
 """Checkpoints of a run that was never trained, with the facts that a training writes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A run directory with all that a training leaves, made without one and without TensorFlow."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Not by the library's own forecast and plan: the report is held against the schema, not against them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Loaders and plans for tests of feeding: made scenes, and loaders that fail where they are told to."""
 
-from __future__ import annotations
-
 import hashlib
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Made folders of images and labels in any layout, of odd sizes."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files of a run as somebody else might write them: any content, with the right checksum."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Statistics of bands that no scene was read for."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from segmenter.tiles.statistics import BandStatistics

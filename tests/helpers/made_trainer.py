@@ -1,7 +1,5 @@
 """A trainer on a made table of tiles, on any number of replicas: nothing of it is read from a file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

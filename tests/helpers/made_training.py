@@ -1,7 +1,5 @@
 """Data, recipes and processes for tests of train.py."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Files of PyTorch, made without it: both formats of `torch.save`, right and wrong ones."""
 
-from __future__ import annotations
-
 import io
 import pickle
 import sys

@@ -1,7 +1,5 @@
 """Parts of tests of maps: the exact map of an image, a folder's files, a call that is stopped."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -4,8 +4,6 @@
 A line is the class and the text; what a program fills in stands in braces, as it does in the source.
 """
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

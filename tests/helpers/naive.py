@@ -1,7 +1,5 @@
 """Matrix of equivalence, with the naive variants of training from which its rows tell the program."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Scenes that have to be decoded, their packs, and what a training reads of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Reach of a model, measured: what moves when an input pixel changes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

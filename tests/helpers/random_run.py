@@ -1,7 +1,5 @@
 """A run directory whose model has random weights."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

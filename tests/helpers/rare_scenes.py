@@ -1,7 +1,5 @@
 """Scenes with a class that a tile scarcely shows, and the loader of their batches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A raster is mapped rightly or refused in one line; what is right is computed with rasterio alone."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Errors that a test expects, by class and fields."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from typing import Any

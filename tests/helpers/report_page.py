@@ -1,7 +1,5 @@
 """The report's page taken apart: its tags, texts and what its charts are drawn from."""
 
-from __future__ import annotations
-
 import json
 from html.parser import HTMLParser
 from typing import Any

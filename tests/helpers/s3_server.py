@@ -1,7 +1,5 @@
 """moto's S3 on loopback, that can misbehave as the real one does; no request leaves the machine."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import itertools

@@ -1,7 +1,5 @@
 """Scenes of one landscape at different metres a pixel, of odd sizes, some rotated or in degrees."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Processes that train together on this machine, ended in every case."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Encoders with hardly any blocks, by the code of their families: they compile in a tenth of the time."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """A small model with its optimiser and compiled steps, on any number of replicas, and batches for it."""
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from types import SimpleNamespace

@@ -5,8 +5,6 @@ deadlock. Limits are those of pytest-timeout (`timeout` in pyproject.toml, `@pyt
 else in the tests limits time.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

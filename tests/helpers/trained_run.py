@@ -1,7 +1,5 @@
 """Run directories as trainings leave them, which were never trained: records, log, scores, pictures."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

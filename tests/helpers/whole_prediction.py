@@ -1,7 +1,5 @@
 """The windows of a blended prediction, joined to a whole."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

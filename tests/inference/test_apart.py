@@ -1,7 +1,5 @@
 """Several threads that read one raster, each from its own handle: the same windows in the same order."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Smooth mode: the weights of all windows sum to 1 on every pixel, and rows come out as they are complete."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

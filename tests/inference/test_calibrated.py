@@ -1,7 +1,5 @@
 """Calibrated models: the compiled model gives softmax(log p / T + b), alone, mirrored and with others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

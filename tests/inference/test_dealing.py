@@ -1,7 +1,5 @@
 """Batches dealt to devices: two under way on each, none kept waiting by a slow one, in order, bounded."""
 
-from __future__ import annotations
-
 import threading
 from collections import Counter
 from collections.abc import Callable

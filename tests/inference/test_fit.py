@@ -1,7 +1,5 @@
 """Fit of a raster to a run: other units, orders and types are refused, another landscape is not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """The memory decides the windows: as large as it allows, no larger than is of use; else they are blended."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

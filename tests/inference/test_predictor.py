@@ -1,7 +1,5 @@
 """Law 4, *tiles disappear*, law 6, *memory is bounded*, and how files are batched together."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Predictions brought back from a grid: memory is that of the formula, and pieces do not show."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Iterator
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Fused loops over pixels: what the plain operations give, whatever the number of pixels."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Exact, with a real network, over many sizes and with its answers averaged over mirror images."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """Law 1 over full epochs of the recipes as they are, on look-alike and, where it is, on real imagery."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

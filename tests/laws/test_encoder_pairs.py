@@ -4,8 +4,6 @@ Compiling a step of such a network takes minutes, so all are slow: the smallest 
 encoder at its real size, with one decoder after the other (`studies/equivalence.md` has every pair).
 """
 
-from __future__ import annotations
-
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from types import ModuleType

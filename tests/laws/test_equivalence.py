@@ -5,8 +5,6 @@ would see it. The fast rows hold every mechanism on a shallow U-Net and two repl
 and the full cross, are slow.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Law 4 on other processors: what is kept of exact windows where a library rounds by a pixel's place."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

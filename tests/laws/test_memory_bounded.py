@@ -1,7 +1,5 @@
 """Law 6, *memory is bounded*, in width: rasters cut into columns give the same bits, also where taken up."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace

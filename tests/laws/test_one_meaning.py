@@ -3,8 +3,6 @@
 A made scene is written in many ways; each is seen as the plainest one is, or refused by name. Nothing else.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import warnings

@@ -1,7 +1,5 @@
 """Bits: on a CPU, the same step gives the same bits, whatever else the machine does meanwhile."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any

@@ -3,8 +3,6 @@
 Real processes and real signals; with augmentation, dropout, quotas, averaged weights and a loss scale.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import resource

@@ -1,7 +1,5 @@
 """Law 3, resume, of trainings with a frozen encoder and an early end, and of one that is made longer."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """A checkpoint of several replicas resumes on one, and the other way round, within law 2's tolerance."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from types import ModuleType

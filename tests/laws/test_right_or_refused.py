@@ -1,7 +1,5 @@
 """Any raster is mapped rightly, in both modes and with any number of bands, or refused in one line."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

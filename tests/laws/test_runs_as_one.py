@@ -1,7 +1,5 @@
 """Several runs as one: the mean of their probabilities, in one reading, exact whatever the windows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -6,8 +6,6 @@ each initial weight on one device makes as much difference after every step as s
 seventh. A hundredth of an update is still four digits above the limit.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

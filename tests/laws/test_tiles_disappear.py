@@ -1,7 +1,5 @@
 """Law 4 with a real network: a run directory, `predict.py`, and a raster that is larger than its windows."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Law 4 with an encoder of `keras.applications`: its padding is not TensorFlow's `same`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType

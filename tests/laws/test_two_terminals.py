@@ -1,7 +1,5 @@
 """The two-terminal recipe of docs/machines.md, run as written; a worker lost, and the run resumed."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import signal

@@ -4,8 +4,6 @@ BatchNorm, dropout, Dice, losses per pixel, clipping by the norm of the sum, a m
 batches whose ignored pixels lie on the first images.
 """
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 

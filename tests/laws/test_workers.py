@@ -1,7 +1,5 @@
 """Law 2 over process borders: workers of one CPU device each train as one device, and stop as one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Fixtures of the tests of maps."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Maps on a cluster: the bytes of one process, whatever happens to the workers."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """How a call computes: the tiling on one process, a grid or workers, and the precision of its maps."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Folders in use: full disks, good and bad files, names that clash, paths that lead elsewhere."""
 
-from __future__ import annotations
-
 import io
 import os
 import resource

@@ -1,7 +1,5 @@
 """Which files are meant, and what their outputs are called; patterns find what `glob` finds."""
 
-from __future__ import annotations
-
 import glob
 import os
 import re

@@ -1,7 +1,5 @@
 """Finished maps are kept, stopped ones go on: what comes out is what would have come out."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Maps that were finished or computed in part are found again; one process at a time writes an output."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

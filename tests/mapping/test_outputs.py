@@ -1,7 +1,5 @@
 """The files of a map: what they hold, codes of the user's own, styles; other programs read them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Polygons and `predict.py`: `--vectors` writes those of its maps, `--labels` scores with those of others."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rasters behind an address, and maps that go into a bucket: whole, once, whoever else writes there."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """A call as a value: what options become, what is refused; maps and finishers without a command line."""
 
-from __future__ import annotations
-
 from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any

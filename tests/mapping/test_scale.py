@@ -1,7 +1,5 @@
 """`predict.py --gsd`: resampled for the model, mapped on its own pixels; only the model is made."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from pathlib import Path
 from typing import Any

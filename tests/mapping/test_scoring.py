@@ -1,7 +1,5 @@
 """`predict.py` with labels or a split of the recipe, and results in the data's own codes."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`predict.py` end to end: what is written, refused or asked for, how it ends; the model is a stand-in."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Odd, damaged and strangely named rasters, of the kinds that GDAL knows: right, or refused in one line."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -3,8 +3,6 @@
 Each law is also held against Keras' `synchronized=True` or a naive variant where that one breaks it.
 """
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 

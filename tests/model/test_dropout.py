@@ -1,7 +1,5 @@
 """Dropout over replicas: masks of the global batch, new in each step, the same after a resume."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any

@@ -1,7 +1,5 @@
 """Stride and radius of encoders and models: as the literature has them, and what moves with a pixel."""
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Encoders: Keras' outputs to the bit, atrous features on the coarse grid, stable names, a stage each."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Normalisation: (pixel − mean) / deviation, as exact as the model's numbers are, of any type of pixels."""
 
-from __future__ import annotations
-
 from types import ModuleType
 
 import numpy as np

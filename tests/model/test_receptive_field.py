@@ -1,7 +1,5 @@
 """Stride and receptive-field radius, computed from the layers, against what moves when a pixel changes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any

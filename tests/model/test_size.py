@@ -1,7 +1,5 @@
 """Sizes without a built model: what a checkpoint must hold, and the memory that recipes name."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from types import ModuleType

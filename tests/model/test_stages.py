@@ -1,7 +1,5 @@
 """Stages of a model: which weights train, from which epoch, at which rate; which of them decay."""
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Ground of rasters: metres a pixel of any CRS, never a wrong number; rectangles that meet."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Private parts of rasterio are what `gdal_private` takes them for; a version with others fails here."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import struct

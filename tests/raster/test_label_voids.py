@@ -1,7 +1,5 @@
 """Labels: pixels that a file calls unlabelled are ignored; those placed by georeference follow one law."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections import Counter

@@ -1,7 +1,5 @@
 """Rasters made of others: cut files, another grid (GDAL's average), stacked bands."""
 
-from __future__ import annotations
-
 import itertools
 import tracemalloc
 from collections.abc import Sequence

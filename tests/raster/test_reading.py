@@ -1,7 +1,5 @@
 """Reading rasters: pixels, labels, missing blocks, and what is refused, if need be from its header."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Rasters behind addresses: patience with servers, the bytes of one file, or a refusal."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import re

@@ -1,7 +1,5 @@
 """Side files and tags: followed or refused by name; no raster chooses what else is opened."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Stamps: whatever changes what a raster means changes its key, and only then it is opened in full again."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import shutil

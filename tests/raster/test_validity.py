@@ -4,8 +4,6 @@ Of arrays as of files, in windows of a few rows as in the whole; a band without 
 mean. Alpha that holds measurements is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Writing rasters: geography stays, and nothing half-written is ever visible."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Run directories: whole or absent, told when damaged, nothing in them runs code."""
 
-from __future__ import annotations
-
 import copy
 import os
 import random

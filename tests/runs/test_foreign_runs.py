@@ -1,7 +1,5 @@
 """A run directory from a stranger: loading it runs no code, and what is wrong with it is one line."""
 
-from __future__ import annotations
-
 import hashlib
 import pickle
 from pathlib import Path

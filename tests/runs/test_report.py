@@ -1,7 +1,5 @@
 """Reports and comparisons of trainings: what they say is what the runs' files say; what differs is said."""
 
-from __future__ import annotations
-
 import html
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Resuming and extending: which checkpoint, the same plan, versions and learning rates."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from pathlib import Path

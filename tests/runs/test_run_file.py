@@ -1,7 +1,5 @@
 """run.json, recipe.yaml and log.jsonl: what is damaged, edited or of a wrong type is refused or no record."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Small tables: steps and repeats equal an exhaustive search that knows nothing of kinds of tile."""
 
-from __future__ import annotations
-
 from functools import reduce
 from itertools import combinations, combinations_with_replacement, permutations
 

@@ -1,7 +1,5 @@
 """The forecast is what counting says: by hand, by every batch there is, by closed forms, by drawing."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from itertools import combinations

@@ -1,7 +1,5 @@
 """Epochs that promise no class: shares of the classes as their papers have them, keyed by seed and epoch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

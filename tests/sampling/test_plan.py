@@ -1,7 +1,5 @@
 """Law 1, coverage: each promised class in every row, every tile used, repeats only where forced."""
 
-from __future__ import annotations
-
 from inspect import signature
 
 import numpy as np

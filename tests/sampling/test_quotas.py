@@ -1,7 +1,5 @@
 """Law 1 with amounts: each step holds its quota of each class, and tiles are repeated only where forced."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

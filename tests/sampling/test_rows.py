@@ -1,7 +1,5 @@
 """A plan is random but for what coverage asks; order for replicas shows each as many classes as it can."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

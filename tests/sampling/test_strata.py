@@ -1,7 +1,5 @@
 """Law 1 by scale: each class in each stratum of the scenes' scale in every row, if there are enough."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

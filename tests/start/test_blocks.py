@@ -1,7 +1,5 @@
 """Blocks inside a scene: parts lie a buffer apart, use each pixel once, and are no leak."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`segmenter start`: recipe, page and reasons, the same each time; folds of one recipe are trained."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Layouts of folders that nobody described, and real imagery: pairs, classes and splits are those made."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from contextlib import nullcontext

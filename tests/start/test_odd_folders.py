@@ -1,7 +1,5 @@
 """Odd folders are read rightly or refused in one line: bands in files, one label for all, lists, values."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any

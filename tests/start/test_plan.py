@@ -1,7 +1,5 @@
 """Plans: a valid recipe with a reason behind each line, the same each time, within the memory asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,9 +20,6 @@ from segmenter.config.recipe import Recipe
 from tests.helpers.made_training import train
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
-
-Plan = Callable[..., tuple[Choice, ...]]
-CAMVID = ("sky", "building", "pole", "road", "car")
 
 
 def given(root: Path, names: Sequence[str], first: int = 0, **more: Any) -> list[Choice]:

@@ -1,7 +1,5 @@
 """Samples of labels, groups of scenes, and deals of groups to parts."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Augmentation: label and validity move with the image, nothing is invented, one seed gives one result."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

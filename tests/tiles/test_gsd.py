@@ -1,7 +1,5 @@
 """Tiles by ground size: at the asked scale, averaged where shrunk, in their scene, every class in view."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The tile index and band statistics against brute force; what changed or is damaged is read anew."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Packs: the bits of the files, whatever the damage; nothing half-written counts, limits hold."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import signal

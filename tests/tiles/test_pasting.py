@@ -1,7 +1,5 @@
 """Batches, pasted or shared among workers: image, label and validity stay together, promises are kept."""
 
-from __future__ import annotations
-
 from itertools import product
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A run goes on only with the files it was begun with: the same bytes, wherever and whenever they lie."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Listed transforms: built by name, probed on the data, with label and validity moved along."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

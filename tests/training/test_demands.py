@@ -1,7 +1,5 @@
 """Demands of a recipe on its dataset and on the machine: a training refuses the first, `check` says all."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`--init-from`: what fits is kept and named by stage; what hardly fits is refused before data are read."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Frozen encoders and learning rates by stage: what a step leaves alone, how much it changes the rest."""
 
-from __future__ import annotations
-
 import functools
 from types import ModuleType
 from typing import Any

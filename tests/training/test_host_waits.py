@@ -1,7 +1,5 @@
 """The host reads nothing of the call under way; before a checkpoint it compares the replicas' copies."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Losses, hard pixels, borders and adjusted logits against formulas written out in NumPy."""
 
-from __future__ import annotations
-
 from functools import partial
 from types import ModuleType
 from typing import Any

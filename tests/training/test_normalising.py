@@ -1,7 +1,5 @@
 """The input of a fine-tuning: normalised as ImageNet's where its first layer was, else by the scenes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

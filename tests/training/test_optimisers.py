@@ -1,7 +1,5 @@
 """The recipe's optimiser: Keras' own update, to the bit; its learning rates against values by hand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

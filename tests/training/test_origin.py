@@ -1,7 +1,5 @@
 """Record of what a run is made from: the pixels, the scale and the place of its training scenes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise

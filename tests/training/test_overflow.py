@@ -3,8 +3,6 @@
 Keras' loss scale looks at replica 0 alone, and its optimiser sums afterwards.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any

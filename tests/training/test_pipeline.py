@@ -1,7 +1,5 @@
 """Batches: a pure function of seed, epoch and step, that hold what the plan promised."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any

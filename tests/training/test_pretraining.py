@@ -1,7 +1,5 @@
 """A training that starts from pretrained weights: what it has at its first step, keeps and finds again."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType

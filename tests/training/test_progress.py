@@ -1,7 +1,5 @@
 """A step that falls short of the plan's promise is counted, shown, logged, and in strict mode an error."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """A training with scenes of several scales: what it says, records and scores; real steps on made scenes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

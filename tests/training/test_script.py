@@ -1,7 +1,5 @@
 """train.py as a user runs it: real processes on made data. Stopping and resuming: test_resume*.py."""
 
-from __future__ import annotations
-
 import filecmp
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Training on parameter servers as users run it: a chief, workers and servers as processes of train.py."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 The servers are this process' own devices here; as processes of their own: test_served.py.
 """
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`shares: auto`: measured on each device before the first step, kept in run.json for a resume."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count

@@ -1,7 +1,5 @@
 """Stopping with real processes: signals are heard at once, also in C, and with nobody reading the output."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The compiled step apart from law 2's matrix: micro-batches, several steps a call, averaged weights."""
 
-from __future__ import annotations
-
 from types import ModuleType, SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The end of a training says what was reached, which classes are confused, and shows it."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Callable

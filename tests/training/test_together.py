@@ -1,7 +1,5 @@
 """What several workers must have in common, and how they stop: by made workers, without processes."""
 
-from __future__ import annotations
-
 import json
 from types import ModuleType, SimpleNamespace
 from typing import Any

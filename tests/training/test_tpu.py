@@ -1,7 +1,5 @@
 """A step for a TPU, as far as it shows without one: XLA compiles it, the host has no part in it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path

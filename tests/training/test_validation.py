@@ -1,7 +1,5 @@
 """Validation on all devices of the strategy: the numbers are one device's, to the bit."""
 
-from __future__ import annotations
-
 import json
 import tracemalloc
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 And the trial of `training.xla: auto`, on one CPU device, which XLA compiles for too.
 """
 
-from __future__ import annotations
-
 from types import ModuleType, SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`accuracy estimate`: tables and GeoPackages, JSON, page; mistakes end in one line."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

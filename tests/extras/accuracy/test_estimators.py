@@ -1,7 +1,5 @@
 """Estimators: the papers' worked examples, sums over the points, simulated samples, unequal pixels."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Estimates kept with maps, run, model card and report; labels that AcATaMa saved."""
 
-from __future__ import annotations
-
 import json
 import zipfile
 from collections.abc import Callable, Sequence

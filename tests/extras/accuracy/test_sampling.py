@@ -1,7 +1,5 @@
 """Samples of maps: uniform within strata, areas on the ground, allocation, files that QGIS reads."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import tracemalloc

@@ -1,7 +1,5 @@
 """Items on a cluster: in order, bounded, once a worker at a time, and what a worker must be to get any."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 import urllib.error

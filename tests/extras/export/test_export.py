@@ -1,7 +1,5 @@
 """Exported models give the map of predict.py, by their runtimes alone; what does not is refused."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """The raster attribute table, read by the GDAL that rasterio brings, which gives Python no access to it."""
 
-from __future__ import annotations
-
 import ctypes
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Review: spoiled labels come first, whatever the windows and the order of scenes; places to label next."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A run that was described, and the same one packed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

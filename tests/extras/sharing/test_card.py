@@ -1,7 +1,5 @@
 """Model cards: what the run knows, what it does not know, and nothing else."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

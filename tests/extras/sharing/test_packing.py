@@ -1,7 +1,5 @@
 """Runs as one file: what comes out is what went in, whole or not at all; one run gives the same bytes."""
 
-from __future__ import annotations
-
 import io
 import json
 import subprocess

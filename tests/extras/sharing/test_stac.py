@@ -1,7 +1,5 @@
 """STAC items: valid by the published schemas of STAC 1.1 and MLM 1.4, and true to the run."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json

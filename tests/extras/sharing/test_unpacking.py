@@ -1,7 +1,5 @@
 """Packed runs of anybody: damage and tricks are refused in one line; what a killed call left goes."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

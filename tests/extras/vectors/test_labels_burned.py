@@ -1,7 +1,5 @@
 """Polygons as labels: a pixel has the class of the polygon on its centre, in any strips and CRS."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Polygons that cannot be labels are refused by feature, or counted: none is dropped in silence."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import struct

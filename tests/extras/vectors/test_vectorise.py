@@ -1,7 +1,5 @@
 """Polygons of class maps: rasterised again they are the map, whatever the strips; simplified, no gaps."""
 
-from __future__ import annotations
-
 import contextlib
 import sqlite3
 import subprocess

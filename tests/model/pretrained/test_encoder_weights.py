@@ -1,7 +1,5 @@
 """Weights of PyTorch in our encoders: the outputs of the original, for any bands, or refused in a line."""
 
-from __future__ import annotations
-
 import importlib.util
 from collections.abc import Mapping
 from functools import cache

@@ -1,7 +1,5 @@
 """Weights of keras.applications: from its cache or a file into the rebuilt encoder, or refused in a line."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import socket

@@ -1,7 +1,5 @@
 """PyTorch's files are read as data: whatever a pickle wants beyond tensors is refused, and nothing is run."""
 
-from __future__ import annotations
-
 import builtins
 import json
 import os

@@ -1,7 +1,5 @@
 """The input alone: its stages' cost, the tool that says it, and how many workers and batches there are."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Batches of a plan, in order, made ahead within bounds by threads or processes of which nothing stays."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
