@@ -1,18 +1,25 @@
-"""Files mapped from Python: byte for byte those of `predict.py`, with nothing printed and no error lost."""
+"""Files and arrays from Python: to the byte what `predict.py` maps; nothing is printed, no error lost."""
 
 import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import rasterio
 
 import predict
 from datasets.commands.predict import parse
-from segmenter import MapsError, OpenRun, open_run
+from segmenter import MapsError, OpenRun, SegmenterError, open_run
 from segmenter.api.mapping_call import keyword_call
-from segmenter.base.errors import DatasetError, RasterError
+from segmenter.base.errors import CheckpointError, DatasetError, RasterError
+from segmenter.runs.run import load_run
+from tests.helpers.made_runs import rewritten
 from tests.helpers.maps import Make
+from tests.helpers.random_run import random_run
 from tests.helpers.refusals import refused
 
 
@@ -147,3 +154,165 @@ def test_values_that_can_be_none_are_refused_in_a_line(
 ) -> None:
     with refused(DatasetError, **fields):
         _asked(**options)
+
+
+def _mapped(run: OpenRun, source: Path, output: Path, *options: str) -> Any:
+    """What `predict.py` writes for a file; with the models that the run has compiled."""
+    with run._models.used():
+        assert predict.main([str(run.paths[0]), str(source), "--output", str(output), *options]) == 0
+    with rasterio.open(output / f"{source.stem}.tif") as file:
+        return file.read(1)
+
+
+@pytest.fixture
+def image(rng: Any) -> Any:
+    """131 × 203 pixels: neither is a multiple of the stride."""
+    return rng.integers(1, 1000, (131, 203, 3), np.uint16)
+
+
+def test_an_array_is_mapped_as_the_file_of_its_pixels(
+    run: OpenRun, image: Any, make_geotiff: Make, tmp_path: Path
+) -> None:
+    """With a nodata value, in windows of another size than the file's, which do not show."""
+    image[60:, :40] = 0
+    image[3, 5] = 0, 7, 0  # holds nodata in two bands: data, whose mean is 500 there
+    source = make_geotiff("a.tif", image, nodata=0)
+    expected = _mapped(run, source, tmp_path / "maps")
+    found = run.predict(image, nodata=0, window_size=128, batch=2)
+    assert found.dtype == np.uint8
+    np.testing.assert_array_equal(found, expected)
+    assert set(np.unique(expected)) == {0, 1, 2, 3, 255}
+    masked = np.ma.masked_equal(image, 0)
+    np.testing.assert_array_equal(run.predict(masked), expected)
+    valid = (image != 0).any(axis=2)
+    filled = np.where(valid[..., None], image, 9)
+    filled[3, 5] = 500, 7, 500
+    np.testing.assert_array_equal(run.predict(filled, valid), expected)
+
+
+def test_probabilities_and_blended_windows_are_those_of_the_file(
+    run: OpenRun, image: Any, make_geotiff: Make, tmp_path: Path
+) -> None:
+    source = make_geotiff("a.tif", image, masks=np.arange(131 * 203).reshape(131, 203) % 200 > 20)
+    valid = np.arange(131 * 203).reshape(131, 203) % 200 > 20
+    smooth = ("--mode", "smooth", "--window-size", "64", "--probabilities", "float16")
+    expected = _mapped(run, source, tmp_path / "maps", *smooth)
+    with rasterio.open(tmp_path / "maps" / "a.probabilities.tif") as file:
+        shares = np.moveaxis(file.read(), 0, -1)
+    found = run.predict(image, valid, probabilities=True, mode="smooth", window_size=64)
+    assert found.shape == (131, 203, 4)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, shares)
+    np.testing.assert_allclose(found[valid].sum(axis=-1), 1, atol=2e-3)
+    assert np.isnan(found[~valid]).all()
+    np.testing.assert_array_equal(run.predict(image, valid, mode="smooth", window_size=64), expected)
+
+
+def test_another_scale_is_the_files(run: OpenRun, image: Any, make_geotiff: Make, tmp_path: Path) -> None:
+    expected = _mapped(run, make_geotiff("a.tif", image), tmp_path / "maps", "--gsd", "0.8")
+    np.testing.assert_array_equal(run.predict(image, gsd=0.8, raster_gsd=0.5), expected)
+    assert (expected != run.predict(image)).any()
+    with pytest.raises(RasterError, match="--raster-gsd METRES"):
+        run.predict(image, gsd=0.8)
+
+
+def test_several_images_and_memory_maps_are_as_each_alone(run: OpenRun, image: Any, tmp_path: Path) -> None:
+    """In the other byte order too, with rows that lie backwards, and into a file."""
+    stack = np.stack([image[:40, :70], image[50:90, 100:170]])
+    alone = [run.predict(each) for each in stack]
+    np.testing.assert_array_equal(run.predict(stack), alone)
+    backwards = run.predict(stack.astype(">u2")[:, ::-1])
+    np.testing.assert_array_equal(backwards, run.predict(stack[:, ::-1].copy()))
+    source = np.memmap(tmp_path / "in", np.uint16, "w+", shape=stack.shape)
+    source[:] = stack
+    out = np.memmap(tmp_path / "out", np.uint8, "w+", shape=stack.shape[:3])
+    assert run.predict(source, out=out) is out
+    np.testing.assert_array_equal(out, alone)
+
+
+def test_threads_get_what_one_gets(run: OpenRun, image: Any) -> None:
+    """And the model is compiled once: the kept one is used by all of them."""
+    expected, found = run.predict(image), dict[int, Any]()
+    kept = len(run._models._found)
+    threads = [threading.Thread(target=lambda i=i: found.update({i: run.predict(image)})) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 3
+    for each in found.values():
+        np.testing.assert_array_equal(each, expected)
+    assert len(run._models._found) == kept
+
+
+SHAPE = r"expected an array of \(height, width, 3\), the bands last, got "
+REFUSED: dict[str, tuple[Callable[[Any], dict[str, Any]], str]] = {
+    "bands first": (
+        lambda a: {"image": np.moveaxis(a, -1, 0)},
+        SHAPE + r"\(3, 131, 203\); bands come first.*np\.moveaxis",
+    ),
+    "alpha": (lambda a: {"image": np.dstack([a, a[..., 0]])}, r"if the last is alpha: image\[..., :3\]"),
+    "one band": (lambda a: {"image": a[..., 0]}, r"got \(131, 203\)"),
+    "no pixel": (lambda a: {"image": a[:0]}, "at least one pixel"),
+    "scaled": (lambda a: {"image": a / 1000}, "expected values of uint16 .*got float64"),
+    "a file": (lambda _: {"image": Path("x.tif")}, r"files are mapped by run\.map"),
+    "complex": (lambda a: {"image": a.astype(complex)}, "expected real numbers"),
+    "mask of numbers": (lambda a: {"image": a, "valid": np.ones(a.shape[:2])}, "expected booleans"),
+    "mask of another size": (lambda a: {"image": a, "valid": np.ones((3, 4), bool)}, r"got bool of \(3, 4\)"),
+    "nodata of two bands": (lambda a: {"image": a, "nodata": (0, 1)}, "one for each of 3 bands, got 2"),
+    "another output": (lambda a: {"image": a, "out": np.zeros(a.shape[:2])}, "of uint8, got .* float64"),
+    "an unknown option": (lambda a: {"image": a, "cog": True}, "cog: expected an option of prediction: mode"),
+    "memory without unit": (lambda a: {"image": a, "memory": "8"}, "memory: expected a number with a unit"),
+    "other shares": (lambda a: {"image": a, "probabilities": "int8"}, "expected uint8, float16, got int8"),
+}  # fmt: skip
+"""Name → arguments made of an image, and what the error says."""
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_cannot_be_meant_is_refused_with_advice(run: OpenRun, image: Any, what: str) -> None:
+    arguments, said = REFUSED[what]
+    with pytest.raises(SegmenterError, match=said):
+        run.predict(**arguments(image))
+
+
+def test_the_expression_that_chooses_bands_is_told(run: OpenRun, image: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr(run, "_run", replace(load_run(run.paths[0]), bands=(4, 2, 1)))
+    with refused(RasterError, where="image", got="files: image[..., [3, 1, 0]]"):
+        run.predict(np.dstack([image, image]))
+
+
+def test_a_replaced_run_is_not_mixed_up_with_the_opened_one(run: OpenRun, image: Any, tmp_path: Path) -> None:
+    """Newer weights of the same run are taken, as a training writes them; another run.json is refused."""
+    path = tmp_path / "run"
+    shutil.copytree(run.paths[0], path)
+    opened = open_run(path)
+    before = opened.predict(image)
+    np.testing.assert_array_equal(before, run.predict(image))
+    random_run(tmp_path / "other", run.classes, seed=11)
+    shutil.copy(tmp_path / "other" / "best.npz", path / "best.npz")
+    assert (before != opened.predict(image)).any()
+    assert len(opened._models._found) == 1, "the older weights are let go"
+    rewritten(path / "run.json", metres_per_pixel=0.25)
+    with refused(CheckpointError, where="run", fault="another run"):
+        opened.predict(image)
+
+
+@pytest.mark.slow
+def test_several_runs_are_one(run: OpenRun, image: Any, tmp_path: Path) -> None:
+    other = random_run(tmp_path / "other", run.classes, seed=8, mean=300)
+    both, alone = open_run(run.paths[0], other), open_run(other)
+    mean = (run.predict(image, probabilities=True) + alone.predict(image, probabilities=True)) / 2
+    np.testing.assert_allclose(both.predict(image, probabilities=True), mean, atol=2e-3)
+    assert both.paths == (run.paths[0], other)
+    assert both.scores is None
+    rewritten(other / "run.json", metres_per_pixel=0.25)
+    rewritten(Path(shutil.copytree(other, tmp_path / "third")) / "run.json", metres_per_pixel=0.5)
+    assert open_run(other).metres_per_pixel == 0.25
+    assert open_run(other, tmp_path / "third").metres_per_pixel is None
+
+
+def test_what_cannot_be_opened_says_why(tmp_path: Path, run: OpenRun) -> None:
+    with refused(CheckpointError, expected="run directory"):
+        open_run(tmp_path / "nowhere")
+    with refused(DatasetError, where="RUN", expected="each run"):
+        open_run(run.paths[0], run.paths[0]).predict(np.zeros((3, 3, 3), np.uint16))

@@ -1,17 +1,27 @@
-"""A call as a value: what options become, what is refused; maps and finishers without a command line."""
+"""A call as a value: what options become, what is refused; its tiling and the precision of its maps."""
 
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError
+from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from datasets.commands.predict import parse
-from segmenter.base.errors import SegmenterError
+from segmenter.base.errors import ConfigError, SegmenterError
+from segmenter.extras.dask.windows import tiling_of_worker
+from segmenter.grid.geometry import Size, Window
+from segmenter.mapping.call import Call, needs_of, tiling_for
+from segmenter.mapping.jobs import MapJob, RasterRequest
 from segmenter.mapping.request.map_request import MapRequest
 from segmenter.mapping.session import map_rasters
-from tests.helpers.exact_network import fake_run
+from segmenter.model.receptive_field import NetworkGeometry
+from segmenter.raster.in_memory import ArrayRaster
+from segmenter.raster.resampled import ModelGrid
+from tests.helpers.exact_network import RADIUS, STRIDE, exact_network, fake_run
 from tests.helpers.maps import Make
 from tests.helpers.refusals import refused
 
@@ -89,3 +99,163 @@ def test_labels_and_splits_of_python_users_need_what_a_loader_says(
     with refused(SegmenterError, where="--split test"):
         map_rasters(request(output=tmp_path / "maps", inputs=(), split="test"), run)
     assert not (tmp_path / "maps").exists()
+
+
+GB = 10**9
+
+
+@pytest.fixture
+def run(make_classes: Any, monkeypatch: Any) -> Any:
+    monkeypatch.setattr("segmenter.inference.memory.smallest_card", lambda: None)
+    return fake_run(make_classes(6), network=NetworkGeometry(16, 94, 650.0))
+
+
+def call_of(run: Any, **options: Any) -> Call:
+    return Call.of(MapRequest(Path("run"), Path("maps"), ("in",), **options), run)
+
+
+def jobs(side: int) -> Any:
+    return [SimpleNamespace(info=SimpleNamespace(dtype="uint8"), seen=Size(side, side), grid=None)]
+
+
+@pytest.mark.parametrize("mode", [None, "exact", "smooth"])
+def test_scales_whose_windows_no_machine_holds_are_refused_in_one_line(run: Any, mode: Any) -> None:
+    """They meet every 2,306,304 pixels, to which each raster is padded, however small it is."""
+
+    def tiling(tta: str) -> Any:
+        return tiling_for(call_of(run, mode=mode, tta=tta), jobs(500))
+
+    with refused(ConfigError, fault="windows of 2306304×2306304") as said:
+        tiling("5/16,5/13,5/11,5/9,5/7")
+    assert "\n" not in str(said.value)
+    assert tiling("scales").stride == 64
+
+
+def job(step: Fraction, width: int = 3000) -> MapJob:
+    raster = ArrayRaster(np.broadcast_to(np.uint8(0), (700, width, 3)))
+    part = Window.of(raster.info.size)
+    request = RasterRequest(None, 3)
+    return MapJob(request, raster.info, part, "a", Path("a.tif"), grid=ModelGrid(part, step, step))
+
+
+@pytest.mark.parametrize("mode", ["exact", "smooth"])
+@pytest.mark.parametrize(
+    "step", [Fraction(1, 64), Fraction(1, 10), Fraction(3, 20), Fraction(1, 8), Fraction(7, 5), Fraction(5)]
+)
+def test_what_is_planned_holds_the_widest_column_of_the_grid(run: Any, mode: Any, step: Fraction) -> None:
+    """With any memory that is not refused, however many pixels of the grid an own one has."""
+    planned = 0
+    for memory in (1.3, 1.6, 2, 3, 4, 8, 64):
+        one, call = job(step), call_of(run, mode=mode, memory=int(memory * GB))
+        try:
+            tiling = tiling_for(call, [one])
+        except ConfigError:
+            continue
+        one.set_column(tiling.column)
+        widest = max(column.width for column in one.columns.left(0))
+        needs = needs_of(call, [one])[1]
+        taken = needs.total(tiling.window, tiling.batch, widest, blended=mode == "smooth")
+        taken += needs.own_rows(tiling.column) + needs.model(tiling.window, tiling.batch)
+        assert taken <= memory * GB
+        planned += 1
+    assert planned >= 4
+
+
+def test_a_narrow_raster_needs_no_more_than_its_own_grid(run: Any) -> None:
+    call = call_of(run, mode="exact", memory=int(1.5 * GB))
+    narrow = job(Fraction(1, 64), width=60)
+    assert tiling_for(call, [narrow]).halo == 94
+    with refused(ConfigError, where="--memory", got="1.5GB"):
+        tiling_for(call, [job(Fraction(1, 64))])
+
+
+def test_workers_take_the_same_windows_in_smaller_batches(run: Any, capsys: Any) -> None:
+    call = call_of(run, memory=16 * GB)
+    one = tiling_for(call, jobs(256))
+    shared = tiling_of_worker(call, jobs(256), one, 2 * GB, "--workers 8")
+    assert (shared.window, shared.halo, shared.blend) == (one.window, one.halo, one.blend)
+    assert 1 <= shared.batch < one.batch
+    assert capsys.readouterr().out == ""
+
+
+def test_windows_that_do_not_fit_are_smaller_and_that_is_said(run: Any, capsys: Any) -> None:
+    call = call_of(run, memory=32 * GB)
+    one = tiling_for(call, jobs(6000))
+    shared = tiling_of_worker(call, jobs(6000), one, 4 * GB, "--workers 8")
+    assert shared.window < one.window
+    line = f"--workers 8: windows of {shared.window} pixels, one process takes {one.window}; --memory"
+    assert capsys.readouterr().out.startswith(line)
+
+
+def test_blended_windows_that_do_not_fit_are_refused(run: Any) -> None:
+    """Their size decides what comes out: smaller ones would give another map."""
+    call = call_of(run, memory=16 * GB, mode="smooth")
+    one = tiling_for(call, jobs(6000))
+    with refused(ConfigError, where="--workers 32", got="0.5GB"):
+        tiling_of_worker(call, jobs(6000), one, GB // 2, "--workers 32")
+
+
+MIXED = "mixed_float16"
+CPU = "precision: float32, which a CPU computes faster; --precision run takes the other"
+DIFFERS = "(trained and validated in mixed_float16: some pixels differ)"
+
+
+class Folder:
+    """predict.py with a stand-in for a run, on a machine with or without a GPU; `used`: of each load."""
+
+    def __init__(self, call: Any, capsys: Any, monkeypatch: Any, source: Path) -> None:
+        self._call, self._capsys, self._patch, self._source = call, capsys, monkeypatch, source
+        self.used: list[Any] = []
+
+    def map(self, *options: str, gpu: bool = False, trained: str = MIXED) -> list[str]:
+        """Lines of stdout that speak of precision, or of maps that are made anew or kept."""
+        card = 11 * 2**30 if gpu else None
+        self._patch.setattr("segmenter.mapping.call.smallest_card", lambda: card)
+        recipe = fake_run(SimpleNamespace()).recipe  # type: ignore[arg-type]
+        recipe.training.precision = trained
+        assert self._call(self._source, *options, recipe=recipe) == 0
+        lines = self._capsys.readouterr().out.splitlines()
+        return [line for line in lines if any(w in line for w in ("precision", "anew", "finished"))]
+
+
+@pytest.fixture
+def folder(
+    call: Call, make_geotiff: Callable[..., Path],
+    capsys: Any, monkeypatch: Any,
+) -> Folder:  # fmt: skip
+    found = Folder(call, capsys, monkeypatch, make_geotiff("in/a.tif", np.full((40, 50, 3), 9, np.uint8)))
+
+    def load(run: Any, wanted: Any = None, tta: str = "none", precision: Any = None) -> Any:
+        found.used.append(precision)
+        return exact_network(RADIUS, STRIDE, wanted=wanted)
+
+    monkeypatch.setattr("tests.helpers.exact_network.fake_load_predictor", load)
+    return found
+
+
+def test_a_gpu_computes_in_the_runs_precision_and_a_cpu_in_float32(folder: Folder) -> None:
+    assert folder.map(gpu=True) == ["precision: mixed_float16, as in training and validation"]
+    assert folder.map("--redo")[0] == f"{CPU} {DIFFERS}"
+    assert folder.used == [(MIXED,), ("float32",)]
+    assert folder.map("--redo", gpu=True, trained="float32") == ["maps/a.tif: made anew: asked for by --redo"]
+
+
+def test_the_same_call_keeps_its_maps_and_its_precision_on_another_machine(folder: Folder) -> None:
+    folder.map(gpu=True)
+    line = (
+        "precision: mixed_float16, as in training and validation, as the maps before; slow on a CPU, "
+        "--precision float32 makes them anew"
+    )
+    assert folder.map() == [line, "1 of 1 maps are finished and unchanged"]
+    assert len(folder.used) == 1
+
+
+def test_a_precision_that_is_asked_for_is_taken_and_another_makes_anew(folder: Folder) -> None:
+    assert folder.map("--precision", "float32", gpu=True) == [f"precision: float32 {DIFFERS}"]
+    assert folder.map("--precision", "float32", gpu=True, trained="float32") == [
+        "1 of 1 maps are finished and unchanged"  # as those of an older journal, which names no precision
+    ]
+    assert folder.used == [("float32",)]
+    reason = "precision was float32, is mixed_float16"
+    assert f"maps/a.tif: made anew: other options: {reason}" in folder.map("--precision", "run")
+    assert folder.used[1:] == [(MIXED,)]

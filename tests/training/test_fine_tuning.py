@@ -1,4 +1,4 @@
-"""`--init-from`: what fits is kept and named by stage; what hardly fits is refused before data are read."""
+"""Trainings that start from other weights: what is kept, frozen, refused; how their input is normalised."""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -12,25 +12,38 @@ import pytest
 import yaml
 
 import train
-from segmenter.base.errors import CheckpointError, run_script
+from datasets import load_dataset
+from segmenter.base.errors import CheckpointError, WeightsError, run_script
 from segmenter.config.reading import load_recipe
+from segmenter.config.recipe import EncoderDecoderConfig, Recipe, TrainingConfig
+from segmenter.devices import strategy
 from segmenter.model.normalisation import Normalisation
+from segmenter.model.pretrained.torch_files import write_safetensors
+from segmenter.model.pretrained.value_range import input_normalisation
 from segmenter.model.size import stage_of, weight_shapes
+from segmenter.model.stages import pace_of
 from segmenter.runs.checkpoints import save_checkpoint
 from segmenter.runs.records import Origin, save_origin
 from segmenter.runs.run import load_run
 from segmenter.tiles.scene_files import save_digests
+from segmenter.tiles.statistics import BandStatistics
 from segmenter.training import prepare
 from segmenter.training.beginning.fine_tuning import (
+    Source,
     check_fit,
     describe_kept,
     find_source,
     fitting,
+    frozen_at_random,
     lines_of_change,
 )
+from segmenter.training.beginning.new_run import normalisation_of
+from segmenter.training.prepare import changed_data, prepare_tiles
+from tests.helpers.made_checkpoints import RECIPE
 from tests.helpers.made_training import made
+from tests.helpers.made_weights import encoder_tensors
 from tests.helpers.refusals import refused
-from tests.helpers.trained_run import bare_run
+from tests.helpers.trained_run import bare_run, unsaved_run
 
 NAMES = ("left", "right", "scarce")
 
@@ -206,3 +219,285 @@ def test_new_corrected_and_missing_scenes_are_named_with_the_classes_that_moved(
     assert "water 1,000 → 1,500" in classes
     assert "road 0 → 7" in classes
     assert "forest" not in classes
+
+
+SCENES = Normalisation.of([50.0, 60.0, 70.0, 80.0], [5.0, 6.0, 7.0, 8.0])
+
+
+def lite(**more: Any) -> EncoderDecoderConfig:
+    return EncoderDecoderConfig(
+        kind="encoder_decoder", encoder="efficientnet_lite0", **{"weights": "imagenet", **more}
+    )
+
+
+def first(bands: int) -> Normalisation:
+    return Normalisation.of(SCENES.mean[:bands], SCENES.std[:bands])
+
+
+@pytest.mark.parametrize(
+    ("config", "bands", "dtype", "mean", "line"),
+    [
+        (lite(), 3, "uint8", [127, 127, 127], "normalisation: as the weights were trained"),
+        (lite(), 4, "uint8", [127, 127, 127, 80], "bands 1, 2, 3 as the weights were trained, bands 4 by"),
+        (lite(weight_bands=[None, "red", 2]), 3, "uint8", [50, 127, 127], "bands 2, 3 as the weights were"),
+        (lite(), 1, "uint8", [50], "normalisation: by the training scenes"),
+        (lite(), 3, "uint16", [50, 60, 70], "by the training scenes (the data are uint16)"),
+        (lite(weights="w.safetensors"), 3, "uint8", [50, 60, 70], "normalisation: by the training scenes"),
+        (lite(weights="w.safetensors", input_normalisation="weights"), 3, "uint8", [127] * 3, "as the"),
+        (lite(input_normalisation="scenes"), 3, "uint8", [50, 60, 70], "by the training scenes"),
+        (lite(weight_bands=[9, 8, 7]), 3, "uint8", [50, 60, 70], "by the training scenes"),
+    ],
+)
+def test_a_band_is_normalised_as_the_weights_of_its_colour_were(
+    config: EncoderDecoderConfig, bands: int, dtype: str, mean: list[float], line: str
+) -> None:
+    found, said = input_normalisation(config, first(bands), dtype)
+    assert list(found.mean) == mean
+    assert list(found.std) == [128.0 if m == 127 else SCENES.std[i] for i, m in enumerate(mean)]
+    assert line in said
+
+
+def test_a_normalisation_that_data_cannot_have_is_refused() -> None:
+    with refused(WeightsError, expected="uint16", remedy="use scenes"):
+        input_normalisation(lite(input_normalisation="weights"), first(3), "uint16")
+
+
+STAGES = {
+    "stem_conv/kernel": "encoder stage 1",
+    "stem_norm/gamma": "encoder stage 1",
+    "stem_norm/moving_mean": "encoder stage 1",
+    "block/kernel": "encoder stage 2",
+    "decoder_a/kernel": "decoder stage 1",
+    "logits/kernel": "head",
+}
+ENCODER = [path for path, stage in STAGES.items() if stage.startswith("encoder")]
+FIRST_ANEW = [path for path in ENCODER if path != "stem_conv/kernel"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "known", "said"),
+    [
+        ({"freeze_encoder": 2, "epochs": 5}, [], "encoder stages 1 and 2 in 2 of 5 epochs (training.freeze"),
+        ({"freeze_encoder": 2, "epochs": 5}, FIRST_ANEW, ": encoder stage 1 in 2 of 5 epochs (training.fr"),
+        ({"freeze_encoder": 2, "epochs": 5}, ENCODER, ""),
+        ({"rates": {"encoder": 0}}, [], "frozen: encoder stages 1 and 2 for good (training.rates)"),
+        ({"rates": {"encoder": 0}}, ENCODER, ""),
+        ({"rates": {"encoder": 0.1}}, [], ""),
+        ({"rates": {"encoder stage 1": 0, "encoder stage 2": 0}}, [], "encoder stages 1 and 2 for good"),
+        ({"rates": {"encoder": 0, "encoder stage 2": 1}}, [], "frozen: encoder stage 1 for good (training.r"),
+        ({"freeze_norms": "all"}, [], "frozen: encoder stage 1 in BatchNorm (training.freeze_norms); start"),
+        ({"freeze_norms": "encoder"}, ENCODER, ""),
+        ({"rates": {"head": 0}}, ENCODER, "frozen: head for good (training.rates); start from"),
+        (
+            {"freeze_encoder": 1, "epochs": 5, "rates": {"encoder stage 1": 0}},
+            [],
+            "stage 1 for good (training.rates); encoder stage 2 in 1 of 5 epochs (training.freeze_encoder)",
+        ),
+    ],
+)
+def test_what_is_frozen_at_random_is_warned_of_by_its_stage(
+    settings: dict[str, Any], known: list[str], said: str
+) -> None:
+    """By what the pace leaves alone and what was loaded, however the recipe says it."""
+    training = TrainingConfig(**settings)
+    line = frozen_at_random(pace_of(STAGES, training), known, training.epochs)
+    assert said in line
+    assert bool(said) == bool(line)
+
+
+def test_a_run_begins_with_the_weights_and_knows_its_scenes_again(
+    tensorflow: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file, normalised as ImageNet: the average too, and the statistics of the scenes beside it."""
+    from segmenter.training.beginning.fine_tuning import check_encoder_weights
+    from segmenter.training.start import check_training, open_training
+
+    tensors, file = encoder_tensors("resnet18"), tmp_path / "w.safetensors"
+    write_safetensors(file, tensors)
+    path = made(tmp_path / "data")
+    raw = yaml.safe_load(path.read_text())
+    raw["model"] = {"kind": "encoder_decoder", "encoder": "resnet18", "weights": str(file)}
+    raw["model"]["input_normalisation"] = "weights"
+    raw["training"]["ema"] = 0.9
+    path.write_text(yaml.safe_dump(raw))
+    recipe = load_recipe(path, [])
+    dataset = load_dataset(recipe)
+    check_encoder_weights(recipe.model, dataset)
+    tiles = prepare_tiles(recipe, dataset)
+    devices = strategy.make_devices(recipe.distribution, None)
+    with open_training(check_training(recipe, dataset, tiles, devices, tmp_path / "run")) as trainer:
+        for model in (trainer.learner.model, trainer.learner.averaged.model):  # type: ignore[union-attr]
+            kernel = model.get_layer("stage2_block1_conv1").kernel.numpy()
+            np.testing.assert_array_equal(kernel, tensors["layer2.0.conv1.weight"].transpose(2, 3, 1, 0))
+    out = capsys.readouterr().out
+    assert "normalisation: as the weights were trained\n" in out
+    assert f"encoder resnet18: 11,186,112 parameters from {file}" in out
+
+    run = load_run(tmp_path / "run")
+    assert run.normalisation.mean[0] == pytest.approx(0.485 * 255)
+    assert run.scenes == Normalisation.of(tiles.statistics.mean_C, tiles.statistics.std_C)
+    assert changed_data(run, tiles) == ""
+    brighter = replace(tiles.statistics, mean_C=tiles.statistics.mean_C + np.array([0, 3, 0]))
+    assert "band 2 of the training images has changed" in changed_data(
+        run, replace(tiles, statistics=brighter)
+    )
+    by_ground = run.recipe.augmentation.model_copy(update={"scale_to": (0.2, 1.0)})
+    shown = replace(run, recipe=run.recipe.model_copy(update={"augmentation": by_ground}))
+    assert changed_data(shown, tiles) == ""
+    coarser = replace(tiles, metres_per_pixel=2 * (tiles.metres_per_pixel or 0.5))
+    assert "the training images have another scale (" in changed_data(shown, coarser)
+
+    file.unlink()
+    with refused(WeightsError, where="w.safetensors", expected="weights"):
+        check_encoder_weights(recipe.model, dataset)
+
+
+IMAGENET = Normalisation.of([123.7, 116.3, 103.5], [58.4, 57.1, 57.4])
+OLD = Normalisation.of([90.0, 91.0, 92.0], [30.0, 30.0, 30.0])
+NOW = Normalisation.of([75.0, 76.0, 77.0], [24.0, 27.0, 30.0])
+TWO_STAGES = {"stem_conv/kernel": "encoder stage 1", "logits/kernel": "head"}
+TWO = ["a", "b"]
+
+
+def statistics(normalisation: Normalisation = NOW, dtype: str = "uint8") -> BandStatistics:
+    mean, std = np.array(normalisation.mean), np.array(normalisation.std)
+    return BandStatistics(mean, std, 1000, dtype, mean - std, mean + std, std)
+
+
+def lite_recipe(**model: Any) -> Recipe:
+    config = EncoderDecoderConfig(kind="encoder_decoder", encoder="efficientnet_lite0", **model)
+    return RECIPE.model_copy(update={"model": config})
+
+
+def source(normalisation: Normalisation, scenes: Normalisation | None, bands: int = 3) -> Source:
+    """A run of so many bands, with the weights of a first layer and a head."""
+    facts = {"normalisation": normalisation, "scenes": scenes, "band_count": bands}
+    arrays = {
+        "model/stem_conv/kernel": np.zeros((3, 3, bands, 8), np.float32),
+        "model/logits/kernel": np.zeros((1, 1, 8, 2), np.float32),
+    }
+    return Source(unsaved_run(Path("runs/a"), TWO, **facts), arrays)
+
+
+def found(
+    source: Source | None,
+    *,
+    model: dict[str, Any] | None = None,
+    data: BandStatistics | None = None,
+    training: dict[str, Any] | None = None,
+    chief: bool = True,
+) -> tuple[Normalisation, Normalisation | None]:
+    data = statistics() if data is None else data
+    shapes = {"stem_conv/kernel": (3, 3, len(data.mean_C), 8), "logits/kernel": (1, 1, 8, 2)}
+    pace = pace_of(TWO_STAGES, TrainingConfig(**(training or {})))
+    return normalisation_of(
+        lite_recipe(**(model or {})), data, source, shapes=shapes, classes=TWO, pace=pace, chief=chief
+    )
+
+
+Said = Callable[[], list[str]]
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Said:
+    return lambda: capsys.readouterr().out.splitlines()
+
+
+def test_imagenet_s_normalisation_goes_with_a_first_layer_that_is_kept(said: Said) -> None:
+    """Whether the recipe names weights, which --init-from takes no account of, or none."""
+    for model in ({}, {"weights": "imagenet"}):
+        assert found(source(IMAGENET, OLD), model=model) == (IMAGENET, NOW)
+        assert said()[0].startswith("normalisation: as runs/a has it (")
+
+
+@pytest.mark.parametrize("model", [{}, {"weights": "imagenet"}, {"weights": "w.safetensors"}])
+def test_statistics_of_other_scenes_give_way_to_those_of_the_new_ones(
+    said: Said, model: dict[str, Any]
+) -> None:
+    """The recipe's own weights are not loaded: their normalisation is not said."""
+    for before in (OLD, NOW):
+        assert found(source(before, None), model=model) == (NOW, None)
+        assert said()[0].startswith("normalisation: by the training scenes (")
+
+
+def test_each_band_keeps_what_its_channel_was_trained_with(said: Said) -> None:
+    mixed = Normalisation.of((*IMAGENET.mean, 50.0), (*IMAGENET.std, 9.0))
+    own = Normalisation.of((*OLD.mean, 50.0), (*OLD.std, 9.0))
+    here = Normalisation.of((*NOW.mean, 60.0), (*NOW.std, 8.0))
+    chosen, scenes = found(source(mixed, own, bands=4), data=statistics(here))
+    assert chosen == Normalisation.of((*IMAGENET.mean, 60.0), (*IMAGENET.std, 8.0))
+    assert scenes == here
+    assert "bands 1, 2, 3 as runs/a has them, bands 4 by the training scenes (" in said()[0]
+
+
+def test_where_the_first_layer_starts_anew_or_the_data_are_of_another_type_the_scenes_standardise(
+    said: Said,
+) -> None:
+    assert found(source(IMAGENET, OLD, bands=4)) == (NOW, None)
+    assert found(source(IMAGENET, OLD), data=statistics(dtype="uint16")) == (NOW, None)
+    assert [line.partition(" (")[0] for line in said()] == ["normalisation: by the training scenes"] * 2
+
+
+def test_a_setting_of_the_recipe_goes_before(said: Said) -> None:
+    """`weights`: that of the weights which start, whatever it was; `scenes`: the scenes'."""
+    for run in (source(OLD, None), source(IMAGENET, OLD)):
+        model = {"weights": "imagenet", "input_normalisation": "weights"}
+        assert found(run, model=model) == (run.run.normalisation, NOW)
+        assert said()[0].startswith("normalisation: as runs/a has it (")
+        assert found(run, model={**model, "input_normalisation": "scenes"}) == (NOW, None)
+        assert said()[0].startswith("normalisation: by the training scenes (")
+
+
+@pytest.mark.parametrize(
+    ("bands", "dtype", "fields"),
+    [
+        (4, "uint8", {"where": "input_normalisation: weights"}),
+        (3, "uint16", {"expected": "runs/a saw uint8"}),
+    ],
+)
+def test_asked_for_where_no_weights_have_it_that_of_weights_is_refused(
+    bands: int, dtype: str, fields: dict[str, object]
+) -> None:
+    model = {"weights": "imagenet", "input_normalisation": "weights"}
+    with refused(WeightsError, **fields):
+        found(source(IMAGENET, OLD, bands), model=model, data=statistics(dtype=dtype))
+    own = found(None, model=model, data=statistics(dtype=dtype), chief=False)
+    assert own == (NOW, None)  # a worker that knows no source leaves it to the chief
+
+
+@pytest.mark.parametrize("training", [{"freeze_encoder": 1}, {"rates": {"encoder stage 1": 0}}])
+def test_a_frozen_first_layer_with_another_normalisation_is_warned_of(
+    said: Said, training: dict[str, Any]
+) -> None:
+    found(source(OLD, None), training=training)
+    assert said()[1].startswith("warning: the encoder's first layer is frozen")
+    near = Normalisation.of([m + 1 for m in NOW.mean], NOW.std)
+    for quiet in (source(IMAGENET, OLD), source(near, None), source(OLD, None, bands=4)):
+        found(quiet, training=training)
+        assert len(said()) == 1
+    found(source(OLD, None), training={"rates": {"encoder": 0.1}})
+    assert len(said()) == 1
+
+
+def test_a_fine_tuning_records_what_it_took_and_the_statistics_beside_it(
+    tensorflow: ModuleType, tmp_path: Path, said: Said
+) -> None:
+    """With the lines that it says, also of a part that starts at random and is frozen."""
+    from segmenter.training.start import check_training, open_training
+
+    recipe = load_recipe(made(tmp_path / "data"), ["training.rates={decoder stage 1: 0}"])
+    dataset = load_dataset(recipe)
+    tiles = prepare_tiles(recipe, dataset)
+    devices = strategy.make_devices(recipe.distribution, None)
+    arrays = {f"model/{p}": np.zeros(s, np.float32) for p, s in weight_shapes(recipe.model, 3, 3).items()}
+    arrays = {path: array for path, array in arrays.items() if not path.startswith("model/up")}
+    own = replace(source(IMAGENET, OLD).run, classes=dataset.classes)
+    begun = Source(own, arrays, partial=True)
+    with open_training(check_training(recipe, dataset, tiles, devices, tmp_path / "run", source=begun)):
+        pass
+    lines = said()
+    assert any(line.startswith("normalisation: as runs/a has it (") for line in lines)
+    assert any(line.startswith("warning: random weights are frozen: decoder stage 1 for") for line in lines)
+    run = load_run(tmp_path / "run")
+    assert run.normalisation == IMAGENET
+    assert run.scenes == Normalisation.of(tiles.statistics.mean_C, tiles.statistics.std_C)
