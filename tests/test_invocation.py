@@ -198,7 +198,6 @@ def test_a_resolved_recipe_can_be_had_as_json(capsys: Any) -> None:
     ids=lambda words: words[-1][:30],
 )
 def test_ctrl_c_while_libraries_are_imported_is_one_word(script: list[str], tmp_path: Path) -> None:
-    """A module of Python that all scripts import stands for them: the signal comes in the midst of it."""
     (tmp_path / "difflib.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     done = subprocess.run(
         [sys.executable, *script], cwd=ROOT, env={**os.environ, "PYTHONPATH": str(tmp_path)}, text=True,

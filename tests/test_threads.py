@@ -55,7 +55,6 @@ def test_one_that_is_left_early_stops_and_has_taken_few() -> None:
 def test_waiting_is_counted_where_batches_are_late_and_not_where_they_are_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With a clock that goes on while a batch is made, and while the devices compute."""
     now, asked, there = [0.0], threading.Event(), threading.Event()
 
     def clock() -> float:

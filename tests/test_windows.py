@@ -92,7 +92,6 @@ def test_halo_windows_are_no_more_than_needed(size: Size, halo: tuple[int, int, 
 def test_halo_windows_keep_every_pixel_of_a_part_once_with_a_halo_on_the_grid_of_the_whole(
     size: Size, halo: tuple[int, int, int], data: st.DataObject
 ) -> None:
-    """Also where the area does not begin at 0, as a mosaic seen from one of its files."""
     stride, radius, room = halo
     area = Window(data.draw(st.integers(-50, 50)), data.draw(st.integers(-50, 50)), size.height, size.width)
     row, col = data.draw(st.integers(0, size.height - 1)), data.draw(st.integers(0, size.width - 1))
@@ -201,7 +200,6 @@ def test_values_are_means_over_areas_or_lie_between_centres(
 @pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "float64"])
 @pytest.mark.parametrize("step", STEPS, ids=str)
 def test_a_window_has_the_bits_of_the_whole(rng: np.random.Generator, step: Fraction, dtype: str) -> None:
-    """Whatever else is computed at once, and whether it has holes."""
     image = (rng.random((61, 61, 3)) * 250).astype(dtype)
     valid = np.ones((61, 61), np.bool_)
     valid[:7, 40:] = False

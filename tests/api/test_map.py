@@ -103,7 +103,6 @@ def test_options_are_checked_first(run: OpenRun, tmp_path: Path, options: dict[s
 
 
 def test_keywords_are_the_options_of_the_command() -> None:
-    """Each in its type, and each default that of the command line."""
     words = ["--bands", "4,2", "--memory", "8GB", "--part", "1,2,3,4", "--window-size", "64", "--mosaic"]
     spoken, _ = parse(["runs/a,", "x.tif", "--output", "maps", *words])
     size = np.int64(64)
@@ -231,7 +230,6 @@ def test_several_images_and_memory_maps_are_as_each_alone(run: OpenRun, image: A
 
 
 def test_threads_get_what_one_gets(run: OpenRun, image: Any) -> None:
-    """And the model is compiled once: the kept one is used by all of them."""
     expected, found = run.predict(image), dict[int, Any]()
     kept = len(run._models._found)
     threads = [threading.Thread(target=lambda i=i: found.update({i: run.predict(image)})) for i in range(3)]

@@ -255,7 +255,6 @@ def test_the_input_is_judged_once(
 def test_the_rate_counts_the_images_of_all_devices(
     tensorflow: ModuleType, four_replicas: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a clock that says a second a call."""
     ticks = iter([0.0, 5.0])
     monkeypatch.setattr(step.time, "perf_counter", lambda: next(ticks))
     devices = Devices(strategy_of(2), tuple(SimpleNamespace(name=f"CPU:{i}") for i in range(2)))  # type: ignore[arg-type]

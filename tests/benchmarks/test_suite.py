@@ -64,7 +64,6 @@ def test_quick_takes_the_short_ones(called: list[list[str]], tmp_path: Path) -> 
 
 
 def test_every_benchmark_is_in_the_suite_or_named_or_a_part_of_another() -> None:
-    """A new module must say where it belongs."""
     folder = Path(suite.__file__).parent
     modules = {p.stem for p in folder.glob("*.py")} - {"__init__", "__main__"}
     runs = {name for name in modules if "__main__" in (folder / f"{name}.py").read_text(encoding="utf-8")}

@@ -232,7 +232,6 @@ def test_check_as_json_is_all_that_stdout_gets(
 def test_a_scene_whose_named_bands_stand_in_another_order_is_found(
     tmp_path: Path, make_geotiff: Make, make_classes: Callable[..., ClassMap], rng: np.random.Generator
 ) -> None:
-    """By the check, and by training before it takes statistics."""
     scenes = []
     for i, names in enumerate([("red", "green"), ("red", "green"), ("green", "red")]):
         image = make_geotiff(f"i{i}.tif", rng.integers(0, 9, (*SHAPE, 2), np.uint8), descriptions=names)

@@ -176,7 +176,6 @@ def _vrt(path: Path, source: Path) -> Path:
 def test_a_vrt_is_opened_where_its_driver_is_named_and_changes_with_its_sources(
     root: Path, make_geotiff: Make
 ) -> None:
-    """As an image and as the label of all; without the driver, the line says which key opens it."""
     for name in "abc":
         _vrt(root / f"{name}.vrt", root / f"{name}_B02.tif")
     _vrt(root / "all.vrt", root / "landcover.tif")

@@ -144,7 +144,6 @@ def test_a_second_training_asks_for_the_listing_alone(scenes: Path, store: Store
 def test_a_listing_that_fails_midway_is_no_shorter_one(
     scenes: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first request is refused for a while; then the second page for ever."""
     store.put_folder(scenes)
     place = buckets.Place("s3", store.bucket, "")
     monkeypatch.setattr(buckets, "payer", lambda: {"MaxKeys": 6})

@@ -119,7 +119,6 @@ def test_existing_files_are_never_replaced(potsdam: Path, naic: Path) -> None:
 
 
 def test_scenes_are_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interrupted while it draws its second scene; then made anew."""
     root = tmp_path / "made"
     root.mkdir()
     (root / "note.txt").write_text("mine")

@@ -261,6 +261,13 @@ def test_real_tensorflow_says_too_late_too(tensorflow: ModuleType, four_replicas
 @pytest.mark.parametrize(
     ("settings", "got"),
     [
+        ({"shares": [2, -1]}, "[2, -1]"),
+        ({"shares": [0, 0]}, "[0, 0]"),
+        ({"shares": "fast"}, "'fast'"),
+        ({"shares": [2, 1], "strategy": "one_device"}, "[2, 1]"),
+        ({"shares": [2, 1], "strategy": "mirrored", "devices": [0, 1, 2]}, 2),
+        ({"strategy": "central_storage", "cross_device": "nccl"}, "nccl"),
+        ({"memory_growth": False, "memory_limit": [4096, "0 %"]}, "[4096, '0 %']"),
         ({"devices": [0]}, "auto"),
         ({"devices": [1], "strategy": "mirrored"}, 1),
         ({"devices": [1, 1], "strategy": "mirrored"}, "[1, 1]"),

@@ -98,25 +98,6 @@ def test_shares_for_other_devices_or_with_a_guarantee_for_each_are_refused() -> 
         recipe_from(recipe | {"sampling": {"per_replica": "guarantee"}}, "r.yaml")
 
 
-@pytest.mark.parametrize(
-    ("distribution", "where", "got"),
-    [
-        ({"shares": [2, -1]}, "shares", "[2, -1]"),
-        ({"shares": [0, 0]}, "shares", "[0, 0]"),
-        ({"shares": "fast"}, "shares", "'fast'"),
-        ({"shares": [2, 1], "strategy": "one_device"}, "shares", "[2, 1]"),
-        ({"shares": [2, 1], "strategy": "mirrored", "devices": [0, 1, 2]}, "shares", 2),
-        ({"strategy": "central_storage", "cross_device": "nccl"}, "cross_device", "nccl"),
-        ({"memory_growth": False, "memory_limit": [4096, "0 %"]}, "memory_limit", "[4096, '0 %']"),
-    ],
-    ids=str,
-)
-def test_settings_that_cannot_be_are_refused(distribution: dict[str, Any], where: str, got: object) -> None:
-    recipe = {"name": "r", "dataset": {"kind": "potsdam", "root": "r"}, "distribution": distribution}
-    with refused(ConfigError, where=where, got=got):
-        recipe_from(recipe, "r.yaml")
-
-
 CARDS, TOTALS = ["2080 Ti", "1080 Ti"], {"2080 Ti": 11264 * 2**20}
 
 

@@ -350,7 +350,6 @@ def test_a_map_shows_where_a_class_lies(tmp_path: Path, make_geotiff: Make) -> N
 def test_maps_are_coarse_and_without_holes(
     tmp_path: Path, make_geotiff: Make, shape: tuple[int, int]
 ) -> None:
-    """Odd sizes, tiles that overlap or reach beyond the scene: each cell has tiles."""
     ids = np.random.default_rng(0).integers(1, 3, shape).astype(np.uint8)
     image, truth = make_geotiff("i.tif", np.ones((*shape, 1), np.uint8)), make_geotiff("l.tif", ids)
     dataset = Dataset("made", tmp_path, (Scene("s", image, truth, "s", "train"),), classes("ab"))

@@ -106,7 +106,6 @@ def test_opens_without_errors_or_network_and_draws_everything(
 
 
 def test_names_with_markup_stay_text(show: Show, driver: Driver) -> None:
-    """Also where the mouse hovers over a chart."""
     diagnosis = show("hostile", WIDE)
     count = "return document.querySelectorAll(arguments[0]).length"
     assert driver.execute_script(count, "img, iframe, object, embed, b, i, svg a, math, .MathJax") == 0

@@ -115,7 +115,6 @@ def test_absent_classes_and_labels_without_a_boundary_are_in_no_mean() -> None:
 def test_predict_scores_shapes_of_new_and_of_finished_maps(
     tmp_path: Path, make_geotiff: Callable[..., Path], call: Callable[..., int], capsys: Any
 ) -> None:
-    """Also of a part, in codes, and whatever the windows were."""
     rng = np.random.default_rng(3)
     for name in "ab":
         make_geotiff(f"in/{name}.tif", rng.integers(1, 255, (41, 53, 3), np.uint8))

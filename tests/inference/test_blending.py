@@ -80,7 +80,6 @@ def test_blending_is_the_weighted_mean_of_the_windows(rng: np.random.Generator) 
 
 @given(st.data())
 def test_a_part_is_that_part_of_the_whole_bit_for_bit(data: st.DataObject) -> None:
-    """Also where an earlier run has done rows of it."""
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
     height, width = data.draw(st.integers(1, 120)), data.draw(st.integers(1, 120))
     raster, predict = scene(rng, height, width), exact_network(3, 8, wanted=ExtraOutputs(True, "float16"))

@@ -73,7 +73,6 @@ def test_a_mosaic_has_no_seams(make_geotiff: Make, call: Call, small_strips: Non
 def test_what_fails_on_a_cluster_is_said_as_by_one_process(
     make_geotiff: Make, call: Call, small_strips: None, two_workers: str, capsys: Any
 ) -> None:
-    """A raster that is cut off fails with the same line; the others, and scores, are made."""
     damaged = scene(make_geotiff, "in/a.tif", 640, 210)
     scene(make_geotiff, "in/b.tif", 300, 90)
     make_geotiff("b_label.tif", np.full((300, 90), 3, np.uint8))
@@ -164,7 +163,6 @@ def test_killed_workers_cost_their_strips_only(tmp_path: Path, make_geotiff: Mak
 def test_a_call_that_is_ended_ends_its_workers_and_goes_on(
     tmp_path: Path, make_geotiff: Make, call: Call, number: signal.Signals, code: int
 ) -> None:
-    """A small raster, whose map is the first to be finished, and a large one."""
     sizes = {"a": (90, 70), "b": (3000, 1050)}
     sources = [str(scene(make_geotiff, f"in/{name}.tif", *size)) for name, size in sizes.items()]
     asked = (*sources, "--window-size", "64", "--batch", "1")

@@ -254,7 +254,6 @@ def test_a_full_disk_is_one_line_and_leaves_what_was_there(
 
 
 def test_the_bar_counts_the_pixels_of_all_inputs(make_geotiff: Make, call: Call, monkeypatch: Any) -> None:
-    """Those that were there count for what is left, and not for the rate."""
     bars: list[Any] = []
 
     class Bar(tqdm):  # type: ignore[type-arg]

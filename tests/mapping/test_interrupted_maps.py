@@ -125,7 +125,6 @@ def test_what_cannot_be_looked_at_is_not_gone_on_with(make_geotiff: Make, call: 
 def test_a_failing_disk_costs_little(
     make_geotiff: Make, call: Call, monkeypatch: Any, capsys: Any, much: bool
 ) -> None:
-    """Where much is computed; a raster that fails early leaves nothing behind."""
     source = scene(make_geotiff, "in/a.tif", 700, 50)
     monkeypatch.setattr("segmenter.mapping.folder.state.LEAST_PIXELS", 1)
     monkeypatch.setattr("segmenter.mapping.folder.state.MUCH_PIXELS", 300 * 50 if much else 1 << 26)

@@ -157,7 +157,6 @@ def test_a_pipe_in_a_runs_place_is_not_waited_for(run: Run, name: str) -> None:
 
 
 def test_every_field_of_a_class_comes_back(run: Run) -> None:
-    """Soft masks have further codes; a field that run.json does not know would end a training."""
     first, *others = run.classes.classes
     soft = replace(first, code=1000, also=(1001, 65534))
     assert all(getattr(soft, field.name) != getattr(first, field.name) for field in fields(soft)[2:])

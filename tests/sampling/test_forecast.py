@@ -98,7 +98,6 @@ def test_many_classes_are_simulated_within_the_error_they_state(copies: int) -> 
 
 
 def test_a_simulation_goes_on_to_the_last_tile_and_follows_from_its_seed() -> None:
-    """21 classes in one tile each: most orders of 3,000 tiles see the last one beyond the first thousand."""
     found = forecast(one_tile_each(3003, 21), seed=1)
     for size, one in zip((500, 2500, 2900), found.outlook([500, 2500, 2900]), strict=True):
         assert abs(one.probability - all_of_them(3003, 21, size)) < 4 * one.error

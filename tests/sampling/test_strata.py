@@ -49,7 +49,6 @@ def test_every_row_holds_every_class_at_every_scale(tiles: int, strata: int, cla
 
 
 def test_the_classes_alone_would_not_hold_them_at_every_scale() -> None:
-    """Else the test above would show nothing."""
     counts, by_scale = table(150, 3, 3, 0)
     plain, split = (plan(counts, 16, CONFIG, 0, 0, strata=s) for s in (None, by_scale))
     parts = split.parts

@@ -104,7 +104,6 @@ def test_a_best_by_a_class_that_no_validation_pixel_has_is_said_by_the_check(
 def test_validation_without_a_labelled_pixel_is_named_by_training_and_check(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One half has no data, the other is ignored."""
     file = made(tmp_path)
     for folder, half, code in (("images", slice(50), 0), ("labels", slice(50, None), 255)):
         with rasterio.open(tmp_path / folder / "s4.tif", "r+") as raster:

@@ -298,7 +298,6 @@ FIRST_ANEW = [path for path in ENCODER if path != "stem_conv/kernel"]
 def test_what_is_frozen_at_random_is_warned_of_by_its_stage(
     settings: dict[str, Any], known: list[str], said: str
 ) -> None:
-    """By what the pace leaves alone and what was loaded, however the recipe says it."""
     training = TrainingConfig(**settings)
     line = frozen_at_random(pace_of(STAGES, training), known, training.epochs)
     assert said in line
@@ -308,7 +307,6 @@ def test_what_is_frozen_at_random_is_warned_of_by_its_stage(
 def test_a_run_begins_with_the_weights_and_knows_its_scenes_again(
     tensorflow: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file, normalised as ImageNet: the average too, and the statistics of the scenes beside it."""
     from segmenter.training.beginning.fine_tuning import check_encoder_weights
     from segmenter.training.start import check_training, open_training
 
@@ -404,7 +402,6 @@ def said(capsys: pytest.CaptureFixture[str]) -> Said:
 
 
 def test_imagenet_s_normalisation_goes_with_a_first_layer_that_is_kept(said: Said) -> None:
-    """Whether the recipe names weights, which --init-from takes no account of, or none."""
     for model in ({}, {"weights": "imagenet"}):
         assert found(source(IMAGENET, OLD), model=model) == (IMAGENET, NOW)
         assert said()[0].startswith("normalisation: as runs/a has it (")
@@ -439,7 +436,6 @@ def test_where_the_first_layer_starts_anew_or_the_data_are_of_another_type_the_s
 
 
 def test_a_setting_of_the_recipe_goes_before(said: Said) -> None:
-    """`weights`: that of the weights which start, whatever it was; `scenes`: the scenes'."""
     for run in (source(OLD, None), source(IMAGENET, OLD)):
         model = {"weights": "imagenet", "input_normalisation": "weights"}
         assert found(run, model=model) == (run.run.normalisation, NOW)
@@ -482,7 +478,6 @@ def test_a_frozen_first_layer_with_another_normalisation_is_warned_of(
 def test_a_fine_tuning_records_what_it_took_and_the_statistics_beside_it(
     tensorflow: ModuleType, tmp_path: Path, said: Said
 ) -> None:
-    """With the lines that it says, also of a part that starts at random and is frozen."""
     from segmenter.training.start import check_training, open_training
 
     recipe = load_recipe(made(tmp_path / "data"), ["training.rates={decoder stage 1: 0}"])

@@ -150,7 +150,6 @@ def test_there_are_no_copies_to_compare(tensorflow: ModuleType) -> None:
 
 @pytest.mark.slow
 def test_a_run_goes_on_mirrored_and_a_mirrored_one_there(tmp_path: Path) -> None:
-    """By train.py, which validates and writes checkpoints."""
     recipe = made(tmp_path / "data")
     two = ("--logical-devices", "2", "--set", "training.precision=float64")
     central = ("--set", "distribution.strategy=central_storage", "--set", "distribution.shares=[5,3]")

@@ -119,7 +119,6 @@ def test_it_is_the_update_of_keras_to_the_bit(settings: dict[str, Any]) -> None:
 
 
 def test_a_loss_scale_is_that_of_keras_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finite, two overflows, and as many steps as double it."""
     import keras
 
     from segmenter.training.optimiser import LossScale

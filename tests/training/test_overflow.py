@@ -147,7 +147,6 @@ def test_the_loss_scale_grows_on_all_replicas_in_the_same_step(training: Trainin
 
 
 def test_all_replicas_hold_the_same_after_some_steps(normed: Training) -> None:
-    """Weights, moving statistics, momenta and loss scale; each replica's images and labels are others."""
     image, valid, label = stack_of((0, 1), (1,), (0,))
     normed.at_once((image.astype(np.float32), valid, label), STEPS)
     moving = [v for v in normed.model.variables if "moving" in v.path]

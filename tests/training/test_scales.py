@@ -80,7 +80,6 @@ def test_preparation_says_what_is_shown_and_planned_at_which_scale(
 def test_a_training_scores_its_validation_by_scale(
     dataset: Dataset, tensorflow: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One epoch, strict: a step without a class would end it; both validation scenes' scores apart."""
     monkeypatch.setattr("segmenter.evaluation.bootstrap.LEAST", 2)
     from segmenter.devices.strategy import make_devices
     from segmenter.training.prepare import prepare_tiles

@@ -169,7 +169,6 @@ def test_measured_shares_are_kept_in_run_json(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_run_measures_once(tmp_path: Path) -> None:
-    """By train.py; what these processors' times are, and whether alike, nobody knows."""
     recipe, run = made(tmp_path / "data"), tmp_path / "run"
     shared = ("--run", str(run), "--logical-devices", "2", "--set", "distribution.shares=auto")
     out = train(recipe, *shared).stdout

@@ -188,7 +188,6 @@ def test_pixels_without_data_count_nowhere(
     tensorflow: ModuleType, make_geotiff: Callable[..., Path], make_classes: Callable[..., ClassMap],
     tmp_path: Path,
 ) -> None:  # fmt: skip
-    """The label says nothing of it."""
     rng = np.random.default_rng(3)
     label, void = rng.integers(0, 3, (97, 143), np.uint8), np.zeros((97, 143), np.bool_)
     void[:31], void[60:, 100:] = True, True

@@ -89,57 +89,6 @@ def test_the_example_of_stehman_2014_to_the_printed_digit() -> None:
     assert round(float(found.matrix_KK[1, 2]), 2) == 0.08
 
 
-def by_points(one: Sample) -> dict[str, list[tuple[float, float]]]:
-    """The same figures point by point, from the definitions: sums of expanded indicators, plain loops."""
-    points = list(zip(*(x.tolist() for x in (one.stratum_N, one.mapped_N, one.reference_N)), strict=True))
-    strata = range(len(one.strata))
-    of = {h: [point for point in points if point[0] == h] for h in strata}
-    pixels = None if one.pixels_H is None else one.pixels_H.tolist()
-
-    def ratio(y: Any, x: Any) -> tuple[float, float]:
-        top = bottom = variance = 0.0
-        for h in strata:
-            top += float(one.area_H[h]) * sum(map(y, of[h])) / len(of[h])
-            bottom += float(one.area_H[h]) * sum(map(x, of[h])) / len(of[h])
-        if not bottom:
-            return math.nan, math.nan
-        for h in strata:
-            rests = [y(point) - top / bottom * x(point) for point in of[h]]
-            mean = sum(rests) / len(rests)
-            spread = sum((rest - mean) ** 2 for rest in rests) / (len(rests) - 1)
-            left = 1.0 if pixels is None else 1 - len(rests) / pixels[h]
-            variance += float(one.area_H[h]) ** 2 * left * spread / len(rests)
-        return top / bottom, math.sqrt(variance) / bottom
-
-    ids = range(len(one.classes))
-    return {
-        "overall": [ratio(lambda p: p[1] == p[2], lambda p: 1)],
-        "shares": [ratio(lambda p, k=k: p[2] == k, lambda p: 1) for k in ids],
-        "users": [ratio(lambda p, k=k: p[1] == p[2] == k, lambda p, k=k: p[1] == k) for k in ids],
-        "producers": [ratio(lambda p, k=k: p[1] == p[2] == k, lambda p, k=k: p[2] == k) for k in ids],
-    }
-
-
-def test_random_tables_are_sums_over_the_points() -> None:
-    rng = np.random.default_rng(37)
-    for trial in range(300):
-        classes, strata = rng.integers(2, 6, 2).tolist()
-        points_H = rng.integers(2, 20, strata)
-        stratum = np.repeat(np.arange(strata), points_H)
-        mapped, reference = rng.integers(0, classes, (2, len(stratum)))
-        reference = np.where(rng.random(len(stratum)) < 0.6, mapped, reference)
-        pixels = points_H + rng.integers(0, 500, strata) if trial % 2 else None
-        one = sample(stratum, mapped, reference, rng.uniform(1, 1e6, strata), classes=classes, pixels=pixels)
-        found, wanted = estimates(one), by_points(one)
-        for name, pairs in wanted.items():
-            got = getattr(found, name)
-            figures = [got] if isinstance(got, Figure) else got
-            pair_FF = np.array([(each.value, each.se) for each in figures])
-            np.testing.assert_allclose(pair_FF, np.array(pairs), rtol=1e-9, atol=1e-12, err_msg=name)
-        assert found.counts_KK.sum() == len(stratum)
-        np.testing.assert_allclose(found.matrix_KK.sum(axis=0), [s.value for s in found.shares], atol=1e-12)
-
-
 def covered(found: Estimates, truth: dict[str, float]) -> dict[str, bool]:
     figures = {"overall": found.overall, "share": found.shares[1], "users": found.users[1]}
     figures |= {"producers": found.producers[1]}

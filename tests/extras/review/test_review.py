@@ -317,19 +317,6 @@ def test_the_next_label_is_where_folds_doubt_rare_classes_and_places_keep_their_
     assert plain.exists()
 
 
-def test_spread_takes_the_best_first_and_disagreement_is_what_the_mean_hides() -> None:
-    score = np.array([5.0, 4, 3, 2, 0, 1, 0, 0, 6], np.float64)
-    assert teaching.spread(score, 3, 9, 1) == [8, 0, 1, 2, 3, 5]
-    assert teaching.spread(score, 3, 9, 1.5) == [8, 0, 2]
-    assert teaching.spread(score, 3, 2, 1.5) == [8, 0]
-
-    sure = np.array([[1.0, 0], [0, 1]], np.float32)
-    assert teaching.with_disagreement([sure, sure])[:, 2] == pytest.approx(0, abs=1e-6)
-    assert teaching.with_disagreement([sure, sure[::-1]])[:, 2] == pytest.approx(1, abs=1e-6)
-    half = np.full((1, 2), 0.5, np.float32)
-    assert teaching.with_disagreement([half, half])[0].tolist() == pytest.approx([0.5, 0.5, 0])
-
-
 @pytest.mark.slow
 def test_folds_of_a_training_review_their_labels_and_choose_places(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

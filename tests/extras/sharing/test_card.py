@@ -222,7 +222,6 @@ def test_items_are_valid(faults: Callable[..., list[str]], tmp_path: Path, optio
 
 
 def test_schemas_refuse_what_is_wrong(faults: Callable[..., list[str]], tmp_path: Path) -> None:
-    """Each of the schemas takes part."""
     right = made_item(described_run(tmp_path / "run"))
     wrong: dict[str, Callable[[Any], Any]] = {
         ITEM: lambda item: item.pop("bbox"),

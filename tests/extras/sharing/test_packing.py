@@ -62,7 +62,6 @@ def test_the_same_run_gives_the_same_bytes(run: Path, packed: Path, tmp_path: Pa
 
 
 def test_other_tools_open_and_check_it(packed: Path, tmp_path: Path) -> None:
-    """Neither unpacking nor checking needs this program."""
     with zipfile.ZipFile(packed) as archive:
         archive.extractall(tmp_path)
     check = ["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"]

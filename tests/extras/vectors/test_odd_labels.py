@@ -41,7 +41,6 @@ def burned(path: Path, image: Path, rule: BurnRule = RULE) -> Any:
 @pytest.mark.parametrize("ending", FORMATS)
 @pytest.mark.parametrize("bad", [np.nan, -np.inf])
 def test_a_corner_of_no_number_is_named(ending: str, bad: float, image: Path, tmp_path: Path) -> None:
-    """Whatever is right beside it."""
     crs, x, y = ("EPSG:4326", 12.5, 52.25) if ending == "geojson" else ("EPSG:25833", LEFT + 3.125, TOP - 3)
     shapes = [shapely.box(x + i, y - 1, x + i + 0.75, y) for i in range(2)]
     path = write(tmp_path / f"x.{ending}", shapes, crs)
