@@ -50,7 +50,7 @@ PACKAGES = {
     "raster/label": "tests/test_labels.py tests/raster tests/tiles/test_index.py",
     "training/losses": " ".join(f"tests/training/test_{name}.py" for name in ("losses", "emphasis"))
     + " tests/laws/test_equivalence.py",
-    "evaluation": "tests/evaluation tests/training/test_validation.py tests/training/test_summary.py",
+    "evaluation": "tests/evaluation tests/training/test_validation.py tests/training/test_progress.py",
     "inference": "tests/inference tests/laws/test_tiles_disappear.py",
 }
 """Package or module below `segmenter` → its tests."""

@@ -1,18 +1,25 @@
-"""`segmenter start`: recipe, page and reasons, the same each time; folds of one recipe are trained."""
+"""`segmenter start`: a valid recipe with a reason behind each line, the same each time; folds are trained."""
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 
 from datasets import load_dataset
+from datasets.check import check_dataset
 from datasets.commands.start import main
+from datasets.published import POTSDAM_TEST
 from datasets.start.choice import Choice, nested, recipe_text
-from segmenter.base.errors import ConfigError, SegmenterError
-from segmenter.config.reading import load_recipe, parse
+from datasets.start.plan import plan
+from datasets.synthetic.make import make_naic2020, make_potsdam
+from segmenter.base.errors import ConfigError, DatasetError, SegmenterError
+from segmenter.config.reading import load_recipe, parse, recipe_from
+from segmenter.config.recipe import Recipe
 from segmenter.mapping.request.map_request import MapRequest
 from segmenter.runs.score_files import fold_path, fold_table, folds_in
 from tests.helpers import made_folders as made
@@ -183,3 +190,222 @@ def test_folds_train_resume_and_predict_together(tmp_path: Path) -> None:
     refused = script("predict.py", str(run), "--split", "validation", "--output", str(maps), check=False)
     assert refused.returncode == 2
     assert "folds" in refused.stderr
+
+
+pytestmark = pytest.mark.usefixtures("tensorflow")
+
+
+def given(root: Path, names: Sequence[str], first: int = 0, **more: Any) -> list[Choice]:
+    """Choices of a folder's dataset section with codes."""
+    classes = [{"name": name, "code": first + i} for i, name in enumerate(names)]
+    section = {
+        "kind": "folder",
+        "root": str(root),
+        "images": "images/{name}.tif",
+        "labels": "labels/{name}.tif",
+        "classes": classes,
+    } | more
+    return [Choice(f"dataset.{key}", value, "") for key, value in section.items()]
+
+
+def recipe_of(dataset: Sequence[Choice], choices: Sequence[Choice]) -> Recipe:
+    return recipe_from({"name": "planned", **nested([*dataset, *choices])}, "here")
+
+
+def values(choices: Sequence[Choice]) -> dict[str, Any]:
+    return {choice.key: choice.value for choice in choices}
+
+
+@pytest.fixture
+def scenes(tmp_path: Path, make_geotiff: Callable[..., Path]) -> Callable[..., Path]:
+    """`scenes(["a", …], size, dtype="uint16", …)`: scenes of three classes, the last of them scarce."""
+
+    def make(
+        names: Sequence[str],
+        size: tuple[int, int],
+        *,
+        dtype: str = "uint8",
+        bands: int = 3,
+        street: bool = False,
+        **more: Any,
+    ) -> Path:
+        rng = np.random.default_rng(5)
+        rows, cols = np.mgrid[: size[0], : size[1]]
+        for i, name in enumerate(names):
+            label = ((rows // 23 + cols // 31 + i) % 2).astype(np.uint8)
+            if street:
+                label = (rows > size[0] // 2).astype(np.uint8)
+            label[:: 2 * (i % 3) + 11, :9] = 2
+            image = label[..., None] * 60 + 40 + rng.normal(0, 8, (*size, bands))
+            place = more if "crs" in more else {**more, "crs": None}
+            make_geotiff(f"images/{name}.tif", np.clip(image, 0, 250).astype(dtype), **place)
+            make_geotiff(f"labels/{name}.tif", label, **place)
+        return tmp_path
+
+    return make
+
+
+def test_a_plan_is_valid_reasoned_and_the_same_each_time(scenes: Callable[..., Path]) -> None:
+    dataset = given(scenes([f"s{i}x" for i in range(9)], (97, 131)), "abc")
+    choices = plan(dataset, "planned", gpus=())
+    assert choices == plan(dataset, "planned", gpus=())
+    assert all(choice.reason and "\n" not in choice.reason for choice in choices)
+    assert len({choice.key for choice in choices}) == len(choices)
+    recipe = recipe_of(dataset, choices)
+    report = check_dataset(load_dataset(recipe), progress=False)
+    assert report.clean
+    assert (report.pixels_PK > 0).all(), "9 scenes: classes train, validate and are tested"
+    assert recipe.tiles.size <= 97
+    assert recipe.sampling.method == "plan"
+
+
+def test_numbered_pieces_stay_together(scenes: Callable[..., Path]) -> None:
+    names = [f"{place}_{i:03}" for place in ("ash", "birch", "cedar", "elm", "fir") for i in range(1, 5)]
+    dataset = given(scenes(names, (64, 71)), "abc")
+    loaded = load_dataset(recipe_of(dataset, plan(dataset, "planned", gpus=())))
+    sides = {scene.name.split("_")[0]: scene.split for scene in loaded.scenes}
+    assert all(scene.split == sides[scene.name.split("_")[0]] for scene in loaded.scenes)
+    assert {*sides.values()} == {"train", "validation"}
+
+
+def test_an_existing_split_is_kept(scenes: Callable[..., Path]) -> None:
+    root = scenes([f"s{i}x" for i in range(6)], (64, 64))
+    dataset = [*given(root, "abc"), Choice("dataset.split.validation", ["s1x"], "")]
+    assert not any(choice.key.startswith("dataset.") for choice in plan(dataset, "planned", gpus=()))
+
+
+def test_a_given_test_gets_validation_from_the_other_groups(scenes: Callable[..., Path]) -> None:
+    root = scenes([f"{place}{i}x" for place in "abcdef" for i in range(2)], (64, 64))
+    held = {"group": r"/([a-f])\dx", "test": ["b"]}
+    dataset = [*given(root, "abc"), *(Choice(f"dataset.split.{k}", v, "") for k, v in held.items())]
+    choices = plan(dataset, "planned", gpus=())
+    assert [c.key for c in choices if c.key.startswith("dataset.")] == ["dataset.split.validation"]
+    loaded = load_dataset(recipe_of(dataset, choices))
+    assert {scene.group for scene in loaded.of("test")} == {"b"}
+    assert len(loaded.of("validation")) % 2 == 0
+    assert loaded.of("validation")
+
+
+@pytest.mark.parametrize(("kind", "size"), [("potsdam", 150), ("naic2020", 64)])
+def test_published_layouts_are_planned(kind: str, size: int, tmp_path: Path) -> None:
+    make = make_potsdam if kind == "potsdam" else make_naic2020
+    make(tmp_path, scenes=6, seed=1, size=size)
+    dataset = [Choice("dataset.kind", kind, ""), Choice("dataset.root", str(tmp_path), "")]
+    loaded = load_dataset(recipe_of(dataset, plan(dataset, "planned", gpus=())))
+    assert loaded.of("train")
+    assert loaded.of("validation")
+    published = {scene.name for scene in loaded.scenes} & {*POTSDAM_TEST}
+    assert {scene.name for scene in loaded.of("test")} == (published if kind == "potsdam" else set())
+
+
+def test_one_raster_is_cut_into_blocks_that_the_model_cannot_reach_over(scenes: Callable[..., Path]) -> None:
+    dataset = given(scenes(["only"], (701, 653), crs="EPSG:25833"), "abc")
+    choices = plan(dataset, "planned", gpus=())
+    split = values(choices)
+    assert split["model.kind"] == "unet", "an encoder sees too far for blocks of this scene"
+    assert split["dataset.split.blocks.size"] >= 3 * split["dataset.split.blocks.buffer"]
+    report = check_dataset(load_dataset(recipe_of(dataset, choices)), progress=False)
+    assert report.clean
+    assert (report.pixels_PK[:2] > 0).all()
+
+
+def test_one_small_scene_cannot_be_divided(scenes: Callable[..., Path]) -> None:
+    with pytest.raises(DatasetError, match=r"too small"):
+        plan(given(scenes(["only"], (61, 67)), "abc"), "planned", gpus=())
+
+
+def test_turns_and_hue_only_where_they_make_sense(scenes: Callable[..., Path]) -> None:
+    names = [f"s{i}x" for i in range(9)]
+    street = values(plan(given(scenes(names, (97, 131), street=True), "abc"), "planned", gpus=()))
+    assert street["augmentation.d4"] is False
+    assert "augmentation.rotation" not in street
+    fine = scenes(names, (97, 131), dtype="uint16", bands=2)
+    above = values(plan(given(fine, "abc"), "planned", gpus=()))
+    assert above["augmentation.d4"] is True
+    assert above["model.kind"] == "unet"
+    assert "augmentation.hue" not in above
+
+
+def test_a_step_has_places_for_all_classes(tmp_path: Path, make_geotiff: Callable[..., Path]) -> None:
+    """Few tiles of one class each: eight steps an epoch would leave four tiles a step."""
+    for i in range(24):
+        label = np.full((67, 71), i % 12, np.uint8)
+        image = np.stack([label * 18 + 20, 250 - label], axis=-1).astype(np.uint16)
+        make_geotiff(f"images/s{i}x.tif", image, crs=None)
+        make_geotiff(f"labels/s{i}x.tif", label, crs=None)
+    dataset = given(tmp_path, "abcdefghijkl")
+    assert values(plan(dataset, "planned", gpus=()))["training.global_batch"] == 16
+
+
+def test_cards_that_are_not_here_are_planned_for(scenes: Callable[..., Path]) -> None:
+    dataset = given(scenes([f"s{i}x" for i in range(9)], (97, 131), dtype="uint16"), "abc")
+    four = values(plan(dataset, "planned", gpus=(11, 11, 11, 11)))
+    assert four["training.precision"] == "mixed_float16"
+    assert four["training.global_batch"] % 4 == 0
+    assert "training.xla" not in four
+    assert values(plan(dataset, "planned", gpus=(11,)))["training.xla"] == "auto"
+    with pytest.raises(DatasetError, match=r"--gpus"):
+        plan(dataset, "planned", gpus=(1,))
+
+
+@pytest.mark.parametrize("name", [pytest.param("dubai", marks=pytest.mark.slow), "amazon", "naip"])
+def test_real_imagery_is_planned(name: str, shared_data: Callable[[str], Path], tmp_path: Path) -> None:
+    dataset = [*REAL[name](shared_data(name)), Choice("dataset.cache", str(tmp_path / "cache"), "")]
+    choices = plan(dataset, "planned", gpus=())
+    recipe = recipe_of(dataset, choices)
+    assert recipe.augmentation.d4
+    report = check_dataset(load_dataset(recipe), progress=False)
+    assert report.clean
+    trained, validated, _ = report.pixels_PK
+    assert (trained > 0).all()
+    assert (validated > 0).sum() >= len(validated) - (name == "naip")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["amazon", "naip"])
+def test_a_training_starts_from_the_plan(
+    name: str, shared_data: Callable[[str], Path], tmp_path: Path
+) -> None:
+    dataset = [*REAL[name](shared_data(name)), Choice("dataset.cache", str(tmp_path / "cache"), "")]
+    path = tmp_path / "planned.yaml"
+    path.write_text(yaml.safe_dump(nested([*dataset, *plan(dataset, "planned", gpus=())])))
+    assert load_recipe(path).name == "planned"
+    short = [f"training.{key}=1" for key in ("epochs", "validate_every", "warmup")]
+    train(path, "--run", str(tmp_path / "run"), *(word for each in short for word in ("--set", each)))
+    assert (tmp_path / "run" / "best.npz").is_file()
+
+
+def _dubai(root: Path) -> list[Choice]:
+    colours = {
+        "building": "3c1098",
+        "land": "8429f6",
+        "road": "6ec1e4",
+        "vegetation": "fedd3a",
+        "water": "e2a929",
+    }
+    return given(
+        root,
+        (),
+        images="{tile}/images/{name}.jpg",
+        labels="{tile}/masks/{name}.png",
+        encoding="colours",
+        classes=[{"name": name, "colour": f"#{colour}"} for name, colour in colours.items()],
+        ignore=["#9b9b9b", "#000000"],
+    )
+
+
+def _amazon(root: Path) -> list[Choice]:
+    files = {"images": "images/{name}.tiff", "labels": "masks/{name}.png"}
+    left_out = Choice("dataset.split.leave_out", ["Amazon_181.tiff_34"], "its mask is wider than its image")
+    return [*given(root / "training", ("forest", "other"), 1, **files), left_out]
+
+
+def _naip(root: Path) -> list[Choice]:
+    files = {"images": "{part}/img/tile_{name}.tif", "labels": "{part}/mask/mask_{name}.tif"}
+    split = {"group": "^([^/]+)/", "validation": ["val"]}
+    names = ("background", "building", "road", "bare", "forest")
+    parts = [Choice(f"dataset.split.{key}", value, "folders") for key, value in split.items()]
+    return [*given(root, names, bands=[1, 2, 3, 4], **files), *parts]
+
+
+REAL: dict[str, Callable[[Path], list[Choice]]] = {"dubai": _dubai, "amazon": _amazon, "naip": _naip}

@@ -1,7 +1,9 @@
-"""Polygons as labels: a pixel has the class of the polygon on its centre, in any strips and CRS."""
+"""Polygons as labels: of the polygon on a pixel's centre; what cannot be one is refused, or counted."""
 
+import json
+import sqlite3
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,8 @@ from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap, LandCoverClass
 from segmenter.grid.windows import row_strips
 from segmenter.raster import raster_info
-from tests.helpers.drawn_labels import LEFT, TOP, box, labels_of, write
+from tests.helpers.drawn_labels import COLS, LEFT, ROWS, TOP, box, labels_of, write
+from tests.helpers.drawn_labels import write as write_values
 from tests.helpers.maps import Make
 from tests.helpers.refusals import refused
 
@@ -274,3 +277,161 @@ def test_what_is_no_label_is_one_line(image: Path, make_geotiff: Make, tmp_path:
     assert labels(two, image, replace(RULE, layer="two"))[0, 0] == 2
     with refused(DatasetError, where="x.dxf", expected="polygons (.gpkg"):
         VectorFile(tmp_path / "x.dxf", "class")
+
+
+TWO = ClassMap(tuple(LandCoverClass(name, (i, 9, 9), i) for i, name in enumerate("ab")))
+TWO_RULE = BurnRule(TWO, "class", {}, outside="b")
+FORMATS = ("gpkg", "geojson", "shp", "fgb", "parquet")
+
+
+@pytest.fixture
+def small(make_geotiff: Callable[..., Path]) -> Path:
+    return make_geotiff("i.tif", np.ones((ROWS, COLS, 3), np.uint8))
+
+
+def write_all(path: Path, shapes: Sequence[Any], crs: str | None = "EPSG:25833", value: str = "a") -> Path:
+    return write_values(path, shapes, [value] * len(shapes), crs)
+
+
+def burned(path: Path, image: Path, rule: BurnRule = TWO_RULE) -> Any:
+    return labels_of(path, image, rule)
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+@pytest.mark.parametrize("bad", [np.nan, -np.inf])
+def test_a_corner_of_no_number_is_named(ending: str, bad: float, small: Path, tmp_path: Path) -> None:
+    crs, x, y = ("EPSG:4326", 12.5, 52.25) if ending == "geojson" else ("EPSG:25833", LEFT + 3.125, TOP - 3)
+    shapes = [shapely.box(x + i, y - 1, x + i + 0.75, y) for i in range(2)]
+    path = write_all(tmp_path / f"x.{ending}", shapes, crs)
+    content, mark = path.read_bytes(), x + 1
+    number = json.dumps(mark).encode() if ending == "geojson" else struct.pack("<d", mark)
+    assert number in content
+    text = {"nan": b"NaN", "-inf": b"-1e999"}[str(bad)]
+    path.write_bytes(content.replace(number, text if ending == "geojson" else struct.pack("<d", bad)))
+    with refused(DatasetError, where=path.name):
+        burned(path, small)
+
+
+@pytest.mark.parametrize("far", [2e5, 2e8, 2e9, 1e15])
+def test_a_far_polygon_is_burned_where_it_covers_the_image(far: float, small: Path, tmp_path: Path) -> None:
+    expected = (np.indices((ROWS, COLS))[1] < 10).astype(np.uint8)
+    path = write_all(tmp_path / "x.gpkg", [box(10, -5, far, ROWS + 10)])
+    np.testing.assert_array_equal(burned(path, small), expected)
+
+
+def test_a_polygon_that_reaches_far_in_another_zone_covers_the_image(small: Path, tmp_path: Path) -> None:
+    rows, cols = np.indices((ROWS, COLS)) + 0.5
+    x, y = (LEFT + cols / 2).ravel(), (TOP - rows / 2).ravel()
+    xs, ys = transform("EPSG:25833", "EPSG:25832", x, y)
+    shape = shapely.box(min(xs) - 50, min(ys) - 50, min(xs) + 2e5, max(ys) + 50)
+    assert not burned(write_all(tmp_path / "x.gpkg", [shape], "EPSG:25832"), small).any()
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_features_without_an_area_are_counted(ending: str, small: Path, tmp_path: Path) -> None:
+    square = [(LEFT + x, TOP - y) for x, y in ((2, 2), (2, 9), (9, 9), (9, 2), (2, 2))]
+    line = shapely.Polygon([square[0], square[1], square[0], square[0]])
+    nothing = [None, line, shapely.Polygon(square, [square])]
+    if ending != "shp":  # which has one kind of empty geometry, and no polygon on its hole
+        nothing += [shapely.Polygon(), shapely.MultiPolygon([line, line])]
+    good = box(3, 3, 9, 9)
+    file = VectorFile(write_all(tmp_path / f"x.{ending}", [good, *nothing, good]), "class")
+    assert f" {len(nothing)} of {len(nothing) + 2} features have no area" in file.remark()
+    assert VectorFile(write_all(tmp_path / f"y.{ending}", [good]), "class").remark() == ""
+    found = burned(tmp_path / f"x.{ending}", small)
+    np.testing.assert_array_equal(found, burned(tmp_path / f"y.{ending}", small))
+
+
+def test_what_a_collection_holds_is_named(small: Path, tmp_path: Path) -> None:
+    mixed = shapely.GeometryCollection([box(3, 3, 9, 9), shapely.Point(LEFT + 1, TOP - 1)])
+    path = write_all(tmp_path / "x.gpkg", [mixed])
+    with refused(DatasetError, fault="1 is a GeometryCollection"):
+        burned(path, small)
+
+
+def geojson(path: Path, member: Any, shape: Any) -> Path:
+    geometry = shapely.geometry.mapping(shape)
+    feature = {"type": "Feature", "properties": {"class": "a", "crs": "no"}, "geometry": geometry}
+    document = {"type": "FeatureCollection", "features": [feature]}
+    path.write_text(json.dumps(document if member == "absent" else {**document, "crs": member}))
+    return path
+
+
+def named(text: Any) -> dict[str, Any]:
+    return {"type": "name", "properties": {"name": text}}
+
+
+UNKNOWN = [
+    named("urn:ogc:def:crs:EPSG::999999"),
+    named("/etc/passwd"),
+    named("+proj=pipeline"),
+    {"type": "link", "properties": {"href": "http://127.0.0.1:9/crs"}},
+    "EPSG:25833",
+    {"type": "name", "properties": {}},
+]
+
+
+@pytest.mark.parametrize("member", UNKNOWN)
+def test_a_geojson_whose_crs_nobody_knows_is_refused(member: Any, tmp_path: Path) -> None:
+    with refused(DatasetError, fault="member crs"):
+        VectorFile(geojson(tmp_path / "x.geojson", member, shapely.box(12, 52, 13, 53)), "class")
+
+
+@pytest.mark.parametrize(
+    "member", ["absent", None, named("urn:ogc:def:crs:OGC:1.3:CRS84"), named("EPSG:4326")]
+)
+def test_a_geojson_in_degrees_is_read_as_such(member: Any, tmp_path: Path) -> None:
+    file = VectorFile(geojson(tmp_path / "x.geojson", member, shapely.box(12, 52, 13, 53)), "class")
+    assert file.crs.to_epsg() == 4326
+    assert file.remark() == ""
+
+
+def test_a_geojson_in_metres_without_a_crs_needs_one(small: Path, tmp_path: Path) -> None:
+    path = geojson(tmp_path / "x.geojson", "absent", box(3, 3, 9, 9))
+    with refused(DatasetError, remedy="dataset.vector.crs"):
+        burned(path, small)
+    right = burned(path, small, BurnRule(TWO, "class", {}, outside="b", crs="EPSG:25833"))
+    np.testing.assert_array_equal(right, burned(write_all(tmp_path / "y.gpkg", [box(3, 3, 9, 9)]), small))
+
+
+def test_text_of_an_encoding_that_a_shapefile_does_not_tell(small: Path, tmp_path: Path) -> None:
+    path = write_all(tmp_path / "x.shp", [box(3, 3, 9, 9)], value="ÄÖ")
+    path.with_suffix(".cpg").unlink()
+    with pytest.raises(LabelError, match=r"into x\.cpg"):
+        burned(path, small)
+
+
+ENDLESS = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT "
+
+
+def changed(path: Path, *statements: str) -> Path:
+    with sqlite3.connect(path) as file:
+        found = file.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
+        for statement in (*(f'DROP TRIGGER "{name}"' for (name,) in found), *statements):
+            file.execute(statement)
+    file.close()
+    return path
+
+
+LISTED = (
+    "INSERT INTO gpkg_contents(table_name, data_type, srs_id) VALUES('v', 'features', 25833)",
+    "INSERT INTO gpkg_geometry_columns VALUES('v', 'geom', 'POLYGON', 25833, 0, 0)",
+)
+
+
+@pytest.mark.parametrize("layer", ["v", "V", None])
+def test_a_layer_that_is_a_view_is_refused_before_any_row_is_read(layer: str | None, tmp_path: Path) -> None:
+    path = write_all(tmp_path / "x.gpkg", [box(3, 3, 9, 9)])
+    view = f"CREATE VIEW v AS {ENDLESS} c.x AS fid, t.geom, t.class FROM c, x t"
+    changed(path, view, *LISTED)
+    with refused(DatasetError, fault="v is a view"):
+        VectorFile(path, "class", layer)
+    assert VectorFile(path, "class", "x").count == 1
+
+
+@pytest.mark.parametrize("table", ["gpkg_contents", "gpkg_geometry_columns", "gpkg_ogr_contents"])
+def test_tables_of_a_geopackage_that_are_views_are_refused(table: str, tmp_path: Path) -> None:
+    path = write_all(tmp_path / "x.gpkg", [box(3, 3, 9, 9)])
+    changed(path, f"ALTER TABLE {table} RENAME TO z", f"CREATE VIEW {table} AS {ENDLESS} z.* FROM z, c")
+    with pytest.raises(DatasetError, match=f"{table} is a view"):
+        VectorFile(path, "class")
