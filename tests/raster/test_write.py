@@ -24,6 +24,7 @@ from segmenter.raster import (
     remove_leftovers,
     write_raster,
 )
+from tests.helpers.forbidden import small_files
 from tests.helpers.refusals import refused
 
 UTM = CRS.from_epsg(25833)
@@ -186,6 +187,23 @@ with RasterWriter(Path(sys.argv[1]), Size(2200, 700)) as writer:
     writer.write(Window(0, 0, 1100, 700), pixels)
     os.kill(os.getpid(), signal.SIGKILL)
 """
+
+
+# 200 bytes: the header does not fit; 300,000: fails in a write; 60,000 of 70,000: only when closing.
+@pytest.mark.parametrize(
+    ("name", "limit", "rows"),
+    [("a.tif", 200, 100), ("a.tif", 300_000, 1100), ("a.tif", 60_000, 100), ("a.png", 60_000, 100)],
+)
+def test_a_full_disk_is_an_error_and_leaves_the_older_file(
+    tmp_path: Path, name: str, limit: int, rows: int
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"older")
+    pixels = np.random.default_rng(0).integers(0, 255, (rows, 700), np.uint8)
+    with small_files(limit), refused(RasterError, where=name, remedy="nothing was left"):
+        write_raster(path, pixels, RasterSpec(driver="PNG" if path.suffix == ".png" else "GTiff"))
+    assert path.read_bytes() == b"older"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_killed_writer_leaves_nothing_under_the_name(tmp_path: Path) -> None:
