@@ -1,4 +1,8 @@
-"""Devices: what TensorFlow is told, in which order; shares of a step; mistakes are answered in one line."""
+"""Devices: what TensorFlow is told, in which order; shares of a step; mistakes are answered in one line.
+
+There are no GPUs where these tests run: TensorFlow's calls are replaced and recorded. Real devices, made of
+the CPU, are in `test_strategy.py`.
+"""
 
 import itertools
 import os

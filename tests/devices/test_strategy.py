@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from segmenter.base.errors import DeviceError
-from tests.helpers.made_checkpoints import RECIPE
+from tests.helpers.made_runs import RECIPE
 from tests.helpers.refusals import refused
 from tests.helpers.trained_run import bare_run
 

@@ -16,7 +16,7 @@ from segmenter.runs.log import log_line
 from segmenter.runs.records import Origin, Place, save_origin, save_windows
 from segmenter.runs.resume import Position, facts_array
 from segmenter.runs.run import Run
-from tests.helpers.made_checkpoints import plan_of
+from tests.helpers.made_runs import plan_of
 from tests.helpers.trained_run import bare_run
 
 ROOT = "/srv/owner-kim/city scenes"

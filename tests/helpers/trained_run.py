@@ -19,7 +19,7 @@ from segmenter.runs.records import ShownWindow, as_base64, save_windows
 from segmenter.runs.resume import Position, facts_array
 from segmenter.runs.run import Run
 from segmenter.runs.score_files import BEST_FILES, LAST_FILES
-from tests.helpers.made_checkpoints import MACHINE, RECIPE, plan_of
+from tests.helpers.made_runs import MACHINE, RECIPE, plan_of
 
 NAMES = ("water", "forest", "road")
 STEPS = 50

@@ -14,14 +14,30 @@ from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.resampling import resampled, taps
 from segmenter.inference.blending import WEIGHTS, Blend, blend_windows, window_weights
-from segmenter.inference.prediction import ExtraOutputs
+from segmenter.inference.prediction import ExtraOutputs, Prediction
 from segmenter.inference.predictor import Mapped, Tiling, classify_all
 from segmenter.inference.tta import SYMMETRIES, Symmetry, Tta, parse_tta, seen_by
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry
 from tests.helpers.array_raster import ArrayJob, ArrayRaster, scene
 from tests.helpers.exact_network import exact_network
-from tests.helpers.whole_prediction import blended
+
+
+def blended(
+    raster: Any, tiling: Tiling, predict: Any, part: Window | None = None, done: int = 0
+) -> Prediction:
+    """The whole prediction; every pixel comes once, row by row, in windows of the part's full width."""
+    part = part or Window.of(raster.info.size)
+    pieces, row = [], part.row + done
+    for event in classify_all([ArrayJob(raster, part, done_rows=done)], tiling, predict):
+        if isinstance(event, Mapped):
+            assert event.window == Window(row, part.col, event.window.height, part.width)
+            row = event.window.row_stop
+            pieces.append(event.prediction)
+    assert row == part.row_stop
+    join = lambda name: np.concatenate([getattr(p, name) for p in pieces])  # noqa: E731
+    return Prediction(join("ids"), join("confidence"), join("probabilities"))
+
 
 kinds = st.sampled_from(sorted(WEIGHTS))
 sides = st.integers(1, 150)

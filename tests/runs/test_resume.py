@@ -33,7 +33,7 @@ from segmenter.runs.score_files import BEST_FILES, LAST_FILES, SUMMARY
 from segmenter.sampling import Plan
 from segmenter.training.prepare import check_run_directory
 from tests.helpers.forbidden import forbidden, small_files
-from tests.helpers.made_checkpoints import MACHINE, RECIPE, plan_of, save
+from tests.helpers.made_runs import MACHINE, RECIPE, plan_of, save
 from tests.helpers.refusals import refused
 from tests.helpers.trained_run import bare_run
 

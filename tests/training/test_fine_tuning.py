@@ -39,7 +39,7 @@ from segmenter.training.beginning.fine_tuning import (
 )
 from segmenter.training.beginning.new_run import normalisation_of
 from segmenter.training.prepare import changed_data, prepare_tiles
-from tests.helpers.made_checkpoints import RECIPE
+from tests.helpers.made_runs import RECIPE
 from tests.helpers.made_training import made
 from tests.helpers.made_weights import encoder_tensors
 from tests.helpers.refusals import refused

@@ -20,7 +20,7 @@ from segmenter.runs.log import log_line
 from segmenter.runs.resume import checkpoint_to_resume
 from segmenter.runs.run import Run, load_run
 from segmenter.training.prepare import Tiles, check_run_directory, prepare_tiles
-from tests.helpers.made_checkpoints import MACHINE, save
+from tests.helpers.made_runs import MACHINE, save
 from tests.helpers.made_training import made
 from tests.helpers.refusals import refused
 from tests.helpers.trained_run import bare_run
