@@ -38,7 +38,7 @@ FOLDER: dict[str, Any] = {
     "bands": [3, 2, 1],
     "split": {"group": "(tile_[0-9])/", "validation": ["tile_7"]},
 }
-SERVED = {"strategy": "parameter_server"}
+SERVED, TPU = {"strategy": "parameter_server"}, {"strategy": "tpu"}
 NAIC = {"kind": "naic2020", "root": "data/naic", "round": 2}
 FULL: dict[str, Any] = {
     "name": "all of it",
@@ -107,6 +107,13 @@ def _recipe(**sections: Any) -> Recipe:
         ({"sampling": {"scale_strata": [0.3], "coverage": False}}, "sampling.scale_strata"),
         ({"model": {"kind": "encoder_decoder", "weight_bands": ["red", "green", "blue"]}}, "model"),
         ({"model": {"kind": "encoder_decoder", "input_normalisation": "scenes"}}, "model"),
+        ({"training": {"freeze_encoder": 3, "epochs": 3}}, "training.freeze_encoder"),
+        ({"training": {"rates": {"encoders": 0.1}}}, "training.rates"),
+        ({"training": {"rates": {"encoder": -1}}}, "training.rates.encoder"),
+        ({"distribution": TPU, "training": {"precision": "mixed_float16"}}, "training.precision"),
+        ({"distribution": TPU, "training": {"xla": True}}, "training.xla"),
+        ({"distribution": {**TPU, "shares": [1, 2]}}, "distribution.shares"),
+        ({"distribution": {"tpu": "x"}}, "distribution.tpu"),
         # What would change nothing.
         *(
             (

@@ -263,9 +263,6 @@ def test_the_file_is_whole_carries_its_protocol_and_another_format_is_refused(tm
     assert data["protocol"] == {**protocol, "name": "", "without_data": "left out"}
     assert data["iou"] == {"a": 0.5, "b": 0.5, "c": None, "d": None}
     assert [file.name for file in tmp_path.iterdir()] == ["scores.json"]
-
-    _scores([0, 1, 1], [0, 1, 0]).write(tmp_path / "scores.json")
-    data = json.loads((tmp_path / "scores.json").read_text())
     assert Scores.from_dict(data).to_dict() == {key: data[key] for key in data if key != "format"}
     with pytest.raises(ScoreError, match="format 1, got 2"):
         Scores.from_dict({**data, "format": 2})

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from datasets.commands.gpu.laboratory import BATCH, EMPHASES, SHARES, WEIGHTS
-from segmenter.base.errors import ConfigError, DeviceError
+from segmenter.base.errors import DeviceError
 from segmenter.config.devices import DistributionConfig
-from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import sums_not_compiled
@@ -362,19 +361,3 @@ def test_a_tpu_is_connected_and_started_before_its_strategy_is_made(
     assert devices.names == (tuple(cores) if connects else tuple(f"TPU:{i}" for i in range(8)))
     assert done == [name or "local", *(["connected"] if connects else []), "started"]
     assert devices.dealt(64) == (8,) * 8
-
-
-@pytest.mark.parametrize(
-    ("settings", "where"),
-    [
-        ({"training": {"precision": "mixed_float16"}}, "training.precision"),
-        ({"training": {"xla": True}}, "training.xla"),
-        ({"distribution": {"strategy": "tpu", "shares": [1, 2]}}, "shares"),
-        ({"distribution": {"tpu": "x"}}, "distribution.tpu"),
-    ],
-    ids=str,
-)
-def test_what_does_not_go_with_a_tpu_is_refused(settings: dict[str, Any], where: str) -> None:
-    recipe = {"name": "r", "dataset": {"kind": "potsdam", "root": "r"}, "distribution": {"strategy": "tpu"}}
-    with refused(ConfigError, where=where):
-        recipe_from(recipe | settings, "r.yaml")
