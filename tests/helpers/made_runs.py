@@ -9,6 +9,7 @@ import numpy as np
 
 from segmenter.base.sealed import sealed
 from segmenter.config.reading import recipe_from
+from segmenter.config.recipe import Recipe
 from segmenter.runs.checkpoints import META, save_checkpoint
 from segmenter.runs.resume import Position, facts_array
 from segmenter.sampling import Plan
@@ -35,7 +36,12 @@ def flipped(content: bytes, every: int = 1) -> Iterator[bytes]:
         yield bytes(changed)
 
 
-RECIPE = recipe_from({"name": "t", "dataset": {"kind": "potsdam", "root": "x"}}, "test")
+def recipe_of(**sections: Any) -> Recipe:
+    """A recipe of data that nobody reads."""
+    return recipe_from({"name": "t", "dataset": {"kind": "potsdam", "root": "x"}, **sections}, "r.yaml")
+
+
+RECIPE = recipe_of()
 
 
 MACHINE = {"processor": "one", "threads of an operation": "2"}

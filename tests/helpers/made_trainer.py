@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.commands.gpu.bench import strategy_of
-from segmenter.config.reading import recipe_from
 from segmenter.grid.geometry import Size
 from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Dataset
@@ -16,6 +15,7 @@ from segmenter.model.normalisation import Normalisation
 from segmenter.tiles.batches import DrawCounts
 from segmenter.tiles.feeding.feed import Feed
 from segmenter.tiles.index import TileIndex
+from tests.helpers.made_runs import recipe_of
 from tests.helpers.trained_run import unsaved_run
 
 BATCH, SIDE, STEPS = 6, 16, 2
@@ -42,16 +42,8 @@ def made_trainer(folder: Path, classes: ClassMap, replicas: int, steps: int = ST
     from segmenter.devices.strategy import Devices
     from segmenter.training.trainer import Trainer
 
-    recipe = recipe_from(
-        {
-            "name": "t",
-            "dataset": {"kind": "potsdam", "root": "x"},
-            "tiles": {"size": SIDE},
-            "model": {"depth": 1, "width": 2},
-            "training": {"global_batch": BATCH, **training},
-        },
-        "test",
-    )
+    model, batches = {"depth": 1, "width": 2}, {"global_batch": BATCH, **training}
+    recipe = recipe_of(tiles={"size": SIDE}, model=model, training=batches)
     plain = Normalisation.of([120.0] * 3, [60.0] * 3)
     run = unsaved_run(folder, recipe=recipe, classes=classes, normalisation=plain)
     counts = np.full((steps * BATCH, len(classes)), 80)

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Dataset, Scene
@@ -14,6 +13,7 @@ from segmenter.sampling import Plan, plan
 from segmenter.tiles.batches import BatchLoader
 from segmenter.tiles.index import TileIndex, build_index, cache_folder
 from segmenter.tiles.store import SceneStore
+from tests.helpers.made_runs import recipe_of
 from tests.helpers.made_statistics import statistics_of
 
 SIDE, RARE = 32, 2
@@ -47,14 +47,12 @@ def rare_scenes(make_geotiff: Make, make_png: Make, classes: ClassMap, rng: np.r
 def recipe(augmentation: dict[str, Any], **sections: Any) -> Recipe:
     """A recipe of `BATCH` tiles of `SIDE` pixels; brightness and contrast stay if they are not named."""
     data = {
-        "name": "t",
         "seed": 3,
-        "dataset": {"kind": "potsdam", "root": "unused"},
         "tiles": {"size": SIDE},
         "augmentation": {"brightness": 0, "contrast": 0, **augmentation},
         "training": {"global_batch": BATCH},
     }
-    return recipe_from({**data, **sections}, "test")
+    return recipe_of(**{**data, **sections})
 
 
 def loader_of(dataset: Dataset, settings: Recipe) -> tuple[BatchLoader, TileIndex]:

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import rasterio
 
-from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Dataset, Scene, Split
+from tests.helpers.made_runs import recipe_of
 
 SIDE = 32
 SIZES = ((203, 171), (131, 187), (97, 143), (151, 89), (83, 79))
@@ -67,11 +67,9 @@ def scaled_dataset(
 
 def scaled_recipe(**sections: object) -> Recipe:
     data = {
-        "name": "t",
         "seed": 3,
-        "dataset": {"kind": "potsdam", "root": "unused"},
         "tiles": {"size": SIDE},
         "augmentation": {"scale_to": [0.2, 1.0], "brightness": 0, "contrast": 0},
         "training": {"global_batch": 12},
     }
-    return recipe_from({**data, **sections}, "test")
+    return recipe_of(**{**data, **sections})

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from segmenter.base.errors import ConfigError
-from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import LossConfig
 from segmenter.grid.labels import IGNORE
 from segmenter.training.prepare import class_weights
+from tests.helpers.made_runs import recipe_of
 from tests.helpers.refusals import refused
 
 SHARES = (0.7, 0.25, 0.05)
@@ -129,10 +129,7 @@ def _lovasz_of_image(label: np.ndarray, p: np.ndarray) -> float:
 @pytest.mark.parametrize("shown", [[1, 16, 0, 47], [8, 24, 0, 32]])
 def test_weights_by_inverse_root_have_the_mean_one_over_the_pixels(shown: list[int]) -> None:
     """√share / shown, by hand: of 1, 16 and 47 of 64 pixels, and of a class that no pixel has."""
-    recipe = recipe_from(
-        {"name": "t", "dataset": {"kind": "potsdam", "root": "r"}, "loss": {"class_weights": "inverse_sqrt"}},
-        "test",
-    )
+    recipe = recipe_of(loss={"class_weights": "inverse_sqrt"})
     shares, shown_K = np.array([1, 16, 0, 47]) / 64, np.array(shown) / 64
     weights = np.array(class_weights(recipe.loss, shares, shown_K))
     total = 1 + 4 + 47**0.5

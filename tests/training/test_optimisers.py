@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from segmenter.base.errors import ConfigError
-from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import TrainingConfig
+from tests.helpers.made_runs import recipe_of
 from tests.helpers.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
@@ -265,6 +265,4 @@ def test_a_staircase_falls_on_the_step_for_long_trainings_too() -> None:
 )
 def test_a_mistake_is_named(settings: dict[str, Any], fields: dict[str, object]) -> None:
     with refused(ConfigError, **fields):
-        recipe_from(
-            {"name": "x", "dataset": {"kind": "potsdam", "root": "r"}, "training": settings}, "r.yaml"
-        )
+        recipe_of(training=settings)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from segmenter.base.errors import CheckpointError, ConfigError
-from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices
 from segmenter.runs.run import MeasuredShares, load_run
+from tests.helpers import made_runs
 from tests.helpers.made_training import made, train, weights
 from tests.helpers.refusals import refused
 from tests.helpers.trained_run import bare_run
@@ -25,15 +25,12 @@ FORM = (3, "uint8")
 
 
 def recipe_of(shares: Any = "auto", **training: Any) -> Recipe:
-    text = {
-        "name": "r",
-        "dataset": {"kind": "potsdam", "root": "r"},
-        "tiles": {"size": 16},
-        "model": {"depth": 1, "width": 2},
-        "training": {"global_batch": 24, **training},
-        "distribution": {"shares": shares},
-    }
-    return recipe_from(text, "r.yaml")
+    return made_runs.recipe_of(
+        tiles={"size": 16},
+        model={"depth": 1, "width": 2},
+        training={"global_batch": 24, **training},
+        distribution={"shares": shares},
+    )
 
 
 def devices_of(*models: str) -> Devices:
