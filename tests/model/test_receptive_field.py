@@ -39,8 +39,6 @@ def test_memory_is_that_of_the_tensors_alive_and_shrinks_with_precision(tensorfl
     model = build_model(UNetConfig(depth=2, width=16, upsampling="nearest"), 3, 4)
     assert network_geometry(model).bytes_per_pixel == pytest.approx(4 * (16 + 32 + 48) * 1.7)
 
-    from segmenter.model.building import build_model
-
     single = build_model(UNetConfig(depth=2, width=8), 3, 4)
     mixed = build_model(UNetConfig(depth=2, width=8), 3, 4, dtype="mixed_float16")
     small, large = (training_bytes_per_image(single, side, side) for side in (64, 128))
@@ -99,8 +97,6 @@ def test_rows_and_columns_may_differ_and_another_size_has_no_exact_windows(tenso
     x = keras.layers.Conv2D(2, (1, 7), (2, 1), padding="same")(image)
     model = keras.Model(image, keras.layers.UpSampling2D((2, 1))(x))
     assert (network_geometry(model).stride, network_geometry(model).radius) == (2, 3)
-
-    import keras
 
     image = keras.Input((None, None, 1))
     found = network_geometry(keras.Model(image, keras.layers.Conv2D(2, 3)(image)))

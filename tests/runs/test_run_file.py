@@ -313,7 +313,6 @@ def test_tags_in_a_recipe_are_refused(
     ],
 )  # fmt: skip
 def test_a_checkpoint_of_another_make_is_refused(foreign: Run, changes: Any, message: str) -> None:
-    from segmenter.base.errors import CheckpointError
     from segmenter.runs.resume import Position, checkpoint_to_resume, facts_array
 
     position = Position(7, 1, 0, 0.5)

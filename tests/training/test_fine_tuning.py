@@ -127,8 +127,6 @@ def test_a_run_of_another_encoder_is_refused_before_the_data_are_read(
 
 
 def test_a_run_of_the_same_encoder_is_measured_by_the_built_model(recipe: Path, tmp_path: Path) -> None:
-    from datasets import load_dataset
-
     path = with_encoder(recipe, tmp_path, "mobilenet_v2")
     run = replace(
         load_run(trained(tmp_path / "unet", recipe)), path=tmp_path / "run", recipe=load_recipe(path)
@@ -154,8 +152,6 @@ def test_a_run_of_the_same_encoder_is_measured_by_the_built_model(recipe: Path, 
 def test_other_bands_or_classes_start_anew_where_they_must_and_are_named_by_stage(
     recipe: Path, tmp_path: Path, bands: int, names: tuple[str, ...], said: str
 ) -> None:
-    from datasets import load_dataset
-
     loaded = load_recipe(recipe)
     source = find_source(trained(tmp_path, recipe, bands=bands, names=names), loaded, load_dataset(loaded))
     shapes = weight_shapes(loaded.model, 3, 3)
@@ -163,7 +159,6 @@ def test_other_bands_or_classes_start_anew_where_they_must_and_are_named_by_stag
 
 
 def test_what_is_foretold_is_what_is_kept(tensorflow: ModuleType, recipe: Path, tmp_path: Path) -> None:
-    from datasets import load_dataset
     from segmenter.model.building import build_model
     from segmenter.runs.checkpoints import transfer_weights
 

@@ -95,7 +95,6 @@ class Copies:
     def __init__(self, models: tuple[str, ...] = ("a card",) * REPLICAS) -> None:
         import keras
 
-        from segmenter.devices.strategy import Devices
         from segmenter.training.learner import Agreement
 
         strategy = strategy_of(REPLICAS)

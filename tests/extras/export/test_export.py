@@ -299,7 +299,6 @@ def test_what_is_there_stays_unless_it_is_to_be_replaced(
     """And what a killed call left goes; a model without images is said to be checked on made pixels. What
     computes is left out."""
     from segmenter.extras.export import exporting, graph
-    from segmenter.extras.export.check import Agreement
 
     def written(format: str, exported: Any, path: Path, *_: Any, **__: Any) -> None:
         path.mkdir()
