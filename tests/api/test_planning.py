@@ -11,7 +11,7 @@ import pytest
 import segmenter
 from segmenter import Scene, Tiles, diagnose, forecast, index_tiles, plan_epoch
 from segmenter.base.errors import ConfigError, DatasetError, LabelError
-from segmenter.config.reading import default_recipe
+from segmenter.config.reading import default_recipe, recipe_from
 from segmenter.config.recipe import SamplingConfig
 from segmenter.diagnosis import diagnose as diagnosis_of
 from segmenter.sampling import plan
@@ -83,7 +83,6 @@ def test_a_diagnosis_is_that_of_the_command(tiles: Tiles, pair: tuple[Path, Path
     recipe, dataset, _ = tiles._source
     data = recipe.model_dump(mode="json")
     data["training"]["global_batch"] = 8
-    from segmenter.config.reading import recipe_from
 
     recipe = recipe_from(data, "test")
     index = build_index(dataset, "train", recipe.tiles, progress=False)

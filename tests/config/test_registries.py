@@ -14,6 +14,8 @@ from segmenter.config.losses import LossConfig, Term, UsedBy
 from segmenter.config.models import MODEL_KINDS, EncoderDecoderConfig
 from segmenter.config.recipe import TrainingConfig
 from segmenter.config.sections import kinds_of, setting
+from segmenter.model.decoders import DECODERS, Decoder
+from segmenter.model.stages import pace_of, stages_told
 
 
 def names_of(setting: str) -> set[str]:
@@ -22,7 +24,6 @@ def names_of(setting: str) -> set[str]:
 
 def test_encoders_and_decoders_of_recipes_are_those_that_are_built(tensorflow: ModuleType) -> None:
     from segmenter.model.building import BUILDERS
-    from segmenter.model.decoders import DECODERS
     from segmenter.model.encoders import ENCODERS
 
     assert set(DECODERS) == names_of("decoder")
@@ -46,9 +47,6 @@ class Made(Located):
 
 
 def test_a_made_decoder_has_its_stages_wherever_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    from segmenter.model.decoders import DECODERS, Decoder
-    from segmenter.model.stages import pace_of, stages_told
-
     monkeypatch.setitem(DECODERS, "made", Decoder(lambda features, layers, config: (features[0], 2), 7))
     config = EncoderDecoderConfig(kind="encoder_decoder").model_copy(update={"decoder": "made"})
     told = stages_told(config)

@@ -11,6 +11,9 @@ import numpy as np
 import pytest
 
 from segmenter.base.errors import DeviceError
+from segmenter.config.recipe import UNetConfig
+from segmenter.devices.setup import let_memory_grow, memory_errors
+from segmenter.devices.strategy import load_tensorflow
 from tests.helpers.made_runs import RECIPE
 from tests.helpers.refusals import refused
 from tests.helpers.trained_run import bare_run
@@ -106,16 +109,12 @@ def test_every_choice_of_devices_computes_what_one_does(
 def test_the_log_of_placements_is_refused_when_it_is_too_late(
     tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from segmenter.devices.strategy import load_tensorflow
-
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "2")
     with refused(DeviceError, where="distribution.log_placement", expected="before TensorFlow"):
         load_tensorflow(log_placement=True)
 
 
 def test_predicting_lets_memory_grow(tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    from segmenter.devices.setup import let_memory_grow
-
     told: list[tuple[Any, bool]] = []
 
     def grow(gpu: Any, enable: bool) -> None:
@@ -132,7 +131,6 @@ def test_predicting_lets_memory_grow(tensorflow: ModuleType, monkeypatch: pytest
 def test_a_run_is_loaded_with_growing_memory(
     tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from segmenter.config.recipe import UNetConfig
     from segmenter.devices import setup
     from segmenter.inference.loading import load_predictor
 
@@ -171,8 +169,6 @@ def test_too_little_memory_is_one_line_and_other_errors_keep_their_traceback(ten
     assert "1 windows of 8×8 pixels: lower prediction.batch" in text
     assert "allocating tensor" in text
     assert "\n" not in text
-
-    from segmenter.devices.setup import memory_errors
 
     with pytest.raises(tensorflow.errors.InvalidArgumentError), memory_errors("", ""):
         raise tensorflow.errors.InvalidArgumentError(None, None, "shapes")

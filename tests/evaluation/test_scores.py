@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from datasets.published import POTSDAM
 from segmenter.base.errors import ConfigError, ScoreError
 from segmenter.evaluation.by_gsd import GsdConfusions, gsd_facts, gsd_table
 from segmenter.evaluation.protocol import of_one_rule
@@ -166,8 +167,6 @@ def _potsdam() -> ClassMap:
 
 
 def test_published_protocols_name_potsdams_own_classes() -> None:
-    from datasets.published import POTSDAM
-
     assert PROTOCOLS["potsdam-6"].classes == tuple(POTSDAM.names)
     assert PROTOCOLS["potsdam-5"].classes == tuple(POTSDAM.names[:5])
     assert {protocol.labels for protocol in PROTOCOLS.values()} == {"eroded"}

@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from segmenter.base.errors import ConfigError
+from segmenter.config.recipe import UNetConfig
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.resampling import resampled, taps
@@ -18,7 +19,7 @@ from segmenter.inference.prediction import ExtraOutputs, Prediction
 from segmenter.inference.predictor import Mapped, Tiling, classify_all
 from segmenter.inference.tta import SYMMETRIES, Symmetry, Tta, parse_tta, seen_by
 from segmenter.model.normalisation import Normalisation
-from segmenter.model.receptive_field import NetworkGeometry
+from segmenter.model.receptive_field import NetworkGeometry, network_geometry
 from tests.helpers.array_raster import ArrayJob, ArrayRaster, scene
 from tests.helpers.exact_network import exact_network
 
@@ -123,7 +124,6 @@ def network(tensorflow: ModuleType) -> Any:
     """A U-Net of stride 4 with random weights, every class about as frequent."""
     import keras
 
-    from segmenter.config.recipe import UNetConfig
     from segmenter.model.building import build_model
 
     keras.utils.set_random_seed(3)
@@ -161,7 +161,6 @@ def test_exact_mode_is_the_whole_raster_at_once(
     network: Any, predictors: dict[str, Any], rng: np.random.Generator, name: str
 ) -> None:
     """Ids, confidence and probabilities, bit for bit; windows that do and do not divide the raster."""
-    from segmenter.model.receptive_field import network_geometry
 
     geometry, predict = network_geometry(network), predictors[name]
     assert geometry.stride == 4
@@ -211,7 +210,6 @@ def blended_or_exact(raster: ArrayRaster, tiling: Tiling, predict: Any) -> Any:
 )
 def test_scales_are_exact_in_windows(network: Any, rng: np.random.Generator, text: str) -> None:
     """With the larger stride and radius, bit for bit what the whole raster gives at once."""
-    from segmenter.model.receptive_field import network_geometry
 
     tta = parse_tta(text)
     geometry = seen_by(network_geometry(network), tta, 4)
@@ -254,7 +252,6 @@ def test_no_pixel_sees_farther_than_the_radius_over_scales(
     near: Any, rng: np.random.Generator, text: str
 ) -> None:
     """One input pixel is changed: what moves lies within it, and nearly reaches it."""
-    from segmenter.model.receptive_field import network_geometry
 
     geometry = seen_by(network_geometry(near), parse_tta(text), 4)
     radius, stride = geometry.radius or 0, geometry.stride

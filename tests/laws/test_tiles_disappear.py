@@ -14,9 +14,12 @@ import rasterio
 
 import predict
 from segmenter.base.errors import CheckpointError
+from segmenter.devices.setup import Device
+from segmenter.devices.strategy import Devices
 from segmenter.grid.labels import ClassMap
 from segmenter.inference.loading import KeptModels, load_predictor
 from segmenter.inference.prediction import ExtraOutputs
+from segmenter.runs.checkpoints import assign_weights
 from segmenter.runs.run import load_run
 from tests.helpers.random_run import random_run
 from tests.helpers.refusals import refused
@@ -86,11 +89,8 @@ def test_maps_in_mixed_precision_are_of_the_whole_and_of_the_validation(
     rng: np.random.Generator,
 ) -> None:  # fmt: skip
     """Windows of 16-bit numbers do not show either; the model is, to the bit, the one that was validated."""
-    from segmenter.devices.setup import Device
-    from segmenter.devices.strategy import Devices
     from segmenter.inference.function import on_replicas
     from segmenter.model.building import build_model
-    from segmenter.runs.checkpoints import assign_weights
 
     path = random_run(tmp_path / "run", make_classes(4), precision="mixed_float16")
     run = load_run(path)

@@ -14,6 +14,8 @@ from benchmarks.collectives import collectives_of
 from datasets.commands.gpu.bench import strategy_of
 from segmenter.config.recipe import UNetConfig
 from segmenter.model.normalisation import Normalisation
+from segmenter.model.receptive_field import network_geometry
+from segmenter.model.size import training_bytes_per_image
 from segmenter.runs.checkpoints import assign_weights, weight_arrays
 
 
@@ -256,8 +258,6 @@ def test_weights_are_keras_by_name_and_order(tensorflow: ModuleType) -> None:
 
 
 def test_prediction_is_the_same_graph(tensorflow: ModuleType) -> None:
-    from segmenter.model.receptive_field import network_geometry
-
     def graph(model: Any) -> Any:
         spec = tensorflow.TensorSpec((None, 32, 32, 3))
         return tensorflow.function(lambda x: model(x, training=False)).get_concrete_function(spec)
@@ -269,8 +269,6 @@ def test_prediction_is_the_same_graph(tensorflow: ModuleType) -> None:
 
 
 def test_memory_of_mixed_precision(tensorflow: ModuleType) -> None:
-    from segmenter.model.size import training_bytes_per_image
-
     keras, ours = (training_bytes_per_image(model, 64, 64, mixed=True) for model in models("mixed_float16"))
     assert 0.6 * keras < ours < 0.85 * keras  # measured: 0.83 of Keras' (CPU, depth 2, width 16)
 

@@ -11,7 +11,7 @@ import pytest
 from segmenter.base.errors import CheckpointError, ConfigError
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import ModelConfig, TrainingConfig, UNetConfig
-from segmenter.model.size import check_weights, stage_of, weight_shapes
+from segmenter.model.size import check_weights, stage_of, training_bytes_per_image, weight_shapes
 from segmenter.model.stages import Pace, pace_of, part_of, stages_told
 from tests.helpers.encoder_pairs import DECODERS, pair
 from tests.helpers.refusals import refused
@@ -167,7 +167,6 @@ CLASSES = {
 )
 def test_the_memory_that_a_recipe_names_is_the_formulas(tensorflow: ModuleType, name: str) -> None:
     from segmenter.model.building import build_model
-    from segmenter.model.size import training_bytes_per_image
 
     recipe = load_recipe(Path(__file__).parents[2] / "configs" / f"{name}.yaml")
     precision, side = recipe.training.precision, recipe.tiles.size

@@ -16,6 +16,7 @@ import pytest
 
 from segmenter.base.errors import CheckpointError, DamagedCheckpointError, OutputError, SegmenterError
 from segmenter.base.files import alone_in, remove_leftovers
+from segmenter.config.recipe import UNetConfig
 from segmenter.runs import checkpoints as arrays_module
 from segmenter.runs.checkpoints import (
     assign_weights,
@@ -252,7 +253,6 @@ def test_a_damaged_best_checkpoint_names_another(run: Run) -> None:
 
 
 def test_weights_of_another_model_are_refused(tensorflow: ModuleType) -> None:
-    from segmenter.config.recipe import UNetConfig
     from segmenter.model.building import build_model
 
     three, four = (build_model(UNetConfig(depth=1, width=2), 3, k) for k in (3, 4))

@@ -22,7 +22,7 @@ from segmenter.model.pretrained.torch_files import write_safetensors
 from segmenter.model.pretrained.value_range import input_normalisation
 from segmenter.model.size import stage_of, weight_shapes
 from segmenter.model.stages import pace_of
-from segmenter.runs.checkpoints import save_checkpoint
+from segmenter.runs.checkpoints import save_checkpoint, transfer_weights
 from segmenter.runs.records import Origin, save_origin
 from segmenter.runs.run import load_run
 from segmenter.tiles.scene_files import save_digests
@@ -30,6 +30,7 @@ from segmenter.tiles.statistics import BandStatistics
 from segmenter.training import prepare
 from segmenter.training.beginning.fine_tuning import (
     Source,
+    check_encoder_weights,
     check_fit,
     describe_kept,
     find_source,
@@ -160,7 +161,6 @@ def test_other_bands_or_classes_start_anew_where_they_must_and_are_named_by_stag
 
 def test_what_is_foretold_is_what_is_kept(tensorflow: ModuleType, recipe: Path, tmp_path: Path) -> None:
     from segmenter.model.building import build_model
-    from segmenter.runs.checkpoints import transfer_weights
 
     loaded = load_recipe(recipe)
     source = find_source(trained(tmp_path, recipe, bands=5), loaded, load_dataset(loaded))
@@ -302,7 +302,6 @@ def test_what_is_frozen_at_random_is_warned_of_by_its_stage(
 def test_a_run_begins_with_the_weights_and_knows_its_scenes_again(
     tensorflow: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from segmenter.training.beginning.fine_tuning import check_encoder_weights
     from segmenter.training.start import check_training, open_training
 
     tensors, file = encoder_tensors("resnet18"), tmp_path / "w.safetensors"

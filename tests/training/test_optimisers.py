@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import ConfigError
 from segmenter.config.recipe import TrainingConfig
+from segmenter.model.stages import is_decayed
 from tests.helpers.made_runs import recipe_of
 from tests.helpers.refusals import refused
 
@@ -68,7 +69,6 @@ def keras_own(settings: TrainingConfig) -> Callable[[Any], Any]:
     """Keras' own optimiser of a recipe, on gradients as they are."""
     import keras
 
-    from segmenter.model.stages import is_decayed
     from segmenter.training.optimiser import Schedule
 
     class Rate(keras.optimizers.schedules.LearningRateSchedule):

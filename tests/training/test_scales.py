@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 from segmenter.config.recipe import Recipe
+from segmenter.devices.strategy import make_devices
 from segmenter.evaluation.bootstrap import Interval
 from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Dataset
 from segmenter.runs.score_files import scored
 from segmenter.tiles.index import build_index
+from segmenter.training.prepare import prepare_tiles
 from tests.helpers.scaled_scenes import SIDE, scaled_dataset, scaled_recipe
 
 METRES = (0.1, 0.25, 2.0, 0.12, 2.1)
@@ -50,7 +52,6 @@ def test_of_many_scenes_those_along_the_list_say_the_scale_of_the_training(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first hundred by name may be of one survey, and all that follow of another."""
-    from segmenter.training.prepare import prepare_tiles
 
     assert prepare_tiles(recipe(augmentation={}), dataset).metres_per_pixel == pytest.approx(0.25)
     monkeypatch.setattr("segmenter.tiles.gsd._MOST", 2)
@@ -61,8 +62,6 @@ def test_of_many_scenes_those_along_the_list_say_the_scale_of_the_training(
 def test_preparation_says_what_is_shown_and_planned_at_which_scale(
     dataset: Dataset, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from segmenter.training.prepare import prepare_tiles
-
     settings = recipe(sampling={"scale_strata": [0.15, 1.0], "max_repeats_per_tile": 0})
     tiles = prepare_tiles(settings, dataset)
     said = capsys.readouterr().out
@@ -81,8 +80,6 @@ def test_a_training_scores_its_validation_by_scale(
     dataset: Dataset, tensorflow: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("segmenter.evaluation.bootstrap.LEAST", 2)
-    from segmenter.devices.strategy import make_devices
-    from segmenter.training.prepare import prepare_tiles
     from segmenter.training.start import start_training
 
     settings = recipe(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from segmenter.base.errors import CheckpointError, ConfigError
+from segmenter.base.errors import CheckpointError, ConfigError, TrainingError
 from segmenter.config.recipe import Recipe
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices
@@ -139,7 +139,6 @@ def test_times_are_the_shortest_of_a_compiled_steps_for_each_tile() -> None:
 def test_memory_that_is_full_halves_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
     import tensorflow as tf
 
-    from segmenter.base.errors import TrainingError
     from segmenter.extras.unequal_cards.measured import Probe
 
     def steps(self: Probe, device: str, tiles: int) -> float:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from datasets.commands.gpu.laboratory import BATCH, CLASSES, EMPHASES, LIMIT, SHARES, SIDE, SUM, WEIGHTS
 from segmenter.base.errors import ConfigError
 from segmenter.config.recipe import LossConfig, Recipe, TrainingConfig
+from segmenter.devices.strategy import Devices
 from tests.helpers.naive import SEEN
 from tests.helpers.refusals import refused
 from tests.helpers.small_training import (
@@ -105,7 +106,6 @@ def test_averaged_weights_follow_the_formula_on_any_number_of_replicas(tensorflo
 def test_what_does_not_go_with_the_devices_is_refused(
     tensorflow: ModuleType, training: dict[str, Any], where: str
 ) -> None:
-    from segmenter.devices.strategy import Devices
     from segmenter.training.checks import check_devices
 
     folder = {"kind": "potsdam", "root": "nowhere"}

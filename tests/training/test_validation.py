@@ -24,7 +24,7 @@ from segmenter.inference import memory as memory_budget
 from segmenter.inference.memory import usual_tiling
 from segmenter.inference.prediction import Prediction
 from segmenter.model.normalisation import Normalisation
-from segmenter.model.receptive_field import NetworkGeometry
+from segmenter.model.receptive_field import NetworkGeometry, network_geometry
 from segmenter.training.validation import Examples
 from tests.helpers.function_predictor import FunctionPredictor
 from tests.helpers.scaled_scenes import scaled_dataset
@@ -60,7 +60,6 @@ def validated(
 ) -> Callable[..., Any]:  # fmt: skip
     """`validated(model, devices)`: what it gives, how many batches each device computed, and with what."""
     from segmenter.inference.function import on_replicas
-    from segmenter.model.receptive_field import network_geometry
     from segmenter.training.validation import validate
 
     classes = make_classes(CLASSES)

@@ -15,7 +15,7 @@ from segmenter.base.errors import DeviceError
 from segmenter.config.devices import DistributionConfig
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
 from segmenter.devices.setup import Device
-from segmenter.devices.strategy import sums_not_compiled
+from segmenter.devices.strategy import Devices, sums_not_compiled
 from segmenter.grid.labels import ClassMap
 from tests.helpers.made_trainer import made_trainer
 from tests.helpers.refusals import refused
@@ -210,7 +210,6 @@ def test_xla_is_chosen_where_it_agrees_and_is_sooner(
     ],
 )
 def test_where_xla_is_tried(asked: dict[str, Any], cards: tuple[str, ...], found: bool | None) -> None:
-    from segmenter.devices.strategy import Devices
     from segmenter.training.step import xla_of
 
     used: Any = tuple(devices(*cards))
@@ -308,8 +307,6 @@ def test_where_the_host_validates_it_has_the_weights_of_now(
     make_classes: Callable[..., ClassMap],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from segmenter.devices.strategy import Devices
-
     classes, there = make_classes(3), made_trainer(tmp_path, make_classes(3), 1)
     monkeypatch.setattr(Devices, "predicts_on_host", True)
     here = made_trainer(tmp_path, classes, 1)

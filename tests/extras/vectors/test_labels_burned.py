@@ -24,7 +24,7 @@ from segmenter.extras.vectors.rule import BurnRule
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap, LandCoverClass
 from segmenter.grid.windows import row_strips
-from segmenter.raster import raster_info
+from segmenter.raster import RasterSpec, raster_info, write_raster
 from tests.helpers.drawn_labels import COLS, LEFT, ROWS, TOP, box, labels_of, write
 from tests.helpers.drawn_labels import write as write_values
 from tests.helpers.maps import Make
@@ -134,7 +134,6 @@ def test_all_formats_give_the_same_label(ending: str, image: Path, tmp_path: Pat
 def test_a_map_becomes_a_label_again(make_geotiff: Make, tmp_path: Path) -> None:
     """What `vectorise` writes is read without a setting, as GeoPackage and as GeoParquet."""
     from segmenter.extras.vectors.__main__ import main
-    from segmenter.raster import RasterSpec, write_raster
 
     rng = np.random.default_rng(4)
     ids = np.kron(rng.integers(0, 4, (11, 17)), np.ones((3, 4))).astype(np.uint8)

@@ -16,6 +16,7 @@ from segmenter.model.architectures import FAMILIES, shapes
 from segmenter.model.pretrained.convert import main
 from segmenter.model.pretrained.encoder_weights import EncoderWeights, packaged_weights, torch_encoder_weights
 from segmenter.model.pretrained.torch_files import read_safetensors, read_torch, write_safetensors
+from segmenter.training.beginning.fine_tuning import load_encoder
 from tests.helpers import made_weights
 from tests.helpers.made_weights import legacy_file, stored, zip_file
 from tests.helpers.refusals import refused
@@ -105,8 +106,6 @@ def built(encoder: str, bands: int = 3, **more: Any) -> Any:
 
 
 def with_weights(encoder: str, weights: Path | str, bands: int = 3, **more: Any) -> tuple[Any, str]:
-    from segmenter.training.beginning.fine_tuning import load_encoder
-
     model = built(encoder, bands)
     return model, load_encoder(model, torch_encoder_weights(config(encoder, weights, **more), bands))
 
@@ -158,7 +157,6 @@ def test_atrous_features_hold_those_of_the_original(
 ) -> None:
     """On the coarse grid, up to the border: its points are the first of a step in PyTorch's padding, the last
     in TensorFlow's."""
-    from segmenter.training.beginning.fine_tuning import load_encoder
 
     weights = torch_encoder_weights(config(encoder, weights_file(tmp_path / "w.safetensors", encoder)), 3)
     plain, atrous = built(encoder), built(encoder, output_stride=output_stride, decoder="deeplabv3plus")

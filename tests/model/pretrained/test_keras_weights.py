@@ -20,6 +20,7 @@ from segmenter.base.errors import WeightsError
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.model.pretrained.keras_files import KERNELS, cached_file, check_keras_weights, file_bands
 from segmenter.model.pretrained.value_range import CAFFE
+from segmenter.training.beginning.fine_tuning import load_encoder
 from tests.helpers.file_server import PROXIES
 from tests.helpers.refusals import refused
 
@@ -82,7 +83,6 @@ def loaded(encoder: str, weights: Path | str, bands: int = 3, **more: Any) -> tu
 
     from segmenter.model.encoders import ENCODERS
     from segmenter.model.layers import Layers
-    from segmenter.training.beginning.fine_tuning import load_encoder
     from segmenter.training.beginning.keras_weights import keras_encoder_weights
 
     image, settings = keras.Input((None, None, bands), name="image"), config(encoder, weights, **more)
