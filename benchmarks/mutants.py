@@ -45,7 +45,7 @@ RESULTS, PAGE = Path("benchmarks/results/mutants.json"), Path("studies/mutants.m
 MARK = "<!-- table: python -m benchmarks.mutants --page -->"
 PACKAGES = {
     "sampling": "tests/sampling tests/laws/test_coverage.py",
-    "tiles": "tests/tiles tests/training/test_pipeline.py tests/laws/test_coverage.py",
+    "tiles": "tests/tiles tests/laws/test_coverage.py",
     "raster/validity": "tests/raster tests/tiles/test_index.py",
     "raster/label": "tests/test_labels.py tests/raster tests/tiles/test_index.py",
     "training/losses": " ".join(f"tests/training/test_{name}.py" for name in ("losses", "emphasis"))

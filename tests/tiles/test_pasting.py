@@ -1,6 +1,10 @@
-"""Batches, pasted or shared among workers: image, label and validity stay together, promises are kept."""
+"""Batches, a pure function of seed, epoch and step: image, label and validity stay together, also pasted."""
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,17 +12,65 @@ import pytest
 
 from segmenter.base.errors import ConfigError
 from segmenter.config.recipe import Recipe
-from segmenter.grid.labels import IGNORE
-from segmenter.grid.scenes import Dataset
-from segmenter.sampling import plan
+from segmenter.grid.labels import IGNORE, ClassMap
+from segmenter.grid.scenes import Dataset, Scene
+from segmenter.sampling import Plan, plan
 from segmenter.tiles.batches import Batch, BatchLoader
 from segmenter.tiles.index import TileIndex, build_index, cache_folder
 from segmenter.tiles.pasting import donors, mosaic, paste, regions_of
 from segmenter.tiles.probing import check_augmentation
 from segmenter.tiles.store import SceneStore, Tile
+from tests.helpers.made_runs import recipe_of
 from tests.helpers.made_statistics import statistics_of
-from tests.helpers.rare_scenes import BATCH, RARE, SIDE, loader_of, plan_of, rare_scenes, recipe
 from tests.helpers.refusals import refused
+
+SIDE, RARE = 32, 2
+BATCH = 6
+Make = Callable[..., Path]
+
+
+def rare_scenes(make_geotiff: Make, make_png: Make, classes: ClassMap, rng: np.random.Generator) -> Dataset:
+    """Scenes of odd sizes: striped, tiled with a hole, smaller than a tile, square.
+
+    Their bands say each pixel's label + 1 and scene; the rare class covers 42 pixels of each, scarcely more
+    than a tile must show.
+    """
+    scenes = []
+    for number, (height, width) in enumerate([(101, 203), (131, 67), (23, 150), (96, 96)]):
+        label = rng.integers(0, 2, (height // 8 + 1, width // 8 + 1)).repeat(8, 0).repeat(8, 1)
+        label = label[:height, :width].astype(np.uint8)
+        row, col = rng.integers(0, height - 8), rng.integers(0, width - 8)
+        label[row : row + 6, col : col + 7] = RARE
+        image = np.stack([label + 1, np.full_like(label, 40 + number), rng.integers(1, 255, label.shape)], -1)
+        options: dict[str, Any] = {}
+        if number == 1:
+            image[40:60, 30:60] = 0
+            options = {"tiled": True, "blockxsize": 64, "blockysize": 64, "nodata": 0}
+        image_file = make_geotiff(f"i{number}.tif", image.astype(np.uint8), **options)
+        label_file = make_png(f"l{number}.png", label)
+        scenes.append(Scene(f"s{number}", image_file, label_file, f"s{number}", "train"))
+    return Dataset("made", scenes[0].image.parent, tuple(scenes), classes)
+
+
+def recipe(augmentation: dict[str, Any], **sections: Any) -> Recipe:
+    """A recipe of `BATCH` tiles of `SIDE` pixels; brightness and contrast stay if they are not named."""
+    data = {
+        "seed": 3,
+        "tiles": {"size": SIDE},
+        "augmentation": {"brightness": 0, "contrast": 0, **augmentation},
+        "training": {"global_batch": BATCH},
+    }
+    return recipe_of(**{**data, **sections})
+
+
+def loader_of(dataset: Dataset, settings: Recipe) -> tuple[BatchLoader, TileIndex]:
+    index = build_index(dataset, "train", settings.tiles, progress=False)
+    store = SceneStore(dataset, index.scenes, settings.tiles.size, cache_folder(dataset), progress=False)
+    return BatchLoader(settings, index, store, statistics_of()), index
+
+
+def plan_of(index: TileIndex, settings: Recipe, epoch: int = 0) -> Plan:
+    return plan(index.counts_NK, BATCH, settings.sampling, settings.seed, epoch)
 
 
 @pytest.fixture
@@ -218,3 +270,69 @@ def test_the_shares_of_workers_are_the_whole_batch(
             for a, b in zip(found, expected, strict=True):
                 np.testing.assert_array_equal(a, b[worker * size : (worker + 1) * size])
     assert shares[0].drawn == whole.drawn
+
+
+MOVED = {"scale": 0.3, "rotation": 30}
+LOSING = {"scale": 0.85, "rotation": 180}
+
+
+def same(a: Batch, b: Batch) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_what_no_draw_shows_is_taken_as_it_lies(dataset: Dataset) -> None:
+    """Tiles that may not move, and changes that nearly always lose the small patch at their border."""
+    settings = recipe(LOSING, tiles={"size": SIDE, "jitter": False})
+    loader, index = loader_of(dataset, settings)
+    for epoch in range(4):
+        rows = plan_of(index, settings, epoch)
+        for step in range(rows.steps):
+            _, _, label, _ = loader.load(rows, epoch, step)
+            held = np.stack([[np.count_nonzero(one == c) >= 32 for c in range(3)] for one in label])
+            assert held.any(axis=0).all()
+    assert loader.drawn.replaced > 0
+
+
+@pytest.mark.parametrize(("method", "jitter"), [("rare_class", True), ("foreground", False)])
+def test_a_tile_drawn_for_a_class_shows_it(dataset: Dataset, method: str, jitter: bool) -> None:
+    """In its own slot, after position and augmentation; without the wish, many would have lost it."""
+    sampling = {"method": method, "per_replica": "off"}
+    settings = recipe(LOSING, tiles={"size": SIDE, "jitter": jitter}, sampling=sampling)
+    loader, index = loader_of(dataset, settings)
+    lost = 0
+    for epoch in range(4):
+        rows = plan_of(index, settings, epoch)
+        free = replace(rows, wanted_SB=None)
+        for step in range(rows.steps):
+            labels = loader.load(rows, epoch, step)[2], loader.load(free, epoch, step)[2]
+            for slot in np.flatnonzero(rows.wanted_SB[step] >= 0):
+                shown, unasked = (np.count_nonzero(x[slot] == rows.wanted_SB[step, slot]) for x in labels)
+                assert shown >= settings.sampling.min_pixels
+                lost += unasked < settings.sampling.min_pixels
+    assert lost > 5
+    assert loader.drawn.redrawn > 0
+
+
+def test_a_batch_follows_from_seed_epoch_and_step(dataset: Dataset) -> None:
+    settings = recipe(MOVED)
+    loader, index = loader_of(dataset, settings)
+    again, _ = loader_of(dataset, settings)
+    rows = plan_of(index, settings)
+    serial = [loader.load(rows, 0, step) for step in range(rows.steps)]
+    with ThreadPoolExecutor(4) as pool:  # any order, any thread
+        backwards = list(pool.map(lambda s: again.load(rows, 0, s), reversed(range(rows.steps))))
+    assert all(same(a, b) for a, b in zip(serial, reversed(backwards), strict=True))
+    assert not same(serial[0], loader.load(rows, 1, 0))
+    other, _ = loader_of(dataset, recipe(MOVED, seed=4))
+    assert not same(serial[0], other.load(rows, 0, 0))
+
+
+def test_tiles_are_the_pixels_of_their_files(dataset: Dataset) -> None:
+    """The image's first band holds the label + 1: whatever way a scene is read, they stay together."""
+    settings = recipe({})
+    loader, index = loader_of(dataset, settings)
+    rows = plan_of(index, settings)
+    for step in range(rows.steps):
+        image, valid, label, _ = loader.load(rows, 0, step)
+        np.testing.assert_array_equal(image[..., 0][valid], label[valid] + 1)
+        assert (image[~valid] == 0).all()
