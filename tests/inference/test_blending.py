@@ -4,6 +4,7 @@ from fractions import Fraction
 from types import ModuleType
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -15,9 +16,11 @@ from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE
 from segmenter.grid.resampling import resampled, taps
 from segmenter.inference.blending import WEIGHTS, Blend, blend_windows, window_weights
+from segmenter.inference.function import predict_function
 from segmenter.inference.prediction import ExtraOutputs, Prediction
 from segmenter.inference.predictor import Mapped, Tiling, classify_all
 from segmenter.inference.tta import SYMMETRIES, Symmetry, Tta, parse_tta, seen_by
+from segmenter.model.building import build_model
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry, network_geometry
 from tests.helpers.array_raster import ArrayJob, ArrayRaster, scene
@@ -122,10 +125,6 @@ SCALE = Normalisation.of((127, 127), (70, 70))
 @pytest.fixture(scope="module")
 def network(tensorflow: ModuleType) -> Any:
     """A U-Net of stride 4 with random weights, every class about as frequent."""
-    import keras
-
-    from segmenter.model.building import build_model
-
     keras.utils.set_random_seed(3)
     model = build_model(UNetConfig(depth=2, width=6), 2, 4)
     rng = np.random.default_rng(3)
@@ -146,8 +145,6 @@ def _raster(rng: np.random.Generator, height: int, width: int) -> ArrayRaster:
 
 
 def predictor_of(network: Any, text: str) -> Any:
-    from segmenter.inference.function import predict_function
-
     return predict_function(network, SCALE, ExtraOutputs(True, "float16"), text)
 
 
@@ -240,8 +237,6 @@ def test_the_sums_of_what_is_averaged_are_counted(text: str, more: int) -> None:
 @pytest.fixture(scope="module")
 def near(tensorflow: ModuleType) -> Any:
     """A network that sees one pixel around: all else that a scale sees is its resampling."""
-    import keras
-
     keras.utils.set_random_seed(3)
     image = keras.Input((None, None, 2))
     return keras.Model(image, keras.layers.Conv2D(4, 3, padding="same", name="logits")(image))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from segmenter.grid.geometry import Size, Window
 from segmenter.inference.blending import Blend
 from segmenter.inference.events import Batch
+from segmenter.inference.function import on_all_gpus, predict_function
 from segmenter.inference.predictor import Mapped, Prediction, Tiling, classify_all, compute_all
 from segmenter.model.normalisation import Normalisation
 from tests.helpers.array_raster import ArrayJob, ArrayRaster, scene
@@ -152,8 +154,6 @@ def test_an_error_of_one_device_or_stopping_early_ends_all_threads(rng: np.rando
 
 @pytest.fixture(scope="module")
 def network(tensorflow: ModuleType) -> Any:
-    import keras
-
     keras.utils.set_random_seed(3)
     x = image = keras.Input((None, None, 2))
     x = keras.layers.Conv2D(5, 3, padding="same", activation="relu")(x)
@@ -164,10 +164,6 @@ def test_two_batches_on_each_tensorflow_device_give_one_devices_bits(
     network: Any, four_replicas: list[str], rng: np.random.Generator
 ) -> None:
     """The compiled function is called from two threads, as on a GPU; on a CPU XLA runs one by one."""
-    import keras
-
-    from segmenter.inference.function import on_all_gpus, predict_function
-
     made: list[Any] = []
 
     def build() -> Any:

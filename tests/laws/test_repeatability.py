@@ -9,6 +9,7 @@ import pytest
 
 from datasets.commands.gpu.laboratory import BATCH, WEIGHTS
 from segmenter.config.recipe import LossConfig, UNetConfig
+from segmenter.training.losses import in_order, segmentation_loss
 from tests.helpers.executed_sums import widest_sum
 from tests.helpers.small_training import SGD, Training, batches
 
@@ -20,8 +21,6 @@ ADAM = SGD.model_copy(update={"optimizer": "adamw", "clip_norm": 1.0})
 
 def test_no_sum_of_several_replicas_depends_on_who_is_ready(tensorflow: ModuleType) -> None:
     """TensorFlow takes sums of more than two tensors in any order."""
-    from segmenter.training.losses import segmentation_loss
-
     training = Training(MODEL, segmentation_loss(SUM, WEIGHTS, BATCH), 2, "float32", training=ADAM)
     sums = [node for node in training.nodes(batches(1, 32)) if node.op == "AddN"]
     data = {node.name: [each for each in node.input if not each.startswith("^")] for node in sums}
@@ -47,8 +46,6 @@ def test_steps_over_replicas_and_micro_batches_give_the_same_bits_again(tensorfl
 
 
 def test_gradients_of_the_losses_are_added_two_by_two_when_it_runs(tensorflow: ModuleType) -> None:
-    from segmenter.training.losses import in_order
-
     def widest(fork: Callable[[Any], list[Any]]) -> int:
         @tensorflow.function(input_signature=[tensorflow.TensorSpec((None,))])
         def gradient(x: Any) -> Any:
@@ -65,7 +62,6 @@ def test_gradients_of_the_losses_are_added_two_by_two_when_it_runs(tensorflow: M
 
 def test_gradients_are_added_in_the_order_of_the_users(tensorflow: ModuleType) -> None:
     tf = tensorflow
-    from segmenter.training.losses import in_order
 
     factors = np.random.default_rng(2).normal(size=(4, 1000)).astype("float32")
     x = tf.ones(1000)

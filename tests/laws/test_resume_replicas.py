@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from datasets.commands.gpu.laboratory import LIMIT
 from segmenter.config.recipe import UNetConfig
 from segmenter.runs.checkpoints import assign_weights, checkpoints, load_arrays, save_arrays, weight_arrays
+from segmenter.training.step import assign_optimiser, optimiser_arrays
 from tests.helpers.made_training import apart, made, train, weights
 from tests.helpers.small_training import PER_IMAGE, Training, batches, difference
 
@@ -22,8 +23,6 @@ STEPS, STOP = 5, 3
 
 def state(training: Training) -> dict[str, NDArray[Any]]:
     """What a checkpoint holds of it."""
-    from segmenter.training.step import optimiser_arrays
-
     return {
         **weight_arrays(training.model, "model"),
         **optimiser_arrays(training.optimiser),
@@ -33,8 +32,6 @@ def state(training: Training) -> dict[str, NDArray[Any]]:
 
 
 def load(training: Training, path: Path, *, optimiser: bool = True) -> None:
-    from segmenter.training.step import assign_optimiser
-
     arrays = load_arrays(path)
     assign_weights(training.model, arrays, "model")
     assign_weights(training.averaged.model, arrays, "ema")

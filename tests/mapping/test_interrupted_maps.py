@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import rasterio
+from rasterio import Affine
 
+import segmenter.mapping.call
 from segmenter.base.errors import RasterError
 from segmenter.raster import Raster
 from tests.helpers.child_predict import CLASSES, COMMAND, ENVIRONMENT, files, scene, without_styles
@@ -218,8 +220,6 @@ def test_what_another_call_finished_is_not_made_twice(make_geotiff: Make, call: 
 
 def test_windows_are_chosen_once(make_geotiff: Make, call: Call, monkeypatch: Any, capsys: Any) -> None:
     """On a machine with less memory the same call takes the same windows, which in smooth mode are seen."""
-    import segmenter.mapping.call
-
     chosen: list[str] = []
     plan = segmenter.mapping.call.tiling_for
 
@@ -407,8 +407,6 @@ def test_a_rewritten_input_gives_no_map(
 
 
 def test_a_changing_neighbour_gives_no_mosaic(make_geotiff: Make, changing: Any, capsys: Any) -> None:
-    from rasterio import Affine
-
     pixels = np.random.default_rng(0).integers(1, 255, (300, 64, 3), np.uint8)
     for number, name in enumerate("ab"):
         place = Affine(0.5, 0, 368000 + 32 * number, 0, -0.5, 5808000)

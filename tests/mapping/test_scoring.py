@@ -9,15 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 import rasterio
+import yaml
 from numpy.typing import NDArray
 
+from datasets import load_dataset
 from datasets.check import check_dataset
+from datasets.commands.predict import parse
 from segmenter.api.results import MapScores
 from segmenter.base.errors import RasterError
 from segmenter.config.datasets import FolderConfig
 from segmenter.evaluation.scores import Protocol
+from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from segmenter.grid.scenes import Dataset, Scene
+from segmenter.mapping.outputs.finished import MapStyle
+from segmenter.mapping.request.map_request import MapRequest
 from segmenter.raster import RasterSpec, write_raster
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_map
 from tests.helpers.maps import Call, Make, expected, ids, pixels
@@ -208,10 +214,6 @@ def test_a_png_that_loses_the_place_says_so(make_geotiff: Make, call: Call, caps
 
 
 def test_a_png_too_large_for_memory_is_refused(make_classes: Any, tmp_path: Path) -> None:
-    from segmenter.grid.geometry import Size, Window
-    from segmenter.mapping.outputs.finished import MapStyle
-    from segmenter.mapping.request.map_request import MapRequest
-
     request = MapRequest(Path("run"), tmp_path, ("a.tif",), format="png")
     info = SimpleNamespace(path=Path("a.tif"), georeferenced=False, size=Size(9000, 9000))
     with refused(RasterError, where="a.tif", fault="use --format geotiff"):
@@ -343,7 +345,6 @@ def test_splits_share_a_folder_and_resume(tiles: Tiles, call: Call, capsys: Any)
 
 
 def test_the_protocol_is_that_of_the_validation_in_training(tiles: Tiles, call: Call) -> None:
-    from datasets import load_dataset
     from segmenter.training.validation import validation_protocol
 
     recipe: Any = tiles.recipe()
@@ -356,8 +357,6 @@ def test_the_labels_and_bands_of_another_recipe_mean_what_it_says(
     tmp_path: Path, tiles: Tiles, call: Call, make_geotiff: Make, make_png: Make, capsys: Any
 ) -> None:
     """The same classes in another order and with other codes; images with a band more before the others."""
-    import yaml
-
     for name, truth in tiles.truth.items():
         folder, part = f"data/tile_{name[0]}", name[2:]
         with rasterio.open(tmp_path / folder / "images" / f"{part}.tif") as file:
@@ -393,8 +392,6 @@ def test_a_recipe_without_that_split_is_refused_in_one_line(tiles: Tiles, call: 
 
 
 def test_options_may_stand_before_between_and_behind_the_inputs() -> None:
-    from datasets.commands.predict import parse
-
     for order in ("--output o r a b", "r --output o a b", "r a --output o b", "r a --cog b --output o"):
         args = parse(order.split())[0].request
         assert (str(args.run), args.inputs, str(args.output)) == ("r", ("a", "b"), "o")

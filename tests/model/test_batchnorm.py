@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from benchmarks.collectives import collectives_of
 from datasets.commands.gpu.bench import strategy_of
 from segmenter.config.recipe import UNetConfig
+from segmenter.model.batchnorm import SyncBatchNorm
+from segmenter.model.building import build_model
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import network_geometry
 from segmenter.model.size import training_bytes_per_image
@@ -61,8 +63,6 @@ def images(shape: tuple[int, ...], dtype: str = "float64") -> NDArray[Any]:
 def layer_of(kind: str, shape: tuple[int, ...], **options: Any) -> Any:
     """`ours`, `keras` or `keras synchronized`, with weights that are not those it starts from."""
     import keras
-
-    from segmenter.model.batchnorm import SyncBatchNorm
 
     options = {"momentum": 0.9, "dtype": "float64", **options}
     if kind == "ours":
@@ -239,8 +239,6 @@ def test_mixed_precision_keeps_what_it_is_given(tensorflow: ModuleType) -> None:
 
 def models(policy: str = "float32") -> tuple[Any, Any]:
     """The same U-Net with Keras' layers and with ours."""
-    from segmenter.model.building import build_model
-
     config = UNetConfig(depth=2, width=4)
     return tuple(build_model(config, 3, 4, dtype=policy, synchronised=s) for s in (False, True))  # type: ignore[return-value]
 
@@ -283,8 +281,6 @@ def test_frozen_it_predicts(tensorflow: ModuleType) -> None:
 
 
 def test_what_is_not_offered_is_refused(tensorflow: ModuleType) -> None:
-    from segmenter.model.batchnorm import SyncBatchNorm
-
     tf, x = tensorflow, tensorflow.constant(images((2, 4, 4, 3)))
     with pytest.raises(ValueError, match=r"expected renorm=False"):
         SyncBatchNorm(renorm=True)

@@ -7,11 +7,14 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from numpy.typing import NDArray
 
 from datasets.commands.gpu.bench import strategy_of
 from segmenter.base.errors import CheckpointError
 from segmenter.config.recipe import UNetConfig
+from segmenter.model.building import build_model
+from segmenter.model.dropout import masks_of
 from segmenter.runs.checkpoints import assign_weights, transfer_weights, weight_arrays
 from tests.helpers.refusals import refused
 
@@ -43,8 +46,6 @@ def masks(
     kind: str = "GlobalDropout",
 ) -> Mask:
     """(steps, B, …): the masks of the global batch in the first steps."""
-    import tensorflow as tf
-
     strategy = strategy_of(replicas)
     with strategy.scope():
         dropout = layer(dtype=keras.DTypePolicy(dtype), kind=kind)
@@ -72,10 +73,6 @@ def test_replicas_draw_the_mask_of_the_global_batch(dtype: str, shape: tuple[int
 )
 def test_masks_go_with_the_images_in_whatever_order(kind: str, shares: tuple[int, ...]) -> None:
     """Replicas that have the images of some slots, as many as each can, draw the masks of these slots."""
-    import tensorflow as tf
-
-    from segmenter.model.dropout import masks_of
-
     shape, order = (8, 3, 5, 6), np.random.default_rng(4).permutation(8)
     blocks = np.split(order, np.cumsum(shares)[:-1])
     strategy = strategy_of(len(shares))
@@ -142,8 +139,6 @@ def test_it_does_nothing_but_in_training() -> None:
 
 
 def _in_a_loop(dropout: Any, x: Any) -> Any:
-    import tensorflow as tf
-
     calls = tf.TensorArray(x.dtype, 3)
     for i in tf.range(3):  # a tf.while_loop, as micro-batches are
         calls = calls.write(i, dropout(x, training=True))
@@ -151,15 +146,12 @@ def _in_a_loop(dropout: Any, x: Any) -> Any:
 
 
 def _one_by_one(dropout: Any, x: Any) -> Any:
-    import tensorflow as tf
-
     return tf.stack([dropout(x, training=True) for _ in range(3)])
 
 
 @pytest.mark.parametrize("xla", [False, True])
 def test_every_call_draws_a_mask_compiled_or_not(xla: bool) -> None:
     """XLA has other numbers than TensorFlow for the same key and counter; both repeat their own."""
-    import tensorflow as tf
 
     def drawn(calls: Callable[..., Any], seed: int, compiled: bool = True) -> Mask:
         x, dropout = tf.ones((2, 3, 6)), layer(seed)
@@ -177,8 +169,6 @@ def test_every_call_draws_a_mask_compiled_or_not(xla: bool) -> None:
 
 
 def network(seed: int) -> Any:
-    from segmenter.model.building import build_model
-
     keras.utils.set_random_seed(seed)
     return build_model(MODEL, 3, 4)
 

@@ -5,12 +5,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from segmenter.config.models import NOT_ATROUS, NOT_RESIDUAL, EncoderDecoderConfig
 from segmenter.config.recipe import UNetConfig
+from segmenter.model.batchnorm import SyncBatchNorm
+from segmenter.model.building import build_model, shapes_of, stages_of
+from segmenter.model.encoders.keras_applications import SOURCES
+from segmenter.model.layers import BilinearUpSampling, ChannelNorm, Layers
 from segmenter.model.stages import stages_told
 from tests.helpers.encoder_pairs import DECODERS, ENCODERS, pair
 from tests.helpers.executed_sums import widest_sum
@@ -29,10 +34,7 @@ def config(encoder: str, **options: Any) -> EncoderDecoderConfig:
 
 
 def features_model(encoder: str, *, bands: int = 3, synchronised: bool = True, **options: Any) -> Any:
-    import keras
-
     from segmenter.model.encoders import ENCODERS
-    from segmenter.model.layers import Layers
 
     image = keras.Input((None, None, bands))
     layers = Layers(keras.DTypePolicy("float32"), synchronised)
@@ -59,9 +61,6 @@ def known_as(path: str) -> str:
 
 @pytest.mark.parametrize("name", SLOW)
 def test_outputs_at_inference_are_those_of_keras_to_the_bit(tensorflow: ModuleType, name: str) -> None:
-    from segmenter.model.batchnorm import SyncBatchNorm
-    from segmenter.model.encoders.keras_applications import SOURCES
-
     theirs = SOURCES[name].network(4)
     ours = features_model(name, bands=4, drop_path=0 if name in NOT_RESIDUAL else 0.2)
     unlike_new(theirs.weights)
@@ -102,8 +101,6 @@ def test_atrous_features_hold_the_strided_ones(tensorflow: ModuleType, name: str
 
 @pytest.mark.parametrize("name", SLOW)
 def test_weights_have_the_same_names_in_each_model_and_a_stage(tensorflow: ModuleType, name: str) -> None:
-    from segmenter.model.building import build_model, shapes_of, stages_of
-
     model = config(name, decoder_width=8, drop_path=0 if name in NOT_RESIDUAL else 0.2, dropout=0.1)
     first, second = (build_model(model, 3, 5, synchronised=True) for _ in range(2))
     paths = [v.path for v in first.variables]
@@ -166,7 +163,6 @@ def test_a_setting_without_use_is_refused(settings: dict[str, Any], said: str) -
 @pytest.mark.parametrize("factor", [2, 8])
 def test_bilinear_enlargement_is_tensorflows_in_every_precision(tensorflow: ModuleType, factor: int) -> None:
     tf = tensorflow
-    from segmenter.model.layers import BilinearUpSampling
 
     x = np.random.default_rng(2).normal(size=(2, 5, 7, 3))
     expected = tf.image.resize(x, (5 * factor, 7 * factor))
@@ -179,7 +175,6 @@ def test_bilinear_enlargement_is_tensorflows_in_every_precision(tensorflow: Modu
 def test_logits_are_of_full_resolution_and_32_bits(
     tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from segmenter.model.building import build_model
     from segmenter.model.encoders import ENCODERS
 
     monkeypatch.setitem(ENCODERS, "mobilenet_v2", small_encoder())
@@ -193,10 +188,6 @@ def test_logits_are_of_full_resolution_and_32_bits(
 
 def test_three_users_of_a_shared_tensor_have_their_gradients_added_two_by_two(tensorflow: ModuleType) -> None:
     """In the graph that runs: Grappler merges a sum of sums into one, whose order is chance."""
-    import keras
-
-    from segmenter.model.layers import Layers
-
     layers = Layers(keras.DTypePolicy("float32"), True)
 
     def widest(*, shared: bool) -> int:
@@ -216,8 +207,6 @@ def test_three_users_of_a_shared_tensor_have_their_gradients_added_two_by_two(te
 
 
 def test_channel_norm_trains_as_it_predicts_and_has_no_wide_sum(tensorflow: ModuleType) -> None:
-    from segmenter.model.layers import ChannelNorm
-
     norm = ChannelNorm(epsilon=1e-6, dtype="float64")
     x = tensorflow.constant(np.random.default_rng(4).normal(3, 2, (2, 5, 7, 6)))
     norm.build(x.shape)
@@ -254,10 +243,6 @@ CASES = [(name, dtype) for name in MODELS for dtype in ("float32", "mixed_float1
 def test_a_model_that_keras_saved_is_the_same(
     tensorflow: ModuleType, tmp_path: Path, rng: np.random.Generator, name: str, dtype: str
 ) -> None:
-    import keras
-
-    from segmenter.model.building import build_model
-
     model = build_model(MODELS[name], 3, 4, dtype=dtype, synchronised=True)
     image = rng.normal(size=(2, 64, 64, 3)).astype(np.float32)
     model(image, training=True)  # statistics and masks that are not those of a new model

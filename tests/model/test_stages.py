@@ -11,6 +11,8 @@ import pytest
 from segmenter.base.errors import CheckpointError, ConfigError
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import ModelConfig, TrainingConfig, UNetConfig
+from segmenter.model.building import build_model, stages_of
+from segmenter.model.encoders import ENCODERS
 from segmenter.model.size import check_weights, stage_of, training_bytes_per_image, weight_shapes
 from segmenter.model.stages import Pace, pace_of, part_of, stages_told
 from tests.helpers.encoder_pairs import DECODERS, pair
@@ -59,8 +61,6 @@ def test_a_stage_goes_before_its_part_and_trains_after_the_frozen_epochs() -> No
 def test_the_stages_told_are_those_of_the_model_that_is_built(
     tensorflow: ModuleType, encoder: str, decoder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from segmenter.model.encoders import ENCODERS
-
     small = small_encoder() if encoder == SMALL else smallest_of_keras(encoder)
     monkeypatch.setitem(ENCODERS, encoder, small)
     assert told(pair(encoder, decoder)) == built(pair(encoder, decoder))
@@ -80,8 +80,6 @@ def told(config: ModelConfig) -> set[tuple[str, str]]:
 
 
 def built(config: ModelConfig) -> set[tuple[str, str]]:
-    from segmenter.model.building import build_model, stages_of
-
     stages = stages_of(build_model(config, 3, 4), config)
     return {(part_of(path), stage) for path, stage in stages.items()}
 
@@ -111,8 +109,6 @@ CONFIGS: list[dict[str, Any]] = [
 def test_the_shapes_are_those_of_the_built_model(
     tensorflow: ModuleType, settings: dict[str, Any], synchronised: bool
 ) -> None:
-    from segmenter.model.building import build_model
-
     config = UNetConfig(**settings)
     model = build_model(config, 5, 7, synchronised=synchronised)
     built = {v.path: tuple(v.shape) for v in model.variables if not v.path.endswith("/masks")}
@@ -166,8 +162,6 @@ CLASSES = {
     "name", [pytest.param(each, marks=[pytest.mark.slow] if "pretrained" in each else []) for each in CLASSES]
 )
 def test_the_memory_that_a_recipe_names_is_the_formulas(tensorflow: ModuleType, name: str) -> None:
-    from segmenter.model.building import build_model
-
     recipe = load_recipe(Path(__file__).parents[2] / "configs" / f"{name}.yaml")
     precision, side = recipe.training.precision, recipe.tiles.size
     assert int(FOUND[name]["cards"]) == CARDS

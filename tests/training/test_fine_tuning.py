@@ -17,6 +17,7 @@ from segmenter.base.errors import CheckpointError, WeightsError, run_script
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import EncoderDecoderConfig, Recipe, TrainingConfig
 from segmenter.devices import strategy
+from segmenter.model.building import build_model
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.pretrained.torch_files import write_safetensors
 from segmenter.model.pretrained.value_range import input_normalisation
@@ -40,6 +41,7 @@ from segmenter.training.beginning.fine_tuning import (
 )
 from segmenter.training.beginning.new_run import normalisation_of
 from segmenter.training.prepare import changed_data, prepare_tiles
+from segmenter.training.start import check_training, open_training
 from tests.helpers.made_runs import RECIPE
 from tests.helpers.made_training import made
 from tests.helpers.made_weights import encoder_tensors
@@ -160,8 +162,6 @@ def test_other_bands_or_classes_start_anew_where_they_must_and_are_named_by_stag
 
 
 def test_what_is_foretold_is_what_is_kept(tensorflow: ModuleType, recipe: Path, tmp_path: Path) -> None:
-    from segmenter.model.building import build_model
-
     loaded = load_recipe(recipe)
     source = find_source(trained(tmp_path, recipe, bands=5), loaded, load_dataset(loaded))
     model = build_model(loaded.model, 3, 3)
@@ -302,8 +302,6 @@ def test_what_is_frozen_at_random_is_warned_of_by_its_stage(
 def test_a_run_begins_with_the_weights_and_knows_its_scenes_again(
     tensorflow: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from segmenter.training.start import check_training, open_training
-
     tensors, file = encoder_tensors("resnet18"), tmp_path / "w.safetensors"
     write_safetensors(file, tensors)
     path = made(tmp_path / "data")
@@ -472,8 +470,6 @@ def test_a_frozen_first_layer_with_another_normalisation_is_warned_of(
 def test_a_fine_tuning_records_what_it_took_and_the_statistics_beside_it(
     tensorflow: ModuleType, tmp_path: Path, said: Said
 ) -> None:
-    from segmenter.training.start import check_training, open_training
-
     recipe = load_recipe(made(tmp_path / "data"), ["training.rates={decoder stage 1: 0}"])
     dataset = load_dataset(recipe)
     tiles = prepare_tiles(recipe, dataset)

@@ -1,22 +1,30 @@
-"""The host reads nothing of the call under way; before a checkpoint it compares the replicas' copies."""
+"""The host reads nothing of the call under way; what copies and workers have in common, and how they stop."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 from tqdm import tqdm
 
 from datasets.commands.gpu.bench import strategy_of
 from datasets.commands.gpu.laboratory import LIMIT
-from segmenter.base.errors import TrainingError
+from segmenter.base.errors import TrainingError, WorkerError
+from segmenter.config.reading import recipe_from
+from segmenter.devices.machines.cluster import Cluster
+from segmenter.devices.machines.workers import Workers
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices
 from segmenter.grid.labels import ClassMap
 from segmenter.runs.checkpoints import checkpoints
+from segmenter.training.learner import Agreement
+from segmenter.training.step import StepResult
+from segmenter.training.workers_agree import Stop, check_same, facts_of, packed, unpacked
 from tests.helpers.made_trainer import BATCH, made_trainer
 from tests.helpers.made_training import apart, made, train
 from tests.helpers.refusals import refused
@@ -48,8 +56,6 @@ def test_an_epoch_waits_for_no_call_before_the_next_is_under_way(
     classes = 3
 
     def steps(stack: Any, count: Any) -> Any:
-        from segmenter.training.step import StepResult
-
         made.append(len(made))
         held = np.full((PER_CALL, 2, classes), [[BATCH], [REPLICAS]])
         values = np.ones(PER_CALL, np.float32), held, np.ones(PER_CALL, bool), np.ones(PER_CALL, np.float32)
@@ -59,7 +65,6 @@ def test_an_epoch_waits_for_no_call_before_the_next_is_under_way(
     trainer = made_trainer(
         tmp_path, make_classes(classes), REPLICAS, STEPS, steps_per_call=PER_CALL, epochs=1
     )
-    from segmenter.training.workers_agree import Stop
 
     written: list[int] = []
     monkeypatch.setattr(trainer._log, "trained", lambda step, values: written.append(step))
@@ -93,10 +98,6 @@ class Copies:
     """Some variables with a copy on each replica, and the check of them."""
 
     def __init__(self, models: tuple[str, ...] = ("a card",) * REPLICAS) -> None:
-        import keras
-
-        from segmenter.training.learner import Agreement
-
         strategy = strategy_of(REPLICAS)
         used: Any = [SimpleNamespace(name=f"CPU:{i}", model=model) for i, model in enumerate(models)]
         rng = np.random.default_rng(5)
@@ -138,8 +139,6 @@ def test_several_models_of_card_may_differ_and_it_is_said_once(tensorflow: Modul
 
 
 def test_there_are_no_copies_to_compare(tensorflow: ModuleType) -> None:
-    from segmenter.training.learner import Agreement
-
     used: Any = tuple(Device(f"CPU:{i}", "its model", "", "CPU") for i in range(2))
     devices = Devices(central_of(2), used)
     assert devices.central
@@ -162,3 +161,75 @@ def test_a_run_goes_on_mirrored_and_a_mirrored_one_there(tmp_path: Path) -> None
         assert "computed otherwise, the bits of what follows may differ: " in out
         assert "variables" in out
         assert apart(run, whole) <= LIMIT
+
+
+DATA = {"name": "t", "dataset": {"kind": "potsdam", "root": "here"}}
+
+
+class Others(Workers):
+    """This process as worker 0 of two; the other says what it is told to."""
+
+    count = 2
+
+    def __init__(self, said: str) -> None:
+        self.said, self.cluster = said, Cluster(0, 2, "test", ("a:1", "b:2"))
+
+    def name(self, index: int | None = None) -> str:
+        return self.cluster.name(index)
+
+    def exchange(self, text: str) -> list[str]:
+        return [text, self.said]
+
+
+def facts(make_classes: Any, tiles: str = "abc", devices: int = 2, **changes: Any) -> dict[str, str]:
+    named: Any = SimpleNamespace(names=tuple(f"GPU:{i}" for i in range(devices)))
+    classes = make_classes(changes.pop("classes", 3))
+    return facts_of(recipe_from({**DATA, **changes}, "test"), classes, tiles, named)
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"seed": 5}, "worker 1 (b:2): recipe"),
+        ({"training": {"learning_rate": 0.5}}, "recipe, training.learning_rate"),
+        ({"tiles": "xyz"}, "data (fingerprint)"),
+        ({"devices": 4}, "devices"),
+        ({"classes": 4}, "worker 1 (b:2): classes"),
+    ],
+)
+def test_a_worker_that_differs_is_named(
+    tensorflow: ModuleType, make_classes: Any, change: dict[str, Any], where: str
+) -> None:
+    other = Others(json.dumps(facts(make_classes, **change)))
+    with refused(WorkerError, where=where) as caught:
+        check_same(other, facts(make_classes))
+    assert "\n" not in str(caught.value)
+
+
+def test_other_programs_are_refused_and_what_each_may_have_of_its_own_is_not(
+    tensorflow: ModuleType, make_classes: Any
+) -> None:
+    own = facts(make_classes)
+    for name, there in (("program", "0.1.0 123"), ("version of tensorflow", "2.20.0")):
+        with refused(WorkerError, where=f"worker 1 (b:2): {name}", got=there):
+            check_same(Others(json.dumps({**own, name: there})), own)
+
+    dataset = {"dataset": {"kind": "potsdam", "root": "there", "cache": "elsewhere"}}
+    other = facts(make_classes, **dataset, training={"input_workers": 3})
+    check_same(Others(json.dumps(other)), facts(make_classes))
+
+
+def test_arrays_as_text_are_the_same_to_the_bit(tensorflow: ModuleType) -> None:
+    arrays = {"a/b": np.array([-0.0, np.nan]), "c": np.arange(6).reshape(2, 3)}
+    again = unpacked(packed(arrays))
+    assert {name: a.tobytes() for name, a in again.items()} == {n: a.tobytes() for n, a in arrays.items()}
+
+
+@pytest.mark.parametrize(
+    ("heard", "signal"), [([2, 0], 2), ([0, 15], 15), ([2, 15], 15), ([2, 2], 2), ([0, 0], 0)]
+)
+def test_all_stop_for_the_same_signal(tensorflow: ModuleType, heard: list[int], signal: int) -> None:
+    devices: Any = SimpleNamespace(workers=Others(""))
+    stop = Stop(devices, [])
+    stop.take(heard)
+    assert (bool(stop), stop.signal) == (signal > 0, signal)

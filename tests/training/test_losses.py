@@ -10,6 +10,7 @@ import pytest
 from segmenter.base.errors import ConfigError
 from segmenter.config.recipe import LossConfig
 from segmenter.grid.labels import IGNORE
+from segmenter.training.losses import log_priors, segmentation_loss
 from segmenter.training.prepare import class_weights
 from tests.helpers.made_runs import recipe_of
 from tests.helpers.refusals import refused
@@ -33,8 +34,6 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def loss_of(config: LossConfig, weights: Any = None, global_batch: int | None = None) -> Any:
-    from segmenter.training.losses import segmentation_loss
-
     return segmentation_loss(config, weights, global_batch, SHARES)
 
 
@@ -216,8 +215,6 @@ def test_adjusted_logits_are_those_of_the_priors(tensorflow: ModuleType) -> None
 
 
 def test_adjustment_needs_the_shares_and_leaves_a_class_without_pixels() -> None:
-    from segmenter.training.losses import log_priors, segmentation_loss
-
     assert log_priors((0.5, 0.5, 0.0), 2.0) == pytest.approx((2 * np.log(0.5), 2 * np.log(0.5), 0.0))
     with refused(ConfigError, where="loss.logit_adjustment", got="none"):
         segmentation_loss(LossConfig(logit_adjustment=1), None, 4)

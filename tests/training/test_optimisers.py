@@ -4,13 +4,17 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from numpy.typing import NDArray
 
 from segmenter.base.errors import ConfigError
 from segmenter.config.recipe import TrainingConfig
 from segmenter.model.stages import is_decayed
+from segmenter.training.optimiser import LossScale, Schedule, build_optimiser, describe_schedule, peak_of
+from segmenter.training.step import assign_optimiser, optimiser_arrays
 from tests.helpers.made_runs import recipe_of
 from tests.helpers.refusals import refused
 
@@ -26,8 +30,6 @@ def config(**settings: Any) -> TrainingConfig:
 
 def network(layers: int = 2) -> Any:
     """Weights of odd sizes, some that decay and some that do not, in turns."""
-    import keras
-
     keras.utils.set_random_seed(3)
     x = image = keras.Input((8, 8, 3))
     for i in range(layers):
@@ -45,8 +47,6 @@ def trained(
     make: Callable[[Any], tuple[Any, Callable[[Any], Any]]], scales: Sequence[float] = (1,) * STEPS
 ) -> tuple[list[NDArray[Any]], list[NDArray[Any]]]:
     """Weights and state after steps on the same gradients, each times a scale."""
-    import tensorflow as tf
-
     model = network()
     state, apply = make(model)
     for step, scale in enumerate(scales):
@@ -55,8 +55,6 @@ def trained(
 
 
 def ours_of(settings: TrainingConfig) -> Callable[[Any], Any]:
-    from segmenter.training.optimiser import build_optimiser
-
     def make(model: Any) -> Any:
         optimiser, weights = build_optimiser(settings, model, 9), model.trainable_variables
         apply = lambda gradients: optimiser.apply(optimiser.flat(gradients, weights), weights)  # noqa: E731
@@ -67,9 +65,6 @@ def ours_of(settings: TrainingConfig) -> Callable[[Any], Any]:
 
 def keras_own(settings: TrainingConfig) -> Callable[[Any], Any]:
     """Keras' own optimiser of a recipe, on gradients as they are."""
-    import keras
-
-    from segmenter.training.optimiser import Schedule
 
     class Rate(keras.optimizers.schedules.LearningRateSchedule):
         def __call__(self, step: Any) -> Any:
@@ -119,10 +114,6 @@ def test_it_is_the_update_of_keras_to_the_bit(settings: dict[str, Any]) -> None:
 
 
 def test_a_loss_scale_is_that_of_keras_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    import keras
-
-    from segmenter.training.optimiser import LossScale
-
     monkeypatch.setattr(LossScale, "growth_steps", 2)
     initial = keras.optimizers.LossScaleOptimizer.__init__
     monkeypatch.setattr(
@@ -154,9 +145,6 @@ def test_clipping_is_that_of_keras_but_for_the_order_of_a_sum_and_plain_sgd_keep
 
 
 def test_state_survives_a_checkpoint_and_one_of_keras_goes_on() -> None:
-    from segmenter.training.optimiser import build_optimiser
-    from segmenter.training.step import assign_optimiser, optimiser_arrays
-
     both = config(precision="mixed_float16")
     _, state = trained(keras_own(both))
     arrays = {f"optimiser/{i:05d}": array for i, array in enumerate(state)}
@@ -183,8 +171,6 @@ def test_settings_of_sgd_that_would_do_nothing_are_refused(settings: dict[str, A
 
 
 def rates(steps: Any, total: int = 1000, **settings: Any) -> list[float]:
-    from segmenter.training.optimiser import Schedule
-
     schedule = Schedule(TrainingConfig(**settings), total)
     return [float(schedule(step)) for step in steps]
 
@@ -199,8 +185,6 @@ def rates(steps: Any, total: int = 1000, **settings: Any) -> list[float]:
     ],
 )
 def test_the_peak_follows_the_rule(scaling: str, batch: int, reference: int | None, peak: float) -> None:
-    from segmenter.training.optimiser import peak_of
-
     config = TrainingConfig(global_batch=batch, scaling=scaling, reference_batch=reference)
     assert peak_of(config) == pytest.approx(peak, rel=1e-15)
     common = {"global_batch": batch, "scaling": scaling, "reference_batch": reference, "warmup": 10}
@@ -227,8 +211,6 @@ def test_schedules_by_hand() -> None:
 
 
 def test_a_short_warm_up_and_a_boundary_beyond_the_end_are_said() -> None:
-    from segmenter.training.optimiser import describe_schedule
-
     assert "190 steps of warm-up" in describe_schedule(TrainingConfig(warmup=500), 1900)  # a tenth at most
     late = TrainingConfig(schedule="piecewise", boundaries=[1000, 2000], values=[1, 0.1, 0.01])
     assert "ends before boundary 2000" in describe_schedule(late, 2000)

@@ -6,12 +6,14 @@ The servers are this process' own devices here; as processes of their own: test_
 import threading
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 
 from datasets.commands.gpu.laboratory import BATCH
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
-from segmenter.extras.parameter_servers.trainer import InFlight
+from segmenter.extras.parameter_servers.state import ServedState, Shard
+from segmenter.extras.parameter_servers.trainer import InFlight, follow, make_served_step
 from tests.helpers.small_training import AVERAGE, NORM, PER_IMAGE, PER_PIXEL, Training, batches
 from tests.helpers.time_limits import wait_until
 
@@ -27,8 +29,6 @@ REGION = LossConfig(dice=1.0)
 
 
 def served(one: Training, config: TrainingConfig, servers: int = 2, workers: int = 1) -> Any:
-    from segmenter.extras.parameter_servers.state import ServedState
-
     names = [f"CPU:{i}" for i in range(servers)]
     state = ServedState(one.model, one.optimiser, one.averaged, config, 10, one.pace, names, workers)
     state.push()
@@ -63,8 +63,6 @@ def state_of(training: Training) -> dict[str, Any]:
 def test_one_worker_computes_what_one_device_does(
     model: UNetConfig, loss: LossConfig, dtype: str, config: TrainingConfig, options: dict[str, Any]
 ) -> None:
-    from segmenter.extras.parameter_servers.trainer import make_served_step
-
     one, other = (Training(model, loss, 1, dtype, AVERAGE, config, **options) for _ in range(2))
     state = served(other, config, servers=1 if config.clip_norm else 2)  # a norm's sum has the servers' order
     stack = batches(6)
@@ -93,8 +91,6 @@ def test_one_worker_computes_what_one_device_does(
 
 
 def test_two_workers_at_once_lose_no_update() -> None:
-    from segmenter.extras.parameter_servers.trainer import make_served_step
-
     training = Training(DROPOUT, REGION, 1, "float32", AVERAGE, ADAMW)
     state, steps = served(training, ADAMW, workers=2), 30
     step = make_served_step(training.parts, state)
@@ -123,11 +119,6 @@ def test_two_workers_at_once_lose_no_update() -> None:
 
 
 def test_statistics_that_others_have_changed_meanwhile_are_changed_further() -> None:
-    import keras
-
-    from segmenter.extras.parameter_servers.state import Shard
-    from segmenter.extras.parameter_servers.trainer import follow
-
     with keras.name_scope("norm"):
         names = ("moving_mean", "moving_variance", "masks")
         kept = [keras.Variable([1.0, 3.0], trainable=False, name=name) for name in names]

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from segmenter.base.errors import CheckpointError, ConfigError, TrainingError
 from segmenter.config.recipe import Recipe
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices
+from segmenter.extras.unequal_cards.measured import Probe, measured, share_out
 from segmenter.runs.run import MeasuredShares, load_run
 from tests.helpers import made_runs
 from tests.helpers.made_training import made, train, weights
@@ -51,8 +53,6 @@ class Cards:
 
 
 def test_a_larger_part_than_was_timed_is_tried_and_too_few_tiles_are_refused() -> None:
-    from segmenter.extras.unequal_cards.measured import measured
-
     cards = Cards({"a": 1.0, "b": 3.0})
     assert measured(cards, ("a", "b"), 24, 1)[0] == (18, 6)  # type: ignore[arg-type]
     assert cards.tried == [("a", 12), ("b", 12), ("a", 18)]
@@ -83,8 +83,6 @@ def cards(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Cards]:
 def test_what_was_measured_and_chosen_is_said(
     cards: Callable[..., Cards], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from segmenter.extras.unequal_cards.measured import share_out
-
     cards(0.01, 0.02, 0.02)
     devices = share_out(devices_of("fast", "slow", "slow"), recipe_of(), FORM, 3)
     assert devices.dealt(24) == devices.shares == (12, 6, 6)
@@ -98,8 +96,6 @@ def test_what_was_measured_and_chosen_is_said(
 def test_a_resumed_run_has_the_shares_it_had_and_on_other_devices_new_ones(
     cards: Callable[..., Cards], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from segmenter.extras.unequal_cards.measured import share_out
-
     known = MeasuredShares((16, 4, 4), ("fast", "slow", "slow"))
     asked = cards(0.01, 0.01, 0.03)
     devices = share_out(devices_of(*known.devices), recipe_of(), FORM, 3, known)
@@ -112,8 +108,6 @@ def test_a_resumed_run_has_the_shares_it_had_and_on_other_devices_new_ones(
 
 
 def test_given_shares_are_whole_tiles_of_each_micro_batch() -> None:
-    from segmenter.extras.unequal_cards.measured import share_out
-
     devices = replace(devices_of("a", "b", "c"), shares=(3, 2, 1))
     assert share_out(devices, recipe_of([3, 2, 1]), FORM, 3).shares == (12, 8, 4)
     devices = replace(devices_of("a", "b"), shares=(3, 2))
@@ -122,8 +116,6 @@ def test_given_shares_are_whole_tiles_of_each_micro_batch() -> None:
 
 def test_times_are_the_shortest_of_a_compiled_steps_for_each_tile() -> None:
     """By a clock that goes on by 1, 2, 3 … seconds from look to look."""
-    from segmenter.extras.unequal_cards.measured import Probe
-
     looks: Iterator[int] = count(1)
     now = [0]
 
@@ -137,10 +129,6 @@ def test_times_are_the_shortest_of_a_compiled_steps_for_each_tile() -> None:
 
 @pytest.mark.slow
 def test_memory_that_is_full_halves_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    import tensorflow as tf
-
-    from segmenter.extras.unequal_cards.measured import Probe
-
     def steps(self: Probe, device: str, tiles: int) -> float:
         if tiles > 5:
             raise tf.errors.ResourceExhaustedError(None, None, "OOM")

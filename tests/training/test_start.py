@@ -20,6 +20,7 @@ from segmenter.runs.log import log_line
 from segmenter.runs.resume import checkpoint_to_resume
 from segmenter.runs.run import Run, load_run
 from segmenter.training.prepare import Tiles, check_run_directory, prepare_tiles
+from segmenter.training.start import check_training, open_training, resume_from
 from tests.helpers.made_runs import MACHINE, save
 from tests.helpers.made_training import made
 from tests.helpers.refusals import refused
@@ -77,8 +78,6 @@ def contents(folder: Path) -> dict[Path, bytes]:
 
 
 def test_a_checkpoint_that_is_refused_moves_nothing(tensorflow: ModuleType, gone_on: Run) -> None:
-    from segmenter.training.start import resume_from
-
     before = contents(gone_on.path)
     with refused(CheckpointError, fault="does"):
         resume_from(Trainer(gone_on, refuses=True), checkpoint_to_resume(gone_on.path, 4))  # type: ignore[arg-type]
@@ -88,8 +87,6 @@ def test_a_checkpoint_that_is_refused_moves_nothing(tensorflow: ModuleType, gone
 def test_taken_back_the_next_best_is_kept_and_the_later_one_too(
     tensorflow: ModuleType, gone_on: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from segmenter.training.start import resume_from
-
     path, later = gone_on.path, (gone_on.path / BEST).read_bytes()
     trainer = Trainer(gone_on)
     resume_from(trainer, checkpoint_to_resume(path, 4))  # type: ignore[arg-type]
@@ -123,8 +120,6 @@ def prepared(tensorflow: ModuleType, tmp_path_factory: pytest.TempPathFactory) -
 
 def check(prepared: Prepared, path: Path, *, resume: bool = False) -> CheckedTraining:
     """A training in `path`, checked as train.py does."""
-    from segmenter.training.start import check_training
-
     recipe, dataset, tiles, devices = prepared
     checkpoint = check_run_directory(path, recipe, resume=resume)
     return check_training(recipe, dataset, tiles, devices, path, checkpoint=checkpoint)
@@ -133,8 +128,6 @@ def check(prepared: Prepared, path: Path, *, resume: bool = False) -> CheckedTra
 @pytest.fixture(scope="module")
 def opened(prepared: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with a checkpoint of step 0."""
-    from segmenter.training.start import open_training
-
     path = tmp_path_factory.mktemp("opened") / "run"
     with open_training(check(prepared, path)) as trainer:
         trainer.save()
@@ -152,8 +145,6 @@ def test_a_check_writes_nothing(prepared: Prepared, opened: Path, tmp_path: Path
 def test_an_open_training_stands_at_its_checkpoint_and_keeps_others_out(
     prepared: Prepared, opened: Path
 ) -> None:
-    from segmenter.training.start import open_training
-
     checked = check(prepared, opened, resume=True)
     with open_training(checked) as trainer:
         assert trainer.position.done == checked.checkpoint.position.done
@@ -167,8 +158,6 @@ def test_what_another_process_trained_meanwhile_is_not_written_over(
     prepared: Prepared, opened: Path, tmp_path: Path, resume: bool
 ) -> None:
     """It began and ended between the look at the directory and the lock."""
-    from segmenter.training.start import open_training
-
     path = tmp_path / "run"
     if resume:
         shutil.copytree(opened, path)
@@ -185,8 +174,6 @@ def test_what_another_process_trained_meanwhile_is_not_written_over(
 
 
 def test_killed_before_its_first_checkpoint_a_run_starts_again(prepared: Prepared, tmp_path: Path) -> None:
-    from segmenter.training.start import open_training
-
     path = tmp_path / "run"
     half = path / "checkpoints" / ".step-00000003.npz.abcdefgh"
     half.parent.mkdir(parents=True)

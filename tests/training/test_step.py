@@ -4,6 +4,7 @@ import functools
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -12,6 +13,10 @@ from datasets.commands.gpu.laboratory import BATCH, CLASSES, EMPHASES, LIMIT, SH
 from segmenter.base.errors import ConfigError
 from segmenter.config.recipe import LossConfig, Recipe, TrainingConfig
 from segmenter.devices.strategy import Devices
+from segmenter.training.checks import check_devices
+from segmenter.training.losses import segmentation_loss
+from segmenter.training.optimiser import build_optimiser
+from segmenter.training.step import tiles_holding
 from tests.helpers.naive import SEEN
 from tests.helpers.refusals import refused
 from tests.helpers.small_training import (
@@ -106,8 +111,6 @@ def test_averaged_weights_follow_the_formula_on_any_number_of_replicas(tensorflo
 def test_what_does_not_go_with_the_devices_is_refused(
     tensorflow: ModuleType, training: dict[str, Any], where: str
 ) -> None:
-    from segmenter.training.checks import check_devices
-
     folder = {"kind": "potsdam", "root": "nowhere"}
     recipe = Recipe(name="x", dataset=folder, training={"global_batch": 8, **training})
     devices = Devices(None, tuple(SimpleNamespace(name=f"CPU:{i}") for i in range(4)))
@@ -122,8 +125,6 @@ HANDED_ON = {"Cast", "TopKV2"}
 @pytest.mark.parametrize("config", [SUM, EMPHASES], ids=["sum of all", "emphases"])
 def test_no_map_of_int32_is_computed_with(tensorflow: ModuleType, config: LossConfig) -> None:
     """TensorFlow 2.21 adds, multiplies and compares int32 in host memory, also on a GPU."""
-    from segmenter.training.losses import segmentation_loss
-
     training = Training(NORM, segmentation_loss(config, WEIGHTS, BATCH, SHARES), dtype="float32")
     batch = training.devices.distributed(tuple(part[0] for part in batches(1)))
     graph = training.step.get_concrete_function(batch).graph
@@ -140,8 +141,6 @@ def _is_map(tensor: Any) -> bool:
 @pytest.mark.parametrize("side", [5, 3000])
 def test_pixels_are_counted_exactly(tensorflow: ModuleType, side: int) -> None:
     """In float32, tile by tile: 9 million pixels are below 2^24."""
-    from segmenter.training.step import tiles_holding
-
     label = np.zeros((2, side, side), np.uint8)
     label[1, 0, 0] = 1
     most = side * side
@@ -277,9 +276,6 @@ def test_frozen_batch_norm_stays_and_costs_no_collective(tensorflow: ModuleType)
 
 def test_decay_spares_scales_and_shifts_and_nothing_else(tensorflow: ModuleType) -> None:
     """By computation: a step without any gradient is the decay alone."""
-    import keras
-
-    from segmenter.training.optimiser import build_optimiser
 
     class Scale(keras.layers.Layer):  # type: ignore[misc]
         """As ConvNeXt's LayerScale, whose weight has no name."""

@@ -21,11 +21,13 @@ from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import ClassMap
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.inference import memory as memory_budget
+from segmenter.inference.function import on_replicas
 from segmenter.inference.memory import usual_tiling
 from segmenter.inference.prediction import Prediction
+from segmenter.model.building import build_model
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import NetworkGeometry, network_geometry
-from segmenter.training.validation import Examples
+from segmenter.training.validation import Examples, _scenes_of, _told, validate
 from tests.helpers.function_predictor import FunctionPredictor
 from tests.helpers.scaled_scenes import scaled_dataset
 
@@ -35,8 +37,6 @@ NORMALISATION = Normalisation.of([80.0, 127.0, 127.0], [50.0, 70.0, 70.0])
 
 def made(replicas: int, precision: str, weights: list[Any] | None) -> tuple[Any, Devices, list[Any]]:
     """A U-Net of these weights (else: of random ones) under a strategy."""
-    from segmenter.model.building import build_model
-
     strategy = strategy_of(replicas)
     names = [f"CPU:{number}" for number in range(replicas)]
     devices = Devices(strategy, tuple(Device(name, "a processor", "", "CPU") for name in names))
@@ -59,9 +59,6 @@ def validated(
     make_classes: Callable[..., ClassMap], tmp_path: Path,
 ) -> Callable[..., Any]:  # fmt: skip
     """`validated(model, devices)`: what it gives, how many batches each device computed, and with what."""
-    from segmenter.inference.function import on_replicas
-    from segmenter.training.validation import validate
-
     classes = make_classes(CLASSES)
     dataset = scaled_dataset(tmp_path, make_geotiff, classes, (0.2, 0.9, 3.0), split="validation")
 
@@ -142,7 +139,6 @@ def test_windows_are_large_by_default_and_as_many_as_memory_holds(monkeypatch: p
 
 def _validate(dataset: Dataset, classes: ClassMap, guess: int = 1) -> ConfusionMatrix:
     """ConfusionMatrix of a model that gives every pixel the same class, in small windows."""
-    from segmenter.training.validation import validate
 
     def predict(image: Any, valid: Any) -> Prediction:
         return Prediction(np.full(valid.shape, guess, np.uint8))
@@ -203,8 +199,6 @@ def test_pixels_without_data_count_nowhere(
 def test_workers_tell_each_other_the_matrix_of_each_scene(
     tensorflow: ModuleType, make_classes: Callable[..., ClassMap]
 ) -> None:
-    from segmenter.training.validation import _scenes_of, _told
-
     classes, rng = make_classes(3), np.random.default_rng(1)
     scenes: dict[str, tuple[float | None, ConfusionMatrix]] = {}
     for number, part in enumerate((Window(0, 0, 301, 437), None)):

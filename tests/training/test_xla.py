@@ -9,14 +9,20 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from tensorflow.python.distribute import mirrored_run, mirrored_strategy
 
+from datasets.commands.gpu.bench import unequal_copies
 from datasets.commands.gpu.laboratory import BATCH, EMPHASES, SHARES, WEIGHTS
 from segmenter.base.errors import DeviceError
 from segmenter.config.devices import DistributionConfig
 from segmenter.config.recipe import LossConfig, TrainingConfig, UNetConfig
 from segmenter.devices.setup import Device
 from segmenter.devices.strategy import Devices, sums_not_compiled
+from segmenter.extras.strategies import make_devices
 from segmenter.grid.labels import ClassMap
+from segmenter.training import step as xla_trial
+from segmenter.training.losses import segmentation_loss
+from segmenter.training.step import tried_xla, xla_of
 from tests.helpers.made_trainer import made_trainer
 from tests.helpers.refusals import refused
 from tests.helpers.small_training import (
@@ -39,8 +45,6 @@ def test_on_gpus_all_of_a_replicas_step_is_compiled_sums_included(
     tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch, precision: str, shares: tuple[int, ...]
 ) -> None:
     """Traced, not run, with TensorFlow told that the devices are GPUs: merge_call would be an error here."""
-    from tensorflow.python.distribute import mirrored_run, mirrored_strategy
-
     for module in (mirrored_run, mirrored_strategy):
         monkeypatch.setattr(module, "_is_gpu_device", lambda device: True)
     settings = TrainingConfig(global_batch=BATCH, precision=precision, warmup=0, clip_norm=1.0)
@@ -109,8 +113,6 @@ def recipe_with(**training: Any) -> Any:
 
 @pytest.mark.slow
 def test_a_trial_compares_both_ways_and_changes_nothing(dropping: Training, stack: Any) -> None:
-    from segmenter.training import step as xla_trial
-
     before, rates = (
         dropping.weights(),
         [layer.rate for layer in dropping.model.layers if hasattr(layer, "rate")],
@@ -129,9 +131,6 @@ def test_a_trial_compares_both_ways_and_changes_nothing(dropping: Training, stac
 @pytest.mark.slow
 def test_where_xla_fails_the_training_goes_on_without_it(tensorflow: ModuleType, stack: Any) -> None:
     """Between CPU devices TensorFlow cannot compile sums; all copies of all variables are as before."""
-    from datasets.commands.gpu.bench import unequal_copies
-    from segmenter.training.step import tried_xla
-
     training = Training(UNetConfig(depth=1, width=3, dropout=0.3), PER_IMAGE, 2, xla=None)
     before = training.weights()
     parts, line = tried_xla(training.parts, training.devices.distributed(stack, axis=1))
@@ -146,8 +145,6 @@ def test_where_xla_fails_the_training_goes_on_without_it(tensorflow: ModuleType,
 @pytest.mark.slow
 def test_in_16_bits_the_first_loss_scale_does_not_decide(tensorflow: ModuleType, stack: Any) -> None:
     """Gradients that overflow both ways cannot be compared."""
-    from segmenter.training.step import tried_xla
-
     settings = TrainingConfig(global_batch=BATCH, precision="mixed_float16", warmup=0)
     training = Training(NORM, PER_IMAGE, 1, "mixed_float16", training=settings, xla=None)
     training.optimiser.dynamic_scale.assign(2.0**126)
@@ -178,8 +175,6 @@ def test_xla_is_chosen_where_it_agrees_and_is_sooner(
     seconds: float,
     chosen: bool,
 ) -> None:
-    from segmenter.training import step as xla_trial
-
     def timed(parts: Any, batch: Any, *, compiled: bool) -> Any:
         if not compiled:
             return np.array([3.0, 4.0]), 2.0
@@ -210,8 +205,6 @@ def test_xla_is_chosen_where_it_agrees_and_is_sooner(
     ],
 )
 def test_where_xla_is_tried(asked: dict[str, Any], cards: tuple[str, ...], found: bool | None) -> None:
-    from segmenter.training.step import xla_of
-
     used: Any = tuple(devices(*cards))
     assert (
         xla_of(recipe_with(**asked), Devices(SimpleNamespace(num_replicas_in_sync=len(used)), used)) is found
@@ -274,8 +267,6 @@ def test_dropout_is_compiled_without_a_cores_number(one_of_four: Any) -> None:
 
 
 def test_the_host_has_no_part_in_the_steps_of_a_call(tensorflow: ModuleType) -> None:
-    from segmenter.training.losses import segmentation_loss
-
     loss = EMPHASES.model_copy(update={"lovasz": 0.5, "jaccard": 0.5, "tversky": 0.5})
     made = segmentation_loss(loss, WEIGHTS, BATCH, SHARES)
     model = UNetConfig(depth=1, width=3, dropout=0.3)
@@ -325,8 +316,6 @@ def test_where_the_host_validates_it_has_the_weights_of_now(
 def test_without_a_tpu_it_says_so_in_one_line(
     tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from segmenter.extras.strategies import make_devices
-
     def none(**_: Any) -> None:
         raise ValueError("TPUs not found in the cluster.\n" + "more " * 100)
 
@@ -344,8 +333,6 @@ def test_without_a_tpu_it_says_so_in_one_line(
 def test_a_tpu_is_connected_and_started_before_its_strategy_is_made(
     tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str | None, connects: bool
 ) -> None:
-    from segmenter.extras.strategies import make_devices
-
     done: list[str] = []
     cores = [f"/job:worker/replica:0/task:0/device:TPU:{i}" for i in range(8)]
     made = SimpleNamespace(extended=SimpleNamespace(worker_devices=cores))

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 import predict
 from benchmarks.export_table import FORMATS, measured, measured_model
 from segmenter.base.errors import ConfigError, ExportError, run_script
+from segmenter.extras.export import exporting
 from segmenter.extras.export.__main__ import main
 from segmenter.extras.export.check import Agreement, Probe, compare
 from segmenter.extras.export.exporting import Tile, choose_tile
@@ -249,8 +250,6 @@ def declined(mapped: Mapped, tmp_path: Path, capsys: Any) -> Any:
 
 
 def test_another_class_is_refused(declined: Any, monkeypatch: Any) -> None:
-    from segmenter.extras.export import exporting
-
     reading = exporting.read_model
 
     def rolled(*arguments: Any) -> Any:
@@ -270,8 +269,6 @@ def test_another_class_is_refused(declined: Any, monkeypatch: Any) -> None:
 
 
 def test_a_full_disk_is_one_line(declined: Any, monkeypatch: Any) -> None:
-    from segmenter.extras.export import exporting
-
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 from segmenter.base.errors import WeightsError, run_script
 from segmenter.config.models import EncoderDecoderConfig
 from segmenter.model.architectures import FAMILIES, shapes
+from segmenter.model.encoders import ENCODERS
+from segmenter.model.layers import Layers
 from segmenter.model.pretrained.convert import main
 from segmenter.model.pretrained.encoder_weights import EncoderWeights, packaged_weights, torch_encoder_weights
 from segmenter.model.pretrained.torch_files import read_safetensors, read_torch, write_safetensors
@@ -95,11 +98,6 @@ def config(encoder: str, weights: Path | str | None = None, **more: Any) -> Enco
 
 
 def built(encoder: str, bands: int = 3, **more: Any) -> Any:
-    import keras
-
-    from segmenter.model.encoders import ENCODERS
-    from segmenter.model.layers import Layers
-
     image = keras.Input((None, None, bands), name="image")
     layers = Layers(keras.DTypePolicy("float32"), False)
     return keras.Model(image, ENCODERS[encoder](image, layers, config(encoder, **more)))

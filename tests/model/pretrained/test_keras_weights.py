@@ -13,14 +13,20 @@ from types import ModuleType
 from typing import Any
 
 import h5py
+import keras
 import numpy as np
 import pytest
+from keras.src.utils import file_utils
 
 from segmenter.base.errors import WeightsError
 from segmenter.config.models import EncoderDecoderConfig
+from segmenter.model.encoders import ENCODERS
+from segmenter.model.encoders.keras_applications import SOURCES, _tensor
+from segmenter.model.layers import Layers
 from segmenter.model.pretrained.keras_files import KERNELS, cached_file, check_keras_weights, file_bands
 from segmenter.model.pretrained.value_range import CAFFE
 from segmenter.training.beginning.fine_tuning import load_encoder
+from segmenter.training.beginning.keras_weights import keras_encoder_weights
 from tests.helpers.file_server import PROXIES
 from tests.helpers.refusals import refused
 
@@ -41,8 +47,6 @@ def config(encoder: str, weights: Path | str, **more: Any) -> EncoderDecoderConf
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    import keras
-
     folder = tmp_path / "keras"
     monkeypatch.setenv("KERAS_HOME", str(folder))
     monkeypatch.setattr(keras.src.backend.config, "_KERAS_DIR", str(folder))
@@ -67,8 +71,6 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 @cache
 def network(encoder: str = "mobilenet_v2", channels: int = 3) -> Any:
     """Keras' own, with random weights and statistics."""
-    from segmenter.model.encoders.keras_applications import SOURCES
-
     source = SOURCES[encoder]
     made = source.make(include_top=False, weights=None, input_shape=(64, 64, channels), **source.options)
     rng = np.random.default_rng(4)
@@ -79,12 +81,6 @@ def network(encoder: str = "mobilenet_v2", channels: int = 3) -> Any:
 
 
 def loaded(encoder: str, weights: Path | str, bands: int = 3, **more: Any) -> tuple[Any, str]:
-    import keras
-
-    from segmenter.model.encoders import ENCODERS
-    from segmenter.model.layers import Layers
-    from segmenter.training.beginning.keras_weights import keras_encoder_weights
-
     image, settings = keras.Input((None, None, bands), name="image"), config(encoder, weights, **more)
     features = ENCODERS[encoder](image, Layers(keras.DTypePolicy("float32"), False), settings)
     model = keras.Model(image, [each for each in features if each is not None])
@@ -93,8 +89,6 @@ def loaded(encoder: str, weights: Path | str, bands: int = 3, **more: Any) -> tu
 
 def keras_layout(original: Any, file: Any) -> None:
     """Write weights as the files are laid out that Keras downloads."""
-    import keras
-
     keras.src.legacy.saving.legacy_h5_format.save_weights_to_hdf5_group(file, original)
 
 
@@ -105,8 +99,6 @@ def accepted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     Returns:
         Names of the files that it asks its cache for.
     """
-    from keras.src.utils import file_utils
-
     asked: list[str] = []
     real = file_utils.get_file
 
@@ -123,10 +115,6 @@ def accepted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def features(original: Any, encoder: str, image: Any) -> list[Any]:
     """Keras' own features of images of deviation 1, as its weights of ImageNet expect them."""
-    import keras
-
-    from segmenter.model.encoders.keras_applications import SOURCES, _tensor
-
     names = [name for name in SOURCES[encoder].features if name]
     if encoder == "keras_resnet50":
         image = (image * np.array(CAFFE.std, np.float32))[..., ::-1]
@@ -175,8 +163,6 @@ def test_a_cut_download_in_the_cache_is_to_be_deleted(home: Path, no_network: No
 
 @pytest.mark.slow
 def test_the_colours_of_resnet50_are_turned_and_its_scale_is_taken_in(tmp_path: Path) -> None:
-    from segmenter.training.beginning.keras_weights import keras_encoder_weights
-
     original = network("keras_resnet50")
     original.save_weights(tmp_path / "w.weights.h5")
     kernel = original.get_layer("conv1_conv").kernel.numpy()
@@ -191,8 +177,6 @@ def test_the_colours_of_resnet50_are_turned_and_its_scale_is_taken_in(tmp_path: 
 
 
 def test_files_that_are_no_weights_of_the_encoder_are_refused(tmp_path: Path) -> None:
-    from segmenter.training.beginning.keras_weights import keras_encoder_weights
-
     file, cut, empty = (tmp_path / f"{name}.weights.h5" for name in ("w", "cut", "empty"))
     network().save_weights(file)
     cut.write_bytes(file.read_bytes()[:100_000])
@@ -282,8 +266,6 @@ SLOW = [pytest.param(e, marks=[pytest.mark.slow] if e != "mobilenet_v2" else [])
 def test_the_kernel_that_tells_an_encoder_is_in_its_network_and_in_no_other(
     tensorflow: ModuleType, encoder: str
 ) -> None:
-    from segmenter.model.encoders.keras_applications import SOURCES
-
     source = SOURCES[encoder]
     network = source.make(include_top=False, weights=None, input_shape=(64, 64, 3), **source.options)
     shapes = [tuple(variable.shape) for variable in network.variables]
