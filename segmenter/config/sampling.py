@@ -53,7 +53,7 @@ class SamplingConfig(Section):
         "tiles of each class that the plan puts into every step: one, or more of a class the rarer it is",
     )
     lift: float = setting(
-        3.0,
+        1.0,
         "uses",
         "quota: rarity: most uses of a class's tiles for its sake in an epoch, on average; others have one",
         ge=1,
