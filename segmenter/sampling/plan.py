@@ -444,7 +444,7 @@ def _promise_of_all(
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=_EVERY_EPOCH))
     held_K = holders(codes_T, tiles_T, classes)
     found = _promise(codes_T, tiles_T, held_K, batch, max_repeats, blocks, names, rng)
-    if wishes is None or not found.asked:
+    if wishes is None:
         return found
     return _raised(found, wishes, codes_T, tiles_T, batch, max_repeats, blocks, rng)
 
@@ -466,8 +466,8 @@ def _raised(
         most = int(found.kinds.holders_K.min(initial=found.kinds.tiles)) * (1 + max_repeats)
     is_asked = np.isin(found.promised, found.asked)
     low, high, part = 0, _PARTS, _PARTS
-    while low < high and (any(wishes.odds_P) or (fits_P > ONE).any()):
-        uses_T = wishes.uses(codes_T, tiles_T, max_repeats, part, _PARTS)
+    while low < high and found.asked and (any(wishes.odds_P) or (fits_P > ONE).any()):
+        uses_T = wishes.uses(found.promised, codes_T, tiles_T, max_repeats, part, _PARTS)
         kinds, _ = projected(codes_T, tiles_T, found.asked, uses_T)
         demand = wishes.demand(fits_P[is_asked], found.asked, kinds, max_repeats).lowered(part, _PARTS)
         try:

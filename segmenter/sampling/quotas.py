@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError
 from segmenter.config.sampling import SamplingConfig
-from segmenter.sampling.kinds import MOST_CLASSES, ONE, Demand, Kinds, holders
+from segmenter.sampling.kinds import MOST_CLASSES, ONE, Demand, Kinds
 from segmenter.sampling.methods import rare_class_odds
 
 
@@ -192,22 +192,32 @@ class Wishes:
             room -= int((fits_P[chosen_P] - ONE).sum())
         return np.where(by_hand_P, wished_P, fits_P), fits_P
 
-    def uses(self, codes_T: Ints, tiles_T: Ints, max_repeats: int | None, part: int, parts: int) -> Ints:
+    def uses(
+        self,
+        promised: Sequence[int],
+        codes_T: Ints,
+        tiles_T: Ints,
+        max_repeats: int | None,
+        part: int,
+        parts: int,
+    ) -> Ints:
         """Return (T,) how often every epoch uses the tiles of each kind, all together; at least once each.
 
-        Rare-class sampling draws column p with its odds, then one of the N_p tiles with it: in a pass over N
-        tiles, w = N · Σ odds_p / N_p times a tile with the columns p. Here a tile is used max(1, lift · w)
-        times, at most 1 + `max_repeats`; of the uses beyond one, `part` / `parts` count.
+        Rare-class sampling of the promised columns draws one of them by its odds, then one of the N_p tiles
+        with it: in a pass over N tiles, w = N · Σ odds_p / N_p times a tile with the columns p. Here a tile is
+        used max(1, lift · w) times, at most 1 + `max_repeats`; of its uses beyond one, `part` / `parts` count.
 
         Args:
             codes_T: columns of each kind of tile, as bits.
             tiles_T: number of tiles of each kind.
         """
-        columns = np.arange(len(self.odds_P))
-        weight_P = np.array(self.odds_P) / np.maximum(holders(codes_T, tiles_T, len(columns)), 1)
-        each_T = self.lift * int(tiles_T.sum()) * (((codes_T[:, None] >> columns) & 1) @ weight_P)
+        columns = np.array(promised, np.int64)
+        odds_P = np.array(self.odds_P)[columns]
+        holds_TP = (codes_T[:, None] >> columns) & 1
+        weight_P = odds_P / np.maximum(tiles_T @ holds_TP, 1) / max(odds_P.sum(), 1e-300)
         most = _NO_LIMIT if max_repeats is None else 1 + max_repeats
-        beyond_T = np.floor((np.clip(each_T, 1, most) - 1) * ONE).astype(np.int64) * part // parts
+        each_T = np.clip(self.lift * int(tiles_T.sum()) * (holds_TP @ weight_P), 1, most)
+        beyond_T = np.floor((each_T - 1) * ONE).astype(np.int64) * part // parts
         return np.asarray(tiles_T + (tiles_T * beyond_T + ONE // 2) // ONE)
 
     def demand(

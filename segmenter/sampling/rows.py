@@ -47,9 +47,10 @@ def lay_out(
         uses_N: uses of each tile, together those of `kinds.tiles_T`; None: one of each.
         demand: tiles of each class that a row needs; None: one of each.
     """
-    order_U = rng.permutation(len(kind_N)).astype(np.int32)
-    if uses_N is not None:
-        order_U = rng.permutation(np.repeat(order_U, uses_N[order_U]))
+    if uses_N is None:
+        order_U = rng.permutation(len(kind_N)).astype(np.int32)
+    else:
+        order_U = rng.permutation(np.repeat(np.arange(len(kind_N), dtype=np.int32), uses_N))
     new_T = new_T.astype(np.uint16 if len(kinds) < 1 << 16 else np.int64)
     chosen_P, free_U = _chosen(needed, kinds, new_T[kind_N[order_U]])
     tile_P = order_U[chosen_P]
@@ -73,14 +74,15 @@ def lay_out(
     return grid_SB.astype(np.int64)
 
 
-def uses_of_tiles(kind_N: NDArray[np.integer], tiles_T: Tiles, uses_T: Tiles, rng: np.random.Generator) -> Tiles:
+def uses_of_tiles(
+    kind_N: NDArray[np.integer], tiles_T: Tiles, uses_T: Tiles, rng: np.random.Generator
+) -> Tiles:
     """Return (N,) uses of each tile: as even within a kind as can be, tiles with one more drawn at random."""
     whole_T, over_T = np.divmod(uses_T, np.maximum(1, tiles_T))
-    order_N = rng.permutation(len(kind_N))
-    order_N = order_N[np.argsort(kind_N[order_N], kind="stable")]
-    place_N = np.arange(len(kind_N)) - np.repeat(np.cumsum(tiles_T) - tiles_T, tiles_T)
+    by_kind = np.split(np.argsort(kind_N, kind="stable"), np.cumsum(tiles_T)[:-1])
     uses_N = whole_T[kind_N]
-    uses_N[order_N] += place_N < np.repeat(over_T, tiles_T)
+    for tiles, over in zip(by_kind, over_T.tolist(), strict=True):
+        uses_N[rng.choice(tiles, over, replace=False, shuffle=False)] += 1
     return uses_N
 
 
@@ -240,8 +242,9 @@ def _part_twins(
     for row in np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1)).tolist():
         _, first = np.unique(grid_SB[row], return_index=True)
         for place in np.setdiff1d(np.arange(grid_SB.shape[1]), first).tolist():
-            others = np.flatnonzero((grid_SB != grid_SB[row, place]).all(axis=1))
-            for other in rng.permutation(others)[:_TWIN_ROWS].tolist():
+            for other in rng.permutation(len(grid_SB))[:_TWIN_ROWS].tolist():
+                if (grid_SB[other] == grid_SB[row, place]).any():
+                    continue
                 pair = [row, other]
                 for there in np.flatnonzero(~np.isin(grid_SB[other], grid_SB[row])).tolist():
                     codes = codes_SB[pair]
