@@ -40,7 +40,7 @@ def write_page(results: Path, page: Path) -> None:
         renew(public, SUMMARY_MARK, summary(found))
 
 
-SAMPLINGS = ("shuffle", "rare_class", "foreground", "plan", "quotas")
+SAMPLINGS = ("shuffle", "rare_class", "foreground", "plan", "quotas_by_class", "quotas", "quotas_lift_3")
 _LOSSES = {
     "cross_entropy": "cross-entropy",
     "weighted": "cross-entropy, class weights",
@@ -73,7 +73,12 @@ def summary(results: Sequence[Result]) -> list[str]:
     return lines
 
 
-_LABELS = {"plan": "plan, presence", "quotas": "plan, quotas"}
+_LABELS = {
+    "plan": "plan, presence",
+    "quotas_by_class": "plan, quotas of the rule before",
+    "quotas": "plan, quotas",
+    "quotas_lift_3": "plan, quotas, lift 3",
+}
 
 
 def _cell(arms: Mapping[Arm, Mapping[int, Result]], held: Mapping[str, Any], name: str, sampling: str) -> str:

@@ -102,9 +102,9 @@ def plan_epoch(
     >>> bool(plan.held.all()), len(plan), plan[0].shape
     (True, 11, (4,))
     >>> plan_epoch(counts, 8, quota="rarity")
-    7 steps of 8 tiles, each with class 0, class 1, class 2
-    14 repeats (at least 14), 2 fillers
-    tiles a step: class 0 1.0, class 1 2.3, class 2 3.0
+    8 steps of 8 tiles, each with class 0, class 1, class 2
+    23 repeats (at least 23), 1 fillers
+    tiles a step: class 0 1.0, class 1 2.4, class 2 3.8
 
     A training with the recipe's defaults makes the same plan for the same tiles. It uses each tile, and
     repeats a tile only if a class needs it.

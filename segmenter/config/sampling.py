@@ -50,12 +50,12 @@ class SamplingConfig(Section):
     quota: Literal["presence", "rarity"] = setting(
         "presence",
         "",
-        "tiles of each class that the plan puts into every step: one, or more of a class the rarer it is",
+        "tiles of each class that the plan puts into every step: one, or more the rarer its pixels are",
     )
     lift: float = setting(
-        3.0,
-        "uses",
-        "quota: rarity: most uses of a class's tiles for its sake in an epoch, on average; others have one",
+        1.0,
+        "passes",
+        "quota: rarity: a tile is used as often as so many passes of rare_class draw it, once at least",
         ge=1,
         le=100,
     )

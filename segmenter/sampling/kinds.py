@@ -5,6 +5,7 @@ Amounts of tiles that rows demand are whole numbers of 1/1024 of a tile, so that
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -61,8 +62,8 @@ class Demand:
 
 def repeat_limits(kinds: Kinds, max_repeats: int | None, rows: int) -> Ints:
     """Return the largest total of repeats of each kind: a tile is once in a row at most."""
-    most = rows - 1 if max_repeats is None else min(max_repeats, rows - 1)
-    return np.asarray(kinds.tiles_T * most)
+    most = rows if max_repeats is None else min(1 + max_repeats, rows)
+    return np.asarray(np.maximum(0, kinds.different_T * most - kinds.tiles_T))
 
 
 def least_repeats(kinds: Kinds, amount_K: Ints, limit_T: Ints) -> int:
@@ -117,12 +118,15 @@ class Kinds:
 
     Attributes:
         codes_T: classes of each kind as bits; all different.
+        tiles_T: tiles of each kind, each counted as often as every epoch uses it.
         classes: number of classes (bits in use); each is held by at least one tile.
+        different_T: different tiles of each kind.
     """
 
     codes_T: Ints
     tiles_T: Ints
     classes: int
+    different_T: Ints
 
     def __len__(self) -> int:
         return len(self.codes_T)
@@ -139,9 +143,13 @@ class Kinds:
 
     @cached_property
     def holders_K(self) -> Ints:
-        """(K,) number of tiles that hold each class."""
-        bits = (self.codes_T[:, None] >> np.arange(self.classes)) & 1
-        return np.asarray(self.tiles_T @ bits, np.int64)
+        """(K,) number of tiles that hold each class, counted as in `tiles_T`."""
+        return holders(self.codes_T, self.tiles_T, self.classes)
+
+    @cached_property
+    def different_K(self) -> Ints:
+        """(K,) number of different tiles that hold each class."""
+        return holders(self.codes_T, self.different_T, self.classes)
 
     @cached_property
     def scarcest(self) -> int:
@@ -152,6 +160,12 @@ class Kinds:
         """Return whether a kind holds both classes."""
         both = (1 << a) | (1 << b)
         return bool(((self.codes_T & both) == both).any())
+
+
+def holders(codes_T: Ints, tiles_T: Ints, classes: int) -> Ints:
+    """Return (K,) the number of tiles that hold each class."""
+    bits = (codes_T[:, None] >> np.arange(classes)) & 1
+    return np.asarray(tiles_T @ bits, np.int64)
 
 
 def class_codes(counts_NK: NDArray[np.integer], min_pixels: int) -> Ints | NDArray[np.uint16]:
@@ -186,15 +200,24 @@ def numbered(codes_N: NDArray[np.integer]) -> tuple[Ints, NDArray[np.integer], I
     return codes_T, number[codes_N], every[codes_T]
 
 
-def projected(codes_T: Ints, tiles_T: Ints, classes: list[int]) -> tuple[Kinds, Ints]:
-    """Return the kinds restricted to `classes` (bits 0, 1, …), and the index of each old kind among them."""
+def projected(
+    codes_T: Ints, tiles_T: Ints, classes: Sequence[int], uses_T: Ints | None = None
+) -> tuple[Kinds, Ints]:
+    """Return the kinds restricted to `classes` (bits 0, 1, …), and the index of each old kind among them.
+
+    Args:
+        uses_T: uses of each old kind's tiles in every epoch; None: one of each tile.
+    """
     codes = np.zeros(len(codes_T), np.int64)
     for bit, c in enumerate(classes):
         codes |= ((codes_T >> c) & 1) << bit
     fresh, kind_T = np.unique(codes, return_inverse=True)
     kind_T = kind_T.reshape(-1)
-    tiles = np.bincount(kind_T, weights=tiles_T, minlength=len(fresh)).astype(np.int64)
-    return Kinds(fresh, tiles, len(classes)), kind_T
+    different, tiles = (
+        np.bincount(kind_T, weights=each, minlength=len(fresh)).astype(np.int64)
+        for each in (tiles_T, tiles_T if uses_T is None else uses_T)
+    )
+    return Kinds(fresh, tiles, len(classes), different), kind_T
 
 
 def cover_sizes(kinds: Kinds) -> NDArray[np.int8]:

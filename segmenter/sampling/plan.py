@@ -25,13 +25,14 @@ from segmenter.sampling.kinds import (
     Demand,
     Kinds,
     class_codes,
+    holders,
     numbered,
     projected,
     smallest_batch,
 )
 from segmenter.sampling.methods import drawn_epoch
 from segmenter.sampling.quotas import Part, PartTable, Quota, TileStrata, Wishes, part_table
-from segmenter.sampling.rows import lay_out
+from segmenter.sampling.rows import lay_out, uses_of_tiles
 from segmenter.sampling.search import Cover, TooRareError, cover
 
 
@@ -370,7 +371,7 @@ def _planned(
             remedy="use sampling.coverage: off",
         )
     codes_T, kind_N, tiles_T = numbered(class_codes(counts_NK, min_pixels))
-    held_K = Kinds(codes_T, tiles_T, counts_NK.shape[1]).holders_K
+    held_K = holders(codes_T, tiles_T, counts_NK.shape[1])
     shared = _promise_of_all(
         codes_T.tobytes(),
         tiles_T.tobytes(),
@@ -385,14 +386,16 @@ def _planned(
     rng = np.random.default_rng(np.random.SeedSequence(key))
     needed = _another(shared.needed, shared.kinds, batch, max_repeats, blocks, rng, shared.demand)
     present = np.flatnonzero((held_K > 0) | counts_NK.any(axis=0))
-    rows_SB = lay_out(needed, shared.kinds, shared.new_T, kind_N, batch, rng, shared.demand)
+    uses_N = None if shared.uses_T is None else uses_of_tiles(kind_N, tiles_T, shared.uses_T, rng)
+    rows_SB = lay_out(needed, shared.kinds, shared.new_T, kind_N, uses_N, batch, rng, shared.demand)
     rows_SB = rows_SB.reshape(needed.steps // blocks, blocks * batch)
+    again = shared.kinds.tiles - len(kind_N)  # as rarity asks
     return Plan(
         rows_SB=rows_SB,
-        coverage_repeats=needed.repeats,
-        repeats_bound=needed.bound,
+        coverage_repeats=again + needed.repeats,
+        repeats_bound=again + needed.bound,
         proven=needed.proven,
-        fillers=rows_SB.size - len(kind_N) - needed.repeats,
+        fillers=rows_SB.size - shared.kinds.tiles - needed.repeats,
         promised=tuple(shared.promised),
         best_effort=tuple(int(c) for c in present if c not in shared.promised),
         blocks=blocks,
@@ -409,6 +412,7 @@ class _Promise:
         asked: promised classes that some tile lacks; the classes of `kinds` and of `demand`, in that order.
         new_T: kind of each finer kind of the table.
         needed: kinds that rows need.
+        uses_T: uses of the tiles of each finer kind in every epoch; None: one of each tile.
         demand: tiles of each class that rows need; None: one of each.
         quotas: quota of each promised class; empty if none is above one tile.
     """
@@ -418,6 +422,7 @@ class _Promise:
     kinds: Kinds
     new_T: Tiles
     needed: Cover
+    uses_T: Tiles | None = None
     demand: Demand | None = None
     quotas: tuple[Quota, ...] = ()
 
@@ -437,14 +442,18 @@ def _promise_of_all(
     """Compute once what all epochs of a seed share; see `_promise`. Do not modify the result."""
     codes_T, tiles_T = (np.frombuffer(each, np.int64) for each in (codes, tiles))
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=_EVERY_EPOCH))
-    held_K = Kinds(codes_T, tiles_T, classes).holders_K
+    held_K = holders(codes_T, tiles_T, classes)
     found = _promise(codes_T, tiles_T, held_K, batch, max_repeats, blocks, names, rng)
-    return _raised(found, wishes, batch, max_repeats, blocks, rng) if wishes else found
+    if wishes is None:
+        return found
+    return _raised(found, wishes, codes_T, tiles_T, batch, max_repeats, blocks, rng)
 
 
 def _raised(
     found: _Promise,
     wishes: Wishes,
+    codes_T: Tiles,
+    tiles_T: Tiles,
     batch: int,
     max_repeats: int | None,
     blocks: int,
@@ -452,24 +461,24 @@ def _raised(
 ) -> _Promise:
     """Return the promise with the largest part of the wishes that keeps every promised class in every row."""
     wished_P, fits_P = wishes.amounts(found.promised, batch)
-    if (wished_P <= ONE).all():
-        return found
-    holders_K = found.kinds.holders_K
     most = None
     if max_repeats is not None:
-        most = int(holders_K.min(initial=found.kinds.tiles)) * (1 + max_repeats)
+        most = int(found.kinds.holders_K.min(initial=found.kinds.tiles)) * (1 + max_repeats)
     is_asked = np.isin(found.promised, found.asked)
-    full = wishes.demand(fits_P[is_asked], found.asked, holders_K, max_repeats)
     low, high, part = 0, _PARTS, _PARTS
-    while low < high and not full.of_one:
+    while low < high and found.asked and (any(wishes.odds_P) or (fits_P > ONE).any()):
+        uses_T = wishes.uses(found.promised, codes_T, tiles_T, max_repeats, part, _PARTS)
+        kinds, _ = projected(codes_T, tiles_T, found.asked, uses_T)
+        demand = wishes.demand(fits_P[is_asked], found.asked, kinds, max_repeats).lowered(part, _PARTS)
         try:
-            demand = full.lowered(part, _PARTS)
-            needed = cover(found.kinds, batch, max_repeats, blocks, rng, demand, most)
+            needed = cover(kinds, batch, max_repeats, blocks, rng, demand, most)
         except TooRareError:
             high = part - 1
         else:
-            low, found = part, replace(found, needed=needed, demand=demand)
+            low, found = part, replace(found, kinds=kinds, uses_T=uses_T, needed=needed, demand=demand)
         part = (low + high + 1) // 2
+    if (wished_P <= ONE).all():
+        return found
     given_P = fits_P / ONE
     given_P[is_asked] = 1.0
     if found.demand is not None:
@@ -573,7 +582,7 @@ def batch_without_repeats(counts_NK: NDArray[np.integer], min_pixels: int, block
     The search starts at tiles ÷ tiles of the scarcest class; smaller batches have too many steps.
     """
     codes_T, _, tiles_T = numbered(class_codes(counts_NK, min_pixels))
-    held_K = Kinds(codes_T, tiles_T, counts_NK.shape[1]).holders_K
+    held_K = holders(codes_T, tiles_T, counts_NK.shape[1])
     asked = np.flatnonzero((held_K > 0) & (held_K < tiles_T.sum()))
     kinds, _ = projected(codes_T, tiles_T, [int(c) for c in asked])
     batch = max(-(-kinds.tiles // kinds.scarcest), smallest_batch(kinds)) if kinds.classes else 1

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from segmenter.base.errors import DatasetError
 from segmenter.config.sampling import SamplingConfig
-from segmenter.sampling.kinds import MOST_CLASSES, ONE, Demand
+from segmenter.sampling.kinds import MOST_CLASSES, ONE, Demand, Kinds
 from segmenter.sampling.methods import rare_class_odds
 
 
@@ -144,7 +144,8 @@ class Wishes:
         class_P: class of each column of the table.
         odds_P: probability of each column by the rarity of its pixels; all 0: one tile of each.
         by_hand: (class, tiles in a step), in place of the odds.
-        lift: most uses of a column's tiles in an epoch, on average, if the odds ask for them.
+        lift: passes of rare-class sampling over the tiles in an epoch.
+        blocks: parts of a step that are planned alike.
     """
 
     class_P: tuple[int, ...]
@@ -191,17 +192,44 @@ class Wishes:
             room -= int((fits_P[chosen_P] - ONE).sum())
         return np.where(by_hand_P, wished_P, fits_P), fits_P
 
-    def demand(
-        self, fits_P: Ints, columns: Sequence[int], holders_P: Ints, max_repeats: int | None
-    ) -> Demand:
-        """Return the demand for columns with these amounts, held by so many tiles.
+    def uses(
+        self,
+        promised: Sequence[int],
+        codes_T: Ints,
+        tiles_T: Ints,
+        max_repeats: int | None,
+        part: int,
+        parts: int,
+    ) -> Ints:
+        """Return (T,) how often every epoch uses the tiles of each kind, all together; at least once each.
 
-        A row never needs more tiles of a class than exist.
+        Rare-class sampling of the promised columns draws one of them by its odds, then one of the N_p tiles
+        with it: in a pass over N tiles it draws a tile with the columns p w = N · Σ odds_p / N_p times. Here a
+        tile is used max(1, lift · w) times, at most 1 + `max_repeats`, of which those beyond one are lowered to
+        `part` / `parts`.
+
+        Args:
+            codes_T: columns of each kind of tile, as bits.
+            tiles_T: number of tiles of each kind.
+        """
+        columns = np.array(promised, np.int64)
+        odds_P = np.array(self.odds_P)[columns]
+        holds_TP = (codes_T[:, None] >> columns) & 1
+        weight_P = odds_P / np.maximum(tiles_T @ holds_TP, 1) / max(odds_P.sum(), 1e-300)
+        most = _NO_LIMIT if max_repeats is None else 1 + max_repeats
+        each_T = np.clip(self.lift * int(tiles_T.sum()) * (holds_TP @ weight_P), 1, most)
+        beyond_T = np.floor((each_T - 1) * ONE).astype(np.int64) * part // parts
+        return np.asarray(tiles_T + (tiles_T * beyond_T + ONE // 2) // ONE)
+
+    def demand(self, fits_P: Ints, columns: Sequence[int], kinds: Kinds, max_repeats: int | None) -> Demand:
+        """Return the demand for columns with these amounts, of the uses that an epoch has of their tiles.
+
+        By hand, tiles may be used more often. A row never needs more tiles of a class than exist.
         """
         most = 1 + max_repeats if max_repeats is not None else _NO_LIMIT
-        hand = dict(self.by_hand)
-        uses_P = np.array([most if self.class_P[p] in hand else min(most, self.lift) for p in columns])
-        return Demand(np.minimum(fits_P, holders_P * ONE), np.floor(uses_P * holders_P).astype(np.int64))
+        by_hand_P = np.isin([self.class_P[p] for p in columns], [c for c, _ in self.by_hand])
+        most_P = np.where(by_hand_P, most * kinds.different_K, kinds.holders_K)
+        return Demand(np.minimum(fits_P, kinds.different_K * ONE), most_P)
 
 
 def check_quotas(config: SamplingConfig, names: Sequence[str], batch: int | None = None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.sampling.kinds import Demand, Kinds
+from segmenter.sampling.kinds import Demand, Kinds, water_fill
 from segmenter.sampling.search import Cover
 
 Tiles = NDArray[np.integer]
@@ -34,6 +34,7 @@ def lay_out(
     kinds: Kinds,
     new_T: Tiles,
     kind_N: NDArray[np.integer],
+    uses_N: Tiles | None,
     batch: int,
     rng: np.random.Generator,
     demand: Demand | None = None,
@@ -43,25 +44,58 @@ def lay_out(
     Args:
         new_T: kind of each finer kind in `kind_N`.
         kind_N: finer kind of each tile.
+        uses_N: uses of each tile, together those of `kinds.tiles_T`; None: one of each.
         demand: tiles of each class that a row needs; None: one of each.
     """
-    order_N = rng.permutation(len(kind_N)).astype(np.int32)
-    kind_of = new_T.astype(np.uint16 if len(kinds) < 1 << 16 else np.int64)[kind_N[order_N]]
-    chosen_P, free_N = _chosen(needed, kinds, kind_of)
-    rest = order_N[free_N]
-    grid_SB, fixed_SB = _grid(needed, order_N[chosen_P], rest, batch, rng)
+    if uses_N is None:
+        order_U = rng.permutation(len(kind_N)).astype(np.int32)
+    else:
+        order_U = rng.permutation(np.repeat(np.arange(len(kind_N), dtype=np.int32), uses_N))
+    new_T = new_T.astype(np.uint16 if len(kinds) < 1 << 16 else np.int64)
+    chosen_P, free_U = _chosen(needed, kinds, new_T[kind_N[order_U]])
+    tile_P = order_U[chosen_P]
+    if uses_N is not None:
+        _repeat_evenly(tile_P, needed, new_T[kind_N], uses_N, rng)
+    several_N = np.zeros(len(kind_N), bool) if uses_N is None else uses_N > 1
+    grid_SB, fixed_SB = _grid(needed, tile_P, order_U[free_U], several_N, batch, rng)
     codes_SB = kinds.codes_T.astype(_unsigned(kinds.classes))[new_T][kind_N[grid_SB]]
     need_SK = None if demand is None else demand.shared_out(needed.steps)
     if need_SK is not None:
-        _part_twins(grid_SB, fixed_SB, codes_SB, need_SK, rng)
+        fixed_SB[:] = False  # twins are parted at the end
     turn = rng.permutation(needed.steps)
     grid_SB, fixed_SB, codes_SB = grid_SB[turn], fixed_SB[turn], codes_SB[turn]
     need_SK = None if need_SK is None else need_SK[turn]
     for sweep in range(_SWEEPS):
         _mix(grid_SB, fixed_SB, codes_SB, kinds.everything, need_SK, sweep, rng)
+    if need_SK is not None:
+        _part_twins(grid_SB, codes_SB, need_SK, rng)
     grid_SB = grid_SB[rng.permutation(needed.steps)]
     rng.permuted(grid_SB, axis=1, out=grid_SB)
     return grid_SB.astype(np.int64)
+
+
+def uses_of_tiles(
+    kind_N: NDArray[np.integer], tiles_T: Tiles, uses_T: Tiles, rng: np.random.Generator
+) -> Tiles:
+    """Return (N,) uses of each tile: as even within a kind as can be, tiles with one more drawn at random."""
+    whole_T, over_T = np.divmod(uses_T, np.maximum(1, tiles_T))
+    by_kind = np.split(np.argsort(kind_N, kind="stable"), np.cumsum(tiles_T)[:-1])
+    uses_N = whole_T[kind_N]
+    for tiles, over in zip(by_kind, over_T.tolist(), strict=True):
+        uses_N[rng.choice(tiles, over, replace=False, shuffle=False)] += 1
+    return uses_N
+
+
+def _repeat_evenly(
+    tile_P: Tiles, needed: Cover, kind_N: NDArray[np.integer], uses_N: Tiles, rng: np.random.Generator
+) -> None:
+    """Give repeats, in place, to the tiles of their kind that are used least."""
+    for kind in np.unique(needed.kind_P[needed.repeat_P]):
+        entries = np.flatnonzero(needed.repeat_P & (needed.kind_P == kind))
+        tiles = np.flatnonzero(kind_N == kind)
+        before = uses_N[tiles].astype(np.int64)
+        again = water_fill(len(entries), np.ones_like(tiles), before, before + len(entries), rng)
+        tile_P[entries] = rng.permutation(np.repeat(tiles, again))
 
 
 def _unsigned(classes: int) -> type[np.unsignedinteger]:
@@ -91,9 +125,14 @@ def _chosen(needed: Cover, kinds: Kinds, kind_of: NDArray[np.integer]) -> tuple[
 
 
 def _grid(
-    needed: Cover, tile_P: Tiles, rest: Tiles, batch: int, rng: np.random.Generator
+    needed: Cover,
+    tile_P: Tiles,
+    rest: Tiles,
+    several_N: NDArray[np.bool_],
+    batch: int,
+    rng: np.random.Generator,
 ) -> tuple[Tiles, NDArray[np.bool_]]:
-    """Return tiles (S, B), and a mask (S, B) of places whose tile is used several times."""
+    """Return tiles (S, B), and a mask (S, B) of places whose tile is used several times; marks such tiles."""
     order = np.argsort(needed.row_P, kind="stable")
     uses_S = np.bincount(needed.row_P, minlength=needed.steps)
     row = needed.row_P[order]
@@ -106,8 +145,6 @@ def _grid(
     is_rest = np.ones(len(open_places), bool)
     is_rest[filled] = False
     grid.reshape(-1)[open_places[is_rest]] = rest
-    tiles = len(rest) + int((~needed.repeat_P).sum())
-    several_N = np.zeros(tiles, bool)
     several_N[tile_P[needed.repeat_P]] = True
     if fillers:
         _fill(grid, several_N, open_places[filled], rng)
@@ -196,7 +233,6 @@ def _enough(codes_SB: NDArray[np.unsignedinteger], need_SK: NDArray[np.int32]) -
 
 def _part_twins(
     grid_SB: Tiles,
-    fixed_SB: NDArray[np.bool_],
     codes_SB: NDArray[np.unsignedinteger],
     need_SK: NDArray[np.int32],
     rng: np.random.Generator,
@@ -206,8 +242,9 @@ def _part_twins(
     for row in np.flatnonzero((ordered[:, 1:] == ordered[:, :-1]).any(axis=1)).tolist():
         _, first = np.unique(grid_SB[row], return_index=True)
         for place in np.setdiff1d(np.arange(grid_SB.shape[1]), first).tolist():
-            others = np.flatnonzero((grid_SB != grid_SB[row, place]).all(axis=1))
-            for other in rng.permutation(others)[:_TWIN_ROWS].tolist():
+            for other in rng.permutation(len(grid_SB))[:_TWIN_ROWS].tolist():
+                if (grid_SB[other] == grid_SB[row, place]).any():
+                    continue
                 pair = [row, other]
                 for there in np.flatnonzero(~np.isin(grid_SB[other], grid_SB[row])).tolist():
                     codes = codes_SB[pair]
@@ -216,6 +253,6 @@ def _part_twins(
                         break
                 else:
                     continue
-                for array in (grid_SB, fixed_SB, codes_SB):
+                for array in (grid_SB, codes_SB):
                     array[row, place], array[other, there] = array[other, there], array[row, place]
                 break

@@ -11,6 +11,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from segmenter.base.errors import DatasetError
 from segmenter.config.recipe import SamplingConfig
 from segmenter.sampling import Part, Plan, TileStrata, plan
+from segmenter.sampling.methods import rare_class_odds
 from segmenter.sampling.quotas import part_table
 from tests.helpers.class_tables import table
 from tests.helpers.refusals import refused
@@ -18,6 +19,14 @@ from tests.helpers.refusals import refused
 
 def rarity(**settings: Any) -> SamplingConfig:
     return SamplingConfig(quota="rarity", **settings)
+
+
+def rare_class_uses(counts: np.ndarray, config: SamplingConfig) -> np.ndarray:
+    """Uses of each tile by the rule: as `lift` passes of rare-class sampling draw it, once at least."""
+    holds = counts >= 32
+    odds = rare_class_odds(counts, 32, config.rare_temperature)
+    drawn = config.lift * len(counts) * holds @ (odds / np.maximum(1, holds.sum(axis=0)))
+    return np.clip(drawn, 1, 1 + config.max_repeats_per_tile)
 
 
 def check(result: Plan, counts: np.ndarray, config: SamplingConfig) -> None:
@@ -34,22 +43,31 @@ def check(result: Plan, counts: np.ndarray, config: SamplingConfig) -> None:
         assert 1 <= quota.given <= quota.wished
         assert shown[:, c].min() >= int(quota.given)
         assert np.minimum(shown[:, c], np.ceil(quota.given)).mean() >= quota.given - 1e-9
-        least = max(len(rows), config.lift * holds[:, c].sum())  # one a row goes before the lift
-        assert quota.given * len(rows) <= least + 1e-6 or config.quotas or holds[:, c].all()
 
 
-def forced(counts: np.ndarray, result: Plan, most: int) -> int:
-    """The least repeats with which the tiles come to the plan's amounts, by a solver of whole numbers."""
+def forced(counts: np.ndarray, result: Plan, config: SamplingConfig) -> int:
+    """The least uses beyond the rule's with which tiles come to the amounts, by a solver of whole numbers."""
     kinds, tiles = np.unique(counts[:, list(result.promised)] >= 32, axis=0, return_counts=True)
+    _, kind = np.unique(counts[:, list(result.promised)] >= 32, axis=0, return_inverse=True)
+    ruled = np.bincount(kind.reshape(-1), ruled_uses(counts, config))
     amount = np.array([quota.given for quota in result.quotas]) * result.steps * result.blocks
-    lacking = np.where(kinds.all(axis=0), 0, np.maximum(0, np.round(amount) - tiles @ kinds))
+    lacking = np.where(kinds.all(axis=0), 0, np.maximum(0, np.round(amount) - ruled @ kinds))
     found = milp(
         np.ones(len(kinds)),
         constraints=LinearConstraint(kinds.T.astype(float), lacking, np.inf),
         integrality=np.ones(len(kinds)),
-        bounds=Bounds(0, tiles * most),
+        bounds=Bounds(0, tiles * (1 + config.max_repeats_per_tile) - ruled),
     )
-    return round(found.fun)
+    return round(ruled.sum() - len(counts) + found.fun)
+
+
+def ruled_uses(counts: np.ndarray, config: SamplingConfig) -> np.ndarray:
+    """Uses of each tile, so that those of its kind come to the rule's, rounded."""
+    _, kind, tiles = np.unique(counts >= 32, axis=0, return_inverse=True, return_counts=True)
+    kind = kind.reshape(-1)
+    each = np.bincount(kind, rare_class_uses(counts, config)) / tiles
+    total = tiles + np.floor(tiles * np.floor((each - 1) * 1024 + 1e-6) / 1024 + 0.5)
+    return (total / tiles)[kind]
 
 
 @given(
@@ -57,7 +75,7 @@ def forced(counts: np.ndarray, result: Plan, most: int) -> int:
     st.lists(st.sampled_from([0.01, 0.05, 0.3, 0.9, 1.0]), min_size=1, max_size=8),
     st.integers(1, 64),
     st.integers(0, 10_000),
-    st.sampled_from([1, 2.5, 3, 7]),
+    st.sampled_from([1, 1.5, 3, 7]),
     st.sampled_from([0, 1, 4]),
 )
 def test_each_step_holds_its_quota(
@@ -79,30 +97,53 @@ def test_each_step_holds_its_quota(
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_repeats_are_the_fewest_that_any_plan_of_these_amounts_has(seed: int) -> None:
+def test_tiles_are_used_as_rare_class_sampling_draws_them_and_no_more_than_amounts_force(seed: int) -> None:
     """Against a solver: where the plan says that it is proven, and nearly everywhere else."""
     rng = np.random.default_rng(seed)
     counts = table(int(rng.integers(200, 2000)), rng.choice([0.02, 0.05, 0.1, 0.4, 0.8], 5).tolist(), seed)
-    result = plan(counts, 16, rarity(), seed, 0)
-    least = forced(counts, result, 4)
-    assert least <= result.coverage_repeats <= 1.05 * least
+    config = rarity(lift=int(rng.choice([1, 2, 4])), max_repeats_per_tile=20)
+    result = plan(counts, 16, config, seed, 0)
+    least = forced(counts, result, config)
+    assert least <= result.coverage_repeats <= 1.01 * least
     assert result.coverage_repeats == least or not result.proven
     room = result.steps * 16 - len(counts) - result.coverage_repeats
-    assert 0 <= room < 16 or not result.proven
+    assert 0 <= room < 16
+    uses = np.bincount(result.rows_SB.reshape(-1))
+    beyond = result.fillers + result.coverage_repeats + len(counts) - ruled_uses(counts, config).sum()
+    assert np.maximum(0, np.floor(ruled_uses(counts, config) + 1e-9) - uses).sum() == 0
+    assert np.maximum(0, uses - np.ceil(ruled_uses(counts, config) - 1e-9)).sum() <= beyond + 1e-6
+    odds = rare_class_odds(counts, 32, config.rare_temperature)
+    lost = 1 - config.lift * len(counts) / (result.steps * 16)  # to tiles without rare classes
+    for c, quota in zip(result.promised, result.quotas, strict=True):
+        most = (1 + config.max_repeats_per_tile) * (counts[:, c] >= 32).sum() / result.steps
+        assert quota.given >= min(16 * odds[c] * (1 - lost), most, quota.wished) * 0.98 - 1 / result.steps
 
 
-def fewest_steps(counts: np.ndarray, batch: int, wish: np.ndarray, lift: float, most: int) -> int:
-    """By trying: the first number of steps that has room for all tiles and what these amounts repeat."""
-    kinds, tiles = np.unique(counts >= 32, axis=0, return_counts=True)
-    held = tiles @ kinds
-    for steps in range(-(-len(counts) // batch), 10**6):
-        amount = np.maximum(steps, np.minimum(np.floor(wish * steps), np.floor(lift * held)))
-        lacking = np.maximum(0, amount - held)
+def test_a_lift_nears_the_plan_to_rare_class_sampling() -> None:
+    """Tiles of each class in a step, as many as rare-class sampling shows on average."""
+    counts, free = table(3000, [0.9, 0.4, 0.15, 0.05], 1), 10**6
+    holds, odds = counts >= 32, rare_class_odds(counts, 32, 0.1)
+    drawn = 16 * holds.T @ holds @ (odds / holds.sum(axis=0))
+    far = []
+    for lift in (1, 3, 30):
+        rows = plan(counts, 16, rarity(lift=lift, max_repeats_per_tile=free), 0, 0).rows_SB
+        far.append(np.abs(holds[rows].sum(axis=1).mean(axis=0) - drawn).max())
+    assert far[0] > far[1] > far[2]
+    assert far[2] < 0.02 * drawn.max()
+
+
+def fewest_steps(counts: np.ndarray, wish: np.ndarray, config: SamplingConfig) -> int:
+    """By trying: the first number of steps that has room for all uses and what one tile a row repeats."""
+    kinds, kind, tiles = np.unique(counts >= 32, axis=0, return_inverse=True, return_counts=True)
+    ruled = np.bincount(kind.reshape(-1), ruled_uses(counts, config))
+    held = ruled @ kinds
+    for steps in range(-(-round(ruled.sum()) // 16), 10**6):
+        lacking = np.maximum(0, np.maximum(steps, np.minimum(np.floor(wish * steps), np.round(held))) - held)
         constraint = LinearConstraint(kinds.T.astype(float), lacking, np.inf)
-        bounds = Bounds(0, tiles * most)
+        bounds = Bounds(0, tiles * (1 + config.max_repeats_per_tile) - ruled)
         one = np.ones(len(kinds))
         repeats = milp(one, constraints=constraint, integrality=one, bounds=bounds)
-        if repeats.success and len(counts) + round(repeats.fun) <= steps * batch:
+        if repeats.success and ruled.sum() + round(repeats.fun) <= steps * 16:
             return steps
     raise AssertionError
 
@@ -113,7 +154,7 @@ def test_steps_are_no_more_than_needed(seed: int) -> None:
     counts = table(int(rng.integers(100, 300)), [0.1, 0.2, 0.5], seed)
     result = plan(counts, 16, rarity(), seed, 0)
     wish = np.array([quota.wished for quota in result.quotas])
-    assert result.steps == fewest_steps(counts, 16, wish, 3, 4) or not result.proven
+    assert result.steps == fewest_steps(counts, wish, rarity()) or not result.proven
 
 
 def test_what_is_asked_by_hand_is_given_where_the_tiles_allow_it() -> None:
