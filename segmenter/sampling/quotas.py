@@ -203,10 +203,10 @@ class Wishes:
     ) -> Ints:
         """Return (T,) how often every epoch uses the tiles of each kind, all together; at least once each.
 
-        Rare-class sampling of the promised columns draws one of them by its odds, then one of the N_p tiles
-        with it: in a pass over N tiles it draws a tile with the columns p w = N · Σ odds_p / N_p times. Here a
-        tile is used max(1, lift · w) times, at most 1 + `max_repeats`, of which those beyond one are lowered to
-        `part` / `parts`.
+        Rare-class sampling of the promised columns draws one by its odds, then one of the N_p tiles with
+        it: in a pass over N tiles, a tile with the columns p is drawn w = N · Σ odds_p / N_p times. Here it
+        is used max(1, lift · w) times, at most 1 + `max_repeats`; of its uses beyond one only `part` /
+        `parts` count.
 
         Args:
             codes_T: columns of each kind of tile, as bits.

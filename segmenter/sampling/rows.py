@@ -169,12 +169,14 @@ def _fill(grid_SB: Tiles, several_N: NDArray[np.bool_], places: Tiles, rng: np.r
         several_N[tiles[fits]] = True
         places = np.concatenate([places[len(tiles) :], places[: len(tiles)][~fits]])
         waiting = np.concatenate([waiting[len(tiles) :], tiles[~fits]])
-    if len(places):
-        uses_N = np.bincount(grid_SB[grid_SB >= 0], minlength=len(several_N))
-        least = np.flatnonzero(uses_N == uses_N.min())
-        tiles = evenly_drawn(least, len(places), rng)
-        grid_SB.reshape(-1)[places] = tiles
-        several_N[tiles] = True
+    if not len(places):
+        return
+    uses_N = np.bincount(grid_SB[grid_SB >= 0], minlength=len(several_N))
+    while len(places):
+        tiles = rng.permutation(np.flatnonzero(uses_N == uses_N.min()))[: len(places)]
+        grid_SB.reshape(-1)[places[: len(tiles)]] = tiles
+        several_N[tiles], places = True, places[len(tiles) :]
+        uses_N[tiles] += 1
 
 
 def evenly_drawn(pool: Tiles, number: int, rng: np.random.Generator) -> Tiles:
