@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +15,8 @@ from segmenter.base.errors import DeviceError
 from segmenter.config.recipe import UNetConfig
 from segmenter.devices.setup import let_memory_grow, memory_errors
 from segmenter.devices.strategy import load_tensorflow
+from tests.helpers.exact_network import fake_run, run_predict
+from tests.helpers.function_predictor import FunctionPredictor
 from tests.helpers.made_runs import RECIPE
 from tests.helpers.refusals import refused
 from tests.helpers.trained_run import bare_run
@@ -174,3 +177,20 @@ def test_too_little_memory_is_one_line_and_other_errors_keep_their_traceback(ten
         raise tensorflow.errors.InvalidArgumentError(None, None, "shapes")
     with pytest.raises(ValueError, match="memory"), memory_errors("", ""):
         raise ValueError("out of memory")
+
+
+def test_predict_ends_with_that_line_and_without_a_map(
+    tensorflow: ModuleType, monkeypatch: pytest.MonkeyPatch, make_classes: Callable[..., Any],
+    make_geotiff: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def predict(image: Any, valid: Any) -> Any:
+        with memory_errors("at 4 windows", "lower --batch"):
+            raise tensorflow.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor\nDetails")
+
+    source = make_geotiff("in/a.tif", np.ones((40, 50, 3), np.uint8))
+    run = fake_run(make_classes(4), predictor=lambda *_, **__: FunctionPredictor(predict))
+    assert run_predict(monkeypatch, run, source, "--output", tmp_path / "maps") == 1
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "4 windows: lower --batch (OOM" in error
+    assert "Details" not in error
+    assert not (tmp_path / "maps").exists()

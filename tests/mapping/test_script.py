@@ -18,11 +18,13 @@ from datasets.check import check_dataset
 from segmenter.base.errors import DatasetError, RasterError
 from segmenter.config.reading import load_recipe
 from segmenter.config.recipe import TilesConfig
+from segmenter.grid.geometry import Window
 from segmenter.grid.scenes import Dataset, Scene, Split
 from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.raster import RasterSpec, raster_info, write_raster
 from segmenter.tiles.index import build_index
 from segmenter.tiles.statistics import band_statistics
+from segmenter.tiles.store import SceneStore
 from segmenter.training.prepare import prepare_tiles
 from tests.helpers.child_predict import COMMAND, ENVIRONMENT
 from tests.helpers.made_training import made
@@ -241,6 +243,21 @@ def test_alpha_that_is_measurements(images: Images, rng: Any, call: Call, capfd:
     for count in (3, 4):
         assert call(scene.image, band_count=count) == 1
         assert capfd.readouterr().err == f"error: {expected}\n"
+
+
+def test_named_bands_are_all_read(images: Images, rng: Any, call: Call, capfd: Any) -> None:
+    values = near_infrared(rng)
+    dataset = replace(images(values, alpha=True), bands=(1, 2, 3, 4))
+    assert check_dataset(dataset, progress=False).clean
+    build_index(dataset, "train", TilesConfig(size=32, overlap=0), progress=False)
+    store = SceneStore(dataset, dataset.scenes, 32, dataset.root / "cache", progress=False)
+    image, valid, _ = store.read(0, Window(0, 0, *SHAPE))
+    np.testing.assert_array_equal(image, values)
+    assert valid.all()
+    path = dataset.scenes[0].image
+    assert call(path, "--bands", "1,2,3,4", band_count=4) == 0
+    assert call(path, "--redo", bands=(1, 2, 3), band_count=3) == 0
+    assert capfd.readouterr().err == ""
 
 
 def test_an_image_with_more_bands_than_the_others(images: Images, rng: Any) -> None:

@@ -173,6 +173,16 @@ def test_damaged_and_ill_fitting_scenes_are_left_out_by_name(tmp_path: Path, rng
     assert len(dataset.scenes) == 4
 
 
+def test_of_two_label_folders_one_is_taken_and_the_other_named(tmp_path: Path, rng: Rng) -> None:
+    two_folders(tmp_path, rng)
+    for i in range(5):
+        made.save(tmp_path / f"gt_coarse/s{i}.png", made.label([0, 1], shift=i))
+    choices, _, dataset = made.planned(tmp_path)
+    assert by_key(choices)["dataset.labels"].value == "gt/{name}.png"
+    assert "gt_coarse" in by_key(choices)["dataset.labels"].other
+    assert len(dataset.scenes) == 5
+
+
 def test_labels_elsewhere_are_named(tmp_path: Path, rng: Rng, monkeypatch: pytest.MonkeyPatch) -> None:
     two_folders(tmp_path / "a", rng)
     (tmp_path / "a/gt").rename(tmp_path / "elsewhere")
@@ -333,6 +343,19 @@ def test_a_list_may_hold_any_text(text: str, more: str) -> None:
             (Path(folder) / f"a{ending}").write_bytes((text + more).encode("utf-8", "replace"))
         legend = find_legend(Path(folder), ["a.txt", "a.qml", "a.json"], [0, 1, 2], colours=False)
         assert all(entry.name == " ".join(entry.name.split()) for entry in legend.entries)
+
+
+def test_lists_of_scenes_are_the_split(tmp_path: Path, rng: Rng) -> None:
+    two_folders(tmp_path, rng)
+    (tmp_path / "train.txt").write_text("s0\ns3\ns4\n")
+    (tmp_path / "val.txt").write_text("im/s2.tif gt/s2.png\n")
+    (tmp_path / "test.txt").write_text("s1.tif\n\n")
+    dataset = made.planned(tmp_path)[2]
+    assert {scene.name: scene.split for scene in dataset.scenes} == {
+        **dict.fromkeys(("s0", "s3", "s4"), "train"),
+        "s2": "validation",
+        "s1": "test",
+    }
 
 
 def test_a_list_of_a_split_that_names_a_scene_twice_holds_it_out_and_says_so(
