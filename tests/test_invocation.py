@@ -459,7 +459,7 @@ def test_every_tool_of_a_clone_is_one_of_the_command() -> None:
 
 
 def _is_program(path: Path) -> bool:
-    """Whether a module does something when it is started."""
+    """Return true if a module does something when it is started."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return any(isinstance(node, ast.If) and "__main__" in ast.dump(node.test) for node in tree.body)
 

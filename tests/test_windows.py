@@ -217,7 +217,7 @@ def test_a_window_has_the_bits_of_the_whole(rng: np.random.Generator, step: Frac
 
 @pytest.mark.parametrize("step", STEPS, ids=str)
 def test_every_pixel_with_data_gets_back_a_value(rng: np.random.Generator, step: Fraction) -> None:
-    """There and back: a pixel with data, alone as it may be, depends on a pixel of the grid that has data."""
+    """Forth and back: a pixel with data, alone as it may be, depends on a pixel of the grid that has data."""
     valid = rng.random((47, 53)) > 0.97
     valid[0, 0] = valid[46, 52] = True
     steps, back = (count_of(47, step), count_of(53, step)), 1 / step

@@ -31,7 +31,7 @@ from segmenter.sampling.kinds import (
     smallest_batch,
 )
 from segmenter.sampling.methods import drawn_epoch
-from segmenter.sampling.quotas import Part, PartTable, Quota, TileStrata, Wishes, part_table
+from segmenter.sampling.quotas import PARTS, Part, PartTable, Quota, TileStrata, Wishes, part_table
 from segmenter.sampling.rows import lay_out, uses_of_tiles
 from segmenter.sampling.search import Cover, TooRareError, cover
 
@@ -125,10 +125,11 @@ class Plan:
 
     Attributes:
         rows_SB: (steps, global batch) tile indices.
-        coverage_repeats: repeated uses of tiles that the promise requires.
+        coverage_repeats: repeated uses of tiles that the promise requires, or `sampling.quota: rarity`.
         repeats_bound: lower bound of these for that many steps: the largest `steps − tiles with c` over
-            promised classes; with quotas, `demand.least_repeats`.
-        proven: no plan has fewer steps, nor as many steps and fewer coverage repeats.
+            promised classes; with quotas, the uses that rarity asks for and `least_repeats` beyond them.
+        proven: no plan has fewer steps, nor as many steps and fewer coverage repeats; with quotas, no plan of
+            the same amounts and uses by rarity.
         fillers: repeated uses that complete the last row; fewer than the global batch.
         promised: ids of the classes that every row holds.
         best_effort: ids of the classes that are too rare to be promised.
@@ -337,8 +338,6 @@ def held_by_rows(rows_SB: Tiles, counts_NK: NDArray[np.integer], min_pixels: int
 
 _EVERY_EPOCH = (1,)
 """Spawn key of randomness that all epochs of a seed share."""
-_PARTS = 16
-"""Parts in which wishes are lowered while they are too much."""
 
 
 def _check(counts_NK: NDArray[np.integer], global_batch: int) -> None:
@@ -442,18 +441,15 @@ def _promise_of_all(
     """Compute once what all epochs of a seed share; see `_promise`. Do not modify the result."""
     codes_T, tiles_T = (np.frombuffer(each, np.int64) for each in (codes, tiles))
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=_EVERY_EPOCH))
-    held_K = holders(codes_T, tiles_T, classes)
-    found = _promise(codes_T, tiles_T, held_K, batch, max_repeats, blocks, names, rng)
-    if wishes is None:
-        return found
-    return _raised(found, wishes, codes_T, tiles_T, batch, max_repeats, blocks, rng)
+    table = Kinds(codes_T, tiles_T, classes, tiles_T)
+    found = _promise(codes_T, tiles_T, table.holders_K, batch, max_repeats, blocks, names, rng)
+    return _raised(found, wishes, table, batch, max_repeats, blocks, rng) if wishes else found
 
 
 def _raised(
     found: _Promise,
     wishes: Wishes,
-    codes_T: Tiles,
-    tiles_T: Tiles,
+    table: Kinds,
     batch: int,
     max_repeats: int | None,
     blocks: int,
@@ -461,15 +457,16 @@ def _raised(
 ) -> _Promise:
     """Return the promise with the largest part of the wishes that keeps every promised class in every row."""
     wished_P, fits_P = wishes.amounts(found.promised, batch)
-    most = None
+    most, often, rows = None, table.tiles, found.needed.steps
     if max_repeats is not None:
-        most = int(found.kinds.holders_K.min(initial=found.kinds.tiles)) * (1 + max_repeats)
+        often = 1 + max_repeats
+        most = int(found.kinds.holders_K.min(initial=found.kinds.tiles)) * often
     is_asked = np.isin(found.promised, found.asked)
-    low, high, part = 0, _PARTS, _PARTS
+    low, high, part = 0, PARTS, PARTS
     while low < high and found.asked and (any(wishes.odds_P) or (fits_P > ONE).any()):
-        uses_T = wishes.uses(found.promised, codes_T, tiles_T, max_repeats, part, _PARTS)
-        kinds, _ = projected(codes_T, tiles_T, found.asked, uses_T)
-        demand = wishes.demand(fits_P[is_asked], found.asked, kinds, max_repeats).lowered(part, _PARTS)
+        uses_T = wishes.uses(found.promised, table, often, rows, batch, part)
+        kinds, _ = projected(table.codes_T, table.tiles_T, found.asked, uses_T)
+        demand = wishes.demand(fits_P[is_asked], found.asked, kinds, max_repeats).lowered(part, PARTS)
         try:
             needed = cover(kinds, batch, max_repeats, blocks, rng, demand, most)
         except TooRareError:

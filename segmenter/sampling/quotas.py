@@ -125,6 +125,8 @@ def part_title(part: Part, names: Sequence[str] | None, strata: TileStrata | Non
 
 Ints = NDArray[np.int64]
 
+PARTS = 16
+"""Parts in which wishes are lowered while they are too much."""
 _NO_LIMIT = 1 << 20
 """Uses of a tile if repeats are unlimited."""
 
@@ -193,33 +195,31 @@ class Wishes:
         return np.where(by_hand_P, wished_P, fits_P), fits_P
 
     def uses(
-        self,
-        promised: Sequence[int],
-        codes_T: Ints,
-        tiles_T: Ints,
-        max_repeats: int | None,
-        part: int,
-        parts: int,
+        self, promised: Sequence[int], table: Kinds, most: int, rows: int, batch: int, part: int
     ) -> Ints:
         """Return (T,) how often every epoch uses the tiles of each kind, all together; at least once each.
 
         Rare-class sampling of the promised columns draws one by its odds, then one of the N_p tiles with
         it: in a pass over N tiles, a tile with the columns p is drawn w = N · Σ odds_p / N_p times. Here it
-        is used max(1, lift · w) times, at most 1 + `max_repeats`; of its uses beyond one only `part` /
-        `parts` count.
+        is used max(1, lift · w) times, at most `most`, and no more often than there are rows to hold it; of
+        its uses beyond one only `part` / `PARTS` count.
 
         Args:
-            codes_T: columns of each kind of tile, as bits.
-            tiles_T: number of tiles of each kind.
+            table: kinds of tile by all columns.
+            rows: rows of an epoch that uses each tile once, of `batch` tiles.
         """
         columns = np.array(promised, np.int64)
         odds_P = np.array(self.odds_P)[columns]
-        holds_TP = (codes_T[:, None] >> columns) & 1
-        weight_P = odds_P / np.maximum(tiles_T @ holds_TP, 1) / max(odds_P.sum(), 1e-300)
-        most = _NO_LIMIT if max_repeats is None else 1 + max_repeats
-        each_T = np.clip(self.lift * int(tiles_T.sum()) * (holds_TP @ weight_P), 1, most)
-        beyond_T = np.floor((each_T - 1) * ONE).astype(np.int64) * part // parts
-        return np.asarray(tiles_T + (tiles_T * beyond_T + ONE // 2) // ONE)
+        weight_P = odds_P / np.maximum(table.holders_K[columns], 1) / max(odds_P.sum(), 1e-300)
+        each_T = self.lift * table.tiles * (((table.codes_T[:, None] >> columns) & 1) @ weight_P)
+        while True:
+            beyond_T = np.rint((np.clip(each_T, 1, min(most, rows)) - 1) * ONE)  # alike on all machines
+            beyond_T = beyond_T.astype(np.int64) * part // PARTS
+            uses_T = np.asarray(table.tiles_T + (table.tiles_T * beyond_T + ONE // 2) // ONE)
+            filled = int(uses_T.sum()) // batch
+            if rows >= min(most, filled):
+                return uses_T
+            rows = filled
 
     def demand(self, fits_P: Ints, columns: Sequence[int], kinds: Kinds, max_repeats: int | None) -> Demand:
         """Return the demand for columns with these amounts, of the uses that an epoch has of their tiles.

@@ -156,7 +156,7 @@ def test_values_that_can_be_none_are_refused_in_a_line(
 
 
 def _mapped(run: OpenRun, source: Path, output: Path, *options: str) -> Any:
-    """What `predict.py` writes for a file; with the models that the run has compiled."""
+    """Map files as `predict.py` writes them; with the models that the run has compiled."""
     with run._models.used():
         assert predict.main([str(run.paths[0]), str(source), "--output", str(output), *options]) == 0
     with rasterio.open(output / f"{source.stem}.tif") as file:

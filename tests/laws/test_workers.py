@@ -97,7 +97,7 @@ def terminals(recipe: Path, *more: str) -> list[list[str]]:
 
 
 def run_both(recipe: Path, *more: str) -> list[str]:
-    """What both workers print, once both have ended well."""
+    """Return the output of both workers, once both have ended well."""
     with ended_with(terminals(recipe, *more)) as running:
         said = [worker.communicate()[0] for worker in running]
     assert [worker.returncode for worker in running] == [0, 0], said

@@ -244,7 +244,7 @@ def everywhere(window: Window) -> np.ndarray:
 
 
 def windows(column: Window, side: int) -> Iterator[Window]:
-    """Of a column, row by row."""
+    """Return the values of a column, row by row."""
     for row in range(column.row, column.row_stop, side):
         for col in range(column.col, column.col_stop, side):
             yield Window(row, col, side, side).intersection(column)

@@ -273,7 +273,7 @@ def ungrouped(model: Any) -> Any:
 
 
 def assert_geometry_is_what_moves(model: Any, axis: int) -> None:
-    """Of each output: nothing moves beyond its radius, something as far; it shifts with its stride alone."""
+    """For each output: nothing moves beyond its radius, something as far; it shifts with its stride alone."""
     image, geometry = model.inputs[0], network_geometry(model)
     own = [network_geometry(keras.Model(image, output)) for output in model.outputs]
     assert geometry.stride == max(each.stride for each in own)

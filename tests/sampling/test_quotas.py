@@ -66,7 +66,7 @@ def ruled_uses(counts: np.ndarray, config: SamplingConfig) -> np.ndarray:
     _, kind, tiles = np.unique(counts >= 32, axis=0, return_inverse=True, return_counts=True)
     kind = kind.reshape(-1)
     each = np.bincount(kind, rare_class_uses(counts, config)) / tiles
-    total = tiles + np.floor(tiles * np.floor((each - 1) * 1024 + 1e-6) / 1024 + 0.5)
+    total = tiles + np.floor(tiles * np.rint((each - 1) * 1024) / 1024 + 0.5)
     return (total / tiles)[kind]
 
 
@@ -215,6 +215,13 @@ def test_a_tile_stands_once_in_a_row_where_that_can_be_and_else_counts_once() ->
     result = plan(counts, 35, rarity(max_repeats_per_tile=10), 0, 0)
     for row in result.rows_SB:
         assert len(np.unique(row[counts[row, 1] >= 32])) >= int(result.quotas[1].given)
+
+    # As many uses as rare-class sampling would make are more than there are rows.
+    counts = table(100, [0.9, 0.3, 0.06], 2)
+    result = plan(counts, 32, rarity(max_repeats_per_tile=20), 0, 0)
+    assert np.bincount(result.rows_SB.ravel()).max() <= result.steps
+    rows = np.sort(result.rows_SB, axis=1)
+    assert (rows[:, 1:] == rows[:, :-1]).sum() == 0
 
     # Some kinds here have one tile, which is used five times.
     for seed in range(8):

@@ -1,4 +1,4 @@
-"""What a training says and shows: short steps, what is skipped, what is left; its end on one screen."""
+"""Lines and bar of a training: short steps, what is skipped, what is left; its end on one screen."""
 
 import base64
 import io
@@ -211,7 +211,7 @@ def test_the_time_that_is_left_is_said_once_before_and_once_after_a_validation(
 
 
 def confused(classes: ClassMap) -> ConfusionMatrix:
-    """Of each 100 pixels, 40 of the second class are taken for the first, 5 of the third for the second."""
+    """In each 100 pixels, 40 of the second class are taken for the first, 5 of the third for the second."""
     confusion = ConfusionMatrix(classes)
     truth = np.repeat(np.arange(3, dtype=np.uint8), 100)
     found = truth.copy()

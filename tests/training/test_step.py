@@ -213,7 +213,7 @@ def test_a_frozen_encoder_is_left_alone_to_the_bit_and_then_trains(
 
 
 def test_no_gradient_is_computed_for_frozen_weights(tensorflow: ModuleType) -> None:
-    """Of the seven convolutions four are the encoder's; backward, only those of decoder and head are left."""
+    """Four of the seven convolutions are the encoder's; backward, only those of decoder and head are left."""
     training = Training(NORM, PER_IMAGE, training=config(freeze_encoder=1))
     assert training.operations(steps_of(1))["Conv2DBackpropFilter"] == 3
     assert training.operations(steps_of(1))["MaxPoolGrad"] == 0
