@@ -138,9 +138,8 @@ def _at_the_recipes_batch(case: _Case) -> str:
         return f"{at} {steps}, so tiles that hold it are repeated {result.steps - case.held} times at least."
     text = f"{at} {steps}, no more than tiles that hold it: it forces no repeats."
     if result.coverage_repeats:
-        text += (
-            f" How the classes fall together costs {counted(result.coverage_repeats, 'repeat')} all the same."
-        )
+        cause = "sampling.quota" if case.recipe.sampling.plans_amounts else "How the classes fall together"
+        text += f" {cause} costs {counted(result.coverage_repeats, 'repeat')} all the same."
     return text
 
 

@@ -263,9 +263,11 @@ def epoch_plan(recipe: Recipe, index: TileIndex, names: Sequence[str], epoch: in
 def describe_plan(first: Plan, sampling: SamplingConfig, index: TileIndex, names: Sequence[str]) -> list[str]:
     """Return lines on the plan of an epoch: steps, repeats, quotas, and each class that it cannot promise."""
     held_K = (index.counts_NK >= sampling.min_pixels).sum(axis=0)
-    repeats = counted(first.coverage_repeats, "coverage repeat")
+    by_rarity = sampling.quota == "rarity"
+    repeats = counted(first.coverage_repeats, "repeat" if by_rarity else "coverage repeat")
     if first.coverage_repeats:
-        repeats += f" (no plan has fewer than {first.repeats_bound})"
+        asks = "as sampling.quota asks; " if by_rarity else ""
+        repeats += f" ({asks}no plan has fewer than {first.repeats_bound})"
     lines = [f"  {counted(first.steps, 'step')} an epoch, {repeats}, {counted(first.fillers, 'filler')}"]
     lines += [
         f"  best effort: {names[c]}, held by {held_K[c]} tiles, is too rare to be in every step"

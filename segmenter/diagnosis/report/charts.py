@@ -39,7 +39,7 @@ from segmenter.sampling.forecast import Outlook
 
 _SIDES = (("shuffle", "plain shuffle", SHUFFLE, "/"), ("plan", "plan", PLAN, ""))
 _COSTS = (
-    ("coverage_repeats", "repeats for coverage", PLAN, ""),
+    ("coverage_repeats", "repeats", PLAN, ""),
     ("repeats_bound", "no plan does with fewer", GREY, "x"),
     ("fillers", "fillers of the last batch", FILLER, "/"),
 )
@@ -139,7 +139,7 @@ def repeats(diagnosis: Diagnosis) -> Chart:
     top = max(1, *(max(of_kind) for of_kind in values.values()))
     figure = _figure(plans, traces, axis("tiles", range=[0, 1.15 * top], nticks=6, tickformat=",d"))
     costliest = max(plans, key=lambda p: int(p.coverage_repeats))
-    title = "The plan repeats no tile for coverage"
+    title = "The plan repeats no tile"
     if costliest.coverage_repeats:
         title = (
             f"At {counted(costliest.batch, 'tile')}, the plan shows "
