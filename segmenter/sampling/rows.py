@@ -157,14 +157,11 @@ def _fill(grid_SB: Tiles, several_N: NDArray[np.bool_], places: Tiles, rng: np.r
     If there are too few of these, tiles with the fewest uses fill the rest evenly, in any row.
     """
     batch = grid_SB.shape[1]
-    taken = np.flatnonzero(grid_SB.reshape(-1) >= 0)
-    row_N = np.empty(len(several_N), np.int32)
-    row_N[grid_SB.reshape(-1)[taken]] = taken // batch
     waiting = rng.permutation(np.flatnonzero(~several_N))
     places = rng.permutation(places)
     for _ in range(_FILL_ROUNDS):
         tiles = waiting[: len(places)]
-        fits = row_N[tiles] != places[: len(tiles)] // batch
+        fits = (grid_SB[places[: len(tiles)] // batch] != tiles[:, None]).all(axis=1)
         grid_SB.reshape(-1)[places[: len(tiles)][fits]] = tiles[fits]
         several_N[tiles[fits]] = True
         places = np.concatenate([places[len(tiles) :], places[: len(tiles)][~fits]])
