@@ -18,16 +18,19 @@ from itertools import product
 from pathlib import Path
 
 from benchmarks.page import renew, table
+from datasets import load_dataset
 from studies.planned import last_validation
 from segmenter.base.files import write_whole
+from segmenter.config.reading import load_recipe
+from segmenter.config.recipe import Recipe
+from segmenter.sampling import plan
+from segmenter.tiles.index import build_index
 
 RESULTS = Path("studies/results/which_weights")
 PAGE, MARK = Path("studies/what_lifts.md"), "<!-- table: python -m studies.which_weights --page -->"
-TILES = {"dubai_pretrained": (1107, 1161, 1035, 990, 567), "dubai": (3771, 3969, 3582, 3420, 1854)}
-"""Training tiles when tile 1, 2, 4, 5 or 7 is held out."""
 HELD_OUT = (1, 2, 4, 5, 7)
-STEPS = {"dubai_pretrained": (923, 8), "dubai": (1392, 16)}
-"""Steps of a training, and tiles of a step: those of docs/results.md."""
+STEPS = {"dubai_pretrained": 923, "dubai": 1392}
+"""Steps of a training, those of docs/results.md; as many whole epochs as come nearest."""
 _PLAIN = "loss.class_weights=none"
 ARMS = {
     "presence, weights": [],
@@ -50,7 +53,7 @@ def main() -> int:
         renew(PAGE, MARK, page_lines(given.results))
         return 0
     given.results.mkdir(parents=True, exist_ok=True)
-    wanted = [part for part in product(given.seeds, TILES, ARMS, HELD_OUT) if given.only in _name(*part)]
+    wanted = [part for part in product(given.seeds, STEPS, ARMS, HELD_OUT) if given.only in _name(*part)]
     return int(not all([_run(given, *part) for part in wanted]))
 
 
@@ -77,18 +80,25 @@ def _run(given: argparse.Namespace, seed: int, recipe: str, arm: str, tile: int)
     result, run = given.results / f"{name}.json", given.work / name
     if result.is_file():
         return True
-    steps, batch = STEPS[recipe]
-    epochs = round(steps / -(-TILES[recipe][HELD_OUT.index(tile)] // batch))
     settings = [f"dataset.root={given.dubai.absolute()}", f"dataset.cache={(run / 'cache').absolute()}"]
     settings += ["dataset.split.test=[]", f'dataset.split.validation=["tile_{tile}"]', f"seed={seed}"]
-    settings += [f"training.epochs={epochs}", f"training.validate_every={epochs}", *ARMS[arm]]
-    found = last_validation(Path(f"configs/{recipe}.yaml"), run, settings)
+    settings += ARMS[arm]
+    path = Path(f"configs/{recipe}.yaml")
+    epochs = round(STEPS[recipe] / _steps_of_epoch(load_recipe(path, settings)))
+    settings += [f"training.epochs={epochs}", f"training.validate_every={epochs}"]
+    found = last_validation(path, run, settings)
     if found is None:
         return False
     kept = {"recipe": recipe, "arm": arm, "held_out": tile, "seed": seed, **found}
     write_whole(result, json.dumps(kept, indent=1).encode())
     print(f"{name}: mIoU {found['mIoU']:.3f}", flush=True)
     return True
+
+
+def _steps_of_epoch(recipe: Recipe) -> int:
+    """Return the steps of the first epoch."""
+    index = build_index(load_dataset(recipe), "train", recipe.tiles, progress=False)
+    return plan(index.counts_NK, recipe.training.global_batch, recipe.sampling, recipe.seed, 0).steps
 
 
 def page_lines(results: Path) -> list[str]:
@@ -98,7 +108,7 @@ def page_lines(results: Path) -> list[str]:
         kept = json.loads(path.read_text())
         scores[kept["recipe"], kept["arm"]][kept["held_out"]].append(100 * kept["mIoU"])
     rows = []
-    for recipe, arm in product(TILES, ARMS):
+    for recipe, arm in product(STEPS, ARMS):
         by_tile = {tile: statistics.mean(found) for tile, found in scores[recipe, arm].items()}
         if not by_tile:
             continue
