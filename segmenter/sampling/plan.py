@@ -387,10 +387,14 @@ def _planned(
     present = np.flatnonzero((held_K > 0) | counts_NK.any(axis=0))
     uses_N = None if shared.uses_T is None else uses_of_tiles(kind_N, tiles_T, shared.uses_T, rng)
     rows_SB = lay_out(needed, shared.kinds, shared.new_T, kind_N, uses_N, batch, rng, shared.demand)
-    rows_SB = rows_SB.reshape(needed.steps // blocks, blocks * batch)
+    wanted_SB = None
+    if wishes is not None:
+        table = Kinds(codes_T, tiles_T, len(held_K), tiles_T)
+        wanted_SB = wishes.wanted(shared.promised, table, kind_N[rows_SB], rng)
+    shape = needed.steps // blocks, blocks * batch
     again = shared.kinds.tiles - len(kind_N)  # as rarity asks
     return Plan(
-        rows_SB=rows_SB,
+        rows_SB=rows_SB.reshape(shape),
         coverage_repeats=again + needed.repeats,
         repeats_bound=again + needed.bound,
         proven=needed.proven,
@@ -399,6 +403,7 @@ def _planned(
         best_effort=tuple(int(c) for c in present if c not in shared.promised),
         blocks=blocks,
         quotas=shared.quotas,
+        wanted_SB=None if wanted_SB is None else wanted_SB.reshape(shape),
     )
 
 

@@ -129,6 +129,8 @@ PARTS = 16
 """Parts in which wishes are lowered while they are too much."""
 _NO_LIMIT = 1 << 20
 """Uses of a tile if repeats are unlimited."""
+_DRAWS = 1 << 20
+"""Steps in which the probability of a class is counted."""
 
 
 class Quota(NamedTuple):
@@ -208,10 +210,7 @@ class Wishes:
             table: kinds of tile by all columns.
             rows: rows of an epoch that uses each tile once, of `batch` tiles.
         """
-        columns = np.array(promised, np.int64)
-        odds_P = np.array(self.odds_P)[columns]
-        weight_P = odds_P / np.maximum(table.holders_K[columns], 1) / max(odds_P.sum(), 1e-300)
-        each_T = self.lift * table.tiles * (((table.codes_T[:, None] >> columns) & 1) @ weight_P)
+        each_T = self._draws(promised, table).sum(axis=1)
         while True:
             beyond_T = np.rint((np.clip(each_T, 1, min(most, rows)) - 1) * ONE)  # alike on all machines
             beyond_T = beyond_T.astype(np.int64) * part // PARTS
@@ -220,6 +219,36 @@ class Wishes:
             if rows >= min(most, filled):
                 return uses_T
             rows = filled
+
+    def wanted(
+        self, promised: Sequence[int], table: Kinds, kind_SB: Ints, rng: np.random.Generator
+    ) -> Ints | None:
+        """Return (S, B) the class that each use of a tile must show, −1 for none; None without odds.
+
+        Of a tile's uses, as many as rare-class sampling would draw are drawn for one of its classes, in the
+        proportions of that sampling; all, if it would draw more.
+
+        Args:
+            kind_SB: kind of the tile in each place of the rows.
+        """
+        if not any(self.odds_P):
+            return None
+        draws_TP = self._draws(promised, table)
+        share_TP = draws_TP.cumsum(axis=1) / np.maximum(1, draws_TP.sum(axis=1, keepdims=True))
+        below_PT = np.rint(share_TP.T * _DRAWS).astype(np.int32)  # alike on all machines
+        draw_SB = rng.integers(_DRAWS, size=kind_SB.shape, dtype=np.int32)
+        number_SB = np.zeros(kind_SB.shape, np.int8)
+        for below_T in below_PT:
+            number_SB += draw_SB >= below_T[kind_SB]
+        return np.array([*(self.class_P[p] for p in promised), -1], np.int64)[number_SB]
+
+    def _draws(self, promised: Sequence[int], table: Kinds) -> NDArray[np.float64]:
+        """Return (T, P) how often `lift` passes of rare-class sampling draw a tile of a kind for a column."""
+        columns = np.array(promised, np.int64)
+        odds_P = np.array(self.odds_P)[columns]
+        weight_P = odds_P / np.maximum(table.holders_K[columns], 1) / max(odds_P.sum(), 1e-300)
+        holds_TP = (table.codes_T[:, None] >> columns) & 1
+        return np.asarray(self.lift * table.tiles * (holds_TP * weight_P))
 
     def demand(self, fits_P: Ints, columns: Sequence[int], kinds: Kinds, max_repeats: int | None) -> Demand:
         """Return the demand for columns with these amounts, of the uses that an epoch has of their tiles.

@@ -101,6 +101,7 @@ class _Block:
         arrays: images, validity and class ids, as views of the batch; None if only outlines are drawn.
         held_BK: (B, K) True for the classes that each tile holds.
         draw_B: (B,) `_Draw` of each tile.
+        wanted_B: (B,) class that each tile was drawn for and must show, −1 for none.
     """
 
     first: int
@@ -108,6 +109,7 @@ class _Block:
     arrays: Tile | None
     held_BK: NDArray[np.bool_]
     draw_B: NDArray[Any]
+    wanted_B: NDArray[np.int64]
 
     def put(self, place: int, drawn: _Drawn, held_K: NDArray[np.bool_]) -> None:
         """Write a tile to its slot at once: collecting tiles first would take new memory for each batch."""
@@ -121,7 +123,7 @@ class _Block:
             image, valid, label = self.arrays
             arrays = image[some], valid[some], label[some]
         held_BK, draw_B = self.held_BK[some], self.draw_B[some]
-        return _Block(self.first + first, self.row_B[some], arrays, held_BK, draw_B)
+        return _Block(self.first + first, self.row_B[some], arrays, held_BK, draw_B, self.wanted_B[some])
 
 
 class BatchLoader:
@@ -179,7 +181,7 @@ class BatchLoader:
         held_BK = np.zeros((len(row_B), self._index.counts_NK.shape[1]), np.bool_)
         whole = None if self._outlines else self._empty(len(row_B)) if self._share or into is None else into
         draw_B = np.empty(len(row_B), object)
-        batch = _Block(0, row_B, None if whole is None else whole[:3], held_BK, draw_B)
+        batch = _Block(0, row_B, None if whole is None else whole[:3], held_BK, draw_B, wanted_B)
         for slot, (tile, wanted) in enumerate(zip(row_B.tolist(), wanted_B.tolist(), strict=True)):
             drawn = self._draw_showing(tile, wanted, _Key(epoch, step, slot, 0), counts)
             batch.put(slot, drawn, self._held(drawn))
@@ -245,11 +247,11 @@ class BatchLoader:
     def _draw_again(
         self, promise: int, i: int, promises: Promises, block: _Block, where: _Key, counts: DrawCounts
     ) -> None:
-        """Redraw a tile until it holds the promised class and no other promised class is lost."""
+        """Redraw a tile until it holds the promised class, and no other class is lost that it must show."""
         tile, kept_BP = int(block.row_B[i]), promises.kept(block.held_BK, block.row_B)
         others_P = np.delete(kept_BP, i, axis=0).sum(axis=0) >= promises.need(block.row_B)
         own = [promise, *np.flatnonzero(kept_BP[i] & ~others_P)]
-        needed = sorted({promises.class_P[p] for p in own})
+        needed = sorted({promises.class_P[p] for p in own} | ({int(block.wanted_B[i])} - {-1}))
         positions: dict[Window, NDArray[np.int64] | None] = {}
         for attempt in range(1, _REDRAWS + 1):
             counts.redrawn += 1

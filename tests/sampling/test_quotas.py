@@ -132,6 +132,27 @@ def test_a_lift_nears_the_plan_to_rare_class_sampling() -> None:
     assert far[2] < 0.02 * drawn.max()
 
 
+@given(st.integers(1, 3000), st.integers(0, 99), st.sampled_from([1, 1.5, 4]), st.sampled_from([0, 4]))
+def test_uses_are_drawn_for_classes_as_often_as_rare_class_sampling_draws_them(
+    tiles: int, seed: int, lift: float, most: int
+) -> None:
+    """For classes that the tile holds; each tile as often as the rule says, but for chance."""
+    counts = table(tiles, [0.9, 0.4, 0.15, 0.05], seed)
+    config = rarity(lift=lift, max_repeats_per_tile=most)
+    result = plan(counts, 16, config, seed, 0)
+    holds, wanted = counts >= 32, result.wanted_SB
+    assert wanted.shape == result.rows_SB.shape
+    assert holds[result.rows_SB, wanted][wanted >= 0].all()
+    assert np.isin(wanted, [-1, *result.promised]).all()
+    held = holds & np.isin(np.arange(holds.shape[1]), result.promised)
+    odds = rare_class_odds(counts, 32, config.rare_temperature) * held.any(axis=0)
+    each = lift * tiles * held * (odds / odds.sum() / np.maximum(1, held.sum(axis=0)))
+    share = (each / np.maximum(1, each.sum(axis=1, keepdims=True)))[result.rows_SB]
+    drawn = np.bincount(wanted[wanted >= 0], minlength=counts.shape[1])
+    deviation = np.sqrt((share * (1 - share)).sum(axis=(0, 1)))
+    assert (np.abs(drawn - share.sum(axis=(0, 1))) <= 5 * deviation + 1).all()
+
+
 def fewest_steps(counts: np.ndarray, wish: np.ndarray, config: SamplingConfig) -> int:
     """By trying: the first number of steps that has room for all uses and what one tile a row repeats."""
     kinds, kind, tiles = np.unique(counts >= 32, axis=0, return_inverse=True, return_counts=True)

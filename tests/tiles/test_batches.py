@@ -293,16 +293,19 @@ def test_what_no_draw_shows_is_taken_as_it_lies(dataset: Dataset) -> None:
     assert loader.drawn.replaced > 0
 
 
-@pytest.mark.parametrize(("method", "jitter"), [("rare_class", True), ("foreground", False)])
-def test_a_tile_drawn_for_a_class_shows_it(dataset: Dataset, method: str, jitter: bool) -> None:
+@pytest.mark.parametrize(
+    ("sampling", "jitter"),
+    [({"method": "rare_class"}, True), ({"method": "foreground"}, False), ({"quota": "rarity"}, True)],
+)
+def test_a_tile_drawn_for_a_class_shows_it(dataset: Dataset, sampling: dict[str, Any], jitter: bool) -> None:
     """In its own slot, after position and augmentation; without the wish, many would have lost it."""
-    sampling = {"method": method, "per_replica": "off"}
+    sampling = {**sampling, "per_replica": "off"}
     settings = recipe(LOSING, tiles={"size": SIDE, "jitter": jitter}, sampling=sampling)
     loader, index = loader_of(dataset, settings)
     lost = 0
     for epoch in range(4):
         rows = plan_of(index, settings, epoch)
-        free = replace(rows, wanted_SB=None)
+        free = replace(rows, wanted_SB=None, promised=(), quotas=())
         for step in range(rows.steps):
             labels = loader.load(rows, epoch, step)[2], loader.load(free, epoch, step)[2]
             for slot in np.flatnonzero(rows.wanted_SB[step] >= 0):
