@@ -221,7 +221,7 @@ class Wishes:
             rows = filled
 
     def wanted(
-        self, promised: Sequence[int], table: Kinds, kind_SB: Ints, rng: np.random.Generator
+        self, promised: Sequence[int], table: Kinds, kind_SB: NDArray[np.integer], rng: np.random.Generator
     ) -> Ints | None:
         """Return (S, B) the class that each use of a tile must show, −1 for none; None without odds.
 
