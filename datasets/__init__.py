@@ -64,7 +64,8 @@ def _has_to_be_made(section: FolderConfig) -> bool:
     from .folder import one_label
 
     images = len(section.images) > 1 or section.drivers
-    return bool(images or is_vector(section.labels) or section.labels_by != "pixels" or one_label(section))
+    placed = is_vector(section.labels) or section.labels_by != "pixels" or one_label(section)
+    return bool(images or placed or section.encoding == "masks")
 
 
 def layout_of(section: DatasetConfig) -> Layout:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from segmenter.base.errors import ConfigError, DatasetError, shortened
@@ -52,7 +52,10 @@ def load_folder(config: FolderConfig) -> Dataset:
     """
     root = data_root(config.root)
     classes = class_map(config)
-    paths = files_under(root, config.files)
+    every = files_under(root, config.files)
+    masks = _masks(config, every)
+    further = {path for own in masks.values() for _, path in own[1:]}
+    paths = [path for path in every if path not in further]
     pairs, skipped = _pairs(config, root, paths)
     skipped = (*skipped, *((root / path, SPELT) for path in _spelt_otherwise(config, paths)))
     groups = _groups(config.split, {name: image for name, (image, _) in pairs.items()})
@@ -61,7 +64,11 @@ def load_folder(config: FolderConfig) -> Dataset:
     splits = _splits(config.split, {name: aliases[name] for name in aliases if name not in left}, groups)
     files = _files(config, root, paths, [name for name in pairs if name not in left])
     scenes = tuple(
-        Scene(name, root / image, root / label, groups[name], splits[name], files=files.get(name, ()))
+        Scene(
+            *(name, root / image, root / label, groups[name], splits[name]),
+            files=files.get(name, ()),
+            masks=tuple((code, root / path) for code, path in masks.get(label, ())),
+        )
         for name, (image, label) in pairs.items()
         if name not in left
     )
@@ -81,12 +88,15 @@ def load_folder(config: FolderConfig) -> Dataset:
 def folder_layout(config: FolderConfig) -> Layout:
     """Return the recipe's patterns as a layout; its fields are their `{names}`."""
     images = image_regexes(config)
-    labels = pattern_regex(config.labels, "dataset.labels")
+    labels = pattern_regex(config.labels, "dataset.labels", config.masks)
     several = dict(zip(config.images, images, strict=True)) if len(images) > 1 else {}
     grid = None if config.grid is None else config.images.index(config.grid)
-    placed = config.labels_by == "georeference" or one_label(config)
-    classes = class_map(config) if placed and not is_vector(config.labels) else None
-    return Layout(root_of(config.root), images[0], labels, config.images[0], several, grid, placed, classes)
+    placed, masks = config.labels_by == "georeference" or one_label(config), config.encoding == "masks"
+    classes = class_map(config) if (placed or masks) and not is_vector(config.labels) else None
+    return Layout(
+        *(root_of(config.root), images[0], labels, config.images[0], several, grid, placed, classes),
+        masks=config.masks if masks else None,
+    )
 
 
 def one_label(config: FolderConfig) -> bool:
@@ -98,11 +108,12 @@ def one_label(config: FolderConfig) -> bool:
 # ---------------------------------------------------------------------------------------- patterns
 
 
-def pattern_regex(pattern: str, setting: str) -> re.Pattern[str]:
+def pattern_regex(pattern: str, setting: str, classes: Collection[str] = ()) -> re.Pattern[str]:
     """Return a pattern as a regular expression on relative POSIX paths.
 
     `*` matches any part of one file or folder name, `**/` any folders, `{name}` a captured part of one name;
-    a repeated name must have the same value. All other characters are literal.
+    a repeated name must have the same value. All other characters are literal. `{class}` is one of `classes`,
+    if there are any; the other names are then as short as possible.
 
     Raises:
         ConfigError: the pattern leaves the root, or has braces without a name.
@@ -124,7 +135,9 @@ def pattern_regex(pattern: str, setting: str) -> re.Pattern[str]:
         elif text.startswith("*"):
             parts.append("[^/]*")
         elif name is not None and _IDENTIFIER.fullmatch(name):
-            parts.append(f"(?P={name})" if name in names else f"(?P<{name}>[^/]+)")
+            any_of = "|".join(map(re.escape, classes)) if name == "class" and classes else "[^/]+"
+            lazy = "?" if classes and name != "class" else ""
+            parts.append(f"(?P={name})" if name in names else f"(?P<{name}>{any_of}{lazy})")
             names.add(name)
         elif text[0] in "{}":
             raise ConfigError(setting, expected="{name} in braces", got=f"{text} in {pattern}")
@@ -186,17 +199,17 @@ def _pairs(
 ) -> tuple[dict[str, tuple[str, str]], Unused]:
     """Pair images and labels by scene name; also return images skipped for lack of a label."""
     image_regex = image_regexes(config)[0]
-    label_regex = pattern_regex(config.labels, "dataset.labels")
+    label_regex = pattern_regex(config.labels, "dataset.labels", config.masks)
     named = set(image_regex.groupindex)
     if one_label(config) or (is_vector(config.labels) and not label_regex.groupindex):
         return _on_one_file(config, root, paths, image_regex, label_regex)
-    if named != set(label_regex.groupindex):
+    if named != set(label_regex.groupindex) - ({"class"} if config.masks else set()):
         raise ConfigError(
             "dataset.labels",
             expected="the same {names} as in dataset.images",
             got=f"{_braces(label_regex)} against {_braces(image_regex)}",
         )
-    candidates = candidates_of(root, config.images[0], config.labels, paths)
+    candidates = candidates_of(root, config.images[0], config.labels, paths, config.masks)
     skipped = candidates.images.keys() - candidates.labels.keys() if config.unlabelled == "skip" else set()
     unused = candidates.unused(skipped, UNLABELLED)
     pairs = candidates.pairs({*candidates.images, *candidates.labels} - skipped)
@@ -205,11 +218,25 @@ def _pairs(
     return pairs, unused
 
 
-def candidates_of(root: Path, image_form: str, label_form: str, paths: Sequence[str]) -> Candidates:
-    """Return the files that patterns with the same names match, by scene name."""
+def _masks(config: FolderConfig, paths: Sequence[str]) -> dict[str, list[tuple[int, str]]]:
+    """Return the code and file of each mask of a scene, in the order of the classes, by the first file."""
+    regex, scenes = pattern_regex(config.labels, "dataset.labels", config.masks), dict[str, dict[str, str]]()
+    for match in filter(None, map(regex.fullmatch, paths)) if config.masks else ():
+        values = match.groupdict()
+        name = values.pop("class")
+        scenes.setdefault(str(values), {}).setdefault(name, match[0])
+    codes = config.masks.items()
+    ordered = [[(code, own[name]) for name, code in codes if name in own] for own in scenes.values()]
+    return {own[0][1]: own for own in ordered}
+
+
+def candidates_of(
+    root: Path, image_form: str, label_form: str, paths: Sequence[str], classes: Collection[str] = ()
+) -> Candidates:
+    """Return the files that patterns with the same names match, by scene name; `classes`: of masks."""
     candidates = Candidates(root, image_form, label_form, ", or set dataset.unlabelled: skip")
     image_regex = pattern_regex(image_form, "dataset.images")
-    label_regex = pattern_regex(label_form, "dataset.labels")
+    label_regex = pattern_regex(label_form, "dataset.labels", classes)
     keys: dict[str, tuple[str, ...]] = {}
     for path in paths:
         for regex, files in ((image_regex, candidates.images), (label_regex, candidates.labels)):
@@ -248,14 +275,14 @@ def _to_the_more_literal(candidates: Candidates, both: Sequence[str]) -> None:
 def _spelt_otherwise(config: FolderConfig, paths: Sequence[str]) -> list[str]:
     """Return files that match a pattern except for the spelling of their ending: .TIF or .tiff for .tif."""
     patterns = (*config.images, config.labels)
-    exact = [pattern_regex(pattern, "dataset.images") for pattern in patterns]
+    exact = [pattern_regex(pattern, "dataset.images", config.masks) for pattern in patterns]
     loose = []
     for pattern in patterns:
         stem, _, ending = pattern.rpartition(".")
         if stem and ending.isalnum():
             kin = next((kin for kin in _ENDINGS if ending.casefold() in kin), (ending,))
             endings = "|".join(map(re.escape, kin))
-            start = pattern_regex(stem, "dataset.images").pattern
+            start = pattern_regex(stem, "dataset.images", config.masks).pattern
             loose.append(re.compile(rf"{start}\.(?i:{endings})"))
     rest = [path for path in paths if not any(regex.fullmatch(path) for regex in exact)]
     return [path for path in rest if any(regex.fullmatch(path) for regex in loose)]
@@ -380,7 +407,7 @@ def class_map(config: FolderConfig) -> ClassMap:
         )
         for i, c in enumerate(config.classes)
     )
-    return ClassMap(classes, config.encoding, tuple(_ignored(config)))
+    return ClassMap(classes, "colours" if config.encoding == "colours" else "codes", tuple(_ignored(config)))
 
 
 def _ignored(config: FolderConfig) -> list[int | Colour]:

@@ -1,7 +1,7 @@
 """Files made for a dataset in its cache, before other code reads them like any other file.
 
-Images with bands in several files, or that need a named driver, become one GeoTIFF. Polygons, and label
-rasters of another grid, become labels on the grid of each image.
+Images with bands in several files, or that need a named driver, become one GeoTIFF, and so do masks of one
+class each. Polygons, and label rasters of another grid, become labels on the grid of each image.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from segmenter.base.threads import in_threads
 from segmenter.config.datasets import FolderConfig
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.raster.band_stack import StackedImages
+from segmenter.raster.masks import MaskLabels
 from segmenter.raster.opening import check_drivers, opens_by_itself
 from segmenter.raster.placement import PlacedLabels
 from segmenter.tiles.index import cache_folder
@@ -84,6 +85,8 @@ def with_made_files(dataset: Dataset, section: FolderConfig) -> Dataset:
     """
     check_drivers(section.drivers, "dataset.drivers")
     dataset = _with_images(dataset, section)
+    if section.encoding == "masks":
+        dataset = _with_masks(dataset, section)
     if is_vector(section.labels) or section.labels_by == "georeference" or one_label(section):
         return _with_labels(dataset, section)
     return dataset
@@ -124,6 +127,29 @@ def _with_images(dataset: Dataset, section: FolderConfig) -> Dataset:
 
 
 # ---------------------------------------------------------------------------------------------- labels
+
+
+def _with_masks(dataset: Dataset, section: FolderConfig) -> Dataset:
+    """Return the dataset with one label raster in place of the masks of each scene."""
+    files = MaskLabels(cache_folder(dataset) / LABELS, dataset.classes, section.drivers)
+    first = {scene.label: scene for scene in dataset.scenes}  # one file may be that of all
+
+    def label(scene: Scene) -> Path:
+        assert scene.label is not None, "the loader pairs them"
+        return files.joined(scene.name, scene.masks or ((0, scene.label),))
+
+    results = made_of([*first.values()], label, description="masks into labels", unit="label")
+    files.tidy()
+    refuse(results, len(dataset.scenes), "label")
+    scenes = tuple(
+        replace(scene, label=made)
+        for scene in dataset.scenes
+        if isinstance(made := results[first[scene.label].name], Path)
+    )
+    lacking = sum(len(section.masks) - len(scene.masks) for scene in scenes)
+    note = f"labels: of masks, brought into one GeoTIFF each for {len(first)} scenes, in {files.folder}"
+    note += f"; {counted(lacking, 'mask is', 'masks are')} not there: no such class" if lacking else ""
+    return replace(dataset, scenes=scenes, classes=files.classes, notes=(*dataset.notes, note))
 
 
 def _with_labels(dataset: Dataset, section: FolderConfig) -> Dataset:

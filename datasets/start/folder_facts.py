@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -16,7 +17,18 @@ from segmenter.raster import outlines
 
 from ..files import few
 from ..folder import candidates_of, pattern_regex
-from .names import MARK, Patterns, band_files, common_start, pair, pattern_of_band, patterns_of, role_of
+from .masks import mask_patterns
+from .names import (
+    MARK,
+    USUAL,
+    Patterns,
+    band_files,
+    common_start,
+    pair,
+    pattern_of_band,
+    patterns_of,
+    role_of,
+)
 from .sight import RASTERS, Place, sort_files
 
 _LEAST_ROLE = 0.02
@@ -24,8 +36,6 @@ _LEAST_ROLE = 0.02
 _EQUAL = 0.75
 """Share of the commonest kind's pairs from which another kind may be preferred to it."""
 _LOOKED_AT, _MOST_VIEWED = 40, 6
-_USUAL = {"image", "images", "img", "rgb", "rgbnir", "sat", "mask", "masks", "msk", "label", "labels", "gt"}
-_USUAL |= {"annot", "annotation", "annotations"}
 
 
 def find_pairs(place: Place) -> Patterns:
@@ -47,8 +57,14 @@ def find_pairs(place: Place) -> Patterns:
         patterns = _paired(place, scenes, labels)
     if rasters and vectors:
         patterns.others[1].insert(0, f"polygons of {few(vectors, 2)}")
-    some = next(iter(bands.values())).values() if bands else ()
-    files = tuple(pattern_of_band(patterns.images[0], path) for path in some) or patterns.images
+    if not patterns.masks:
+        of = islice(filter(pattern_regex(patterns.labels, "names").fullmatch, rasters), _MOST_VIEWED)
+        if info := next((seen.info for path in of if (seen := place.sight(path)).masks), None):
+            told = tuple(dict.fromkeys(filter(None, info.descriptions)))
+            numbered = tuple(f"class {i}" for i in range(1, info.count + 1))
+            patterns = replace(patterns, masks=told if len(told) == info.count else numbered)
+    some = next(iter(bands.values())) if bands else {}
+    files = tuple(pattern_of_band(patterns.images[0], *each) for each in some.items()) or patterns.images
     return replace(patterns, images=files, shared=shared)
 
 
@@ -61,6 +77,8 @@ def _paired(place: Place, scenes: Sequence[str], labels: Sequence[str]) -> Patte
     ties = pair(scenes, labels)
     for numbered, several in ((False, True), (False, False), (True, True)):
         chosen, others, left = _chosen(ties, place, numbered=numbered, several=several)
+        if not is_vector(labels[0]) and (masks := mask_patterns(place, chosen, ties)) is not None:
+            return replace(masks, others=(others[0], masks.others[1]))
         patterns = patterns_of(chosen) if chosen else Patterns(("",), "", {})
         fitting = _fitting(patterns, chosen, (*scenes, *labels))
         alone = len(labels) == 1 and len(ties[labels[0]]) > 1  # any of them might be its image
@@ -175,7 +193,7 @@ def _unlikely(role: tuple[str, str], members: Sequence[tuple[str, str]], place: 
     finest = (False, -of.size.pixels) if on is None else (of.size != on.size, 0)
     classes = max(place.sight(label).values for _, label in members[:_MOST_VIEWED]) if on else 0
     words = re.findall(r"[^\W\d_]{2,}", " ".join(role).lower())
-    odd = sum(-1 if word in _USUAL else 1 for word in words) + len(words) * ("instance" in words)
+    odd = sum(-1 if word in USUAL else 1 for word in words) + len(words) * ("instance" in words)
     return (*finest, -min(of.count, 3), odd, -of.count, -classes)
 
 

@@ -27,6 +27,7 @@ from .choice import Choice, nested
 from .classes import class_choices
 from .folder_facts import find_pairs
 from .legends import find_legend
+from .masks import mask_choices
 from .names import Patterns
 from .published import published, published_legend
 from .sight import Place, drivers_of, place_of
@@ -87,6 +88,8 @@ def _choices(place: Place, facts: Patterns) -> Iterator[Choice]:
         from .polygons import polygon_choices  # the extra `vectors`
 
         yield from polygon_choices(root, sorted({each.paths[1] for each in used}))
+    elif facts.masks:
+        yield from mask_choices(facts, [each.scene for each in used], drivers)
     else:
         yield from _value_choices(place, facts, used)
     yield from _image_choices(dataset, seen)
@@ -106,7 +109,12 @@ def _scenes(place: Place, facts: Patterns, drivers: list[str]) -> Dataset:
         DatasetError: two files of one scene, or labels without an image; the line says how files were taken.
     """
     files = {"images": list(facts.images), "labels": facts.labels, "drivers": drivers, "unlabelled": "skip"}
-    data = {"kind": "folder", "root": place.text, **files, "classes": [{"name": "unknown", "code": 0}]}
+    classes = [
+        {"name": name, "code": code}
+        for code, name in enumerate(facts.masks or ["unknown"], bool(facts.masks))
+    ]
+    held = {"encoding": "masks" if facts.masks else "codes", "classes": classes}
+    data = {"kind": "folder", "root": place.text, **files, **held}
     try:
         return load_folder(FolderConfig.model_validate(data))
     except DatasetError as error:
@@ -144,13 +152,15 @@ def _headers(dataset: Dataset, *, vector: bool) -> list[_Seen]:
 
     def read(scene: Scene) -> _Seen:
         assert scene.label is not None, "the loader pairs them"
-        image, label = (path.relative_to(dataset.root).as_posix() for path in (scene.image, scene.label))
+        files = (scene.image, scene.label, *(path for _, path in scene.masks[1:]))
+        image, label, *further = (path.relative_to(dataset.root).as_posix() for path in files)
         try:
             info, measured = header(image)
             other = None if vector else header(label)[0]
+            wrong = [] if other is None else alignment_errors(info, other)
+            wrong += [each for mask in further for each in alignment_errors(info, header(mask)[0])]
         except SegmenterError as error:
             return _Seen(scene, (image, label), fault=str(error))
-        wrong = [] if other is None else alignment_errors(info, other)
         elsewhere = bool(wrong) and other is not None and both_placed(info, other)
         fault = wrong[0][1] if wrong else ""
         return _Seen(scene, (image, label), info, other, measured, fault, elsewhere)

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from functools import partial
 from pathlib import PurePosixPath
 
 from ..files import in_hash_order
@@ -27,6 +28,9 @@ SPLIT_WORDS = {
     **dict.fromkeys(("train", "training"), "train"),
 }
 """Words in names of folders, lists and files → split."""
+USUAL = {"image", "images", "img", "rgb", "rgbnir", "sat", "mask", "masks", "msk", "label", "labels", "gt"}
+USUAL |= {"annot", "annotation", "annotations"}
+"""Words in names of images and labels."""
 
 common_start = os.path.commonprefix
 """Return the longest text that all texts begin with."""
@@ -107,6 +111,7 @@ class Patterns:
     Attributes:
         images: pattern of each band's file, or one pattern.
         labels: pattern of label files, or the file for all images.
+        masks: classes, if labels are masks: by `{class}` in their pattern, or of their bands.
         splits: globs of the images of validation and test, if a folder `{split}` tells them.
         shared: one label file serves all images.
         others: other readings of the images, and of the labels.
@@ -116,6 +121,7 @@ class Patterns:
     labels: str
     splits: dict[str, list[str]]
     shared: bool = False
+    masks: tuple[str, ...] = ()
     others: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
 
 
@@ -226,11 +232,16 @@ _BAND = re.compile(
     r"(?P<scene>.*?)(?P<tail>(?:^|[_\-. ])(?P<band>[^_\-. ]*[A-Za-z][^_\-. ]*?)(?:[_-](?P<metres>\d+)m)?)"
 )
 _RESOLUTION = re.compile(r"(^|/)(R\d+m)/")
-_ORDER = ("blue", "green", "red", "nir")
+_IN_FOLDER = re.compile(
+    r"(?<![^\W_])(red|green|blue|nir|red_?edge\d?|swir\d?|[vh][vh]|B\d+A?)(?![^\W_])(?=.*/)", re.IGNORECASE
+)
+_ORDER, _FOLDERS = ("blue", "green", "red", "nir"), ("red", "green", "blue", "nir")
 
 
-def pattern_of_band(pattern: str, path: str) -> str:
+def pattern_of_band(pattern: str, band: str, path: str) -> str:
     """Return a pattern of scenes as one for the files of a band, by one of these."""
+    if not pattern.endswith(MARK):
+        return pattern.replace(MARK, band)
     pure = PurePosixPath(path)
     match, folder = _BAND.fullmatch(pure.stem), _RESOLUTION.search(f"{pure.parent}/")
     assert match is not None, "its band was found so"
@@ -243,12 +254,17 @@ def band_files(images: Sequence[str]) -> dict[str, dict[str, str]]:
 
     A scene is its path up to that word, and `MARK`. The word has a letter and is the last one or the one
     before a resolution, as in `B04`, `red`, `B8A_20m`; of one band in several resolutions the finest is
-    taken. Nothing, if names tell of no scenes.
+    taken. Where folders are named by bands, it is the path with `MARK` for their words. Nothing, if names
+    tell of no scenes.
     """
     scenes: dict[str, dict[str, tuple[int, str]]] = defaultdict(dict)
+    words = {path: match[0] for path in images if (match := _IN_FOLDER.search(path))}
+    words, colours = (words, _FOLDERS) if len(set(words.values())) > 1 else ({}, _ORDER)
     for path in images:
         pure = PurePosixPath(path)
-        if match := _BAND.fullmatch(pure.stem):
+        if word := words.get(path):
+            scenes[re.sub(rf"(?<![^\W_]){word}(?![^\W_])", MARK, path)][word] = (0, path)
+        elif match := _BAND.fullmatch(pure.stem):
             folder = _RESOLUTION.sub(r"\1*R/", f"{pure.parent}/").removeprefix("./")
             own, one = scenes[f"{folder}{match['scene']}{MARK}"], (int(match["metres"] or 0), path)
             own[match["band"]] = min(own.get(match["band"], one), one)
@@ -256,11 +272,14 @@ def band_files(images: Sequence[str]) -> dict[str, dict[str, str]]:
     bands = max(sets, key=lambda each: (sets[each] * len(each), sorted(each)), default=frozenset[str]())
     if len(bands) < 2 or sets[bands] * len(bands) < 0.5 * len(images):
         return {}
-    order = sorted([band for band in bands if re.fullmatch(r"[Bb]\d+[Aa]?", band)] or bands, key=_band_order)
+    order = sorted(
+        [band for band in bands if re.fullmatch(r"[Bb]\d+[Aa]?", band)] or bands,
+        key=partial(_band_order, colours),
+    )
     whole = {key: own for key, own in sorted(scenes.items()) if set(order) <= set(own)}
     return {key: {band: own[band][1] for band in order} for key, own in whole.items()}
 
 
-def _band_order(band: str) -> tuple[int, int, str]:
-    colour = _ORDER.index(band.lower()) if band.lower() in _ORDER else len(_ORDER)
+def _band_order(colours: Sequence[str], band: str) -> tuple[int, int, str]:
+    colour = colours.index(band.lower()) if band.lower() in colours else len(colours)
     return colour, int(re.sub(r"\D", "", band) or 0), band

@@ -6,17 +6,19 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from segmenter.base.errors import DatasetError, SegmenterError
+from segmenter.base.errors import DatasetError, LabelError, SegmenterError
 from segmenter.base.files import is_vector
 from segmenter.grid.geometry import Window
 from segmenter.grid.labels import packed
 from segmenter.raster import LabelRaster, RasterInfo, open_raster
+from segmenter.raster.masks import Masks
 
 from ..files import files_under, in_hash_order
 from ..folder import pattern_regex
@@ -111,11 +113,13 @@ class Sight:
     Attributes:
         info: its header; None if it cannot be read.
         values: number of values if they look like classes, else 0.
+        masks: its bands are masks, of a class each.
         error: why it cannot be read.
     """
 
     info: RasterInfo | None
     values: int = 0
+    masks: bool = False
     error: str = ""
 
 
@@ -129,12 +133,19 @@ def _look_at(root: Path, path: str) -> Sight:
     file, drivers = root / path, drivers_of(path)
     try:
         with open_raster(file, (1,), drivers=drivers) as raster:
-            info = raster.info
+            info, window = raster.info, Window.middle(raster.info.size, _WINDOW)
+            several = info.count > 2 or (info.count == 2 and not info.alpha)
+            first = np.unique(raster.read(window)[0]).tolist() if several else []
         bands, kind = info.count - len(info.alpha), np.dtype(info.dtype).kind
+        if 0 < len(first) <= 2 and kind in "uibf" and (info.count != 3 or first[-1] == 1):  # no pure colours
+            with suppress(LabelError), Masks([(0, file)], drivers) as masks:
+                kinds = np.unique(masks.read(window)).tolist()  # an opaque alpha is set as others are
+                if any(kinds) and (not masks.several or (info.count > 4 and len(kinds) > 1)):
+                    return Sight(info, len(kinds), masks=True)
         if info.count > 4 or bands == 2 or kind not in "uibf" or (bands > 2 and info.dtype != "uint8"):
             return Sight(info)  # colours have 8 bits
         with LabelRaster(file, drivers=drivers) as label:
-            raw, _ = label.stored(Window.middle(info.size, _WINDOW))
+            raw, _ = label.stored(window)
     except SegmenterError as error:
         return Sight(None, error=str(error))
     values = packed(raw)

@@ -425,7 +425,8 @@ class FolderConfig(Located):
         ...,
         "",
         "pattern of the label files, with the same {names}; exactly one per image; also of polygons (.gpkg, "
-        ".geojson, .shp, .fgb, .parquet), or the name of one file, raster or polygons, for all images",
+        ".geojson, .shp, .fgb, .parquet), or the name of one file, raster or polygons, for all images; "
+        "{class}: encoding masks",
     )
     labels_by: Literal["pixels", "georeference"] = setting(
         "pixels",
@@ -434,8 +435,11 @@ class FolderConfig(Located):
         "for all images always does",
     )
     vector: VectorLabels = setting(VectorLabels(), "", "how polygons become labels")
-    encoding: Literal["codes", "colours"] = setting(
-        "codes", "", "what label files hold; codes includes palette indices"
+    encoding: Literal["codes", "colours", "masks"] = setting(
+        "codes",
+        "",
+        "what label files hold; codes includes palette indices; masks: one a class, by {class} or band: "
+        "docs/data.md",
     )
     classes: tuple[FolderClass, ...] = setting(..., "", "in the order of their ids", min_length=1)
     ignore: tuple[int | str, ...] = setting((), "", "further codes, or '#rrggbb', that count nowhere")
@@ -454,6 +458,12 @@ class FolderConfig(Located):
     cache: Cache = None
     cache_limit: CacheLimit = None
     cache_compression: CacheCompression = "none"
+
+    @property
+    def masks(self) -> dict[str, int]:
+        """Code of each class that has mask files of its own, by its name in `{class}`; else empty."""
+        by_name = self.encoding == "masks" and "{class}" in self.labels
+        return {each.name: each.code for each in self.classes if each.code} if by_name else {}
 
     @field_validator("classes", mode="before")
     @classmethod
@@ -490,25 +500,30 @@ class FolderConfig(Located):
     def _classes_fit(self) -> FolderConfig:
         if is_vector(self.labels):
             return self._polygons_fit()
-        missing = [c.name for c in self.classes if (c.code if self.encoding == "codes" else c.colour) is None]
+        coded = self.encoding != "colours"
+        missing = [c.name for c in self.classes if (c.code if coded else c.colour) is None]
         if missing:
-            need = "a code" if self.encoding == "codes" else "a colour"
+            need = "a code" if coded else "a colour"
             raise PydanticCustomError(
                 "classes",
                 "expected every class to have {need}, missing for {names}",
                 {"need": need, "names": ", ".join(missing)},
             )
-        if self.encoding == "colours" and (named := [c.name for c in self.classes if c.also]):
+        if self.encoding != "codes" and (named := [c.name for c in self.classes if c.also]):
             raise PydanticCustomError(
-                "classes", "also is for codes, got colours and also of {name}", {"name": named[0]}
+                "classes",
+                "also is for codes, got {encoding} and also of {name}",
+                {"encoding": self.encoding, "name": named[0]},
             )
         return self
 
     def _polygons_fit(self) -> FolderConfig:
         """Check that polygons can be assigned to classes, by class names or by codes."""
-        if self.encoding == "colours":
+        if self.encoding != "codes":
             raise PydanticCustomError(
-                "dataset.encoding", "is for label rasters that hold colours; dataset.labels is of polygons"
+                "dataset.encoding",
+                "{encoding} is for label rasters; dataset.labels is of polygons",
+                {"encoding": self.encoding},
             )
         self.vector.check([each.name for each in self.classes])
         return self

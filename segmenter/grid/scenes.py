@@ -32,6 +32,7 @@ class Scene:
         metres_per_pixel: from the recipe, which overrides the file's georeference; None: not in the recipe.
         files: files of the image if its bands lie in several files, or if a driver must be named.
         blocks: True if its label is of some blocks of the image alone, and others are in other splits.
+        masks: code and file of each mask, if classes have files of their own; `label` is the first.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Scene:
     metres_per_pixel: float | None = None
     files: tuple[Path, ...] = ()
     blocks: bool = False
+    masks: tuple[tuple[int, Path], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ class Layout:
         grid: pattern whose file defines the scene's grid; None: the finest.
         by_georeference: True if label rasters are aligned to images by georeference.
         classes: class map of the label rasters; None: the run's.
+        masks: code of each class with a mask file; empty: each band is a mask; None: labels are no masks.
     """
 
     root: Path
@@ -108,6 +111,7 @@ class Layout:
     grid: int | None = None
     by_georeference: bool = False
     classes: ClassMap | None = None
+    masks: Mapping[str, int] | None = None
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -106,6 +106,8 @@ def fake_run(classes: ClassMap, *, scale_to: Any = None, **changes: Any) -> Simp
                 labels="{name}_label.tif",
                 grid=None,
                 labels_by="pixels",
+                encoding="codes",
+                masks={},
             ),
             prediction=SimpleNamespace(window=64, batch=4),
             augmentation=SimpleNamespace(scale_to=scale_to),

@@ -30,6 +30,7 @@ from segmenter.raster import raster_info
 from segmenter.raster.band_stack import StackedImages
 from segmenter.raster.ground import both_placed
 from segmenter.raster.made import MadeLabels
+from segmenter.raster.masks import MaskLabels
 from segmenter.raster.placement import PlacedLabels
 from segmenter.runs.ensemble import members
 
@@ -168,7 +169,7 @@ def labels_by_pattern(
     """Find the labels of inputs by `--labels`; a missing label is reported when its image is processed.
 
     A raster shared by several images is aligned by georeference, and so are labels of a run whose recipe sets
-    this.
+    this. `{class}` is each class of a run whose labels are masks.
 
     Args:
         images: for each image, the file whose name gives the fields.
@@ -176,22 +177,32 @@ def labels_by_pattern(
     Raises:
         DatasetError: the pattern is invalid.
     """
-    wanted = LabelPattern(pattern, layout)
+    codes = layout.masks if "{class}" in pattern else None
+    wanted = [
+        (code, LabelPattern(pattern.replace("{class}", name), layout))
+        for name, code in (codes or {"{class}": 0}).items()
+    ]
+    asked, classes, shared = f"--labels {pattern}", run.classes, not wanted[0][1].has_fields
+    masks: MaskLabels | None = None
+    if (codes or layout.masks == {}) and not is_vector(pattern):
+        masks = MaskLabels(caches() / "labels", layout.classes or classes, request.drivers)
+        classes = masks.classes
 
     def label(image: Path) -> Path | SegmenterError:
         try:
-            return wanted.label(images[image])
+            files = [(code, one.label(images[image])) for code, one in wanted]
+            return files[0][1] if masks is None else masks.joined(str(real(image)), files)
         except SegmenterError as error:
             return error
 
     with ThreadPoolExecutor(_LOOKING_THREADS) as pool:
         files: Labels = dict(zip(images, pool.map(label, images), strict=True))
-    asked, classes, shared = f"--labels {pattern}", run.classes, not wanted.has_fields
     made: MadeLabels | None = None
     if is_vector(pattern) and polygons is not None:
         made = polygons(run, asked)
     elif (shared and len(images) > 1) or layout.by_georeference:
-        made = PlacedLabels(caches() / "labels", layout.classes or classes, request.drivers)
+        theirs = layout.classes if layout.classes and masks is None else classes
+        made = PlacedLabels(caches() / "labels", theirs, request.drivers)
     if made is not None:
         files, classes = _on_images(files, made, shared=shared), made.classes
     return Truth(asked, files, classes, request.label_kind or run.labels, request.split_name or "unstated")

@@ -1,0 +1,139 @@
+"""Masks, a file or a band for each class: classes by a word in the names of files, and their pixels."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
+from pathlib import PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+
+from segmenter.base.errors import DatasetError, LabelError, SegmenterError, counted
+from segmenter.base.threads import in_threads
+from segmenter.evaluation.drawing import hex_colour
+from segmenter.grid.geometry import Window
+from segmenter.grid.labels import own_colour
+from segmenter.grid.scenes import Scene
+from segmenter.pages.parts import percent
+from segmenter.raster.masks import Masks
+
+from ..files import few
+from ..folder import pattern_regex
+from ..leaks import in_turn
+from .choice import Choice
+from .names import SPLIT_WORDS, USUAL, Patterns, patterns_of, role_of
+from .sight import Place
+
+_LOOKED_AT, _WINDOW = 8, 1024
+"""Scenes whose masks are looked at, and the side of their window."""
+_LEAST_MASKS, _MOST_SHARED = 1.5, 0.5
+"""Masks of a scene on average; share of set pixels in several, above which they are versions of one label."""
+_NO_CLASS = {*USUAL, *SPLIT_WORDS, "full", "eroded", "instance", "id", "ids", "valid", "ignore", "weight"}
+_NO_CLASS |= {"boundary", "boundaries", "border", "borders", "edge", "edges", "contour", "contours"}
+"""Words that tell kinds or versions of labels apart."""
+_WORDS = re.compile(r"[^\W_]([^/{*]*[^\W_])?")
+_CLASS = "\0"
+"""Stands for the class in a path."""
+
+_Scenes = dict[tuple[str, str], dict[str, str]]
+"""Image, and the path of its masks with `_CLASS` → file of each class."""
+
+
+def mask_patterns(
+    place: Place, chosen: Sequence[tuple[str, str]], ties: Mapping[str, Sequence[str]]
+) -> Patterns | None:
+    """Return the patterns of images and of their masks, a file for each class; None if labels are none.
+
+    Args:
+        chosen: (image, label) of the likeliest reading.
+        ties: images of each label.
+    """
+    if len(ties) < _LEAST_MASKS * len(chosen) or not chosen:
+        return None
+    roles = [role_of(label, image) for image, label in chosen]
+    common = Counter(roles).most_common(1)[0][0]
+    first = patterns_of([pair for pair, role in zip(chosen, roles, strict=True) if role == common])
+    regex = pattern_regex(first.images[0], "names")
+    names = {image: match.groupdict() for image, _ in chosen if (match := regex.fullmatch(image))}
+    parts = re.split(r"([/_\-. ]|\{\w+\})", first.labels.removesuffix(PurePosixPath(first.labels).suffix))
+    texts = {"".join(parts[i:j]) for i, j in combinations(range(len(parts) + 1), 2)}
+    words = sorted(filter(_WORDS.fullmatch, texts), key=lambda text: (len(text), text))
+    made = [_with_class(first.labels, word, names, ties) for word in words]
+    scenes = max(made, key=lambda each: sum(map(len, each.values())), default={})
+    used = {path: word for own in scenes.values() for word, path in own.items()}
+    least = _LEAST_MASKS * max(len(scenes), len(chosen) // 2)
+    if not used or len(used) < least or not _are_masks(place, scenes):
+        return None
+    patterns = patterns_of(sorted(scenes))
+    classes, unused = sorted({*used.values()}), sorted(ties.keys() - used.keys())
+    others = [f"one class alone: --labels '{patterns.labels.replace(_CLASS, classes[0])}'"]
+    others += [f"labels not used: {few(unused, 2)}"] if unused else []
+    labels = patterns.labels.replace(_CLASS, "{class}")
+    return replace(patterns, labels=labels, masks=tuple(classes), others=([], others))
+
+
+def _with_class(
+    pattern: str, word: str, names: Mapping[str, Mapping[str, str]], ties: Mapping[str, Sequence[str]]
+) -> _Scenes:
+    """Return the labels that are as a pattern says, but for one of its words, which names their class."""
+    form, scenes = re.sub(rf"(?<![^\W_])(?<!{{){re.escape(word)}(?![^\W_]|}})", _CLASS, pattern), _Scenes()
+    for label, image in ((label, image) for label, tied in ties.items() for image in names.keys() & tied):
+        path = form.format_map(names[image])
+        around = path.split(_CLASS)
+        stop = len(around[0]) + (len(label) - len(path)) // max(1, len(around) - 1) + 1
+        name = label[len(around[0]) : stop]
+        kinds = _NO_CLASS.intersection(re.findall(r"[a-z]+", name.lower()))
+        if name and label == name.join(around) and not kinds:
+            scenes.setdefault((image, path), {})[name] = label
+    return scenes
+
+
+def _are_masks(place: Place, scenes: _Scenes) -> bool:
+    """Return whether files have 0 and one other value each, and few pixels are set in several of a scene."""
+    shared = claimed = 0
+    for own in [scenes[key] for key in sorted(scenes)[:: max(1, len(scenes) // _LOOKED_AT)]]:
+        try:
+            with Masks([(i, place.root / label) for i, label in enumerate(own.values(), 1)]) as masks:
+                claimed += int((masks.read(Window.middle(masks.info.size, _WINDOW)) > 0).sum())
+                shared += masks.several
+        except LabelError:
+            return False
+        except SegmenterError:  # to be left out
+            continue
+    return claimed > 0 and shared <= _MOST_SHARED * claimed
+
+
+def mask_choices(facts: Patterns, scenes: Sequence[Scene], drivers: Sequence[str]) -> Iterator[Choice]:
+    """Yield `dataset.encoding` and `dataset.classes` for masks; reads them whole, with a bar.
+
+    Raises:
+        SegmenterError: a file is no mask, or there is one class alone.
+    """
+    names = ["none" if "background" in facts.masks else "background", *facts.masks]
+
+    def count(scene: Scene) -> NDArray[np.int64]:
+        assert scene.label is not None, "the loader pairs them"
+        with Masks(scene.masks or ((0, scene.label),), drivers) as masks, in_turn(masks.info.size):
+            own = [np.bincount(codes.reshape(-1), minlength=len(names)) for _, codes in masks.strips()]
+            return np.append(np.sum(own, axis=0), masks.several)
+
+    counts = in_threads(count, scenes, description="values of labels", unit="file")
+    *pixels, several = np.sum(list(counts), axis=0).tolist()
+    there = [(code, name) for code, name in enumerate(names) if pixels[code]]
+    if len(there) < 2:
+        got = f"{there[0][1]} alone"
+        raise DatasetError("labels", expected="two classes or more", got=got, remedy="--labels names others")
+    why = f"{counted(len(facts.masks), 'mask')} a scene, each of 0 and one other value"
+    lacking = sum(len(facts.masks) - len(scene.masks) for scene in scenes if scene.masks)
+    why += f"; {lacking} of all lack: no such class" if lacking else ""
+    yield Choice("dataset.encoding", "masks", why)
+    why = ", ".join(f"{name} {percent(pixels[code] / sum(pixels))}" for code, name in there)
+    why += f" of {counted(sum(pixels), 'pixel')}"
+    why += f"; {percent(several / sum(pixels))} in several masks: the last class counts" if several else ""
+    classes = [{"name": name, "code": code, "colour": hex_colour(own_colour(code))} for code, name in there]
+    made_up = "names are made up: bands have none" if facts.masks[0] == "class 1" else ""
+    yield Choice("dataset.classes", classes, why, made_up)
