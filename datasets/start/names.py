@@ -11,7 +11,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
-from functools import partial
 from pathlib import PurePosixPath
 
 from ..files import in_hash_order
@@ -235,7 +234,7 @@ _RESOLUTION = re.compile(r"(^|/)(R\d+m)/")
 _IN_FOLDER = re.compile(
     r"(?<![^\W_])(red|green|blue|nir|red_?edge\d?|swir\d?|[vh][vh]|B\d+A?)(?![^\W_])(?=.*/)", re.IGNORECASE
 )
-_ORDER, _FOLDERS = ("blue", "green", "red", "nir"), ("red", "green", "blue", "nir")
+_ORDER = ("red", "green", "blue", "nir")
 
 
 def pattern_of_band(pattern: str, band: str, path: str) -> str:
@@ -259,7 +258,7 @@ def band_files(images: Sequence[str]) -> dict[str, dict[str, str]]:
     """
     scenes: dict[str, dict[str, tuple[int, str]]] = defaultdict(dict)
     words = {path: match[0] for path in images if (match := _IN_FOLDER.search(path))}
-    words, colours = (words, _FOLDERS) if len(set(words.values())) > 1 else ({}, _ORDER)
+    words = words if len(set(words.values())) > 1 else {}
     for path in images:
         pure = PurePosixPath(path)
         if word := words.get(path):
@@ -272,14 +271,11 @@ def band_files(images: Sequence[str]) -> dict[str, dict[str, str]]:
     bands = max(sets, key=lambda each: (sets[each] * len(each), sorted(each)), default=frozenset[str]())
     if len(bands) < 2 or sets[bands] * len(bands) < 0.5 * len(images):
         return {}
-    order = sorted(
-        [band for band in bands if re.fullmatch(r"[Bb]\d+[Aa]?", band)] or bands,
-        key=partial(_band_order, colours),
-    )
+    order = sorted([band for band in bands if re.fullmatch(r"[Bb]\d+[Aa]?", band)] or bands, key=_band_order)
     whole = {key: own for key, own in sorted(scenes.items()) if set(order) <= set(own)}
     return {key: {band: own[band][1] for band in order} for key, own in whole.items()}
 
 
-def _band_order(colours: Sequence[str], band: str) -> tuple[int, int, str]:
-    colour = colours.index(band.lower()) if band.lower() in colours else len(colours)
+def _band_order(band: str) -> tuple[int, int, str]:
+    colour = _ORDER.index(band.lower()) if band.lower() in _ORDER else len(_ORDER)
     return colour, int(re.sub(r"\D", "", band) or 0), band

@@ -220,7 +220,7 @@ def test_a_folder_of_bands_for_each_scene(tmp_path: Path, rng: Rng) -> None:
         made.save(tmp_path / f"s{i}/mask.tif", made.label([1, 2], shift=i), **made.place(i * 83))
     choices, _, _ = made.planned(tmp_path)
     value = by_key(choices)["dataset.images"].value
-    assert value == [f"{{folder}}/{band}.tif" for band in ("blue", "green", "red", "nir")]
+    assert value == [f"{{folder}}/{band}.tif" for band in ("red", "green", "blue", "nir")]
     assert by_key(choices)["dataset.labels"].value == "{folder}/mask.tif"
 
 
