@@ -22,9 +22,7 @@ os.environ.setdefault(
 import hypothesis
 import numpy as np
 import pytest
-import rasterio
 from numpy.typing import NDArray
-from rasterio.errors import NotGeoreferencedWarning
 
 with contextlib.suppress(ModuleNotFoundError):  # the extra `vectors`
     # Before a test loads TensorFlow, and then pyogrio otherwise than the program: its GDAL would call
@@ -32,6 +30,7 @@ with contextlib.suppress(ModuleNotFoundError):  # the extra `vectors`
     import segmenter.extras.vectors.library  # noqa: F401
 from segmenter.grid.labels import ClassMap, LandCoverClass
 from tests.helpers.file_server import PROXIES, FileServer, serving
+from tests.helpers.made_rasters import PLACE, written
 from tests.helpers.s3_server import Store, object_store
 from tests.helpers.time_limits import pytest_timeout_cancel_timer, pytest_timeout_set_timer
 
@@ -118,8 +117,8 @@ def make_geotiff(tmp_path: Path) -> Callable[..., Path]:
     """
 
     def make(name: str, array: NDArray[Any], *, crs: str | None = "EPSG:25833", **options: Any) -> Path:
-        profile = {"crs": crs, "transform": rasterio.Affine(0.5, 0, 368000, 0, -0.5, 5808000)} if crs else {}
-        return _write(tmp_path / name, array, "GTiff", {**profile, **options})
+        place = {**PLACE, "crs": crs} if crs else {}
+        return written(tmp_path / name, array, "GTiff", **{**place, **options})
 
     return make
 
@@ -129,30 +128,9 @@ def make_png(tmp_path: Path) -> Callable[..., Path]:
     """`make_png("a/b.png", array)`: a PNG below the test's folder; `colours` gives it a palette."""
 
     def make(name: str, array: NDArray[Any], **options: Any) -> Path:
-        return _write(tmp_path / name, array, "PNG", options)
+        return written(tmp_path / name, array, "PNG", **options)
 
     return make
-
-
-def _write(path: Path, array: NDArray[Any], driver: str, options: dict[str, Any]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    bands = array[..., None] if array.ndim == 2 else array
-    height, width, count = bands.shape
-    extra = {key: options.pop(key, None) for key in ("masks", "colours", "descriptions", "alpha")}
-    if extra["alpha"]:
-        options["alpha"] = "YES"
-    shape = {"height": height, "width": width, "count": count, "dtype": bands.dtype}
-    with warnings.catch_warnings(), rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True, GDAL_PAM_ENABLED=False):
-        warnings.simplefilter("ignore", NotGeoreferencedWarning)
-        with rasterio.open(path, "w", driver=driver, **shape, **options) as file:
-            file.write(bands.transpose(2, 0, 1))
-            if extra["colours"] is not None:
-                file.write_colormap(1, extra["colours"])
-            if extra["masks"] is not None:
-                file.write_mask(extra["masks"])
-            for band, text in enumerate(extra["descriptions"] or (), 1):
-                file.set_band_description(band, text)
-    return path
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from fuzz import targets
 from fuzz.__main__ import main
 from fuzz.campaign import Campaign, kept
 from fuzz.mutations import mutant
+from fuzz.own_time import own_seconds
 from fuzz.worker import Case
 from tests.helpers import fuzz_table
 
@@ -82,3 +83,11 @@ def test_cases_are_the_same_each_time_and_change_something() -> None:
     assert min(lengths) < len(seed) < max(lengths)
     text = b'{"a": 1, "b": [2.5, true], "c": "x"}\n'
     assert any(b"NaN" in mutant(text, [text], (), number) for number in range(200))
+
+
+def test_waiting_for_a_processor_is_not_a_tests_own_time() -> None:
+    assert own_seconds(1, ran=0, waited=0) == 1  # asleep: a deadlock ends
+    assert own_seconds(1, ran=1, waited=0) == 1  # a loop on a free core ends
+    assert own_seconds(1, ran=0.1, waited=0.9) == pytest.approx(0.1)  # nine others on the core
+    assert own_seconds(1, ran=2, waited=6) == pytest.approx(0.25)  # eight threads on two cores
+    assert own_seconds(3600, ran=0, waited=0) < 10  # the machine itself slept

@@ -1,7 +1,5 @@
 """How tools are called, in a clone and installed; the wheel: what is in it, and that it needs no clone."""
 
-from __future__ import annotations
-
 import ast
 import configparser
 import email
@@ -17,7 +15,6 @@ import tarfile
 import tomllib
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +22,12 @@ import pytest
 
 from datasets.commands import main
 from datasets.commands import recipes as ready
+from datasets.commands.train import TrainOptions
 from datasets.commands.train import main as train
 from segmenter.base import invocation
 from segmenter.base.errors import ConfigError, DeviceError
 from segmenter.base.invocation import TOOLS, ToolParser
-from segmenter.base.options import add_options, option, parsed
+from segmenter.base.options import add_options, parsed
 from segmenter.config.reading import load_recipe, recipe_from
 from tests.helpers.made_training import made
 from tests.helpers.refusals import refused
@@ -146,6 +144,9 @@ def test_the_page_on_installing_lists_all_tools_and_parts(capsys: pytest.Capture
         ("train a.yaml --resum-from 3", "did you mean --resume-from?"),
         ("train a.yaml --epochs 3", "did you mean --set training.epochs=3?"),
         ("train a.yaml --tiles.size 64", "did you mean --set tiles.size=64?"),
+        ("train a.yaml --resume --init-from b", "not allowed with"),
+        ("train a.yaml --logical-devices 65", "invalid choice"),
+        ("train a.yaml --index x", "expected a whole number"),
         ("train a.yaml --qqq", "--qqq: there is no such option; --help"),
         ("datasets chek a.yaml", "did you mean check?"),
         ("datasets coverage a.yaml --min-pixels 9", "did you mean --set sampling.min_pixels=9?"),
@@ -206,60 +207,23 @@ def test_ctrl_c_while_libraries_are_imported_is_one_word(script: list[str], tmp_
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Inner:
-    depth: int = option(2, "levels", "N")
-    sides: tuple[float, float] | None = option(None, "of the box", ("WIDTH", "HEIGHT"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Outer:
-    source: Path = option(..., "to read", positional=True)
-    more: tuple[Path, ...] = option((), "read too", positional=True, several=True)
-    folds: int | None = option(None, "how many", "K", alone=0, among=range(5))
-    fast: bool = option(False, "less exact", one_of="speed")
-    slow: bool = option(False, "exact", one_of="speed")
-    keep: tuple[Path, ...] = option((), "again", again=True, short="-k")
-    inner: Inner = field(default_factory=Inner)
-    perhaps: Nested | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Nested:
-    workers: int | None = option(None, "processes", "N")
-
-
-def read(*words: str) -> Outer:
-    return parsed(add_options(ToolParser(), Outer), Outer, words)
-
-
-def test_untyped_options_have_the_defaults_of_their_fields() -> None:
-    assert read("a.tif") == Outer(source=Path("a.tif"))
-    assert read("a.tif").perhaps is None
-
-
 @pytest.mark.parametrize(
     ("words", "changes"),
     [
-        (["b.tif", "c.tif"], {"more": (Path("b.tif"), Path("c.tif"))}),
+        ([], {}),
         (["--folds"], {"folds": 0}),
         (["--folds", "3"], {"folds": 3}),
-        (["--slow"], {"slow": True}),
-        (["-k", "x", "--keep", "y"], {"keep": (Path("x"), Path("y"))}),
-        (["--depth", "5", "--sides", "1.5,2"], {"inner": Inner(depth=5, sides=(1.5, 2.0))}),
-        (["--workers", "2"], {"perhaps": Nested(workers=2)}),
+        (["--resume"], {"resume": True}),
+        (["-s", "a=1", "--set", "b=2"], {"set": ("a=1", "b=2")}),
+        (["--cluster", "a:1", "b:2"], {"cluster": ("a:1", "b:2")}),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+    ids=" ".join,
 )
-def test_typed_options_are_fields_also_of_what_lies_within(words: list[str], changes: dict[str, Any]) -> None:
-    assert read("a.tif", *words) == Outer(source=Path("a.tif"), **changes)
-
-
-@pytest.mark.parametrize("typed", ["", "a --folds 5", "a --fast --slow", "a --depth x", "a --sides 1"])
-def test_a_wrong_command_line_ends_with_code_2(typed: str, capsys: Any) -> None:
-    with pytest.raises(SystemExit) as end:
-        read(*typed.split())
-    assert (end.value.code, capsys.readouterr().err.count("\n")) == (2, 1)
+def test_typed_options_are_fields_and_others_have_their_defaults(
+    words: list[str], changes: dict[str, Any]
+) -> None:
+    found = parsed(add_options(ToolParser(), TrainOptions), TrainOptions, ["a.yaml", *words])
+    assert found == TrainOptions(recipe=Path("a.yaml"), **changes)
 
 
 CANDIDATES = {

@@ -1,16 +1,14 @@
 """Fixtures of the tests of Python's door: one run, a scene with its label, and where they lie."""
 
-import warnings
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
-import rasterio
-from rasterio.errors import NotGeoreferencedWarning
 
 from segmenter import OpenRun, open_run
 from segmenter.grid.labels import ClassMap, LandCoverClass, own_colour
+from tests.helpers.made_rasters import PLACE, written
 from tests.helpers.random_run import random_run
 
 
@@ -36,15 +34,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """`a.tif`, 150 × 260 pixels of uint16, and `a_label.png` with the codes 0 to 2."""
     folder = tmp_path_factory.mktemp("pair")
     rng = np.random.default_rng(3)
-    image, label = rng.integers(1, 1000, (3, 150, 260), np.uint16), np.full((150, 260), 2, np.uint8)
+    image, label = rng.integers(1, 1000, (150, 260, 3), np.uint16), np.full((150, 260), 2, np.uint8)
     label[:60, :104], label[100:118, 40:150] = 0, 1
-    where = rasterio.Affine(0.5, 0, 368000, 0, -0.5, 5808000)
-    profile = {"height": 150, "width": 260, "dtype": "uint16", "count": 3, "crs": "EPSG:25833"}
-    with rasterio.open(folder / "a.tif", "w", driver="GTiff", transform=where, **profile) as file:
-        file.write(image)
-    profile = {"height": 150, "width": 260, "dtype": "uint8", "count": 1}
-    with warnings.catch_warnings(), rasterio.Env(GDAL_PAM_ENABLED=False):
-        warnings.simplefilter("ignore", NotGeoreferencedWarning)
-        with rasterio.open(folder / "a_label.png", "w", driver="PNG", **profile) as file:
-            file.write(label, 1)
-    return folder / "a.tif", folder / "a_label.png"
+    return written(folder / "a.tif", image, **PLACE), written(folder / "a_label.png", label)

@@ -18,7 +18,7 @@ from segmenter.api.mapping_call import keyword_call
 from segmenter.base.errors import CheckpointError, DatasetError, RasterError
 from segmenter.runs.run import load_run
 from tests.helpers.made_runs import rewritten
-from tests.helpers.maps import Make
+from tests.helpers.maps import Make, ids
 from tests.helpers.random_run import random_run
 from tests.helpers.refusals import refused
 
@@ -159,8 +159,7 @@ def _mapped(run: OpenRun, source: Path, output: Path, *options: str) -> Any:
     """Map files as `predict.py` writes them; with the models that the run has compiled."""
     with run._models.used():
         assert predict.main([str(run.paths[0]), str(source), "--output", str(output), *options]) == 0
-    with rasterio.open(output / f"{source.stem}.tif") as file:
-        return file.read(1)
+    return ids(output / f"{source.stem}.tif")
 
 
 @pytest.fixture

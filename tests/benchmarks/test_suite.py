@@ -56,13 +56,6 @@ def test_short_ones_are_repeated_by_turns_and_a_failed_one_is_a_row(
     assert "**failed**" in capsys.readouterr().out
 
 
-def test_quick_takes_the_short_ones(called: list[list[str]], tmp_path: Path) -> None:
-    assert command.main(["--quick", "--rounds", "1", "--only", "short", "--output", str(tmp_path)]) == 0
-    assert called == [["short", "--tiles", "20"]]
-    with pytest.raises(SystemExit):
-        command.main(["--quick", "--only", "long"])
-
-
 def test_every_benchmark_is_in_the_suite_or_named_or_a_part_of_another() -> None:
     folder = Path(suite.__file__).parent
     modules = {p.stem for p in folder.glob("*.py")} - {"__init__", "__main__"}

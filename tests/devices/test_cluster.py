@@ -12,7 +12,7 @@ from segmenter.devices.machines import workers
 from segmenter.devices.machines.cluster import Cluster, find_cluster, listening, meet
 from segmenter.devices.machines.workers import BATCHES, OTHERS, SHARE, STEP, ClusterWorkers, Place
 from tests.helpers.refusals import refused
-from tests.helpers.several_workers import free_ports
+from tests.helpers.several_workers import addresses
 
 
 def tf_config(jobs: dict[str, list[str]], kind: str = "worker", index: int = 0) -> dict[str, str]:
@@ -92,19 +92,6 @@ def test_tasks_of_slurm_have_slurms_order(tensorflow: ModuleType) -> None:
     assert known.addresses == ("n2:8888", "n2:8889", "n10:8888", "n10:8889", "m1:8888")
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"strategy": "mirrored", "start_timeout": 5}, "several workers"),
-        ({"strategy": "multi_worker_mirrored", "devices": [0]}, "say visible_devices"),
-        ({"strategy": "multi_worker_mirrored", "cross_device": "reduction_to_one"}, "auto"),
-    ],
-)
-def test_settings_that_would_do_nothing_are_refused(settings: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        DistributionConfig(**settings)  # type: ignore[arg-type]
-
-
 def met(addresses: tuple[str, ...], indices: list[int], timeout: float = 60.0) -> dict[int, str]:
     """Number of a worker → what it ends with; each in a thread."""
     said: dict[int, str] = {}
@@ -124,23 +111,17 @@ def met(addresses: tuple[str, ...], indices: list[int], timeout: float = 60.0) -
     return said
 
 
-def local(count: int) -> tuple[str, ...]:
-    return tuple(f"127.0.0.1:{port}" for port in free_ports(count))
-
-
 def test_workers_meet_in_any_order_and_who_does_not_come_is_named_to_all() -> None:
-    assert met(local(3), [2, 0, 1]) == dict.fromkeys(range(3), "met")
+    assert met(addresses(3), [2, 0, 1]) == dict.fromkeys(range(3), "met")
 
-    addresses = local(3)
-    said = met(addresses, [0, 2], timeout=1.0)
+    three = addresses(3)
+    said = met(three, [0, 2], timeout=1.0)
     assert said[0] == said[2]
-    assert said[0].startswith(
-        f"worker 1 ({addresses[1]}) did not come within 1 s (distribution.start_timeout)"
-    )
+    assert said[0].startswith(f"worker 1 ({three[1]}) did not come within 1 s (distribution.start_timeout)")
 
 
 def test_other_addresses_and_a_port_in_use_are_refused() -> None:
-    first, second, third = local(3)
+    first, second, third = addresses(3)
     said: list[WorkerError] = []
 
     def other() -> None:
@@ -157,7 +138,7 @@ def test_other_addresses_and_a_port_in_use_are_refused() -> None:
     assert said[0].expected.startswith("the same addresses on all workers")
     assert chief[0].startswith(f"worker 1 ({second}) did not come")
 
-    (address,) = local(1)
+    (address,) = addresses(1)
     cluster = Cluster(0, 1, "test", (address,))
     with listening(cluster), refused(DeviceError, fault="cannot listen"):
         listening(cluster)

@@ -24,8 +24,8 @@ from segmenter.extras.parameter_servers.control import (
     watching,
 )
 from segmenter.extras.parameter_servers.strategy import own_gpu
-from tests.helpers.made_cluster import addresses
 from tests.helpers.refusals import refused
+from tests.helpers.several_workers import addresses
 from tests.helpers.time_limits import wait_until
 
 

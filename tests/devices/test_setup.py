@@ -15,7 +15,6 @@ import pytest
 
 from segmenter.base.errors import ConfigError, DeviceError
 from segmenter.config.devices import DistributionConfig
-from segmenter.config.reading import recipe_from
 from segmenter.devices import driver, setup
 from segmenter.devices.setup import Device, computed_on, memory_limits
 from segmenter.devices.strategy import Devices, dealt, describe, make_devices
@@ -143,9 +142,6 @@ def test_limits_of_memory_are_in_the_cards_order(machine: Any) -> None:
     got = devices(visible_devices=[3, 1], memory_growth=False, memory_limit=[2048, "50 %"])
     assert made.calls[-3:-1] == [("split", "GPU:1", [2048]), ("split", "GPU:3", [5632])]
     assert [device.memory for device in got.used] == ["2048 MiB, fixed", "5632 MiB, fixed"]
-    machine(3)
-    with refused(DeviceError, where="memory_limit", got=2):
-        devices(memory_growth=False, memory_limit=[2048, 2048])
 
 
 def test_one_card_becomes_several_devices(machine: Any) -> None:
@@ -155,18 +151,6 @@ def test_one_card_becomes_several_devices(machine: Any) -> None:
     assert got.strategy[:2] == ("mirrored", GPUS[:3])
     assert {(d.card, d.memory) for d in got.used} == {("GPU:2", "2048 MiB, fixed")}
     assert got.idle == ()
-
-
-@pytest.mark.parametrize(
-    ("cards", "parts", "operation"),
-    [(4, 4, "ReductionToOneDevice"), (4, 8, "NoneType")],
-)
-def test_parts_of_one_card_never_sum_with_nccl(machine: Any, cards: int, parts: int, operation: str) -> None:
-    """TensorFlow's default is NCCL but where all GPUs of the machine are fewer than all parts."""
-    machine(cards)
-    split = {"number": parts, "memory": "2048 MiB"}
-    got = devices(visible_devices=[cards - 1], memory_growth=False, logical_gpus=split)
-    assert type(got.strategy[2]["cross_device_ops"]).__name__ == operation
 
 
 @pytest.mark.parametrize(
@@ -195,20 +179,25 @@ def test_logical_cpus_take_the_place_of_gpus_and_of_what_is_said_of_them(machine
     assert devices(2).idle == tuple(GPUS)
 
 
+PARTS = {"visible_devices": [3], "memory_growth": False}
+
+
 @pytest.mark.parametrize(
-    ("kind", "expected"),
+    ("settings", "operation"),
     [
-        ("nccl", "NcclAllReduce"),
-        ("hierarchical_copy", "HierarchicalCopyAllReduce"),
-        ("reduction_to_one", "ReductionToOneDevice"),
+        ({"cross_device": "nccl"}, "NcclAllReduce"),
+        ({"cross_device": "hierarchical_copy"}, "HierarchicalCopyAllReduce"),
+        ({"cross_device": "reduction_to_one"}, "ReductionToOneDevice"),
+        # TensorFlow's default is NCCL but where all GPUs of the machine are fewer than all parts.
+        ({**PARTS, "logical_gpus": {"number": 4, "memory": 2048}}, "ReductionToOneDevice"),
+        ({**PARTS, "logical_gpus": {"number": 8, "memory": 2048}}, "NoneType"),
     ],
 )
-def test_the_cross_device_operation_is_the_one_named(
-    machine: Any, tensorflow: ModuleType, kind: str, expected: str
+def test_the_cross_device_operation_is_the_one_named_and_never_nccl_between_parts_of_one_card(
+    machine: Any, settings: dict[str, Any], operation: str
 ) -> None:
     machine(4)
-    operation = devices(cross_device=kind).strategy[2]["cross_device_ops"]
-    assert type(operation) is getattr(tensorflow.distribute, expected)
+    assert type(devices(**settings).strategy[2]["cross_device_ops"]).__name__ == operation
 
 
 SPLIT = {"number": 2, "memory": 64}
@@ -218,11 +207,7 @@ SPLIT = {"number": 2, "memory": 64}
     ("settings", "gpus", "fields"),
     [
         ({"cross_device": "nccl"}, 0, {"expected": "GPUs, found CPU:0, CPU:1"}),
-        (
-            {"cross_device": "hierarchical_copy"},
-            3,
-            {"where": "distribution.cross_device: hierarchical_copy", "got": 3},
-        ),
+        ({"cross_device": "hierarchical_copy"}, 3, {"where": "cross_device: hierarchical_copy", "got": 3}),
         ({"strategy": "mirrored"}, 1, {"expected": "devices, found GPU:0"}),
         ({"strategy": "mirrored", "devices": [0, 4]}, 4, {"where": "distribution.devices", "got": 4}),
         ({"visible_devices": [4]}, 4, {"where": "visible_devices", "got": 4}),
@@ -239,52 +224,23 @@ def test_what_the_machine_has_not_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("settings", "logical", "fields"),
+    ("settings", "where"),
     [
-        ({}, None, {"where": "distribution.memory_growth"}),
-        ({"memory_growth": False, "memory_limit": 1024}, None, {"where": "distribution.memory_limit"}),
-        ({"visible_devices": [0]}, None, {"where": "distribution.visible_devices"}),
-        ({"memory_growth": False, "logical_gpus": SPLIT}, None, {"where": "distribution.logical_gpus"}),
+        ({}, "memory_growth"),
+        ({"memory_growth": False, "memory_limit": 1024}, "memory_limit"),
+        ({"visible_devices": [0]}, "visible_devices"),
+        ({"memory_growth": False, "logical_gpus": SPLIT}, "logical_gpus"),
     ],
 )
-def test_too_late_is_said_clearly(
-    machine: Any, settings: dict[str, Any], logical: int | None, fields: dict[str, object]
-) -> None:
-    made = machine(0 if logical else 1)
-    made.started = True
-    with refused(DeviceError, **fields):
-        devices(logical, **settings)
+def test_too_late_is_said_clearly(machine: Any, settings: dict[str, Any], where: str) -> None:
+    machine(1).started = True
+    with refused(DeviceError, where=f"distribution.{where}"):
+        devices(**settings)
 
 
 def test_real_tensorflow_says_too_late_too(tensorflow: ModuleType, four_replicas: list[str]) -> None:
     with refused(DeviceError, where="--logical-devices"):
         make_devices(DistributionConfig(), 3)
-
-
-@pytest.mark.parametrize(
-    ("settings", "got"),
-    [
-        ({"shares": [2, -1]}, "[2, -1]"),
-        ({"shares": [0, 0]}, "[0, 0]"),
-        ({"shares": "fast"}, "'fast'"),
-        ({"shares": [2, 1], "strategy": "one_device"}, "[2, 1]"),
-        ({"shares": [2, 1], "strategy": "mirrored", "devices": [0, 1, 2]}, 2),
-        ({"strategy": "central_storage", "cross_device": "nccl"}, "nccl"),
-        ({"memory_growth": False, "memory_limit": [4096, "0 %"]}, "[4096, '0 %']"),
-        ({"devices": [0]}, "auto"),
-        ({"devices": [1], "strategy": "mirrored"}, 1),
-        ({"devices": [1, 1], "strategy": "mirrored"}, "[1, 1]"),
-        ({"memory_limit": 2048}, "true"),
-        ({"logical_gpus": {"number": 2, "memory": 2048}}, "true"),
-        ({"memory_growth": False, "memory_limit": 64, "logical_gpus": SPLIT}, "both"),
-        ({"memory_limit": "2 km"}, "'2 km'"),
-        ({"cross_device": "nccl", "strategy": "one_device"}, "nccl"),
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any], got: object) -> None:
-    dataset = {"kind": "potsdam", "root": "r"}
-    with refused(ConfigError, where="r.yaml: distribution", got=got):
-        recipe_from({"name": "x", "dataset": dataset, "distribution": settings}, "r.yaml")
 
 
 def test_unused_gpus_and_unknown_memory_are_said(machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,13 +272,6 @@ def test_the_drivers_answer_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: A
         assert ask() == expected
     monkeypatch.setattr(driver.shutil, "which", lambda _: None)
     assert ask() == []
-
-
-def test_a_global_batch_is_dealt_evenly_or_refused() -> None:
-    two = Devices(None, (Device("CPU:0", "", "", "CPU"), Device("CPU:1", "", "", "CPU")))
-    assert two.local_batch(6) == 3
-    with refused(ConfigError, where="training.global_batch", got=7):
-        two.local_batch(7)
 
 
 def test_what_bits_depend_on_is_told_libraries_of_gpus_alone(
@@ -429,15 +378,11 @@ def test_each_replica_gets_its_block_of_the_batch(tensorflow: Any) -> None:
     assert [block.device.rpartition("device:")[2] for block in found] == ["CPU:0", "CPU:1", "CPU:2"]
 
 
-def test_shares_for_other_devices_or_with_a_guarantee_for_each_are_refused() -> None:
+def test_shares_for_other_devices_are_refused() -> None:
     message = r"distribution.shares: expected 3, one for each device \(CPU:0, CPU:1, CPU:2\), got 2"
     with pytest.raises(DeviceError, match=message):
         with_given(Devices(None, tuple(THREE)), (2, 1))
     assert with_given(Devices(None, tuple(THREE[:2])), (2, 1)).shares == (2, 1)
-
-    recipe = {"name": "r", "dataset": {"kind": "potsdam", "root": "r"}, "distribution": {"shares": "auto"}}
-    with refused(ConfigError, where="shares", expected="sampling.per_replica: best_effort or off"):
-        recipe_from(recipe | {"sampling": {"per_replica": "guarantee"}}, "r.yaml")
 
 
 CARDS, TOTALS = ["2080 Ti", "1080 Ti"], {"2080 Ti": 11264 * 2**20}

@@ -5,7 +5,6 @@ import hashlib
 import html
 import json
 import re
-import sys
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segmenter.base.errors import SegmenterError
 from segmenter.pages.page import escaped
 from segmenter.pages.parts import label, percent
 from tests.helpers.made_diagnosis import HOSTILE, NAIC, NAIC_RATES, html_report, made_diagnosis
-from tests.helpers.refusals import refused
 from tests.helpers.report_page import Page
 
 RATES = (0.9, 0.5, 0.3, 0.2, 0.1, 0.05, 0.4, 0.6)
@@ -197,18 +194,3 @@ def test_a_curve_goes_on_to_the_sizes_that_are_needed() -> None:
     traces = Page(html_report(diagnosis)).figure("forecast-curve")["data"]
     assert traces[0]["x"] == [last["batch"], 300, 500]
     assert traces[0]["y"] == pytest.approx([100 * last["probability"], 99, 99.9])
-
-
-@pytest.mark.parametrize("package", ["plotly.offline", "jinja2"])
-def test_without_its_packages_the_report_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, package: str
-) -> None:
-    monkeypatch.delitem(sys.modules, "segmenter.pages.page")
-    monkeypatch.setitem(sys.modules, package, None)
-    with refused(SegmenterError, fault=package):
-        html_report(made_diagnosis())
-
-
-def test_another_version_of_the_diagnosis_is_a_defect() -> None:
-    with pytest.raises(ValueError, match="version 1, got 2"):
-        html_report(made_diagnosis(version=2))

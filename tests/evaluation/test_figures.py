@@ -1,11 +1,7 @@
 """Pictures: what is drawn is what was given, on odd shapes and with odd names, whole or not at all."""
 
-import math
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -137,12 +133,6 @@ def test_a_large_raster_is_thinned_out_and_no_colour_is_invented(classes: ClassM
     assert {tuple(c) for c in np.unique(picture.reshape(-1, 3), axis=0).tolist()} == {COLOURS[0], COLOURS[2]}
 
 
-def test_panels_of_different_size_are_a_defect(classes: ClassMap) -> None:
-    small, large = np.zeros((9, 9), np.uint8), np.zeros((9, 11, 3), np.uint8)
-    with pytest.raises(ValueError, match=r"\(9, 9\).*\(9, 11\)"):
-        scene_panels(large, None, small, classes)
-
-
 def test_names_are_drawn_as_text_never_as_markup(classes: ClassMap, tmp_path: Path) -> None:
     confusion = ConfusionMatrix(classes)
     confusion.add(np.array([0, 0, 1, 2, 4, 5], np.uint8), np.array([0, 1, 1, IGNORE, 3, 5], np.uint8))
@@ -191,18 +181,6 @@ def test_losses_and_learning_rates_are_drawn(tmp_path: Path) -> None:
     assert _pixels_of(panel, (31, 119, 180)) > 30  # what is not at the edge of the line
 
 
-def test_learning_curves_take_any_log(tmp_path: Path) -> None:
-    records: list[dict[str, Any]] = [
-        {"step": step, "epoch": step // 10, "loss": 1 / (1 + step), "learning_rate": 1e-3}
-        for step in range(60)
-    ]
-    records += [{"step": step, "miou": 0.01 * step, "iou": {"a": None, "b": 0.5}} for step in (9, 19, 29)]
-    records += [{"step": 70, "loss": math.nan}, {"step": 71, "loss": None}, {"event": "resumed"}]
-    for name, log in {"all": records, "none": [], "one": records[:1], "scores": records[60:63]}.items():
-        learning_curves(iter(log), tmp_path / f"{name}.png", name)
-    assert len(list(tmp_path.glob("*.png"))) == 4
-
-
 def test_an_old_picture_stays_until_the_new_one_is_whole(
     classes: ClassMap, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,8 +195,3 @@ def test_an_old_picture_stays_until_the_new_one_is_whole(
         _draw(np.zeros((9, 9), np.uint8), classes, path)
     assert path.read_bytes() == b"old"
     assert [file.name for file in tmp_path.iterdir()] == ["p.png"]
-
-
-def test_importing_figures_does_not_import_matplotlib() -> None:
-    code = "import sys, segmenter.evaluation.figures; sys.exit('matplotlib' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -78,22 +78,17 @@ def test_scores_are_what_sets_of_pixels_say(pair: np.ndarray) -> None:
 
 
 def test_what_is_in_neither_truth_nor_prediction_is_left_out_of_the_means() -> None:
-    scores = _scores([0, 0, 1, 1], [0, 0, 1, 0])
-    assert np.isnan(scores.iou[2:]).all()
-    assert scores.miou == pytest.approx((2 / 3 + 1 / 2) / 2)
-    assert "in neither truth nor prediction, not in the means: c, d" in scores.table()
+    table = _scores([0, 0, 1, 1], [0, 0, 1, 0]).table()
+    assert "in neither truth nor prediction, not in the means: c, d" in table
 
     scores = _scores([IGNORE], [1])
     assert all(math.isnan(getattr(scores, key)) for key in MEANS)
-    assert scores.to_dict()["miou"] is None
     assert "mIoU –" in scores.table()
 
 
 def test_pixels_without_data_count_nowhere_but_in_the_completeness_of_counted_classes() -> None:
     scores = _scores([0, 0, 1, 1, IGNORE, IGNORE], [0, IGNORE, 1, 1, IGNORE, 0])
     assert scores.missed.tolist() == [0, 0, 0, 0]
-    assert scores.recall.tolist()[:2] == [1.0, 1.0]
-    assert (scores.oa, scores.miou, scores.pixels, scores.completeness) == (1.0, 1.0, 3, 0.75)
     assert "completeness 75.00" in scores.table()
     assert "1 more are labelled, but without image data" in scores.table()
 
@@ -161,11 +156,6 @@ def test_what_is_no_class_id_is_a_defect(truth: object, predicted: object, messa
         _scores(truth, predicted)
 
 
-def test_matrices_of_different_classes_are_not_added(make_classes: Callable[..., ClassMap]) -> None:
-    with pytest.raises(ScoreError, match="different classes"):
-        ConfusionMatrix(FOUR).merge(ConfusionMatrix(make_classes(3)))
-
-
 def _potsdam() -> ClassMap:
     names = PROTOCOLS["potsdam-6"].classes
     return ClassMap(tuple(LandCoverClass(name, (i, i, i), i) for i, name in enumerate(names)))
@@ -209,9 +199,10 @@ def test_potsdam_5_leaves_clutter_out_and_counts_it_as_a_miss_where_predicted(
         (lambda: Protocol((), "full", "test"), "got"),
         (lambda: Protocol(("a", "a"), "full", "test"), "'a', 'a'"),
         (lambda: _scores([0], [0], Protocol(("x",), "full", "test")), "'x', .*only a, b, c, d"),
+        (lambda: ConfusionMatrix(FOUR).merge(ConfusionMatrix(_potsdam())), "different classes"),
     ],
 )
-def test_a_protocol_that_does_not_fit_is_refused(build: Callable[[], object], said: str) -> None:
+def test_what_does_not_fit_is_refused(build: Callable[[], object], said: str) -> None:
     with pytest.raises(ScoreError, match=said):
         build()
 
@@ -229,6 +220,7 @@ def test_a_protocol_that_does_not_fit_is_refused(build: Callable[[], object], sa
 def test_what_differs_between_protocols_is_named(other: Protocol, message: str) -> None:
     (found,) = PLAIN.differences(other)
     assert found == message
+    assert PLAIN.differences(Protocol(("d", "c", "b", "a"), "full", "test", scenes=("s1",))) == []
 
 
 @pytest.mark.parametrize(
@@ -243,10 +235,6 @@ def test_a_score_that_nothing_has_is_refused(name: str, fields: dict[str, object
     with refused(ConfigError, **fields):
         check_name(name, ["land", "water"], "r")
     check_name("iou:water", ["land", "water"], "r")
-
-
-def test_the_order_of_classes_is_no_difference() -> None:
-    assert PLAIN.differences(Protocol(("d", "c", "b", "a"), "full", "test", scenes=("s1",))) == []
 
 
 @given(pairs)

@@ -1,6 +1,5 @@
 """A plain function as the model of a prediction, and class ids of one open raster by it."""
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +12,7 @@ from segmenter.inference.events import Failed, Mapped, Readable
 from segmenter.inference.prediction import ExtraOutputs, Prediction, Predictor, Worker
 from segmenter.inference.predictor import classify_all
 from segmenter.inference.reading import Tiling
+from tests.helpers.array_raster import ArrayJob
 
 PredictBatch = Callable[[NDArray[Any], NDArray[np.bool_]], Prediction]
 """(B, H, W, C) pixels in the raster's own type and (B, H, W) valid → their prediction."""
@@ -86,20 +86,8 @@ def classify(
     Raises:
         RasterError: where a window cannot be read.
     """
-    for event in classify_all([_Opened(raster, part)], tiling, predict, readers=1):
+    for event in classify_all([ArrayJob(raster, part)], tiling, predict, readers=1):
         if isinstance(event, Failed):
             raise event.error
         if isinstance(event, Mapped):
             yield event.window, event.ids
-
-
-@dataclass(frozen=True)
-class _Opened:
-    raster: Readable
-    part: Window
-    columns: None = None
-    done_rows: int = 0
-    abandoned: bool = False
-
-    def open(self) -> contextlib.AbstractContextManager[Readable]:
-        return contextlib.nullcontext(self.raster)

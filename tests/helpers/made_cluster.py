@@ -1,7 +1,5 @@
 """A cluster with parameter servers on this machine: a chief, workers and servers as train.py's processes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import socket
@@ -10,18 +8,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from tests.helpers.made_training import ROOT
-from tests.helpers.several_workers import free_ports
+from tests.helpers.several_workers import addresses
 
 SERVED = ("--set", "distribution.strategy=parameter_server", "--set", "training.input_workers=0")
-
-
-def addresses(count: int) -> tuple[str, ...]:
-    """Addresses of this machine whose ports are free."""
-    return tuple(f"127.0.0.1:{port}" for port in free_ports(count))
 
 
 def is_free(address: str) -> bool:
@@ -87,15 +79,10 @@ class Cluster:
         """Exit codes, when all have ended."""
         return {member: process.wait() for member, process in self.members.items()}
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in self.members.values():
             process.kill()
             process.wait()

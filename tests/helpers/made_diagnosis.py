@@ -1,15 +1,14 @@
-"""Made diagnoses for the report's tests: drawn class counts, and what follows from them, by plain simulation.
-
-Not by the library's own forecast and plan: the report is held against the schema, not against them.
-"""
+"""Made diagnoses for the report's tests: drawn class counts, maps and plans, and what follows from them."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from segmenter.diagnosis import Diagnosis, report
+from segmenter.diagnosis import Diagnosis, facts, report
+from segmenter.sampling.forecast import forecast
 
 NAIC = (
     *("water", "road", "building", "airport", "railway station", "photovoltaic panels", "parking lot"),
@@ -76,7 +75,7 @@ def made_diagnosis(
         "tiles_by_classes": np.bincount(holds_NK.sum(axis=1), minlength=K + 1).tolist(),
         "together": together.tolist(),
         "maps": [_map(rng, i, K, rates, map_names) for i in range(maps)], "maps_left_out": 3,
-        "forecast": _forecast(rng, holds_NK, batches),
+        "forecast": asdict(facts._forecast(forecast(holds_NK, seed=seed), batches)),
         "plans": [_plan(rng, holds_NK, b, best_effort, b in refused) for b in batches],
         "limit": {
             "class": int(counts.argmin()),
@@ -112,41 +111,15 @@ def _map(rng: np.random.Generator, i: int, K: int, rates: Sequence[float], names
     }  # fmt: skip
 
 
-def _forecast(rng: np.random.Generator, holds_NK: NDArray[np.bool_], batches: Sequence[int]) -> Data:
-    tiles, occurring = len(holds_NK), np.flatnonzero(holds_NK.any(axis=0))
-    draws = 300
-    first_of = np.full(
-        (draws, len(occurring)), np.inf
-    )  # place of the first tile with the class in a random order
-    for i in range(draws):
-        shuffled = holds_NK[rng.permutation(tiles)][:, occurring]
-        first_of[i] = shuffled.argmax(axis=0) + 1
-    complete = first_of.max(axis=1, initial=0)
-
-    def item(batch: int) -> Data:
-        p = float((complete <= batch).mean())
-        error = (p * (1 - p) / draws) ** 0.5 if len(occurring) > 20 else 0.0
-        expected = float((first_of <= batch).sum(axis=1).mean())
-        return {"batch": batch, "probability": p, "error": error, "expected_classes": expected}
-
-    sizes = [b for b in (*range(1, 16), *range(16, 64, 4), *range(64, 257, 16)) if b <= tiles]
-    needed = {mark: int(np.quantile(complete, float(mark) / 100)) for mark in ("90", "99", "99.9")}
-    return {
-        "method": "simulation" if len(occurring) > 20 else "exact", "classes": occurring.tolist(),
-        "curve": [item(b) for b in sizes], "batches": [item(b) for b in batches], "needed": needed,
-    }  # fmt: skip
-
-
 def _plan(
     rng: np.random.Generator, holds_NK: NDArray[np.bool_], batch: int, best: Sequence[int], no: bool
 ) -> Data:
     tiles = len(holds_NK)
     steps = -(-tiles // batch)
-    row = np.resize(rng.permutation(tiles), (steps, batch))
-    held_SK = holds_NK[row].any(axis=1)
-    occurring = np.flatnonzero(holds_NK.any(axis=0))
-    planned_SK = held_SK.copy()
-    promised = [c for c in occurring.tolist() if c not in best]
+    rows = np.resize(rng.permutation(tiles), (steps, batch))
+    occurring = np.flatnonzero(holds_NK.any(axis=0)).tolist()
+    planned_SK = holds_NK[rows].any(axis=1)
+    promised = [c for c in occurring if c not in best]
     planned_SK[:, promised] = True
     short = max([steps - int(holds_NK[:, c].sum()) for c in promised] + [0])
     refused = "no 16 tiles hold all classes; the smallest batch that can is 18" if no else None
@@ -154,23 +127,13 @@ def _plan(
         "batch": batch, "refused": refused, "steps": steps, "coverage_repeats": short + short // 50,
         "repeats_bound": short, "fillers": steps * batch - tiles, "promised": promised,
         "best_effort": list(best), "replicas": 4,
-        "plan": _side(planned_SK, occurring, batch), "shuffle": _side(held_SK, occurring, batch),
+        "plan": _side(np.arange(steps)[:, None], planned_SK, occurring),
+        "shuffle": _side(rows, holds_NK, occurring),
     }  # fmt: skip
 
 
-def _side(held_SK: NDArray[np.bool_], occurring: NDArray[Any], batch: int) -> Data:
-    mean: list[float | None] = []
-    longest: list[int | None] = []
-    for held in held_SK.T:
-        gaps = np.diff(np.flatnonzero(held))
-        mean.append(float(gaps.mean()) if gaps.size else None)
-        longest.append(int(gaps.max()) if gaps.size else None)
-    per_step = float(held_SK.sum(axis=1).mean())
-    return {
-        "complete_steps": float(held_SK[:, occurring].all(axis=1).mean()), "classes_per_step": per_step,
-        "held_share": held_SK.mean(axis=0).tolist(), "mean_gap": mean, "longest_gap": longest,
-        "classes_per_replica": per_step * (1 - 0.9 ** (batch / 8)),
-    }  # fmt: skip
+def _side(rows: NDArray[np.int64], holds: NDArray[np.bool_], occurring: Sequence[int]) -> Data:
+    return asdict(facts._side(rows, holds, occurring, ordered=False))
 
 
 def _run(rng: np.random.Generator, K: int, best: Sequence[int], lines: int) -> Data:

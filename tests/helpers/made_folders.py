@@ -1,6 +1,5 @@
 """Made folders of images and labels in any layout, of odd sizes."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import numpy as np
 import rasterio
 from numpy.typing import NDArray
-from rasterio.errors import NotGeoreferencedWarning
 
 from datasets import load_dataset
 from datasets.start.choice import Choice, nested
@@ -16,17 +14,10 @@ from datasets.start.look import look
 from segmenter.config.reading import recipe_from
 from segmenter.config.recipe import Recipe
 from segmenter.grid.scenes import Dataset
+from tests.helpers.made_rasters import written
 
 SIZE = (61, 83)
 LEFT, TOP, METRES = 368000.0, 5808000.0, 0.5
-_DRIVERS = {
-    ".png": "PNG",
-    ".jpg": "JPEG",
-    ".jpeg": "JPEG",
-    ".tif": "GTiff",
-    ".tiff": "GTiff",
-    ".jp2": "JP2OpenJPEG",
-}
 
 
 def image(
@@ -63,20 +54,10 @@ def place(col: int = 0, metres: float = METRES) -> dict[str, Any]:
 
 def save(path: Path, array: NDArray[Any], palette: Any = None, **options: Any) -> Path:
     """Write an array as the raster that the path's ending says."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    bands = array[..., None] if array.ndim == 2 else array
-    ending = path.suffix.lower()
-    if bands.dtype == np.uint16 and bands.max() < 256 and ending != ".jp2" and array.ndim == 2:
-        bands = bands.astype(np.uint8)
-    shape = {"height": bands.shape[0], "width": bands.shape[1], "count": bands.shape[2], "dtype": bands.dtype}
-    lossless = {"QUALITY": "100", "REVERSIBLE": "YES"} if ending == ".jp2" else {}
-    with warnings.catch_warnings(), rasterio.Env(GDAL_PAM_ENABLED=False):
-        warnings.simplefilter("ignore", NotGeoreferencedWarning)
-        with rasterio.open(path, "w", driver=_DRIVERS[ending], **shape, **lossless, **options) as file:
-            file.write(bands.transpose(2, 0, 1))
-            if palette is not None:
-                file.write_colormap(1, palette)
-    return path
+    if array.dtype == np.uint16 and array.max() < 256 and path.suffix != ".jp2" and array.ndim == 2:
+        array = array.astype(np.uint8)
+    lossless = {"QUALITY": "100", "REVERSIBLE": "YES"} if path.suffix == ".jp2" else {}
+    return written(path, array, colours=palette, **lossless, **options)
 
 
 def planned(folder: Path, labels: Path | None = None) -> tuple[tuple[Choice, ...], Recipe, Dataset]:

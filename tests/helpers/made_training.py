@@ -11,6 +11,8 @@ import numpy as np
 import rasterio
 import yaml
 
+from tests.helpers.made_rasters import written
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -30,28 +32,15 @@ def script(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
 
 def made(folder: Path, dtype: str = "uint8", bands: int = 3, scenes: int = 5) -> Path:
     """Scenes with three classes that their brightness tells apart, one of them scarce; a recipe for them."""
-    rng = np.random.default_rng(11)
-    for part in ("images", "labels"):
-        (folder / part).mkdir(parents=True)
+    rng, metre = np.random.default_rng(11), rasterio.Affine(1, 0, 0, 0, -1, 97)
     for number in range(scenes):
         label = np.zeros((97, 83), np.uint8)
         label[:, 40:] = 1
         label[10:20, 10:20] = 2
         image = np.repeat((label * 60 + 40)[..., None], bands, axis=2) + rng.normal(0, 8, (97, 83, bands))
         image = image if dtype == "float32" else np.clip(image * (20 if dtype == "uint16" else 1), 0, 60000)
-        for part, array in (("images", np.moveaxis(image.astype(dtype), 2, 0)), ("labels", label[None])):
-            with rasterio.open(
-                folder / part / f"s{number}.tif",
-                "w",
-                driver="GTiff",
-                height=97,
-                width=83,
-                count=array.shape[0],
-                dtype=array.dtype,
-                transform=rasterio.Affine(1, 0, 0, 0, -1, 97),
-                crs="EPSG:25833",
-            ) as file:
-                file.write(array)
+        for part, array in (("images", image.astype(dtype)), ("labels", label)):
+            written(folder / part / f"s{number}.tif", array, crs="EPSG:25833", transform=metre)
     recipe: dict[str, Any] = {
         "name": "made",
         "dataset": {

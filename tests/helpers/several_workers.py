@@ -5,8 +5,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -19,40 +20,32 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
+def addresses(count: int) -> tuple[str, ...]:
+    """Addresses of this machine whose ports are free."""
+    return tuple(f"127.0.0.1:{port}" for port in free_ports(count))
+
+
 @contextmanager
-def workers(folder: Path, count: int, names: list[str]) -> Iterator[list[subprocess.Popen[bytes]]]:
+def workers(folder: Path, count: int, names: list[str]) -> Iterator[list[subprocess.Popen[str]]]:
     """So many child workers, which are ended with the context in every case."""
-    addresses = ",".join(f"127.0.0.1:{port}" for port in free_ports(count))
-    command = [sys.executable, "-m", "tests.helpers.child_worker"]
-    environment = {**os.environ, "TF_ENABLE_ONEDNN_OPTS": "0"}
-    running: list[subprocess.Popen[bytes]] = []
-    try:
-        for i in range(count):
-            own = [*command, str(i), addresses, str(folder / f"{i}.json"), ",".join(names)]
-            running.append(subprocess.Popen(own, cwd=ROOT, env=environment))
+    cluster = ",".join(addresses(count))
+    child = [sys.executable, "-m", "tests.helpers.child_worker"]
+    commands = [[*child, str(i), cluster, str(folder / f"{i}.json"), ",".join(names)] for i in range(count)]
+    with ended_with(commands, None, TF_ENABLE_ONEDNN_OPTS="0") as running:
         yield running
-    finally:
-        for worker in running:
-            worker.kill()
-            worker.wait()
 
 
 @contextmanager
-def ended_with(commands: list[list[str]]) -> Iterator[list[subprocess.Popen[str]]]:
+def ended_with(
+    commands: list[list[str]], output: int | None = subprocess.PIPE, **more: str
+) -> Iterator[list[subprocess.Popen[str]]]:
     """Commands side by side, what they say as text; killed with the context in every case."""
-    environment = {k: v for k, v in os.environ.items() if k != "TF_ENABLE_ONEDNN_OPTS"}
-    running: list[subprocess.Popen[str]] = []
-    try:
+    environment = {k: v for k, v in os.environ.items() if k != "TF_ENABLE_ONEDNN_OPTS"} | more
+    where: dict[str, Any] = {"stdout": output, "stderr": output and subprocess.STDOUT}
+    with ExitStack() as stack:
+        running = []
         for command in commands:
-            to = subprocess.PIPE, subprocess.STDOUT
-            started = subprocess.Popen(
-                command, cwd=ROOT, env=environment, text=True, stdout=to[0], stderr=to[1]
-            )
-            running.append(started)
+            running.append(subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **where))
+            stack.enter_context(running[-1])
+            stack.callback(running[-1].kill)
         yield running
-    finally:
-        for worker in running:
-            worker.kill()
-            worker.wait()
-            if worker.stdout is not None:
-                worker.stdout.close()

@@ -130,9 +130,8 @@ def test_damaged_calibrations_are_refused_naming_the_file(run: Path) -> None:
     ):
         file.write_bytes(whole)
         rewritten(file, **change)
-        with pytest.raises(CheckpointError, match=CALIBRATION) as caught:
+        with pytest.raises(CheckpointError, match=CALIBRATION):
             load_predictor(load_run(run))
-        assert "\n" not in str(caught.value)
     file.write_bytes(whole.replace(b"2.0", b"2.5", 1))
     with pytest.raises(CheckpointError, match=CALIBRATION):
         load_run(run).checksum()

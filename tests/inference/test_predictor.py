@@ -63,23 +63,6 @@ def test_a_part_is_that_part_of_the_whole(data: st.DataObject) -> None:
     np.testing.assert_array_equal(assembled(raster, part, tiling, predict), whole[part.slices()])
 
 
-@pytest.mark.parametrize("done", [0, 24, 101, 500])
-def test_rows_that_are_done_are_not_computed(rng: np.random.Generator, done: int) -> None:
-    raster, part = scene(rng, 131, 90), Window(20, 7, 101, 70)
-    predict, batches = exact_network(5, 8), []
-    tiling = Tiling(Size(48, 48), 12, 8, 1)
-    whole = whole_image(raster, predict, 8)
-    rows = []
-    job = ArrayJob(raster, part, done_rows=done)
-    for event in classify_all([job], tiling, exact_network(5, 8, batches)):
-        if isinstance(event, Mapped):
-            np.testing.assert_array_equal(event.ids, whole[event.window.slices()])
-            rows.append((event.window.row, event.window.row_stop))
-    assert rows == sorted(rows)
-    assert min(rows, default=(121, 0))[0] == min(20 + done, 121)
-    assert len(batches) == len(rows)
-
-
 def test_too_small_a_halo_shows_and_a_window_that_keeps_nothing_is_refused(rng: np.random.Generator) -> None:
     """The stand-in is no easy judge: with less halo than its radius the tiles are there."""
     predict, raster = exact_network(12, 8), scene(rng, 200, 200)
@@ -212,7 +195,8 @@ def test_a_file_of_nothing_stays_in_bounds() -> None:
 
     class Sparse(ArrayRaster):
         def __init__(self, windows: int) -> None:
-            self.info, self.bands = self.Info(Size(32 * windows, 32), "uint8"), (1,)
+            shape = (32 * windows, 32)
+            super().__init__(np.broadcast_to(np.uint8(0), (*shape, 1)), np.broadcast_to(np.True_, shape))
 
         def read(self, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
             valid = np.zeros((window.height, window.width), np.bool_)
@@ -220,14 +204,14 @@ def test_a_file_of_nothing_stays_in_bounds() -> None:
             return np.zeros((*valid.shape, 1), np.uint8), valid
 
     peaks = []
-    for windows in (1000, 9000):
+    for windows in (1000, 4000):
         tracemalloc.start()
         jobs, tiling = [ArrayJob(Sparse(windows))], Tiling(Size(32, 32), 0, 8, 16)
         events = classify_all(jobs, tiling, exact_network(0, 8))
         assert sum(int((e.ids != IGNORE).sum()) for e in events if isinstance(e, Mapped)) == 1
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert (peaks[1] - peaks[0]) / 8000 < 100  # one that waits takes over 1000 bytes
+    assert (peaks[1] - peaks[0]) / 3000 < 100  # one that waits takes over 1000 bytes
 
 
 def test_windows_that_wait_hold_no_others(rng: np.random.Generator) -> None:

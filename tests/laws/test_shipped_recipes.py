@@ -16,7 +16,7 @@ import yaml
 from datasets.commands.gpu.laboratory import LIMIT
 from segmenter.config.recipe import TrainingConfig
 from tests.helpers.made_training import made, train, weights
-from tests.helpers.several_workers import ROOT, ended_with, free_ports
+from tests.helpers.several_workers import ROOT, addresses, ended_with
 from tests.helpers.small_training import difference
 
 RECIPES = sorted(path.stem for path in (ROOT / "configs").glob("*.yaml"))
@@ -45,7 +45,7 @@ def of_the_model(run: Path) -> Arrays:
 
 def in_two_processes(recipe: Path, run: Path) -> Arrays:
     """As on two machines: each process has a device, the first writes the run."""
-    cluster = ",".join(f"127.0.0.1:{port}" for port in free_ports(2))
+    cluster = ",".join(addresses(2))
     call = [sys.executable, "train.py", str(recipe), "--run", str(run), "--cluster", cluster, "--index"]
     with ended_with([[*call, str(index)] for index in range(2)]) as running:
         said = [worker.communicate()[0] for worker in running]

@@ -17,7 +17,6 @@ from segmenter.model.batchnorm import SyncBatchNorm
 from segmenter.model.building import build_model
 from segmenter.model.normalisation import Normalisation
 from segmenter.model.receptive_field import network_geometry
-from segmenter.model.size import training_bytes_per_image
 from segmenter.runs.checkpoints import assign_weights, weight_arrays
 
 
@@ -264,11 +263,6 @@ def test_prediction_is_the_same_graph(tensorflow: ModuleType) -> None:
     assert [op.type for op in ours.graph.get_operations()] == [op.type for op in keras.graph.get_operations()]
     assert collectives_of(ours) == 0
     assert network_geometry(models()[1]) == network_geometry(models()[0])
-
-
-def test_memory_of_mixed_precision(tensorflow: ModuleType) -> None:
-    keras, ours = (training_bytes_per_image(model, 64, 64, mixed=True) for model in models("mixed_float16"))
-    assert 0.6 * keras < ours < 0.85 * keras  # measured: 0.83 of Keras' (CPU, depth 2, width 16)
 
 
 def test_frozen_it_predicts(tensorflow: ModuleType) -> None:

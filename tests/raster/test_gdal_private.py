@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import struct
 import subprocess
 import sys
 import warnings
@@ -12,57 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import rasterio
-from rasterio.errors import NotGeoreferencedWarning, RasterioIOError
+from rasterio.errors import NotGeoreferencedWarning
 
-from segmenter.raster.gdal.private import GdalError, listen, messages, quiet_libtiff
+from segmenter.raster.gdal.private import quiet_libtiff
 
 Make = Callable[..., Path]
 ROOT = Path(__file__).parents[2]
-
-
-def without_pixel_scale(path: Path) -> None:
-    """Let the file's GeoPixelScale (tag 33550) claim more values than there are."""
-    data = bytearray(path.read_bytes())
-    (start,) = struct.unpack("<I", data[4:8])
-    (count,) = struct.unpack("<H", data[start : start + 2])
-    (at,) = (
-        entry
-        for entry in range(start + 2, start + 2 + 12 * count, 12)
-        if data[entry : entry + 2] == struct.pack("<H", 33550)
-    )
-    data[at + 4 : at + 8] = struct.pack("<I", 10**8)
-    path.write_bytes(data)
-
-
-def test_the_cause_of_a_failed_read_is_a_gdal_error_and_messages_hold_what_gdal_signals(
-    make_geotiff: Make, rng: np.random.Generator
-) -> None:
-    path = make_geotiff("a.tif", rng.integers(0, 255, (64, 64), np.uint8), compress="deflate")
-    path.write_bytes(path.read_bytes()[:-3000])
-    listen()
-    with (
-        messages() as said,
-        rasterio.Env(),
-        rasterio.open(path) as file,
-        pytest.raises(RasterioIOError) as caught,
-    ):
-        file.read()
-    assert isinstance(caught.value.__cause__, GdalError)
-    assert (True, "TIFFReadEncodedStrip() failed.") in said
-    assert all(error for error, _ in said)
-
-
-def test_messages_hold_the_warnings_of_a_header_and_nothing_afterwards(make_geotiff: Make) -> None:
-    path = make_geotiff("a.tif", np.ones((8, 8), np.uint8))
-    without_pixel_scale(path)
-    listen()
-    with messages() as said, rasterio.Env(), rasterio.open(path):
-        pass
-    ((error, text),) = said
-    assert not error
-    assert text.endswith('Incorrect count for "GeoPixelScale"; tag ignored')
-    with rasterio.Env(), rasterio.open(path):
-        assert len(said) == 1
 
 
 def test_the_wheels_libtiff_is_found_and_takes_an_error_handler() -> None:

@@ -23,7 +23,7 @@ from segmenter.raster.band_stack import StackedImages
 from segmenter.raster.mosaic import Mosaic
 from segmenter.raster.resampled import ModelGrid, ResampledRaster
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_map
-from tests.helpers.maps import Call, Make
+from tests.helpers.maps import Call, Make, ids
 from tests.helpers.refusals import refused
 
 GRIDS = {
@@ -54,11 +54,7 @@ def cut(
 def layers(folder: str, name: str) -> NDArray[Any]:
     """(2, H, W): ids and confidence of a map."""
     stem = Path(folder) / Path(name).stem
-    found = []
-    for path in (f"{stem}.tif", f"{stem}.confidence.tif"):
-        with rasterio.open(path) as file:
-            found.append(file.read(1))
-    return np.stack(found)
+    return np.stack([ids(f"{stem}.tif"), ids(f"{stem}.confidence.tif")])
 
 
 @pytest.mark.parametrize(
@@ -126,9 +122,8 @@ def test_files_that_do_not_fit_are_refused_in_one_line(
         dtype, crs = options.pop("dtype"), options.pop("crs")
         crs = crs and rasterio.CRS.from_string(crs)
         write_raster(tmp_path / f"{name}.tif", np.ones((100, 100), dtype), RasterSpec(crs=crs, **options))
-    with refused(DatasetError, **fields) as caught:
+    with refused(DatasetError, **fields):
         Mosaic([tmp_path / "a.tif", tmp_path / "b.tif"], open_raster)
-    assert "\n" not in str(caught.value)
 
 
 def test_a_changed_file_changes_its_neighbours_maps_and_no_others(

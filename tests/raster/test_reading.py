@@ -24,6 +24,7 @@ from segmenter.raster import (
 )
 from segmenter.raster.mosaic import Mosaic
 from tests.helpers.exact_network import RADIUS, STRIDE, exact_network
+from tests.helpers.made_rasters import PLACE, written
 from tests.helpers.refusals import refused
 
 Make = Callable[..., Path]
@@ -35,46 +36,10 @@ def everything(path: Path, bands: tuple[int, ...] | None = None) -> tuple[Any, A
         return raster.read(Window.of(raster.info.size))
 
 
-def test_a_window_beyond_the_raster_is_padded_and_invalid(
-    make_geotiff: Make, rng: np.random.Generator
-) -> None:
-    pixels = rng.integers(1, 255, (13, 17, 3), np.uint8)
-    with open_raster(make_geotiff("a.tif", pixels)) as raster:
-        image, valid = raster.read(Window(-2, 5, 20, 20))
-        nothing, none = raster.read(Window(50, 50, 4, 4))
-    np.testing.assert_array_equal(image[2:15, :12], pixels[:, 5:])
-    assert valid[2:15, :12].all()
-    assert valid.sum() == 13 * 12
-    assert image.sum() == pixels[:, 5:].sum()
-    assert not none.any()
-    assert not nothing.any()
-
-
 def test_complex_numbers_are_refused(make_geotiff: Make) -> None:
     path = make_geotiff("a.tif", np.zeros((4, 4), np.complex64))
     with refused(RasterError, where="a.tif", got="complex64"):
         open_raster(path)
-
-
-@pytest.mark.parametrize("band", [0, 4])
-def test_a_missing_band_is_named(make_geotiff: Make, band: int) -> None:
-    path = make_geotiff("a.tif", np.zeros((4, 4, 3), np.uint8))
-    with refused(RasterError, where="a.tif", expected=f"band {band} "):
-        open_raster(path, (1, band))
-
-
-def test_the_header_is_complete(make_geotiff: Make) -> None:
-    pixels = np.zeros((4, 6, 2), np.uint16)
-    info = raster_info(make_geotiff("a.tif", pixels, nodata=7, descriptions=("red", "nir")))
-    assert (info.size, info.count, info.dtype, info.driver) == (Size(4, 6), 2, "uint16", "GTiff")
-    assert info.crs == UTM
-    assert info.nodata == (7, 7)
-    assert info.descriptions == ("red", "nir")
-    assert info.metres_per_pixel == pytest.approx(0.5)
-    assert info.georeferenced
-    plain = raster_info(make_geotiff("b.tif", pixels, crs=None))
-    assert (plain.transform, plain.crs, plain.metres_per_pixel) == (None,) * 3
-    assert not plain.georeferenced
 
 
 def test_only_local_images_are_opened(tmp_path: Path, make_geotiff: Make) -> None:
@@ -213,11 +178,8 @@ def test_a_text_with_more_zeros_behind_it_than_one_is_no_damage(tmp_path: Path) 
 
 
 def jpeg(path: Path, height: int, width: int, **options: Any) -> Path:
-    values = np.random.default_rng(1).integers(0, 255, (3, height, width), np.uint8)
-    size = {"height": height, "width": width, "count": 3, "dtype": "uint8"}
-    with rasterio.open(path, "w", driver="JPEG", **size, **options) as file:
-        file.write(values)
-    return path
+    values = np.random.default_rng(1).integers(0, 255, (height, width, 3), np.uint8)
+    return written(path, values, **options)
 
 
 def test_a_progressive_jpeg_that_libjpeg_may_not_decode_is_refused(
@@ -293,8 +255,7 @@ def sparse(path: Path, size: tuple[int, int] = (531, 703), **options: Any) -> Pa
     """A GeoTIFF of which two corners are written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     profile: dict[str, Any] = {"tiled": True, "blockxsize": 64, "blockysize": 48, "nodata": 0}
-    profile |= {"transform": rasterio.Affine(0.5, 0, 368000, 0, -0.5, 5808000), "crs": "EPSG:25833"}
-    profile |= {"count": BANDS, "dtype": "uint8", "SPARSE_OK": True, **options}
+    profile |= {**PLACE, "count": BANDS, "dtype": "uint8", "SPARSE_OK": True, **options}
     pixels = np.random.default_rng(0).integers(1, 255, (profile["count"], 70, 70)).astype(profile["dtype"])
     with rasterio.open(path, "w", driver="GTiff", height=size[0], width=size[1], **profile) as file:
         for window in THERE:

@@ -20,6 +20,7 @@ from segmenter.raster import LabelRaster, open_raster, raster_info
 from segmenter.raster.crs_units import same_ground
 from segmenter.raster.gdal.sidecars import check_beside
 from segmenter.raster.ground import alignment_errors
+from tests.helpers.made_rasters import written
 from tests.helpers.refusals import refused
 
 Make = Callable[..., Path]
@@ -61,10 +62,7 @@ def test_a_tiff_that_names_its_overviews_is_refused(image: Path, secret: Path, t
 
 @pytest.mark.parametrize("suffix", [".tif", ".png", ".jpg"])
 def test_so_is_a_file_beside_an_image_that_names_them(tmp_path: Path, secret: Path, suffix: str) -> None:
-    path = tmp_path / f"a{suffix}"
-    driver = {".tif": "GTiff", ".png": "PNG", ".jpg": "JPEG"}[suffix]
-    with rasterio.open(path, "w", driver=driver, width=W, height=H, count=3, dtype="uint8") as file:
-        file.write(np.full((3, H, W), OWN, np.uint8))
+    path = written(tmp_path / f"a{suffix}", np.full((H, W, 3), OWN, np.uint8))
     path.with_name(path.name + ".aux.xml").write_text(naming(secret))
     with rasterio.open(path) as file:  # the door is there
         assert file.read(1, out_shape=(H // 5, W // 5)).max() == OTHER
@@ -240,8 +238,7 @@ def test_all_that_gdal_looks_for_beside_an_image_is_looked_at(
 ) -> None:
     path, asked, seen = tmp_path / name, Asked(), set()
     driver = {"png": "PNG", "jpg": "JPEG"}.get(name[-3:], "GTiff")
-    with rasterio.open(path, "w", driver=driver, width=W, height=H, count=3, dtype="uint8") as file:
-        file.write(np.ones((3, H, W), np.uint8))
+    written(path, np.ones((H, W, 3), np.uint8), driver)
     if name == NAMES[0]:
         for ending in (".ovr", ".msk", ".msk.ovr"):
             shutil.copy(path, path.with_name(name + ending))

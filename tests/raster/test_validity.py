@@ -190,7 +190,6 @@ def test_a_training_reads_it_so_from_files_and_packs(
     for found, before in zip(read(MEAN), in_place, strict=True):
         np.testing.assert_array_equal(found, before)
     np.testing.assert_array_equal(read(())[0], np.where(valid[..., None], image, 0))
-    assert Size(*SHAPE_OF_VOIDS).pixels == in_place[1].size
 
 
 WINDOWS = [Window(0, 0, 41, 67), Window(-5, -3, 20, 30), Window(30, 60, 20, 20), Window(50, 0, 4, 4)]

@@ -32,28 +32,6 @@ SOUTH_UP = Affine(10, 0, 663840, 0, 10, 7378560)
 ROTATED = Affine(17.3, 5.0, 100, 10.0, -8.7, 200)
 
 
-@pytest.mark.parametrize(
-    ("shape", "transform"), [((1, 1), ROTATED), ((1, 700), SOUTH_UP), ((513, 511, 3), ROTATED)]
-)
-def test_geography_stays(
-    tmp_path: Path, rng: np.random.Generator, shape: tuple[int, ...], transform: Affine
-) -> None:
-    pixels, path = rng.integers(0, 255, shape, np.uint8), tmp_path / "deep" / "a.tif"
-    write_raster(
-        path, pixels, RasterSpec(crs=UTM, transform=transform, nodata=255, tags={"CLASS_0": "water"})
-    )
-    with rasterio.open(path) as written:
-        assert written.crs == UTM
-        assert written.transform.almost_equals(transform, 1e-9)
-        assert (written.height, written.width) == shape[:2]
-        assert written.nodata == 255
-        assert written.profile["tiled"]
-        assert written.compression.name == "deflate"
-        assert written.tags()["CLASS_0"] == "water"
-        np.testing.assert_array_equal(np.moveaxis(written.read(), 0, 2).reshape(shape), pixels)
-    assert [p.name for p in path.parent.iterdir()] == ["a.tif"]
-
-
 def test_a_fourth_band_is_not_called_alpha(tmp_path: Path) -> None:
     write_raster(
         tmp_path / "a.tif", np.zeros((8, 8, 4), np.uint8), RasterSpec(descriptions=("r", "g", "b", "nir"))

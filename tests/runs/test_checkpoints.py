@@ -96,12 +96,6 @@ def test_arrays_of_another_format_are_refused(tmp_path: Path, version: int | Non
         load_arrays(path)
 
 
-def test_the_same_arrays_give_the_same_bytes(tmp_path: Path) -> None:
-    for name in ("a.npz", "b.npz"):
-        save_arrays(tmp_path / name, odd_arrays())
-    assert (tmp_path / "a.npz").read_bytes() == (tmp_path / "b.npz").read_bytes()
-
-
 def test_what_cannot_be_a_checkpoint_is_refused(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "bomb.npz", a=np.zeros(10**6))
     with refused(DamagedCheckpointError, where="bomb.npz", fault="a.npy"):

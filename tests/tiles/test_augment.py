@@ -234,6 +234,7 @@ SPATIAL: list[Any] = [
 ]
 COLOUR: list[Any] = [
     {**STILL, "blur": 1},
+    {**STILL, "rotation": 45, "blur": 1},
     *([{"name": name}] for name in ("MotionBlur", "MedianBlur", "GaussianBlur", "Defocus", "ZoomBlur")),
 ]
 TYPES = ("uint8", "uint16", "float64")
@@ -296,10 +297,3 @@ def test_a_tile_without_its_image_keeps_the_same_pixels(config: Any) -> None:
             change(outline, seed, outline=True)[1:], change(before, seed)[1:], strict=True
         ):
             np.testing.assert_array_equal(found, expected)
-
-
-def test_pixels_without_data_are_not_there_for_blur_that_comes_after_a_rotation() -> None:
-    config = {**STILL, "rotation": 45, "blur": 1}
-    for dtype in TYPES:
-        before, change = made(dtype, whole=True), augmenter_of(config, dtype)
-        assert max(beyond(change(before, seed), before) for seed in range(6)) <= 1e-6

@@ -18,6 +18,7 @@ from segmenter.devices.strategy import Devices
 from segmenter.training import checks
 from segmenter.training.checks import check_memory
 from segmenter.training.prepare import epoch_plan, few_steps, prepare_tiles
+from tests.helpers.made_rasters import written
 from tests.helpers.made_training import made
 from tests.helpers.refusals import refused
 
@@ -147,11 +148,9 @@ def test_scenes_of_unknown_scale_are_said_by_the_check_where_the_recipe_needs_it
 
 def _without_place(file: Path) -> None:
     with rasterio.open(file) as raster:
-        values, profile = raster.read(), raster.profile
+        values = raster.read()
     file.unlink()
-    del profile["crs"], profile["transform"]
-    with rasterio.open(file, "w", **profile) as raster:
-        raster.write(values)
+    written(file, np.moveaxis(values, 0, 2))
 
 
 @pytest.mark.parametrize(

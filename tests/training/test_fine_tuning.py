@@ -98,6 +98,8 @@ def test_a_run_of_which_little_fits_is_refused_before_the_data_are_read(
     assert "--init-from-partial" in line
     assert not (tmp_path / "run").exists()
     assert start(monkeypatch, recipe, *call, "--init-from-partial") == 99
+    assert start(monkeypatch, recipe, "--init-from-partial") == 2
+    assert "--init-from-partial says how" in capsys.readouterr().err
 
 
 def with_encoder(recipe: Path, folder: Path, encoder: str) -> Path:
@@ -187,13 +189,6 @@ def test_a_source_that_cannot_be_used_is_refused_before_the_data_are_read(
     assert start(monkeypatch, recipe, "--run", str(tmp_path / "run"), "--init-from", str(source)) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert message in line
-
-
-def test_partial_alone_says_what_it_lacks(
-    recipe: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert start(monkeypatch, recipe, "--init-from-partial") == 2
-    assert "--init-from-partial says how" in capsys.readouterr().err
 
 
 BEFORE = {"a": ("1", "2"), "b": ("3", "4"), "c": ("5", "6"), "d": ("7", "8")}
@@ -393,20 +388,33 @@ def said(capsys: pytest.CaptureFixture[str]) -> Said:
     return lambda: capsys.readouterr().out.splitlines()
 
 
-def test_imagenet_s_normalisation_goes_with_a_first_layer_that_is_kept(said: Said) -> None:
-    for model in ({}, {"weights": "imagenet"}):
-        assert found(source(IMAGENET, OLD), model=model) == (IMAGENET, NOW)
-        assert said()[0].startswith("normalisation: as runs/a has it (")
+IMAGENETS, FILE = {"weights": "imagenet"}, {"weights": "w.safetensors"}
+AS_WEIGHTS, AS_SCENES = ({**IMAGENETS, "input_normalisation": by} for by in ("weights", "scenes"))
 
 
-@pytest.mark.parametrize("model", [{}, {"weights": "imagenet"}, {"weights": "w.safetensors"}])
-def test_statistics_of_other_scenes_give_way_to_those_of_the_new_ones(
-    said: Said, model: dict[str, Any]
+@pytest.mark.parametrize(
+    ("source", "model", "dtype", "kept"),
+    [
+        *((source(IMAGENET, OLD), model, "uint8", True) for model in ({}, IMAGENETS, AS_WEIGHTS)),
+        (source(OLD, None), AS_WEIGHTS, "uint8", True),  # a setting of the recipe goes before
+        *(
+            (source(each, None), model, "uint8", False)
+            for each in (OLD, NOW)
+            for model in ({}, IMAGENETS, FILE)
+        ),
+        *((source(*of), AS_SCENES, "uint8", False) for of in ((OLD, None), (IMAGENET, OLD))),
+        (source(IMAGENET, OLD, bands=4), {}, "uint8", False),  # the first layer starts anew
+        (source(IMAGENET, OLD), {}, "uint16", False),
+    ],
+)
+def test_the_normalisation_of_weights_that_are_kept_goes_with_them_and_statistics_of_scenes_give_way(
+    said: Said, source: Source, model: dict[str, Any], dtype: str, kept: bool
 ) -> None:
     """The recipe's own weights are not loaded: their normalisation is not said."""
-    for before in (OLD, NOW):
-        assert found(source(before, None), model=model) == (NOW, None)
-        assert said()[0].startswith("normalisation: by the training scenes (")
+    chosen = (source.run.normalisation, NOW) if kept else (NOW, None)
+    assert found(source, model=model, data=statistics(dtype=dtype)) == chosen
+    by = "as runs/a has it" if kept else "by the training scenes"
+    assert said()[0].startswith(f"normalisation: {by} (")
 
 
 def test_each_band_keeps_what_its_channel_was_trained_with(said: Said) -> None:
@@ -417,23 +425,6 @@ def test_each_band_keeps_what_its_channel_was_trained_with(said: Said) -> None:
     assert chosen == Normalisation.of((*IMAGENET.mean, 60.0), (*IMAGENET.std, 8.0))
     assert scenes == here
     assert "bands 1, 2, 3 as runs/a has them, bands 4 by the training scenes (" in said()[0]
-
-
-def test_where_the_first_layer_starts_anew_or_the_data_are_of_another_type_the_scenes_standardise(
-    said: Said,
-) -> None:
-    assert found(source(IMAGENET, OLD, bands=4)) == (NOW, None)
-    assert found(source(IMAGENET, OLD), data=statistics(dtype="uint16")) == (NOW, None)
-    assert [line.partition(" (")[0] for line in said()] == ["normalisation: by the training scenes"] * 2
-
-
-def test_a_setting_of_the_recipe_goes_before(said: Said) -> None:
-    for run in (source(OLD, None), source(IMAGENET, OLD)):
-        model = {"weights": "imagenet", "input_normalisation": "weights"}
-        assert found(run, model=model) == (run.run.normalisation, NOW)
-        assert said()[0].startswith("normalisation: as runs/a has it (")
-        assert found(run, model={**model, "input_normalisation": "scenes"}) == (NOW, None)
-        assert said()[0].startswith("normalisation: by the training scenes (")
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,10 @@ import pytest
 import tensorflow as tf
 from numpy.typing import NDArray
 
-from segmenter.base.errors import ConfigError
 from segmenter.config.recipe import TrainingConfig
 from segmenter.model.stages import is_decayed
 from segmenter.training.optimiser import LossScale, Schedule, build_optimiser, describe_schedule, peak_of
 from segmenter.training.step import assign_optimiser, optimiser_arrays
-from tests.helpers.made_runs import recipe_of
-from tests.helpers.refusals import refused
 
 pytestmark = pytest.mark.usefixtures("tensorflow")
 
@@ -157,19 +154,6 @@ def test_state_survives_a_checkpoint_and_one_of_keras_goes_on() -> None:
         assign_optimiser(optimiser, {**arrays, "optimiser/00007": np.zeros(3)})
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"momentum": 0.5}, r"adamw \[type=training.momentum"),
-        ({"nesterov": False}, r"adamw \[type=training.nesterov"),
-        ({"optimizer": "sgd", "momentum": 0, "nesterov": False}, "momentum above 0"),
-    ],
-)
-def test_settings_of_sgd_that_would_do_nothing_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        config(**settings)
-
-
 def rates(steps: Any, total: int = 1000, **settings: Any) -> list[float]:
     schedule = Schedule(TrainingConfig(**settings), total)
     return [float(schedule(step)) for step in steps]
@@ -223,28 +207,3 @@ def test_a_staircase_falls_on_the_step_for_long_trainings_too() -> None:
     after = rates(edges, 10**7, warmup=0, **settings)
     np.testing.assert_allclose(after, 1e-3 * 0.999 ** (edges // 7919), rtol=1e-5)
     np.testing.assert_allclose(np.divide(after, before), 0.999, rtol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("settings", "fields"),
-    [
-        ({"scaling": "linear"}, {"where": "training.reference_batch", "got": "none"}),
-        ({"reference_batch": 16}, {"where": "training.reference_batch", "got": "none"}),
-        ({"schedule": "exponential"}, {"where": "training.decay_steps", "got": "none"}),
-        ({"staircase": True}, {"where": "training.staircase", "got": "poly"}),
-        ({"schedule": "piecewise"}, {"where": "training.boundaries", "got": "none"}),
-        ({"boundaries": [5], "values": [1, 2]}, {"where": "training.boundaries", "got": "poly"}),
-        (
-            {"schedule": "piecewise", "boundaries": [9, 9], "values": [1, 1, 1]},
-            {"where": "training.boundaries", "got": "[9, 9]"},
-        ),
-        (
-            {"schedule": "piecewise", "boundaries": [9, 12], "values": [1, 0.1]},
-            {"where": "training.values", "got": 2},
-        ),
-        ({"schedule": "steps"}, {"where": "training.schedule", "got": "'steps'"}),
-    ],
-)
-def test_a_mistake_is_named(settings: dict[str, Any], fields: dict[str, object]) -> None:
-    with refused(ConfigError, **fields):
-        recipe_of(training=settings)

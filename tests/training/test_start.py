@@ -1,11 +1,9 @@
 """Start of a training: what is checked, and what happens to its run directory before the first step."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -20,14 +18,11 @@ from segmenter.runs.log import log_line
 from segmenter.runs.resume import checkpoint_to_resume
 from segmenter.runs.run import Run, load_run
 from segmenter.training.prepare import Tiles, check_run_directory, prepare_tiles
-from segmenter.training.start import check_training, open_training, resume_from
+from segmenter.training.start import CheckedTraining, check_training, open_training, resume_from
 from tests.helpers.made_runs import MACHINE, save
 from tests.helpers.made_training import made
 from tests.helpers.refusals import refused
 from tests.helpers.trained_run import bare_run
-
-if TYPE_CHECKING:
-    from segmenter.training.start import CheckedTraining
 
 
 class Prepared(NamedTuple):

@@ -181,9 +181,8 @@ def test_other_maps_also_of_the_same_name_and_other_classes_are_refused(
         *(f"update points set {name} = 'sea' where {name} = 'roof'" for name in ("mapped", "reference")),
     )
     for path in (tmp_path / "maps" / "b.tif", tmp_path / "maps" / "a.tif", run.path, tmp_path / "none.tif"):
-        with pytest.raises(SegmenterError) as raised:
+        with pytest.raises(SegmenterError):
             estimate(points, path)
-        assert raised.value.exit_code == 2
     assert not (run.path / ACCURACY).exists()
 
 

@@ -30,6 +30,8 @@ from segmenter.model.receptive_field import NetworkGeometry
 from segmenter.raster.remote.settings import RemotePath
 from segmenter.runs.records import save_validation_images, validation_images
 from segmenter.runs.run import load_run
+from tests.helpers.made_rasters import PLACE, written
+from tests.helpers.maps import ids
 from tests.helpers.random_run import random_run
 from tests.helpers.refusals import refused
 
@@ -89,21 +91,17 @@ def mapped(
     rng = np.random.default_rng(4)
     image = rng.integers(1, 1000, (HEIGHT, WIDTH, 3), np.uint16)
     image[:40, 60:90] = 0
-    profile: dict[str, Any] = {"crs": "EPSG:25833", "transform": rasterio.Affine(0.5, 0, 3e5, 0, -0.5, 5e6)}
-    profile |= {"dtype": "uint16", "nodata": 0}
-    with rasterio.open(folder / "a.tif", "w", "GTiff", WIDTH, HEIGHT, 3, **profile) as file:
-        file.write(image.transpose(2, 0, 1))
-    save_validation_images(run, [Scene("a", folder / "a.tif", None, "a", "validation")])
+    file = written(folder / "a.tif", image, nodata=0, **PLACE)
+    save_validation_images(run, [Scene("a", file, None, "a", "validation")])
     with contextlib.redirect_stdout(io.StringIO()):
         maps = folder / "maps"
-        call = [str(run), str(folder / "a.tif"), "--output", str(maps), "--probabilities", "float16"]
+        call = [str(run), str(file), "--output", str(maps), "--probabilities", "float16"]
         assert predict.main(call) == 0
-    with rasterio.open(maps / "a.tif") as file:
-        ids = file.read(1)
-    with rasterio.open(next(maps.glob("a.prob*.tif"))) as file:
-        best = np.sort(file.read().astype(np.float32), axis=0)
-    assert len(np.unique(ids[ids != IGNORE])) == 4
-    return Mapped(run, image, ids, best[-1] - best[-2])
+    with rasterio.open(next(maps.glob("a.prob*.tif"))) as raster:
+        best = np.sort(raster.read().astype(np.float32), axis=0)
+    found = ids(maps / "a.tif")
+    assert len(np.unique(found[found != IGNORE])) == 4
+    return Mapped(run, image, found, best[-1] - best[-2])
 
 
 @pytest.fixture(scope="module")

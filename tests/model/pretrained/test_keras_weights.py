@@ -158,7 +158,6 @@ def test_a_cut_download_in_the_cache_is_to_be_deleted(home: Path, no_network: No
     with refused(WeightsError, fault="ImageNet weights") as caught:
         loaded("mobilenet_v2", "imagenet")
     assert str(caught.value).startswith(f"{file}: ")
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.slow
@@ -192,7 +191,6 @@ def test_files_that_are_no_weights_of_the_encoder_are_refused(tmp_path: Path) ->
         with pytest.raises(WeightsError, match=message) as caught:
             keras_encoder_weights(config("densenet121", path), 3)
         assert str(path) in str(caught.value)
-        assert "\n" not in str(caught.value)
 
 
 @contextmanager

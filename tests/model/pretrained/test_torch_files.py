@@ -122,9 +122,8 @@ def test_a_pickle_that_wants_to_run_code_is_refused_by_name_and_runs_nothing(
 )
 @both
 def test_a_damaged_pickle_is_refused(tmp_path: Path, write: Write, code: bytes, got: str) -> None:
-    with refused(WeightsError, where="w.pth: refused", got=got) as caught:
+    with refused(WeightsError, where="w.pth: refused", got=got):
         read_torch(write(tmp_path / "w.pth", {}, code=code))
-    assert "\n" not in str(caught.value)
 
 
 _PAIRS = b"](U\x01aK\x01\x86U\x01bK\x01\x86eq\x00"
@@ -186,7 +185,6 @@ def test_a_cut_file_is_refused_wherever_it_is_cut(
         with pytest.raises(WeightsError) as caught:
             read_torch(cut)
         assert str(cut) in str(caught.value)
-        assert "\n" not in str(caught.value)
 
 
 def test_a_bomb_is_refused_unopened(tmp_path: Path) -> None:
