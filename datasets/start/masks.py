@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -32,6 +32,8 @@ _LOOKED_AT, _WINDOW = 8, 1024
 """Scenes whose masks are looked at, and the side of their window."""
 _LEAST_MASKS, _MOST_SHARED = 1.5, 0.5
 """Masks of a scene on average; share of set pixels in several, above which they are versions of one label."""
+_MOST_KINDS = 4
+"""Further kinds of names that are looked at."""
 _NO_CLASS = {*USUAL, *SPLIT_WORDS, "full", "eroded", "instance", "id", "ids", "valid", "ignore", "weight"}
 _NO_CLASS |= {"boundary", "boundaries", "border", "borders", "edge", "edges", "contour", "contours"}
 """Words that tell kinds or versions of labels apart."""
@@ -54,15 +56,8 @@ def mask_patterns(
     """
     if len(ties) < _LEAST_MASKS * len(chosen) or not chosen:
         return None
-    roles = [role_of(label, image) for image, label in chosen]
-    common = Counter(roles).most_common(1)[0][0]
-    first = patterns_of([pair for pair, role in zip(chosen, roles, strict=True) if role == common])
-    regex = pattern_regex(first.images[0], "names")
-    names = {image: match.groupdict() for image, _ in chosen if (match := regex.fullmatch(image))}
-    parts = re.split(r"([/_\-. ]|\{\w+\})", first.labels.removesuffix(PurePosixPath(first.labels).suffix))
-    texts = {"".join(parts[i:j]) for i, j in combinations(range(len(parts) + 1), 2)}
-    words = sorted(filter(_WORDS.fullmatch, texts), key=lambda text: (len(text), text))
-    made = [_with_class(first.labels, word, names, ties) for word in words]
+    kinds = map(patterns_of, _kinds(place, chosen, ties))
+    made = [scenes for kind in kinds for scenes in _by_words(kind, ties)]
     scenes = max(made, key=lambda each: sum(map(len, each.values())), default={})
     used = {path: word for own in scenes.values() for word, path in own.items()}
     least = _LEAST_MASKS * max(len(scenes), len(chosen) // 2)
@@ -74,6 +69,31 @@ def mask_patterns(
     others += [f"labels not used: {few(unused, 2)}"] if unused else []
     labels = patterns.labels.replace(_CLASS, "{class}")
     return replace(patterns, labels=labels, masks=tuple(classes), others=([], others))
+
+
+def _kinds(
+    place: Place, chosen: Sequence[tuple[str, str]], ties: Mapping[str, Sequence[str]]
+) -> list[list[tuple[str, str]]]:
+    """Return the pairs of the commonest kinds of names, the chosen one first; it alone, if it has classes."""
+    common = Counter(role_of(label, image) for image, label in chosen).most_common(1)[0][0]
+    images, kinds = {image for image, _ in chosen}, dict[str, list[tuple[str, str]]]()
+    for label, tied in ties.items():
+        for image in images.intersection(tied):
+            kinds.setdefault(role_of(label, image), []).append((image, label))
+    first = kinds.pop(common)
+    if max(place.sight(label).values for _, label in first[:_LOOKED_AT]) > 2:
+        return [first]
+    return [first, *sorted(kinds.values(), key=lambda pairs: (-len(pairs), pairs))[:_MOST_KINDS]]
+
+
+def _by_words(first: Patterns, ties: Mapping[str, Sequence[str]]) -> Iterator[_Scenes]:
+    """Yield the scenes of masks for each word of a pattern that may name the class."""
+    regex, images = pattern_regex(first.images[0], "names"), sorted({*chain.from_iterable(ties.values())})
+    names = {image: match.groupdict() for image in images if (match := regex.fullmatch(image))}
+    parts = re.split(r"([/_\-. ]|\{\w+\})", first.labels.removesuffix(PurePosixPath(first.labels).suffix))
+    texts = {"".join(parts[i:j]) for i, j in combinations(range(len(parts) + 1), 2)}
+    for word in sorted(filter(_WORDS.fullmatch, texts), key=lambda text: (len(text), text)):
+        yield _with_class(first.labels, word, names, ties)
 
 
 def _with_class(

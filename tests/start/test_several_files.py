@@ -37,6 +37,33 @@ def test_masks_of_one_class_each_are_one_label(name: str, tmp_path: Path, rng: n
     assert (again.dataset.encoding, len(again.dataset.classes)) == ("codes", 2)
 
 
+def test_masks_of_classes_come_before_one_of_valid_pixels(tmp_path: Path, rng: np.random.Generator) -> None:
+    """Agriculture-Vision: the folder `masks` has one for each picture, also where no class is labelled."""
+    for i in range(9):
+        split = ("train", "val", "test")[i // 4]
+        made.save(tmp_path / split / f"images/{i}.jpg", made.image(rng))
+        for kind in ("masks", "boundaries"):
+            made.save(tmp_path / split / f"{kind}/{i}.png", made.label([255, 255, 255, 0]))
+        for shift, word in enumerate(("drydown", "water") if split != "test" else ()):
+            drawn = np.roll(made.label([255, 0, 0, 0], shift=i), shift * made.SIZE[1] // 4, axis=1)
+            made.save(tmp_path / split / f"labels/{word}/{i}.png", drawn)
+    _, recipe, dataset = made.planned(tmp_path)
+    assert recipe.dataset.labels == "{split}/labels/{class}/{name}.png"
+    assert dataset.classes.names == ["background", "drydown", "water"]
+    assert len(dataset.scenes) == 8
+
+
+def test_a_label_of_classes_comes_before_masks(tmp_path: Path, rng: np.random.Generator) -> None:
+    for i in range(6):
+        made.save(tmp_path / f"image/{i}.tif", made.image(rng))
+        made.save(tmp_path / f"label/{i}.tif", made.label(range(4), shift=i))
+        for word in ("cloud", "snow"):
+            made.save(tmp_path / f"{word}/{i}.tif", made.label([0, 0, 255], shift=i))
+    _, recipe, dataset = made.planned(tmp_path)
+    assert (recipe.dataset.labels, recipe.dataset.encoding) == ("label/{name}.tif", "codes")
+    assert len(dataset.classes) == 4
+
+
 def test_overlaps_are_said_and_scenes_of_ill_fitting_masks_left_out(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:
