@@ -32,8 +32,8 @@ _LOOKED_AT, _WINDOW = 8, 1024
 """Scenes whose masks are looked at, and the side of their window."""
 _LEAST_MASKS, _MOST_SHARED = 1.5, 0.5
 """Masks of a scene on average; share of set pixels in several, above which they are versions of one label."""
-_MOST_KINDS = 4
-"""Further kinds of names that are looked at."""
+_MOST_KINDS, _TRIED = 4, 64
+"""Further kinds of names that are looked at, and images on which words are tried as the class."""
 _NO_CLASS = {*USUAL, *SPLIT_WORDS, "full", "eroded", "instance", "id", "ids", "valid", "ignore", "weight"}
 _NO_CLASS |= {"boundary", "boundaries", "border", "borders", "edge", "edges", "contour", "contours"}
 """Words that tell kinds or versions of labels apart."""
@@ -56,9 +56,11 @@ def mask_patterns(
     """
     if len(ties) < _LEAST_MASKS * len(chosen) or not chosen:
         return None
-    kinds = map(patterns_of, _kinds(place, chosen, ties))
-    made = [scenes for kind in kinds for scenes in _by_words(kind, ties)]
-    scenes = max(made, key=lambda each: sum(map(len, each.values())), default={})
+    some = {image for image, _ in chosen[:: -(-len(chosen) // _TRIED)]}
+    few_ties = {label: own for label, tied in ties.items() if (own := sorted(some.intersection(tied)))}
+    forms = [each for kind in map(patterns_of, _kinds(place, chosen, ties)) for each in _forms(kind)]
+    sizes = [sum(map(len, _with_class(*form, few_ties).values())) for form in forms]
+    scenes = _with_class(*forms[sizes.index(max(sizes))], ties) if any(sizes) else _Scenes()
     used = {path: word for own in scenes.values() for word, path in own.items()}
     least = _LEAST_MASKS * max(len(scenes), len(chosen) // 2)
     if not used or len(used) < least or not _are_masks(place, scenes):
@@ -86,21 +88,21 @@ def _kinds(
     return [first, *sorted(kinds.values(), key=lambda pairs: (-len(pairs), pairs))[:_MOST_KINDS]]
 
 
-def _by_words(first: Patterns, ties: Mapping[str, Sequence[str]]) -> Iterator[_Scenes]:
-    """Yield the scenes of masks for each word of a pattern that may name the class."""
-    regex, images = pattern_regex(first.images[0], "names"), sorted({*chain.from_iterable(ties.values())})
-    names = {image: match.groupdict() for image in images if (match := regex.fullmatch(image))}
+def _forms(first: Patterns) -> list[tuple[Patterns, str]]:
+    """Return the patterns with each word of the labels' that may name the class, short ones first."""
     parts = re.split(r"([/_\-. ]|\{\w+\})", first.labels.removesuffix(PurePosixPath(first.labels).suffix))
     texts = {"".join(parts[i:j]) for i, j in combinations(range(len(parts) + 1), 2)}
-    for word in sorted(filter(_WORDS.fullmatch, texts), key=lambda text: (len(text), text)):
-        yield _with_class(first.labels, word, names, ties)
+    return [
+        (first, word) for word in sorted(filter(_WORDS.fullmatch, texts), key=lambda text: (len(text), text))
+    ]
 
 
-def _with_class(
-    pattern: str, word: str, names: Mapping[str, Mapping[str, str]], ties: Mapping[str, Sequence[str]]
-) -> _Scenes:
+def _with_class(first: Patterns, word: str, ties: Mapping[str, Sequence[str]]) -> _Scenes:
     """Return the labels that are as a pattern says, but for one of its words, which names their class."""
-    form, scenes = re.sub(rf"(?<![^\W_])(?<!{{){re.escape(word)}(?![^\W_]|}})", _CLASS, pattern), _Scenes()
+    regex, images = pattern_regex(first.images[0], "names"), sorted({*chain.from_iterable(ties.values())})
+    names = {image: match.groupdict() for image in images if (match := regex.fullmatch(image))}
+    form = re.sub(rf"(?<![^\W_])(?<!{{){re.escape(word)}(?![^\W_]|}})", _CLASS, first.labels)
+    scenes = _Scenes()
     for label, image in ((label, image) for label, tied in ties.items() for image in names.keys() & tied):
         path = form.format_map(names[image])
         around = path.split(_CLASS)

@@ -109,7 +109,7 @@ def resize(driver: Driver, width: int) -> None:
 
 
 def widths(driver: Driver) -> list[list[float]]:
-    """Of each chart: its drawing's width, its place's width, and its left edge."""
+    """Return for each chart its drawing's width, its place's width, and its left edge."""
     return driver.execute_script(
         "return [...document.querySelectorAll('.chart')].map(c => [c.querySelector('.main-svg')"
         ".getBoundingClientRect().width, c.clientWidth, c.getBoundingClientRect().left])"
@@ -117,7 +117,7 @@ def widths(driver: Driver) -> list[list[float]]:
 
 
 def eventually(check: Callable[[], bool]) -> None:
-    """What the page does after a delay of its own."""
+    """Wait for what the page does after a delay of its own."""
     assert wait_until(check), "did not happen"
 
 
