@@ -41,6 +41,7 @@ from segmenter.raster import quiet_gdal
 SAMPLINGS: dict[str, dict[str, Any]] = {
     "plan": {"method": "plan"},
     "quotas": {"method": "plan", "quota": "rarity"},
+    "quotas_lift_3": {"method": "plan", "quota": "rarity", "lift": 3, "max_repeats_per_tile": 20},
     "shuffle": {"method": "shuffle"},
     "repeat_factor": {"method": "repeat_factor"},
     "rare_class": {"method": "rare_class"},
@@ -57,7 +58,6 @@ LOSSES: dict[str, dict[str, Any]] = {
 RULES: dict[str, dict[str, Any]] = {
     f"quotas_{name}": {"method": "plan", "quota": "rarity", **numbers}
     for name, numbers in {
-        "lift_3": {"lift": 3, "max_repeats_per_tile": 20},
         "cool": {"rare_temperature": 0.05},
         "warm": {"rare_temperature": 0.2},
         "share": {"min_pixels": 164},  # a hundredth of a tile of 128 × 128
