@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, combinations
+from functools import lru_cache
+from itertools import combinations
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -22,7 +23,6 @@ from segmenter.pages.parts import percent
 from segmenter.raster.masks import Masks
 
 from ..files import few
-from ..folder import pattern_regex
 from ..leaks import in_turn
 from .choice import Choice
 from .names import SPLIT_WORDS, USUAL, Patterns, patterns_of, role_of
@@ -32,16 +32,14 @@ _LOOKED_AT, _WINDOW = 8, 1024
 """Scenes whose masks are looked at, and the side of their window."""
 _LEAST_MASKS, _MOST_SHARED = 1.5, 0.5
 """Masks of a scene on average; share of set pixels in several, above which they are versions of one label."""
-_MOST_KINDS, _TRIED = 4, 64
-"""Further kinds of names that are looked at, and images on which words are tried as the class."""
 _NO_CLASS = {*USUAL, *SPLIT_WORDS, "full", "eroded", "instance", "id", "ids", "valid", "ignore", "weight"}
 _NO_CLASS |= {"boundary", "boundaries", "border", "borders", "edge", "edges", "contour", "contours"}
 """Words that tell kinds or versions of labels apart."""
-_WORDS = re.compile(r"[^\W_]([^/{*]*[^\W_])?")
+_WORDS = re.compile(r"[^\W_]([^/*]*[^\W_])?")
 _CLASS = "\0"
 """Stands for the class in a path."""
 
-_Scenes = dict[tuple[str, str], dict[str, str]]
+_Scenes = defaultdict[tuple[str, str], dict[str, str]]
 """Image, and the path of its masks with `_CLASS` → file of each class."""
 
 
@@ -56,11 +54,16 @@ def mask_patterns(
     """
     if len(ties) < _LEAST_MASKS * len(chosen) or not chosen:
         return None
-    some = {image for image, _ in chosen[:: -(-len(chosen) // _TRIED)]}
-    few_ties = {label: own for label, tied in ties.items() if (own := sorted(some.intersection(tied)))}
-    forms = [each for kind in map(patterns_of, _kinds(place, chosen, ties)) for each in _forms(kind)]
-    sizes = [sum(map(len, _with_class(*form, few_ties).values())) for form in forms]
-    scenes = _with_class(*forms[sizes.index(max(sizes))], ties) if any(sizes) else _Scenes()
+    if max(place.sight(label).values for _, label in chosen[:_LOOKED_AT]) > 2:
+        return None
+    images, kinds = {image for image, _ in chosen}, defaultdict[str, _Scenes](lambda: defaultdict(dict))
+    for label, tied in ties.items():
+        for image in images.intersection(tied):
+            role = role_of(label, image)
+            for word in _words(role):
+                kinds[_without(word, role)][image, _without(word, label)][word] = label
+    sizes = {kind: sum(map(len, own.values())) for kind, own in kinds.items()}
+    scenes = kinds[max(sizes, key=lambda kind: (sizes[kind], len(kind), kind), default="")]
     used = {path: word for own in scenes.values() for word, path in own.items()}
     least = _LEAST_MASKS * max(len(scenes), len(chosen) // 2)
     if not used or len(used) < least or not _are_masks(place, scenes):
@@ -73,45 +76,18 @@ def mask_patterns(
     return replace(patterns, labels=labels, masks=tuple(classes), others=([], others))
 
 
-def _kinds(
-    place: Place, chosen: Sequence[tuple[str, str]], ties: Mapping[str, Sequence[str]]
-) -> list[list[tuple[str, str]]]:
-    """Return the pairs of the commonest kinds of names, the chosen one first; it alone, if it has classes."""
-    common = Counter(role_of(label, image) for image, label in chosen).most_common(1)[0][0]
-    images, kinds = {image for image, _ in chosen}, dict[str, list[tuple[str, str]]]()
-    for label, tied in ties.items():
-        for image in images.intersection(tied):
-            kinds.setdefault(role_of(label, image), []).append((image, label))
-    first = kinds.pop(common)
-    if max(place.sight(label).values for _, label in first[:_LOOKED_AT]) > 2:
-        return [first]
-    return [first, *sorted(kinds.values(), key=lambda pairs: (-len(pairs), pairs))[:_MOST_KINDS]]
-
-
-def _forms(first: Patterns) -> list[tuple[Patterns, str]]:
-    """Return the patterns with each word of the labels' that may name the class, short ones first."""
-    parts = re.split(r"([/_\-. ]|\{\w+\})", first.labels.removesuffix(PurePosixPath(first.labels).suffix))
+@lru_cache
+def _words(role: str) -> list[str]:
+    """Return the words of a label's name that may be its class; several in a row may be one."""
+    parts = re.split(r"([/_\-. *])", role.removesuffix(PurePosixPath(role).suffix))
     texts = {"".join(parts[i:j]) for i, j in combinations(range(len(parts) + 1), 2)}
-    return [
-        (first, word) for word in sorted(filter(_WORDS.fullmatch, texts), key=lambda text: (len(text), text))
-    ]
+    words = filter(_WORDS.fullmatch, texts)
+    return [word for word in words if not _NO_CLASS.intersection(re.findall(r"[a-z]+", word.lower()))]
 
 
-def _with_class(first: Patterns, word: str, ties: Mapping[str, Sequence[str]]) -> _Scenes:
-    """Return the labels that are as a pattern says, but for one of its words, which names their class."""
-    regex, images = pattern_regex(first.images[0], "names"), sorted({*chain.from_iterable(ties.values())})
-    names = {image: match.groupdict() for image in images if (match := regex.fullmatch(image))}
-    form = re.sub(rf"(?<![^\W_])(?<!{{){re.escape(word)}(?![^\W_]|}})", _CLASS, first.labels)
-    scenes = _Scenes()
-    for label, image in ((label, image) for label, tied in ties.items() for image in names.keys() & tied):
-        path = form.format_map(names[image])
-        around = path.split(_CLASS)
-        stop = len(around[0]) + (len(label) - len(path)) // max(1, len(around) - 1) + 1
-        name = label[len(around[0]) : stop]
-        kinds = _NO_CLASS.intersection(re.findall(r"[a-z]+", name.lower()))
-        if name and label == name.join(around) and not kinds:
-            scenes.setdefault((image, path), {})[name] = label
-    return scenes
+def _without(word: str, path: str) -> str:
+    """Return a path with `_CLASS` for a word."""
+    return re.sub(rf"(?<![^\W_]){re.escape(word)}(?![^\W_])", _CLASS, path)
 
 
 def _are_masks(place: Place, scenes: _Scenes) -> bool:
