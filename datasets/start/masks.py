@@ -23,6 +23,7 @@ from segmenter.pages.parts import percent
 from segmenter.raster.masks import Masks
 
 from ..files import few
+from ..folder import pattern_regex
 from ..leaks import in_turn
 from .choice import Choice
 from .names import SPLIT_WORDS, USUAL, Patterns, patterns_of, role_of
@@ -69,10 +70,11 @@ def mask_patterns(
     if not used or len(used) < least or not _are_masks(place, scenes):
         return None
     patterns = patterns_of(sorted(scenes))
-    classes, unused = sorted({*used.values()}), sorted(ties.keys() - used.keys())
-    others = [f"one class alone: --labels '{patterns.labels.replace(_CLASS, classes[0])}'"]
-    others += [f"labels not used: {few(unused, 2)}"] if unused else []
-    labels = patterns.labels.replace(_CLASS, "{class}")
+    classes, labels = sorted({*used.values()}), patterns.labels.replace(_CLASS, "{class}")
+    matched = pattern_regex(labels, "names", classes).fullmatch
+    others = [f"one class alone: --labels '{labels.replace('{class}', classes[0])}'"]
+    if unused := [label for label in sorted(ties) if not matched(label)]:
+        others.append(f"labels not used: {few(unused, 2)}")
     return replace(patterns, labels=labels, masks=tuple(classes), others=([], others))
 
 
