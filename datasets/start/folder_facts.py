@@ -48,7 +48,9 @@ def find_pairs(place: Place) -> Patterns:
     labels = rasters or vectors
     if not images or not labels:
         raise DatasetError(place.root, _nothing(place, images, rasters))
-    bands = _bands(place, images, len(labels))
+    counts = [sight.info.count for p in images if (sight := place.looked.get(p)) and sight.info]
+    single = 2 * counts.count(1) > len(counts) and 2 * len(labels) <= len(images)
+    bands = band_files(images) if single else {}
     place.first.update((scene, next(iter(own.values()))) for scene, own in bands.items())
     scenes = list(bands or images)
     if shared := len(labels) == 1 < len(scenes) and _serves_all(place, labels[0], scenes):
@@ -112,13 +114,6 @@ def _nothing(place: Place, images: Sequence[str], rasters: Sequence[str]) -> str
     endings = Counter(PurePosixPath(path).suffix.lower() or "no ending" for path in place.paths)
     found = ", ".join(f"{n} {ending}" for ending, n in endings.most_common(4)) or "no file"
     return f"looked for GeoTIFF, PNG, JPEG or JPEG 2000 images and their labels, found {found}"
-
-
-def _bands(place: Place, images: Sequence[str], labels: int) -> dict[str, dict[str, str]]:
-    """Return scenes of several files, if most images have one band and at most half as many have labels."""
-    counts = [sight.info.count for p in images if (sight := place.looked.get(p)) and sight.info]
-    single = 2 * sum(count == 1 for count in counts) > len(counts)
-    return band_files(images) if single and 2 * labels <= len(images) else {}
 
 
 def _serves_all(place: Place, label: str, images: Sequence[str]) -> bool:

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from pathlib import PurePosixPath
 
-from ..files import in_hash_order
-
 _PART, _WORD = re.compile(r"\d+|[^\W\d_]+"), re.compile(r"[^\W_]+")
 _SEPARATORS = "_-. "
 _POSTINGS, _FEW, _EXAMPLES, _MOST_NAMES = 3000, 50, 12, 3
@@ -48,7 +46,7 @@ def pair(images: Sequence[str], labels: Sequence[str]) -> dict[str, list[str]]:
     paths = (*images, *labels)
     above = len(os.path.commonpath([os.path.dirname(path) for path in paths]))
     parts = {path: parts_of(path[above:]) for path in paths}
-    features = {path: Counter[object]([*own, *itertools.pairwise(own)]) for path, own in parts.items()}
+    features = {path: {*own, *itertools.pairwise(own)} for path, own in parts.items()}
     postings: dict[object, list[str]] = defaultdict(list)
     for image in images:
         for feature in features[image]:
@@ -56,7 +54,7 @@ def pair(images: Sequence[str], labels: Sequence[str]) -> dict[str, list[str]]:
 
     def score(label: str, image: str) -> float:
         shared = features[label] & features[image]
-        return sum(n * math.log(1 + len(images) / len(postings[f])) for f, n in shared.items())
+        return sum(math.log(1 + len(images) / len(postings[feature])) for feature in sorted(shared, key=str))
 
     best, alone = {}, images if len(images) == 1 else []
     for label in labels:
@@ -82,14 +80,10 @@ def role_of(path: str, other: str, *, numbered: bool = False) -> str:
     words = set(_WORD.findall(other.removesuffix(PurePosixPath(other).suffix)))
     blocks = SequenceMatcher(None, parts_of(path), shared, autojunk=False).get_matching_blocks()
     aligned = {i for block in blocks for i in range(block.a, block.a + block.size)}
-    starts = [word for word in shared if len(word) > 2]
 
     def star(match: re.Match[str]) -> str:
-        alike, number = next(at) in aligned, match[0].isdecimal()
-        if alike or (numbered if number else match[0] in shared):
-            return "*"
-        start = "" if number else max(filter(match[0].startswith, starts), key=len, default="")
-        return f"*{match[0][len(start) :]}" if start else match[0]
+        alike = next(at) in aligned or (numbered if match[0].isdecimal() else match[0] in shared)
+        return "*" if alike else match[0]
 
     def stars(match: re.Match[str]) -> str:
         made = _PART.sub(star, match[0])  # counts its parts
@@ -182,9 +176,8 @@ def _fit(values: Sequence[str], others: Sequence[str]) -> tuple[int, int, Way, W
     Common parts are of whole words and numbers, or if these fit not all, of characters.
     """
     pairs = list(zip(values, others, strict=True))
-    some = [pairs[int(i)] for i in in_hash_order(map(str, range(len(pairs))))[:_EXAMPLES]]
     for part in (r"\d+|[^\W\d_]+|.", "."):
-        ways = {way for texts in some for way in _ways(part, *texts)}
+        ways = {way for texts in pairs[:: -(-len(pairs) // _EXAMPLES)] for way in _ways(part, *texts)}
         fits = [
             (len(one), sum(map(len, one + other)), one, other)
             for one, other in ways

@@ -201,8 +201,7 @@ def _kinds(place: Place, rasters: Sequence[str]) -> dict[str, bool]:
 
 def _groupings(paths: Sequence[str]) -> Iterator[list[list[str]]]:
     """Yield groupings of paths of at most `_MOST_GROUPS` groups; numbers of names divide none."""
-    stems = {path: re.sub(r"\d+", "#", PurePosixPath(path).stem) for path in paths}
-    words = {path: re.split(r"[_\-. ]", stem) for path, stem in stems.items()}
+    words = {path: re.split(r"[_\-. ]", re.sub(r"\d+", "#", PurePosixPath(path).stem)) for path in paths}
     often = {end: Counter(each[end] for each in words.values()) for end in (-1, 0)}
     least = max(2, len(paths) // 20)
 
@@ -214,7 +213,6 @@ def _groupings(paths: Sequence[str]) -> Iterator[list[list[str]]]:
         lambda path: PurePosixPath(path).parent.name,
         lambda path: word(path, -1),
         lambda path: word(path, 0),
-        stems.__getitem__,
         lambda path: re.sub(r"\d+", "#", path),
     )
     for way in ways:
