@@ -54,7 +54,7 @@ def pair(images: Sequence[str], labels: Sequence[str]) -> dict[str, list[str]]:
 
     def score(label: str, image: str) -> float:
         shared = features[label] & features[image]
-        return sum(math.log(1 + len(images) / len(postings[feature])) for feature in sorted(shared, key=str))
+        return sum(math.log(1 + len(images) / len(postings[f])) for f in shared)
 
     best, alone = {}, images if len(images) == 1 else []
     for label in labels:
@@ -191,7 +191,7 @@ def _fit(values: Sequence[str], others: Sequence[str]) -> tuple[int, int, Way, W
 def _ways(part: str, one: str, other: str) -> Iterator[tuple[Way, Way]]:
     """Yield constant texts around all common parts of two texts, or around one of them."""
     parts = [re.findall(part, text) for text in (one, other)]
-    blocks = SequenceMatcher(None, *parts, autojunk=False).get_matching_blocks()
+    blocks = SequenceMatcher(None, parts[0], parts[1], autojunk=False).get_matching_blocks()
     common = ["".join(parts[0][block.a : block.a + block.size]).strip(_SEPARATORS) for block in blocks]
     common = [text for text in common if text]
     for names in [common, *([text] for text in common)] if len(common) <= _MOST_NAMES else []:

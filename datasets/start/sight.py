@@ -23,7 +23,7 @@ from segmenter.raster.masks import Masks
 from ..files import files_under, in_hash_order
 from ..folder import pattern_regex
 
-RASTERS = (".tif", ".tiff", ".png", ".jpg", ".jpeg", ".jp2")
+_RASTERS = (".tif", ".tiff", ".png", ".jpg", ".jpeg", ".jp2")
 _WINDOW = 1024
 """Side of the window whose values are looked at."""
 _FREQUENT, _LABEL_SHARE, _LABEL_FLAT = 32, 0.9, 0.6
@@ -168,7 +168,7 @@ def sort_files(place: Place) -> tuple[list[str], list[str], list[str]]:
     Raises:
         DatasetError: no raster can be read.
     """
-    rasters = [path for path in place.paths if PurePosixPath(path).suffix.lower() in RASTERS]
+    rasters = [path for path in place.paths if PurePosixPath(path).suffix.lower() in _RASTERS]
     vectors = [path for path in place.paths if is_vector(path)]
     rest = [path for path in rasters if not place.is_named(path)]
     kinds = _kinds(place, rest)
