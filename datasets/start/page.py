@@ -46,10 +46,10 @@ def start_page(recipe: Recipe, choices: Sequence[Choice], dataset: Dataset, repo
     Raises:
         SegmenterError: a package of the extra `report` is not installed.
     """
-    scenes = ", ".join(f"{len(dataset.of(split))} {split}" for split in SPLITS if dataset.of(split))
+    facts = {f"Scenes: {split}": str(len(dataset.of(split))) for split in SPLITS if dataset.of(split)}
     doubts = [(choice.key, f"{choice.reason}; or: {choice.other}") for choice in choices if choice.other]
     findings = counted(len(report.findings), "finding") if report.findings else "nothing looks wrong"
-    lead = f"{counted(len(dataset.scenes), 'scene')} ({scenes}), {findings}, "
+    lead = f"{counted(len(dataset.scenes), 'scene')}, {findings}, "
     lead += f"{counted(len(doubts), 'setting')} with another reading."
     settings = [[each.key, shortened(shown(each.value), _LONGEST), each.reason] for each in choices]
     table = Table("Planned settings", ["Setting", "Value", "Reason"], settings, words=True)
@@ -64,7 +64,7 @@ def start_page(recipe: Recipe, choices: Sequence[Choice], dataset: Dataset, repo
         Section("classes", "Which classes are there?", [_classes(dataset, report)]),
         Section("settings", "Which settings, and why?", [table]),
     ]
-    head = Head(f"Plan of {recipe.name}", lead, {}, f"{invocation('start')} DATA")
+    head = Head(f"Plan of {recipe.name}", lead, facts, f"{invocation('start')} DATA")
     return html_page(head, sections)
 
 
