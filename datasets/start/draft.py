@@ -109,11 +109,6 @@ class Draft:
         """Number of bands that the model sees."""
         return len(self.dataset.bands or ()) or min(i.count - len(i.alpha) for i in self.infos.values())
 
-    @property
-    def side(self) -> int:
-        """Median of the scenes' shorter sides in pixels."""
-        return int(np.median([min(i.size.height, i.size.width) for i in self.infos.values()]))
-
     # ------------------------------------------------------------------------------------------- tiles
 
     @functools.cached_property

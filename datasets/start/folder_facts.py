@@ -1,25 +1,28 @@
-"""Files of a folder that nobody described: pairs of image and label, and their patterns."""
+"""Files of a folder that nobody described: pairs of image and label, or masks, and their patterns."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
+from functools import lru_cache
+from itertools import combinations, islice
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from segmenter.base.errors import ConfigError, DatasetError, counted
+from segmenter.base.errors import ConfigError, DatasetError, LabelError, SegmenterError, counted
 from segmenter.base.files import is_vector
+from segmenter.grid.geometry import Window
 from segmenter.raster import outlines
+from segmenter.raster.masks import Masks
 
 from ..files import few
 from ..folder import candidates_of, pattern_regex
-from .masks import mask_patterns
 from .names import (
     MARK,
+    SPLIT_WORDS,
     USUAL,
     Patterns,
     band_files,
@@ -29,7 +32,7 @@ from .names import (
     patterns_of,
     role_of,
 )
-from .sight import RASTERS, Place, sort_files
+from .sight import Place, sort_files
 
 _LEAST_ROLE = 0.02
 """Share of the pairs that another spelling of names must have to be used, too."""
@@ -48,7 +51,9 @@ def find_pairs(place: Place) -> Patterns:
     labels = rasters or vectors
     if not images or not labels:
         raise DatasetError(place.root, _nothing(place, images, rasters))
-    bands = _bands(place, images, len(labels))
+    counts = [sight.info.count for p in images if (sight := place.looked.get(p)) and sight.info]
+    single = 2 * counts.count(1) > len(counts) and 2 * len(labels) <= len(images)
+    bands = band_files(images) if single else {}
     place.first.update((scene, next(iter(own.values()))) for scene, own in bands.items())
     scenes = list(bands or images)
     if shared := len(labels) == 1 < len(scenes) and _serves_all(place, labels[0], scenes):
@@ -77,7 +82,7 @@ def _paired(place: Place, scenes: Sequence[str], labels: Sequence[str]) -> Patte
     ties = pair(scenes, labels)
     for numbered, several in ((False, True), (False, False), (True, True)):
         chosen, others, left = _chosen(ties, place, numbered=numbered, several=several)
-        if not is_vector(labels[0]) and (masks := mask_patterns(place, chosen, ties)) is not None:
+        if not is_vector(labels[0]) and (masks := _mask_patterns(place, chosen, ties)) is not None:
             return replace(masks, others=(others[0], masks.others[1]))
         patterns = patterns_of(chosen) if chosen else Patterns(("",), "", {})
         fitting = _fitting(patterns, chosen, (*scenes, *labels))
@@ -100,25 +105,13 @@ def _paired(place: Place, scenes: Sequence[str], labels: Sequence[str]) -> Patte
 
 def _nothing(place: Place, images: Sequence[str], rasters: Sequence[str]) -> str:
     """Return what was looked for and found, if that is no dataset."""
-    if images:
-        found = f"found {counted(len(images), 'image')} ({few(images, 2)}) and no labels"
-        rest = [path for path in map(PurePosixPath, place.paths) if path.suffix.lower() not in RASTERS]
-        unread = Counter(f"{path.suffix} in {path.parent}: not read" for path in rest).most_common(1)
-        found += "".join(f"; {n} {kind}" for kind, n in unread if 2 * n > len(images))
-        return f"{found}; looked for rasters of a few values and for polygons; --labels names them"
-    if rasters:
-        found = f"found {counted(len(rasters), 'raster')} of a few values ({few(rasters, 2)})"
-        return f"{found}, as labels have, and no image; --labels names the labels"
-    endings = Counter(PurePosixPath(path).suffix.lower() or "no ending" for path in place.paths)
-    found = ", ".join(f"{n} {ending}" for ending, n in endings.most_common(4)) or "no file"
-    return f"looked for GeoTIFF, PNG, JPEG or JPEG 2000 images and their labels, found {found}"
-
-
-def _bands(place: Place, images: Sequence[str], labels: int) -> dict[str, dict[str, str]]:
-    """Return scenes of several files, if most images have one band and at most half as many have labels."""
-    counts = [sight.info.count for p in images if (sight := place.looked.get(p)) and sight.info]
-    single = 2 * sum(count == 1 for count in counts) > len(counts)
-    return band_files(images) if single and 2 * labels <= len(images) else {}
+    paths = map(PurePosixPath, place.paths)
+    files = Counter(f"{path.suffix or 'without ending'} in {path.parent}" for path in paths).most_common(4)
+    among = ", ".join(f"{n} {kind}" for kind, n in files) or "no file"
+    return (
+        f"found {counted(len(images), 'image')} and {counted(len(rasters), 'label')} among {among}; looked "
+        "for GeoTIFF, PNG, JPEG or JPEG 2000 images, labels of a few values, polygons; --labels names labels"
+    )
 
 
 def _serves_all(place: Place, label: str, images: Sequence[str]) -> bool:
@@ -221,3 +214,83 @@ def _image_patterns(scenes: Sequence[str]) -> Patterns:
     whole = [scene.removesuffix(PurePosixPath(scene).suffix).removesuffix(MARK) for scene in scenes]
     ends = stems if len(set(stems)) == len(stems) and all(stems) else whole
     return patterns_of([(scene, f"labels/{end}.tif") for scene, end in zip(scenes, ends, strict=True)])
+
+
+# ------------------------------------------------------------------------------------------------- masks
+
+_MASKED, _WINDOW = 8, 1024
+"""Scenes whose masks are looked at, and the side of their window."""
+_LEAST_MASKS, _MOST_SHARED = 1.5, 0.5
+"""Masks of a scene on average; share of set pixels in several, above which they are versions of one label."""
+_NO_CLASS = {*USUAL, *SPLIT_WORDS, "full", "eroded", "instance", "id", "ids", "valid", "ignore", "weight"}
+_NO_CLASS |= {"boundary", "boundaries", "border", "borders", "edge", "edges", "contour", "contours"}
+"""Words that tell kinds or versions of labels apart."""
+_WORDS = re.compile(r"[^\W_]([^/*]*[^\W_])?")
+_CLASS = "\0"
+"""Stands for the class in a path."""
+
+_Scenes = defaultdict[tuple[str, str], dict[str, str]]
+"""Image, and the path of its masks with `_CLASS` → file of each class."""
+
+
+def _mask_patterns(
+    place: Place, chosen: Sequence[tuple[str, str]], ties: Mapping[str, Sequence[str]]
+) -> Patterns | None:
+    """Return the patterns of images and of their masks, a file for each class; None if labels are none.
+
+    Args:
+        chosen: (image, label) of the likeliest reading.
+        ties: images of each label.
+    """
+    if len(ties) < _LEAST_MASKS * len(chosen) or not chosen:
+        return None
+    if max(place.sight(label).values for _, label in chosen[:_MASKED]) > 2:
+        return None
+    images, kinds = {image for image, _ in chosen}, defaultdict[str, _Scenes](lambda: defaultdict(dict))
+    for label, tied in ties.items():
+        for image in images.intersection(tied):
+            role = role_of(label, image)
+            for word in _words(role):
+                kinds[_without(word, role)][image, _without(word, label)][word] = label
+    sizes = {kind: sum(map(len, own.values())) for kind, own in kinds.items()}
+    scenes = kinds[max(sizes, key=lambda kind: (sizes[kind], len(kind), kind), default="")]
+    used = {path: word for own in scenes.values() for word, path in own.items()}
+    least = _LEAST_MASKS * max(len(scenes), len(chosen) // 2)
+    if not used or len(used) < least or not _are_masks(place, scenes):
+        return None
+    patterns = patterns_of(sorted(scenes))
+    classes, labels = sorted({*used.values()}), patterns.labels.replace(_CLASS, "{class}")
+    matched = pattern_regex(labels, "names", classes).fullmatch
+    others = [f"one class alone: --labels '{labels.replace('{class}', classes[0])}'"]
+    if unused := [label for label in sorted(ties) if not matched(label)]:
+        others.append(f"labels not used: {few(unused, 2)}")
+    return replace(patterns, labels=labels, masks=tuple(classes), others=([], others))
+
+
+@lru_cache
+def _words(role: str) -> list[str]:
+    """Return the words of a label's name that may be its class; several in a row may be one."""
+    parts = re.split(r"([/_\-. *])", role.removesuffix(PurePosixPath(role).suffix))
+    texts = {"".join(parts[i:j]) for i, j in combinations(range(len(parts) + 1), 2)}
+    words = filter(_WORDS.fullmatch, texts)
+    return [word for word in words if not _NO_CLASS.intersection(re.findall(r"[a-z]+", word.lower()))]
+
+
+def _without(word: str, path: str) -> str:
+    """Return a path with `_CLASS` for a word."""
+    return re.sub(rf"(?<![^\W_]){re.escape(word)}(?![^\W_])", _CLASS, path)
+
+
+def _are_masks(place: Place, scenes: _Scenes) -> bool:
+    """Return whether files have 0 and one other value each, and few pixels are set in several of a scene."""
+    shared = claimed = 0
+    for own in [scenes[key] for key in sorted(scenes)[:: max(1, len(scenes) // _MASKED)]]:
+        try:
+            with Masks([(i, place.root / label) for i, label in enumerate(own.values(), 1)]) as masks:
+                claimed += int((masks.read(Window.middle(masks.info.size, _WINDOW)) > 0).sum())
+                shared += masks.several
+        except LabelError:
+            return False
+        except SegmenterError:  # to be left out
+            continue
+    return claimed > 0 and shared <= _MOST_SHARED * claimed

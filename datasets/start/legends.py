@@ -147,8 +147,8 @@ def _of_xml(text: str) -> Iterator[Entry]:
         tree = ET.fromstring(re.sub(r"<!DOCTYPE qgis[^>\[]*>", "", text) if "<!ENTITY" not in text else "")
     except ET.ParseError:
         return
-    rows = [(x.get("value"), x.get("label"), _hex(x.get("color", ""))) for x in tree.iter("paletteEntry")]
-    rows += [(x.get("value"), x.get("label"), _hex(x.get("color", ""))) for x in tree.iter("item")]
+    styled = (*tree.iter("paletteEntry"), *tree.iter("item"))
+    rows = [(x.get("value"), x.get("label"), _hex(x.get("color", ""))) for x in styled]
     rows += [(str(number), each.text, None) for number, each in enumerate(tree.iter("Category"))]
     for table in tree.iter("GDALRasterAttributeTable"):
         rows += _of_table(table)

@@ -24,10 +24,9 @@ from ..folder import SPELT, UNLABELLED, load_folder
 from ..gsd import gsd_line
 from ..made import SKIPPED
 from .choice import Choice, nested
-from .classes import class_choices
+from .classes import class_choices, mask_choices, polygon_choices
 from .folder_facts import find_pairs
 from .legends import find_legend
-from .masks import mask_choices
 from .names import Patterns
 from .published import published, published_legend
 from .sight import Place, drivers_of, place_of
@@ -85,8 +84,6 @@ def _choices(place: Place, facts: Patterns) -> Iterator[Choice]:
     if placed and not facts.shared:
         yield Choice("dataset.labels_by", "georeference", "labels lie on another grid than their images")
     if vector:
-        from .polygons import polygon_choices  # the extra `vectors`
-
         yield from polygon_choices(root, sorted({each.paths[1] for each in used}))
     elif facts.masks:
         yield from mask_choices(facts, [each.scene for each in used], drivers)

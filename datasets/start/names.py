@@ -13,12 +13,8 @@ from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from pathlib import PurePosixPath
 
-from ..files import in_hash_order
-
 _PART, _WORD = re.compile(r"\d+|[^\W\d_]+"), re.compile(r"[^\W_]+")
 _SEPARATORS = "_-. "
-_CUT = re.compile(r"[^\W\d_]/[^\W\d_]")
-"""A border in the middle of a word, as between `sa` and `t` of `sat_5`."""
 _POSTINGS, _FEW, _EXAMPLES, _MOST_NAMES = 3000, 50, 12, 3
 """Images that a label is compared with, by its rarest part and by others; examples, names of a component."""
 SPLIT_WORDS = {
@@ -50,7 +46,7 @@ def pair(images: Sequence[str], labels: Sequence[str]) -> dict[str, list[str]]:
     paths = (*images, *labels)
     above = len(os.path.commonpath([os.path.dirname(path) for path in paths]))
     parts = {path: parts_of(path[above:]) for path in paths}
-    features = {path: Counter[object]([*own, *itertools.pairwise(own)]) for path, own in parts.items()}
+    features = {path: {*own, *itertools.pairwise(own)} for path, own in parts.items()}
     postings: dict[object, list[str]] = defaultdict(list)
     for image in images:
         for feature in features[image]:
@@ -58,7 +54,7 @@ def pair(images: Sequence[str], labels: Sequence[str]) -> dict[str, list[str]]:
 
     def score(label: str, image: str) -> float:
         shared = features[label] & features[image]
-        return sum(n * math.log(1 + len(images) / len(postings[f])) for f, n in shared.items())
+        return sum(math.log(1 + len(images) / len(postings[f])) for f in shared)
 
     best, alone = {}, images if len(images) == 1 else []
     for label in labels:
@@ -84,14 +80,10 @@ def role_of(path: str, other: str, *, numbered: bool = False) -> str:
     words = set(_WORD.findall(other.removesuffix(PurePosixPath(other).suffix)))
     blocks = SequenceMatcher(None, parts_of(path), shared, autojunk=False).get_matching_blocks()
     aligned = {i for block in blocks for i in range(block.a, block.a + block.size)}
-    starts = [word for word in shared if len(word) > 2]
 
     def star(match: re.Match[str]) -> str:
-        alike, number = next(at) in aligned, match[0].isdecimal()
-        if alike or (numbered if number else match[0] in shared):
-            return "*"
-        start = "" if number else max(filter(match[0].startswith, starts), key=len, default="")
-        return f"*{match[0][len(start) :]}" if start else match[0]
+        alike = next(at) in aligned or (numbered if match[0].isdecimal() else match[0] in shared)
+        return "*" if alike else match[0]
 
     def stars(match: re.Match[str]) -> str:
         made = _PART.sub(star, match[0])  # counts its parts
@@ -178,35 +170,32 @@ def _star(values: Sequence[str]) -> str:
     return before if len(set(values)) == 1 else f"{before}*{behind}"
 
 
-def _fit(values: Sequence[str], others: Sequence[str]) -> tuple[int, bool, int, Way, Way] | None:
-    """Return three costs and the constant texts around the common parts of two columns; or None."""
+def _fit(values: Sequence[str], others: Sequence[str]) -> tuple[int, int, Way, Way] | None:
+    """Return two costs and the constant texts around the common parts of two columns; or None.
+
+    Common parts are of whole words and numbers, or if these fit not all, of characters.
+    """
     pairs = list(zip(values, others, strict=True))
-    some = [pairs[int(i)] for i in in_hash_order(map(str, range(len(pairs))))[:_EXAMPLES]]
+    for part in (r"\d+|[^\W\d_]+|.", "."):
+        ways = {way for texts in pairs[:: -(-len(pairs) // _EXAMPLES)] for way in _ways(part, *texts)}
+        fits = [
+            (len(one), sum(map(len, one + other)), one, other)
+            for one, other in ways
+            if all((found := _middles(a, one)) and found == _middles(b, other) for a, b in pairs)
+        ]
+        if fits:
+            return min(fits)
+    return None
 
-    def fits(one: Way, other: Way) -> bool:
-        return all((found := _middles(a, one)) and found == _middles(b, other) for a, b in pairs)
 
-    def cost(one: Way, other: Way) -> tuple[int, bool, int, Way, Way]:
-        cut = any(_CUT.search(f"{one[0]}/{' '.join(_middles(a, one))}/{one[-1]}") for a, _ in some)
-        return len(one), cut, sum(map(len, one + other)), one, other
-
-    ways = {way for texts in some for way in _ways(*texts)}
-    return min((cost(*way) for way in ways if fits(*way)), default=None)
-
-
-def _ways(one: str, other: str) -> Iterator[tuple[Way, Way]]:
-    """Yield constant texts around one common part of two texts, then around all of whole words."""
-    for match in SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks():
-        text = one[match.a : match.a + match.size]
-        word = re.split(f"[{re.escape(_SEPARATORS)}]", text, maxsplit=1)[-1]
-        for middle in {text if one == other else "", text.strip(_SEPARATORS), word} - {""}:
-            a, b = (start + text.index(middle) for start in (match.a, match.b))
-            yield (one[:a], one[a + len(middle) :]), (other[:b], other[b + len(middle) :])
-    tokens = [re.findall(r"\d+|[^\W\d_]+|.", text) for text in (one, other)]
-    blocks = SequenceMatcher(None, tokens[0], tokens[1], autojunk=False).get_matching_blocks()
-    common = ["".join(tokens[0][block.a : block.a + block.size]).strip(_SEPARATORS) for block in blocks]
-    if 0 < len(common := [text for text in common if text]) <= _MOST_NAMES:
-        form = "(.*?)".join(["", *map(re.escape, common), ""])
+def _ways(part: str, one: str, other: str) -> Iterator[tuple[Way, Way]]:
+    """Yield constant texts around all common parts of two texts, or around one of them."""
+    parts = [re.findall(part, text) for text in (one, other)]
+    blocks = SequenceMatcher(None, parts[0], parts[1], autojunk=False).get_matching_blocks()
+    common = ["".join(parts[0][block.a : block.a + block.size]).strip(_SEPARATORS) for block in blocks]
+    common = [text for text in common if text]
+    for names in [common, *([text] for text in common)] if len(common) <= _MOST_NAMES else []:
+        form = "(.*?)".join(["", *map(re.escape, names), ""])
         ways = [found.groups() for text in (one, other) if (found := re.fullmatch(form, text))]
         yield ways[0], ways[1]
 

@@ -130,7 +130,8 @@ def tiles(draft: Draft) -> Iterator[Choice]:
     256 for deep features (of 192, 256 and 384 the best on Dubai, studies/results_method.md), 128 for a U-Net
     from scratch on a processor, 512 on cards where areas of the rarest class are large.
     """
-    stride, median, side = draft.recipe.model.stride, draft.side, 256
+    stride, side = draft.recipe.model.stride, 256
+    median = int(np.median([min(i.size.height, i.size.width) for i in draft.infos.values()]))
     across = math.sqrt(area_of(draft.samples, draft.rarest) or 0) if draft.cards else 0.0
     if draft.cards and 4 * across > side and median >= 1024:
         rarest = draft.dataset.classes.names[draft.rarest]

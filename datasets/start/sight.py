@@ -23,7 +23,7 @@ from segmenter.raster.masks import Masks
 from ..files import files_under, in_hash_order
 from ..folder import pattern_regex
 
-RASTERS = (".tif", ".tiff", ".png", ".jpg", ".jpeg", ".jp2")
+_RASTERS = (".tif", ".tiff", ".png", ".jpg", ".jpeg", ".jp2")
 _WINDOW = 1024
 """Side of the window whose values are looked at."""
 _FREQUENT, _LABEL_SHARE, _LABEL_FLAT = 32, 0.9, 0.6
@@ -168,7 +168,7 @@ def sort_files(place: Place) -> tuple[list[str], list[str], list[str]]:
     Raises:
         DatasetError: no raster can be read.
     """
-    rasters = [path for path in place.paths if PurePosixPath(path).suffix.lower() in RASTERS]
+    rasters = [path for path in place.paths if PurePosixPath(path).suffix.lower() in _RASTERS]
     vectors = [path for path in place.paths if is_vector(path)]
     rest = [path for path in rasters if not place.is_named(path)]
     kinds = _kinds(place, rest)
@@ -201,8 +201,7 @@ def _kinds(place: Place, rasters: Sequence[str]) -> dict[str, bool]:
 
 def _groupings(paths: Sequence[str]) -> Iterator[list[list[str]]]:
     """Yield groupings of paths of at most `_MOST_GROUPS` groups; numbers of names divide none."""
-    stems = {path: re.sub(r"\d+", "#", PurePosixPath(path).stem) for path in paths}
-    words = {path: re.split(r"[_\-. ]", stem) for path, stem in stems.items()}
+    words = {path: re.split(r"[_\-. ]", re.sub(r"\d+", "#", PurePosixPath(path).stem)) for path in paths}
     often = {end: Counter(each[end] for each in words.values()) for end in (-1, 0)}
     least = max(2, len(paths) // 20)
 
@@ -214,7 +213,6 @@ def _groupings(paths: Sequence[str]) -> Iterator[list[list[str]]]:
         lambda path: PurePosixPath(path).parent.name,
         lambda path: word(path, -1),
         lambda path: word(path, 0),
-        stems.__getitem__,
         lambda path: re.sub(r"\d+", "#", path),
     )
     for way in ways:

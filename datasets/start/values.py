@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -107,8 +107,11 @@ def _encoding(root: Path, infos: dict[str, RasterInfo]) -> tuple[Encoding, dict[
     painted = [path for path, info in infos.items() if info.has_palette]
     seen: dict[int, set[int]] = {}
     for path in painted[:_LOOKED_AT]:
-        for code, colour in _palette(root / path, infos[path]):
-            seen.setdefault(code, set()).add(colour)
+        shape = infos[path].size.at_most(_PALETTE)
+        with LabelRaster(root / path) as codes, LabelRaster(root / path, expand_palette=True) as shown:
+            raw, colours = (packed(each.stored(shape=shape)[0]).reshape(-1) for each in (codes, shown))
+        for code, at in zip(*(each.tolist() for each in np.unique(raw, return_index=True)), strict=True):
+            seen.setdefault(code, set()).add(int(colours[at]))
     if bands:
         more = f", {len(painted)} have a palette" if painted else ""
         return "colours", {}, f"{bands} of {len(infos)} label files have three bands{more}"
@@ -116,14 +119,6 @@ def _encoding(root: Path, infos: dict[str, RasterInfo]) -> tuple[Encoding, dict[
         return "colours", {}, f"the palettes of {len(painted)} files differ, so only their colours tell"
     more = f" and, in {len(painted)} files, one palette" if painted else ""
     return "codes", {code: min(colours) for code, colours in seen.items()}, f"labels have one band{more}"
-
-
-def _palette(path: Path, info: RasterInfo) -> Iterator[tuple[int, int]]:
-    """Yield codes and colours of a label's pixels."""
-    with LabelRaster(path) as codes, LabelRaster(path, expand_palette=True) as shown:
-        raw, colours = (packed(each.stored(shape=info.size.at_most(_PALETTE))[0]) for each in (codes, shown))
-    values, first = np.unique(raw, return_index=True)
-    yield from zip(values.tolist(), colours.reshape(-1)[first].tolist(), strict=True)
 
 
 def _count(root: Path, infos: dict[str, RasterInfo], colours: bool, path: str) -> tuple[Counter[int], int]:
