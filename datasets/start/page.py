@@ -1,8 +1,10 @@
-"""Page of a planned recipe: tiles with labels over them, classes, settings, and what looks wrong."""
+"""Page of a planned recipe: tiles with labels over them, classes, split, settings, and what looks wrong."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +19,12 @@ from segmenter.grid.labels import IGNORE, class_pixels
 from segmenter.grid.scenes import SPLITS, Dataset
 from segmenter.pages.page import html_page
 from segmenter.pages.parts import (
+    BAR,
+    FILLER,
+    HOVER,
+    SHUFFLE,
     Block,
+    Chart,
     Head,
     Named,
     Paragraph,
@@ -26,16 +33,22 @@ from segmenter.pages.parts import (
     Points,
     Section,
     Table,
+    axis,
+    layout,
+    lines,
+    number,
     percent,
+    side_by_side,
 )
-from segmenter.raster import LabelRaster, open_raster
+from segmenter.raster import LabelRaster, open_raster, outlines, raster_info
 from segmenter.runs.report.pictures import picture
 from segmenter.tiles.index import TileIndex, build_index
 
 from ..check import CheckReport, class_rows
 from .choice import Choice, shown
 
-_MOST_PICTURES, _MOST_LINES, _LONGEST = 24, 12, 160
+_MOST_PICTURES, _MOST_SCENES, _MOST_LINES, _MOST_GROUPS = 24, 2000, 12, 60
+_LONGEST = 160
 _OVER = 0.45
 """Weight of the label's colours over the image."""
 
@@ -46,11 +59,16 @@ def start_page(recipe: Recipe, choices: Sequence[Choice], dataset: Dataset, repo
     Raises:
         SegmenterError: a package of the extra `report` is not installed.
     """
-    facts = {f"Scenes: {split}": str(len(dataset.of(split))) for split in SPLITS if dataset.of(split)}
+    scenes = ", ".join(f"{len(dataset.of(split))} {split}" for split in SPLITS if dataset.of(split))
     doubts = [(choice.key, f"{choice.reason}; or: {choice.other}") for choice in choices if choice.other]
     findings = counted(len(report.findings), "finding") if report.findings else "nothing looks wrong"
-    lead = f"{counted(len(dataset.scenes), 'scene')}, {findings}, "
+    lead = f"{counted(len(dataset.scenes), 'scene')} ({scenes}), {findings}, "
     lead += f"{counted(len(doubts), 'setting')} with another reading."
+    facts = {
+        "Classes": str(len(dataset.classes)),
+        "Labelled pixels": number(int(report.pixels_K.sum())),
+        "Ignored, or without data": number(report.ignored),
+    }
     settings = [[each.key, shortened(shown(each.value), _LONGEST), each.reason] for each in choices]
     table = Table("Planned settings", ["Setting", "Value", "Reason"], settings, words=True)
     wrong = [(kind, line) for kind, of in report.faults().items() for line in of[:_MOST_LINES]]
@@ -62,6 +80,7 @@ def start_page(recipe: Recipe, choices: Sequence[Choice], dataset: Dataset, repo
         Section("wrong", "What looks wrong?", [Points(wrong) if wrong else nothing]),
         Section("pictures", "Do the labels lie where they should?", _pictures(recipe.tiles, dataset)),
         Section("classes", "Which classes are there?", [_classes(dataset, report)]),
+        Section("split", "What trains, and what is held out?", _split(dataset)),
         Section("settings", "Which settings, and why?", [table]),
     ]
     head = Head(f"Plan of {recipe.name}", lead, facts, f"{invocation('start')} DATA")
@@ -109,3 +128,38 @@ def _classes(dataset: Dataset, report: CheckReport) -> Table:
         own = hex_colour(each.colour)
         named.append([Named(each.name, own), str(each.code) if coded else own, *row[1:]])
     return Table("Classes", [header[0], "in label files", *header[1:]], named)
+
+
+def _split(dataset: Dataset) -> list[Block]:
+    """Return a map of the scenes by split where they are georeferenced, and a table of the groups."""
+    groups: dict[str, Counter[str]] = {}
+    for scene in dataset.scenes:
+        groups.setdefault(scene.group, Counter())[scene.split] += 1
+    held = [group for group in groups if len(groups) <= _MOST_GROUPS or not groups[group]["train"]]
+    rows = [[group, *(number(groups[group][split]) for split in SPLITS)] for group in sorted(held)]
+    table = Table("Scenes of each group", ["Group", *SPLITS], rows[:_MOST_SCENES])
+    return [*side_by_side(_map(dataset, table)), table]
+
+
+def _map(dataset: Dataset, table: Table) -> Chart | None:
+    """Return a map of the scenes' outlines, coloured by split; None without georeference."""
+    scenes = dataset.scenes[:_MOST_SCENES]
+    grounds = outlines([raster_info(scene.image) for scene in scenes])
+    data: list[dict[str, Any]] = []
+    for split, colour in zip(SPLITS, (BAR, FILLER, SHUFFLE), strict=True):
+        points, hovers = list[tuple[float | None, float | None]](), list[str]()
+        for scene, ground in zip(scenes, grounds, strict=True):
+            if scene.split == split and ground is not None:
+                points += [*map(tuple, ground.tolist()), tuple(ground[0].tolist()), (None, None)]
+                hovers += [lines(scene.name, split)] * (len(ground) + 2)
+        if points:
+            xy = {"x": [x for x, _ in points], "y": [y for _, y in points], "customdata": hovers}
+            look = {"fill": "toself", "line": {"color": colour, "width": 1}, "name": split, "mode": "lines"}
+            data.append({"type": "scatter", **xy, **look, "hovertemplate": HOVER})
+    if not data:
+        return None
+    frame = layout(480, axis("east"), axis("north", scaleanchor="x"), showlegend=True)
+    note = "Outlines of the images, in their CRS or in metres of an equal-area projection."
+    return Chart(
+        "map", "The scenes on the ground, by split", note, {"": {"data": data, "layout": frame}}, table
+    )
