@@ -68,7 +68,11 @@ CHOSEN_ON = ("naic", "dubai", "camvid")
 ARMS = [(sampling, "cross_entropy") for sampling in SAMPLINGS]
 ARMS += list(product(("plan", "shuffle"), ("weighted", "logit_adjusted", "ohem")))
 ARMS += [("quotas", "weighted")]
-ARMS += list(product(("plan", "quotas", "shuffle", "rare_class", "foreground"), ("dice", "dice_weighted")))
+ARMS += list(
+    product(
+        ("plan", "quotas", "quotas_lift_3", "shuffle", "rare_class", "foreground"), ("dice", "dice_weighted")
+    )
+)
 RULE_ARMS = [(sampling, "cross_entropy") for sampling in RULES]
 _PAGE = Path("studies/what_lifts.md")
 _RESULTS = Path("studies/results/what_lifts")
