@@ -19,7 +19,7 @@ from segmenter.grid.geometry import Window
 from segmenter.grid.labels import own_colour
 from segmenter.grid.scenes import Scene
 from segmenter.pages.parts import percent
-from segmenter.raster.masks import Masks
+from segmenter.raster.masks import UNLABELLED, Masks
 
 from ..files import few
 from ..folder import pattern_regex
@@ -140,7 +140,8 @@ def mask_choices(facts: Patterns, scenes: Sequence[Scene], drivers: Sequence[str
     def count(scene: Scene) -> NDArray[np.int64]:
         assert scene.label is not None, "the loader pairs them"
         with Masks(scene.masks or ((0, scene.label),), drivers) as masks, in_turn(masks.info.size):
-            own = [np.bincount(codes.reshape(-1), minlength=len(names)) for _, codes in masks.strips()]
+            strips = (codes[codes < UNLABELLED] for _, codes in masks.strips())
+            own = [np.bincount(codes, minlength=len(names)) for codes in strips]
             return np.append(np.sum(own, axis=0), masks.several)
 
     counts = in_threads(count, scenes, description="values of labels", unit="file")
