@@ -234,10 +234,12 @@ def test_masks_named_by_a_call_are_those_of_the_recipe(
     scene(tmp_path, rng, "a", dict(zip(NAMES, [*layers, layers[0]], strict=True)))
     made.save(tmp_path / "gt/a.tif", np.stack(layers, axis=2))
     one_hot = [{"name": "rest", "code": 0}, {"name": "one", "code": 1}, {"name": "two", "code": 2}]
-    for pattern, changes in (
-        ("{name}_{class}.tif", {}),
-        ("gt/{name}.tif", {"labels": "gt/{name}.tif", "classes": one_hot, "unlabelled": "skip"}),
+    for pattern, lost, changes in (
+        ("{name}_{class}.tif", "none", {}),
+        ("{name}_{class}.tif", "a_road.tif", {}),  # a scene without a mask lacks that class
+        ("gt/{name}.tif", "none", {"labels": "gt/{name}.tif", "classes": one_hot, "unlabelled": "skip"}),
     ):
+        (tmp_path / lost).unlink(missing_ok=True)
         asked = recipe(tmp_path, **changes)
         dataset, image = load_dataset(asked), tmp_path / "a.tif"
         call: Any = SimpleNamespace(drivers=(), label_kind=None, split_name=None)
