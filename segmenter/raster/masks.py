@@ -106,12 +106,10 @@ def _read(raster: LabelRaster | Raster, window: Window) -> tuple[NDArray[Any], N
     if isinstance(raster, LabelRaster):
         stored, void_HW = raster.stored(window)
         values_HWC = packed(stored)[..., None]
-        none_HWC = np.isnan(values_HWC)
-        void_HWC = None if void_HW is None else void_HW[..., None]
-    else:
-        values_HWC, valid_HW = raster.read(window)
-        none_HWC = np.repeat(~valid_HW[..., None], values_HWC.shape[2], axis=2)
-        void_HWC = void_in_bands(values_HWC, valid_HW, raster.void_values)
+        return values_HWC, np.zeros(values_HWC.shape, np.bool_) if void_HW is None else void_HW[..., None]
+    values_HWC, valid_HW = raster.read(window)
+    none_HWC = np.repeat(~valid_HW[..., None], values_HWC.shape[2], axis=2)
+    void_HWC = void_in_bands(values_HWC, valid_HW, raster.void_values)
     return values_HWC, none_HWC if void_HWC is None else none_HWC | void_HWC
 
 
