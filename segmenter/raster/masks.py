@@ -97,7 +97,8 @@ class Masks(contextlib.ExitStack):
                 path,
                 expected="0 and one other value, as masks have",
                 got=" and ".join(map(str, sorted(known))),
-                remedy="dataset.encoding: codes is for labels of several values",
+                remedy="write a lossy or soft one anew (gdal_calc.py --calc='255*(A>127)'); labels of "
+                "several values are dataset.encoding: codes",
             )
 
 
