@@ -155,7 +155,8 @@ class CheckReport:
     def left_out(self, everything: bool = False) -> Iterator[str]:
         """Yield a line for each reason why files are left out."""
         for reason in dict.fromkeys(reason for _, reason in self.dataset.unused):
-            files = [path.name for path, why in self.dataset.unused if why == reason]
+            paths = (str(path) for path, why in self.dataset.unused if why == reason)
+            files = [path.removeprefix(f"{self.dataset.root}/") for path in paths]
             yield f"left out, {reason}: {counted(len(files), 'file')}: {_list(files, everything)}"
 
     def faults(self, everything: bool = False) -> dict[str, list[str]]:

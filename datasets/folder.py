@@ -33,7 +33,7 @@ _WILD = re.compile(r"\*++|\{[^{}]*\}")
 _CROWDED = re.compile(r"(?:\*++|\{[^{}]*\}){3}")
 _ENDINGS = (("tif", "tiff"), ("jpg", "jpeg"))
 UNLABELLED = "without a label (unlabelled: skip)"
-SPELT = "whose ending is spelt otherwise than in dataset.images or dataset.labels"
+SPELT = "spelt otherwise than in dataset.images, dataset.labels or the names of classes"
 _MOST_WILD = 16
 """Wildcards and names of a pattern: many, or several without text between, take for ever to try."""
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -135,7 +135,8 @@ def pattern_regex(pattern: str, setting: str, classes: Collection[str] = ()) -> 
         elif text.startswith("*"):
             parts.append("[^/]*")
         elif name is not None and _IDENTIFIER.fullmatch(name):
-            any_of = "|".join(map(re.escape, classes)) if name == "class" and classes else "[^/]+"
+            longest = sorted(classes, key=len, reverse=True)
+            any_of = "|".join(map(re.escape, longest)) if name == "class" and classes else "[^/]+"
             lazy = "?" if classes and name != "class" else ""
             parts.append(f"(?P={name})" if name in names else f"(?P<{name}>{any_of}{lazy})")
             names.add(name)
@@ -220,13 +221,19 @@ def _pairs(
 
 def _masks(config: FolderConfig, paths: Sequence[str]) -> dict[str, list[tuple[int, str]]]:
     """Return the code and file of each mask of a scene, in the order of the classes, by the first file."""
-    regex, scenes = pattern_regex(config.labels, "dataset.labels", config.masks), dict[str, dict[str, str]]()
-    for match in filter(None, map(regex.fullmatch, paths)) if config.masks else ():
+    codes = {each.name: each.code or 0 for each in config.classes} if config.masks else {}
+    regex, scenes = pattern_regex(config.labels, "dataset.labels", codes), dict[str, dict[str, str]]()
+    for match in filter(None, map(regex.fullmatch, paths)) if codes else ():
         values = match.groupdict()
         name = values.pop("class")
+        if not codes[name]:
+            raise DatasetError(
+                match[0],
+                f"is a mask of {name}, whose code 0 is that of pixels in no mask",
+                remedy=f"give {name} another code in dataset.classes, or move its masks out of the folder",
+            )
         scenes.setdefault(str(values), {}).setdefault(name, match[0])
-    codes = config.masks.items()
-    ordered = [[(code, own[name]) for name, code in codes if name in own] for own in scenes.values()]
+    ordered = [[(codes[name], own[name]) for name in codes if name in own] for own in scenes.values()]
     return {own[0][1]: own for own in ordered}
 
 
@@ -273,7 +280,7 @@ def _to_the_more_literal(candidates: Candidates, both: Sequence[str]) -> None:
 
 
 def _spelt_otherwise(config: FolderConfig, paths: Sequence[str]) -> list[str]:
-    """Return files that match a pattern except for the spelling of their ending: .TIF or .tiff for .tif."""
+    """Return files that match a pattern but for upper case, or the ending: .TIF or .tiff for .tif."""
     patterns = (*config.images, config.labels)
     exact = [pattern_regex(pattern, "dataset.images", config.masks) for pattern in patterns]
     loose = []
@@ -283,7 +290,7 @@ def _spelt_otherwise(config: FolderConfig, paths: Sequence[str]) -> list[str]:
             kin = next((kin for kin in _ENDINGS if ending.casefold() in kin), (ending,))
             endings = "|".join(map(re.escape, kin))
             start = pattern_regex(stem, "dataset.images", config.masks).pattern
-            loose.append(re.compile(rf"{start}\.(?i:{endings})"))
+            loose.append(re.compile(rf"{start}\.({endings})", re.IGNORECASE))
     rest = [path for path in paths if not any(regex.fullmatch(path) for regex in exact)]
     return [path for path in rest if any(regex.fullmatch(path) for regex in loose)]
 

@@ -147,7 +147,8 @@ def _with_masks(dataset: Dataset, section: FolderConfig) -> Dataset:
         if isinstance(made := results[first[scene.label].name], Path)
     )
     lacking = sum(len(section.masks) - len(scene.masks) for scene in scenes)
-    note = f"labels: of masks, brought into one GeoTIFF each for {len(first)} scenes, in {files.folder}"
+    where = f"{counted(len(first), 'scene')}, in {files.folder}"
+    note = f"labels: of masks, brought into one GeoTIFF each for {where}"
     note += f"; {counted(lacking, 'mask is', 'masks are')} not there: no such class" if lacking else ""
     return replace(dataset, scenes=scenes, classes=files.classes, notes=(*dataset.notes, note))
 

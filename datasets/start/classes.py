@@ -20,7 +20,7 @@ from segmenter.evaluation.drawing import hex_colour
 from segmenter.grid.labels import MAX_CLASSES, own_colour, unpacked
 from segmenter.grid.scenes import Scene
 from segmenter.pages.parts import percent
-from segmenter.raster.masks import Masks
+from segmenter.raster.masks import UNLABELLED, Masks
 
 from ..files import few
 from ..leaks import in_turn
@@ -226,7 +226,8 @@ def mask_choices(facts: Patterns, scenes: Sequence[Scene], drivers: Sequence[str
     def count(scene: Scene) -> NDArray[np.int64]:
         assert scene.label is not None, "the loader pairs them"
         with Masks(scene.masks or ((0, scene.label),), drivers) as masks, in_turn(masks.info.size):
-            own = [np.bincount(codes.reshape(-1), minlength=len(names)) for _, codes in masks.strips()]
+            strips = (codes[codes < UNLABELLED] for _, codes in masks.strips())
+            own = [np.bincount(codes, minlength=len(names)) for codes in strips]
             return np.append(np.sum(own, axis=0), masks.several)
 
     counts = in_threads(count, scenes, description="values of labels", unit="file")

@@ -16,7 +16,7 @@ from segmenter.base.errors import ConfigError, DatasetError, LabelError, Segment
 from segmenter.base.files import is_vector
 from segmenter.grid.geometry import Window
 from segmenter.raster import outlines
-from segmenter.raster.masks import Masks
+from segmenter.raster.masks import UNLABELLED, Masks
 
 from ..files import few
 from ..folder import candidates_of, pattern_regex
@@ -287,7 +287,8 @@ def _are_masks(place: Place, scenes: _Scenes) -> bool:
     for own in [scenes[key] for key in sorted(scenes)[:: max(1, len(scenes) // _MASKED)]]:
         try:
             with Masks([(i, place.root / label) for i, label in enumerate(own.values(), 1)]) as masks:
-                claimed += int((masks.read(Window.middle(masks.info.size, _WINDOW)) > 0).sum())
+                codes = masks.read(Window.middle(masks.info.size, _WINDOW))
+                claimed += int(((codes > 0) & (codes < UNLABELLED)).sum())
                 shared += masks.several
         except LabelError:
             return False

@@ -187,7 +187,7 @@ def _file_choices(
     more = f"; {len(lines) - _MOST_KINDS} more kinds" if len(lines) > _MOST_KINDS else ""
     others = list(facts.others[0])
     if spelt := [path.name for path, why in dataset.unused if why == SPELT]:
-        others.append(f"also {counted(len(spelt), 'file')} of another ending: {few(spelt, 2)}")
+        others.append(f"also {counted(len(spelt), 'file')} spelt otherwise: {few(spelt, 2)}")
     images = list(facts.images) if len(facts.images) > 1 else facts.images[0]
     yield Choice("dataset.images", images, "; ".join(lines[:_MOST_KINDS]) + more, "; ".join(others))
     if drivers:

@@ -33,7 +33,7 @@ from segmenter.raster.reading import Raster, open_raster
 from segmenter.raster.validity import usable
 from segmenter.raster.write import BLOCK, RasterSpec
 
-_VERSION = 1
+_VERSION = 2
 """Version of the rules of stacking; it is part of the name."""
 _ON_GRID = 1e-3
 """Share of a pixel by which the corners of a grid may miss those of the same grid."""
@@ -178,9 +178,9 @@ def _shared_nodata(rasters: Sequence[Raster], dtype: str) -> float | None:
     if not any(raster.may_have_nodata for raster in rasters):
         return None
     declared = {raster.info.nodata[band - 1] for raster in rasters for band in raster.bands}
-    value = declared.pop() if len(declared) == 1 else None
-    if value is not None and not any(raster.info.scaling for raster in rasters):
-        return usable(value, dtype)
+    is_one = len(declared) == 1 and not any(raster.info.scaling for raster in rasters)
+    if (value := usable(declared.pop() if is_one else None, dtype)) is not None:
+        return value
     if np.dtype(dtype).kind == "f":
         return math.nan
     lacking = [raster.info.path.name for raster in rasters if raster.may_have_nodata]

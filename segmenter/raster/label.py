@@ -18,7 +18,7 @@ from segmenter.raster.gdal.faults import gdal_window, naming
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.reading import checked_dataset
 from segmenter.raster.remote.settings import patiently
-from segmenter.raster.validity import holds, usable
+from segmenter.raster.validity import NO_MEASUREMENT, holds, usable
 
 
 class LabelRaster(Closing):
@@ -27,8 +27,8 @@ class LabelRaster(Closing):
     If read from top to bottom, it is decoded only once, whatever its layout.
 
     The rule for pixels to ignore: **a pixel has no label if mask, alpha or a transparent palette entry marks
-    it, or if it equals the nodata value**. If that value is also a class's value, files use both meanings,
-    and the class map must decide.
+    it, if it equals the nodata value, or if it is NaN, infinite or beyond ±1e30**. If the nodata value is
+    also a class's value, files use both meanings, and the class map must decide.
 
     Attributes:
         info: the header.
@@ -189,6 +189,8 @@ class _Void:
             parts.append(self._dataset.read_masks(1, **where) == 0)
         if self._clear is not None:
             parts.append(self._clear[data_CHW[0]])
+        if data_CHW.dtype.kind == "f":
+            parts.append(~(np.abs(data_CHW) < NO_MEASUREMENT).all(axis=0))
         if self.nodata is not None:
             held = [holds(band, value) for band, value in zip(data_CHW, self.nodata, strict=True)]
             parts.append(np.logical_and.reduce(held))

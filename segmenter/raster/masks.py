@@ -1,7 +1,8 @@
 """Masks, a file or a band for each class, made into one label raster for each scene.
 
 The rule: a mask is set where its value is neither 0 nor no data, and has one such value. A pixel has the code
-of the last mask that is set there, in the order of the classes, and 0 where none is.
+of the last mask that is set there, in the order of the classes, and 0 where none is. It has no label where a
+mask has no data, unless the file marks that by 0 or by transparency, as files do whose mask is not set there.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ from segmenter.raster.reading import Raster, open_raster
 from segmenter.raster.validity import void_in_bands
 from segmenter.raster.write import BLOCK
 
-_VERSION = 1
+_VERSION = 2
 """Version of the rule; it is part of the name."""
+UNLABELLED = 0xFFFF
+"""Stands for no label; no class has that code."""
 
 MaskFiles = Sequence[tuple[int, Path]]
 """Code and file of each mask, in the order of the classes; code 0: of a file whose bands are masks 1, 2, …"""
@@ -58,17 +61,24 @@ class Masks(contextlib.ExitStack):
             undo.pop_all()
 
     def read(self, window: Window) -> NDArray[np.uint16]:
-        """Return the (H, W) codes of a window.
+        """Return the (H, W) codes of a window, `UNLABELLED` where a mask has no data.
 
         Raises:
             LabelError: a mask has several values beside 0.
             RasterError: the window cannot be read.
         """
         codes_HW, times_HW = np.zeros((2, window.height, window.width), np.uint16)
-        for code, set_HW in self._set_in(window):
-            codes_HW[set_HW] = code
-            times_HW += set_HW
+        void_HW = np.zeros(codes_HW.shape, np.bool_)
+        for code, raster in self._rasters:
+            values_HWC, none_HWC = _read(raster, window)
+            for band, set_HW in enumerate(np.moveaxis((values_HWC != 0) & ~none_HWC, 2, 0)):
+                self._check(raster.info.path, band, values_HWC[..., band][set_HW])
+                codes_HW[set_HW] = code or band + 1
+                times_HW += set_HW
+            if 0 not in raster.info.nodata and not (code and raster.info.alpha):
+                void_HW |= none_HWC.any(axis=2)
         self.several += int((times_HW > 1).sum())
+        codes_HW[void_HW] = UNLABELLED
         return codes_HW
 
     def strips(self) -> Iterator[tuple[Window, NDArray[np.uint16]]]:
@@ -78,31 +88,30 @@ class Masks(contextlib.ExitStack):
             window = Window(row, 0, min(BLOCK, size.height - row), size.width)
             yield window, self.read(window)
 
-    def _set_in(self, window: Window) -> Iterator[tuple[int, NDArray[np.bool_]]]:
-        """Yield the code of each mask, and where it is set."""
-        for code, raster in self._rasters:
-            if isinstance(raster, LabelRaster):
-                stored, void_HW = raster.stored(window)
-                values_HWC = packed(stored)[..., None]
-                void_HWC = None if void_HW is None else void_HW[..., None]
-            else:
-                values_HWC, valid_HW = raster.read(window)
-                void_HWC = void_in_bands(values_HWC, valid_HW, raster.void_values)
-            set_HWC = (values_HWC > 0) | (values_HWC < 0)  # NaN is neither
-            if void_HWC is not None:
-                set_HWC &= ~void_HWC
-            for band in range(set_HWC.shape[2]):
-                values = values_HWC[..., band][set_HWC[..., band]]
-                known = self._set.setdefault((raster.info.path, band), set())
-                known |= {values.min(), values.max()} if values.size else set()
-                if len(known) > 1:
-                    raise LabelError(
-                        raster.info.path,
-                        expected="0 and one other value, as masks have",
-                        got=" and ".join(map(str, sorted(known))),
-                        remedy="dataset.encoding: codes is for labels of several values",
-                    )
-                yield code or band + 1, set_HWC[..., band]
+    def _check(self, path: Path, band: int, values: NDArray[Any]) -> None:
+        """Refuse a mask that has been set by several values."""
+        known = self._set.setdefault((path, band), set())
+        known |= {values.min(), values.max()} if values.size else set()
+        if len(known) > 1:
+            raise LabelError(
+                path,
+                expected="0 and one other value, as masks have",
+                got=" and ".join(map(str, sorted(known))),
+                remedy="write a lossy or soft one anew (gdal_calc.py --calc='255*(A>127)'); labels of "
+                "several values are dataset.encoding: codes",
+            )
+
+
+def _read(raster: LabelRaster | Raster, window: Window) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Return (H, W, C) values of a window, and where they are no data."""
+    if isinstance(raster, LabelRaster):
+        stored, void_HW = raster.stored(window)
+        values_HWC = packed(stored)[..., None]
+        return values_HWC, np.zeros(values_HWC.shape, np.bool_) if void_HW is None else void_HW[..., None]
+    values_HWC, valid_HW = raster.read(window)
+    none_HWC = np.repeat(~valid_HW[..., None], values_HWC.shape[2], axis=2)
+    void_HWC = void_in_bands(values_HWC, valid_HW, raster.void_values)
+    return values_HWC, none_HWC if void_HWC is None else none_HWC | void_HWC
 
 
 def _opened(code: int, path: Path, drivers: Sequence[str]) -> LabelRaster | Raster:
@@ -139,5 +148,5 @@ class MaskLabels(MadeLabels):
         tags = {"MASKS": ", ".join("/".join(file.parts[-2:]) for _, file in files)}
         with Masks(files, self._drivers) as masks:
             where = f"{masks.info.path}, code 0 where no mask is set"
-            strips = ((window, self._theirs.decode(codes_HW, where)) for window, codes_HW in masks.strips())
-            return self.write(path, masks.info, tags, strips, lambda: True)
+            ids = ((w, self._theirs.decode(codes, where, codes == UNLABELLED)) for w, codes in masks.strips())
+            return self.write(path, masks.info, tags, ids, lambda: True)

@@ -22,7 +22,7 @@ from segmenter.grid.labels import IGNORE
 from segmenter.grid.scenes import Dataset
 from segmenter.mapping.request.truth import labels_by_pattern
 from segmenter.raster import LabelRaster
-from segmenter.raster.masks import Masks
+from segmenter.raster.masks import UNLABELLED, Masks
 from tests.helpers import made_folders as made
 from tests.helpers.refusals import refused
 
@@ -71,15 +71,17 @@ def test_windows_are_the_masks_one_over_the_other(
 ) -> None:
     rng = np.random.default_rng(seed)
     set_KHW = rng.random((3, *size)) < 0.4
+    set_KHW[:, 0, 0] = True  # GDAL writes some blocks of single bits that begin with 0 as empty
     on = rng.choice(_VALUES[kind], 1 if bands else 3)
     masks = [np.where(layer, value, 0) for layer, value in zip(set_KHW, np.resize(on, 3), strict=True)]
     dtype, options = ("uint8" if kind == "bool" else kind), dict[str, Any]()
+    void_KHW = (rng.random((3, *size)) < 0.1) & void & (kind != "bool")
     if kind == "bool":
         options["NBITS"] = 1
     elif void:  # of a value that no mask has
         options["nodata"] = 9
-        masks = [np.where(rng.random(size) < 0.2, 9, mask) for mask in masks]
-        set_KHW &= np.array(masks) != 9
+        masks = [np.where(layer, 9, mask) for layer, mask in zip(void_KHW, masks, strict=True)]
+        set_KHW &= ~void_KHW
     masks = [mask.astype(dtype) for mask in masks]
     there = [k for k in range(3) if bands or k == 2 or rng.random() < 0.7]
     paths = [tmp_path / f"{k}.tif" for k in there]
@@ -90,6 +92,7 @@ def test_windows_are_the_masks_one_over_the_other(
     expected = np.zeros(size, np.uint16)
     for k in there:
         expected[set_KHW[k]] = k + 1
+    expected[void_KHW[there].any(axis=0)] = UNLABELLED
     files = (
         [(0, tmp_path / "all.tif")]
         if bands
@@ -139,6 +142,21 @@ def test_a_changed_moved_or_removed_mask_makes_the_label_anew(tmp_path: Path, rn
     assert (ids_of(load_dataset(asked), "a") == 2 * first).all()
 
 
+def test_names_of_classes_may_begin_alike_and_no_mask_is_lost_in_silence(tmp_path: Path, rng: Rng) -> None:
+    layer = made.label([0, 1]).astype(np.uint8)
+    made.save(tmp_path / "im/a.tif", made.image(rng))
+    for name in ("gt/sea_a.tif", "gt/sea_deep_a.tif", "gt/Sea_b.tif"):
+        made.save(tmp_path / name, layer)
+    classes = [{"name": "rest", "code": 0}, {"name": "sea", "code": 1}, {"name": "sea_deep", "code": 2}]
+    asked: dict[str, Any] = {"images": "im/{name}.tif", "labels": "gt/{class}_{name}.tif", "classes": classes}
+    dataset = load_dataset(recipe(tmp_path, **asked))
+    assert (ids_of(dataset, "a") == 2 * layer).all()
+    assert [path.name for path, _ in dataset.unused] == ["Sea_b.tif"]
+    made.save(tmp_path / "gt/rest_a.tif", layer)  # pixels in no mask would be its own
+    with refused(DatasetError, where="gt/rest_a.tif"):
+        load_dataset(recipe(tmp_path, **asked))
+
+
 def test_pixels_in_no_mask_need_a_class_or_are_ignored(tmp_path: Path, rng: Rng) -> None:
     layers = np.stack([made.label([0, 1, 0], shift=i) == 1 for i in range(3)], axis=2).astype(np.uint8)
     made.save(tmp_path / "im/a.tif", made.image(rng))
@@ -149,6 +167,34 @@ def test_pixels_in_no_mask_need_a_class_or_are_ignored(tmp_path: Path, rng: Rng)
         load_dataset(recipe(tmp_path, **asked))
     ids = ids_of(load_dataset(recipe(tmp_path, **asked, ignore=[0])), "a")
     assert (ids == np.select([layers[..., 1] == 1, layers[..., 0] == 1], [1, 0], IGNORE)).all()
+
+
+@pytest.mark.parametrize("how", ["nodata", "nan", "mask", "bands", "nodata 0", "alpha"])
+def test_pixels_without_data_in_a_mask_have_no_label_unless_it_is_not_set_there(
+    tmp_path: Path, rng: Rng, how: str
+) -> None:
+    water, road = (made.label([0, 1, 0], shift=i).astype(np.float32) for i in range(2))
+    none = np.zeros(made.SIZE, np.bool_)
+    none[:20] = True
+    expected, asked = np.where(road, 2, water), dict[str, Any]()
+    if how in ("nodata 0", "alpha"):
+        alpha = np.dstack([255 * road] * 4).astype(np.uint8)
+        layers, options = (water, road if how == "nodata 0" else alpha), {"nodata": 0}
+        options = options if how == "nodata 0" else {"alpha": True}
+    else:
+        expected[none] = IGNORE
+        value = {"nodata": 9, "nan": np.nan, "mask": 0, "bands": 9}[how]
+        layers = tuple(np.where(none, value, each).astype(np.float32) for each in (water, road))
+        options = {"masks": ~none} if how == "mask" else {} if how == "nan" else {"nodata": 9}
+    made.save(tmp_path / "im/a.tif", made.image(rng))
+    made.save(tmp_path / "gt/water/a.tif", layers[0], **({} if how == "alpha" else options))
+    made.save(tmp_path / "gt/road/a.tif", layers[1], **options)
+    classes = [{"name": "rest", "code": 0}, {"name": "water", "code": 1}, {"name": "road", "code": 2}]
+    if how == "bands":
+        made.save(tmp_path / "gt/a.tif", np.dstack(layers), **options)
+        asked["labels"] = "gt/{name}.tif"
+    asked = {"images": "im/{name}.tif", "labels": "gt/{class}/{name}.tif", "classes": classes} | asked
+    assert (ids_of(load_dataset(recipe(tmp_path, **asked)), "a") == expected).all()
 
 
 def test_files_that_are_no_masks_of_one_scene_are_refused_in_one_line(tmp_path: Path, rng: Rng) -> None:
@@ -188,10 +234,12 @@ def test_masks_named_by_a_call_are_those_of_the_recipe(
     scene(tmp_path, rng, "a", dict(zip(NAMES, [*layers, layers[0]], strict=True)))
     made.save(tmp_path / "gt/a.tif", np.stack(layers, axis=2))
     one_hot = [{"name": "rest", "code": 0}, {"name": "one", "code": 1}, {"name": "two", "code": 2}]
-    for pattern, changes in (
-        ("{name}_{class}.tif", {}),
-        ("gt/{name}.tif", {"labels": "gt/{name}.tif", "classes": one_hot, "unlabelled": "skip"}),
+    for pattern, lost, changes in (
+        ("{name}_{class}.tif", "none", {}),
+        ("{name}_{class}.tif", "a_road.tif", {}),  # a scene without a mask lacks that class
+        ("gt/{name}.tif", "none", {"labels": "gt/{name}.tif", "classes": one_hot, "unlabelled": "skip"}),
     ):
+        (tmp_path / lost).unlink(missing_ok=True)
         asked = recipe(tmp_path, **changes)
         dataset, image = load_dataset(asked), tmp_path / "a.tif"
         call: Any = SimpleNamespace(drivers=(), label_kind=None, split_name=None)

@@ -161,12 +161,14 @@ def _coded(scene: Made, value: float, dtype: str) -> NDArray[Any]:
     return np.where(scene.void, value, scene.ids.astype(dtype)).astype(dtype)
 
 
+_LEAST = float(np.finfo(np.float32).min)
 LABELS: dict[str, Write] = {
     "ignored code": lambda s, p: _tif(p, _coded(s, _ODD, "uint8")),
     "nodata": lambda s, p: _tif(p, _coded(s, 200, "uint8"), nodata=200),
     "nodata −1": lambda s, p: _tif(p, _coded(s, -1, "int16"), nodata=-1),
     "nodata 65535": lambda s, p: _tif(p, _coded(s, 65535, "uint16"), nodata=65535, compress="deflate"),
     "floats with NaN": lambda s, p: _tif(p, _coded(s, np.nan, "float32"), tiled=True),
+    "nodata −3.4e38": lambda s, p: _tif(p, _coded(s, _LEAST, "float32"), nodata=_LEAST),
     "mask inside": lambda s, p: _tif(p, s.ids, mask=~s.void),
     "mask beside": lambda s, p: _tif(p, s.ids, beside=True, mask=~s.void),
     "grey with alpha": _label_png,

@@ -272,7 +272,9 @@ def test_grids_may_be_off_by_a_part_of_a_pixel(tmp_path: Path, make_geotiff: Mak
     assert np.abs(inner[..., 1] - inner[..., 0]).max() < 1e-3
 
 
-@pytest.mark.parametrize(("dtype", "nodata"), [("uint16", 0), ("float32", None)])
+@pytest.mark.parametrize(
+    ("dtype", "nodata"), [("uint16", 0), ("float32", None), ("float32", float(np.finfo("f4").min))]
+)
 def test_a_pixel_has_data_where_every_file_has(
     tmp_path: Path, make_geotiff: Make, dtype: str, nodata: float | None
 ) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from segmenter.base.addresses import is_address, masked
-from segmenter.base.errors import DatasetError, SegmenterError
+from segmenter.base.errors import DatasetError, SegmenterError, counted
 from segmenter.base.files import caches, is_vector, matches, real
 from segmenter.base.terminal import say
 from segmenter.base.threads import in_threads
@@ -188,15 +188,21 @@ def labels_by_pattern(
         masks = MaskLabels(caches() / "labels", layout.classes or classes, request.drivers)
         classes = masks.classes
 
+    lacking: list[LabelPattern] = []
+
     def label(image: Path) -> Path | SegmenterError:
         try:
-            files = [(code, one.label(images[image])) for code, one in wanted]
+            there = [(code, one) for code, one in wanted if one.files(images[image])] or wanted
+            files = [(code, one.label(images[image])) for code, one in there]
+            lacking.extend(one for code, one in wanted if (code, one) not in there)
             return files[0][1] if masks is None else masks.joined(str(real(image)), files)
         except SegmenterError as error:
             return error
 
     with ThreadPoolExecutor(_LOOKING_THREADS) as pool:
         files: Labels = dict(zip(images, pool.map(label, images), strict=True))
+    if lacking:
+        say(f"{asked}: {counted(len(lacking), 'mask is', 'masks are')} not there: no such class")
     made: MadeLabels | None = None
     if is_vector(pattern) and polygons is not None:
         made = polygons(run, asked)
@@ -258,17 +264,20 @@ class LabelPattern:
 
     def label(self, image: Path) -> Path:
         """Return the one label file of an image."""
+        files = self.files(image)
+        if len(files) != 1:
+            names, plain = ", ".join(map(str, files[:3])) or "none", self._filled(self._fields(image), str)
+            raise DatasetError(image, expected=f"one label file {plain}, found {names}")
+        return files[0]
+
+    def files(self, image: Path) -> list[Path]:
+        """Return the files that match for an image."""
         fields = self._fields(image)
         plain = self._filled(fields, str)
         with readable(plain):
             if Path(plain).is_file():
-                return Path(plain)
-        wanted = self._filled(fields, glob.escape)
-        files = [Path(name) for name in matches(wanted) if Path(name).is_file()]
-        if len(files) != 1:
-            names = ", ".join(map(str, files[:3])) or "none"
-            raise DatasetError(image, expected=f"one label file {plain}, found {names}")
-        return files[0]
+                return [Path(plain)]
+        return [Path(name) for name in matches(self._filled(fields, glob.escape)) if Path(name).is_file()]
 
     def _fields(self, image: Path) -> dict[str, str]:
         own = {"stem": image.stem, "scene": _BANDS_IN_NAME.sub("", image.stem)}
