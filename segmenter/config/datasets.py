@@ -34,7 +34,7 @@ CacheLimit = Annotated[
     about(
         "GiB", "of decoded scenes in that folder; those not used for longest go; default: as the disk allows"
     ),
-    Field(gt=0),
+    Field(gt=0, le=2**20),
 ]
 CacheCompression = Annotated[
     CacheCodec,
