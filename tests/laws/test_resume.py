@@ -281,8 +281,8 @@ def test_killed_twenty_times_it_ends_in_the_same_bits(recipe: Path, tmp_path: Pa
         training = Training(recipe, run, *settings, *(["--resume"] if checkpoints(run) else []))
         if kill % 2:
             training.until_saving()
-        else:
-            training.until_said("step/s")
+        else:  # on a slow machine the first moments are over before a checkpoint is there
+            training.until_said("step/s") if checkpoints(run) else training.until_saved()
             a_moment(2)
         assert training.end(signal.SIGKILL) == -9
         caught += len(half_written(run))
