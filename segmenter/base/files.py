@@ -243,7 +243,7 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         aside.chmod(0o666 & ~_umask())  # mkstemp's 0600 would hide the result from colleagues
         aside.replace(path)
-        _sync_names(path.parent)
+        sync(path.parent)
     except OSError as error:
         raise OutputError(path, f"cannot write it: {error.strerror}", remedy="is the disk full?") from None
     finally:
@@ -341,7 +341,7 @@ def make_folder(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for made in missing:
         with contextlib.suppress(PermissionError):  # a folder can be written to that cannot be read
-            _sync_names(made.parent)
+            sync(made.parent)
 
 
 def caches() -> Path:
@@ -374,19 +374,17 @@ def opened(path: Path, flags: int) -> Iterator[int]:
         os.close(handle)
 
 
-def _sync_names(folder: Path) -> None:
-    """Write a folder's file names to the disk: until then a rename exists only in memory."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # some network file systems cannot, and do it at once anyway
-            os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def sync(path: Path) -> None:
-    """Wait until a file, or a folder's list of names, is on the disk."""
-    with opened(path, os.O_RDONLY) as handle:
+    """Wait until a file, or the list of names of a folder or of a link to one, is on the disk.
+
+    Until then a rename exists only in memory.
+    """
+    if not path.is_dir():
+        with opened(path, os.O_RDONLY) as handle:
+            os.fsync(handle)
+        return
+    # Some network file systems cannot, and do it at once anyway.
+    with opened(real(path), os.O_RDONLY) as handle, contextlib.suppress(OSError):
         os.fsync(handle)
 
 

@@ -199,6 +199,14 @@ def test_a_link_in_the_output_folder_is_replaced_and_not_followed(make_geotiff: 
     assert raster_info(Path("maps/a.tif")).size.height == 9
 
 
+def test_the_output_folder_may_be_a_link(make_geotiff: Make, call: Call) -> None:
+    make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
+    Path("elsewhere").mkdir()
+    Path("maps").symlink_to("elsewhere")
+    assert call("in", "--confidence", "--quicklook") == 0
+    assert {"a.tif", "a.qml", "a.confidence.tif", "a.quicklook.png"} <= set(os.listdir("elsewhere"))
+
+
 def test_a_link_to_an_input_is_refused(make_geotiff: Make, call: Call, capsys: Any) -> None:
     source = make_geotiff("in/a.tif", np.ones((9, 9, 3), np.uint8))
     Path("maps").mkdir()

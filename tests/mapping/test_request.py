@@ -277,6 +277,14 @@ def label_for(image: Path, pattern: str, layout: Layout = PLAIN) -> Path:
     return LabelPattern(pattern, layout).label(image)
 
 
+def test_a_folder_of_labels_is_refused_with_the_pattern_that_names_its_files(tmp_path: Path) -> None:
+    (tmp_path / "truth").mkdir()
+    with refused(DatasetError, where="a.tif", remedy="truth/{stem}.*"):
+        label_for(Path("a.tif"), f"{tmp_path}/truth")
+    with refused(DatasetError, where="a.tif", remedy=""):
+        label_for(Path("a.tif"), f"{tmp_path}/truth/{{stem}}.png")
+
+
 def test_files_folders_and_globs_each_once(tmp_path: Path) -> None:
     for name in ("a/x.tif", "a/y.PNG", "a/readme.txt", "a/.hidden.tif", "a/sub/z.tif", "b[1].tif"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ from segmenter.runs.records import save_accuracy
 from segmenter.runs.run import RUN_FILE, load_run
 
 Drawn = Mapping[str, Sequence[tuple[int, int, str]]]
-"""Name of a map → row, column and mapped class of its points."""
+"""Name of a map, or the end of its path → row, column and mapped class of its points."""
 
 
 def keep(
@@ -41,8 +41,13 @@ def keep(
     """
     runs = [load_run(path) for path in given if (path / RUN_FILE).is_file()]
     maps = maps_in(path for path in given if not (path / RUN_FILE).is_file())
-    ours = [path for path in maps if mapped is None or path.name in mapped]
-    if maps and not ours:
+    drawn = {
+        path: at
+        for path in maps
+        for name, at in (mapped or {path.name: ()}).items()
+        if str(path.absolute()).endswith(f"/{name}")
+    }
+    if maps and not drawn:
         raise DatasetError(
             maps[0], expected=f"maps of the sample, {points} is of {', '.join(sorted(mapped or ())[:3])}"
         )
@@ -51,8 +56,8 @@ def keep(
     of = f"{len(mapped)} maps together: " if mapped and len(mapped) > 1 else ""
     texts = {"ACCURACY": account.head(found), "AREAS": of + "; ".join(account.sentences(found, unit))}
     sidecars = {
-        path.with_name(f"{path.name}.aux.xml"): _described(found, path, texts, (mapped or {}).get(path.name))
-        for path in ours
+        path.with_name(f"{path.name}.aux.xml"): _described(found, path, texts, at)
+        for path, at in drawn.items()
     }
     for path, content in sidecars.items():
         write_whole(path, content)
@@ -62,7 +67,7 @@ def keep(
         save_accuracy(
             run, {"source": points.name, "head": texts["ACCURACY"], **table, **account.as_json(found, unit)}
         )
-    return [*ours, *(run.path for run in runs)]
+    return [*drawn, *(run.path for run in runs)]
 
 
 def _check_classes(found: Estimates, path: Path, names: Sequence[str]) -> None:
@@ -73,13 +78,13 @@ def _check_classes(found: Estimates, path: Path, names: Sequence[str]) -> None:
 
 
 def _described(
-    found: Estimates, path: Path, texts: Mapping[str, str], drawn: Sequence[tuple[int, int, str]] | None
+    found: Estimates, path: Path, texts: Mapping[str, str], drawn: Sequence[tuple[int, int, str]]
 ) -> bytes:
     """Return GDAL's metadata beside a map, with the texts in place of earlier ones."""
     with WrittenMap(path, with_confidence=False) as one:
         names = [each.name for each in one.classes]
         _check_classes(found, path, names)
-        _check_points(one, names, drawn or ())
+        _check_points(one, names, drawn)
     sidecar = path.with_name(f"{path.name}.aux.xml")
     root: Any = ET.Element("PAMDataset")
     if sidecar.exists():

@@ -257,10 +257,11 @@ def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
         comma = ";" if lines and lines[0].count(";") > lines[0].count(",") else ","
         reader = csv.DictReader(lines, delimiter=comma, strict=True)
         fields = reader.fieldnames = [str(name).strip() for name in reader.fieldnames or ()]
-        rows = [
-            {**{name: (row[name] or "").strip() for name in fields}, "": str(reader.line_num)}
-            for row in reader
-        ]
+        rows = []
+        for row in reader:
+            if any(row.pop(None, ())):  # a decimal comma, or a name with a comma, that is not quoted
+                raise csv.Error(f"line {reader.line_num} has more cells than titles")
+            rows.append({name: (row[name] or "").strip() for name in fields} | {"": str(reader.line_num)})
     except (UnicodeDecodeError, csv.Error) as error:
         raise DatasetError(
             path, expected=f"comma-separated values in UTF-8: {error}", remedy="save it anew"
@@ -318,7 +319,7 @@ def sample_of(
         alike = all(points.mapped[i] == points.stratum[i] for i in labelled)
         mapped_area = areas.area if alike else {}
     if not classes:
-        texts = {column[i] for column in (points.mapped, points.reference) for i in labelled}
+        texts = {column[i] for column in (points.mapped, points.reference) for i in labelled} - {""}
         first = [name for name in strata if name in texts or name in mapped_area]
         classes = [*first, *sorted(texts - set(first))]
     _check_known(points, points.mapped, labelled, classes, "mapped class")

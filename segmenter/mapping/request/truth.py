@@ -267,7 +267,8 @@ class LabelPattern:
         files = self.files(image)
         if len(files) != 1:
             names, plain = ", ".join(map(str, files[:3])) or "none", self._filled(self._fields(image), str)
-            raise DatasetError(image, expected=f"one label file {plain}, found {names}")
+            within = f"name its files: --labels '{self.text}/{{stem}}.*'" if Path(plain).is_dir() else ...
+            raise DatasetError(image, expected=f"one label file {plain}, found {names}", remedy=within)
         return files[0]
 
     def files(self, image: Path) -> list[Path]:

@@ -273,6 +273,8 @@ def test_the_page_has_all_classes_and_charts(table: Any, tmp_path: Path, capsys:
         ("stratum,mapped,reference\nwet,water,water\n" + "dry,land,land\n" * 9, AREAS),  # one point alone
         ("stratum,mapped,reference,pixel_area\nwet,water,water,x\n", AREAS),
         ('stratum,mapped,reference\n"wet,water', AREAS),
+        (POINTS, "stratum,area\nwet,300,5\ndry,9700\n"),  # a decimal comma
+        (POINTS + "dry,,land\n", AREAS),  # no mapped class: outside the map
         ("", AREAS),
     ],
 )

@@ -186,6 +186,21 @@ def test_other_maps_also_of_the_same_name_and_other_classes_are_refused(
     assert not (run.path / ACCURACY).exists()
 
 
+def test_maps_of_one_name_in_two_folders_keep_their_own_points(
+    run: Run, tmp_path: Path, make_geotiff: Callable[..., Path], call: Callable[..., int]
+) -> None:
+    maps = [tmp_path / folder / "a.tif" for folder in ("east", "west")]
+    for number, path in enumerate(maps):
+        image = np.random.default_rng(number).integers(1, 255, (41, 53, 3), np.uint8)
+        make_geotiff(f"in{number}/a.tif", image, transform=rasterio.Affine(1, 0, 900 * number, 0, -1, 0))
+        assert call(f"in{number}", classes=run.classes, predictor=four_classes, output=path.parent) == 0
+    path = tmp_path / "points.gpkg"
+    assert main(["sample", *map(str, maps), "--points", "60", "--output", str(path)]) == 0
+    changed(path, "update points set reference = mapped")
+    assert estimate(path, maps[1].parent) == 0
+    assert ["ACCURACY" in one.with_name("a.tif.aux.xml").read_text() for one in maps] == [False, True]
+
+
 def test_a_page_replaces_no_points_and_a_refused_call_writes_none(points: Path, tmp_path: Path) -> None:
     before = points.read_bytes()
     for name in ("points.gpkg", "none/page.html"):
