@@ -3,6 +3,7 @@
 import json
 import sqlite3
 import struct
+import unicodedata
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -257,6 +258,8 @@ def test_values_are_names_codes_or_what_the_recipe_says(image: Path, tmp_path: P
     assert labels(numbers, image)[0, :24:8].tolist() == [2, 0, 1]
     floats = write(tmp_path / "f.gpkg", shapes[:2], [300.0, np.nan])
     assert labels(floats, image)[0, :16:8].tolist() == [2, IGNORE]
+    apart = write(tmp_path / "a.gpkg", shapes[:1], [unicodedata.normalize("NFD", "Gewässer")])
+    assert labels(apart, image, replace(RULE, values={"Gewässer": "road"}))[0, 0] == 2
 
 
 def test_an_overlap_needs_an_order(image: Path, tmp_path: Path) -> None:
