@@ -16,6 +16,7 @@ from datasets.start.legends import find_legend
 from datasets.start.look import look
 from segmenter.base.errors import DatasetError
 from segmenter.grid.labels import ClassMap
+from segmenter.raster import LabelRaster
 from tests.helpers import made_folders as made
 
 Rng = np.random.Generator
@@ -244,6 +245,19 @@ def test_products_of_sentinel_2_with_one_map(tmp_path: Path, rng: Rng) -> None:
     assert keys["dataset.drivers"].value == ["JP2OpenJPEG"]
     assert [scene.name for scene in dataset.scenes] == ["T33UVR_2023", "T33UWR_2023"]
     assert codes(dataset.classes) == {"class 10": 10, "class 20": 20, "class 80": 80}
+
+
+def test_labels_that_need_a_driver_are_read_by_it(tmp_path: Path, rng: Rng) -> None:
+    for i in range(3):
+        made.save(tmp_path / f"im/{i}.tif", made.image(rng), **made.place(i * 100))
+        made.save(
+            tmp_path / f"gt/{i}.jp2", made.label([0, 1, 2], shift=i).astype(np.uint8), **made.place(i * 100)
+        )
+    _, _, dataset = made.planned(tmp_path)
+    for i, scene in enumerate(dataset.scenes):
+        assert scene.label is not None
+        with LabelRaster(scene.label, dataset.classes) as label:
+            np.testing.assert_array_equal(label.ids(), made.label([0, 1, 2], shift=i))
 
 
 def test_labels_of_another_grid_are_placed(tmp_path: Path, rng: Rng) -> None:
