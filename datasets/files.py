@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from segmenter.base.addresses import is_address
 from segmenter.base.errors import DatasetError, shortened
-from segmenter.base.files import walk_once
+from segmenter.base.files import composed, walk_once
 from segmenter.grid.scenes import Split
 
 if TYPE_CHECKING:
@@ -304,5 +304,5 @@ def _unit_hash(name: str) -> float:
 
 def found_in_paths(pattern: str, paths: Sequence[str]) -> list[str | None]:
     """Return the match of a regular expression's only group in each path; None if it does not match."""
-    matches = (re.search(pattern, path) for path in paths)
+    matches = (re.search(composed(pattern), composed(path)) for path in paths)
     return [None if match is None else match[1] for match in matches]

@@ -87,9 +87,11 @@ def with_made_files(dataset: Dataset, section: FolderConfig) -> Dataset:
     dataset = _with_images(dataset, section)
     if section.encoding == "masks":
         dataset = _with_masks(dataset, section)
-    if is_vector(section.labels) or section.labels_by == "georeference" or one_label(section):
-        return _with_labels(dataset, section)
-    return dataset
+    if not (is_vector(section.labels) or section.labels_by == "georeference" or one_label(section)):
+        labels = [scene.label for scene in dataset.scenes if section.drivers and scene.label is not None]
+        if all(map(opens_by_itself, labels)):
+            return dataset
+    return _with_labels(dataset, section)
 
 
 # ---------------------------------------------------------------------------------------------- images

@@ -91,9 +91,15 @@ def _paired(place: Place, scenes: Sequence[str], labels: Sequence[str]) -> Patte
             matched = pattern_regex(patterns.labels, "names").fullmatch
             if unused := [path for path in sorted(left) if not matched(path)]:
                 others[1].append(f"labels not used: {few(unused, 2)}")
-            sides = enumerate((patterns.images[0], patterns.labels))
-            made = [_with_all_endings(place, side, {each[i] for each in chosen}) for i, side in sides]
-            return replace(patterns, images=(made[0],), labels=made[1], others=others)
+            images = _with_all_endings(place, patterns.images[0], {image for image, _ in chosen})
+            matched = pattern_regex(images, "names").fullmatch
+            if unlike := [image for image, _ in chosen if not matched(image)]:  # the labels go with the rest
+                others[0].append(f"{counted(len(unlike), 'image')} like {unlike[0]}")
+                chosen = [each for each in chosen if matched(each[0])]
+                patterns = patterns_of(chosen)
+                images = patterns.images[0]
+            labelled = _with_all_endings(place, patterns.labels, {label for _, label in chosen})
+            return replace(patterns, images=(images,), labels=labelled, others=others)
     raise DatasetError(
         place.root,
         f"found {counted(len(scenes), 'image')} ({few(scenes, 2)}) and {counted(len(labels), 'label')} "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -146,10 +147,12 @@ class _Seen:
 def _headers(dataset: Dataset, *, vector: bool) -> list[_Seen]:
     """Read the headers of all images and labels, with a bar."""
     header = lru_cache(partial(_header, dataset.root))  # one label may serve all
+    finest = _finest_band(dataset)
 
     def read(scene: Scene) -> _Seen:
         assert scene.label is not None, "the loader pairs them"
-        files = (scene.image, scene.label, *(path for _, path in scene.masks[1:]))
+        own = (scene.files or (scene.image,))[finest]
+        files = (own, scene.label, *(path for _, path in scene.masks[1:]))
         image, label, *further = (path.relative_to(dataset.root).as_posix() for path in files)
         try:
             info, measured = header(image)
@@ -163,6 +166,16 @@ def _headers(dataset: Dataset, *, vector: bool) -> list[_Seen]:
         return _Seen(scene, (image, label), info, other, measured, fault, elsewhere)
 
     return list(in_threads(read, dataset.scenes, description="headers", unit="scene"))
+
+
+def _finest_band(dataset: Dataset) -> int:
+    """Return which file of a scene has the most pixels: the one on whose grid the others are brought."""
+    for scene in dataset.scenes:
+        with contextlib.suppress(SegmenterError):  # a damaged file, which is said later
+            paths = (path.relative_to(dataset.root).as_posix() for path in scene.files)
+            sizes = [_header(dataset.root, path)[0].size.pixels for path in paths]
+            return sizes.index(max(sizes)) if sizes else 0
+    return 0
 
 
 def _header(root: Path, path: str) -> tuple[RasterInfo, int]:

@@ -13,6 +13,7 @@ import shutil
 import stat
 import tempfile
 import time
+import unicodedata
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath
@@ -22,6 +23,11 @@ from segmenter.base.errors import OutputError, SegmenterError, failing
 
 VECTOR_ENDINGS = (".gpkg", ".geojson", ".shp", ".fgb", ".parquet")
 """Endings of files of polygons."""
+
+
+def composed(text: str) -> str:
+    """Return a text with each accent in its letter (NFC); names from macOS archives have them apart (NFD)."""
+    return unicodedata.normalize("NFC", text)
 
 
 def walk_once(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from segmenter.base.addresses import is_address, masked
 from segmenter.base.errors import shortened
-from segmenter.base.files import is_vector
+from segmenter.base.files import composed, is_vector
 from segmenter.config.sections import Section, about, kinds_of, setting
 
 CacheCodec = Literal["none", "lz4"]
@@ -400,6 +400,19 @@ class VectorLabels(Section):
             )
 
 
+_COMPARED = ("images", "grid", "labels", "classes", "split", "vector")
+
+
+def _composed(value: Any) -> Any:
+    """Return a part of a recipe with each text composed."""
+    if isinstance(value, dict):
+        fields = ("attribute", "layer")
+        return {_composed(key): each if key in fields else _composed(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_composed(each) for each in value]
+    return composed(value) if isinstance(value, str) else value
+
+
 class FolderConfig(Located):
     """Any folder of image and label files that can be paired by a pattern."""
 
@@ -464,6 +477,14 @@ class FolderConfig(Located):
         """Code of each class that has mask files of its own, by its name in `{class}`; else empty."""
         by_name = self.encoding == "masks" and "{class}" in self.labels
         return {each.name: each.code for each in self.classes if each.code} if by_name else {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_composed(cls, data: Any) -> Any:
+        """Compose names that are compared with those of files; places are taken as they are."""
+        if not isinstance(data, dict):
+            return data
+        return {key: _composed(value) if key in _COMPARED else value for key, value in data.items()}
 
     @field_validator("classes", mode="before")
     @classmethod

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from segmenter.base.files import composed
 from segmenter.grid.labels import ClassMap
 
 Split = Literal["train", "validation", "test"]
@@ -120,11 +121,12 @@ class Layout:
 
     def fields(self, image: Path) -> dict[str, str] | None:
         """Return an image's fields from its path below the root or another folder; None if not matching."""
-        below = self._below(image)
-        match = None if below is None else self.images.fullmatch(below)
-        if match is None:
-            match = re.fullmatch(f"(?:.*/)?{self.images.pattern}", image.as_posix(), self.images.flags)
-        return None if match is None else match.groupdict()
+        below, anywhere = self._below(image), re.compile(f"(?:.*/)?{self.images.pattern}", self.images.flags)
+        for spelt in (str, composed):  # as the label's name is likely to be
+            match = None if below is None else self.images.fullmatch(spelt(below))
+            if match := match or anywhere.fullmatch(spelt(image.as_posix())):
+                return match.groupdict()
+        return None
 
     def covers(self, folder: Path) -> bool:
         """Return whether a folder is the root or lies below it."""
@@ -134,7 +136,7 @@ class Layout:
         """Return whether a path matches the pattern of an image or label of the dataset."""
         below = self._below(path)
         regexes = self.images, self.labels, *self.bands.values()
-        return below is not None and any(regex.fullmatch(below) for regex in regexes)
+        return below is not None and any(regex.fullmatch(composed(below)) for regex in regexes)
 
     def _below(self, path: Path) -> str | None:
         root, real = (Path(os.path.realpath(each)) for each in (self.root, path))

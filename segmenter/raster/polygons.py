@@ -98,6 +98,8 @@ def box_around(info: RasterInfo, window: Window, crs: CRS | None) -> tuple[float
         )
     left, bottom = (float(value) for value in moved.min(axis=0))
     right, top = (float(value) for value in moved.max(axis=0))
+    if crs is not None and crs.is_geographic and right - left > 180:  # over the antimeridian
+        left, right = -180.0, 180.0
     return left, bottom, right, top
 
 

@@ -1,6 +1,9 @@
 """Loaders on tiny files with the published names, their splits, and what a recipe leaves out."""
 
+import itertools
+import unicodedata
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +11,11 @@ import pytest
 
 from datasets import kinds, load_dataset
 from datasets.files import held_out
-from datasets.folder import pattern_regex
+from datasets.folder import folder_layout, load_folder, pattern_regex
 from datasets.published import POTSDAM_TEST, POTSDAM_TRAIN
 from datasets.synthetic.make import potsdam_names
 from segmenter.base.errors import ConfigError, DatasetError
+from segmenter.config.datasets import FolderConfig
 from segmenter.config.reading import load_recipe, recipe_from
 from segmenter.grid.scenes import SPLITS, Dataset
 from tests.helpers.refusals import refused
@@ -279,6 +283,30 @@ def test_files_whose_ending_is_spelt_otherwise_are_counted(tmp_path: Path) -> No
     dataset = load(tmp_path, "folder", **patterns, classes=[{"name": "a", "code": 0}])
     assert [scene.name for scene in dataset.scenes] == ["a"]
     assert sorted(path.name for path, _ in dataset.unused) == ["b.TIF", "b.TIF", "c.tiff", "c.tiff"]
+
+
+@pytest.mark.parametrize("forms", [*itertools.product(("NFC", "NFD"), repeat=3)], ids="".join)
+def test_names_agree_however_their_accents_are_stored(tmp_path: Path, forms: tuple[str, ...]) -> None:
+    """Archives of macOS hold letters and their accents apart; keyboards and recipes do not."""
+    image, label, recipe = (partial(unicodedata.normalize, form) for form in forms)
+    files = [image(f"Fläche/{n}_{band}.tif") for n in "äöü" for band in "rn"]
+    files += [label(f"Maske/{name}/{n}.tif") for n in "äöü" for name in ("Gebäude", "Wald")]
+    settings: dict[str, Any] = {
+        "images": [recipe("Fläche/{n}_r.tif"), recipe("Fläche/{n}_n.tif")],
+        "labels": "Maske/{class}/{n}.tif",
+        "encoding": "masks",
+        "classes": [{"name": recipe(name), "code": i} for i, name in enumerate(("Feld", "Gebäude", "Wald"))],
+        "split": {"validation": [recipe("ä")], "leave_out": [recipe("ö")], "group": recipe("([äöü])_")},
+    }
+    section = recipe_from({"name": "t", "dataset": {"kind": "folder", "root": ".", **settings}}, "t").dataset
+    assert isinstance(section, FolderConfig)
+    dataset = load_folder(section.model_copy(update={"root": str(touch(tmp_path, files))}))
+    assert split_names(dataset) == (["ü"], ["ä"], [])
+    for scene in dataset.scenes:
+        paths = [scene.image, scene.label, *scene.files, *(mask for _, mask in scene.masks)]
+        assert len(paths) == 6
+        assert all(path is not None and path.is_file() for path in paths)
+    assert folder_layout(section).fields(Path(image("Fläche/ü_r.tif"))) == {"n": "ü"}
 
 
 @pytest.mark.parametrize(("count", "share"), [(2, 1e-9), (6, 0.2), (7, 0.5), (16, 0.2), (45, 0.99), (3, 0.9)])

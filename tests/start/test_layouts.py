@@ -1,5 +1,6 @@
 """Layouts of folders that nobody described, and real imagery: pairs, classes and splits are those made."""
 
+import itertools
 import json
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -180,6 +181,19 @@ def test_of_several_images_and_labels_one_of_each_is_taken(
     for other in [kind for kind, bands in kinds.items() if bands < 0 and kind != label]:
         found = made.planned(tmp_path, Path(f"{other.replace('{}', '*')}.tif"))[2]
         assert {b for _, b in made.pairs_of(found)} == {f"{other.format(i, i)}.tif" for i in range(5)}
+
+
+def test_of_copies_with_other_endings_one_is_taken(tmp_path: Path, rng: np.random.Generator) -> None:
+    """Massachusetts Buildings, as archives have them."""
+    for ending, of_label in (("png", "png"), ("tiff", "tif")):
+        for split, i in itertools.product(("train", "val", "test"), range(2)):
+            made.save(tmp_path / f"{ending}/{split}/{i}.{ending}", made.image(rng))
+            label = made.label([0, 255], shift=i)
+            made.save(tmp_path / f"{ending}/{split}_labels/{i}.{of_label}", label)
+    choices = seen(tmp_path)
+    assert choices["dataset.images"].value == "png/{split}/{name}.png"
+    assert choices["dataset.labels"].value == "png/{split}_labels/{name}.png"
+    assert "tiff/test/0.tiff" in choices["dataset.images"].other
 
 
 def test_what_is_not_used_is_said(tmp_path: Path, rng: np.random.Generator) -> None:

@@ -16,6 +16,7 @@ from datasets.start.legends import find_legend
 from datasets.start.look import look
 from segmenter.base.errors import DatasetError
 from segmenter.grid.labels import ClassMap
+from segmenter.raster import LabelRaster
 from tests.helpers import made_folders as made
 
 Rng = np.random.Generator
@@ -224,6 +225,20 @@ def test_a_folder_of_bands_for_each_scene(tmp_path: Path, rng: Rng) -> None:
     assert by_key(choices)["dataset.labels"].value == "{folder}/mask.tif"
 
 
+def test_of_bands_the_finest_is_the_image_that_labels_lie_on(tmp_path: Path, rng: Rng) -> None:
+    """BigEarthNet has the bands in order, so that the coarsest, of aerosols, is the first."""
+    for i in range(3):
+        for band, metres in (("B01", 60), ("B02", 10), ("B03", 10), ("B11", 20)):
+            where, side = made.place(i * 1200 // metres, metres), 1200 // metres
+            made.save(tmp_path / f"s{i}/x{i}_{band}.tif", made.image(rng, 1, (side, side), "uint16"), **where)
+        where = made.place(i * 120, 10)
+        made.save(tmp_path / f"maps/x{i}_map.tif", made.label([1, 2], (120, 120), shift=i), **where)
+    keys = by_key(made.planned(tmp_path)[0])
+    assert [str(pattern)[-7:-4] for pattern in keys["dataset.images"].value] == ["B01", "B02", "B03", "B11"]
+    assert "dataset.labels_by" not in keys
+    assert keys["dataset.metres_per_pixel"].reason.startswith("10 m")
+
+
 def test_products_of_sentinel_2_with_one_map(tmp_path: Path, rng: Rng) -> None:
     for i, tile in enumerate(("T33UVR", "T33UWR")):
         inside = tmp_path / f"S2B_MSIL2A_2023_{tile}.SAFE/GRANULE/L2A_{tile}_A03{i}/IMG_DATA"
@@ -244,6 +259,19 @@ def test_products_of_sentinel_2_with_one_map(tmp_path: Path, rng: Rng) -> None:
     assert keys["dataset.drivers"].value == ["JP2OpenJPEG"]
     assert [scene.name for scene in dataset.scenes] == ["T33UVR_2023", "T33UWR_2023"]
     assert codes(dataset.classes) == {"class 10": 10, "class 20": 20, "class 80": 80}
+
+
+def test_labels_that_need_a_driver_are_read_by_it(tmp_path: Path, rng: Rng) -> None:
+    for i in range(3):
+        made.save(tmp_path / f"im/{i}.tif", made.image(rng), **made.place(i * 100))
+        made.save(
+            tmp_path / f"gt/{i}.jp2", made.label([0, 1, 2], shift=i).astype(np.uint8), **made.place(i * 100)
+        )
+    _, _, dataset = made.planned(tmp_path)
+    for i, scene in enumerate(dataset.scenes):
+        assert scene.label is not None
+        with LabelRaster(scene.label, dataset.classes) as label:
+            np.testing.assert_array_equal(label.ids(), made.label([0, 1, 2], shift=i))
 
 
 def test_labels_of_another_grid_are_placed(tmp_path: Path, rng: Rng) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from segmenter.base.errors import LabelError, shortened
+from segmenter.base.files import composed
 from segmenter.base.sealed import digest
 from segmenter.config.datasets import IGNORE_WORD, VectorLabels
 from segmenter.grid.labels import IGNORE, ClassMap, rasterised_classes
@@ -116,4 +117,4 @@ def as_text(value: Any) -> str | None:
         return None
     if isinstance(value, (float, np.floating)) and float(value).is_integer():
         value = int(value)
-    return str(value).strip() or None
+    return composed(str(value)).strip() or None

@@ -3,6 +3,7 @@
 import json
 import sqlite3
 import struct
+import unicodedata
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -211,6 +212,20 @@ def test_another_crs_bends_edges_and_half_the_world_is_cut(make_geotiff: Make, t
     assert (labels(path, image) == 2).all()
 
 
+def test_polygons_that_end_at_the_antimeridian_meet_there(make_geotiff: Make, tmp_path: Path) -> None:
+    image = make_geotiff(
+        "fiji.tif",
+        np.zeros((32, 40, 3), np.uint8),
+        crs="EPSG:32601",
+        transform=rasterio.Affine(10, 0, 284700, 0, -10, 5540000),
+    )
+    halves = [shapely.box(179, 49, 180, 51), shapely.box(-180, 49, -179, 51)]
+    found = labels(write(tmp_path / "x.gpkg", halves, ["water", "road"], "EPSG:4326"), image)
+    assert set(found[:, 0]) == {0}
+    assert set(found[:, -1]) == {2}
+    assert IGNORE not in found
+
+
 def test_odd_geometries_are_burned_as_they_are_drawn(image: Path, tmp_path: Path) -> None:
     x, y = LEFT, TOP
     bow_tie = shapely.Polygon([(x, y), (x + 10, y - 10), (x + 10, y), (x, y - 10)])
@@ -257,6 +272,8 @@ def test_values_are_names_codes_or_what_the_recipe_says(image: Path, tmp_path: P
     assert labels(numbers, image)[0, :24:8].tolist() == [2, 0, 1]
     floats = write(tmp_path / "f.gpkg", shapes[:2], [300.0, np.nan])
     assert labels(floats, image)[0, :16:8].tolist() == [2, IGNORE]
+    apart = write(tmp_path / "a.gpkg", shapes[:1], [unicodedata.normalize("NFD", "Gewässer")])
+    assert labels(apart, image, replace(RULE, values={"Gewässer": "road"}))[0, 0] == 2
 
 
 def test_an_overlap_needs_an_order(image: Path, tmp_path: Path) -> None:
