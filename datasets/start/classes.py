@@ -74,7 +74,7 @@ def class_choices(values: LabelValues, legend: Legend, places: Places) -> Iterat
     ignored = {value: why for value, why in whys.items() if why}
     codes = [value for value in looked_at if value not in ignored]
     mixed = _mixtures(values, [value for value in codes if value not in entries])
-    blurred = mixed >= max(_LEAST_MIXED, len(values.common(_RARE)))
+    blurred = mixed >= (_LEAST_MIXED if values.lossy else max(_LEAST_MIXED, len(values.common(_RARE))))
     if not codes or len(codes) > MAX_CLASSES or len(ignored) > _MOST_STRAYS or blurred:
         raise DatasetError(
             "labels",
@@ -116,9 +116,16 @@ def _why_ignored(value: int, values: LabelValues, entry: Entry | None, places: P
 
 
 def _mixtures(values: LabelValues, codes: Sequence[int]) -> int:
-    """Return the number of rare colours that lie between two common ones, as edges do after resampling."""
+    """Return the number of values that no one meant.
+
+    Of colours the rare ones that lie between two common ones, as edges do after resampling; of codes in
+    JPEGs those beside a commoner one.
+    """
+    if values.encoding != "colours":
+        beside = (max(values.pixels.get(v - 1, 0), values.pixels.get(v + 1, 0)) for v in codes)
+        return sum(n > values.pixels[v] for v, n in zip(codes, beside, strict=True)) if values.lossy else 0
     common = np.array([unpacked(value) for value in values.common(_RARE)])
-    if values.encoding != "colours" or len(common) < 2:
+    if len(common) < 2:
         return 0
     one, other = (common[side] for side in np.triu_indices(len(common), 1))
     along = other - one

@@ -18,6 +18,7 @@ from segmenter.base.errors import DatasetError
 from segmenter.grid.labels import ClassMap
 from segmenter.raster import LabelRaster
 from tests.helpers import made_folders as made
+from tests.helpers.refusals import refused
 
 Rng = np.random.Generator
 QML = """<!DOCTYPE qgis PUBLIC 'http://mrcc.com/qgis.dtd' 'SYSTEM'>
@@ -140,6 +141,14 @@ def test_grey_masks_are_cut_in_the_middle(tmp_path: Path, rng: Rng) -> None:
     assert (low.code, high.code) == (0, 240)
     assert sorted((low.code, *low.also, high.code, *high.also)) == list(range(256))
     assert low.also == (*range(1, 121),)
+
+
+def test_jpegs_of_several_codes_are_refused(tmp_path: Path, rng: Rng) -> None:
+    for i in range(3):
+        made.save(tmp_path / f"im/{i}.jpg", made.image(rng))
+        made.save(tmp_path / f"gt/{i}.jpg", (made.label([0, 1, 2], shift=i) * 100 + 20).astype(np.uint8))
+    with refused(DatasetError, where="labels", expected="a value for each class"):
+        look(tmp_path)
 
 
 @pytest.mark.parametrize("nodata", [None, np.nan])
