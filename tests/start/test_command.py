@@ -95,6 +95,22 @@ def test_json_is_alone_on_stdout(data: Path, capsys: Any) -> None:
     assert not Path("town.html").exists()
 
 
+def test_hours_that_are_too_few_name_those_that_are_enough(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from datasets.start import plan
+    from datasets.start.look import look
+
+    monkeypatch.setattr(plan, "_step_seconds", lambda draft: 1.0)  # 1,000 steps in four fifths of the time
+    seen = look(data)
+    other = {
+        hours: next(each.other for each in plan.plan(seen, "town", hours) if each.key == "training.epochs")
+        for hours in (0.1, 0.4)
+    }
+    assert other[0.1].startswith("--hours 0.35")
+    assert not other[0.4]
+
+
 @pytest.mark.parametrize("cards", ["4x11GB", "4×11", "11GB,11,2x11 GB"])
 def test_cards_are_read(cards: str, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from datasets.start import plan
