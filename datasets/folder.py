@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from segmenter.base.errors import ConfigError, DatasetError, shortened
@@ -56,12 +56,16 @@ def load_folder(config: FolderConfig) -> Dataset:
     stored = {name: name for name in listed if composed(name) == name}
     for name in listed:  # both spellings of one name are two files
         stored.setdefault(name if composed(name) in stored else composed(name), name)
-    every, at = sorted(stored), {name: root / file for name, file in stored.items()}
+    every = sorted(stored)
+
+    def at(name: str) -> Path:
+        return root / stored[name]
+
     masks = _masks(config, every)
     further = {path for own in masks.values() for _, path in own[1:]}
     paths = [path for path in every if path not in further]
     pairs, skipped = _pairs(config, root, paths)
-    skipped = (*skipped, *((at[path], SPELT) for path in _spelt_otherwise(config, paths)))
+    skipped = (*skipped, *((at(path), SPELT) for path in _spelt_otherwise(config, paths)))
     groups = _groups(config.split, {name: image for name, (image, _) in pairs.items()})
     aliases = {name: (name, groups[name], image) for name, (image, _) in pairs.items()}
     left = matching(config.split.leave_out, aliases, "dataset.split.leave_out")
@@ -69,9 +73,9 @@ def load_folder(config: FolderConfig) -> Dataset:
     files = _files(config, root, at, paths, [name for name in pairs if name not in left])
     scenes = tuple(
         Scene(
-            *(name, at[image], at[label], groups[name], splits[name]),
+            *(name, at(image), at(label), groups[name], splits[name]),
             files=files.get(name, ()),
-            masks=tuple((code, at[path]) for code, path in masks.get(label, ())),
+            masks=tuple((code, at(path)) for code, path in masks.get(label, ())),
         )
         for name, (image, label) in pairs.items()
         if name not in left
@@ -84,7 +88,7 @@ def load_folder(config: FolderConfig) -> Dataset:
         bands=config.bands,
         labels=config.label_kind,
         leave_out="dataset.split.leave_out",
-        unused=(*((at[pairs[name][0]], "named in split.leave_out") for name in sorted(left)), *skipped),
+        unused=(*((at(pairs[name][0]), "named in split.leave_out") for name in sorted(left)), *skipped),
         notes=_torn(config, {pairs[scene.name][0]: scene.split for scene in scenes}),
     )
 
@@ -165,7 +169,7 @@ def image_regexes(config: FolderConfig) -> tuple[re.Pattern[str], ...]:
 
 
 def _files(
-    config: FolderConfig, root: Path, at: Mapping[str, Path], paths: Sequence[str], names: Sequence[str]
+    config: FolderConfig, root: Path, at: Callable[[str], Path], paths: Sequence[str], names: Sequence[str]
 ) -> dict[str, tuple[Path, ...]]:
     """Return image files in band order by scene name; empty if a scene is one file that needs no driver."""
     regexes, files = image_regexes(config), {name: list[Path]() for name in names}
@@ -195,7 +199,7 @@ def _files(
                     got=few(one) or "none",
                     remedy="keep one, or leave the scene out by dataset.split.leave_out",
                 )
-            own.append(at[one[0]])
+            own.append(at(one[0]))
     return {name: tuple(own) for name, own in files.items()}
 
 
