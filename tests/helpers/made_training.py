@@ -11,6 +11,10 @@ import numpy as np
 import rasterio
 import yaml
 
+from datasets import load_dataset
+from segmenter.config.reading import load_recipe
+from segmenter.devices.strategy import make_devices
+from segmenter.training.prepare import check_run_directory, prepare_tiles
 from tests.helpers.made_rasters import written
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,6 +32,19 @@ def script(*words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     if check:
         assert result.returncode == 0, result.stderr
     return result
+
+
+def train_here(recipe: Path, run: Path, *settings: str, resume: bool = False, step: int | None = None) -> int:
+    """Train in this process, from the start, the newest checkpoint or that of a step; the exit code."""
+    from segmenter.training.start import start_training
+
+    asked = load_recipe(recipe, settings)
+    dataset = load_dataset(asked)
+    resume = resume or step is not None
+    checkpoint = check_run_directory(run, asked, resume=resume, resume_from=step)
+    devices = make_devices(asked.distribution)
+    parts = (asked, dataset, prepare_tiles(asked, dataset), devices, run)
+    return start_training(*parts, checkpoint=checkpoint).exit_code
 
 
 def made(folder: Path, dtype: str = "uint8", bands: int = 3, scenes: int = 5) -> Path:

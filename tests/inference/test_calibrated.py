@@ -46,8 +46,8 @@ def run(tensorflow: ModuleType, tmp_path: Path, make_classes: Callable[..., Clas
 @pytest.mark.parametrize(
     ("shape", "bias"),
     [
-        ((1, 8, 8), (1.0, -0.5, 0.25, 0.25, -1.0)),
-        ((3, 24, 40), (0.0,) * 5),
+        ((3, 24, 40), (1.0, -0.5, 0.25, 0.25, -1.0)),
+        pytest.param((1, 8, 8), (0.0,) * 5, marks=pytest.mark.slow),
         pytest.param((2, 104, 56), (1.0, -0.5, 0.25, 0.25, -1.0), marks=pytest.mark.slow),
     ],
 )
@@ -73,7 +73,7 @@ def test_a_calibrated_model_is_the_formula(
 def test_an_ensemble_averages_calibrated_probabilities(
     run: Path, tmp_path: Path, make_classes: Callable[..., ClassMap], rng: np.random.Generator, tta: str
 ) -> None:
-    other = random_run(tmp_path / "other", make_classes(5), seed=8, depth=2)
+    other = random_run(tmp_path / "other", make_classes(5), seed=8, depth=1, mean=300)
     calibrate(run, 2.5, (0.5, -0.5, 0.0, 0.0, 0.0))
     image = pixels(rng, (2, 24, 40))
     each = [load_predictor(load_run(path), WANTED, tta)(*image).probabilities for path in (run, other)]

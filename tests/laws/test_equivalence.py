@@ -47,7 +47,7 @@ CLIPPED = "frozen encoder clipped by norm"
 
 @pytest.fixture(scope="module")
 def laboratory(tensorflow: ModuleType) -> NaiveLaboratory:
-    return NaiveLaboratory(FAST | FROZEN)
+    return NaiveLaboratory(FAST)
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +67,9 @@ def test_equivalence(laboratory: NaiveLaboratory, name: str) -> None:
     check(laboratory, name, 2)
 
 
-def test_equivalence_of_a_clipped_step_of_a_frozen_encoder(laboratory: NaiveLaboratory) -> None:
-    check(laboratory, CLIPPED, 2)
-    clipped, free = laboratory.exact(CLIPPED, 1), laboratory.exact("frozen encoder", 1)
+@pytest.mark.slow
+def test_a_clipped_step_of_a_frozen_encoder_is_another(every_row: NaiveLaboratory) -> None:
+    clipped, free = every_row.exact(CLIPPED, 1), every_row.exact("frozen encoder", 1)
     assert difference(clipped, free, "loss") == 0
     assert difference(clipped, free, "gradients") > 0.1
 

@@ -168,7 +168,7 @@ def test_interrupted_in_every_way_it_ends_in_the_same_bits(
 ) -> None:
     """One training: SIGTERM, kill -9 in a checkpoint, a full disk, a damaged checkpoint; and others."""
     whole, run = tmp_path / "whole", tmp_path / "run"
-    settings = [*EVERYTHING, "--set", "training.epochs=10"]
+    settings = [*EVERYTHING, "--set", "training.epochs=5"]
     train(recipe, "--run", str(whole), *settings)
     again = [*settings, "--resume"]
 

@@ -10,16 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datasets import load_dataset
-from segmenter.config.reading import load_recipe
-from segmenter.config.recipe import Recipe
-from segmenter.devices import strategy
 from segmenter.evaluation.scores import ConfusionMatrix
 from segmenter.runs.checkpoints import BEST, META, checkpoints, load_arrays, newest_checkpoint
 from segmenter.runs.run import Extension, load_run, read_run_file
 from segmenter.runs.score_files import BEST_FILES, LAST_FILES
-from segmenter.training.prepare import check_run_directory, prepare_tiles
-from tests.helpers.made_training import made, records
+from tests.helpers.made_training import made, records, train_here
 
 WRONG = {1: (50, 0), 2: (20, 60), 3: (20, 40), 4: (30, 0), 5: (0, 0)}
 """After each epoch, so many of 100 pixels of the scarce and of another class are wrong.
@@ -35,27 +30,14 @@ PHASES = (
 
 
 class Trainings:
-    """train.py's calls for one recipe, but for the number of epochs."""
+    """Trainings of one recipe, but for the number of epochs, in this process; each returns its exit code."""
 
     def __init__(self, folder: Path, settings: Sequence[str]) -> None:
         self._file, self._settings = made(folder), [*SETTINGS, *settings]
-        recipe = self._recipe(6)
-        self._dataset = load_dataset(recipe)
-        self._tiles = prepare_tiles(recipe, self._dataset)
-        self._devices = strategy.make_devices(recipe.distribution, None)
 
-    def _recipe(self, epochs: int) -> Recipe:
-        return load_recipe(self._file, [*self._settings, f"training.epochs={epochs}"])
-
-    def __call__(self, path: Path, epochs: int = 6, *, resume: bool = False, step: int | None = None) -> int:
-        """Train from the start, from the newest checkpoint or from that of a step; return the exit code."""
-        from segmenter.training.start import start_training
-
-        recipe = self._recipe(epochs)
-        resume = resume or step is not None
-        checkpoint = check_run_directory(path, recipe, resume=resume, resume_from=step)
-        parts = (recipe, self._dataset, self._tiles, self._devices, path)
-        return start_training(*parts, checkpoint=checkpoint).exit_code
+    def __call__(self, run: Path, epochs: int = 6, *, resume: bool = False, step: int | None = None) -> int:
+        settings = [*self._settings, f"training.epochs={epochs}"]
+        return train_here(self._file, run, *settings, resume=resume, step=step)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -14,7 +14,7 @@ from datasets.commands.gpu.laboratory import LIMIT
 from segmenter.config.recipe import UNetConfig
 from segmenter.runs.checkpoints import assign_weights, checkpoints, load_arrays, save_arrays, weight_arrays
 from segmenter.training.step import assign_optimiser, optimiser_arrays
-from tests.helpers.made_training import apart, made, train, weights
+from tests.helpers.made_training import apart, made, train_here, weights
 from tests.helpers.small_training import PER_IMAGE, Training, batches, difference
 
 NARROW = UNetConfig(depth=1, width=2)
@@ -80,7 +80,7 @@ def test_stopped_on_some_replicas_resumed_on_others(
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+def runs(tensorflow: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """A run on one device and one on two, with dropout; classes are dealt to the replicas, as by default.
 
     In float64: AdamW divides by the gradients' size, and so makes of the rounding of weights that have hardly
@@ -95,13 +95,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     recipe.write_text(yaml.safe_dump(text))
     runs = {replicas: folder / str(replicas) for replicas in (1, 2)}
     for replicas, run in runs.items():
-        output = train(recipe, "--run", str(run), *devices(replicas)).stdout
-        assert output.count("CPU:") == replicas
+        assert train_here(recipe, run, *devices(replicas)) == 0
     return runs
 
 
-def devices(replicas: int) -> list[str]:
-    return [] if replicas == 1 else ["--logical-devices", str(replicas)]
+def devices(replicas: int) -> tuple[str, str]:
+    name = "one_device" if replicas == 1 else "mirrored"
+    return f"distribution.strategy={name}", f"distribution.devices={list(range(replicas))}"
 
 
 def test_replicas_train_as_one(runs: dict[int, Path]) -> None:
@@ -113,13 +113,14 @@ def test_replicas_train_as_one(runs: dict[int, Path]) -> None:
 
 @pytest.mark.parametrize(("before", "after"), [(2, 1), pytest.param(1, 2, marks=pytest.mark.slow)])
 def test_a_run_goes_on_with_other_devices(
-    runs: dict[int, Path], tmp_path: Path, before: int, after: int
+    runs: dict[int, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], before: int, after: int
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(runs[before], run)
     recipe = runs[before].parent / "data" / "recipe.yaml"
     first = min(checkpoints(run))
-    output = train(recipe, "--run", str(run), "--resume-from", str(first), *devices(after)).stdout
+    assert train_here(recipe, run, *devices(after), step=first) == 0
+    output = capsys.readouterr().out
     assert f"resumed after step {first} of {2 * first}" in output
     assert f"made on {before} devices, this is {after}" in output
     assert apart(run, runs[before]) <= LIMIT

@@ -62,16 +62,12 @@ def one(tensorflow: ModuleType) -> Training:
     return trained(1)
 
 
-def test_unequal_shares_compute_what_one_device_does_mirrored_or_with_variables_on_the_host(
-    one: Training,
-) -> None:
+def test_unequal_shares_compute_what_one_device_does(one: Training) -> None:
     many = trained(2, (5, 3))
     check(many, one)
     start = kinds(Training(MODEL, LOSS, training=CLIPPED))
     assert difference(kinds(many)["weights"], start["weights"]) > SEEN  # it trained
     assert {"weights", "statistics", "averages", "momentum", "velocity"} == set(kinds(many))
-
-    check(trained(2, (3, 5), strategy=central_of(2)), one)
 
 
 @pytest.mark.slow
@@ -81,8 +77,10 @@ def test_shares_of_four_devices_some_without_tiles(one: Training, shares: tuple[
 
 
 @pytest.mark.slow
-def test_a_device_without_tiles_takes_part_on_the_host_too(one: Training) -> None:
-    check(trained(3, (5, 0, 3), strategy=central_of(3)), one)
+@pytest.mark.parametrize("shares", [(3, 5), (5, 0, 3)])
+def test_variables_on_the_host_compute_the_same(one: Training, shares: tuple[int, ...]) -> None:
+    """Also where a device has no tiles."""
+    check(trained(len(shares), shares, strategy=central_of(len(shares))), one)
 
 
 @pytest.mark.slow
