@@ -252,6 +252,7 @@ def test_the_input_is_judged_once(
     assert verdict.holds is (max(rates) >= 150)
 
 
+@pytest.mark.slow
 def test_the_rate_counts_the_images_of_all_devices(
     tensorflow: ModuleType, four_replicas: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
