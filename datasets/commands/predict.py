@@ -6,18 +6,20 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segmenter.api.mapping_call import OPTIONS, MappingCall, mapping_call
-from segmenter.base.errors import grouped, run_tool
+from segmenter.base.errors import DatasetError, SegmenterError, grouped, run_tool
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.options import add_options, option, taken
 from segmenter.base.terminal import words_aside
 from segmenter.mapping.request.map_request import GROUPS, MapRequest, parse_runs
 
 if TYPE_CHECKING:
+    from segmenter.config.recipe import Recipe
     from segmenter.mapping.request.truth import Images
     from segmenter.mapping.session import Mapped
     from segmenter.runs.ensemble import AnyRun
@@ -107,7 +109,32 @@ def _find_images(request: MapRequest, run: AnyRun) -> Images:
     left_out = ((reason, file) for file, reason in dataset.unused)
     for note in (*lines_of_notes(left_out), *dataset.notes):
         print(note)
-    return images_of_split(dataset, layout_of(recipe.dataset), request.split, run, where)
+    images = images_of_split(dataset, layout_of(recipe.dataset), request.split, run, where)
+    _check_unseen(images, request, run, recipe)
+    return images
+
+
+def _check_unseen(images: Images, request: MapRequest, run: AnyRun, recipe: Recipe) -> None:
+    """Refuse scenes that trained a run by its own recipe, if its data are here, unless they are asked for."""
+    from segmenter.base.files import real
+    from segmenter.mapping.request.truth import check_root
+    from segmenter.runs.ensemble import members
+
+    from .. import load_dataset
+
+    for member in members(run) if request.split != "train" else ():
+        learned: set[Path] = set()
+        if member.recipe.dataset != recipe.dataset:
+            with suppress(SegmenterError):
+                check_root(member.recipe.dataset.root, request.remote, Path())
+                learned = {real(scene.image) for scene in load_dataset(member.recipe).of("train")}
+        if seen := [image.name for image in images.names if real(image) in learned]:
+            raise DatasetError(
+                f"--split {request.split}",
+                expected="scenes that trained none of the runs",
+                got=f"{seen[0]}, which trained {member.path}",
+                remedy="score each run by itself, or name scenes that none has seen",
+            )
 
 
 def _facts(call: MappingCall, mapped: Mapped) -> dict[str, Any]:

@@ -382,6 +382,23 @@ def test_the_labels_and_bands_of_another_recipe_mean_what_it_says(
     assert "only" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("split", "learned", "code"), [("test", "1", 0), ("test", "3", 2), ("train", "2", 0)]
+)
+def test_scenes_that_trained_a_run_are_not_scored_for_another(
+    tiles: Tiles, call: Call, capsys: Any, split: str, learned: str, code: int
+) -> None:
+    """By the run's own recipe; what is scored is that of `--recipe`, or of the first of several runs."""
+    other = tiles.recipe(split={"group": r"(tile_\d+)/", "test": ["tile_3"], "validation": ["tile_1"]})
+    Path("other.yaml").write_text(
+        yaml.safe_dump({"name": "other", "dataset": other.dataset.model_dump(mode="json")})
+    )
+    held_out = {"test": [f"tile_{n}" for n in "123" if n != learned]}
+    own = tiles.recipe(split={"group": r"(tile_\d+)/", **held_out})
+    assert call("--split", split, "--recipe", "other.yaml", recipe=own, path="r") == code
+    assert ("which trained" in capsys.readouterr().err) == (code == 2)
+
+
 def test_a_recipe_without_that_split_is_refused_in_one_line(tiles: Tiles, call: Call, capsys: Any) -> None:
     recipe = tiles.recipe(split={"group": r"(tile_\d+)/", "validation": ["tile_2"]})
     assert call("--split", "test", recipe=recipe) == 2
