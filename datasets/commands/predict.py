@@ -31,7 +31,8 @@ outputs
   (of the part, with --bbox or --part), class ids, colours and names of the classes. With a NAIC2020 run,
   images without georeference give PNGs with the original codes. Inputs of the same stem get longer names.
   Beside it DIR/STEM.qml and DIR/STEM.tif.aux.xml show its classes by name and colour in QGIS and GDAL.
-  A map appears when it is complete and checked; one that was there before is replaced in that moment.
+  A map appears when it is complete and checked; an older one is replaced in that moment.
+  A file of that name that is no map of an earlier call is left, and the input refused, unless with --redo.
 
 stopped and gone on
   The same command again, after whatever end, goes on: maps that are finished are checked and kept, large

@@ -50,6 +50,15 @@ def test_scores_carry_their_protocol(make_geotiff: Make, call: Call, rng: Any, c
         assert picture.width > 200
 
 
+def test_labels_without_a_label_give_maps_and_no_scores(make_geotiff: Make, call: Call, capsys: Any) -> None:
+    for name, value in (("a", 255), ("b", 255), ("b", 1)):
+        make_geotiff(f"in/{name}.tif", np.ones((9, 9, 3), np.uint8))
+        make_geotiff(f"truth/{name}.tif", np.full((9, 9), value, np.uint8), nodata=255)
+        assert call("in", "--labels", "truth/{stem}.tif") == (value == 255)
+        assert capsys.readouterr().err.count("--labels truth/{stem}.tif") == (value == 255)
+        assert Path("maps/scores.json").exists() == (value != 255)
+
+
 @pytest.mark.parametrize("kind", ["nodata", "alpha"])
 def test_pixels_without_data_count_nowhere(
     tmp_path: Path, make_geotiff: Make, call: Call, rng: Any, kind: str
