@@ -230,8 +230,10 @@ def test_who_listens_hears_what_would_be_printed(capfd: pytest.CaptureFixture[st
         assert no_bar(True) is True, "a bar that would only flicker"
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EEXIST, errno.ENOTDIR, errno.EACCES])
-def test_a_full_disk_is_asked_about_where_it_may_be_full(number: int) -> None:
+@pytest.mark.parametrize(
+    "number", [None, errno.ENOSPC, errno.EDQUOT, errno.EEXIST, errno.ENOTDIR, errno.EACCES]
+)
+def test_a_full_disk_is_asked_about_where_it_may_be_full(number: int | None) -> None:
     with pytest.raises(OutputError) as raised, failing(OutputError, "a", "cannot write it", "is it full?"):
-        raise OSError(number, os.strerror(number))
-    assert (raised.value.remedy is not None) == (number in (errno.ENOSPC, errno.EDQUOT))
+        raise OSError("a library's text") if number is None else OSError(number, os.strerror(number))
+    assert (raised.value.remedy is not None) == (number in (None, errno.ENOSPC, errno.EDQUOT))

@@ -181,7 +181,7 @@ def failing(kind: type[SegmenterError], where: Any, fault: str, if_full: Any = .
     try:
         yield
     except OSError as error:
-        remedy = if_full if error.errno in FULL else ...
+        remedy = if_full if error.errno in (None, *FULL) else ...  # GDAL says no number
         raise kind(where, f"{fault}: {error.strerror or error}", remedy=remedy) from None
 
 
