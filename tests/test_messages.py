@@ -1,5 +1,6 @@
 """Errors and slips end in one line and an exit code; foreign names are escaped; ours keep their traceback."""
 
+import errno
 import json
 import os
 import pickle
@@ -22,6 +23,7 @@ from segmenter.base.errors import (
     RasterError,
     error_parts,
     extended_error,
+    failing,
     run_script,
 )
 from segmenter.base.terminal import escaped, listening, no_bar, padded, say, terminal_width, unsafe, warn
@@ -226,3 +228,12 @@ def test_who_listens_hears_what_would_be_printed(capfd: pytest.CaptureFixture[st
     assert no_bar() is None
     with listening(bars=True):
         assert no_bar(True) is True, "a bar that would only flicker"
+
+
+@pytest.mark.parametrize(
+    "number", [None, errno.ENOSPC, errno.EDQUOT, errno.EEXIST, errno.ENOTDIR, errno.EACCES]
+)
+def test_a_full_disk_is_asked_about_where_it_may_be_full(number: int | None) -> None:
+    with pytest.raises(OutputError) as raised, failing(OutputError, "a", "cannot write it", "is it full?"):
+        raise OSError("a library's text") if number is None else OSError(number, os.strerror(number))
+    assert (raised.value.remedy is not None) == (number in (None, errno.ENOSPC, errno.EDQUOT))

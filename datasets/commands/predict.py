@@ -6,18 +6,20 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from segmenter.api.mapping_call import OPTIONS, MappingCall, mapping_call
-from segmenter.base.errors import grouped, run_tool
+from segmenter.base.errors import DatasetError, SegmenterError, grouped, run_tool
 from segmenter.base.invocation import ToolParser, invocation
 from segmenter.base.options import add_options, option, taken
 from segmenter.base.terminal import words_aside
 from segmenter.mapping.request.map_request import GROUPS, MapRequest, parse_runs
 
 if TYPE_CHECKING:
+    from segmenter.config.recipe import Recipe
     from segmenter.mapping.request.truth import Images
     from segmenter.mapping.session import Mapped
     from segmenter.runs.ensemble import AnyRun
@@ -29,7 +31,8 @@ outputs
   (of the part, with --bbox or --part), class ids, colours and names of the classes. With a NAIC2020 run,
   images without georeference give PNGs with the original codes. Inputs of the same stem get longer names.
   Beside it DIR/STEM.qml and DIR/STEM.tif.aux.xml show its classes by name and colour in QGIS and GDAL.
-  A map appears when it is complete and checked; one that was there before is replaced in that moment.
+  A map appears when it is complete and checked; an older one is replaced in that moment.
+  A file of that name that is no map of an earlier call is left, and the input refused, unless with --redo.
 
 stopped and gone on
   The same command again, after whatever end, goes on: maps that are finished are checked and kept, large
@@ -107,7 +110,32 @@ def _find_images(request: MapRequest, run: AnyRun) -> Images:
     left_out = ((reason, file) for file, reason in dataset.unused)
     for note in (*lines_of_notes(left_out), *dataset.notes):
         print(note)
-    return images_of_split(dataset, layout_of(recipe.dataset), request.split, run, where)
+    images = images_of_split(dataset, layout_of(recipe.dataset), request.split, run, where)
+    _check_unseen(images, request, run, recipe)
+    return images
+
+
+def _check_unseen(images: Images, request: MapRequest, run: AnyRun, recipe: Recipe) -> None:
+    """Refuse scenes that trained a run by its own recipe, if its data are here, unless they are asked for."""
+    from segmenter.base.files import real
+    from segmenter.mapping.request.truth import check_root
+    from segmenter.runs.ensemble import members
+
+    from .. import load_dataset
+
+    for member in members(run) if request.split != "train" else ():
+        learned: set[Path] = set()
+        if member.recipe.dataset != recipe.dataset:
+            with suppress(SegmenterError):
+                check_root(member.recipe.dataset.root, request.remote, Path())
+                learned = {real(scene.image) for scene in load_dataset(member.recipe).of("train")}
+        if seen := [image.name for image in images.names if real(image) in learned]:
+            raise DatasetError(
+                f"--split {request.split}",
+                expected="scenes that trained none of the runs",
+                got=f"{seen[0]}, which trained {member.path}",
+                remedy="score each run by itself, or name scenes that none has seen",
+            )
 
 
 def _facts(call: MappingCall, mapped: Mapped) -> dict[str, Any]:

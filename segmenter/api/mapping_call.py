@@ -17,7 +17,7 @@ from segmenter.extras.dask.options import ClusterOptions
 from segmenter.extras.gis.finisher import Styles
 from segmenter.extras.vectors.mapped import PolygonFile
 from segmenter.mapping.finisher import Finisher
-from segmenter.mapping.outputs.pictures import Pictures, Quicklook
+from segmenter.mapping.outputs.pictures import OldPictures, Pictures, Quicklook
 from segmenter.mapping.request.map_request import MapRequest
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def mapping_call(
     quicklook = taken(Quicklook, given)
     finishers: list[Finisher] = [quicklook] if quicklook.quicklook else []
     finishers.append(taken(Styles, given))
-    finishers += [pictures] if pictures.pictures else []
+    finishers.append(pictures if pictures.pictures else OldPictures())
     finishers += [polygons] if polygons.vectors is not None else []
     uploads, folder = _destination(output, place.work)
     request = taken(MapRequest, given, run=runs, output=folder, inputs=tuple(inputs))

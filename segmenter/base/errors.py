@@ -6,6 +6,7 @@ Any other exception is a defect of the program and keeps its traceback.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -15,6 +16,8 @@ from typing import Any
 EXIT_SOME_FAILED = 1
 EXIT_WRONG_CALL = 2
 EXIT_INTERRUPTED = 130
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Errors of a full disk."""
 
 
 class SegmenterError(Exception):
@@ -169,11 +172,16 @@ class WorkerError(SegmenterError):
 
 
 @contextlib.contextmanager
-def failing(kind: type[SegmenterError], where: Any, fault: str, remedy: Any = ...) -> Iterator[None]:
-    """Convert a system error in the block: `where: fault: No space left on device; remedy`."""
+def failing(kind: type[SegmenterError], where: Any, fault: str, if_full: Any = ...) -> Iterator[None]:
+    """Convert a system error in the block: `where: fault: No space left on device; if_full`.
+
+    Args:
+        if_full: remedy of a full disk; other errors say what they are.
+    """
     try:
         yield
     except OSError as error:
+        remedy = if_full if error.errno in (None, *FULL) else ...  # GDAL says no number
         raise kind(where, f"{fault}: {error.strerror or error}", remedy=remedy) from None
 
 

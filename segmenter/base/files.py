@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath
 from typing import BinaryIO, Self
 
-from segmenter.base.errors import OutputError, SegmenterError, failing
+from segmenter.base.errors import FULL, OutputError, SegmenterError, failing
 
 VECTOR_ENDINGS = (".gpkg", ".geojson", ".shp", ".fgb", ".parquet")
 """Endings of files of polygons."""
@@ -146,7 +146,6 @@ class FileLock:
             os.close(handle)
 
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _ASIDE = re.compile(r"\..+\.(npz|json|jsonl|yaml|png|html)\.[a-z0-9_]{8}")
 """Names of temporary files in our own folders; elsewhere only those of killed processes are removed."""
 _LETTERS = re.compile(r"[a-z0-9_]{8}")
@@ -238,20 +237,19 @@ def written_whole(path: Path) -> Iterator[BinaryIO]:
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
-        kind = OutputError if error.errno in _FULL else SegmenterError
+        kind = OutputError if error.errno in FULL else SegmenterError
         raise kind(path, f"cannot write there: {error.strerror}") from None
     aside = Path(name)
     try:
-        with os.fdopen(handle, "wb") as file:
-            _hold(handle)
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        aside.chmod(0o666 & ~_umask())  # mkstemp's 0600 would hide the result from colleagues
-        aside.replace(path)
-        sync(path.parent)
-    except OSError as error:
-        raise OutputError(path, f"cannot write it: {error.strerror}", remedy="is the disk full?") from None
+        with failing(OutputError, path, "cannot write it", "is the disk full?"):
+            with os.fdopen(handle, "wb") as file:
+                _hold(handle)
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            aside.chmod(0o666 & ~_umask())  # mkstemp's 0600 would hide the result from colleagues
+            aside.replace(path)
+            sync(path.parent)
     finally:
         aside.unlink(missing_ok=True)
 
@@ -441,7 +439,7 @@ def may_be_full(error: BaseException | None) -> bool:
     while error is not None and number is None:
         number = error.errno if isinstance(error, OSError) else None  # GDAL's errors have one of its own
         error = error.__context__
-    return number is None or number in _FULL
+    return number is None or number in FULL
 
 
 def _umask() -> int:

@@ -316,17 +316,21 @@ def check_choices(request: Any) -> None:
             raise DatasetError(each.flag, expected=", ".join(each.choices), got=value)
 
 
+_BEYOND = 10**15
+"""Products of such numbers and a raster's sides fit in 64 bits."""
+
+
 def positive(kind: type) -> Callable[[str], Any]:
-    """Return a parser of numbers above 0, for argparse."""
+    """Return a parser of numbers above 0 and below 10¹⁵, for argparse."""
 
     def number(text: str) -> Any:
         try:
-            if 0 < (value := kind(text)) < float("inf"):
+            if 0 < (value := kind(text)) < _BEYOND:
                 return value
         except ValueError:
             pass
         what = "a whole number" if kind is int else "a number"
-        raise argparse.ArgumentTypeError(f"expected {what} above 0, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected {what} above 0 and below {_BEYOND:.0e}, got {text!r}")
 
     return number
 

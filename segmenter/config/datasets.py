@@ -218,8 +218,8 @@ class Naic2020Config(Located):
 
 
 def _as_text(value: object) -> object:
-    """Return a whole number as text: YAML reads `3` as a number where the text `3` may be meant."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    """Return a whole number or `true` as text: YAML reads `3` as a number where the text may be meant."""
+    return str(value) if isinstance(value, int) else value
 
 
 Codes = Annotated[str, BeforeValidator(_as_text), Field(pattern=r"^\d{1,5}(-\d{1,5})?$")]

@@ -103,16 +103,12 @@ def check_fit(
 
 
 def _other_type(run: AnyRun, info: RasterInfo) -> list[str]:
-    dtypes = sorted({member.dtype for member in members(run)})
     # Floats of another width hold the same measurement; integers of one may count something else.
-    same = info.dtype in dtypes or any(
-        np.dtype(info.dtype).kind == np.dtype(each).kind == "f" for each in dtypes
-    )
-    if same:
-        return []
     return [
-        f"expected values of {' or '.join(dtypes)} as in the training images, got {info.dtype}; give "
-        "them as the files of training hold them, not scaled"
+        f"expected values of {each} as in the training images, got {info.dtype}; give them as the files of "
+        "training hold them, not scaled"
+        for each in sorted({member.dtype for member in members(run)})
+        if each != info.dtype and not np.dtype(info.dtype).kind == np.dtype(each).kind == "f"
     ]
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from segmenter.base.errors import SegmenterError, plain
+from segmenter.base.errors import ScoreError, SegmenterError, plain
 from segmenter.base.terminal import aligned, no_bar
 from segmenter.evaluation.bootstrap import INTERVAL, LEAST, forget_blocks, miou_interval
 from segmenter.evaluation.by_gsd import GsdConfusions, gsd_facts, gsd_table
@@ -199,6 +199,10 @@ def write_scores(outcome: Outcome, scoring: Scoring) -> str:
 
     Besides the total, `scores.json` has the scores and map name of each scene under `per_scene`, and those of
     each scale stratum under `per_scale` if the scenes' scales differ.
+
+    Raises:
+        ScoreError: no pixel is labelled.
+        OutputError: a file cannot be written.
     """
     from segmenter.evaluation.drawing import save_figure
     from segmenter.evaluation.figures import confusion_panel  # brings matplotlib
@@ -211,6 +215,8 @@ def write_scores(outcome: Outcome, scoring: Scoring) -> str:
     total = Tallies(ConfusionMatrix(classes), scoring.call.request.tallies(classes.names))
     for _, tallies in scenes.values():
         total.merge(tallies)
+    if not total.confusion.counts.any():
+        raise ScoreError(scoring.truth.asked, expected="labelled pixels in the maps", got="none")
     confusions = [tallies.confusion for _, tallies in scenes.values()]
     forget_blocks(confusions)
     outcome.scores = scores = total.scores(protocol, confusions)

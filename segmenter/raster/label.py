@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from rasterio.enums import MaskFlags
 
-from segmenter.base.errors import LabelError, RasterError
+from segmenter.base.errors import DatasetError, LabelError, RasterError
 from segmenter.base.files import Closing
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import ClassMap
 from segmenter.raster.gdal.faults import gdal_window, naming
+from segmenter.raster.ground import alignment_errors
 from segmenter.raster.header import RasterInfo
 from segmenter.raster.reading import checked_dataset
 from segmenter.raster.remote.settings import patiently
@@ -216,17 +217,26 @@ def read_label(
 
 
 class LabelIds:
-    """Class ids of a label by windows; the file is opened once, so reading downwards decodes it once."""
+    """Class ids of a label by windows; the file is opened once, so reading downwards decodes it once.
 
-    def __init__(self, path: Path, classes: ClassMap) -> None:
-        """Store the label's path and its class map."""
-        self._path, self._classes = path, classes
+    Args:
+        image: header of the label's image; None: it was compared before.
+    """
+
+    def __init__(self, path: Path, classes: ClassMap, image: RasterInfo | None = None) -> None:
+        self._path, self._classes, self._image = path, classes, image
         self._label: LabelRaster | None = None
 
     def read(self, window: Window, shape: Size | None = None) -> NDArray[np.uint8]:
-        """Return (H, W) class ids of a window, subsampled to `shape`."""
+        """Return (H, W) class ids of a window, subsampled to `shape`.
+
+        Raises:
+            DatasetError: the label does not lie on its image.
+        """
         if self._label is None:
             self._label = LabelRaster(self._path, self._classes)
+            for _, text in alignment_errors(self._image, self._label.info) if self._image else ():
+                raise DatasetError(text)
         return self._label.ids(window, shape=shape)
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -41,14 +42,15 @@ class Ensemble:
     members: tuple[Run, ...]
 
     def __post_init__(self) -> None:
-        first = self.members[0]
-        for other in self.members[1:]:
+        for first, other in itertools.combinations(self.members, 2):
             for what, of in _AGREED.items():
                 if of(first) != of(other):
-                    raise self._refusal(what, other, of)
+                    raise self._refusal(what, first, other, of)
+            names = zip(first.band_names, other.band_names, strict=False)  # none where they are unknown
+            if any(one and one != its and one in other.band_names for one, its in names):
+                raise self._refusal("order of bands", first, other, lambda run: run.band_names)
 
-    def _refusal(self, what: str, other: Run, of: Callable[[Run], Any]) -> CheckpointError:
-        first = self.members[0]
+    def _refusal(self, what: str, first: Run, other: Run, of: Callable[[Run], Any]) -> CheckpointError:
         return CheckpointError(
             f"{first.path},{other.path}",
             expected=f"runs of the same {what}",

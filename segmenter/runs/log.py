@@ -201,15 +201,14 @@ class RunLog:
         Raises:
             OutputError: the log cannot be written.
         """
-        try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write(log_line(record))
-        except OSError as error:
-            if not self.path.parent.is_dir():
+        with failing(OutputError, self.path, "cannot write it", "is the disk full?"):
+            try:
+                with self.path.open("a", encoding="utf-8") as file:
+                    file.write(log_line(record))
+            except FileNotFoundError:
                 raise OutputError(
                     self.path.parent, "the folder of the run is gone: it was moved or removed meanwhile"
                 ) from None
-            raise OutputError(self.path, f"cannot write it: {error.strerror}; is the disk full?") from None
 
     def rewind(self, step: int, *, validated: bool) -> None:
         """Remove records that will be made again: those after a step, and its validation if not done."""

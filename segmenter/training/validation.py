@@ -25,7 +25,7 @@ from segmenter.grid.labels import IGNORE, ClassMap
 from segmenter.grid.scenes import Dataset, Scene
 from segmenter.inference.memory import usual_tiling
 from segmenter.inference.predictor import Failed, Finished, Mapped, Predictor, Tiling, classify_all
-from segmenter.raster import LabelIds, Raster, open_raster
+from segmenter.raster import LabelIds, Raster, RasterInfo, open_raster
 from segmenter.runs.records import SIDE, ShownWindow, as_base64, save_windows
 from segmenter.runs.resume import Position
 from segmenter.runs.run import Run
@@ -234,13 +234,13 @@ class SceneJob:
     abandoned: bool = False
     label: LabelIds | None = None
     metres: float | None = None
-    whole: Window | None = None
+    info: RasterInfo | None = None
     confusion: ConfusionMatrix | None = None
 
     def open(self) -> AbstractContextManager[Raster]:
         raster = open_raster(self.scene.image, self.dataset.bands)
         raster.mean_C = self.mean_C
-        self.whole = Window.of(raster.info.size)
+        self.info = raster.info
         self.metres = self.dataset.scale_of(self.scene, raster.info.metres_per_pixel)
         return raster
 
@@ -248,7 +248,7 @@ class SceneJob:
         """Return the class ids of the label in a window."""
         if self.scene.label is None:
             raise DatasetError(self.scene.name, expected="a label to validate on, there is none")
-        self.label = self.label or LabelIds(self.scene.label, self.dataset.classes)
+        self.label = self.label or LabelIds(self.scene.label, self.dataset.classes, self.info)
         return self.label.read(window)
 
     def finished(self) -> None:
@@ -372,7 +372,8 @@ def validate(
                 job.confusion = None
         elif isinstance(event, Mapped):
             job, label_HW = event.job, event.job.truth(event.window)
-            job.confusion = job.confusion or ConfusionMatrix(run.classes, part=job.whole)
+            assert job.info is not None, "a window comes from an open raster"
+            job.confusion = job.confusion or ConfusionMatrix(run.classes, part=Window.of(job.info.size))
             job.confusion.add(label_HW, event.ids, event.window)
             examples.consider(event.job.scene, event.window, label_HW, event.ids)
     return total

@@ -1,6 +1,7 @@
 """Fit of a raster to a run: other units, orders and types are refused, another landscape is not."""
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,9 @@ from segmenter.inference.fit import Sample, check_fit
 from segmenter.model.normalisation import Normalisation
 from segmenter.raster.header import order_of
 from segmenter.raster.in_memory import ArrayRaster
+from segmenter.runs.ensemble import Ensemble
 from tests.helpers.refusals import refused
+from tests.helpers.trained_run import unsaved_run
 
 SIZE = (150, 190)
 MEAN, STD = np.array([912.0, 1045.0, 1180.0, 2400.0]), np.array([510.0, 480.0, 600.0, 900.0])
@@ -122,6 +125,13 @@ def test_another_type_is_refused_by_one_rule() -> None:
             fit(run_of(dtype=trained), image)
         assert fit(run_of(dtype=trained), image, insist=True)
     assert fit(run_of(dtype="float32"), values) == ()  # float64 holds the same measurement
+
+
+def test_an_image_must_have_the_type_of_each_run() -> None:
+    runs = [unsaved_run(Path(dtype), dtype=dtype) for dtype in ("uint8", "uint16")]
+    for dtype, other in (("uint8", "uint16"), ("uint16", "uint8")):
+        with refused(RasterError, fault=f"values of {other}"):
+            fit(Ensemble((runs[0], runs[1])), np.ones((9, 9, 3), dtype))
 
 
 def test_a_sample_is_of_the_whole_part_and_without_what_has_no_data() -> None:

@@ -76,6 +76,7 @@ def test_the_map_of_runs_is_that_of_their_mean_over_the_whole(
         ({"classes": 5}, "a, b, c, d and a, b, c, d, e"),
         ({"band_count": 4}, "3 and 4"),
         ({"bands": (3, 2, 1)}, "1, 2, 3 and 3, 2, 1"),
+        ({"band_names": ("blue", "green", "red")}, "red, green, blue and blue, green, red"),
     ],
 )
 def test_runs_that_do_not_agree_are_refused_naming_both(

@@ -250,7 +250,7 @@ def test_a_full_disk_is_one_line_and_leaves_what_was_there(
     Path("maps").mkdir()
     Path("maps/a.tif").write_bytes(b"older")
     with small_files(limit):
-        assert call("in", *options) == 1
+        assert call("in", "--redo", *options) == 1
     lines = capsys.readouterr().err.splitlines()
     (error,) = [line for line in lines if not line.startswith("warning: ")]
     assert error.startswith(f"error: maps/{name}: ")
@@ -348,10 +348,32 @@ def test_a_picture_older_than_its_map_or_label_is_drawn_again(make_geotiff: Make
     assert call(*how, "--pictures") == 0
     assert view.read_bytes() != before
     make_geotiff("in/a.tif", IMAGE[::-1])
-    assert call(*how) == 0
-    before = view.read_bytes()
+    assert call(*how, "--no-styles") == 0
+    assert [path.name for path in Path("maps").glob("a*")] == ["a.tif"]
     assert call(*how, "--pictures") == 0
-    assert view.read_bytes() != before
+    view.write_bytes(b"of someone")
+    assert call(*how, "--redo") == 0
+    assert view.read_bytes() == b"of someone"
+
+
+def test_a_file_of_others_is_not_replaced(make_geotiff: Make, call: Call, capsys: Any) -> None:
+    """Whatever output has its name; a map is known as ours without the journal, and others go by `--redo`."""
+    source = make_geotiff("in/a.tif", IMAGE)
+    others = [make_geotiff("maps/a.tif", IMAGE), Path("maps/a.confidence.tif"), Path("maps/a.quicklook.png")]
+    options = ("--confidence", "--quicklook")
+    for path in others:
+        path.write_bytes(content := path.read_bytes() if path.exists() else b"of someone")
+        assert call(source, *options) == 1
+        assert capsys.readouterr().err.count("\n") == 1
+        assert (names("maps"), path.read_bytes()) == ([path.name], content)
+        path.unlink()
+    assert call(source) == 0
+    Path("maps/.journal.jsonl").unlink()
+    assert call(source) == 0
+    others[1].write_bytes(b"of someone")
+    assert call(source, *options) == 1
+    assert call(source, *options, "--redo") == 0
+    assert others[1].read_bytes() != b"of someone"
 
 
 def test_a_name_that_is_not_utf8_is_one_line(make_geotiff: Make, call: Call, capsys: Any) -> None:

@@ -303,7 +303,7 @@ def test_files_of_an_older_map_do_not_stay(make_geotiff: Make, call: Call, capsy
     styles = {"a.qml", "a.tif.aux.xml"}
     outputs = {"a.notes.tif", "a.quicklook.png", "a.tif"}
     assert files(maps).keys() == {*outputs, "a.probabilities.tif", "a.probabilities.qml", *styles}
-    assert call(source, "--quicklook", "--nodata", 99) == 0
+    assert call(source, "--quicklook", "--nodata", 99, "--redo") == 0
     assert files(maps).keys() == {*outputs, *styles}
     assert call(source, "--quicklook", "--nodata", 99, "--format", "png") == 0
     assert "a.tif" in files(maps), "the GeoTIFF is right as it is"
@@ -401,7 +401,7 @@ def test_a_rewritten_input_gives_no_map(
 
     Path("maps").mkdir()
     Path("maps/a.tif").write_bytes(b"older")
-    assert changing(6, rewrite)("in/a.tif", "--quicklook") == 1
+    assert changing(6, rewrite)("in/a.tif", "--quicklook", "--redo") == 1
     check_refused(capsys, Path("maps"), "a.tif", {"a.tif"})
     assert Path("maps/a.tif").read_bytes() == b"older"
 

@@ -50,6 +50,15 @@ def test_scores_carry_their_protocol(make_geotiff: Make, call: Call, rng: Any, c
         assert picture.width > 200
 
 
+def test_labels_without_a_label_give_maps_and_no_scores(make_geotiff: Make, call: Call, capsys: Any) -> None:
+    for name, value in (("a", 255), ("b", 255), ("b", 1)):
+        make_geotiff(f"in/{name}.tif", np.ones((9, 9, 3), np.uint8))
+        make_geotiff(f"truth/{name}.tif", np.full((9, 9), value, np.uint8), nodata=255)
+        assert call("in", "--labels", "truth/{stem}.tif") == (value == 255)
+        assert capsys.readouterr().err.count("--labels truth/{stem}.tif") == (value == 255)
+        assert Path("maps/scores.json").exists() == (value != 255)
+
+
 @pytest.mark.parametrize("kind", ["nodata", "alpha"])
 def test_pixels_without_data_count_nowhere(
     tmp_path: Path, make_geotiff: Make, call: Call, rng: Any, kind: str
@@ -380,6 +389,23 @@ def test_the_labels_and_bands_of_another_recipe_mean_what_it_says(
     Path("other.yaml").write_text(yaml.safe_dump(data))
     assert call(*arguments, recipe=tiles.recipe()) == 2
     assert "only" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("split", "learned", "code"), [("test", "1", 0), ("test", "3", 2), ("train", "2", 0)]
+)
+def test_scenes_that_trained_a_run_are_not_scored_for_another(
+    tiles: Tiles, call: Call, capsys: Any, split: str, learned: str, code: int
+) -> None:
+    """By the run's own recipe; what is scored is that of `--recipe`, or of the first of several runs."""
+    other = tiles.recipe(split={"group": r"(tile_\d+)/", "test": ["tile_3"], "validation": ["tile_1"]})
+    Path("other.yaml").write_text(
+        yaml.safe_dump({"name": "other", "dataset": other.dataset.model_dump(mode="json")})
+    )
+    held_out = {"test": [f"tile_{n}" for n in "123" if n != learned]}
+    own = tiles.recipe(split={"group": r"(tile_\d+)/", **held_out})
+    assert call("--split", split, "--recipe", "other.yaml", recipe=own, path="r") == code
+    assert ("which trained" in capsys.readouterr().err) == (code == 2)
 
 
 def test_a_recipe_without_that_split_is_refused_in_one_line(tiles: Tiles, call: Call, capsys: Any) -> None:

@@ -4,6 +4,7 @@ import struct
 import zlib
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,10 @@ from numpy.typing import NDArray
 from rasterio.transform import Affine
 from rasterio.warp import transform
 
-from segmenter.base.errors import LabelError, RasterError
+from segmenter.base.errors import DatasetError, LabelError, RasterError
 from segmenter.grid.geometry import Size, Window
 from segmenter.grid.labels import IGNORE, ClassMap
-from segmenter.raster import LabelRaster, placement
+from segmenter.raster import LabelIds, LabelRaster, open_raster, placement
 from segmenter.raster.placement import PlacedLabels
 from tests.helpers.refusals import refused
 
@@ -260,3 +261,18 @@ def test_a_label_is_placed_anew_when_label_image_or_classes_change(
     make_geotiff("a.tif", np.ones((30, 20), np.uint8), crs=UTM, transform=HERE)
     fourth = made(classes)
     assert len({first, other, third, fourth}) == 4
+
+
+def test_a_label_that_no_longer_lies_on_its_image_is_refused(
+    make_geotiff: Make, make_classes: Callable[..., ClassMap]
+) -> None:
+    """Reviewing and calibrating read labels that may have been corrected since the training."""
+    place = Affine(0.5, 0, 368000, 0, -0.5, 5808000)
+    with open_raster(make_geotiff("image.tif", np.zeros((*SIZE, 3), np.uint8), transform=place)) as raster:
+        image = raster.info
+    for rows, moved in ((0, 0), (0, 1), (2, 0)):
+        ids, at = np.zeros((SIZE[0] + rows, SIZE[1]), np.uint8), place @ Affine.translation(moved, 0)
+        label = LabelIds(make_geotiff("label.tif", ids, transform=at), make_classes(3), image)
+        with refused(DatasetError) if rows or moved else nullcontext():
+            label.read(Window(0, 0, 4, 4))
+        label.close()

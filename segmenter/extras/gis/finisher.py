@@ -11,8 +11,10 @@ from segmenter.mapping.finisher import Companion, Finisher
 from segmenter.mapping.request.map_request import GIS
 
 if TYPE_CHECKING:
+    from segmenter.base.errors import SegmenterError
     from segmenter.mapping.call import Call
     from segmenter.mapping.jobs import MapJob
+    from segmenter.mapping.scoring import Outcome
     from segmenter.raster import RasterInfo
 
 
@@ -48,6 +50,13 @@ class Styles(Finisher):
 
         if self.styles:
             write_gone(call, job)
+
+    def finish(self, call: Call, outcome: Outcome) -> list[SegmenterError]:
+        """Remove the style files of older maps, if new ones have none."""
+        for job in () if self.styles else outcome.written:
+            for path in job.files:
+                self.forget(path)
+        return []
 
     def forget(self, output: Path) -> None:
         """Remove the style files of a removed output."""

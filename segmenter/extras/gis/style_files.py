@@ -162,8 +162,10 @@ def write_gone(call: Call, job: MapJob) -> None:
 def remove_styles(path: Path) -> None:
     """Remove the style files of a removed output, except a style saved by others."""
     style = path.with_suffix(".qml")
-    for beside in (path.with_name(f"{path.name}.aux.xml"), *([] if _of_others(style) else [style])):
-        beside.unlink(missing_ok=True)
+    if not _of_others(style):
+        style.unlink(missing_ok=True)
+    if path.suffix == ".tif":  # that of a PNG is not ours
+        path.with_name(f"{path.name}.aux.xml").unlink(missing_ok=True)
 
 
 def _of_others(path: Path) -> bool:

@@ -204,7 +204,7 @@ class LabelledJob:
     def label(self, window: Window) -> NDArray[np.uint8]:
         """Return the class ids of the label in a window."""
         assert self.scene.label is not None, "scenes without a label are no jobs"
-        self._label = self._label or LabelIds(self.scene.label, self.judge.dataset.classes)
+        self._label = self._label or LabelIds(self.scene.label, self.judge.dataset.classes, self.info)
         return self._label.read(window)
 
     def finished(self) -> None:

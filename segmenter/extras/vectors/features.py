@@ -205,7 +205,11 @@ class VectorFile:
         self._layer = self._layer or layers[0]
         info = pyogrio.read_info(self.path, layer=self._layer, force_feature_count=True)
         if info["driver"] not in _DRIVERS:
-            raise DatasetError(self.path, f"is {info['driver']}, expected {', '.join(sorted(_DRIVERS))}")
+            raise DatasetError(
+                self.path,
+                f"is {info['driver']}, expected {', '.join(sorted(_DRIVERS))}",
+                remedy=f"write it anew ({_CONVERT} {self.path.name})",
+            )
         fields = tuple(str(name) for name in info["fields"])
         indexed = bool(info["capabilities"]["fast_spatial_filter"])
         crs = _crs_of_geojson(self.path, info["crs"]) if info["driver"] == "GeoJSON" else info["crs"]

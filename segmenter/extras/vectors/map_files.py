@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from segmenter.base.errors import SegmenterError
+from segmenter.base.errors import SegmenterError, failing
 from segmenter.mapping.outputs.finished import BESIDE
 
 
@@ -13,13 +13,15 @@ def maps_in(given: Iterable[Path]) -> list[Path]:
     """Return the named maps and all maps in the named folders.
 
     Raises:
-        SegmenterError: a folder has no map.
+        SegmenterError: a file is not there, or a folder has no map.
     """
     return [path for each in given for path in _maps(each)]
 
 
 def _maps(given: Path) -> list[Path]:
     if not given.is_dir():
+        with failing(SegmenterError, given, "cannot read it"):
+            given.stat()
         return [given]
     paths = [path for path in sorted(given.glob("*.tif")) if not path.name.endswith(BESIDE)]
     if not paths:

@@ -27,6 +27,7 @@ from segmenter.mapping.folder.journal import Entry, Facts, damage, file_facts, i
 from segmenter.mapping.folder.partial import LEAST_PIXELS, MUCH_PIXELS, PartialMap
 from segmenter.mapping.jobs import MapJob, changed, header, tag_at_server
 from segmenter.raster import RasterInfo, leftovers
+from segmenter.raster.opening import open_dataset
 from segmenter.raster.remote.settings import RemotePath
 
 if TYPE_CHECKING:
@@ -110,8 +111,20 @@ class FolderState:
         self._hidden = {path.name for path in folder.glob(".*")}
 
     def unfinished(self, job: MapJob) -> str | None:
-        """Return why a job must be done, empty if it is new; None if its outputs are finished and intact."""
+        """Return why a job must be done, empty if it is new; None if its outputs are finished and intact.
+
+        Raises:
+            RasterError: a file of others has the name of an output.
+        """
         entry = self._entry(job)
+        if not self._redo and self._foreign(job) is not None:
+            self.journal.refresh()  # another process may have written it meanwhile
+            if (path := self._foreign(job)) is not None:
+                raise RasterError(
+                    path,
+                    "exists already, and no earlier call made it",
+                    remedy="name another --output, or replace it with --redo",
+                )
         before = self._seen[job.name] = self.journal.find(job.name)
         reason = self._reason(job, entry, before)
         if reason is None:
@@ -121,6 +134,16 @@ class FolderState:
         if reason is None:
             self._offer(job, entry)
         return reason
+
+    def _foreign(self, job: MapJob) -> Path | None:
+        """Return an existing output without journal entry, lock of a killed call, or a map's metadata."""
+        entry = self.journal.find(job.name)
+        known = {} if entry is None else entry.outputs
+        for path in job.files:
+            begun = path.name in known or f".{path.name}.lock" in self._hidden
+            if not begun and path.is_file() and not path.is_symlink() and not _has_source(path):
+                return path
+        return None
 
     def _offer(self, job: MapJob, entry: Entry) -> None:
         """Restore a finished job's missing files, and add them to the store if it lacks them."""
@@ -336,6 +359,13 @@ def _not_looked_at(info: RasterInfo) -> str | None:
     if info.driver in _OF_ONE_FILE or info.driver.startswith("JP2"):
         return None
     return f"the files that a {info.driver} reads are not looked at"
+
+
+def _has_source(path: Path) -> bool:
+    """Return whether a file has the metadata of a GeoTIFF that is made for an input."""
+    with contextlib.suppress(RasterError), open_dataset(path).dataset as dataset:
+        return {"SOURCE", "RUN"} <= dataset.tags().keys()
+    return False
 
 
 def warn_above_bar(text: str) -> None:

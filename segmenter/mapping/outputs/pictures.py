@@ -57,16 +57,41 @@ class Pictures(Finisher):
 
         A label that could not be scored is left out of its picture.
         """
+        from segmenter.mapping.folder.journal import file_facts  # brings rasterio
+
         unscored = {id(job): str(error) for job, error in outcome.unscored}
         failures: list[SegmenterError] = []
         for job in [*outcome.written, *(job for job in outcome.kept if not _is_current(job))]:
             try:
                 draw_view(replace(job, label=None) if id(job) in unscored else job, call.style)
+                call.journal.settle(_drawn(job), file_facts(_view(job)))
+                call.journal.flush()
             except SegmenterError as error:
                 if str(error) != unscored.get(id(job)):
                     failures.append(error)
         outcome.further += [_view(job) for job in (*outcome.written, *outcome.kept)]
         return failures
+
+
+@dataclass(frozen=True)
+class OldPictures(Finisher):
+    """Finisher of calls without pictures: removes those that earlier calls drew of maps that are replaced."""
+
+    def finish(self, call: Call, outcome: Outcome) -> list[SegmenterError]:
+        """Remove the pictures of older maps, unless they were changed."""
+        from segmenter.mapping.folder.journal import file_facts  # brings rasterio
+
+        for job in outcome.written:
+            drawn = call.journal.settings(_drawn(job))
+            with contextlib.suppress(OSError):
+                if drawn is not None and file_facts(_view(job)) == drawn:
+                    _view(job).unlink()
+        return []
+
+
+def _drawn(job: MapJob) -> dict[str, str]:
+    """Return what the journal calls a job's picture."""
+    return {"picture": _view(job).name}
 
 
 def _view(job: MapJob) -> Path:

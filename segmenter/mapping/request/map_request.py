@@ -171,7 +171,7 @@ class MapRequest(FurtherScores, Computing):
     bands: tuple[int, ...] | None = option(
         None, "bands of the inputs, not the run's", "1,2,3", read=_bands, spelt=_between_commas
     )
-    redo: bool = option(False, "make finished maps anew")
+    redo: bool = option(False, "make anew whatever exists")
     fail_fast: bool = option(False, "stop at the first input that fails")
     confidence: bool = _output_file(False, "also STEM.confidence.tif: the largest probability × 255")
     probabilities: Probabilities | None = _output_file(

@@ -32,12 +32,10 @@ from segmenter.raster.ground import both_placed
 from segmenter.raster.made import MadeLabels
 from segmenter.raster.masks import MaskLabels
 from segmenter.raster.placement import PlacedLabels
-from segmenter.runs.ensemble import members
 
 if TYPE_CHECKING:
     from segmenter.mapping.jobs import MapJob
     from segmenter.runs.ensemble import AnyRun
-    from segmenter.runs.run import Run
 
 _LOOKING_THREADS = 4
 _BANDS_IN_NAME = re.compile(r"_(RGB|IRRG|RGBIR)$")
@@ -315,16 +313,9 @@ def images_of_split(dataset: Dataset, layout: Layout, split: str, run: AnyRun, r
         recipe: the recipe that describes the dataset, for messages.
 
     Raises:
-        DatasetError: the split has no scenes, folds have trained on them, or the dataset has other classes
-            than the run.
+        DatasetError: the split has no scenes, or the dataset has other classes than the run.
     """
     check_split(split)
-    if split != "test" and len({_fold(member) for member in members(run)}) > 1:
-        raise DatasetError(
-            f"--split {split}",
-            expected="test for folds that predict together, since each other scene trained some of them",
-            remedy="score each fold's run by itself, or name scenes that none has seen",
-        )
     scenes = [scene for scene in dataset.scenes if scene.split == split]
     if not scenes:
         counts = ", ".join(f"{len(dataset.of(each))} {each}" for each in SPLITS if dataset.of(each))
@@ -351,10 +342,6 @@ def images_of_split(dataset: Dataset, layout: Layout, split: str, run: AnyRun, r
     inputs = Inputs(tuple(scene.image for scene in scenes), (), ())
     bands = None if dataset.bands == run.bands else dataset.bands
     return Images(inputs, {image: names[named_after[image]] for image in inputs.files}, truth, bands, layout)
-
-
-def _fold(run: Run) -> int:
-    return int(getattr(getattr(run.recipe.dataset, "split", None), "fold", 1))
 
 
 def _in_order_of(ours: ClassMap, theirs: ClassMap, recipe: Path) -> ClassMap:

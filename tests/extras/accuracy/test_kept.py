@@ -164,6 +164,8 @@ def test_other_maps_also_of_the_same_name_and_other_classes_are_refused(
     points: Path, tmp_path: Path, run: Run
 ) -> None:
     other = tmp_path / "other" / "a.tif"
+    with refused(SegmenterError, where=other, fault="No such file"):
+        estimate(points, other)
     other.parent.mkdir()
     with rasterio.open(tmp_path / "maps" / "a.tif") as one:
         ids, profile, tags = one.read(), one.profile, (one.tags(), one.tags(1))

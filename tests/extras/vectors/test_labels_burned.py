@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rasterio.warp import transform
 
 from segmenter.base.errors import DatasetError, LabelError, SegmenterError
+from segmenter.config.datasets import VectorLabels
 from segmenter.extras.vectors import burning
 from segmenter.extras.vectors.burning import Burner, Placed
 from segmenter.extras.vectors.features import VectorFile
@@ -272,6 +273,9 @@ def test_values_are_names_codes_or_what_the_recipe_says(image: Path, tmp_path: P
     assert labels(numbers, image)[0, :24:8].tolist() == [2, 0, 1]
     floats = write(tmp_path / "f.gpkg", shapes[:2], [300.0, np.nan])
     assert labels(floats, image)[0, :16:8].tolist() == [2, IGNORE]
+    both = VectorLabels(values={True: "road", False: "ignore"}).values  # type: ignore[dict-item]
+    flags = write(tmp_path / "b.gpkg", shapes[:2], [True, False])
+    assert labels(flags, image, replace(RULE, values=both))[0, :16:8].tolist() == [2, IGNORE]
     apart = write(tmp_path / "a.gpkg", shapes[:1], [unicodedata.normalize("NFD", "Gewässer")])
     assert labels(apart, image, replace(RULE, values={"Gewässer": "road"}))[0, 0] == 2
 

@@ -99,11 +99,12 @@ def test_it_says_what_the_input_feeds_and_writes_no_run(
     assert sorted((tmp_path / "here").rglob("*")) == before
 
 
-def test_a_number_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("number", ["0", "nan", "inf", "1e308", "-1"])
+def test_a_number_that_is_none_is_refused(capsys: pytest.CaptureFixture[str], number: str) -> None:
     with pytest.raises(SystemExit) as ended:
-        input_tool.main(["recipe.yaml", "--need", "0"])
+        input_tool.main(["recipe.yaml", f"--need={number}"])
     assert ended.value.code == 2
-    assert "number above 0" in capsys.readouterr().err
+    assert "number above 0 and below" in capsys.readouterr().err
 
 
 GIB = 2**30
